@@ -83,12 +83,6 @@ def test_several_policies_are_compared_with_the_first(
     assert capsys.readouterr().out.startswith("Policies on trace.csv\n")
 
 
-def test_json_on_standard_output_is_all_there_is(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["replay", "--trace", str(trace), "--policy", "static:1", "--json", "-"]) == 0
-
-    assert json.loads(capsys.readouterr().out)["policy"] == "static:1"
-
-
 def test_the_trace_is_scaled_as_asked_for(trace: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
 
@@ -155,14 +149,6 @@ def test_what_is_wrong_is_told_before_anything_is_replayed(
     assert problem in capsys.readouterr().err
 
 
-def test_a_line_that_is_no_request_is_named(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trace.write_text(trace.read_text() + "200,many,1\n")
-
-    assert main(["replay", "--trace", str(trace), "--policy", "static:1"]) == 2
-
-    assert "line 242: input_tokens = 'many'" in capsys.readouterr().err
-
-
 def test_interrupted_it_writes_nothing(
     trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,29 +162,6 @@ def test_interrupted_it_writes_nothing(
 
     assert "interrupted; nothing was written" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["trace.csv"]
-
-
-def test_decisions_that_raise_are_told(
-    trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def wrong(*_: Any, **__: Any) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr("serve_app.controller.serve_policy.next_decision", wrong)
-
-    assert main(["replay", "--trace", str(trace)]) == 0
-
-    assert "decisions raised an error and kept the target" in capsys.readouterr().err
-
-
-def test_it_says_that_it_compiles(
-    trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("replay.fleet.kernel.compiler.is_compiled", lambda _: False)
-
-    assert main(["replay", "--trace", str(trace), "--policy", "static:1"]) == 0
-
-    assert "compiling the simulator, once (about 10 s)" in capsys.readouterr().err
 
 
 def unreachable(*_: Any, **__: Any) -> None:

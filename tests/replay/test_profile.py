@@ -5,9 +5,7 @@ import pytest
 import yaml
 
 from replay.profile import load_profile, load_starting_values, profile_for, profile_names
-from serve_app.policy.capacity_model import Mix, capacity_rps
 from serve_app.settings import ModelSettings, SettingsError, load_settings
-from serve_app.settings.knobs import Knobs
 
 CONFIG = Path(__file__).parents[2] / "config"
 FIELDS = {
@@ -44,16 +42,6 @@ def test_the_profiles_that_come_along_are_named_as_their_files_and_say_where_the
         assert (profile.fit_error == 0.0) == (name in derived)  # the others were measured, and fitted
 
 
-def test_the_a100_is_the_studys() -> None:
-    step = load_profile("a100-80gb").step
-
-    assert (step.base_s, step.per_sequence_s, step.per_kv_token_s) == (0.0115, 0.00012, 1.2e-7)
-    assert step.per_prefill_token_s == 1 / 20_000
-    # "about 3 requests/s per A100 replica at ITL P95 25 ms" with its prompts of about a thousand tokens
-    mix = Mix(prompt_tokens=1000.0, output_tokens=200.0)
-    assert 1.0 < capacity_rps(step, mix, Knobs(), 445_000) < 8.0
-
-
 def test_derived_profiles_follow_the_rule_in_their_source() -> None:
     weights, kv_bytes = 16.06e9, 131_072
     for name, bandwidth, flops in (
@@ -75,11 +63,6 @@ def test_a_fleet_file_is_read_by_its_path(tmp_path: Path) -> None:
     assert (profile.cold_start_s, profile.warm_node_start_s, profile.warm_nodes) == ((20, 30), (3, 5), 4)
 
 
-def test_an_unknown_name_lists_the_known_ones() -> None:
-    known = ", ".join(profile_names())
-    assert problems("h3") == [f"profile = 'h3': must be one of {known}, or a .yaml file"]
-
-
 def test_a_wrong_value_is_told_with_file_line_key_and_bound(tmp_path: Path) -> None:
     path = written(tmp_path, step_base_s=-1, kv_cache_tokens=10, colour="red")
 
@@ -88,20 +71,6 @@ def test_a_wrong_value_is_told_with_file_line_key_and_bound(tmp_path: Path) -> N
         f"{path}:8: kv_cache_tokens = 10: input should be greater than or equal to 1024",
         f"{path}:9: colour = 'red': no such setting",
     ]
-
-
-def test_a_field_left_out_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "fleet.yaml"
-    path.write_text(yaml.safe_dump({key: value for key, value in FIELDS.items() if key != "gpu"}))
-
-    assert problems(path) == [f"{path}:1: gpu: required, and not given"]
-
-
-def test_a_field_given_twice_is_told_with_both_lines(tmp_path: Path) -> None:
-    path = tmp_path / "fleet.yaml"
-    path.write_text("name: one\ngpu: L4\nname: other\n")
-
-    assert problems(path) == [f"{path}:3: name: given twice; line 1 has it first"]
 
 
 def test_values_that_contradict_each_other_are_told(tmp_path: Path) -> None:
@@ -131,10 +100,6 @@ def test_what_is_no_profile_is_told(content: bytes, told: str, tmp_path: Path) -
     assert problems(path)[0].startswith(f"{path}{told}")
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
-    assert problems(tmp_path / "none.yaml") == [f"{tmp_path / 'none.yaml'}: No such file or directory"]
-
-
 @pytest.mark.parametrize(
     ("given", "name", "why"),
     [
@@ -155,13 +120,6 @@ def test_a_configuration_gets_the_profile_of_its_gpu(given: dict[str, Any], name
     assert why in chosen.why
 
 
-def test_several_gpus_a_replica_are_paid_for_and_doubted() -> None:
-    chosen = profile_for(ModelSettings(name="m", tensor_parallel_size=4))
-
-    assert chosen.profile.gpus == 4
-    assert "4 GPUs a replica are counted, but its step time is one GPU's" in chosen.why
-
-
 def test_the_configurations_that_come_along_find_theirs() -> None:
     document = yaml.safe_load((CONFIG / "serve.a100.yaml").read_text())
     chosen = profile_for(load_settings(document["applications"][0]["args"]))
@@ -172,17 +130,6 @@ def test_the_configurations_that_come_along_find_theirs() -> None:
         "profile a100-80gb: accelerator_type of llama-3.1-8b-instruct is A100; max_num_seqs 128 as "
         "configured; its step time is an 8B model's in bf16; measure yours with `tideserve capacity`"
     )
-
-
-def test_of_several_models_the_first_that_generates_is_meant() -> None:
-    args = {
-        "models": [
-            {"name": "e", "model": "x", "task": "embed", "accelerator_type": "L4"},
-            {"name": "g", "model": "y", "accelerator_type": "H100"},
-        ]
-    }
-
-    assert profile_for(load_settings(args)).profile.name == "h100"
 
 
 def test_a_limit_that_no_profile_can_have_is_told() -> None:
@@ -207,8 +154,3 @@ def test_a_value_no_policy_begins_with_is_told_with_its_line(tmp_path: Path) -> 
     assert caught.value.problems == [
         f"{path}:5: step_per_sequence_s = 2.0: input should be less than or equal to 1"
     ]
-
-
-@pytest.mark.parametrize("name", profile_names())
-def test_every_profile_that_comes_along_can_be_begun_with(name: str) -> None:
-    assert load_starting_values(name)["step_base_s"] == load_profile(name).step_base_s

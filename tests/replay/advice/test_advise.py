@@ -81,18 +81,6 @@ def test_the_search_leaves_time_for_the_check() -> None:
     assert next(now) <= 15
 
 
-def test_no_time_to_search_keeps_the_knobs() -> None:
-    clock = [0.0]
-
-    def slow(part: Part, knobs: Knobs, seed: int) -> Outcome:
-        clock[0] += 10.0
-        return made_up(part, knobs, seed)
-
-    advice = advise(steady(), KNOBS, budget_s=1.0, replay_part=slow, clock=lambda: clock[0])
-
-    assert (advice.verdict, advice.tried, advice.changes) == (Verdict.KEEP, 0, {})
-
-
 GOOD, CHEAP = score((100.0, 1.0), (100.0, 1.0)), score((80.0, 0.995), (81.0, 0.995))
 MISSES = score((80.0, 0.98), (81.0, 0.995))
 UNSURE = score((80.0, 1.0), (110.0, 1.0))

@@ -6,11 +6,9 @@ from typing import Any
 import pytest
 
 from loadtests.traces import ArrayTrace
-from replay.advice import command
 from replay.advice.advice_text import advice_document, advice_text
 from replay.advice.advise import Advice, Compared, Part, Verdict
 from replay.advice.score import Outcome, Score
-from replay.advice.search import Tried
 from replay.inputs import Inputs
 from replay.profile import load_profile
 from serve_app.cli.main import main
@@ -81,14 +79,6 @@ def test_costs_and_certainty_are_told_for_both_halves() -> None:
     assert "20 configurations were tried" in text
 
 
-def test_without_a_configuration_the_models_name_is_left_open() -> None:
-    text = advice_text(advice(), inputs(None, None))
-
-    assert "In the configuration (replace MODEL with the model's name)" in text
-    assert "        MODEL:\n" in text
-    assert "tideserve knobs set MODEL " in text
-
-
 def test_a_saving_within_the_noise_is_no_change() -> None:
     text = advice_text(advice(Verdict.NOISE), inputs())
 
@@ -133,14 +123,6 @@ def test_the_document_is_json_with_the_change_and_both_halves() -> None:
     assert document["halves"]["first half"]["advised"]["gpu_seconds"]["median"] == 3030.0
 
 
-def test_the_progress_tells_a_configuration_and_the_best_so_far() -> None:
-    tried = Tried({"headroom": 0.5}, NEW, True, OLD, 3)
-
-    assert command._progress(tried, 0.2) == (
-        "   0 s   3: headroom=0.5: 3,030 GPU-s at 99.3 % (dropped); best 3,650 at 99.5 %"
-    )
-
-
 def trace_file(tmp_path: Path) -> Path:
     path = tmp_path / "trace.csv"
     rows = [f"{at},100,10" for at in range(0, 1300, 2)]
@@ -171,17 +153,6 @@ def test_bad_input_is_told_with_its_bound_and_status_2(
     assert main(["advise", "--trace", str(trace_file(tmp_path)), *arguments]) == 2
 
     assert told in capsys.readouterr().err
-
-
-def test_a_line_of_the_trace_that_is_no_request_is_told_with_its_place(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = trace_file(tmp_path)
-    path.write_text(path.read_text() + "1300,many,1\n")
-
-    assert main(["advise", "--trace", str(path)]) == 2
-
-    assert "trace.csv, line 652: input_tokens" in capsys.readouterr().err
 
 
 def test_the_knobs_and_the_hardware_come_from_the_configuration(

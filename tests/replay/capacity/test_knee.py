@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadtests.record import Outcome, Record, Timekeeping
-from replay.capacity.knee import Rate, Targets, curve, duration_s, judge, knee, next_rps, targets
+from replay.capacity.knee import Rate, Targets, duration_s, judge, knee, next_rps, targets
 from serve_app.policy.capacity_model import Mix, StepTime
 from serve_app.settings.knobs import Knobs
 
@@ -120,10 +120,6 @@ def test_what_is_decoded_after_the_last_arrival_does_not_count() -> None:
     assert judge(10.0, 20.0, slow_to_the_end, IN_TIME, TARGETS).itl_s == pytest.approx(0.02)
 
 
-def test_nothing_at_all_is_nothing_held() -> None:
-    assert judge(10.0, 20.0, [], IN_TIME, TARGETS).miss == "TTFT"
-
-
 def test_a_rate_is_kept_for_a_hundred_requests_within_reason() -> None:
     assert duration_s(9.0, 20.0) == 20.0
     assert duration_s(2.0, 20.0) == pytest.approx(66.7, abs=0.1)
@@ -159,10 +155,6 @@ def test_a_search_goes_up_by_a_quarter_and_then_between() -> None:
     assert found.rps == pytest.approx(6.99, abs=0.01)
 
 
-def test_a_first_rate_too_high_is_halved() -> None:
-    assert [rate.rps for rate in search(4.0, 1.2)][:3] == [4.0, 2.0, 1.0]
-
-
 @settings(max_examples=100, deadline=None)
 @given(st.floats(0.1, 100), st.floats(0.05, 20))
 def test_the_knee_is_found_to_five_percent_in_few_tries(first_rps: float, ratio: float) -> None:
@@ -189,12 +181,3 @@ def test_a_queue_that_grew_within_the_targets_gets_a_second_and_longer_look() ->
     between = next_rps([*first, came_to(5.0, "queue")], 4.0)
     assert between is not None
     assert 4.0 < between < 5.0
-
-
-def test_a_client_that_was_late_gets_a_second_chance_at_the_same_rate() -> None:
-    first = [came_to(4.0), came_to(5.0, "client")]
-    assert next_rps(first, 4.0) == 5.0
-    assert next_rps([*first, came_to(5.0)], 4.0) == 6.25
-    again = [*first, came_to(5.0, "client")]
-    assert next_rps(again, 4.0) == pytest.approx(math.sqrt(20.0))
-    assert [rate.passed for rate in curve([*first, came_to(5.0)])] == [True, True]

@@ -1,7 +1,7 @@
 import math
 
 from replay.capacity.knee import Rate, Targets
-from replay.capacity.knee_text import bar, knee_report
+from replay.capacity.knee_text import knee_report
 from replay.capacity.open_loop import summary
 from replay.profile import Knee
 
@@ -58,7 +58,3 @@ def test_a_target_that_was_left_out_is_told_and_has_no_bar() -> None:
 
     assert "with P95 TTFT within 500 ms (ITL left out: an empty replica misses its target)" in text
     assert "█▌" not in text.splitlines()[2]
-
-
-def test_a_bar_is_full_at_the_target_and_says_what_is_beyond() -> None:
-    assert [bar(0.0), bar(0.5), bar(1.0), bar(7.0)] == ["", "█" * 6, "█" * 12, "█" * 12 + ">"]

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from replay.capacity.measure import Limits, Load, Prompts, plan_loads
+from replay.capacity.measure import Limits, Prompts, plan_loads
 from replay.fit import StepSample, fit
 from serve_app.policy.capacity_model import StepTime
 
@@ -45,21 +45,9 @@ def test_the_order_is_the_seeds_and_the_loads_are_not() -> None:
     assert set(first) == set(other)
 
 
-def test_a_small_batch_makes_no_load_twice() -> None:
-    loads = plan_loads(replace(GPU, max_num_seqs=1), 0)
-
-    assert len(set(loads)) == len(loads)
-    assert {load.concurrency for load in loads} == {1}
-
-
 def test_a_context_too_short_is_told() -> None:
     with pytest.raises(ValueError, match="max_model_len = 64 and 131072 tokens of KV cache: prompts of 64"):
         plan_loads(replace(LAPTOP, max_model_len=64), 0)
-
-
-def test_a_load_reads_as_a_sentence() -> None:
-    assert str(Load(32, 128, 1)) == "1 stream of 32 + 128 tokens"
-    assert str(Load(32, 128, 8)) == "8 streams of 32 + 128 tokens"
 
 
 def test_prompts_have_their_length_and_no_two_begin_alike() -> None:

@@ -41,10 +41,6 @@ def test_arrivals_come_at_random_times_and_in_the_number_asked_for() -> None:
     assert {(r.prompt_tokens, r.output_tokens, r.api) for r in planned} == {(512, 128, "completions")}
 
 
-def test_the_slowest_rate_has_a_request_too() -> None:
-    assert len(arrivals(0.01, 5.0, random.Random(1), 0, 512, 128)) == 1
-
-
 def came_to(rps: float, ttft_s: float, miss: Miss = "") -> Rate:
     return Rate(rps, 100, ttft_s, 0.01, 0.5 if miss else 1.0, miss, 0.001)
 

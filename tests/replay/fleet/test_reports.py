@@ -5,7 +5,7 @@ import pytest
 from replay.fleet.fleet import Fleet
 from replay.fleet.layout import SLICE_S, SLICES, WINDOW_BINS
 from serve_app.telemetry.latency_window import LatencyWindow
-from serve_app.wire.signals import ENGINE_FIELDS, EngineSignals
+from serve_app.wire.signals import EngineSignals
 from tests.replay.fleet.build import fleet, profile, serve
 
 
@@ -73,12 +73,3 @@ def test_the_preempted_wait_but_not_for_a_first_token() -> None:
     assert (said.running_requests, said.waiting_requests) == (1, 1)
     # 600 + 3 tokens that decode, and 420 + 3 that have to be computed again.
     assert (said.running_tokens, said.waiting_tokens) == (603 + 423, 0)
-
-
-def test_each_of_several_replicas_reports_its_own() -> None:
-    made = fleet(3)
-    serve(made, (0.0, 100, 50), (0.001, 200, 50), until=0.010)
-    rows = made.report([2, 0, 1])
-
-    assert [EngineSignals(*row).waiting_tokens for row in rows.tolist()] == [0, 100, 200]
-    assert made.report([]).shape == (0, len(ENGINE_FIELDS))

@@ -24,23 +24,10 @@ def test_with_sixteen_sequences_and_no_prompt_both_laws_agree_whatever_is_cached
     assert step_s("roofline", 16, kv) == pytest.approx(step_s("linear", 16, kv), rel=1e-12)
 
 
-def test_at_sixteen_thousand_cached_tokens_that_is_15_34_ms() -> None:
-    assert step_s("roofline", 16, 16_000) == pytest.approx(0.0115 + 16 * 0.12e-3 + 16_000 * 0.12e-6)
-
-
 def test_a_short_prompt_is_free_behind_the_reading_of_the_weights() -> None:
     # Sixteen sequences and 184 prompt tokens are 200 tokens to multiply: 10 ms, as the weights take.
     assert step_s("roofline", 16, 0, 184) == step_s("roofline", 16, 0)
     assert step_s("roofline", 16, 0, 284) == pytest.approx(step_s("roofline", 16, 0) + 0.005, rel=0.01)
-
-
-def test_a_long_prompt_hides_the_reading_of_the_cache() -> None:
-    assert step_s("roofline", 16, 40_000, 1_000) == step_s("roofline", 16, 0, 1_000)
-
-
-def test_a_large_batch_costs_more_than_its_sequences_and_a_small_one_less() -> None:
-    assert step_s("roofline", 64, 0) - step_s("linear", 64, 0) == pytest.approx(64 * 0.12e-3 * 0.75)
-    assert step_s("roofline", 4, 0) < step_s("linear", 4, 0)
 
 
 @pytest.mark.parametrize("prompt", [1, 100, 200, 3_770, 8_000])
