@@ -6,7 +6,7 @@ import pytest
 from benchmarks.autoscaling.execute import policy_with_prior, replay_with_prior, scaled_service
 from loadtests.traces import ArrayTrace
 from replay.defaults import KNOBS
-from replay.profile_files import load_profile
+from replay.profile import load_profile
 from replay.run import replay
 from serve_app.learning.state import PolicyState
 from serve_app.learning.step_time_fit import StepTimeFit

@@ -2,7 +2,7 @@ import pytest
 
 from benchmarks.gpu_proof.outcome import RefusedError
 from benchmarks.gpu_proof.publish import publish
-from replay.profile_files import load_profile
+from replay.profile import load_profile
 from tests.benchmarks.gpu_proof.proofs import done
 from tests.benchmarks.gpu_proof.test_page import MEASURED, document
 

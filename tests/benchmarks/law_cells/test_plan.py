@@ -74,5 +74,5 @@ def test_a_cell_changes_its_own_circumstances_and_no_others() -> None:
     assert slow.profile.step_per_prefill_token_s == pytest.approx(1.3 * base.profile.step_per_prefill_token_s)
     assert slow.conditions == base.conditions
     assert roofline.profile == base.profile
-    assert roofline.conditions == replace(base.conditions, step_law="roofline")
+    assert roofline.conditions == replace(base.conditions, step_model="roofline")
     assert fast_starts.conditions == replace(base.conditions, cold_start_s=(2.4, 3.6))
