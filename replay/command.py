@@ -120,7 +120,7 @@ def _run(options: argparse.Namespace) -> int:
         progress.say(note)
     _announce_compilation(progress)
     try:
-        results = _compared([_replayed(spec, asked, progress) for spec in [*specs, *bound]])
+        results = _compare([_replay(spec, asked, progress) for spec in [*specs, *bound]])
     except TraceError as error:
         raise SettingsError([str(error)]) from None
     for torn in inputs.trace.left_out():
@@ -162,7 +162,7 @@ def _announce_compilation(progress: ProgressBar) -> None:
         progress.say("compiling the simulator, once (about 10 s)")
 
 
-def _replayed(spec: str, asked: Scenario, progress: ProgressBar) -> Result:
+def _replay(spec: str, asked: Scenario, progress: ProgressBar) -> Result:
     from replay.run import run  # noqa: PLC0415
 
     began = time.perf_counter()
@@ -181,7 +181,7 @@ def _replayed(spec: str, asked: Scenario, progress: ProgressBar) -> Result:
     return result
 
 
-def _compared(results: list[Result]) -> list[Result]:
+def _compare(results: list[Result]) -> list[Result]:
     """Each result with the oracle's cost, and the first with a summary of the others."""
     oracle = next((result.gpu_seconds.total for result in results if result.policy == ORACLE), None)
     first, *others = (replace(result, oracle_gpu_seconds=oracle) for result in results)

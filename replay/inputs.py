@@ -76,7 +76,7 @@ def read_inputs(options: argparse.Namespace) -> Inputs:
     knobs, app, model, notes = KNOBS, None, None, []
     profile = load_profile(options.fleet) if options.fleet else None
     if options.config is not None:
-        app, model, knobs, settings = _configured(options)
+        app, model, knobs, settings = _read_config(options)
         notes.append(f"knobs of {model} in {options.config}")
         if profile is None:
             chosen = profile_for(settings)
@@ -108,7 +108,7 @@ def read_inputs(options: argparse.Namespace) -> Inputs:
     return Inputs(trace, knobs, profile, cold_start_s, options.config, app, model, tuple(notes))
 
 
-def _configured(options: argparse.Namespace) -> tuple[str, str, Knobs, ModelSettings]:
+def _read_config(options: argparse.Namespace) -> tuple[str, str, Knobs, ModelSettings]:
     """The application, the model, its knobs and its settings."""
     from serve_app.cli.config_file import read_config  # noqa: PLC0415  it imports Ray
 

@@ -118,7 +118,7 @@ def load_profile(name_or_path: str | Path) -> Profile:
     Raises SettingsError for an unknown name, a file that cannot be read, and each wrong key in the file,
     with its line, value and bound.
     """
-    return parse_profile(*_opened(name_or_path))
+    return parse_profile(*_open(name_or_path))
 
 
 def load_starting_values(name_or_path: str | Path) -> dict[str, Any]:
@@ -127,12 +127,12 @@ def load_starting_values(name_or_path: str | Path) -> dict[str, Any]:
 
     Raises SettingsError as `load_profile`, and for a value that is out of the knob's bounds.
     """
-    text, where = _opened(name_or_path)
+    text, where = _open(name_or_path)
     profile = parse_profile(text, where)
     try:
         return starting_values(profile)
     except ValidationError as error:
-        raise _placed(where, parse_yaml(text, where), from_pydantic(error).problems) from None
+        raise _place(where, parse_yaml(text, where), from_pydantic(error).problems) from None
 
 
 def starting_values(profile: Profile) -> dict[str, Any]:
@@ -150,14 +150,14 @@ def parse_profile(text: str, where: str) -> Profile:
     try:
         profile = Profile.model_validate(document.value)
     except ValidationError as error:
-        raise _placed(where, document, from_pydantic(error).problems) from None
+        raise _place(where, document, from_pydantic(error).problems) from None
     problems = _contradictions(profile)
     if problems:
-        raise _placed(where, document, problems)
+        raise _place(where, document, problems)
     return profile
 
 
-def _opened(name_or_path: str | Path) -> tuple[str, str]:
+def _open(name_or_path: str | Path) -> tuple[str, str]:
     """The text of a profile by its name, or of a file, and the name for its errors."""
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or "/" in text or text.endswith(_SUFFIXES):
@@ -170,7 +170,7 @@ def _opened(name_or_path: str | Path) -> tuple[str, str]:
     return file.read_text(encoding="utf-8"), f"{text}.yaml"
 
 
-def _placed(where: str, document: Document, problems: Iterable[str]) -> SettingsError:
+def _place(where: str, document: Document, problems: Iterable[str]) -> SettingsError:
     """`problems`, each of which begins with its key, after the file and the line of that key."""
     return SettingsError(
         [f"{where}:{document.line([re.split(r'[ .:[]', problem)[0]])}: {problem}" for problem in problems]

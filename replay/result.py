@@ -34,34 +34,35 @@ class Windows:
 
     requests: Floats
     ttft_ok: Floats
-    """Requests that saw their first token within the target."""
+    """Requests with a first token within the target."""
     cold: Floats
-    """Requests that were held for a cold start."""
+    """Requests that were queued for a cold start."""
     rejected: Floats
     ttft_p95_s: Floats
     itl_p95_s: Floats
-    """0 where no token followed another."""
+    """0 if no token followed another."""
     itl_ok_share: Floats
     attained: Floats
-    """1 where both percentiles were within their targets, else 0; 1 without requests."""
+    """1 if both percentiles were within their targets or no request arrived, otherwise 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The fleet every `interval_s`, for drawing. Thinned, so that it does not grow with the trace."""
+    """The fleet every `interval_s`, at most 2,000 times."""
 
     interval_s: float
     at_s: Floats
     arrivals_rps: Floats
     wanted: Floats
-    """Replicas the policy would ask for without delays and limits; the target where it does not say."""
+    """Replicas the policy would ask for without delays and limits; the target if it does not say."""
     target: Floats
     ready: Floats
     starting: Floats
     draining: Floats
     queued: Floats
-    """Held and waiting in engines."""
+    """Queued for a cold start and waiting in engines."""
     held: Floats
+    """Queued for a cold start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class Result:
     attainment: float
     """Request-weighted share of one-minute windows with TTFT and ITL at the percentile within the targets."""
     attainment_warm: float
-    """`attainment` without the requests that were held for a cold start."""
+    """`attainment` without the requests that were queued for a cold start."""
     ttft_ok: float
     """Share of requests within the TTFT target."""
     ttft_ok_warm: float
@@ -90,7 +91,7 @@ class Result:
     ttft: Percentiles
     ttft_warm: Percentiles
     ttft_cold: Percentiles
-    """TTFT of requests that were held for a cold start."""
+    """TTFT of requests that were queued for a cold start."""
     itl: Percentiles
     e2e: Percentiles
     gpu_seconds: GpuSeconds
@@ -103,13 +104,13 @@ class Result:
     """Changes of the target."""
     preemptions: int
     cached_share: float
-    """Of the prompt tokens, those that prefix caches held; 0 for a trace without prefix blocks."""
+    """Share of the prompt tokens found in prefix caches; 0 for a trace without prefix blocks."""
     moves: int
-    """Of streams from draining replicas to others."""
+    """Moves of streams from draining replicas to others."""
     windows: Windows
     timeline: Timeline
     decisions: list[dict[str, Any]] = field(default_factory=list)
-    """Records of the production policy's changes, as `/autoscaling/decisions` has them; empty for others."""
+    """The production policy's changes, in the format of `/autoscaling/decisions`; else empty."""
     wall_s: float = 0.0
     oracle_gpu_seconds: float | None = None
     peers: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -117,7 +118,7 @@ class Result:
     knobs: dict[str, Any] = field(default_factory=dict)
     """The settings of the policy, by name."""
     unanswered: int = 0
-    """Requests that were admitted and had no token when the replay ended; they count as misses."""
+    """Requests that had no token when the replay ended; they count as misses."""
     policy_errors: int = 0
     """Decisions of the policy that raised an error; the target was kept."""
 
@@ -146,7 +147,7 @@ class Result:
 
 
 class Series:
-    """Records the fleet every `interval_s`; when there are too many points, every other one is dropped."""
+    """Records the fleet every `interval_s`. With too many points, every other point is dropped."""
 
     def __init__(self) -> None:
         self.interval_s = _FIRST_INTERVAL_S
@@ -186,7 +187,7 @@ class Series:
 
 
 def percentiles(histogram: Floats) -> Percentiles:
-    """The percentiles of a log-spaced histogram, to within 1 %, the width of its bins."""
+    """The percentiles of a log-spaced histogram, exact to its bins' width of 1 %."""
     count = float(histogram.sum())
     if not count:
         return Percentiles(0.0, 0.0, (0.0,) * len(PERCENTILES))
@@ -207,10 +208,10 @@ def _window_percentile(histograms: npt.NDArray[np.uint32], percentile: float) ->
 
 
 def windows_of(fleet: Fleet, percentile: float, duration_s: float) -> tuple[Windows, Floats]:
-    """The one-minute windows up to `duration_s`, and which are attained without cold requests (1 or 0).
+    """The one-minute windows up to `duration_s`, and whether each is attained without cold requests (1 or 0).
 
-    Decided by counts, not by percentiles read off a histogram: the percentile is within its target where
-    at least that share of observations is.
+    Counts decide, not percentiles of a histogram: a percentile is within its target if at least that share of
+    observations is.
     """
     count = int(duration_s / layout.WINDOW_S) + 1
     rows = fleet.memory.windows[:count]

@@ -14,7 +14,7 @@ from replay.result import Result, Series, measure
 from replay.sample import Autoscaler, Sample
 
 _TICK_S = 0.5
-"""The longest step while replicas drain and after the last arrival, so that their ends are noticed."""
+"""The longest step while replicas drain and after the last arrival, to notice their ends."""
 _LAP_S = 10.0
 """The longest step of the trace between two reports of progress."""
 _PROGRESS_S = 0.2
@@ -40,12 +40,12 @@ class Controller(Protocol):
         ...
 
     def quiet_until(self, next_arrival: float) -> float:
-        """The time until which no `step` changes anything if nothing arrives; 0 where it is unknown."""
+        """The time until which no `step` changes anything if nothing arrives; 0 if unknown."""
         ...
 
     @property
     def wanted(self) -> int | None:
-        """The replicas the policy would ask for without delays and limits; None where it does not say."""
+        """Replicas the policy would ask for without delays and limits; None if it does not say."""
         ...
 
     @property

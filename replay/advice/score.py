@@ -88,7 +88,7 @@ ATTAINED_ALIKE = 0.001
 """Attainments that differ by less than this are the same. One minute of an hour is 1.7 %."""
 
 
-def paired(new: Score, old: Score) -> Sequence[float]:
+def savings(new: Score, old: Score) -> Sequence[float]:
     """GPU-seconds saved, seed by seed."""
     return [
         before.gpu_seconds - after.gpu_seconds
@@ -101,7 +101,7 @@ def within_noise(new: Score, old: Score) -> bool | None:
 
     The difference is beyond noise if all seeds agree on its sign, and its median is at least its range.
     """
-    saved = paired(new, old)
+    saved = savings(new, old)
     if len(saved) < 2:
         return None
     low, high = min(saved), max(saved)

@@ -80,7 +80,7 @@ def measure_and_write(options: argparse.Namespace, method: Method, run: Callable
 
     status = StatusLine(sys.stderr)
     try:
-        model, profile = _measured(options, method, run, status)
+        model, profile = _measure(options, method, run, status)
     except KeyboardInterrupt:
         raise CommandError("interrupted; its streams are closed, and nothing was written") from None
     except MeasurementError as error:
@@ -95,7 +95,7 @@ def measure_and_write(options: argparse.Namespace, method: Method, run: Callable
     return 0
 
 
-def _measured(
+def _measure(
     options: argparse.Namespace, method: Method, run: Callable[[Any], Any], status: StatusLine
 ) -> tuple[str, Profile]:
     """The model and its profile. Prints the report of each part when it is known."""

@@ -46,11 +46,11 @@ def make_profile(measured: Measurement, fitted: Fit, hardware: Hardware, name: s
         "gpu": hardware.gpu,
         "gpus": hardware.gpus,
         "price_per_gpu_hour": hardware.price_per_gpu_hour,
-        "step_base_s": _rounded(fitted.step.base_s),
-        "step_per_sequence_s": _rounded(fitted.step.per_sequence_s),
-        "step_per_kv_token_s": _rounded(fitted.step.per_kv_token_s),
-        "step_per_prefill_token_s": _rounded(fitted.step.per_prefill_token_s),
-        "fit_error": _rounded(fitted.median_relative_error),
+        "step_base_s": _round(fitted.step.base_s),
+        "step_per_sequence_s": _round(fitted.step.per_sequence_s),
+        "step_per_kv_token_s": _round(fitted.step.per_kv_token_s),
+        "step_per_prefill_token_s": _round(fitted.step.per_prefill_token_s),
+        "fit_error": _round(fitted.median_relative_error),
         "kv_cache_tokens": limits.kv_cache_tokens,
         "max_num_seqs": hardware.max_num_seqs or limits.max_num_seqs,
         "max_num_batched_tokens": limits.max_num_batched_tokens,
@@ -125,6 +125,6 @@ def _cold_start(known: ColdStart) -> dict[str, Any]:
     return fields
 
 
-def _rounded(value: float) -> float:
+def _round(value: float) -> float:
     """`value` to four significant digits."""
     return 0.0 if value == 0 else round(value, _DIGITS - 1 - math.floor(math.log10(abs(value))))

@@ -102,11 +102,11 @@ def _line(rate: Rate, found: Knee) -> str:
     mark = ">" if rate.passed and math.isclose(rate.rps, found.rps, rel_tol=1e-3) else " "
     return (
         f"{mark} {rate.rps:>11.3g}  {rate.requests:>8}  {_latency(rate.ttft_s, found.ttft_target_s)}"
-        f"  {_latency(rate.itl_s, found.itl_target_s)}  {formats.percent(rate.attained):>7}  {_missed(rate)}"
+        f"  {_latency(rate.itl_s, found.itl_target_s)}  {formats.percent(rate.attained):>7}  {_miss(rate)}"
     )
 
 
-def _missed(rate: Rate) -> str:
+def _miss(rate: Rate) -> str:
     return f"client, {formats.seconds(rate.lag_s)} late" if rate.miss == "client" else rate.miss
 
 

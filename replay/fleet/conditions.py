@@ -38,9 +38,6 @@ class Conditions:
     replicas drawn at random. `text-tree`: the longest prefix, unless the load is uneven."""
     prefill_groups: bool = True
     """Whether prompts share steps, as the knob says: for the first two routings."""
-    step_model: str = "linear"
-    """How the profile's seconds make a step: `linear`, their sum, as the policy's own model has it; or
-    `roofline`, a shape that no linear model fits (`kernel.scheduler.step_s`)."""
     max_held: int = 1000
     """Most requests that the ingress queues for a cold start; it refuses more."""
     max_ongoing_requests: int = 1000
@@ -101,7 +98,6 @@ def rules(profile: Profile, conditions: Conditions) -> Records:
         "per_sequence_s": step.per_sequence_s,
         "per_kv_token_s": step.per_kv_token_s,
         "per_prefill_token_s": step.per_prefill_token_s,
-        "roofline": conditions.step_model == "roofline",
         "max_num_seqs": profile.max_num_seqs,
         "max_num_batched_tokens": profile.max_num_batched_tokens,
         "kv_cache_tokens": profile.kv_cache_tokens,

@@ -154,7 +154,6 @@ RULES = np.dtype(
         ("per_sequence_s", "f8"),
         ("per_kv_token_s", "f8"),
         ("per_prefill_token_s", "f8"),
-        ("roofline", "i8"),  # 1: the roofline step-time model (`kernel.scheduler.step_s`); 0: linear
         ("max_num_seqs", "i8"),
         ("max_num_batched_tokens", "i8"),
         ("kv_cache_tokens", "i8"),

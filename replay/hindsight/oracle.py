@@ -25,7 +25,7 @@ from loadtests.traces.trace import Floats, Ints
 from replay.defaults import GOAL, ORACLE
 from replay.fleet.layout import WINDOW_S
 from replay.hindsight.need import Need, read_need
-from replay.hindsight.timetable import Schedule, Timetable, filled, seconds
+from replay.hindsight.timetable import Schedule, Timetable, fill_gaps, seconds
 from replay.result import Result
 from replay.scenario import Scenario
 from replay.simulation import Sampled
@@ -121,8 +121,8 @@ class _Search:
 
     def best(self) -> _Run:
         """The whole search; its best schedule."""
-        run = self._mended(self._approached())
-        self._mended(self._pushed(run))
+        run = self._mend(self._approach())
+        self._mend(self._push(run))
         self._surrender()
         assert self._best is not None
         return self._best
@@ -135,7 +135,7 @@ class _Search:
         ready = np.clip(ready, *self._bounds)
         ready[-1] = max(int(ready[-1]), 1)  # queued requests are answered in the end
         keep_s = self._cold_start_s + self._need.drain_s
-        return Timetable(slot_s, self._cold_start_s, filled(ready, math.ceil(keep_s / slot_s)))
+        return Timetable(slot_s, self._cold_start_s, fill_gaps(ready, math.ceil(keep_s / slot_s)))
 
     def _run(self, load: Floats) -> _Run:
         timetable = self._timetable(load)
@@ -161,7 +161,7 @@ class _Search:
 
     # -- the search
 
-    def _approached(self) -> Floats:
+    def _approach(self) -> Floats:
         """The highest load at which each window attained its targets; all windows are searched together."""
         allowed = 1.0 - self._asked.knobs.ttft_percentile / 100.0
         load = np.full(len(self._lost), _FIRST_LOAD)
@@ -182,7 +182,7 @@ class _Search:
             load = np.where(self._lost, _FIRST_LOAD, load)
         return np.clip(np.where(low > 0, low, 0.9 * load), _LEAST_LOAD, _MOST_LOAD)
 
-    def _mended(self, load: Floats) -> _Run:
+    def _mend(self, load: Floats) -> _Run:
         """Lower the load of windows that miss, more with every turn, until few enough miss."""
         missed = np.zeros(len(load))
         for turn in range(_MENDS):
@@ -201,7 +201,7 @@ class _Search:
         requests = self._need.requests
         return float(requests[~ok].sum()) <= (1.0 - GOAL) * float(requests.sum())
 
-    def _pushed(self, run: _Run) -> Floats:
+    def _push(self, run: _Run) -> Floats:
         """Raise the load of every third window; keep it where neither it nor the window before misses."""
         load = run.load
         index = np.arange(len(load))
@@ -231,12 +231,12 @@ class _Search:
             if not chosen:
                 return
             load = run.load.copy()
-            load[chosen] = self._relieved(run.load, chosen)
+            load[chosen] = self._relieved_load(run.load, chosen)
             if self._run(load).result.attainment >= GOAL:
                 return
             chosen = chosen[: len(chosen) // 2]
 
-    def _relieved(self, load: Floats, windows: Ints | list[int]) -> Floats:
+    def _relieved_load(self, load: Floats, windows: Ints | list[int]) -> Floats:
         """The load of windows that are given up; infinite if one replica would do: requests can wait."""
         peak = np.zeros(len(load))
         np.maximum.at(peak, self._need.window, self._need.replicas / load[self._need.window])
@@ -250,7 +250,7 @@ class _Search:
         per_window = round(WINDOW_S / slot_s)
         saved = np.zeros(len(run.load))
         load = run.load[need.window]
-        relieved = self._relieved(run.load, np.arange(len(run.load)))[need.window]
+        relieved = self._relieved_load(run.load, np.arange(len(run.load)))[need.window]
         now = np.clip(np.ceil(need.replicas / load - 1e-9), *self._bounds)
         then = np.clip(np.ceil(need.replicas / relieved - 1e-9), *self._bounds)
         for window in np.flatnonzero(need.requests > 0).tolist():
@@ -259,7 +259,7 @@ class _Search:
             without = now[around].copy()
             inside = slice(first - around.start, first - around.start + per_window)
             without[inside] = then[first : first + per_window]
-            saved[window] = seconds(filled(now[around], reach), slot_s, start_s) - seconds(
-                filled(without, reach), slot_s, start_s
+            saved[window] = seconds(fill_gaps(now[around], reach), slot_s, start_s) - seconds(
+                fill_gaps(without, reach), slot_s, start_s
             )
         return saved

@@ -47,9 +47,9 @@ class Timetable:
     def asked(self) -> Ints:
         """Replicas asked for in each slot: the most that are ready between this slot and a cold start later.
 
-        No replica stops while another starts, because `filled` leaves no gap shorter than a cold start.
+        No replica stops while another starts, because `fill_gaps` leaves no gap shorter than a cold start.
         """
-        return ahead(self.ready, math.ceil(self.cold_start_s / self.slot_s))
+        return look_ahead(self.ready, math.ceil(self.cold_start_s / self.slot_s))
 
     @property
     def steps(self) -> list[tuple[float, int]]:
@@ -75,13 +75,13 @@ class Timetable:
         return max(count - warm, 0), seconds
 
 
-def ahead(values: Ints, slots: int) -> Ints:
+def look_ahead(values: Ints, slots: int) -> Ints:
     """The most of each slot and the `slots` after it."""
     padded = np.concatenate([values, np.zeros(slots, dtype=values.dtype)])
     return np.asarray(sliding_window_view(padded, slots + 1).max(axis=1))
 
 
-def filled(replicas: Ints, slots: int) -> Ints:
+def fill_gaps(replicas: Ints, slots: int) -> Ints:
     """`replicas` with every valley of fewer than `slots` slots filled (morphology: a flat closing).
 
     A replica is kept through a gap if the gap is short enough, whatever the other replicas do.

@@ -106,18 +106,6 @@ def test_a_load_that_never_varied_is_told(samples: list[StepSample], told: str) 
         fit(samples)
 
 
-def test_with_a_prior_its_coefficient_is_kept_and_the_others_are_fitted() -> None:
-    prior = StepTime(1.0, 0.00012, 1.0, 1.0)
-
-    found = fit(alike(batch=8.0), prior)
-
-    assert found.kept == ("per_sequence_s",)
-    assert found.standard_error.per_sequence_s == 0.0
-    assert found.step.per_sequence_s == prior.per_sequence_s
-    assert found.step.base_s == pytest.approx(A100.base_s, rel=1e-6)
-    assert found.step.per_prefill_token_s == pytest.approx(A100.per_prefill_token_s, rel=1e-6)
-
-
 def test_too_few_samples_are_told() -> None:
     with pytest.raises(FitError, match=f"7 samples of steps: at least {LEAST_SAMPLES} are needed"):
         fit(steps(A100, 7))

@@ -22,8 +22,8 @@ def test_a_report_arrives_after_a_time_drawn_for_each() -> None:
     for number in range(200):
         mail.send(f"r{number}", 10.0, [0.0])
 
-    assert mail.arrived(10.99) == []
-    early, late = len(mail.arrived(12.0)), len(mail.arrived(15.0))
+    assert mail.take_arrived(10.99) == []
+    early, late = len(mail.take_arrived(12.0)), len(mail.take_arrived(15.0))
     assert early + late == 200
     assert early == pytest.approx(50, abs=20)
 
@@ -33,7 +33,7 @@ def test_a_report_that_a_newer_one_has_overtaken_is_dropped() -> None:
     seen = []
     for now in range(300):
         mail.send("r1", float(now), [now])
-        seen += [report.measured_at for report in mail.arrived(float(now))]
+        seen += [report.measured_at for report in mail.take_arrived(float(now))]
 
     assert seen == sorted(seen)
     assert 100 < len(seen) < 290
@@ -43,9 +43,9 @@ def test_reports_on_time_arrive_at_once() -> None:
     mail: Mail[str] = Mail(Reporting())
     mail.send("r1", 3.0, [7.0])
 
-    (report,) = mail.arrived(3.0)
+    (report,) = mail.take_arrived(3.0)
     assert (report.source, report.measured_at, report.values) == ("r1", 3.0, [7.0])
-    assert mail.arrived(3.0) == []
+    assert mail.take_arrived(3.0) == []
 
 
 @pytest.mark.parametrize("wrong", [{"late_s": (5.0, 1.0)}, {"mute_s": (-1.0, 60.0)}])

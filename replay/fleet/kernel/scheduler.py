@@ -1,4 +1,4 @@
-"""One engine: its prefix cache, vLLM's scheduler, and the time of a step.
+"""One engine: its prefix cache, and vLLM's scheduler.
 
 An engine step is vLLM's. The running requests go first: each decoding sequence gets one token, and each
 prompt under way a chunk. Then, unless a request was preempted, waiting requests are admitted while the batch,
@@ -18,14 +18,6 @@ import math
 
 from replay.fleet.kernel.compiler import inner
 from replay.fleet.layout import NONE, Ints, Memory
-
-WEIGHTS_SHARE = 0.87
-"""Share of a step's base in which the GPU reads the weights; the rest is launches. An A100 reads the 16.06 GB
-of a 7B model in 10 of 11.5 ms, at 79 % of 2.039 TB/s."""
-USUAL_BATCH = 16.0
-"""Sequences at which a sequence costs the same in both models."""
-SQUARE_SHARE = 0.25
-"""Share of the cost of a sequence that grows with the batch."""
 
 
 @inner
@@ -89,36 +81,6 @@ def note_sent(m: Memory, r: int, q: int) -> None:
     rep = m.replicas[r]
     for i in range(m.requests[q].blocks - 1, -1, -1):
         rep.indexed_blocks = use(m.indexed, r, rep.indexed_blocks, m.blocks[q, i])
-
-
-@inner
-def step_s(m: Memory, decodes: int, kv: int, prefill: int) -> float:
-    """The seconds of a step of `decodes` sequences with `kv` cached tokens, and of `prefill` prompt tokens.
-
-    The linear step-time model is the policy's own: base + seconds per sequence, KV token and prompt token.
-
-    Roofline (Williams, Waterman and Patterson, 2009): launches + max(memory, compute) + sequences.
-    A GPU reads the weights and the KV cache while it multiplies, so only the longer of the two takes time.
-    Sequences cost more in a large batch, where all wait for the longest context: a quarter of their cost at
-    sixteen grows with the square. With sixteen sequences and no prompt, both models take equally long. A
-    prompt alone never takes longer than in the linear model.
-    """
-    rules = m.rules[0]
-    took: float
-    if rules.roofline:
-        memory = WEIGHTS_SHARE * rules.base_s + rules.per_kv_token_s * kv
-        compute = rules.per_prefill_token_s * (prefill + decodes)
-        crowd = 1.0 - SQUARE_SHARE + SQUARE_SHARE * decodes / USUAL_BATCH
-        launches = (1.0 - WEIGHTS_SHARE) * rules.base_s
-        took = launches + max(memory, compute) + rules.per_sequence_s * decodes * crowd
-    else:
-        took = (
-            rules.base_s
-            + rules.per_sequence_s * decodes
-            + rules.per_kv_token_s * kv
-            + rules.per_prefill_token_s * prefill
-        )
-    return took
 
 
 @inner
@@ -218,7 +180,12 @@ def begin_step(m: Memory, r: int, t: float) -> None:
     prefill = rep.step_prefill
     if decodes + prefill == 0:
         return
-    took = step_s(m, decodes, kv, prefill)
+    took = (
+        rules.base_s
+        + rules.per_sequence_s * decodes
+        + rules.per_kv_token_s * kv
+        + rules.per_prefill_token_s * prefill
+    )
     rep.step_began = t
     rep.step_end = t + took
     rep.step_decodes = decodes
