@@ -137,7 +137,7 @@ def _check_loads(columns: Floats, weight: Floats) -> None:
     if gone:
         loads = " and ".join(_LOADS[column] for column in gone)
         names = " and ".join(COEFFICIENTS[column] for column in gone)
-        raise FitError(f"{loads} never varied by themselves, so {names} cannot be told: vary the load more")
+        raise FitError(f"{loads} never varied by themselves, so {names} cannot be fitted: vary the load more")
 
 
 def _non_negative(a: Floats, b: Floats, weight: Floats) -> Floats:

@@ -9,8 +9,8 @@ Reports come once an interval (`ENGINE_INTERVAL_S` for engines, half a second fo
 `serve_app.app`). A replica samples its statistics and pushes them in two loops of that same interval; the
 newest sample is what the policy looks at. Only replicas that run are in `running_replicas` and `raw_metrics`.
 
-Source: `ray/serve/autoscaling_policy.py` and `ray/serve/_private/autoscaling_state.py` of Ray 2.60.0, against
-which the tests hold this.
+Source: `ray/serve/autoscaling_policy.py` and `ray/serve/_private/autoscaling_state.py` of Ray 2.60.0.
+The tests compare this module with Ray's.
 """
 
 import math

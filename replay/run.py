@@ -46,7 +46,7 @@ def replay(
         cold_start_s: Least and most seconds of a cold start; by default those of the profile.
         seed: Seed of cold starts, failures and routing. Equal seeds give equal results.
         initial: Replicas ready at the start. By default the least static fleet that attains 99 % in the first
-            ten minutes (`first_fleet`), the same for every policy. But a static fleet stands from the start,
+            ten minutes (`first_fleet`), the same for every policy. A static fleet is complete from the start,
             and the oracle begins with what it needs and pays for starts beyond those of the others.
         routing: One of `fleet.conditions.ROUTINGS`; `prefix-aware` is the ingress's.
         capacity: Replicas the cluster has room for; those beyond wait. None: no limit.

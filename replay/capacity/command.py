@@ -87,7 +87,7 @@ def measure_and_write(options: argparse.Namespace, method: Method, run: Callable
         raise CommandError(str(error)) from None
     except FitError as error:
         raise CommandError(
-            f"the measurement does not tell the step time: {error}; try a longer --duration"
+            f"the measurement does not determine the step time: {error}; try a longer --duration"
         ) from None
     finally:
         status.end()

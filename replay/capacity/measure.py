@@ -209,7 +209,7 @@ async def _read_limits(server: Server, model: str, order: Plan) -> tuple[Limits,
     while (found := (await server.scrape(model)).limits()) is None:
         if loop.time() > end:
             raise MeasurementError(
-                f"{model} does not tell llm_max_num_seqs at /metrics: its replica is not of this version"
+                f"{model} does not report llm_max_num_seqs at /metrics: its replica is not of this version"
             )
         await asyncio.sleep(order.method.scrape_s)
     return Limits(tokens.max_model_len, *found), Prompts(tokens.tokens, order.seed)

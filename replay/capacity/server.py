@@ -182,14 +182,14 @@ class Server:
         """The number of replicas, and the phase of the next one."""
         found = (await self._document("/ready", _Ready, also=503)).models.get(model)
         if found is None:
-            raise MeasurementError(f"{self._url} does not tell the readiness of {model!r}")
+            raise MeasurementError(f"{self._url} does not report the readiness of {model!r}")
         return found
 
     async def knobs(self, model: str) -> Knobs:
         """The knobs in force."""
         found = (await self._document("/autoscaling/knobs", _Knobs)).models.get(model)
         if found is None:
-            raise MeasurementError(f"{self._url} does not tell the knobs of {model!r}")
+            raise MeasurementError(f"{self._url} does not report the knobs of {model!r}")
         return found
 
     async def cold_start(self, model: str) -> ColdStart | None:

@@ -14,7 +14,7 @@ _EPS_S = 1e-6
 
 
 class Schedule:
-    """Asks for the replicas of a timetable, whatever the traffic.
+    """Asks for the replicas of a timetable, without regard to the traffic.
 
     Args:
         steps: At least one (seconds since the start, replicas from then on), times rising.
@@ -84,7 +84,7 @@ def look_ahead(values: Ints, slots: int) -> Ints:
 def fill_gaps(replicas: Ints, slots: int) -> Ints:
     """`replicas` with every valley of fewer than `slots` slots filled (morphology: a flat closing).
 
-    A replica is kept through a gap if the gap is short enough, whatever the other replicas do.
+    A replica is kept through a gap if the gap is short enough, independent of the other replicas.
     """
     slots = max(slots, 1)
     padded = np.pad(replicas, slots - 1, mode="edge")

@@ -55,7 +55,7 @@ def test_known_coefficients_come_back_under_noise(law: StepTime, seed: int) -> N
         assert off <= 6.0 * getattr(found.standard_error, name) + 1e-9, name
 
 
-def test_noise_does_not_make_the_law_faster_or_slower_on_the_whole() -> None:
+def test_noise_does_not_bias_the_fit() -> None:
     ratios = [
         fit(steps(A100, 200, noise=0.2, seed=seed)).step.decode_s(8.0, 3200.0) / A100.decode_s(8.0, 3200.0)
         for seed in range(12)
@@ -64,7 +64,7 @@ def test_noise_does_not_make_the_law_faster_or_slower_on_the_whole() -> None:
     assert float(np.mean(ratios)) == pytest.approx(1.0, abs=0.03)
 
 
-def test_a_few_steps_that_something_held_up_do_not_count() -> None:
+def test_outliers_do_not_count() -> None:
     samples = steps(A100, 100, noise=0.02)
     for index in range(0, 100, 12):
         samples[index] = replace(samples[index], step_s=samples[index].step_s * 10)
@@ -93,7 +93,7 @@ def alike(**fixed: float) -> list[StepSample]:
 @pytest.mark.parametrize(
     ("samples", "told"),
     [
-        (alike(batch=8.0), "batch never varied by themselves, so per_sequence_s cannot be told"),
+        (alike(batch=8.0), "batch never varied by themselves, so per_sequence_s cannot be fitted"),
         (alike(prefill_tokens=0.0), "prefill tokens never varied by themselves, so per_prefill_token_s"),
         (
             alike(batch=8.0, kv_tokens=3200.0),
@@ -101,12 +101,12 @@ def alike(**fixed: float) -> list[StepSample]:
         ),
     ],
 )
-def test_a_load_that_never_varied_is_told(samples: list[StepSample], told: str) -> None:
+def test_constant_load_is_named(samples: list[StepSample], told: str) -> None:
     with pytest.raises(FitError, match=told):
         fit(samples)
 
 
-def test_too_few_samples_are_told() -> None:
+def test_too_few_samples_are_refused() -> None:
     with pytest.raises(FitError, match=f"7 samples of steps: at least {LEAST_SAMPLES} are needed"):
         fit(steps(A100, 7))
 
@@ -114,7 +114,7 @@ def test_too_few_samples_are_told() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"step_s": 0.0}, {"step_s": float("nan")}, {"batch": -1.0}, {"weight": 0.0}]
 )
-def test_a_sample_that_is_none_is_told(wrong: dict[str, float]) -> None:
+def test_invalid_sample_is_named(wrong: dict[str, float]) -> None:
     samples = steps(A100)
     samples[3] = replace(samples[3], **wrong)
 

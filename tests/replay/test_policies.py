@@ -60,7 +60,7 @@ def test_names_are_canonical(spec: str, name: str) -> None:
         ("dynamo:itl=-1", "itl = '-1': must be a number above 0"),
     ],
 )
-def test_what_is_wrong_with_a_specification_is_told(spec: str, problem: str) -> None:
+def test_wrong_specification_is_explained(spec: str, problem: str) -> None:
     with pytest.raises(SpecError, match=problem):
         build(spec)
 

@@ -161,7 +161,7 @@ def test_the_policy_sees_queued_requests_and_their_age(seen: list[Snapshot]) -> 
     assert signals.held_bytes == pytest.approx(4 * 440)
 
 
-def test_the_policy_sees_starts_and_free_nodes_and_forgets_stopped_replicas(seen: list[Snapshot]) -> None:
+def test_policy_sees_starts_and_forgets_stopped_replicas(seen: list[Snapshot]) -> None:
     made = fleet(2, capacity=3, warm_nodes=2, warm_node_start_s=(3.0, 3.0))
     controller = Production(KNOBS, Watching)
 
@@ -202,7 +202,7 @@ class Raising(ServePolicy):
         return super().decide(model, snapshot, state, now)
 
 
-def test_while_the_policy_raises_its_target_is_kept_and_the_result_says_so(
+def test_errors_of_the_policy_keep_the_target_and_are_counted(
     caplog: pytest.LogCaptureFixture, usual: Result
 ) -> None:
     with caplog.at_level(logging.ERROR, "tideserve.replay"):
@@ -240,9 +240,7 @@ class Restarted(Production):
 
 
 @pytest.mark.parametrize(("every", "remembers"), [(1, True), (7, False)])
-def test_a_policy_that_is_replaced_at_any_moment_keeps_its_bounds_and_serves(
-    every: int, remembers: bool
-) -> None:
+def test_replaced_policy_keeps_bounds_and_serves(every: int, remembers: bool) -> None:
     controller = Restarted(KNOBS, every, remembers=remembers)
     result = replayed(controller)
 
@@ -260,7 +258,7 @@ def test_a_restart_that_remembers_changes_no_decision(usual: Result) -> None:
     assert usual.gpu_seconds == replaced.gpu_seconds
 
 
-def test_its_records_tell_of_each_change_in_seconds_of_the_replay(usual: Result) -> None:
+def test_records_have_each_change_in_replay_seconds(usual: Result) -> None:
     changes = [record for record in usual.decisions if record["kind"] == "change"]
 
     assert usual.changes <= len(changes) <= usual.changes + 2

@@ -32,7 +32,7 @@ def problems(path: Path | str) -> list[str]:
     return caught.value.problems
 
 
-def test_the_profiles_that_come_along_are_named_as_their_files_and_say_where_they_are_from() -> None:
+def test_shipped_profiles_have_their_names_and_a_source() -> None:
     derived = {"a100-80gb", "h100", "h200", "l4"}
     assert derived <= set(profile_names())
     for name in profile_names():
@@ -63,7 +63,7 @@ def test_a_fleet_file_is_read_by_its_path(tmp_path: Path) -> None:
     assert (profile.cold_start_s, profile.warm_node_start_s, profile.warm_nodes) == ((20, 30), (3, 5), 4)
 
 
-def test_a_wrong_value_is_told_with_file_line_key_and_bound(tmp_path: Path) -> None:
+def test_wrong_value_is_named_with_file_and_line(tmp_path: Path) -> None:
     path = written(tmp_path, step_base_s=-1, kv_cache_tokens=10, colour="red")
 
     assert problems(path) == [
@@ -73,7 +73,7 @@ def test_a_wrong_value_is_told_with_file_line_key_and_bound(tmp_path: Path) -> N
     ]
 
 
-def test_values_that_contradict_each_other_are_told(tmp_path: Path) -> None:
+def test_contradicting_values_are_named(tmp_path: Path) -> None:
     path = written(
         tmp_path, cold_start_s=[90, 60], cold_start_phases={"imports": 0.5}, warm_node_start_s=[5, 3]
     )
@@ -93,7 +93,7 @@ def test_values_that_contradict_each_other_are_told(tmp_path: Path) -> None:
         (b"name: \xff\n", ": not UTF-8: "),
     ],
 )
-def test_what_is_no_profile_is_told(content: bytes, told: str, tmp_path: Path) -> None:
+def test_invalid_profile_file_is_named(content: bytes, told: str, tmp_path: Path) -> None:
     path = tmp_path / "fleet.yaml"
     path.write_bytes(content)
 
@@ -132,7 +132,7 @@ def test_the_configurations_that_come_along_find_theirs() -> None:
     )
 
 
-def test_a_limit_that_no_profile_can_have_is_told() -> None:
+def test_limit_out_of_a_profiles_bounds_is_refused() -> None:
     with pytest.raises(SettingsError, match="max_num_seqs = 5000: input should be less than"):
         profile_for(ModelSettings(name="m", max_num_seqs=5000))
 
@@ -140,13 +140,13 @@ def test_a_limit_that_no_profile_can_have_is_told() -> None:
 LAW = {name: value for name, value in FIELDS.items() if name.startswith("step_")}
 
 
-def test_a_fleet_file_gives_the_policys_starting_values_as_far_as_it_has_them(tmp_path: Path) -> None:
+def test_fleet_file_gives_its_starting_values(tmp_path: Path) -> None:
     assert load_starting_values(written(tmp_path)) == {**LAW, "kv_cache_tokens": 100_000}
     measured = load_starting_values(written(tmp_path, cold_start_s=[22, 24]))
     assert measured["cold_start_s"] == [22.0, 24.0]
 
 
-def test_a_value_no_policy_begins_with_is_told_with_its_line(tmp_path: Path) -> None:
+def test_unusable_starting_value_is_named_with_its_line(tmp_path: Path) -> None:
     path = written(tmp_path, step_per_sequence_s=2.0)
 
     with pytest.raises(SettingsError) as caught:

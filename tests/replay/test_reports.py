@@ -54,7 +54,7 @@ def test_times_that_cannot_be_are_refused(wrong: dict[str, tuple[float, float]])
         Reporting(**wrong)  # type: ignore[arg-type]
 
 
-def test_the_policy_sees_late_reports_of_replicas_and_of_the_ingress_with_their_age() -> None:
+def test_policy_sees_the_age_of_late_reports() -> None:
     made = fleet(2)
     controller = Production(KNOBS, reporting=Reporting(late_s=(1.0, 5.0)))
     for number in range(1, 41):
@@ -73,7 +73,7 @@ def test_the_policy_sees_late_reports_of_replicas_and_of_the_ingress_with_their_
     assert gateway.signals.arrivals_total == pytest.approx((made.now - gateway.age_s) / 0.5)
 
 
-def test_a_mute_replica_is_the_oldest_and_is_heard_again_afterwards() -> None:
+def test_oldest_replica_is_mute_for_a_time() -> None:
     made = fleet(2)
     controller = Production(KNOBS, reporting=Reporting(mute_s=(10.0, 70.0)))
     ages = {}
@@ -88,7 +88,7 @@ def test_a_mute_replica_is_the_oldest_and_is_heard_again_afterwards() -> None:
     assert all(age <= 0.5 for age in ages[71.0].values())
 
 
-def test_where_the_mute_replica_is_gone_the_next_oldest_is_mute() -> None:
+def test_next_oldest_replica_is_mute_after_the_first() -> None:
     mail: Mail[str] = Mail(Reporting(mute_s=(10.0, float("inf"))))
 
     assert [mail.mute([3, 2], at) for at in (9.0, 10.0)] == [None, 2]

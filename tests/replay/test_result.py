@@ -31,7 +31,7 @@ def test_percentiles_are_true_to_a_hundredth() -> None:
         (1, 0, 0, 0, False),
     ],
 )
-def test_a_minute_is_attained_by_the_share_of_what_was_within_its_target(
+def test_minute_is_attained_by_shares_within_targets(
     requests: int, ok: int, itl: int, itl_ok: int, attained: bool
 ) -> None:
     made = fleet()
@@ -44,7 +44,7 @@ def test_a_minute_is_attained_by_the_share_of_what_was_within_its_target(
     assert windows.attained[:3].tolist() == [1, 1, 1]
 
 
-def test_without_the_cold_a_minute_is_judged_by_the_rest() -> None:
+def test_warm_attainment_ignores_cold_requests() -> None:
     made = fleet()
     row = made.memory.windows[0]
     # Of 30, ten were held, one of them answered in time; of the others all.
@@ -82,7 +82,7 @@ def test_rates_are_of_the_time_between_two_points() -> None:
     assert (timeline.wanted.tolist(), timeline.target.tolist()) == ([3.0, 1.0], [1.0, 1.0])
 
 
-def test_what_waits_is_what_is_held_and_what_engines_queue() -> None:
+def test_timeline_counts_both_queues() -> None:
     held = fleet(0)
     serve(held, (0.0, 10, 1), (0.1, 10, 1), until=1.0)
     queued = fleet(1)

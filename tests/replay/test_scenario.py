@@ -13,7 +13,7 @@ from tests.replay.traffic import of, steady
 A100 = load_profile("a100-80gb")
 
 
-def test_the_first_ten_minutes_say_how_many_replicas_are_warm_whatever_comes_after() -> None:
+def test_warm_replicas_depend_on_the_first_ten_minutes() -> None:
     calm = np.arange(0.0, 600.0, 0.25)
     rising = np.concatenate([calm, np.arange(600.0, 660.0, 0.01)])
 
@@ -28,7 +28,7 @@ def test_warm_replicas_attain_the_target_and_one_fewer_do_not() -> None:
     assert replay(busy, policy=f"static:{warm - 1}").attainment < 0.99
 
 
-def test_warm_replicas_are_within_the_bounds_and_what_the_cluster_has_room_for() -> None:
+def test_warm_replicas_respect_bounds_and_capacity() -> None:
     busy = steady(rate=40.0, duration_s=60.0)
 
     assert scenario(busy).warm() > 4
@@ -77,7 +77,7 @@ def test_an_option_out_of_its_bounds_is_named_with_them(option: dict[str, Any], 
     assert error.value.problems == [problem]
 
 
-def test_a_profile_whose_steps_are_too_small_for_its_batch_is_refused() -> None:
+def test_steps_smaller_than_the_batch_are_refused() -> None:
     profile = A100.model_copy(update={"max_num_batched_tokens": 32})
 
     with pytest.raises(

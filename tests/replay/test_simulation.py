@@ -33,28 +33,14 @@ def replayed(
     )
 
 
-def test_one_request_alone() -> None:
-    result = replayed(trace((5.0, 300, 3)))
-
-    # First token 0.040 after it arrived, then 0.014 and 0.01401; see the tests of the steps.
-    assert (result.requests, result.rejected, result.unanswered) == (1, 0, 0)
-    assert result.ttft.count == result.ttft_warm.count == result.e2e.count == 1
-    assert result.ttft.at_s[0] == pytest.approx(0.040, rel=0.01)
-    assert result.e2e.mean_s == pytest.approx(0.06801, rel=0.01)
-    assert (result.itl.count, result.itl.at_s[3]) == (2, pytest.approx(0.014, rel=0.01))
-    assert (result.attainment, result.ttft_ok, result.infeasible) == (1.0, 1.0, 0.0)
-    assert result.gpu_seconds.serving == pytest.approx(0.06801)
-    assert (result.starts, result.changes, result.peak) == (0, 0, 1)
-
-
-def test_the_controller_is_asked_at_every_interval_from_the_start_on() -> None:
+def test_controller_is_asked_at_every_interval() -> None:
     controller = Scripted(lambda at: 1, interval_s=1.5)
     replayed(trace((0.2, 100, 1), (10.0, 100, 1)), controller)
 
     assert controller.asked == [1.5 * number for number in range(8)]
 
 
-def test_what_it_asks_for_is_clipped_to_the_bounds_and_changes_are_counted() -> None:
+def test_targets_are_clipped_to_the_bounds() -> None:
     controller = Scripted(lambda at: 99 if at < 30 else -5)
     result = replayed(trace((0.0, 100, 1), (60.0, 100, 1)), controller, bounds=(2, 5), initial=0)
 
@@ -64,7 +50,7 @@ def test_what_it_asks_for_is_clipped_to_the_bounds_and_changes_are_counted() -> 
     assert result.timeline.ready[-1] == 2
 
 
-def test_who_is_never_answered_is_a_miss_and_told_of() -> None:
+def test_unanswered_requests_are_misses() -> None:
     # Nobody ever asks for a replica. Two are held, one is refused.
     result = replayed(
         trace((1.0, 100, 1), (2.0, 100, 1), (3.0, 100, 1)),
@@ -80,7 +66,7 @@ def test_who_is_never_answered_is_a_miss_and_told_of() -> None:
     assert 3500.0 < result.timeline.at_s[-1] <= 3603.0
 
 
-def test_who_is_refused_is_a_miss_of_the_minute_of_its_arrival() -> None:
+def test_refused_requests_miss_their_minute() -> None:
     # In the second minute 20 good ones, and one that no cache can hold: 20 of 21 are 95.2 %. In the third 18.
     small = profile(kv_cache_tokens=1024)
     good = [(60.0 + number, 100, 1) for number in range(20)] + [
@@ -113,7 +99,7 @@ def test_every_figure_is_a_finite_number() -> None:
                     assert np.isfinite(value).all(), field.name
 
 
-def test_progress_is_told_and_ends_at_one() -> None:
+def test_progress_rises_to_one() -> None:
     told: list[float] = []
     simulate(
         steady(1.0, 30.0), Scripted(lambda at: 1), profile(), conditions(), initial=1, progress=told.append

@@ -46,12 +46,12 @@ def test_the_halves_have_every_request_once_and_begin_at_zero() -> None:
         ),
     ],
 )
-def test_a_trace_that_cannot_be_halved_is_told(trace: ArrayTrace, told: str) -> None:
+def test_short_trace_is_refused(trace: ArrayTrace, told: str) -> None:
     with pytest.raises(TraceError, match=told):
         halves(trace)
 
 
-def test_it_tunes_where_the_goal_is_harder_and_checks_on_the_other_half() -> None:
+def test_advice_is_tuned_on_the_harder_half() -> None:
     advice = advise(steady(), KNOBS, names=["headroom"], replay_part=made_up)
 
     assert advice.verdict is Verdict.CHANGE
@@ -97,9 +97,7 @@ UNSURE = score((80.0, 1.0), (110.0, 1.0))
         (Compared(MISSES, GOOD), Compared(CHEAP, GOOD), Verdict.CHANGE),
     ],
 )
-def test_the_verdict_rests_on_the_half_that_was_not_tuned_on(
-    tuned: Compared, held_out: Compared, verdict: Verdict
-) -> None:
+def test_verdict_depends_on_the_held_out_half(tuned: Compared, held_out: Compared, verdict: Verdict) -> None:
     assert judge(tuned, held_out, 0.99, changed=True) is verdict
 
 

@@ -66,7 +66,7 @@ def test_the_patch_is_as_the_file_needs_it() -> None:
     assert "tideserve knobs set --app tide llama max_replicas=12 headroom=0.5" in text
 
 
-def test_costs_and_certainty_are_told_for_both_halves() -> None:
+def test_text_has_costs_and_certainty_of_both_halves() -> None:
     text = advice_text(advice(), inputs())
 
     assert "first half, not tuned on" in text
@@ -87,7 +87,7 @@ def test_a_saving_within_the_noise_is_no_change() -> None:
     assert "  headroom: 1 -> 0.5" in text
 
 
-def test_the_closest_is_told_where_nothing_meets_the_target() -> None:
+def test_text_names_the_closest_if_nothing_meets_the_goal() -> None:
     low = score((3000.0, 0.9), (3000.0, 0.91), infeasible=0.087)
 
     text = advice_text(advice(Verdict.NOTHING_MEETS, tuned=Compared(low, low)), inputs())
@@ -99,7 +99,7 @@ def test_the_closest_is_told_where_nothing_meets_the_target() -> None:
     assert "user_config" in text
 
 
-def test_no_time_to_search_is_told() -> None:
+def test_text_says_if_there_was_no_time() -> None:
     kept = advice(
         Verdict.KEEP, advised=CURRENT, tuned=Compared(OLD, OLD), held_out=Compared(OLD, OLD), tried=0,
         exhausted=False,
@@ -147,7 +147,7 @@ def trace_file(tmp_path: Path) -> Path:
         (["--duration", "600"], "at least 1200 s"),
     ],
 )
-def test_bad_input_is_told_with_its_bound_and_status_2(
+def test_bad_option_is_named_with_its_bound(
     arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["advise", "--trace", str(trace_file(tmp_path)), *arguments]) == 2

@@ -63,7 +63,7 @@ def test_it_finds_the_cheapest_knobs_that_meet_the_goal() -> None:
     assert found.best.headroom == 0.0 or made_up(one_less, 0).attainment < 0.99
 
 
-def test_where_the_start_misses_the_goal_attainment_comes_first() -> None:
+def test_attainment_comes_first_below_the_goal() -> None:
     found = search(start=START.model_copy(update={"headroom": 0.0, "downscale_delay_s": 15.0}))
 
     assert not found.start_score.meets(0.99)
@@ -98,7 +98,7 @@ def test_nothing_is_replayed_twice() -> None:
     assert len(asked) == len(set(asked))
 
 
-def test_it_ends_with_the_best_so_far_when_the_time_is_over() -> None:
+def test_search_ends_with_the_best_so_far() -> None:
     left = iter([True] * 20 + [False] * 1000)
 
     found = search(time_left=lambda: next(left))
@@ -108,7 +108,7 @@ def test_it_ends_with_the_best_so_far_when_the_time_is_over() -> None:
     assert found.best_score.gpu_seconds <= found.start_score.gpu_seconds
 
 
-def test_a_change_that_a_later_one_makes_idle_is_taken_back() -> None:
+def test_search_undoes_idle_changes() -> None:
     def idle(knobs: Knobs, seed: int) -> Outcome:
         # Headroom saves a little until the quantile saves everything.
         if knobs.forecast_quantile <= 0.8:
@@ -120,7 +120,7 @@ def test_a_change_that_a_later_one_makes_idle_is_taken_back() -> None:
     assert set(changes(START, found.best)) == {"forecast_quantile"}
 
 
-def test_a_goal_met_is_preferred_to_one_missed_and_then_the_cheaper() -> None:
+def test_meeting_the_goal_comes_before_cost() -> None:
     dear, cheap, short = score((100.0, 0.995)), score((90.0, 0.992)), score((50.0, 0.98))
 
     assert better(dear, short, 0.99)

@@ -65,7 +65,7 @@ def failure(app: FakeApplication, out: Path, capsys: pytest.CaptureFixture[str],
     return capsys.readouterr().err.splitlines()[-1]
 
 
-def test_the_law_of_the_replica_is_found_told_and_written(
+def test_step_time_is_measured_printed_and_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     app = FakeApplication(cold={"cold_start_s": 20.0, "phases_s": {"imports": 5.0, "warm_up": 15.0}})
@@ -108,7 +108,7 @@ def test_the_law_of_the_replica_is_found_told_and_written(
         ({"busy": 3.0}, "tideserve: tide has 3 requests under way; measure it without other traffic"),
         ({"others": 1}, "requests of other clients reached tide meanwhile; measure it without other traffic"),
         ({"second_replica": True}, "tideserve: another replica of tide took steps meanwhile: engine-2"),
-        ({"limits": False}, "tideserve: tide does not tell llm_max_num_seqs at /metrics"),
+        ({"limits": False}, "tideserve: tide does not report llm_max_num_seqs at /metrics"),
         ({"silent": True}, "tideserve: tide reported no engine steps in 1 s of load"),
         ({"refusal": (429, b"full")}, " answers 429: full"),
         (
@@ -118,32 +118,13 @@ def test_the_law_of_the_replica_is_found_told_and_written(
         ({"refusal": (200, b'data: {"choices"')}, 'failed: data: {"choices"'),
     ],
 )
-def test_what_would_spoil_the_measurement_ends_it_and_nothing_is_written(
+def test_spoiled_measurement_writes_nothing(
     wrong: dict[str, Any], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert told in failure(FakeApplication(**wrong), tmp_path / "mine.yaml", capsys)
 
 
-def test_a_replica_that_starts_meanwhile_ends_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    app = FakeApplication()
-
-    def scale(requests: int) -> None:
-        app.target_replicas = 2
-
-    app.on_request = scale
-
-    assert "tide has 1 ready replicas and 2 running" in failure(app, tmp_path / "mine.yaml", capsys)
-
-
-def test_an_unknown_model_is_told_with_those_served(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = failure(FakeApplication(), tmp_path / "mine.yaml", capsys, "--model", "ebb")
-
-    assert told == "tideserve: --model = 'ebb': not one of tide"
-
-
-def test_without_the_key_of_the_server_nothing_is_measured(
+def test_measurement_needs_the_api_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv(env.API_KEY)
@@ -244,7 +225,7 @@ def test_an_interrupted_search_writes_nothing(
         (["--out", "nowhere/fleet.yaml"], "--out = nowhere/fleet.yaml: nowhere is not a folder"),
     ],
 )
-def test_options_that_make_no_sense_are_told_before_anything_runs(
+def test_wrong_options_are_refused_before_a_load(
     argv: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["capacity", *argv]) == 1
@@ -261,3 +242,10 @@ def test_a_file_is_overwritten_only_by_force(tmp_path: Path, capsys: pytest.Capt
     assert run(FakeApplication(replicas=2), out, "--force") == 1
     assert "tide has 2 ready replicas" in capsys.readouterr().err
     assert out.read_text() == "precious"
+
+
+def test_another_replica_ends_the_measurement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    app = FakeApplication()
+    app.on_request = lambda requests: setattr(app, "target_replicas", 2)
+
+    assert "tide has 1 ready replicas and 2 running" in failure(app, tmp_path / "mine.yaml", capsys)

@@ -35,7 +35,7 @@ def made(measured: Measurement = MEASURED, hardware: Hardware = HARDWARE, fitted
     return make_profile(measured, fitted, hardware, "mine", DAY)
 
 
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+def test_written_profile_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(write_profile(made()), encoding="utf-8")
 
@@ -55,7 +55,7 @@ def test_the_figures_are_those_measured() -> None:
     assert (profile.gpu, profile.gpus, profile.price_per_gpu_hour) == ("A100-80GB", 1, 3.67)
 
 
-def test_starts_on_warm_and_on_cold_nodes_are_told_apart() -> None:
+def test_warm_and_cold_starts_are_kept_apart() -> None:
     both = COLD.model_copy(
         update={
             "warm_node_start_s": 3.0,
@@ -115,7 +115,7 @@ def test_a_model_without_a_kv_cache_makes_no_profile() -> None:
         made(replace(MEASURED, limits=replace(LIMITS, kv_cache_tokens=0)))
 
 
-def test_the_report_tells_the_law_its_error_and_what_a_replica_carries() -> None:
+def test_report_has_step_time_error_and_capacity() -> None:
     text = report(made(), FIT, Knobs(), 16_384, COLD)
 
     assert "a step                11.51 ms +- 0.01" in text
@@ -129,7 +129,7 @@ def test_the_report_tells_the_law_its_error_and_what_a_replica_carries() -> None
     )
 
 
-def test_a_target_that_an_empty_replica_misses_is_told() -> None:
+def test_unreachable_target_is_named() -> None:
     text = report(made(), FIT, Knobs(itl_target_s=0.01), 16_384, COLD)
 
     assert "ITL of 11.7 ms on an empty replica misses the target, which is left out" in text

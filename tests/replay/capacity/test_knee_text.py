@@ -40,7 +40,7 @@ def test_the_formula_is_compared_in_words() -> None:
     assert "the formula says 6, 36% too few" in told(*RATES, formula_rps=6.0)
 
 
-def test_what_bounds_the_knee_is_said() -> None:
+def test_report_says_why_the_next_rate_failed() -> None:
     late = Rate(10.1, 150, 0.3, 0.05, 1.0, "client", 0.08)
 
     assert "Above it TTFT is missed first" in told(*RATES)
@@ -53,7 +53,7 @@ def test_what_bounds_the_knee_is_said() -> None:
     )
 
 
-def test_a_target_that_was_left_out_is_told_and_has_no_bar() -> None:
+def test_left_out_target_has_no_bar() -> None:
     text = told(*RATES, targets=Targets(95, 0.5, None))
 
     assert "with P95 TTFT within 500 ms (ITL left out: an empty replica misses its target)" in text

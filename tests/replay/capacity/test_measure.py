@@ -45,7 +45,7 @@ def test_the_order_is_the_seeds_and_the_loads_are_not() -> None:
     assert set(first) == set(other)
 
 
-def test_a_context_too_short_is_told() -> None:
+def test_too_short_context_is_refused() -> None:
     with pytest.raises(ValueError, match="max_model_len = 64 and 131072 tokens of KV cache: prompts of 64"):
         plan_loads(replace(LAPTOP, max_model_len=64), 0)
 

@@ -35,7 +35,7 @@ def test_between_two_scrapes_the_sums_become_a_mean_step() -> None:
         report("a", 150, 1.0, 400, 50_000, 10),  # cut in the middle of a report
     ],
 )
-def test_what_is_no_step_gives_no_sample(after: str) -> None:
+def test_restart_or_torn_report_gives_no_sample(after: str) -> None:
     before = read_scrape(report("a", 100, 1.0, 400, 50_000, 10), "tide")
 
     assert steps_between(before, read_scrape(after, "tide")) == {}

@@ -19,18 +19,6 @@ def counts(made: Fleet) -> tuple[int, int, int, int]:
     return made.ready, len(made.starting), len(made.pending), made.draining
 
 
-def test_a_replica_takes_requests_when_its_cold_start_is_over() -> None:
-    made = fleet(0)
-    run(made, 5.0)
-    made.set_target(2)
-    assert counts(made) == (0, 2, 0, 0)
-    run(made, 14.9)
-    assert counts(made) == (0, 2, 0, 0)
-    run(made, 15.0)
-    assert counts(made) == (2, 0, 0, 0)
-    assert (made.starts, made.cold_starts, made.peak) == (2, [(1, 10.0, False), (2, 10.0, False)], 2)
-
-
 def test_replicas_take_warm_nodes_first_and_start_faster_there() -> None:
     made = fleet(1, warm_nodes=2, warm_node_start_s=(3.0, 3.0))
     assert made.warm_node_free
@@ -45,15 +33,7 @@ def test_replicas_take_warm_nodes_first_and_start_faster_there() -> None:
     assert made.warm_node_free
 
 
-def test_cold_starts_are_drawn_between_their_bounds() -> None:
-    made = fleet(0, cold_start_s=(10.0, 20.0))
-    made.set_target(200)
-    seconds = sorted(start.cold_start_s for start in made.starting.values())
-
-    assert 10.0 <= seconds[0] < 11.0 < 14.0 < sum(seconds) / 200 < 16.0 < 19.0 < seconds[-1] <= 20.0
-
-
-def test_fewer_are_wanted_pending_ones_go_first_then_starting_then_the_newest_ready() -> None:
+def test_scale_down_stops_pending_then_starting_then_newest_replicas() -> None:
     made = fleet(3, capacity=5)
     made.set_target(7)
     assert counts(made) == (3, 2, 2, 0)
@@ -70,7 +50,7 @@ def test_fewer_are_wanted_pending_ones_go_first_then_starting_then_the_newest_re
     assert [made.names[slot] for slot in made.ready_slots] == [1]
 
 
-def test_a_slot_is_used_again_with_nothing_of_who_had_it_before() -> None:
+def test_reused_slot_begins_empty() -> None:
     made = fleet(1)
     serve(made, (0.0, 100, 3), until=1.0)
     made.set_target(0)
@@ -114,7 +94,7 @@ def test_a_start_that_fails_is_tried_again_and_paid_for() -> None:
     assert made.gpu_seconds().total == pytest.approx(800.0, rel=0.05)
 
 
-def test_beyond_the_clusters_room_replicas_are_pending_until_a_place_comes_free() -> None:
+def test_replicas_beyond_capacity_are_pending() -> None:
     made = fleet(2, capacity=2)
     serve(made, (0.0, 100, 40), (0.001, 100, 40), until=0.1)
     made.set_target(1)
@@ -149,7 +129,7 @@ def test_the_bill_of_one_replica_by_what_it_did() -> None:
     assert bill.draining == pytest.approx(0.004)
 
 
-def test_a_drain_is_billed_to_its_last_token_however_late_anybody_looks() -> None:
+def test_drain_is_billed_to_its_last_token() -> None:
     made = fleet(1)
     serve(made, (0.0, 300, 2), until=0.010)
     made.set_target(0)
@@ -159,7 +139,7 @@ def test_a_drain_is_billed_to_its_last_token_however_late_anybody_looks() -> Non
     assert made.gpu_seconds().total == pytest.approx(0.054)
 
 
-def test_streams_of_a_draining_replica_move_after_a_time_to_one_with_room() -> None:
+def test_streams_move_off_a_draining_replica_after_a_delay() -> None:
     made = fleet(2, drain_move_after_s=1.0)
     serve(made, (0.01, 100, 300), (0.02, 100, 300), until=0.5)
     made.set_target(1)

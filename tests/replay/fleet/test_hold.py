@@ -39,7 +39,7 @@ def test_a_burst_is_spread_over_replicas_that_come_seconds_apart() -> None:
     assert (total(made, "held"), total(made, "held_bytes"), total(made, "finished")) == (0, 0, 20)
 
 
-def test_who_has_room_first_gets_the_next_in_order_of_time() -> None:
+def test_queued_requests_go_to_the_first_free_replica() -> None:
     made = fleet(0, of=profile(max_num_seqs=1))
     start(made, 10.0, 10.0)
     # One in the batch and one ahead for each replica, two are held. 300 tokens take 0.040, 500 take 0.060.
@@ -55,7 +55,7 @@ def test_who_has_room_first_gets_the_next_in_order_of_time() -> None:
     assert fields(made, "waiting_tokens") == [300 + 700, 500 + 900]
 
 
-def test_only_who_waited_for_long_was_held_by_a_cold_start() -> None:
+def test_only_long_waits_count_as_cold() -> None:
     made = fleet(0)
     start(made, 10.0)
     until(made, 11.0, (9.0, 100, 1), (9.6, 100, 1))

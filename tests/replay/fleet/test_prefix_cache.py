@@ -29,7 +29,7 @@ def test_the_last_token_is_always_computed() -> None:
     assert of(made, "prefilled") == 300 + 1
 
 
-def test_each_replica_has_a_cache_of_its_own_and_a_new_one_none() -> None:
+def test_each_replica_has_its_own_prefix_cache() -> None:
     made = fleet(2, block_tokens=100)
     # The second arrives while the first replica is busy.
     serve(made, (0.0, 300, 1), (0.001, 300, 1), until=1.0, blocks=[[1, 2, 3], [1, 2, 3]])
@@ -42,7 +42,7 @@ def test_each_replica_has_a_cache_of_its_own_and_a_new_one_none() -> None:
     assert (cached(0, made), cached(1, made)) == ([3, 2, 1], [])
 
 
-def test_the_longest_unused_goes_first_and_of_a_prompt_its_end() -> None:
+def test_cache_evicts_the_longest_unused_block() -> None:
     # A cache of 1,024 // 100 = 10 blocks.
     made = fleet(of=profile(kv_cache_tokens=1024), block_tokens=100)
     serve(made, (0.0, 400, 1), (1.0, 500, 1), until=2.0, blocks=[[1, 2, 3, 4], [5, 6, 7, 8, 9]])

@@ -30,18 +30,6 @@ def test_a_replica_in_the_midst_of_its_work() -> None:
     assert said.step_s == pytest.approx((0.020 + 0.1119) / 2)
 
 
-def test_totals_stay_and_means_begin_anew() -> None:
-    made = fleet()
-    serve(made, (0.0, 300, 3), until=1.0)
-    first, second = report(made), report(made)
-
-    assert (first.steps, second.steps, second.step_s, second.step_batch) == (3, 0, 0, 0)
-    for said in (first, second):
-        assert (said.finished_requests_total, said.finished_prompt_tokens_total) == (1, 300)
-        assert said.finished_generation_tokens_total == 3
-        assert (said.prompt_tokens_total, said.running_requests, said.running_tokens) == (300, 0, 0)
-
-
 def test_percentiles_are_those_of_the_latency_window() -> None:
     made = fleet(of=profile(max_num_seqs=64))
     window = LatencyWindow(SLICES * SLICE_S)

@@ -20,7 +20,7 @@ def test_latencies_are_kept_to_a_hundredth() -> None:
     assert only(E2E) == pytest.approx(0.06801, rel=0.01)
 
 
-def test_a_request_that_can_never_fit_is_refused_and_a_miss_of_its_minute() -> None:
+def test_too_long_requests_are_refused_and_missed() -> None:
     small = fleet(of=profile(kv_cache_tokens=1024))
     serve(small, (70.0, 1000, 24), (71.0, 1000, 25), until=80.0)
 
@@ -29,7 +29,7 @@ def test_a_request_that_can_never_fit_is_refused_and_a_miss_of_its_minute() -> N
     assert (minute["requests"], minute["rejected"], minute["ttft_ok"]) == (2, 1, 1)
 
 
-def test_what_an_empty_replica_cannot_answer_in_time_is_infeasible() -> None:
+def test_requests_too_slow_on_an_empty_replica_are_infeasible() -> None:
     made = fleet()
     # 0.010 + 0.190 = 0.2, the target; two chunks of a longer prompt have two steps' base.
     serve(made, (0.0, 1000, 1), (1.0, 1800, 1), (2.0, 1801, 1), until=3.0)

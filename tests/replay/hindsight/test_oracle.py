@@ -14,7 +14,7 @@ def oracle(trace: ArrayTrace, **options: Any) -> Result:
     return replay(trace, policy="oracle", **options)
 
 
-def test_replicas_are_let_go_through_a_long_silence_and_kept_through_a_short_one() -> None:
+def test_oracle_keeps_replicas_through_short_silences_only() -> None:
     long, short = oracle(two_bursts(300.0)), oracle(two_bursts(60.0))
 
     for result in (long, short):
@@ -33,7 +33,7 @@ def test_it_costs_less_than_a_static_fleet_chosen_with_hindsight() -> None:
     )
 
 
-def test_replicas_that_it_begins_with_are_paid_for_beyond_those_of_everybody() -> None:
+def test_oracle_pays_for_extra_replicas_at_the_start() -> None:
     free, paid = oracle(two_bursts(60.0), initial=3), oracle(two_bursts(60.0), initial=0)
 
     assert free.gpu_seconds.warming == 0.0
@@ -48,7 +48,7 @@ def test_short_cold_starts_are_followed_closely() -> None:
     assert quick.attainment >= GOAL
 
 
-def test_a_lone_request_that_is_less_than_its_share_is_left_to_wait_for_the_next_replica() -> None:
+def test_oracle_lets_a_lone_request_wait_for_the_next_replica() -> None:
     busy = np.arange(600.0, 700.0, 0.25)
     result = oracle(of(np.concatenate([[0.0], busy]), "one early"), initial=0)
 

@@ -21,20 +21,18 @@ def ints(text: str) -> Ints:
         ("21012", 4, "22222"),
     ],
 )
-def test_a_valley_is_filled_where_it_is_shorter_than_what_a_start_costs(
-    replicas: str, slots: int, kept: str
-) -> None:
+def test_short_valleys_are_filled(replicas: str, slots: int, kept: str) -> None:
     assert fill_gaps(ints(replicas), slots).tolist() == ints(kept).tolist()
 
 
-def test_a_start_is_asked_for_one_cold_start_before_and_a_stop_when_it_is_due() -> None:
+def test_starts_are_one_cold_start_early_and_stops_on_time() -> None:
     timetable = Timetable(slot_s=10.0, cold_start_s=25.0, ready=ints("1111311"))
 
     # Three are ready at 40 s: the two more are asked for 25 s before; two go at 50 s, and one stays.
     assert timetable.steps == [(0.0, 1), (15.0, 3), (50.0, 1), (70.0, 1)]
 
 
-def test_a_replica_needed_before_it_could_start_is_paid_for_as_if_asked_for_before() -> None:
+def test_replicas_needed_at_once_are_billed_a_whole_start() -> None:
     timetable = Timetable(slot_s=10.0, cold_start_s=75.0, ready=ints("1122200"))
 
     # The first is needed at once, the second at 20 s; with one that is there anyway only 55 s are left.
