@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,7 @@ from pydantic import ValidationError
 
 from replay.defaults import GOAL, ORACLE, OURS
 from replay.inputs import add_inputs, read_inputs
+from serve_app.cli.command_error import CommandError
 from serve_app.cli.knob_changes import DEFAULT, changed, parse_arguments
 from serve_app.settings.knobs import Knobs, overlay
 from serve_app.settings.settings_error import SettingsError, from_pydantic
@@ -27,6 +30,7 @@ _INTERRUPTED = 130
 """The exit status that shells report of a process that Ctrl-C ended."""
 _SCOPE = "knob"
 """The scope that errors name for a knob of `--knob`."""
+_STDOUT = "-"
 
 
 def add_command(commands: Any) -> None:
@@ -48,19 +52,14 @@ def add_command(commands: Any) -> None:
         help="change a knob of the configuration; may be repeated",
     )  # fmt: skip
     add(
-        "--seed",
-        type=int,
-        default=0,
-        metavar="N",
+        "--seed", type=int, default=0, metavar="N",
         help="seed of cold starts, failures and routing; by default 0",
-    )
+    )  # fmt: skip
     add("--initial", type=int, metavar="N", help="replicas ready at the start; see docs/replay.md")
     add(
-        "--capacity",
-        type=int,
-        metavar="N",
+        "--capacity", type=int, metavar="N",
         help="most replicas that the cluster has room for; by default no limit",
-    )
+    )  # fmt: skip
     add(
         "--start-failures", type=float, default=0.0, metavar="P",
         help="share of starts that fail and are retried; by default 0",
@@ -76,12 +75,6 @@ def add_command(commands: Any) -> None:
     )  # fmt: skip
     add("--json", metavar="OUT", help="write all results as JSON; - for standard output, without the tables")
     add("--html", type=Path, metavar="OUT", help="write an HTML page")
-    add(
-        "--png",
-        type=Path,
-        metavar="OUT",
-        help="write two pictures to a folder, or with a prefix that ends in .png",
-    )
     parser.set_defaults(command=run_replay)
 
 
@@ -97,15 +90,16 @@ def run_replay(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     specs = policies(options.policy or [OURS])
     # numba, rich and numpy: a second that no other command should take.
-    from replay.fleet.kernel import is_compiled  # noqa: PLC0415
-    from replay.outputs import STDOUT, Outputs  # noqa: PLC0415
-    from replay.report import print_comparison, print_result  # noqa: PLC0415
+    from replay.report.html import page  # noqa: PLC0415
+    from replay.report.terminal import print_comparison, print_result  # noqa: PLC0415
     from replay.scenario import scenario  # noqa: PLC0415
     from replay.status_line import ProgressBar  # noqa: PLC0415
     from traces import TraceError  # noqa: PLC0415
 
-    outputs = Outputs(options.json, options.html, options.png)
-    outputs.check()
+    files: dict[str, Path] = {} if options.html is None else {"--html": options.html}
+    if options.json not in (None, _STDOUT):
+        files["--json"] = Path(options.json)
+    check_files(files)
     inputs = read_inputs(options)
     asked = scenario(
         inputs.trace,
@@ -118,33 +112,34 @@ def _run(options: argparse.Namespace) -> int:
         capacity=options.capacity,
         start_failures=options.start_failures,
     )
-    _check(specs, asked)
+    _check_policies(specs, asked)
     bound = [ORACLE] if options.oracle and ORACLE not in specs else []
 
     progress = ProgressBar(sys.stderr)
     for note in inputs.notes:
         progress.say(note)
-    if not is_compiled():
-        progress.say("compiling the simulator, once (about 10 s)")
+    _announce_compilation(progress)
     try:
-        results = _compared([_replayed(spec, asked, progress) for spec in [*specs, *bound]])
+        results = _compare([_replay(spec, asked, progress) for spec in [*specs, *bound]])
     except TraceError as error:
         raise SettingsError([str(error)]) from None
-    for told in inputs.trace.left_out():
-        progress.say(told)
-    if options.json != STDOUT:
-        if len(specs) > 1:
-            print_comparison(results)
-        else:
-            print_result(results[0])
-    for path in outputs.write(results):
+    for torn in inputs.trace.left_out():
+        progress.say(torn)
+    if options.json == _STDOUT:
+        print(json_text(results), end="")
+    elif len(specs) > 1:
+        print_comparison(results)
+    else:
+        print_result(results[0])
+    texts = {"--json": json_text, "--html": page}
+    for path in write_files({path: texts[option](results) for option, path in files.items()}):
         progress.say(f"{path}: written")
     return 0
 
 
-def _check(specs: Sequence[str], asked: Scenario) -> None:
+def _check_policies(specs: Sequence[str], asked: Scenario) -> None:
     """Find out before the first replay whether a later one could not run."""
-    from replay.laws.registry import SpecError  # noqa: PLC0415
+    from replay.policies import SpecError  # noqa: PLC0415
     from replay.run import check_policy  # noqa: PLC0415
 
     problems = []
@@ -159,13 +154,21 @@ def _check(specs: Sequence[str], asked: Scenario) -> None:
         raise SettingsError(problems)
 
 
-def _replayed(spec: str, asked: Scenario, progress: ProgressBar) -> Result:
+def _announce_compilation(progress: ProgressBar) -> None:
+    from replay.fleet.kernel.arrivals import arrive  # noqa: PLC0415
+    from replay.fleet.kernel.compiler import is_compiled  # noqa: PLC0415
+
+    if not is_compiled(arrive):
+        progress.say("compiling the simulator, once (about 10 s)")
+
+
+def _replay(spec: str, asked: Scenario, progress: ProgressBar) -> Result:
     from replay.run import run  # noqa: PLC0415
 
     began = time.perf_counter()
     with progress.running(spec) as share:
         result = run(asked, spec, share)
-    progress.ended(result, time.perf_counter() - began)
+    progress.say_result(result, time.perf_counter() - began)
     if result.policy_errors:
         progress.say(
             f"{spec}: {result.policy_errors} decisions raised an error and kept the target; see the log above"
@@ -178,7 +181,7 @@ def _replayed(spec: str, asked: Scenario, progress: ProgressBar) -> Result:
     return result
 
 
-def _compared(results: list[Result]) -> list[Result]:
+def _compare(results: list[Result]) -> list[Result]:
     """Each result with the oracle's cost, and the first with a summary of the others."""
     oracle = next((result.gpu_seconds.total for result in results if result.policy == ORACLE), None)
     first, *others = (replace(result, oracle_gpu_seconds=oracle) for result in results)
@@ -191,8 +194,7 @@ def policies(given: Sequence[str]) -> list[str]:
     A comma also separates the settings of one policy: a part with `=` and no colon before it belongs to the
     specification before it, as in `ray:5,dynamo:itl=0.02,ttft=0.2`.
 
-    Raises:
-        SettingsError: for an empty one, or one that is given twice.
+    Raises SettingsError for an empty one, or one that is given twice.
     """
     found: list[str] = []
     for text in given:
@@ -232,12 +234,59 @@ def with_knobs(knobs: Knobs, given: Sequence[str]) -> Knobs:
     try:
         return overlay(knobs, values)
     except ValidationError as error:
-        raise SettingsError(_problems(error)) from None
+        contradictions = [item for item in error.errors(include_url=False) if not item["loc"]]
+        if contradictions:  # their messages name the knobs
+            raise SettingsError(
+                [f"{_SCOPE}: {item['msg'].removeprefix('Value error, ')}" for item in contradictions]
+            ) from None
+        raise SettingsError([f"{_SCOPE}.{line}" for line in from_pydantic(error).problems]) from None
 
 
-def _problems(error: ValidationError) -> list[str]:
-    """The problems; of a contradiction between knobs only its message, which names them."""
-    contradictions = [item for item in error.errors(include_url=False) if not item["loc"]]
-    if contradictions:
-        return [f"{_SCOPE}: {item['msg'].removeprefix('Value error, ')}" for item in contradictions]
-    return [f"{_SCOPE}.{line}" for line in from_pydantic(error).problems]
+def json_text(results: Sequence[Result]) -> str:
+    """The JSON of one result; of several, the first one's with all documents under `results`."""
+    from replay.report.document import document  # noqa: PLC0415
+
+    known: dict[str, Any] = document(results[0])
+    if len(results) > 1:
+        known["results"] = [document(result) for result in results]
+    return json.dumps(known, indent=1, allow_nan=False) + "\n"
+
+
+def check_files(files: Mapping[str, Path]) -> None:
+    """Check before minutes of replays that the files of these options can be written.
+
+    Raises SettingsError naming each option, its path, and what is wrong with it.
+    """
+    problems = []
+    for option, path in files.items():
+        if path.is_dir():
+            problems.append(f"{option} = {path}: a folder; must be a file")
+        elif not path.parent.is_dir():
+            problems.append(f"{option} = {path}: {path.parent} is not a folder")
+        elif not os.access(path.parent, os.W_OK):
+            problems.append(f"{option} = {path}: {path.parent} is not writable")
+    if problems:
+        raise SettingsError(problems)
+
+
+def write_files(texts: Mapping[Path, str]) -> list[Path]:
+    """Write each text to its path and return the paths.
+
+    All files are written beside their targets first, and moved at the end. Interrupted or failing before
+    that, it leaves every target as it was.
+
+    Raises CommandError if something cannot be written.
+    """
+    moves = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in texts}
+    path = Path()
+    try:
+        for path, temporary in moves.items():
+            temporary.write_text(texts[path], encoding="utf-8")
+        for path, temporary in moves.items():
+            os.replace(temporary, path)
+    except OSError as error:
+        raise CommandError(f"{path}: could not be written: {error.strerror}") from None
+    finally:
+        for temporary in moves.values():
+            temporary.unlink(missing_ok=True)
+    return list(moves)

@@ -1,10 +1,10 @@
-"""Fitting the step-time law to steps that an engine took. Pure.
+"""Fitting the step-time model to steps that an engine took. Pure.
 
     step = base + per_sequence * batch + per_kv_token * KV tokens + per_prefill_token * prefill tokens
 
-Squares of relative errors are least, so that a decoding step of a few milliseconds counts as much as a
-prefill of a second; no coefficient is negative; a few steps that something else held up do not count
-(Tukey's biweight, by iteratively reweighted least squares).
+The fit minimises squares of relative errors, so a decoding step of a few milliseconds counts as much as a
+prefill of a second. No coefficient is negative. Outliers do not count (Tukey's biweight, by iteratively
+reweighted least squares).
 """
 
 import math
@@ -18,17 +18,17 @@ from serve_app.policy.capacity_model import StepTime
 from traces.trace import Floats
 
 LEAST_SAMPLES = 8
-"""Twice the coefficients: with fewer, an outlier cannot be told from the law."""
+"""Twice the coefficients: with fewer samples, an outlier looks like a coefficient."""
 COEFFICIENTS = ("base_s", "per_sequence_s", "per_kv_token_s", "per_prefill_token_s")
 """The fields of `StepTime`, in the order of its constructor."""
 _LOADS = ("", "batch", "KV tokens", "prefill tokens")
 
 _LEAST_BASE_S = 1e-5
-# A load is told from the others by the part of it that no mixture of them makes up. Below 2 % of it, one
-# per cent of noise becomes half of the coefficient.
+# The part of a load that no mixture of the others makes up determines its coefficient. If that part is below
+# 2 %, noise of 1 % becomes half of the coefficient.
 _LEAST_SHARE = 0.02
-# KV tokens grow with the batch more often than anything else is alike, and matter least.
-_HELD_FIRST = (2, 1, 3)
+# KV tokens often grow with the batch, and matter least, so they are the first to lose their coefficient.
+_FIRST_TO_GO = (2, 1, 3)
 _HUBER = 1.345
 _TUKEY = 4.685  # both at 95 % efficiency under Gaussian noise
 _HUBER_TURNS = 10
@@ -37,12 +37,12 @@ _SETTLED = 1e-9
 
 
 class FitError(ValueError):
-    """Samples that do not determine the step time; the message says which part."""
+    """Samples that do not determine the step time; the message names the coefficients."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepSample:
-    """A step, or the means over several: the law is linear, so it holds for means too."""
+    """A step, or the means over several steps: the model is linear, so it holds for means too."""
 
     step_s: float
     batch: float
@@ -54,61 +54,46 @@ class StepSample:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The law, and how well it holds."""
+    """The step-time model, and its errors."""
 
     step: StepTime
     standard_error: StepTime
-    """The standard error of each coefficient; 0 for one that was kept from the prior."""
+    """The standard error of each coefficient."""
     median_relative_error: float
     p90_relative_error: float
-    """The 90th percentile of |law - measured| / measured, over all samples by weight, outliers included."""
+    """The 90th percentile of |model - measured| / measured, over all samples by weight, with outliers."""
     samples: int
     outliers: int
-    """Samples among them that did not count."""
-    kept: tuple[str, ...] = ()
-    """Coefficients that the samples do not determine, taken from the prior."""
+    """Samples that did not count."""
 
 
-def fit(samples: Sequence[StepSample], prior: StepTime | None = None) -> Fit:
-    """The step time that fits `samples` best.
+def fit(samples: Sequence[StepSample]) -> Fit:
+    """The step time that fits `samples` best; their loads should be as different as possible.
 
-    Args:
-        samples: Steps under loads as different as possible.
-        prior: Where a load never varied by itself, its coefficient is taken from here.
-
-    Raises:
-        FitError: for too few samples, for one that is not finite and positive, or for loads that never
-            varied where there is no prior.
+    Raises FitError for too few samples, for a sample that is not finite and positive, and for a load that
+    never varied by itself.
     """
     x, y, weight = _arrays(samples)
-    held = _untold(x / y[:, None], weight)
-    if held and prior is None:
-        raise FitError(_untold_text(held))
-    free = [column for column in range(4) if column not in held]
+    _check_loads(x / y[:, None], weight)
     values = np.zeros(4)
-    if prior is not None:
-        known = (prior.base_s, prior.per_sequence_s, prior.per_kv_token_s, prior.per_prefill_token_s)
-        values[held] = np.array(known)[held]
-    own = y - x[:, held] @ values[held]
-
     scale, robust = y, np.ones_like(y)
     for turn in range(_MOST_TURNS):
-        before = values.copy()
-        values[free] = _non_negative(x[:, free] / scale[:, None], own / scale, weight * robust)
+        before = values
+        values = _non_negative(x / scale[:, None], y / scale, weight * robust)
         values[0] = max(values[0], _LEAST_BASE_S)
-        law = x @ values
-        # Relative to the law rather than to the measurement: that would favour samples that came out
-        # long, and with them a law that is too fast by the square of the noise.
-        residual = (y - law) / law
+        model = x @ values
+        # Relative to the model, not to the measurement: otherwise long samples would count less, and the fit
+        # would be too fast by the square of the noise.
+        residual = (y - model) / model
         # 1.4826 medians of |error| are one standard deviation of Gaussian noise.
         spread = max(1.4826 * _quantile(np.abs(residual), weight, 0.5), 1e-12)
         robust = _weights(residual / spread, turn)
-        scale = np.clip(law, 0.1 * y, 10.0 * y)
+        scale = np.clip(model, 0.1 * y, 10.0 * y)
         if turn > _HUBER_TURNS and np.allclose(values, before, rtol=_SETTLED, atol=0.0):
             break
 
     error = np.abs(x @ values - y) / y
-    deviations = _standard_errors(x, free, scale, residual, weight * robust)
+    deviations = _standard_errors(x / scale[:, None], residual, weight * robust)
     return Fit(
         StepTime(*map(float, values)),
         StepTime(*map(float, deviations)),
@@ -116,7 +101,6 @@ def fit(samples: Sequence[StepSample], prior: StepTime | None = None) -> Fit:
         _quantile(error, weight, 0.9),
         len(samples),
         int((robust == 0.0).sum()),
-        tuple(COEFFICIENTS[column] for column in sorted(held)),
     )
 
 
@@ -135,31 +119,25 @@ def _arrays(samples: Sequence[StepSample]) -> tuple[Floats, Floats, Floats]:
     return x, np.array([s.step_s for s in samples]), np.array([s.weight for s in samples])
 
 
-def _untold(columns: Floats, weight: Floats) -> list[int]:
-    """The indices of coefficients that these samples cannot tell from the others."""
+def _check_loads(columns: Floats, weight: Floats) -> None:
+    """Raise FitError if the samples do not determine every coefficient."""
     scaled = columns * np.sqrt(weight)[:, None]
     norms = np.linalg.norm(scaled, axis=0)
     scaled = scaled / np.where(norms > 0, norms, 1.0)
-    held: list[int] = []
-    while True:
-        for column in _HELD_FIRST:
-            if column in held:
-                continue
-            others = [other for other in range(4) if other != column and other not in held]
-            best, *_ = np.linalg.lstsq(scaled[:, others], scaled[:, column], rcond=None)
-            rest = scaled[:, column] - scaled[:, others] @ best
-            if float(np.linalg.norm(rest)) < _LEAST_SHARE:
-                held.append(column)
-                break
-        else:
-            return held
+    left = [0, 1, 2, 3]
 
+    def is_mixture(column: int) -> bool:
+        others = scaled[:, [other for other in left if other != column]]
+        best, *_ = np.linalg.lstsq(others, scaled[:, column], rcond=None)
+        return float(np.linalg.norm(scaled[:, column] - others @ best)) < _LEAST_SHARE
 
-def _untold_text(held: list[int]) -> str:
-    columns = sorted(held)
-    loads = " and ".join(_LOADS[column] for column in columns)
-    names = " and ".join(COEFFICIENTS[column] for column in columns)
-    return f"{loads} never varied by themselves, so {names} cannot be told: vary the load more"
+    while (mixture := next((c for c in _FIRST_TO_GO if c in left and is_mixture(c)), None)) is not None:
+        left.remove(mixture)
+    gone = [column for column in range(4) if column not in left]
+    if gone:
+        loads = " and ".join(_LOADS[column] for column in gone)
+        names = " and ".join(COEFFICIENTS[column] for column in gone)
+        raise FitError(f"{loads} never varied by themselves, so {names} cannot be fitted: vary the load more")
 
 
 def _non_negative(a: Floats, b: Floats, weight: Floats) -> Floats:
@@ -187,25 +165,23 @@ def _non_negative(a: Floats, b: Floats, weight: Floats) -> Floats:
 
 
 def _weights(deviations: Floats, turn: int) -> Floats:
-    """Huber's weights first, which find the law from anywhere; then Tukey's, which let go of outliers."""
+    """Huber's weights first, which converge from anywhere; then Tukey's, which ignore outliers."""
     size = np.abs(deviations)
     if turn < _HUBER_TURNS:
         return np.asarray(_HUBER / np.maximum(size, _HUBER))
     return np.asarray(np.where(size < _TUKEY, (1.0 - (size / _TUKEY) ** 2) ** 2, 0.0))
 
 
-def _standard_errors(x: Floats, free: list[int], scale: Floats, residual: Floats, weight: Floats) -> Floats:
-    """The standard errors of the free coefficients, as for weighted least squares."""
-    a = x[:, free] / scale[:, None]
+def _standard_errors(a: Floats, residual: Floats, weight: Floats) -> Floats:
+    """The standard errors of the coefficients, as for weighted least squares."""
     norms = np.linalg.norm(a, axis=0)
     scaled = a / norms
-    counted = max(float((weight > 0).sum()) - len(free), 1.0)
+    counted = max(float((weight > 0).sum()) - a.shape[1], 1.0)
     total = float(weight.sum())
     variance = float(np.sum(weight * residual**2)) / total * len(weight) / counted
-    told = scaled.T @ (scaled * (weight / total * len(weight))[:, None])
-    errors = np.zeros(4)
-    errors[free] = np.sqrt(np.maximum(np.diag(np.linalg.pinv(told)), 0.0) * variance) / norms
-    return errors
+    information = scaled.T @ (scaled * (weight / total * len(weight))[:, None])
+    deviations = np.sqrt(np.maximum(np.diag(np.linalg.pinv(information)), 0.0) * variance) / norms
+    return np.asarray(deviations)
 
 
 def _quantile(values: Floats, weight: Floats, share: float) -> float:

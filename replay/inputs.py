@@ -31,7 +31,7 @@ class Inputs:
     config: Path | None
     app: str | None
     model: str | None
-    """The model whose knobs they are."""
+    """The model of these knobs."""
     notes: tuple[str, ...]
     """Sentences that say where the knobs and the profile come from."""
 
@@ -41,32 +41,11 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--trace", required=True, metavar="FILE", help="recorded requests, or a folder of request logs")
     add("--format", default="auto", help="format of the trace; by default detected from its content")
-    add(
-        "--trace-model",
-        metavar="M",
-        help="the model whose requests to take from a request log of several models",
-    )
-    add(
-        "--rate",
-        type=float,
-        default=1.0,
-        metavar="X",
-        help="multiply the number of requests by X; by default 1",
-    )
-    add(
-        "--time",
-        type=float,
-        default=1.0,
-        metavar="X",
-        help="stretch the trace to X times its length; by default 1",
-    )
+    add("--trace-model", metavar="M", help="the model whose requests to take from a log of several models")
+    add("--rate", type=float, default=1.0, metavar="X", help="multiply the requests by X; by default 1")
+    add("--time", type=float, default=1.0, metavar="X", help="stretch the trace to X times its length")
     add("--start", type=float, default=0.0, metavar="SECONDS", help="skip this much of the trace")
-    add(
-        "--duration",
-        type=float,
-        metavar="SECONDS",
-        help="replay this much of the trace; by default all of it",
-    )
+    add("--duration", type=float, metavar="SECONDS", help="replay this much of it; by default all")
     add("--max-input-tokens", type=int, metavar="N", help="cut longer prompts to N tokens")
     add("--config", type=Path, metavar="FILE", help="Serve configuration to take the knobs from")
     add("--app", metavar="NAME", help="application of the configuration, if it has several")
@@ -86,17 +65,18 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
 def read_inputs(options: argparse.Namespace) -> Inputs:
     """Read and check the options.
 
-    Raises SettingsError naming each key, its value and its bound; with file and line for what is in a file.
+    Raises SettingsError naming each key, its value and its bound, with file and line for keys of a file.
     """
     # The replay's readers import numpy, which no other command should wait for.
-    from replay.profile_files import load_profile, profile_for  # noqa: PLC0415
+    from replay.profile import load_profile, profile_for  # noqa: PLC0415
     from traces import TraceError, open_trace  # noqa: PLC0415
 
-    cold_start_s = _cold_start(options.cold_start)
+    given = options.cold_start
+    cold_start_s = None if given is None else _range(given.partition("/")[0], given)
     knobs, app, model, notes = KNOBS, None, None, []
     profile = load_profile(options.fleet) if options.fleet else None
     if options.config is not None:
-        app, model, knobs, settings = _configured(options)
+        app, model, knobs, settings = _read_config(options)
         notes.append(f"knobs of {model} in {options.config}")
         if profile is None:
             chosen = profile_for(settings)
@@ -128,7 +108,7 @@ def read_inputs(options: argparse.Namespace) -> Inputs:
     return Inputs(trace, knobs, profile, cold_start_s, options.config, app, model, tuple(notes))
 
 
-def _configured(options: argparse.Namespace) -> tuple[str, str, Knobs, ModelSettings]:
+def _read_config(options: argparse.Namespace) -> tuple[str, str, Knobs, ModelSettings]:
     """The application, the model, its knobs and its settings."""
     from serve_app.cli.config_file import read_config  # noqa: PLC0415  it imports Ray
 
@@ -155,7 +135,7 @@ def _choice(option: str, given: str | None, there: list[str]) -> str:
 
 
 def _with_warm_nodes(profile: Profile, options: argparse.Namespace) -> Profile:
-    """`profile` with what the options say of warm nodes."""
+    """`profile` with the options for warm nodes."""
     _, slash, text = (options.cold_start or "").partition("/")
     changed = {"warm_node_start_s": _range(text, options.cold_start)} if slash else {}
     nodes = profile.warm_nodes if options.warm_nodes is None else options.warm_nodes
@@ -164,26 +144,20 @@ def _with_warm_nodes(profile: Profile, options: argparse.Namespace) -> Profile:
     return profile.model_copy(update={**changed, "warm_nodes": nodes})
 
 
-def _cold_start(text: str | None) -> tuple[float, float] | None:
-    return None if text is None else _range(text.partition("/")[0], text)
-
-
 def _range(part: str, text: str) -> tuple[float, float]:
     """The least and most seconds in `part` of the option's value `text`."""
     try:
         values = [float(number) for number in re.split(r"[,:]", part)]
     except ValueError:
         values = []
-    problem = SettingsError(
-        [
-            f"--cold-start = {shown(text)}: must be seconds from 0 to {LONGEST_COLD_START_S:g}, one number "
-            "or the least and the most, such as 60,90"
-        ]
-    )
-    if len(values) not in (1, 2) or not all(
-        math.isfinite(v) and 0 <= v <= LONGEST_COLD_START_S for v in values
-    ):
-        raise problem
+    within = all(math.isfinite(v) and 0 <= v <= LONGEST_COLD_START_S for v in values)
+    if len(values) not in (1, 2) or not within:
+        raise SettingsError(
+            [
+                f"--cold-start = {shown(text)}: must be seconds from 0 to {LONGEST_COLD_START_S:g}, one "
+                "number or the least and the most, such as 60,90"
+            ]
+        )
     least, most = values[0], values[-1]
     if least > most:
         raise SettingsError([f"--cold-start = {shown(text)}: the first must be at most the second"])

@@ -1,4 +1,4 @@
-"""The production policy in a replay: the very adapter that Ray Serve calls, shown what Ray would show it."""
+"""The production policy in a replay: the adapter that Ray Serve calls, with the data that Ray would pass."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ _LOG = logging.getLogger("tideserve.replay")
 _LOG.setLevel(logging.WARNING)
 
 EPOCH = 1_700_000_000.0
-"""Unix time at which replays begin; schedules are read by it."""
+"""Unix time at which replays begin, for schedules."""
 MODEL = "model"
 ENGINE = "Engine-model"
 _INGRESS_KEYS = {name: ingress_key(ENGINE, name) for name in INGRESS_FIELDS} | {
@@ -48,7 +48,7 @@ class _Replica:
 
 
 class _Memory(Mailbox):
-    """The policy's mailbox without Ray's key-value store: everything is read and written at once."""
+    """The policy's mailbox without Ray's key-value store: reads and writes take no time."""
 
     def __init__(self, knobs: Knobs) -> None:
         served = ServedApplication({ENGINE: ServedModel(MODEL, ENGINE, knobs)}, IngressKnobs(max_replicas=1))
@@ -91,7 +91,7 @@ class _NoMeter(AutoscalingMetrics):
 
 
 class _Watched(ServePolicy):
-    """The production policy, and what its latest decision was made from and led to."""
+    """The production policy, with the arguments and results of its latest decision."""
 
     latest: tuple[Snapshot, Knobs, PolicyState, Decision, float] | None = None
 
@@ -106,13 +106,13 @@ class _Watched(ServePolicy):
 class Production:
     """`ServePolicy` as a controller, with fresh memory.
 
-    It learns as it does in production: from reports of the replicas, once a second each, of the ingress,
-    twice a second and half a second old, and from the cold starts it has seen.
+    It learns as in production: from reports of the replicas once a second, from reports of the ingress twice
+    a second and half a second old, and from cold starts.
 
     Args:
-        knobs: Of its only model.
+        knobs: The knobs of its only model.
         policy: `ServePolicy`, or a class that replaces its `decide`.
-        reporting: Whether reports come late, or of one replica not at all.
+        reporting: Delays and losses of reports.
     """
 
     name = "ours"
@@ -123,7 +123,7 @@ class Production:
     ) -> None:
         self._now = 0.0
         self._memory = _Memory(knobs)
-        # Only of the production policy with reports on time is it known when nothing changes.
+        # Idle time is skipped only for the production policy with reports on time.
         watched = _Watched if policy is ServePolicy and reporting is None else policy
         self._policy = watched(lambda: EPOCH + self._now, self._memory, _NoMeter(), _LOG)
         self._columns: dict[str, dict[_Replica, list[_Stamped]]] = {name: {} for name in ENGINE_FIELDS}
@@ -152,7 +152,7 @@ class Production:
         return [{**record, "at": record["at"] - EPOCH} for record in self._memory.changes]
 
     def quiet_until(self, next_arrival: float) -> float:
-        """The step before the next decision that matters: half of the replicas report then."""
+        """The step before the next decision that matters, in which half of the replicas report."""
         latest = self._policy.latest if isinstance(self._policy, _Watched) else None
         if latest is None or latest[-1] != EPOCH + self._now:
             return 0.0
@@ -203,9 +203,9 @@ class Production:
         self._take_mail(fleet.now)
 
     def _take_mail(self, now: float) -> None:
-        """Show the policy what has arrived."""
+        """Pass the policy the reports that have arrived."""
         running = {*self._replicas.values(), self._gateway}
-        for report in self._mail.arrived(now):
+        for report in self._mail.take_arrived(now):
             if report.source not in running:
                 continue  # it was on its way when its replica stopped
             samples = self._reports.get(report.source)
@@ -241,7 +241,7 @@ class Production:
         self._take_mail(fleet.now)
 
     def _read_documents(self, fleet: Fleet) -> None:
-        """Phase documents of replicas that start, and the start-ups that have been measured."""
+        """Pass the policy the phases of replicas that start, and the measured starts."""
         inbox = self._memory.inbox
         known = inbox.deployments.get(ENGINE, Deployment())
         seen = known.cold_starts

@@ -1,4 +1,4 @@
-"""Time that a replay need not step through: how long decisions about an idle model stay the same."""
+"""Idle time that a replay skips: how long decisions about an idle model stay the same."""
 
 from itertools import pairwise
 
@@ -11,7 +11,7 @@ from serve_app.settings.knobs import Knobs, scheduled_minimum
 _SETTLED_S = 60.0
 """Reported latencies cover 30 s, and rates a minute at most."""
 _BEFORE_S = 2.0
-"""Decided step by step before anything happens, so that reports are as old then as they would have been."""
+"""Steps before the next event are not skipped, so that reports then have their usual age."""
 _LONGEST_S = 600.0
 """Longer gaps make the policy forget its delays."""
 _MINUTE_S = 60.0
@@ -20,12 +20,12 @@ _MINUTE_S = 60.0
 def quiet_until(
     snapshot: Snapshot, knobs: Knobs, state: PolicyState, decision: Decision, now: float, next_event: float
 ) -> float:
-    """Return when to decide next, such that every decision until then would be as `decision`, made `now`.
+    """Return when to decide next, so that every decision until then would equal `decision`, made `now`.
 
-    That is `now` unless the model has been idle for a minute with as many replicas as are wanted. Until
-    `next_event`, when requests arrive, only three things depend on time. How long the model has been idle and
-    the open schedules bound the answer. The minutes that teach headroom go on as they would have: if a minute
-    ends, the answer is such an end.
+    The result is `now` unless the model has been idle for a minute with as many replicas as are wanted. Until
+    `next_event`, when requests arrive, only three things depend on time. The idle time and the open schedules
+    bound the result.
+    The minutes that teach headroom go on as they would have: if a minute ends, the answer is such an end.
     """
     snapshot, _ = apply_starting_values(snapshot, knobs, state)
     idle_since, delay_s = state.idle_since, knobs.downscale_to_zero_delay_s

@@ -1,17 +1,16 @@
 """The calls and rules of Ray Serve 2.60 around an application-level autoscaling policy, without Ray.
 
-The policy is called every `CONTROL_LOOP_S` with one context a deployment, and its answer goes through Ray's
-factors, delays, cold-start rule and bounds before it is a target. With the settings that
-`serve_app.app.open_bounds` gives every deployment (factors of 1, no delays), this depends on nothing but the
-contexts: `apply` has no state. Ray makes a new policy whenever the application's configuration changes; what
-the old one had learned survives only through its mailbox.
+Ray calls the policy every `CONTROL_LOOP_S` with one context per deployment. The answer goes through Ray's
+factors, delays, cold-start rule and bounds before it is a target. `serve_app.app.open_bounds` sets factors of
+1 and no delays, so the target depends on the contexts alone, and `apply` has no state. Ray makes a new policy
+whenever the application's configuration changes. The new policy knows only what its mailbox has.
 
 Reports come once an interval (`ENGINE_INTERVAL_S` for engines, half a second for the ingress, see
 `serve_app.app`). A replica samples its statistics and pushes them in two loops of that same interval; the
 newest sample is what the policy looks at. Only replicas that run are in `running_replicas` and `raw_metrics`.
 
-Source: `ray/serve/autoscaling_policy.py` and `ray/serve/_private/autoscaling_state.py` of Ray 2.60.0, against
-which the tests hold this.
+Source: `ray/serve/autoscaling_policy.py` and `ray/serve/_private/autoscaling_state.py` of Ray 2.60.0.
+The tests compare this module with Ray's.
 """
 
 import math
@@ -22,14 +21,14 @@ from typing import Any, TypeVar
 from replay.defaults import MOST_REPLICAS
 
 CONTROL_LOOP_S = 0.1
-"""Between two calls of the policy; `RAY_SERVE_CONTROL_LOOP_INTERVAL_S`."""
+"""Seconds between two calls of the policy; `RAY_SERVE_CONTROL_LOOP_INTERVAL_S`."""
 
 Key = TypeVar("Key")
 
 
 @dataclass(slots=True)
 class Context:
-    """One deployment as a policy is shown it: those fields of Ray's `AutoscalingContext` that are read."""
+    """One deployment for a policy: the fields of Ray's `AutoscalingContext` that the policy reads."""
 
     deployment_name: str
     app_name: str
@@ -68,8 +67,8 @@ def _target(context: Context, answer: float) -> int:
 def _unbounded(context: Context, answer: float) -> int:
     target, current = context.target_num_replicas, context.current_num_replicas
     if current == 0 and context.total_num_requests > 0:
-        return max(1, target)  # the cold-start rule: whatever the policy said
+        return max(1, target)  # the cold-start rule overrides the policy
     desired = max(0, math.ceil(answer))
     if desired < target and target != 1:
-        return max(1, desired)  # zero is reached from one only
+        return max(1, desired)  # only one replica may become zero
     return desired

@@ -1,4 +1,4 @@
-"""The way of reports to the production policy: on time, late, or not at all."""
+"""The reports on their way to the production policy: on time, late, or lost."""
 
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
@@ -11,16 +11,15 @@ Source = TypeVar("Source", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Reporting:
-    """What happens to reports. The times are seconds since the replay began.
+    """Delays and losses of reports, in seconds since the replay began.
 
-    Laws of peers see samples of the fleet and no reports, so that none of this reaches them.
+    Baseline policies see samples of the fleet instead of reports, without delays and losses.
     """
 
     late_s: tuple[float, float] = (0.0, 0.0)
     """Least and most seconds that a report of a replica or of the ingress takes, drawn evenly for each."""
     mute_s: tuple[float, float] | None = None
-    """From when until when the reports of one replica are lost: of the oldest that is ready, and when that
-    one is gone, of the next oldest. None: never."""
+    """The first and last second in which the reports of the oldest ready replica are lost. None: never."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -50,7 +49,7 @@ class Mail(Generic[Source]):
         self._mute: int | None = None
 
     def mute(self, numbers: Collection[int], now: float) -> int | None:
-        """The number, of those of the ready replicas, whose reports are lost now."""
+        """The one of these replica numbers whose reports are lost now; None if none are."""
         first, last = self._reporting.mute_s or (np.inf, np.inf)
         if not first <= now < last:
             return None
@@ -64,10 +63,10 @@ class Mail(Generic[Source]):
         late_s = float(self._random.uniform(least, most)) if most else 0.0
         self._under_way.append((now + late_s, Report(source, now, values)))
 
-    def arrived(self, now: float) -> list[Report[Source]]:
-        """The reports that have arrived by now, as they were sent.
+    def take_arrived(self, now: float) -> list[Report[Source]]:
+        """Remove and return the reports that have arrived by now.
 
-        One that a newer report of its source has overtaken is dropped, as Ray's controller drops it.
+        As in Ray's controller, a report is dropped if a newer one of its source has overtaken it.
         """
         due = [report for at, report in self._under_way if at <= now]
         self._under_way = [(at, report) for at, report in self._under_way if at > now]

@@ -1,21 +1,22 @@
 """`replay`: run a policy on recorded traffic and return what it did and cost."""
 
+from bisect import bisect_left
 from collections.abc import Callable
 
-from replay.controller import Sampled
-from replay.defaults import ORACLE, OURS, STATIC
-from replay.hindsight.least_static import least_static, static
+from replay.defaults import GOAL, ORACLE, OURS, STATIC
 from replay.hindsight.oracle import oracle
-from replay.laws.registry import Engines, SpecError, make, names
-from replay.laws.static import Static
+from replay.policies import Engines, SpecError, Static, make, names
 from replay.production import Production
 from replay.profile import Profile
 from replay.result import Result
 from replay.sample import Autoscaler
 from replay.scenario import Scenario, scenario
+from replay.simulation import Sampled
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import SettingsError
 from traces.trace import Trace
+
+Progress = Callable[[float], None]
 
 
 def replay(
@@ -30,23 +31,23 @@ def replay(
     routing: str = "prefix-aware",
     capacity: int | None = None,
     start_failures: float = 0.0,
-    progress: Callable[[float], None] | None = None,
+    progress: Progress | None = None,
 ) -> Result:
     """Run `policy` against a simulated fleet under the requests of `trace`.
 
     Args:
         trace: Recorded requests; read several times for `oracle` and `static`.
         policy: `ours`, the production policy with `knobs`; a baseline by its specification, such as `ray:5`
-            or `static:8` (see `replay.laws.registry`); `static`, the least `static:N` that
-            attains 99 %; or `oracle`, which knows the future.
-        knobs: Bounds, targets and percentile for every policy, and all the rest for `ours`, which acts
-            even if they say `advise`. By default from 0 to 32 replicas, and defaults.
-        profile: What one replica is; an A100 by default.
+            or `static:8` (`replay.policies`); `static`, the least `static:N` that attains 99 %; or `oracle`,
+            which knows the future.
+        knobs: Bounds, targets and percentile for every policy, and all other settings of `ours`, which acts
+            even with `mode: advise`. By default from 0 to 32 replicas, and defaults.
+        profile: The hardware of one replica; an A100 by default.
         cold_start_s: Least and most seconds of a cold start; by default those of the profile.
         seed: Seed of cold starts, failures and routing. Equal seeds give equal results.
         initial: Replicas ready at the start. By default the least static fleet that attains 99 % in the first
-            ten minutes (`first_fleet`), the same for every policy; but a static fleet stands from the start,
-            and the oracle begins with what it needs and pays the starts of those beyond the others'.
+            ten minutes (`first_fleet`), the same for every policy. A static fleet is complete from the start,
+            and the oracle begins with what it needs and pays for starts beyond those of the others.
         routing: One of `fleet.conditions.ROUTINGS`; `prefix-aware` is the ingress's.
         capacity: Replicas the cluster has room for; those beyond wait. None: no limit.
         start_failures: Share of starts that fail.
@@ -54,7 +55,7 @@ def replay(
 
     Raises:
         SettingsError: for an option out of its bounds.
-        SpecError: for a policy that does not exist, or is given what it does not take.
+        SpecError: for a policy that does not exist, or is given a setting it does not take.
         TraceError: for a line of the trace that is no request.
     """
     asked = scenario(
@@ -71,10 +72,11 @@ def replay(
     return run(asked, policy, progress)
 
 
-def run(asked: Scenario, policy: str, progress: Callable[[float], None] | None = None) -> Result:
-    """Run `policy` in a scenario; `replay` tells what it may be, and what is raised."""
+def run(asked: Scenario, policy: str, progress: Progress | None = None) -> Result:
+    """Run `policy` in a scenario. See `replay` for the policies and the errors."""
     if policy == OURS:
-        return _ours(asked, progress)
+        settings = asked.knobs.model_dump(mode="json")
+        return asked.run(Production(asked.knobs), warm=asked.warm(), settings=settings, progress=progress)
     if policy == ORACLE:
         return oracle(asked, progress)
     if policy == STATIC:
@@ -99,11 +101,6 @@ def policy_names() -> tuple[str, ...]:
     return (OURS, ORACLE, *names())
 
 
-def _ours(asked: Scenario, progress: Callable[[float], None] | None) -> Result:
-    settings = asked.knobs.model_dump(mode="json")
-    return asked.run(Production(asked.knobs), warm=asked.warm(), settings=settings, progress=progress)
-
-
 def _baseline(policy: str, asked: Scenario) -> Autoscaler:
     name, colon, _ = policy.strip().partition(":")
     if name not in policy_names():
@@ -122,3 +119,36 @@ def _baseline(policy: str, asked: Scenario) -> Autoscaler:
             ]
         )
     return baseline
+
+
+def static(asked: Scenario, replicas: int, progress: Progress | None = None) -> Result:
+    """A fixed number of replicas, ready at the start unless the scenario says how many are."""
+    warm = min(replicas, asked.conditions.capacity or replicas)
+    if asked.initial is not None:
+        warm = asked.warm()
+    return asked.run(Sampled(Static(replicas)), warm=warm, progress=progress)
+
+
+def least_static(asked: Scenario, progress: Progress | None = None) -> Result:
+    """The least fixed number of replicas that attains `GOAL`, by bisection between the bounds.
+
+    All of them are ready at the start. If even the most replicas do not attain it, the result is the least
+    number that attains as much as those do.
+    """
+    least, most = max(asked.bounds[0], 1), asked.bounds[1]
+    turns = (most - least).bit_length() + 1
+    results: dict[int, Result] = {}
+
+    def share(part: float) -> None:
+        if progress is not None:
+            progress(min((len(results) + part) / turns, 1.0))
+
+    def attained(replicas: int) -> float:
+        results[replicas] = static(asked, replicas, share)
+        return results[replicas].attainment
+
+    goal = min(GOAL, attained(most))
+    found = least + bisect_left(range(least, most), goal, key=attained)
+    if progress is not None:
+        progress(1.0)
+    return results[found]

@@ -1,4 +1,4 @@
-"""The sample of the fleet that a baseline policy sees, and the protocol of such policies."""
+"""The sample of the fleet that a baseline policy sees, and the protocol of these policies."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -14,16 +14,16 @@ def _no_numbers() -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The fleet at one moment, as metrics of a serving system show it. Arrays are by ready replica."""
+    """The fleet at one moment, with the metrics of a serving system. Arrays are by ready replica."""
 
     at: float
     """Seconds since the start of the replay."""
     target: int
     """Replicas asked for."""
     ready: int
-    """Replicas that take requests; draining and starting ones are not among them."""
+    """Replicas that take requests, without draining and starting ones."""
     held: int
-    """Requests waiting in the ingress because no replica is ready."""
+    """Requests queued in the ingress because no replica is ready."""
     running: Floats
     """Requests in each engine's batch."""
     waiting: Floats
@@ -48,17 +48,17 @@ class Sample:
     """Inter-token latencies and their sum in seconds."""
     itl_sum_s: float
     replicas: Ints = field(default_factory=_no_numbers)
-    """The number of each ready replica, in the order of the arrays; a number is never used twice. Empty where
-    numbers are not known: laws that keep history by replica then take the index in the arrays for it."""
+    """The number of each ready replica, in the order of the arrays; a number is never used twice. Empty if
+    unknown: policies that keep a history by replica then use the index in the arrays."""
 
     @property
     def ongoing(self) -> float:
-        """Requests that run, wait in engines or are held."""
+        """Requests that run, wait in engines or are queued in the ingress."""
         return float(self.running.sum() + self.waiting.sum()) + self.held
 
 
 class Autoscaler(Protocol):
-    """A policy under replay. It keeps its own history; it is asked at every `interval_s` from 0 on."""
+    """A policy under replay. It keeps its own history, and decides at every `interval_s` from 0 on."""
 
     @property
     def name(self) -> str:

@@ -1,23 +1,21 @@
 """The scenario of a replay: its traffic, hardware, knobs and random events."""
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from replay.controller import Controller
-from replay.defaults import KNOBS, LONGEST_COLD_START_S, MOST_REPLICAS, PROFILE
-from replay.first_fleet import first_fleet
-from replay.fleet.conditions import ROUTINGS, Conditions, rules
-from replay.profile import Profile
-from replay.profile_files import load_profile
+from replay.defaults import GOAL, KNOBS, PROFILE
+from replay.fleet.conditions import Conditions, rules
+from replay.policies import Static
+from replay.profile import Profile, load_profile
 from replay.result import Result
-from replay.simulation import simulate
+from replay.simulation import Controller, Sampled, simulate
 from serve_app.settings.knobs import Knobs
-from serve_app.settings.settings_error import SettingsError, shown
-from traces.trace import Trace
+from serve_app.settings.settings_error import SettingsError
+from traces.trace import Chunk, Trace, part
 
-MOST_START_FAILURES = 0.9
-_OF_ALL = (
+_SHARED_KNOBS = (
     "min_replicas",
     "max_replicas",
     "ttft_target_s",
@@ -26,7 +24,9 @@ _OF_ALL = (
     "max_held_requests",
     "drain_move_after_s",
 )
-"""The knobs that bear on every policy: bounds, targets, and what the ingress holds."""
+"""The knobs that bear on every policy: bounds, targets, and the queue of the ingress."""
+_FIRST_S = 600.0
+_MOST_FIRST_REQUESTS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Scenario:
     profile: Profile
     conditions: Conditions
     initial: int | None
-    """Replicas ready at the start, where they were given."""
+    """Replicas ready at the start, if given."""
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -46,12 +46,9 @@ class Scenario:
         return self.knobs.min_replicas, self.knobs.max_replicas
 
     def warm(self) -> int:
-        """Replicas ready at the start: those given, or what the first minutes need; see `first_fleet`."""
+        """Replicas ready at the start: as given, or as the first ten minutes need (`first_fleet`)."""
         least, most = self.bounds
-        replicas = self.initial
-        if replicas is None:
-            percentile = float(self.knobs.ttft_percentile)
-            replicas = first_fleet(self.trace, self.profile, self.conditions, most, percentile)
+        replicas = first_fleet(self) if self.initial is None else self.initial
         return min(max(replicas, least), most, self.conditions.capacity or most)
 
     def run(
@@ -63,14 +60,9 @@ class Scenario:
         settings: dict[str, Any] | None = None,
         progress: Callable[[float], None] | None = None,
     ) -> Result:
-        """Replay `controller`, with `warm` replicas ready at the start.
+        """Replay `controller`, which has fresh memory, with `warm` replicas ready at the start.
 
-        Args:
-            controller: The controller, with fresh memory.
-            warm: Replicas ready at the start.
-            conditions: Conditions other than the scenario's.
-            settings: The policy's settings for the result; by default the knobs that bear on every policy.
-            progress: Called with the share of the trace that is done.
+        `settings` are the policy's settings for the result; by default the knobs that bear on every policy.
         """
         result = simulate(
             self.trace,
@@ -83,7 +75,7 @@ class Scenario:
             progress=progress,
         )
         known = self.knobs.model_dump(mode="json")
-        return replace(result, knobs=settings or {name: known[name] for name in _OF_ALL})
+        return replace(result, knobs=settings or {name: known[name] for name in _SHARED_KNOBS})
 
 
 def scenario(
@@ -100,45 +92,21 @@ def scenario(
 ) -> Scenario:
     """The scenario that these options of `replay.run.replay` describe.
 
-    Raises:
-        SettingsError: naming each option that is out of its bounds, its value and the bounds.
+    Raises SettingsError naming each option that is out of its bounds, its value and the bounds.
     """
     # Knobs in mode `advise` would leave the fleet as it is, and their operator asks what it would do.
     knobs = (knobs or KNOBS).model_copy(update={"mode": "act"})
     profile = profile or load_profile(PROFILE)
-    cold_start_s = cold_start_s if cold_start_s is not None else profile.cold_start_s
-    least, most = cold_start_s
-    checks = (
-        (
-            0 <= least <= most <= LONGEST_COLD_START_S,
-            f"cold_start_s = {shown([least, most])}: must be two numbers from 0 to "
-            f"{LONGEST_COLD_START_S:g}, the first at most the second",
-        ),
-        (seed >= 0, f"seed = {seed}: must be at least 0"),
-        (
-            initial is None or 0 <= initial <= knobs.max_replicas,
-            f"initial = {initial}: must be from 0 to max_replicas = {knobs.max_replicas}",
-        ),
-        (routing in ROUTINGS, f"routing = {shown(routing)}: must be one of {', '.join(ROUTINGS)}"),
-        (
-            capacity is None or 1 <= capacity <= MOST_REPLICAS,
-            f"capacity = {capacity}: must be from 1 to {MOST_REPLICAS}",
-        ),
-        (
-            0 <= start_failures <= MOST_START_FAILURES,
-            f"start_failures = {start_failures:g}: must be from 0 to {MOST_START_FAILURES:g}",
-        ),
-    )
-    problems = [problem for right, problem in checks if not right]
-    if problems:
-        raise SettingsError(problems)
+    problems = [] if seed >= 0 else [f"seed = {seed}: must be at least 0"]
+    if initial is not None and not 0 <= initial <= knobs.max_replicas:
+        problems.append(f"initial = {initial}: must be from 0 to max_replicas = {knobs.max_replicas}")
     conditions = Conditions(
         ttft_target_s=knobs.ttft_target_s,
         itl_target_s=knobs.itl_target_s,
-        cold_start_s=cold_start_s,
+        cold_start_s=cold_start_s if cold_start_s is not None else profile.cold_start_s,
         warm_node_start_s=profile.warm_node_start_s,
         warm_nodes=profile.warm_nodes,
-        seed=seed,
+        seed=max(seed, 0),
         routing=routing,
         prefill_groups=knobs.prefill_groups,
         max_held=knobs.max_held_requests,
@@ -147,8 +115,65 @@ def scenario(
         capacity=capacity,
         block_tokens=trace.block_tokens,
     )
+    problems += conditions.problems()
+    if problems:
+        raise SettingsError(problems)
     try:
         rules(profile, conditions)
     except ValueError as error:
         raise SettingsError([f"profile {profile.name}: {error}"]) from None
     return Scenario(trace, knobs, profile, conditions, initial)
+
+
+class _FirstRequests:
+    """The first requests of a trace, as a trace."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.name = trace.name
+        self.block_tokens = trace.block_tokens
+        self._chunks: list[Chunk] = []
+        count = 0
+        for chunk in trace.chunks():
+            taken = min(int(chunk.arrival_s.searchsorted(_FIRST_S)), _MOST_FIRST_REQUESTS - count)
+            if taken:
+                self._chunks.append(part(chunk, 0, taken))
+            count += taken
+            if taken < len(chunk):
+                break
+
+    def chunks(self) -> Iterator[Chunk]:
+        return iter(self._chunks)
+
+    def progress(self) -> float:
+        return 1.0
+
+    def __bool__(self) -> bool:
+        return bool(self._chunks)
+
+
+def first_fleet(asked: Scenario) -> int:
+    """The least static fleet that attains 99 % in the first ten minutes; 0 without arrivals there.
+
+    A recorded window is cut from traffic that was being served. A policy that began it with no replica would
+    be charged one cold start too many. If even `max_replicas` do not attain 99 %, the result is
+    `max_replicas`.
+    """
+    first = _FirstRequests(asked.trace)
+    if not first:
+        return 0
+    most = asked.bounds[1]
+
+    def attained(replicas: int) -> float:
+        return simulate(
+            first,
+            Sampled(Static(replicas)),
+            asked.profile,
+            asked.conditions,
+            bounds=(0, most),
+            initial=replicas,
+            percentile=float(asked.knobs.ttft_percentile),
+        ).attainment
+
+    if attained(most) < GOAL:
+        return most
+    return 1 + bisect_left(range(1, most), GOAL, key=attained)

@@ -1,22 +1,114 @@
-"""The driver of a replay: moves a trace, a fleet and a policy through time, and returns the result."""
+"""The driver of a replay: moves a trace, a fleet and a controller through time, and returns the result."""
 
 import time
 from collections.abc import Callable
+from typing import Any, Protocol
 
-from replay.controller import Controller
-from replay.figures import Series, measure
-from replay.fleet.fleet import Conditions, Fleet
+import numpy as np
+
+from replay.fleet.conditions import Conditions
+from replay.fleet.fleet import Fleet
 from replay.profile import Profile
-from replay.result import Result
+from replay.result import Result, Series, measure
+from replay.sample import Autoscaler, Sample
 from traces.trace import Chunk, Trace
 
 _TICK_S = 0.5
-"""The longest step while replicas drain and after the last arrival, so that their ends are noticed."""
+"""The longest step while replicas drain and after the last arrival, to notice their ends."""
 _LAP_S = 10.0
 """The longest step of the trace between two reports of progress."""
 _PROGRESS_S = 0.2
 _LONGEST_TAIL_S = 3600.0
 """How long a replay goes on after the last arrival; later first tokens do not come."""
+
+
+class Controller(Protocol):
+    """Decides in a replay; it may look at the whole fleet."""
+
+    @property
+    def name(self) -> str:
+        """For reports."""
+        ...
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between two calls of `step`."""
+        ...
+
+    def step(self, fleet: Fleet) -> int:
+        """Replicas to ask for now."""
+        ...
+
+    def quiet_until(self, next_arrival: float) -> float:
+        """The time until which no `step` changes anything if nothing arrives; 0 if unknown."""
+        ...
+
+    @property
+    def wanted(self) -> int | None:
+        """Replicas the policy would ask for without delays and limits; None if it does not say."""
+        ...
+
+    @property
+    def errors(self) -> int:
+        """The number of decisions that raised; each kept the target."""
+        ...
+
+    def decisions(self) -> list[dict[str, Any]]:
+        """Its decision records."""
+        ...
+
+
+class Sampled:
+    """A baseline policy as a controller, which sees a sample of the fleet."""
+
+    wanted: int | None = None
+    errors = 0
+    """An exception of a baseline ends the replay."""
+
+    def __init__(self, autoscaler: Autoscaler) -> None:
+        self._autoscaler = autoscaler
+        self.name = autoscaler.name
+        self.interval_s = autoscaler.interval_s
+
+    def step(self, fleet: Fleet) -> int:
+        """Ask the policy for its target."""
+        return self._autoscaler.decide(sample(fleet))
+
+    def quiet_until(self, next_arrival: float) -> float:
+        """Unknown: a baseline keeps its own history of every sample."""
+        return 0.0
+
+    def decisions(self) -> list[dict[str, Any]]:
+        """None: baselines keep no records."""
+        return []
+
+
+def sample(fleet: Fleet) -> Sample:
+    """The fleet as its metrics show it now."""
+    memory = fleet.memory
+    totals = memory.totals[0]
+    slots = fleet.ready_slots
+    replicas = memory.replicas[slots]
+    return Sample(
+        at=fleet.now,
+        target=fleet.target,
+        ready=len(slots),
+        held=int(totals["held"]),
+        running=replicas["batch_size"].astype(np.float64),
+        waiting=replicas["waiting"].astype(np.float64),
+        kv_usage=replicas["kv_used"] / float(memory.rules["kv_cache_tokens"][0]),
+        kv_cache_tokens=float(memory.rules["kv_cache_tokens"][0]),
+        arrivals=float(totals["arrivals"]),
+        arrived_tokens=float(totals["arrived_tokens"]),
+        first_tokens=float(totals["first_tokens"]),
+        ttft_sum_s=float(totals["ttft_sum"]),
+        finished=float(totals["finished"]),
+        finished_prompt_tokens=float(totals["finished_prompt"]),
+        finished_output_tokens=float(totals["finished_output"]),
+        itl_count=float(totals["itl_count"]),
+        itl_sum_s=float(totals["itl_sum"]),
+        replicas=np.array([fleet.names[slot] for slot in slots], dtype=np.int64),
+    )
 
 
 def simulate(
@@ -92,10 +184,12 @@ def simulate(
     return measure(
         fleet,
         series,
-        controller,
+        percentile,
+        last_arrival,
+        policy=controller.name,
         trace=trace.name,
-        duration_s=last_arrival,
-        percentile=percentile,
         changes=changes,
+        decisions=controller.decisions(),
+        policy_errors=controller.errors,
         wall_s=time.perf_counter() - began,
     )

@@ -21,8 +21,8 @@ from benchmarks.common.pool import run_all
 from benchmarks.peers.policies import PUBLISHED
 from loadtests.machine import machine, versions
 from replay.defaults import ORACLE, OURS, PROFILE, STATIC
-from replay.laws.registry import Engines, SpecError, make
-from replay.profile_files import load_profile
+from replay.policies import Engines, SpecError, make
+from replay.profile import load_profile
 
 WINDOWS = "../shared/traces/windows"
 RESULTS = REPOSITORY / "benchmarks" / "results"

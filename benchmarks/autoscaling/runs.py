@@ -7,7 +7,7 @@ from itertools import product
 from benchmarks.autoscaling.windows import Window
 from benchmarks.peers.policies import PUBLISHED
 from replay.defaults import KNOBS, ORACLE, OURS, PROFILE, STATIC
-from replay.profile_files import load_profile
+from replay.profile import load_profile
 from replay.result import PERCENTILES, Percentiles
 from replay.run import replay
 from serve_app.learning.step_time_fit import StepTimeFit

@@ -15,8 +15,7 @@ from benchmarks.gpu_proof.store import CannotError
 from replay.capacity.fleet_file import Hardware, make_profile
 from replay.capacity.measure import Measurement, Plan, measure
 from replay.fit import COEFFICIENTS, Fit, StepSample, fit
-from replay.profile import Profile
-from replay.profile_files import load_profile, profile_for
+from replay.profile import Profile, load_profile, profile_for
 from serve_app.cli.command_error import CommandError
 from serve_app.policy.capacity_model import StepTime
 from serve_app.settings.tree import ModelSettings

@@ -22,10 +22,9 @@ from loadtests.scenario import Scenario
 from loadtests.summary import summarize
 from loadtests.verdicts import judge
 from replay.capacity.fleet_file import with_knee, write_profile
-from replay.capacity.measure import Measurement
+from replay.capacity.measure import Limits, Measurement
 from replay.capacity.open_loop import Order, find_knee
 from replay.capacity.server import Server
-from replay.capacity.sweep import Limits
 from replay.profile import Profile
 from serve_app.ingress.replica_choice import GROUP_REQUESTS
 from serve_app.policy.capacity_model import Mix, capacity_rps

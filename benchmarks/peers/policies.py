@@ -7,7 +7,7 @@ from benchmarks.peers.hpa import AibrixApa, HpaKeda, Metric
 from benchmarks.peers.knative_kpa import CONCURRENCY, KnativeKpa
 from benchmarks.peers.llmd_wva import LlmdWva, LlmdWvaTokens
 from benchmarks.peers.ray_default import TARGET_ONGOING_REQUESTS, RayDefault
-from replay.laws.registry import Engines, Law, Settings, SpecError, one, whole
+from replay.policies import Engines, PolicySpec, Settings, SpecError, one, whole
 from replay.sample import Autoscaler
 
 PUBLISHED = (
@@ -51,10 +51,12 @@ def _wva(settings: Settings, engines: Engines) -> Autoscaler:
 
 
 POLICIES = {
-    "ray": Law("ray[:TARGET]", ("",), lambda given, _: RayDefault(given.get("", TARGET_ONGOING_REQUESTS))),
-    "kpa": Law("kpa[:CONCURRENCY]", ("",), lambda given, _: KnativeKpa(given.get("", CONCURRENCY))),
-    "hpa": Law("hpa[:waiting=TARGET|:ongoing=TARGET]", ("waiting", "ongoing"), _hpa),
-    "apa": Law("apa[:TARGET]", ("",), lambda given, _: AibrixApa(given.get("", 5.0))),
-    "dynamo": Law("dynamo[:itl=S,ttft=S,interval=S]", ("itl", "ttft", "interval"), _dynamo),
-    "wva": Law("wva[:1 or 2]", ("",), _wva),
+    "ray": PolicySpec(
+        "ray[:TARGET]", ("",), lambda given, _: RayDefault(given.get("", TARGET_ONGOING_REQUESTS))
+    ),
+    "kpa": PolicySpec("kpa[:CONCURRENCY]", ("",), lambda given, _: KnativeKpa(given.get("", CONCURRENCY))),
+    "hpa": PolicySpec("hpa[:waiting=TARGET|:ongoing=TARGET]", ("waiting", "ongoing"), _hpa),
+    "apa": PolicySpec("apa[:TARGET]", ("",), lambda given, _: AibrixApa(given.get("", 5.0))),
+    "dynamo": PolicySpec("dynamo[:itl=S,ttft=S,interval=S]", ("itl", "ttft", "interval"), _dynamo),
+    "wva": PolicySpec("wva[:1 or 2]", ("",), _wva),
 }

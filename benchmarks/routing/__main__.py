@@ -16,7 +16,7 @@ from benchmarks.common.markdown import table
 from benchmarks.common.pool import run_all
 from replay.defaults import GOAL
 from replay.fleet.conditions import ROUTINGS
-from replay.profile_files import load_profile
+from replay.profile import load_profile
 from replay.result import Result
 from replay.run import replay
 from serve_app.settings.knobs import Knobs

@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any
 
 from replay.advice.advise import Advice, Compared, Verdict, harder
-from replay.advice.score import Score, Spread, paired, within_noise
+from replay.advice.score import Score, Spread, savings, within_noise
 from replay.inputs import Inputs
 from serve_app.cli import formats
 from serve_app.cli.knob_changes import snippet, value_text
@@ -53,7 +53,7 @@ def advice_document(advice: Advice, inputs: Inputs) -> dict[str, Any]:
                 "tuned_on": part == advice.tuned_on,
                 "current": _score_document(compared.current, advice),
                 "advised": _score_document(compared.advised, advice),
-                "saved_gpu_seconds": list(paired(compared.advised, compared.current)),
+                "saved_gpu_seconds": list(savings(compared.advised, compared.current)),
                 "within_noise": within_noise(compared.advised, compared.current),
             }
             for part, compared in _both(advice)
@@ -67,7 +67,7 @@ def advice_document(advice: Advice, inputs: Inputs) -> dict[str, Any]:
 
 def _verdict(advice: Advice) -> str:
     goal = formats.percent(advice.goal)
-    saved = _share(_saved(advice.held_out))
+    saved = _share(_saved_share(advice.held_out))
     count = len(advice.changes)
     knobs = f"{count} knob{'s' if count != 1 else ''}"
     reached = formats.percent(advice.held_out.advised.attainment)
@@ -156,23 +156,23 @@ def _figures(advice: Advice) -> str:
 def _rows(advice: Advice) -> list[tuple[str, Callable[[Score], str]]]:
     price = advice.profile.price_per_gpu_hour / 3600.0
     rows: list[tuple[str, Callable[[Score], str]]] = [
-        ("GPU-seconds", lambda score: _ranged(score.spread("gpu_seconds"), formats.whole)),
-        ("attainment", lambda score: _ranged(score.spread("attainment"), formats.percent)),
-        ("TTFT in time", lambda score: _ranged(score.spread("ttft_ok"), formats.percent)),
-        ("starts", lambda score: _ranged(score.spread("starts"), formats.whole)),
+        ("GPU-seconds", lambda score: _range(score.spread("gpu_seconds"), formats.whole)),
+        ("attainment", lambda score: _range(score.spread("attainment"), formats.percent)),
+        ("TTFT in time", lambda score: _range(score.spread("ttft_ok"), formats.percent)),
+        ("starts", lambda score: _range(score.spread("starts"), formats.whole)),
     ]
     if price:
         rows.insert(
             1,
             (
                 "US$",
-                lambda score: _ranged(score.spread("gpu_seconds"), lambda value: f"{value * price:,.2f}"),
+                lambda score: _range(score.spread("gpu_seconds"), lambda value: f"{value * price:,.2f}"),
             ),
         )
     return rows
 
 
-def _ranged(spread: Spread, form: Callable[[float], str]) -> str:
+def _range(spread: Spread, form: Callable[[float], str]) -> str:
     low, middle, high = (form(value) for value in (spread.low, spread.median, spread.high))
     if low == high:
         return middle
@@ -211,9 +211,9 @@ def _saving_sentence(advice: Advice) -> str:
     noise = within_noise(held.advised, held.current)
     shares = [
         saved / before.gpu_seconds
-        for saved, before in zip(paired(held.advised, held.current), held.current.outcomes, strict=True)
+        for saved, before in zip(savings(held.advised, held.current), held.current.outcomes, strict=True)
     ]
-    text = f"On the half it was not tuned on it costs {_share(_saved(held))}"
+    text = f"On the half it was not tuned on it costs {_share(_saved_share(held))}"
     if len(shares) > 1:
         text += f", seed by seed from {100 * min(shares):+.1f} to {100 * max(shares):+.1f} % saved"
     if noise is None:
@@ -221,9 +221,9 @@ def _saving_sentence(advice: Advice) -> str:
     return f"{text}; that is {'within' if noise else 'beyond'} the noise between seeds."
 
 
-def _saved(compared: Compared) -> float:
+def _saved_share(compared: Compared) -> float:
     """The share of the GPU-seconds that is saved."""
-    return median(paired(compared.advised, compared.current)) / compared.current.gpu_seconds
+    return median(savings(compared.advised, compared.current)) / compared.current.gpu_seconds
 
 
 def _share(saved: float) -> str:

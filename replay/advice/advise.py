@@ -9,21 +9,22 @@ from typing import Any
 from replay.advice.score import Outcome, Score, better, within_noise
 from replay.advice.search import DEFAULT, Search, Tried, changes, check_names
 from replay.defaults import BUDGET_S, GOAL, PROFILE, SEEDS
-from replay.profile import Profile
-from replay.profile_files import load_profile
+from replay.profile import Profile, load_profile
 from serve_app.settings.knobs import Knobs
 from traces import TraceError
 from traces.scale import window
 from traces.trace import Chunk, Trace
 
-LEAST_PART_S = 600.0
-"""A part is at least ten minutes: less does not hold a cold start and what follows from it."""
-LEAST_REQUESTS = 100
+_LEAST_PART_S = 600.0
+"""A half is at least ten minutes: less does not contain a cold start and its consequences."""
+_LEAST_REQUESTS = 100
+_CHECK_MARGIN = 1.2
+"""The check is expected to take this many times as long as the current knobs took on that half."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The requests of a trace from `start_s` on, for `length_s` seconds; `start_s` becomes 0."""
+    """The requests of a trace from `start_s` on, for `length_s` seconds, as a trace that begins at 0."""
 
     whole: Trace
     label: str
@@ -33,60 +34,43 @@ class Part:
 
     @property
     def name(self) -> str:
-        """See `Trace`."""
         return f"{self.whole.name}, {self.label}"
 
     @property
     def block_tokens(self) -> int:
-        """See `Trace`."""
         return self.whole.block_tokens
 
     def chunks(self) -> Iterator[Chunk]:
-        """See `Trace`."""
         return window(self.whole.chunks(), self.start_s, self.length_s)
 
     def progress(self) -> float:
-        """See `Trace`; of the whole trace."""
         return self.whole.progress()
 
 
-@dataclass(frozen=True, slots=True)
-class Halves:
-    """Both halves of a trace."""
+def halves(trace: Trace) -> tuple[Part, Part, float]:
+    """The first and the second half of the time, and the seconds of the whole.
 
-    first: Part
-    second: Part
-    duration_s: float
-    """Length of the whole trace."""
-
-
-def halves(trace: Trace) -> Halves:
-    """The first and the second half of the time.
-
-    Raises TraceError for a trace too short to be tuned on, and whatever reading it raises.
+    Raises TraceError for a trace too short to be tuned on, and the errors of reading it.
     """
     requests, duration_s = 0, 0.0
     for chunk in trace.chunks():
         requests += len(chunk)
         duration_s = float(chunk.arrival_s[-1])
-    if duration_s < 2 * LEAST_PART_S:
+    if duration_s < 2 * _LEAST_PART_S:
         raise TraceError(
             f"{trace.name}: lasts {duration_s:.0f} s, and tuning on one half and checking on the other takes "
-            f"at least {2 * LEAST_PART_S:.0f} s"
+            f"at least {2 * _LEAST_PART_S:.0f} s"
         )
     middle_s = duration_s / 2.0
     first = Part(trace, "first half", 0.0, middle_s)
     before = sum(len(chunk) for chunk in first.chunks())
     for count, label in ((before, "first"), (requests - before, "second")):
-        if count < LEAST_REQUESTS:
+        if count < _LEAST_REQUESTS:
             raise TraceError(
-                f"{trace.name}: its {label} half has {count} requests; at least {LEAST_REQUESTS} are needed"
+                f"{trace.name}: its {label} half has {count} requests; at least {_LEAST_REQUESTS} are needed"
             )
-    return Halves(first, Part(trace, "second half", middle_s, None), duration_s)
+    return first, Part(trace, "second half", middle_s, None), duration_s
 
-
-_CHECK_MARGIN = 1.2
-"""The check is expected to take this many times as long as the current knobs took on that half."""
 
 ReplayPart = Callable[[Part, Knobs, int], Outcome]
 """Replays one half of the trace with a configuration and a seed."""
@@ -96,14 +80,14 @@ class Verdict(StrEnum):
     """The outcome of a search."""
 
     CHANGE = "change"
-    """The advised knobs meet the goal on both halves, and either cost less beyond the noise or the current
-    ones do not meet it."""
+    """The advised knobs meet the goal on both halves, and cost less beyond the noise, or the current
+    knobs miss the goal."""
     KEEP = "keep"
     """No knobs were found that are better by more than half a per cent."""
     NOISE = "noise"
-    """Knobs were found that cost less, but within the noise between seeds, or not on the other half."""
+    """The advised knobs cost less only within the noise between seeds, or only on one half."""
     NOT_HELD = "not-held"
-    """Knobs were found that meet the goal where they were tuned, and miss it on the other half."""
+    """The advised knobs meet the goal on the half they were tuned on, and miss it on the other."""
     NOTHING_MEETS = "nothing-meets"
     """No configuration that was tried meets the goal; the advised one comes closest."""
 
@@ -134,10 +118,10 @@ class Advice:
     names: tuple[str, ...]
     """The knobs that were searched."""
     tried: int
-    """Configurations besides the current one; `dropped` of them were dropped after one seed."""
+    """Configurations besides the current one; `dropped` of these were replayed with one seed only."""
     dropped: int
     exhausted: bool
-    """Whether the search ended before its time was up."""
+    """Whether the search ended because no change helped, rather than by time."""
     duration_s: float
     """Length of the trace."""
     profile: Profile
@@ -159,8 +143,8 @@ def advise(
     goal: float = GOAL,
     budget_s: float = BUDGET_S,
     names: Sequence[str] = DEFAULT,
-    tell: Callable[[Tried], None] = lambda _: None,
-    begin: Callable[[str], None] = lambda _: None,
+    show: Callable[[Tried], None] = lambda _: None,
+    say: Callable[[str], None] = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
     replay_part: ReplayPart | None = None,
 ) -> Advice:
@@ -168,17 +152,17 @@ def advise(
 
     Args:
         trace: Recorded requests; at least twenty minutes.
-        knobs: The current ones; their SLO targets are the ones to meet.
+        knobs: The current knobs, with the targets to meet.
         profile: The hardware of a replica; an A100 by default.
         cold_start_s: Least and most seconds of a cold start; by default those of the profile.
         seeds: Number of seeds for cold starts and all else that is random.
         goal: Attainment that every seed must reach.
         budget_s: Seconds for the search and the check. The current knobs are replayed in any case.
         names: Knobs to search.
-        tell: Called with every configuration tried.
-        begin: Called with a sentence for each phase that begins.
-        clock: A clock in seconds.
-        replay_part: Replays a half; for tests.
+        show: Called with every configuration tried.
+        say: Called with a sentence for each phase.
+        clock: A clock in seconds, for tests.
+        replay_part: Replays a half, for tests.
 
     Raises:
         SettingsError: for a name that is not a knob to search.
@@ -187,7 +171,7 @@ def advise(
     began = clock()
     names = check_names(names)
     profile = profile or load_profile(PROFILE)
-    found = halves(trace)
+    first, second, duration_s = halves(trace)
     replays = replay_part or _replays(profile, cold_start_s)
     draws = tuple(range(seeds))
     took: dict[Part, float] = {}
@@ -198,25 +182,25 @@ def advise(
         took[part] = clock() - start
         return Score(outcomes)
 
-    parts = (found.first, found.second)
-    begin(f"the current knobs on both halves of {trace.name}, {seeds} seeds each")
+    parts = (first, second)
+    say(f"the current knobs on both halves of {trace.name}, {seeds} seeds each")
     current = {part: score(part, knobs) for part in parts}
-    # What meets the goal where that is harder is more likely to meet it elsewhere.
+    # Knobs that meet the goal on the harder half are likely to meet it on the other.
     tuned, other = sorted(parts, key=lambda part: current[part].attainment)
 
     def time_left() -> bool:
         check = _CHECK_MARGIN * took[other]
         return clock() - began + took[tuned] / seeds + check <= budget_s
 
-    begin(f"searching on the {tuned.label}{harder(current[tuned], current[other])}")
+    say(f"searching on the {tuned.label}{harder(current[tuned], current[other])}")
     search = Search(
         lambda candidate, seed: replays(tuned, candidate, seed),
-        knobs, current[tuned], names, draws, goal, time_left, tell,
+        knobs, current[tuned], names, draws, goal, time_left, show,
     )  # fmt: skip
     search.run()
     changed = search.best != knobs
     if changed:
-        begin(f"checking the result on the {other.label}")
+        say(f"checking the result on the {other.label}")
     on_tuned = Compared(current[tuned], search.best_score)
     on_other = Compared(current[other], score(other, search.best) if changed else current[other])
     return Advice(
@@ -233,7 +217,7 @@ def advise(
         search.tried,
         search.dropped,
         search.exhausted,
-        found.duration_s,
+        duration_s,
         profile,
         clock() - began,
     )

@@ -74,8 +74,8 @@ def run_advise(options: argparse.Namespace) -> int:
             goal=options.attainment,
             budget_s=options.budget_s,
             names=names,
-            tell=lambda tried: status.show(_progress(tried, time.monotonic() - began)),
-            begin=status.say,
+            show=lambda tried: status.show(_progress(tried, time.monotonic() - began)),
+            say=status.say,
         )
     except KeyboardInterrupt:
         raise CommandError("interrupted; nothing is advised") from None
@@ -83,8 +83,8 @@ def run_advise(options: argparse.Namespace) -> int:
         raise SettingsError([str(error)]) from None
     finally:
         status.end()
-    for told in inputs.trace.left_out():
-        print(told, file=sys.stderr)
+    for torn in inputs.trace.left_out():
+        print(torn, file=sys.stderr)
     print(advice_text(advice, inputs), end="")
     if options.json is not None:
         text = json.dumps(advice_document(advice, inputs), indent=1, allow_nan=False) + "\n"
@@ -97,7 +97,7 @@ def run_advise(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Check what would otherwise fail only after minutes of replays."""
+    """Check the options before minutes of replays."""
     problems = []
     if not 1 <= options.seeds <= _MOST_SEEDS:
         problems.append(f"--seeds = {options.seeds}: must be from 1 to {_MOST_SEEDS}")

@@ -69,10 +69,11 @@ class Score:
 
 
 def better(score: Score, than: Score, goal: float, gain: float = 0.0) -> bool:
-    """Whether one configuration is to be preferred.
+    """Whether `score` is better than `than`.
 
-    One that meets the goal is preferred to one that does not; of two that do, the cheaper by more than
-    `gain` as a share; of two that do not, the one that attains more, or as much for less.
+    A configuration that meets the goal is better than one that misses it. If both meet it, the one that is
+    cheaper by a share of more than `gain` is better. If both miss it, the one that attains more is better, or
+    the cheaper one if they attain the same.
     """
     if score.meets(goal) != than.meets(goal):
         return score.meets(goal)
@@ -84,10 +85,10 @@ def better(score: Score, than: Score, goal: float, gain: float = 0.0) -> bool:
 
 
 ATTAINED_ALIKE = 0.001
-"""Two attainments that differ by less, a thousandth, are the same: of an hour's minutes one is 1.7 %."""
+"""Attainments that differ by less than this are the same. One minute of an hour is 1.7 %."""
 
 
-def paired(new: Score, old: Score) -> Sequence[float]:
+def savings(new: Score, old: Score) -> Sequence[float]:
     """GPU-seconds saved, seed by seed."""
     return [
         before.gpu_seconds - after.gpu_seconds
@@ -98,10 +99,9 @@ def paired(new: Score, old: Score) -> Sequence[float]:
 def within_noise(new: Score, old: Score) -> bool | None:
     """Whether the difference in GPU-seconds could be noise between seeds; None with one seed only.
 
-    It is beyond noise if all seeds agree on its sign, and their median is at least the range over which
-    they differ.
+    The difference is beyond noise if all seeds agree on its sign, and its median is at least its range.
     """
-    saved = paired(new, old)
+    saved = savings(new, old)
     if len(saved) < 2:
         return None
     low, high = min(saved), max(saved)

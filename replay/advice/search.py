@@ -1,8 +1,8 @@
 """A pattern search over the knobs, one at a time. Pure, except for the function that evaluates.
 
-Every knob is moved up and down its ladder, by two rungs and then by one; a move that helps is made, and
-repeated in the same direction while it goes on helping. It ends where no single move helps any more, or
-when the time is over. Seeds are the same for all configurations, so that their noise cancels.
+Every knob is moved up and down its ladder, by two rungs and then by one. A move that helps is kept, and
+repeated in the same direction while it helps. The search ends when no single move helps, or when the time is
+over. Seeds are the same for all configurations, so that their noise cancels.
 
 Source of the method: R. Hooke and T. A. Jeeves, "Direct search solution of numerical and statistical
 problems", J. ACM 8(2), 1961.
@@ -35,10 +35,10 @@ LADDERS: Mapping[str, Sequence[float | int | bool]] = {
     "min_replicas": _COUNTS,
     "forecast": (False, True),
 }
-"""In the order in which they are tried: first the bound on all others, then the knobs that move cost most."""
+"""In the order of the search: first the bound on the others, then the knobs that change the cost most."""
 
 DEFAULT = tuple(name for name in LADDERS if name != "forecast")
-"""The knobs that are searched by default. Without its forecast the policy only reacts."""
+"""The knobs that are searched by default."""
 
 
 def check_names(names: Sequence[str]) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ def check_names(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def ladder(name: str, start: Knobs) -> tuple[Any, ...]:
-    """The values of one knob, and that of `start` among them; None comes first."""
+    """The values of one knob, including that of `start`; None comes first."""
     values: list[Any] = list(LADDERS[name])
     current = getattr(start, name)
     if current is None:
@@ -68,7 +68,7 @@ def ladder(name: str, start: Knobs) -> tuple[Any, ...]:
 
 
 def matters(name: str, knobs: Knobs) -> bool:
-    """Whether the knob changes anything while the others stand as they do."""
+    """Whether the knob changes anything with the others as they are."""
     if name == "downscale_to_zero_delay_s":
         return knobs.min_replicas == 0
     if name in ("forecast_quantile", "forecast_window_s"):
@@ -77,12 +77,12 @@ def matters(name: str, knobs: Knobs) -> bool:
 
 
 def idle(name: str, old: Any, new: Any, peak: float) -> bool:
-    """Whether a move changes nothing because it stays above the most replicas there were."""
+    """Whether a move changes nothing because it stays above the peak number of replicas."""
     return name == "max_replicas" and min(old, new) > peak
 
 
 def with_value(knobs: Knobs, name: str, value: Any) -> Knobs | None:
-    """`knobs` with one of them changed; None where the knobs would contradict each other."""
+    """`knobs` with one of them changed; None if the knobs would contradict each other."""
     try:
         return overlay(knobs, {name: value})
     except ValidationError:
@@ -104,7 +104,7 @@ LEAST_GAIN = 0.005
 _HOPELESS_COST = 0.01
 """A configuration that costs this share more than the best on its first seed is dropped."""
 _HOPELESS_ATTAINMENT = 0.01
-"""One that attains this much less is dropped too, while no configuration meets the goal yet."""
+"""While no configuration meets the goal, one that attains this much less is dropped."""
 _STEPS = (2, 1)
 
 
@@ -115,12 +115,12 @@ class Search:
     Args:
         evaluate: Called once for each configuration and seed.
         start: The configuration to begin with and to compare with.
-        start_score: What it comes to, on the same seeds.
-        names: The knobs to move, in the order in which to try them.
+        start_score: Its score, on the same seeds.
+        names: The knobs to move, in the order of the search.
         seeds: At least one.
         goal: Attainment that every seed is to reach.
-        time_left: Whether another replay may be begun.
-        tell: Told of every configuration tried: its changes, whether it was dropped, and the best so far.
+        time_left: Whether another replay may begin.
+        show: Called with every configuration tried.
     """
 
     evaluate: Evaluate
@@ -130,15 +130,15 @@ class Search:
     seeds: Sequence[int]
     goal: float
     time_left: Callable[[], bool]
-    tell: Callable[[Tried], None] = lambda _: None
+    show: Callable[[Tried], None] = lambda _: None
     best: Knobs = field(init=False)
     best_score: Score = field(init=False)
     tried: int = 0
-    """Configurations, the first one not among them."""
+    """Configurations besides `start`."""
     dropped: int = 0
-    """Configurations that were dropped after one seed."""
+    """Configurations that were replayed with one seed only."""
     exhausted: bool = False
-    """Whether the search ended because no single move helps, rather than for lack of time."""
+    """Whether the search ended because no single move helps, rather than by time."""
     _known: dict[str, list[Outcome]] = field(default_factory=dict)
 
     def run(self) -> None:
@@ -179,39 +179,39 @@ class Search:
             helped = True
 
     def _simplify(self) -> None:
-        """Take back each change that no longer gains anything: a later one may have made it idle."""
+        """Undo each change that gains nothing any more, because a later change made it idle."""
         for name in list(changes(self.start, self.best)):
             candidate = with_value(self.best, name, getattr(self.start, name))
             if candidate is not None and candidate != self.best:
                 self._try(candidate, -LEAST_GAIN)
 
     def _try(self, candidate: Knobs, gain: float) -> bool:
-        """Whether the candidate is the new best. One tried before is not, unless it takes a change back."""
-        takes_back = gain < 0
+        """Whether the candidate is the new best. A known candidate is not, unless it undoes a change."""
+        undoes = gain < 0
         outcomes = self._known.setdefault(candidate.model_dump_json(), [])
-        if outcomes and not takes_back:
+        if outcomes and not undoes:
             return False
         for seed in self.seeds[len(outcomes) :]:
             if not self.time_left():
                 raise _TimeIsOverError
             outcomes.append(self.evaluate(candidate, seed))
             self.tried += len(outcomes) == 1
-            if len(outcomes) == 1 and len(self.seeds) > 1 and self._hopeless(outcomes[0], takes_back):
+            if len(outcomes) == 1 and len(self.seeds) > 1 and self._hopeless(outcomes[0], undoes):
                 self.dropped += 1
-                self._told(candidate, Score(tuple(outcomes)), dropped=True)
+                self._report(candidate, Score(tuple(outcomes)), dropped=True)
                 return False
         score = Score(tuple(outcomes))
-        # A change taken back may cost a little; it must not cost the goal.
+        # To undo a change may cost a little, but not the goal.
         taken = better(score, self.best_score, self.goal, gain)
         if taken:
             self.best, self.best_score = candidate, score
-        self._told(candidate, score, dropped=False)
+        self._report(candidate, score, dropped=False)
         return taken
 
-    def _hopeless(self, first: Outcome, takes_back: bool) -> bool:
-        """Whether the other seeds are not worth their time."""
+    def _hopeless(self, first: Outcome, undoes: bool) -> bool:
+        """Whether the other seeds need no replay."""
         rival = self.best_score.outcomes[0]
-        if first == rival and not takes_back:
+        if first == rival and not undoes:
             return True  # the knob changes nothing here
         if not self.best_score.meets(self.goal):
             return first.attainment < rival.attainment - _HOPELESS_ATTAINMENT
@@ -219,8 +219,8 @@ class Search:
             return True
         return first.gpu_seconds > rival.gpu_seconds * (1.0 + _HOPELESS_COST)
 
-    def _told(self, candidate: Knobs, score: Score, *, dropped: bool) -> None:
-        self.tell(Tried(changes(self.start, candidate), score, dropped, self.best_score, self.tried))
+    def _report(self, candidate: Knobs, score: Score, *, dropped: bool) -> None:
+        self.show(Tried(changes(self.start, candidate), score, dropped, self.best_score, self.tried))
 
 
 @dataclass(frozen=True, slots=True)

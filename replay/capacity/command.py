@@ -6,18 +6,19 @@ import argparse
 import asyncio
 import math
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from replay.capacity.method import USUAL, Method
 from replay.capacity.server import MeasurementError
 from replay.status_line import StatusLine
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.http_client import DEFAULT_URL, authorization
 
 if TYPE_CHECKING:
-    from replay.capacity.measure import Measurement
     from replay.profile import Profile
 
 _DURATION_S = 90.0
@@ -37,7 +38,7 @@ def add_command(commands: Any) -> None:
     add("--url", default=DEFAULT_URL, help=f"where the API is served; by default {DEFAULT_URL}")
     add("--model", metavar="M", help="the model to measure, if several are served")
     add("--out", type=Path, default=Path("fleet.yaml"), help="the file to write; by default fleet.yaml")
-    add("--force", action="store_true", help="overwrite the files")
+    add("--force", action="store_true", help="overwrite the file")
     add(
         "--duration", type=float, default=_DURATION_S, metavar="SECONDS",
         help=f"length of the loads that the step time is fitted to; by default {_DURATION_S:g}",
@@ -55,7 +56,6 @@ def add_command(commands: Any) -> None:
         "--step-seconds", type=float, default=_STEP_S, metavar="SECONDS",
         help=f"least time to keep each rate; by default {_STEP_S:g}",
     )  # fmt: skip
-    add("--png", type=Path, metavar="FILE", help="draw latency against rate, with the knee marked")
     add("--gpu", default="unknown", metavar="NAME", help="the GPU that the replica runs on")
     add("--gpus", type=int, default=1, metavar="N", help="GPUs of the replica; by default 1")
     add("--price", type=float, default=0.0, metavar="DOLLARS", help="price of a GPU-hour; by default 0")
@@ -65,21 +65,29 @@ def add_command(commands: Any) -> None:
 
 
 def run_capacity(options: argparse.Namespace) -> int:
-    """Measure, fit, look for the knee, report and write. Interrupted, it writes nothing."""
+    """Check the options and measure. Interrupted, it writes nothing."""
     _check(options)
+    return measure_and_write(options, USUAL, asyncio.run)
+
+
+def measure_and_write(options: argparse.Namespace, method: Method, run: Callable[[Any], Any]) -> int:
+    """Measure, fit, search the knee, report and write, with `run` as `asyncio.run`.
+
+    Raises CommandError if there is nothing to write.
+    """
     # numpy and aiohttp: half a second that no other command should take.
     from replay.fit import FitError  # noqa: PLC0415
 
     status = StatusLine(sys.stderr)
     try:
-        model, profile = _measure(options, status)
+        model, profile = _measure(options, method, run, status)
     except KeyboardInterrupt:
         raise CommandError("interrupted; its streams are closed, and nothing was written") from None
     except MeasurementError as error:
         raise CommandError(str(error)) from None
     except FitError as error:
         raise CommandError(
-            f"the measurement does not tell the step time: {error}; try a longer --duration"
+            f"the measurement does not determine the step time: {error}; try a longer --duration"
         ) from None
     finally:
         status.end()
@@ -87,47 +95,41 @@ def run_capacity(options: argparse.Namespace) -> int:
     return 0
 
 
-def _measure(options: argparse.Namespace, status: StatusLine) -> tuple[str, Profile]:
-    """The model and its profile; each part is printed as it is known."""
-    from replay.capacity.fleet_file import Hardware, make_profile  # noqa: PLC0415
-    from replay.capacity.knee_text import report  # noqa: PLC0415
+def _measure(
+    options: argparse.Namespace, method: Method, run: Callable[[Any], Any], status: StatusLine
+) -> tuple[str, Profile]:
+    """The model and its profile. Prints the report of each part when it is known."""
+    from replay.capacity.fleet_file import Hardware, make_profile, with_knee  # noqa: PLC0415
+    from replay.capacity.knee_text import knee_report, report  # noqa: PLC0415
     from replay.capacity.measure import Plan, measure  # noqa: PLC0415
+    from replay.capacity.open_loop import Order, find_knee  # noqa: PLC0415
     from replay.fit import fit  # noqa: PLC0415
 
-    order = Plan(options.url, options.model, options.duration, options.seed, authorization())
-    measured = asyncio.run(measure(order, status.show))
+    headers = authorization()
+    plan = Plan(options.url, options.model, options.duration, options.seed, headers, method)
+    measured = run(measure(plan, status.show))
     status.end()
     fitted = fit(measured.samples)
     hardware = Hardware(options.gpu, options.gpus, options.price, options.max_num_seqs)
     profile = make_profile(measured, fitted, hardware, options.out.stem, datetime.now(UTC).date())
-    told = report(profile, fitted, measured.knobs, measured.limits.max_model_len, measured.cold_start)
-    print(told, flush=True)
-    if not options.no_knee:
-        profile = _with_knee(options, measured, profile, status)
-    return measured.model, profile
-
-
-def _with_knee(
-    options: argparse.Namespace, measured: Measurement, profile: Profile, status: StatusLine
-) -> Profile:
-    from replay.capacity.fleet_file import with_knee  # noqa: PLC0415
-    from replay.capacity.knee_text import knee_report  # noqa: PLC0415
-    from replay.capacity.open_loop import Order, find_knee  # noqa: PLC0415
-
+    text = report(profile, fitted, measured.knobs, measured.limits.max_model_len, measured.cold_start)
+    print(text, flush=True)
+    if options.no_knee:
+        return measured.model, profile
     asked = (options.prompt_tokens, options.output_tokens)
-    order = Order(options.url, *asked, options.step_seconds, options.seed, authorization())
-    outcome = asyncio.run(find_knee(order, measured, profile, status.show))
+    order = Order(options.url, *asked, options.step_seconds, options.seed, headers, method)
+    outcome = run(find_knee(order, measured, profile, status.show))
     status.end()
     if outcome is None:
         print("No knee: an empty replica misses both targets; raise ttft_target_s or itl_target_s\n")
-        return profile
+        return measured.model, profile
     found, rates = outcome
     print(knee_report(found, rates), flush=True)
-    return with_knee(profile, found, asked)
+    return measured.model, with_knee(profile, found, asked)
 
 
 def _write(options: argparse.Namespace, model: str, profile: Profile) -> None:
-    """The file, the picture, and how the policy is made to begin with what was measured."""
+    """Write the file, and print how the policy starts from the measured values."""
     from replay.capacity.fleet_file import starting_values_block, write_profile  # noqa: PLC0415
 
     try:
@@ -135,14 +137,6 @@ def _write(options: argparse.Namespace, model: str, profile: Profile) -> None:
     except OSError as error:
         raise CommandError(f"--out = {options.out}: {error.strerror}") from None
     print(f"{options.out}: written")
-    if options.png is not None and profile.knee is not None:
-        from replay.capacity.knee_png import write_knee_png  # noqa: PLC0415  matplotlib: half a second
-
-        try:
-            write_knee_png(options.png, profile, profile.knee)
-        except OSError as error:
-            raise CommandError(f"--png = {options.png}: {error.strerror}") from None
-        print(f"{options.png}: written")
     try:
         block = starting_values_block(model, profile)
     except MeasurementError as error:
@@ -153,19 +147,17 @@ def _write(options: argparse.Namespace, model: str, profile: Profile) -> None:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Check what would otherwise fail only after minutes of load."""
+    """Check the options before minutes of load. Raises CommandError."""
     if urlsplit(options.url).scheme not in ("http", "https"):
         raise CommandError(f"--url = {options.url!r}: must be an http(s) URL, such as {DEFAULT_URL}")
-    least, most = _BOUNDS_S
-    if not least <= options.duration <= most:
-        raise CommandError(f"--duration = {options.duration:g}: must be from {least:g} to {most:g} seconds")
+    for name, seconds, (least, most) in (
+        ("duration", options.duration, _BOUNDS_S),
+        ("step-seconds", options.step_seconds, _STEP_BOUNDS_S),
+    ):
+        if not least <= seconds <= most:
+            raise CommandError(f"--{name} = {seconds:g}: must be from {least:g} to {most:g} seconds")
     if not 0 <= options.price < math.inf:
         raise CommandError(f"--price = {options.price:g}: must be at least 0 and finite")
-    least, most = _STEP_BOUNDS_S
-    if not least <= options.step_seconds <= most:
-        raise CommandError(
-            f"--step-seconds = {options.step_seconds:g}: must be from {least:g} to {most:g} seconds"
-        )
     for name, value, bound in (
         ("gpus", options.gpus, 64),
         ("max-num-seqs", options.max_num_seqs, 4096),
@@ -176,14 +168,7 @@ def _check(options: argparse.Namespace) -> None:
             raise CommandError(f"--{name} = {value}: must be from 1 to {bound}")
     if options.out.suffix not in (".yaml", ".yml"):
         raise CommandError(f"--out = {options.out}: must end in .yaml, by which a profile's file is known")
-    if options.png is not None and options.no_knee:
-        raise CommandError(f"--png = {options.png}: there is no curve to draw with --no-knee")
-    if options.png is not None and options.png.suffix != ".png":
-        raise CommandError(f"--png = {options.png}: must end in .png")
-    for name, file in (("out", options.out), ("png", options.png)):
-        if file is None:
-            continue
-        if not file.parent.is_dir():
-            raise CommandError(f"--{name} = {file}: {file.parent} is not a folder")
-        if file.exists() and not options.force:
-            raise CommandError(f"--{name} = {file}: exists; --force overwrites it")
+    if not options.out.parent.is_dir():
+        raise CommandError(f"--out = {options.out}: {options.out.parent} is not a folder")
+    if options.out.exists() and not options.force:
+        raise CommandError(f"--out = {options.out}: exists; --force overwrites it")

@@ -11,32 +11,31 @@ from pydantic import ValidationError
 from replay.capacity.measure import Measurement
 from replay.capacity.server import ColdStart, MeasurementError
 from replay.fit import Fit
-from replay.profile import Knee, Profile
-from replay.profile_files import starting_values
+from replay.profile import Knee, Profile, starting_values
 from serve_app import __version__
 from serve_app.settings.settings_error import from_pydantic
 
-# A cold start is measured from the process to readiness. Ray takes a second or two to start the process,
-# and as long again to put a replica that is ready into service.
 _AROUND_S = (2.0, 4.0)
+"""Ray's part of a cold start, which is measured from the process to readiness: a second or two to start the
+process, and as long again to put a ready replica into service."""
 _DIGITS = 4
 _LEFT_OUT = frozenset(("cold_start_s", "warm_node_start_s", "warm_nodes", "cold_start_phases", "knee"))
-"""Fields that are left out of the file if they were not measured; its reader has their defaults."""
+"""Fields that are left out of the file if they were not measured; the reader has defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Facts about the hardware that no measurement shows."""
+    """Facts about the hardware that the measurement cannot find."""
 
     gpu: str
     gpus: int
     price_per_gpu_hour: float
     max_num_seqs: int | None = None
-    """By default as the server reports."""
+    """None: as the server reports."""
 
 
 def make_profile(measured: Measurement, fitted: Fit, hardware: Hardware, name: str, day: date) -> Profile:
-    """The profile that `measured` and its fit come to.
+    """The profile of a measurement and its fit.
 
     Raises MeasurementError for figures that no profile can have.
     """
@@ -47,11 +46,11 @@ def make_profile(measured: Measurement, fitted: Fit, hardware: Hardware, name: s
         "gpu": hardware.gpu,
         "gpus": hardware.gpus,
         "price_per_gpu_hour": hardware.price_per_gpu_hour,
-        "step_base_s": _rounded(fitted.step.base_s),
-        "step_per_sequence_s": _rounded(fitted.step.per_sequence_s),
-        "step_per_kv_token_s": _rounded(fitted.step.per_kv_token_s),
-        "step_per_prefill_token_s": _rounded(fitted.step.per_prefill_token_s),
-        "fit_error": _rounded(fitted.median_relative_error),
+        "step_base_s": _round(fitted.step.base_s),
+        "step_per_sequence_s": _round(fitted.step.per_sequence_s),
+        "step_per_kv_token_s": _round(fitted.step.per_kv_token_s),
+        "step_per_prefill_token_s": _round(fitted.step.per_prefill_token_s),
+        "fit_error": _round(fitted.median_relative_error),
         "kv_cache_tokens": limits.kv_cache_tokens,
         "max_num_seqs": hardware.max_num_seqs or limits.max_num_seqs,
         "max_num_batched_tokens": limits.max_num_batched_tokens,
@@ -67,17 +66,17 @@ def make_profile(measured: Measurement, fitted: Fit, hardware: Hardware, name: s
 
 
 def with_knee(profile: Profile, found: Knee, asked: tuple[int, int]) -> Profile:
-    """The profile with its knee; its source says if the (prompt, output) tokens `asked` for had to be cut."""
+    """The profile with its knee; its source says if the (prompt, output) tokens asked for were cut."""
     got = (found.prompt_tokens, found.output_tokens)
     cut = f", cut from {asked[0]} + {asked[1]} to what fits" if got != asked else ""
-    told = f"Knee: {len(found.curve)} rates of Poisson arrivals, {got[0]} + {got[1]} tokens{cut}."
-    return profile.model_copy(update={"knee": found, "source": f"{profile.source} {told}"})
+    source = f"Knee: {len(found.curve)} rates of Poisson arrivals, {got[0]} + {got[1]} tokens{cut}."
+    return profile.model_copy(update={"knee": found, "source": f"{profile.source} {source}"})
 
 
 def starting_values_block(model: str, profile: Profile) -> str:
-    """The YAML to paste under `user_config` of the ingress, so that the policy begins with what was measured.
+    """The YAML for `user_config` of the ingress, so that the policy starts from the measured values.
 
-    Raises MeasurementError for figures that no policy begins with.
+    Raises MeasurementError for values out of the knob's bounds.
     """
     try:
         values = starting_values(profile)
@@ -90,7 +89,7 @@ def starting_values_block(model: str, profile: Profile) -> str:
 
 
 def write_profile(profile: Profile) -> str:
-    """The text of a fleet file, which `load_profile` reads. What was not measured is left out of it."""
+    """The text of a fleet file, which `load_profile` reads, without the fields that were not measured."""
     unknown = _LEFT_OUT - profile.model_fields_set
     document = profile.model_dump(mode="json", exclude=set(unknown))
     return yaml.safe_dump(document, sort_keys=False, width=110, allow_unicode=True)
@@ -106,14 +105,14 @@ def _source(measured: Measurement, fitted: Fit, day: date) -> str:
     )
     return (
         f"Measured by tideserve capacity {__version__} on {day.isoformat()}: model {measured.model}, one "
-        f"replica, {measured.requests} requests under {measured.cells} loads, {fitted.samples} means of a "
+        f"replica, {measured.requests} requests under {measured.loads} loads, {fitted.samples} means of a "
         f"second's steps; error of the fit {fitted.median_relative_error:.1%} median and "
         f"{fitted.p90_relative_error:.1%} at the 90th percentile; {start}."
     )
 
 
 def _cold_start(known: ColdStart) -> dict[str, Any]:
-    """A start on a cold node, where one was measured; else starts are as long as those on warm nodes."""
+    """The fields of a cold start: on a cold node if one was measured, otherwise on a warm node."""
     fields: dict[str, Any] = {"cold_start_s": [round(known.longest_s + part, 1) for part in _AROUND_S]}
     if known.warm_node_start_s and known.cold_node_start_s:
         fields["warm_node_start_s"] = [round(known.warm_node_start_s + part, 1) for part in _AROUND_S]
@@ -126,6 +125,6 @@ def _cold_start(known: ColdStart) -> dict[str, Any]:
     return fields
 
 
-def _rounded(value: float) -> float:
-    """`value` to four significant digits, which is more than the precision of any of these."""
+def _round(value: float) -> float:
+    """`value` to four significant digits."""
     return 0.0 if value == 0 else round(value, _DIGITS - 1 - math.floor(math.log10(abs(value))))

@@ -1,4 +1,4 @@
-"""The knee of a replica, above which it misses its targets: judging a rate, and the next to try. Pure."""
+"""The knee of a replica, above which it misses its targets: the verdict on a rate and the next rate. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -9,46 +9,32 @@ import numpy as np
 
 from loadtests.columns import NEVER, percentile
 from loadtests.record import Record, Timekeeping
+from replay.capacity.method import USUAL, Method
 from serve_app.policy.capacity_model import Mix, StepTime, feasibility
 from serve_app.settings.knobs import Knobs
 
 FIRST_SHARE = 0.5
 """The first rate to try, as a share of the formula's."""
-_GROWTH = 1.25
-_RESOLUTION = 1.05
-"""Between the highest rate held and the lowest missed, in the end."""
-_MOST_HALVINGS = 5
-_MOST_GROWTHS = 14
-"""1.25 ** 14 is 23: a formula that far off is told by the figures, not searched on."""
-
-# A quarter of a rate's time passes before anything counts. The batch is that of the rate once the first
-# requests have had time to end: 128 tokens at 25 ms are 3.2 s, a quarter of the usual 20 s is 5.
 _TRANSIENT = 0.25
-_FEWEST = 100
-"""Requests that count: 5 of them are above P95."""
-_LONGEST = 15.0
-"""Times the seconds asked for, at most, to have so many."""
-
-# The client's own lateness is in every latency it measures. Below a tenth of the target, or the 10 ms that
-# load tests allow, it does not decide.
-_LAG_S = 0.010
+"""Share of a rate's time that does not count. The batch is that of the rate when the first requests have
+ended: 128 tokens at 25 ms are 3.2 s, and a quarter of the usual 20 s is 5 s."""
 _LAG_SHARE = 0.1
-# A queue that grows by a twentieth of all that comes is one that targets may be too wide to tell of. Beyond
-# that, the mean number under way differs between two spans of some seconds by a few times less than its root:
-# one and a half times it is chance in one rate of some hundreds.
+"""The client's lateness is in every latency. Below this share of the TTFT target, it does not decide."""
 _GROWN_SHARE = 0.05
+"""A queue grows if it gains a twentieth of all arrivals. Wide targets may not show that."""
 _SCATTER = 1.5
+"""Times the root of the number of open requests: a gain that one rate in some hundreds has by chance."""
 
 _UNSURE = ("client", "queue")
-"""Misses that one try does not settle."""
+"""Failures that one try does not settle."""
 
 Miss = Literal["", "TTFT", "ITL", "queue", "client"]
-"""What was missed: a target, the queue that grew, or the client's time. Empty if the rate was held."""
+"""The reason why a rate failed: a target, a growing queue, or a late client. Empty if it passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The targets to meet; None for one that an empty replica misses, which is left out."""
+    """The targets to meet; None for a target that an empty replica misses."""
 
     percentile: int
     ttft_s: float | None
@@ -56,7 +42,7 @@ class Targets:
 
 
 def targets(step: StepTime, mix: Mix, knobs: Knobs) -> Targets:
-    """Those of `knobs` that an empty replica meets by the law, as the formula goes by."""
+    """The targets of `knobs` that an empty replica meets by the step-time model."""
     alone = feasibility(step, mix, knobs)
     return Targets(
         knobs.ttft_percentile,
@@ -67,39 +53,47 @@ def targets(step: StepTime, mix: Mix, knobs: Knobs) -> Targets:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """The result of one rate. Seconds; infinite if the percentile falls on requests without an answer."""
+    """The result of one rate. A latency is infinite if its percentile falls on requests without an answer."""
 
     rps: float
     requests: int
-    """That count: those whose intended time is past the transient."""
+    """Requests that count: their intended time is past the transient."""
     ttft_s: float
     itl_s: float
     attained: float
-    """Share of them with TTFT, and mean time between tokens, within the targets."""
+    """Share of these with TTFT, and mean time between tokens, within the targets."""
     miss: Miss
     lag_s: float
     """The client's lateness at the 99th percentile."""
 
     @property
-    def held(self) -> bool:
-        """Whether nothing was missed."""
+    def passed(self) -> bool:
+        """Whether the replica kept up with the rate."""
         return not self.miss
 
 
-def hold_s(rps: float, asked_s: float, again: bool = False) -> float:
-    """How long to keep a rate: `asked_s`, or longer where fewer than a hundred requests would count.
+def duration_s(rps: float, asked_s: float, again: bool = False, method: Method = USUAL) -> float:
+    """The seconds to keep a rate: `asked_s`, or longer if fewer than a hundred requests would count.
 
     Twice as long `again`: in the same time a batch that settles slowly would seem to grow again.
     """
-    once_s = max(asked_s, min(_FEWEST / ((1.0 - _TRANSIENT) * rps), _LONGEST * asked_s))
+    enough_s = method.fewest_requests / ((1.0 - _TRANSIENT) * rps)
+    once_s = max(asked_s, min(enough_s, method.longest_factor * asked_s))
     return 2.0 * once_s if again else once_s
 
 
-def judge(rps: float, for_s: float, records: Sequence[Record], kept: Timekeeping, wanted: Targets) -> Rate:
-    """Judge a rate by its `records`; it was kept for `for_s` seconds.
+def judge(
+    rps: float,
+    for_s: float,
+    records: Sequence[Record],
+    kept: Timekeeping,
+    wanted: Targets,
+    method: Method = USUAL,
+) -> Rate:
+    """Judge a rate that was kept for `for_s` seconds by its `records`.
 
-    A request without a first token has an infinite TTFT, whatever became of it. Of inter-token latencies
-    those count that ended while requests came: what follows is a replica that runs empty.
+    A request without a first token has an infinite TTFT. Inter-token latencies count only until the last
+    arrival, because the replica runs empty afterwards.
     """
     begin_s = _TRANSIENT * for_s
     counted = [record for record in records if begin_s <= record.at_s < for_s]
@@ -107,10 +101,10 @@ def judge(rps: float, for_s: float, records: Sequence[Record], kept: Timekeeping
     gaps = np.concatenate([np.empty(0), *(_gaps(record, begin_s, for_s) for record in records)])
     share = wanted.percentile / 100.0
     ttft_s = percentile(np.sort(np.array(first_s)), share) if first_s else NEVER
-    # Without a single pair of tokens there is no latency between them, unless nothing came at all.
+    # Answers of one token have no inter-token latency; without any answer it is infinite.
     itl_s = percentile(np.sort(gaps), share) if len(gaps) else 0.0 if math.isfinite(ttft_s) else NEVER
     lag_s = max(kept.sent_p99_ms, kept.noticed_p99_ms) / 1000.0
-    late = lag_s > max(_LAG_S, _LAG_SHARE * wanted.ttft_s if wanted.ttft_s is not None else 0.0)
+    late = lag_s > max(method.client_lag_s, _LAG_SHARE * wanted.ttft_s if wanted.ttft_s is not None else 0.0)
     miss: Miss = ""
     if late:
         miss = "client"
@@ -125,7 +119,7 @@ def judge(rps: float, for_s: float, records: Sequence[Record], kept: Timekeeping
 
 
 def _gaps(record: Record, begin_s: float, end_s: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Times between pieces, of those that ended within the bounds."""
+    """The times between pieces that ended within the bounds."""
     at_s = np.array(record.pieces_s)
     ends = at_s[1:]
     gaps: np.ndarray[tuple[int], np.dtype[np.float64]] = np.diff(at_s)[(ends >= begin_s) & (ends < end_s)]
@@ -133,7 +127,7 @@ def _gaps(record: Record, begin_s: float, end_s: float) -> np.ndarray[tuple[int]
 
 
 def _in_time(record: Record, wanted: Targets) -> bool:
-    """Whether a request met the targets, as goodput: by its TTFT and its mean time per output token."""
+    """Whether a request counts as goodput: its TTFT and its mean time per output token met the targets."""
     if record.ttft_s is None or record.outcome != "answered":
         return False
     pieces = record.pieces_s
@@ -143,7 +137,7 @@ def _in_time(record: Record, wanted: Targets) -> bool:
 
 
 def _grew(records: Sequence[Record], begin_s: float, end_s: float) -> bool:
-    """Whether fewer requests were answered than came, by those under way in the first and the last third."""
+    """Whether more requests were open in the last third of the time than in the first."""
     third_s = (end_s - begin_s) / 3.0
     first, last = (_under_way(records, at_s, at_s + third_s) for at_s in (begin_s, end_s - third_s))
     between = sum(begin_s + third_s / 2.0 <= record.at_s < end_s - third_s / 2.0 for record in records)
@@ -156,13 +150,13 @@ def _under_way(records: Sequence[Record], begin_s: float, end_s: float) -> float
     return open_s / (end_s - begin_s)
 
 
-def next_rps(tried: Sequence[Rate], first_rps: float) -> float | None:
-    """The rate to try after those; None once the knee is known to within 5 %, or cannot be found.
+def next_rps(tried: Sequence[Rate], first_rps: float, method: Method = USUAL) -> float | None:
+    """The rate to try after these; None once the knee is known to within 5 %, or cannot be found.
 
-    Up from `first_rps` by a quarter until a rate is missed, or down by halves until one is held; then between
-    the highest held and the lowest missed. A rate missed for the client's lateness alone, or for a queue that
-    grew while both latencies were within their targets, is tried once more: a machine that was busy for a
-    moment says nothing of the replica, and near its knee a batch takes longer than a rate's time to settle.
+    The search goes up from `first_rps` by a quarter until a rate fails, or down by halves until one passes.
+    Then it tries rates between the highest that passed and the lowest that failed. A rate that failed only
+    for a late client or a growing queue is tried once more: a machine may be busy for a moment, and near the
+    knee a batch takes longer than a rate's time to settle.
     """
     if not tried:
         return first_rps
@@ -170,15 +164,15 @@ def next_rps(tried: Sequence[Rate], first_rps: float) -> float | None:
     if last.miss in _UNSURE and sum(rate.rps == last.rps for rate in tried) == 1:
         return last.rps
     newest = {rate.rps: rate for rate in tried}.values()
-    held = max((rate.rps for rate in newest if rate.held), default=None)
-    missed = min((rate.rps for rate in newest if not rate.held), default=None)
-    if missed is None:
-        return None if len(newest) > _MOST_GROWTHS or held is None else held * _GROWTH
-    if held is None:
-        return None if len(newest) > _MOST_HALVINGS else missed / 2.0
-    if missed / held <= _RESOLUTION:
+    passed = max((rate.rps for rate in newest if rate.passed), default=None)
+    failed = min((rate.rps for rate in newest if not rate.passed), default=None)
+    if failed is None:
+        return None if len(newest) > method.most_growths or passed is None else passed * method.growth
+    if passed is None:
+        return None if len(newest) > method.most_halvings else failed / 2.0
+    if failed / passed <= method.resolution:
         return None
-    return math.sqrt(held * missed)
+    return math.sqrt(passed * failed)
 
 
 def curve(tried: Sequence[Rate]) -> tuple[Rate, ...]:
@@ -187,5 +181,5 @@ def curve(tried: Sequence[Rate]) -> tuple[Rate, ...]:
 
 
 def knee(tried: Sequence[Rate]) -> Rate | None:
-    """The highest rate held; None if none was."""
-    return next((rate for rate in reversed(curve(tried)) if rate.held), None)
+    """The highest rate that passed; None if none did."""
+    return next((rate for rate in reversed(curve(tried)) if rate.passed), None)

@@ -1,4 +1,4 @@
-"""The knee and the capacity in words: a line for each rate, with bars whose full length is the target."""
+"""The report of a measurement: the step time, the capacity, and the knee with a bar for each latency."""
 
 import math
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ _MIXES = ((128, 128), (512, 128), (2048, 256), (8192, 256))
 
 
 def report(profile: Profile, fitted: Fit, knobs: Knobs, max_model_len: int, cold: ColdStart | None) -> str:
-    """Several lines, each ended."""
-    lines = [*_law(fitted), "", *_capacity(profile, knobs, max_model_len), "", _start(cold)]
+    """The step time, the capacity by the formula, and the cold start."""
+    lines = [*_step_time(fitted), "", *_capacity(profile, knobs, max_model_len), "", _start(cold)]
     return "\n".join(lines) + "\n"
 
 
-def _law(fitted: Fit) -> list[str]:
+def _step_time(fitted: Fit) -> list[str]:
     step, error = fitted.step, fitted.standard_error
     rows = (
         ("a step", step.base_s, error.base_s, 1e3, "ms"),
@@ -29,13 +29,13 @@ def _law(fitted: Fit) -> list[str]:
         ("a KV token", step.per_kv_token_s, error.per_kv_token_s, 1e6, "us"),
         ("a prefill token", step.per_prefill_token_s, error.per_prefill_token_s, 1e6, "us"),
     )
-    told = [
-        f"  {what:16} {value * unit:10.4g} {name} +- {off * unit:.2g}"
-        for what, value, off, unit, name in rows
+    coefficients = [
+        f"  {load:16} {value * unit:10.4g} {name} +- {off * unit:.2g}"
+        for load, value, off, unit, name in rows
     ]
     return [
         "Step time",
-        *told,
+        *coefficients,
         f"  error: {fitted.median_relative_error:.1%} median, {fitted.p90_relative_error:.1%} at the 90th "
         f"percentile, over {fitted.samples} means of a second's steps; {fitted.outliers} outliers left out",
     ]
@@ -72,11 +72,11 @@ def _start(cold: ColdStart | None) -> str:
 _BAR = 12
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _NEAR = 0.05
-"""The precision of the knee: a smaller difference is none."""
+"""The precision of the knee: smaller differences mean nothing."""
 
 
 def knee_report(found: Knee, rates: Sequence[Rate]) -> str:
-    """Several lines, each ended. `rates` are those of the curve."""
+    """The rates of the curve, one line each, and the verdict."""
     lines = [
         f"Open loop: Poisson arrivals of {found.prompt_tokens} + {found.output_tokens} tokens, with "
         f"{_targets(found)}",
@@ -90,7 +90,7 @@ def knee_report(found: Knee, rates: Sequence[Rate]) -> str:
 
 
 def _targets(found: Knee) -> str:
-    """The targets, and the one that was left out."""
+    """The targets, and the one that is left out."""
     both = (("TTFT", found.ttft_target_s), ("ITL", found.itl_target_s))
     kept = [f"{name} within {formats.seconds(target)}" for name, target in both if target is not None]
     text = f"P{found.percentile} {' and '.join(kept)}"
@@ -99,14 +99,14 @@ def _targets(found: Knee) -> str:
 
 
 def _line(rate: Rate, found: Knee) -> str:
-    mark = ">" if rate.held and math.isclose(rate.rps, found.rps, rel_tol=1e-3) else " "
+    mark = ">" if rate.passed and math.isclose(rate.rps, found.rps, rel_tol=1e-3) else " "
     return (
         f"{mark} {rate.rps:>11.3g}  {rate.requests:>8}  {_latency(rate.ttft_s, found.ttft_target_s)}"
-        f"  {_latency(rate.itl_s, found.itl_target_s)}  {formats.percent(rate.attained):>7}  {_missed(rate)}"
+        f"  {_latency(rate.itl_s, found.itl_target_s)}  {formats.percent(rate.attained):>7}  {_miss(rate)}"
     )
 
 
-def _missed(rate: Rate) -> str:
+def _miss(rate: Rate) -> str:
     return f"client, {formats.seconds(rate.lag_s)} late" if rate.miss == "client" else rate.miss
 
 
@@ -116,7 +116,7 @@ def _latency(seconds: float, target_s: float | None) -> str:
 
 
 def bar(share: float) -> str:
-    """Full at 1; `>` follows one that is longer."""
+    """A bar that is full at 1, and ends in `>` above it."""
     if share > 1.0:
         return "█" * _BAR + ">"
     eighths = math.floor(share * _BAR * 8)
@@ -127,8 +127,8 @@ def _verdict(found: Knee, rates: Sequence[Rate]) -> list[str]:
     formula = f"the formula says {found.formula_rps:.3g}"
     if not found.rps:
         return [
-            f"No rate was held, down to {rates[0].rps:.3g} requests/s, and {formula}; the lowest missed "
-            f"{_what(rates[0].miss)}"
+            f"No rate met the targets, down to {rates[0].rps:.3g} requests/s, and {formula}; the lowest "
+            f"missed {_what(rates[0].miss)}"
         ]
     off = found.formula_rps / found.rps - 1.0
     how = "the same to 5 %" if abs(off) <= _NEAR else f"{abs(off):.0%} too {'many' if off > 0 else 'few'}"

@@ -1,19 +1,31 @@
-"""The measurement: check that one replica is alone, drive the sweep, and collect the steps it took."""
+"""The measurement of the step time: loads that differ as the coefficients need it, and the steps under them.
+
+A step has four coefficients: per step, sequence, KV token and prefill token. So the loads differ in the
+batch, in the KV tokens at the same batch, and in the prefill tokens of a step: prompt lengths and
+concurrencies are crossed, and some loads do little but prefill.
+"""
 
 import asyncio
+import math
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import aiohttp
 
+from replay.capacity.method import USUAL, Method
 from replay.capacity.observer import Observer, check_alone, first_of
 from replay.capacity.server import ColdStart, MeasurementError, Server
-from replay.capacity.sweep import Cell, Limits, Prompts, plan
 from replay.fit import StepSample
 from serve_app.settings.knobs import Knobs
 
-_SETUP_S = 15.0
-_POLL_S = 1.0
+_MOST_SEQUENCES = 64
+"""Concurrency beyond which this client would be measured rather than the engine."""
+_SHORT_PROMPT, _LONG_PROMPT = 32, 4096
+_DECODING, _PREFILLING = 128, 4
+"""Tokens of an answer in loads that decode, and in loads that mainly prefill."""
+_KV_SHARE = 0.8
+"""Loads fill at most this share of the KV cache: a preempted sequence is prefilled twice."""
 _WORDS = (
     "A tide rises and falls twice a day, and every harbour has learned to live with it: boats leave on the "
     "ebb, fishermen mend their nets at low water, children look for crabs between the stones. Numbers help, "
@@ -23,34 +35,109 @@ _WORDS = (
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of the server."""
+
+    max_model_len: int
+    """Tokens of a prompt and its answer."""
+    kv_cache_tokens: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`concurrency` streams, each of which sends its next request when its last is answered."""
+
+    prompt_tokens: int
+    output_tokens: int
+    concurrency: int
+
+    def __str__(self) -> str:
+        streams = "stream" if self.concurrency == 1 else "streams"
+        return f"{self.concurrency} {streams} of {self.prompt_tokens} + {self.output_tokens} tokens"
+
+
+def plan_loads(limits: Limits, seed: int) -> tuple[Load, ...]:
+    """The loads, in an order drawn by `seed`: otherwise a drift of the machine would look like a load.
+
+    Raises ValueError for a context or a cache too small for prompts of different lengths.
+    """
+    room = min(limits.max_model_len, limits.kv_cache_tokens)
+    answer = min(_DECODING, room // 4)
+    longest = min(_LONG_PROMPT, room - answer)
+    if longest < 2 * _SHORT_PROMPT:
+        raise ValueError(
+            f"max_model_len = {limits.max_model_len} and {limits.kv_cache_tokens} tokens of KV cache: "
+            f"prompts of {2 * _SHORT_PROMPT} tokens and their answers must fit"
+        )
+    middle = round(math.sqrt(_SHORT_PROMPT * longest))
+    most = min(limits.max_num_seqs, _MOST_SEQUENCES)
+    few = min(max(2, round(math.sqrt(most))), most)
+
+    def load(prompt: int, output: int, streams: int) -> Load:
+        fitting = int(_KV_SHARE * limits.kv_cache_tokens / (prompt + output))
+        return Load(prompt, output, max(1, min(streams, fitting)))
+
+    loads = [
+        load(prompt, answer, streams)
+        for prompt in (_SHORT_PROMPT, middle, longest)
+        for streams in (1, few, most)
+    ]
+    loads += [
+        load(prompt, _PREFILLING, streams)
+        for prompt, streams in ((middle, few), (longest, 1), (longest, few))
+    ]
+    unique = list(dict.fromkeys(loads))
+    random.Random(seed).shuffle(unique)  # noqa: S311 - an order, not a secret
+    return tuple(unique)
+
+
+class Prompts:
+    """Prompts of exact lengths, drawn from token ids of the model's own vocabulary.
+
+    Random from the first token on, so that no two share a block of the prefix cache.
+    """
+
+    def __init__(self, token_ids: list[int], seed: int) -> None:
+        self.token_ids = tuple(sorted(set(token_ids)))
+        self._random = random.Random(seed)  # noqa: S311 - repeatable load, not a secret
+
+    def draw(self, length: int) -> list[int]:
+        """A prompt of `length` tokens."""
+        return self._random.choices(self.token_ids, k=length)
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The model to measure, and the time for it."""
 
     url: str
     model: str | None
     duration_s: float
-    """Seconds of the sweep; the checks before it and the last reports after it take some ten more."""
+    """Seconds under load; the checks before it and the last reports after it take some ten more."""
     seed: int
     headers: Mapping[str, str] = field(default_factory=dict)
     """Sent with every request."""
+    method: Method = USUAL
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Everything a profile is made of."""
+    """The steps and the facts that a profile is made of."""
 
     model: str
     samples: tuple[StepSample, ...]
     limits: Limits
     knobs: Knobs
     cold_start: ColdStart | None
-    cells: int
+    loads: int
     requests: int
     token_ids: tuple[int, ...] = ()
     """Token ids of the model's vocabulary, to draw prompts from."""
 
 
-async def measure(order: Plan, tell: Callable[[str, str], None]) -> Measurement:
+async def measure(order: Plan, show: Callable[[str, str], None]) -> Measurement:
     """Measure one model's only replica. Cancelled, it closes its streams, which ends them on the server.
 
     Raises MeasurementError if the replica is not alone, or does not answer or report as it should.
@@ -62,12 +149,12 @@ async def measure(order: Plan, tell: Callable[[str, str], None]) -> Measurement:
         model = await _choose(server, order.model)
         knobs = await server.knobs(model)
         check_alone(model, await server.readiness(model), knobs)
-        limits, prompts = await _look(server, model, order.seed)
+        limits, prompts = await _read_limits(server, model, order)
         try:
-            cells = plan(limits, order.seed)
+            loads = plan_loads(limits, order.seed)
         except ValueError as error:
             raise MeasurementError(f"{model} cannot be measured: {error}") from None
-        observer = Observer(server, model, lambda: server.sent, tell)
+        observer = Observer(server, model, lambda: server.sent, show, order.method)
         await observer.begin()
         async with observer.running():
             loop = asyncio.get_running_loop()
@@ -76,14 +163,14 @@ async def measure(order: Plan, tell: Callable[[str, str], None]) -> Measurement:
             def figures() -> str:
                 return f"{len(observer.samples)} samples, {max(0.0, end - loop.time()):.0f} s left"
 
-            for index, cell in enumerate(cells):
+            for index, load in enumerate(loads):
                 left = end - loop.time()
                 if left <= 0:
                     break
-                observer.show(f"load {index + 1}/{len(cells)}: {cell}", figures)
-                await _drive(server, model, cell, prompts, left / (len(cells) - index))
+                observer.show(f"load {index + 1}/{len(loads)}: {load}", figures)
+                await _drive(server, model, load, prompts, left / (len(loads) - index))
                 check_alone(model, await server.readiness(model), knobs)
-            await observer.last_reports()
+            await observer.wait_for_reports()
         samples = observer.samples
         if not samples:
             raise MeasurementError(
@@ -96,7 +183,7 @@ async def measure(order: Plan, tell: Callable[[str, str], None]) -> Measurement:
             limits,
             knobs,
             await server.cold_start(model),
-            len(cells),
+            len(loads),
             server.sent,
             prompts.token_ids,
         )
@@ -114,30 +201,30 @@ async def _choose(server: Server, model: str | None) -> str:
     return model
 
 
-async def _look(server: Server, model: str, seed: int) -> tuple[Limits, Prompts]:
+async def _read_limits(server: Server, model: str, order: Plan) -> tuple[Limits, Prompts]:
     """The replica's limits, from gauges that come about a second after it is ready."""
     tokens = await server.tokenize(model, _WORDS)
     loop = asyncio.get_running_loop()
-    end = loop.time() + _SETUP_S
+    end = loop.time() + order.method.setup_s
     while (found := (await server.scrape(model)).limits()) is None:
         if loop.time() > end:
             raise MeasurementError(
-                f"{model} does not tell llm_max_num_seqs at /metrics: its replica is not of this version"
+                f"{model} does not report llm_max_num_seqs at /metrics: its replica is not of this version"
             )
-        await asyncio.sleep(_POLL_S)
-    return Limits(tokens.max_model_len, *found), Prompts(tokens.tokens, seed)
+        await asyncio.sleep(order.method.scrape_s)
+    return Limits(tokens.max_model_len, *found), Prompts(tokens.tokens, order.seed)
 
 
-async def _drive(server: Server, model: str, cell: Cell, prompts: Prompts, for_s: float) -> None:
-    """Keep `cell.concurrency` streams going for `for_s` seconds, then cut those that are open."""
+async def _drive(server: Server, model: str, load: Load, prompts: Prompts, for_s: float) -> None:
+    """Keep the streams of `load` going for `for_s` seconds, then close the open ones."""
 
     async def stream() -> None:
         while True:
-            await server.generate(model, prompts.draw(cell.prompt_tokens), cell.output_tokens)
+            await server.generate(model, prompts.draw(load.prompt_tokens), load.output_tokens)
 
     try:
         async with asyncio.TaskGroup() as group:
-            streams = [group.create_task(stream()) for _ in range(cell.concurrency)]
+            streams = [group.create_task(stream()) for _ in range(load.concurrency)]
             await asyncio.sleep(for_s)
             for open_stream in streams:
                 open_stream.cancel()

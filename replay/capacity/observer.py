@@ -4,21 +4,27 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from replay.capacity.scrape import Scrape, arrivals_between, steps_between
-from replay.capacity.server import MeasurementError, Readiness, Server
+from replay.capacity.method import Method
+from replay.capacity.server import (
+    MeasurementError,
+    Readiness,
+    Scrape,
+    Server,
+    arrivals_between,
+    steps_between,
+)
 from replay.fit import StepSample
 from serve_app.settings.knobs import Knobs
 
-SCRAPE_S = 1.0
-"""Engines report once a second."""
-LAG_S = 3.0
-"""The time from a step to `/metrics`: a second to the report, one to Ray's agent, and one to spare."""
 _EMPTY_S = 30.0
 """A request whose client has left ends with its current step, and its end shows two seconds later."""
 
 
 def check_alone(model: str, seen: Readiness, knobs: Knobs) -> None:
-    """Exactly one replica, and no other on its way. Raises MeasurementError with how to pin one."""
+    """Check that exactly one replica runs, and no other is on its way.
+
+    Raises MeasurementError with the command that pins one.
+    """
     pin = f"pin one: tideserve knobs set {model} min_replicas=1 max_replicas=1"
     if seen.replicas != 1 or seen.target_replicas > 1:
         state = f", {seen.phase}" if seen.phase else ""
@@ -55,7 +61,7 @@ class TrafficGuard:
 
         Raises MeasurementError for requests of others, or steps of another replica.
         """
-        # Counters are a second or two behind, so more than were sent can only be others'.
+        # Counters are a second or two behind, so a surplus over `sent` comes from other clients.
         others = arrivals_between(self._first, scrape) - sent
         if others > 0:
             raise MeasurementError(
@@ -77,26 +83,32 @@ class Observer:
     """Scrapes beside one load after the other."""
 
     def __init__(
-        self, server: Server, model: str, sent: Callable[[], int], tell: Callable[[str, str], None]
+        self,
+        server: Server,
+        model: str,
+        sent: Callable[[], int],
+        show: Callable[[str, str], None],
+        method: Method,
     ) -> None:
         self._server = server
         self._model = model
         self._sent = sent
-        self._tell = tell
-        self._what = "looking for other traffic"
+        self._show = show
+        self._method = method
+        self._load = "looking for other traffic"
         self._figures: Callable[[], str] = str
         self.samples: list[StepSample] = []
 
-    def show(self, what: str, figures: Callable[[], str]) -> None:
-        """Set the load that is under way, and the function that tells how far it is."""
-        self._what, self._figures = what, figures
-        self._progress()
+    def show(self, load: str, figures: Callable[[], str]) -> None:
+        """Set the load that is under way, and the function that formats its progress."""
+        self._load, self._figures = load, figures
+        self._show(load, figures())
 
     async def begin(self) -> None:
         """Check for other traffic before the first request, for as long as it may take to show."""
         self._guard = TrafficGuard(self._model, await self._server.scrape(self._model))
-        self._progress()
-        await asyncio.sleep(LAG_S)
+        self._show(self._load, self._figures())
+        await asyncio.sleep(self._method.report_lag_s)
         await self._look()
 
     @asynccontextmanager
@@ -110,12 +122,12 @@ class Observer:
         except ExceptionGroup as failures:
             raise first_of(failures) from None
 
-    async def last_reports(self) -> None:
+    async def wait_for_reports(self) -> None:
         """Wait until the last steps are at `/metrics`."""
         self.show("waiting for the last reports", str)
-        await asyncio.sleep(LAG_S)
+        await asyncio.sleep(self._method.report_lag_s)
 
-    async def emptied(self) -> None:
+    async def wait_until_empty(self) -> None:
         """Wait until the replica has nothing under way.
 
         Raises MeasurementError if it still has after half a minute.
@@ -127,22 +139,19 @@ class Observer:
                 raise MeasurementError(
                     f"{self._model} still has requests under way {_EMPTY_S:.0f} s after their client left"
                 )
-            await asyncio.sleep(SCRAPE_S)
+            await asyncio.sleep(self._method.scrape_s)
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(SCRAPE_S)
+            await asyncio.sleep(self._method.scrape_s)
             await self._look()
-            self._progress()
+            self._show(self._load, self._figures())
 
     async def _look(self) -> None:
         scrape = await self._server.scrape(self._model)
         sample = self._guard.add(scrape, self._sent())
         if sample is not None:
             self.samples.append(sample)
-
-    def _progress(self) -> None:
-        self._tell(self._what, self._figures())
 
 
 def first_of(group: ExceptionGroup[Exception]) -> Exception:

@@ -1,4 +1,4 @@
-"""The search for the knee: Poisson arrivals at one rate after the other, each kept until it tells."""
+"""The search for the knee: Poisson arrivals at one rate after the other."""
 
 import asyncio
 import random
@@ -14,25 +14,21 @@ from loadtests.client.prompts import Target
 from loadtests.plan import Planned
 from loadtests.record import Record
 from loadtests.scenario import Client
-from replay.capacity.knee import FIRST_SHARE, Rate, Targets, curve, hold_s, judge, knee, next_rps, targets
-from replay.capacity.measure import Measurement
+from replay.capacity.knee import FIRST_SHARE, Rate, Targets, curve, duration_s, judge, knee, next_rps, targets
+from replay.capacity.measure import Limits, Measurement
+from replay.capacity.method import USUAL, Method
 from replay.capacity.observer import Observer, check_alone, first_of
 from replay.capacity.server import MeasurementError, Server
-from replay.capacity.sweep import Limits
 from replay.profile import Knee, Profile
 from serve_app.policy.capacity_model import Mix, capacity_rps
 
-_LEAD_S = 0.5
-"""The time from planning a rate to its first request, in which the client opens its session."""
-# Of a rate that is held everything is answered soon after its last arrival. What is open after so many
-# targets more is cut, and counts by the first token it has had, or not.
 _GRACE_TARGETS = 2.0
-_LEAST_GRACE_S = 5.0
+"""Requests open this many targets after the last arrival are closed. They count by their first token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Which requests, and how long a rate is kept at least, in seconds."""
+    """The requests of the search, and the least seconds at each rate."""
 
     url: str
     prompt_tokens: int
@@ -41,10 +37,11 @@ class Order:
     seed: int
     headers: Mapping[str, str] = field(default_factory=dict)
     """Sent with every request."""
+    method: Method = USUAL
 
 
 def fitting(prompt_tokens: int, output_tokens: int, limits: Limits) -> tuple[int, int]:
-    """Both, cut to what the context and the KV cache hold: the answer to a quarter of it, then the prompt."""
+    """Both, cut to the context and the KV cache: the answer to a quarter of their room, then the prompt."""
     room = min(limits.max_model_len, limits.kv_cache_tokens)
     if prompt_tokens + output_tokens <= room:
         return prompt_tokens, output_tokens
@@ -55,11 +52,10 @@ def fitting(prompt_tokens: int, output_tokens: int, limits: Limits) -> tuple[int
 def arrivals(
     rps: float, for_s: float, draw: random.Random, first: int, prompt_tokens: int, output_tokens: int
 ) -> list[Planned]:
-    """As many requests as `rps` comes to in `for_s` seconds, each at a time drawn evenly.
+    """`rps * for_s` requests, each at a time drawn evenly.
 
-    That is a Poisson process of which the number is known (e.g. Ross, "Stochastic Processes", 2nd ed. 1996,
-    theorem 2.3.1). With the number drawn as well, 20 s of 10 requests a second would be off by 7 %, more
-    than the knee is looked for.
+    This is a Poisson process with a known number (Ross, "Stochastic Processes", 2nd ed. 1996, theorem 2.3.1).
+    A drawn number would be off by 7 % in 20 s of 10 requests a second, and the knee is searched to 5 %.
     """
     times = sorted(draw.uniform(0.0, for_s) for _ in range(max(1, round(rps * for_s))))
     return [
@@ -69,15 +65,14 @@ def arrivals(
 
 
 async def find_knee(
-    order: Order, measured: Measurement, profile: Profile, tell: Callable[[str, str], None]
+    order: Order, measured: Measurement, profile: Profile, show: Callable[[str, str], None]
 ) -> tuple[Knee, tuple[Rate, ...]] | None:
-    """The knee of the replica that `profile` is of, and every rate of the curve.
+    """The knee of the replica that `profile` describes, and every rate of the curve.
 
-    None where an empty replica misses both targets: no rate would meet them. Cancelled, it closes its
-    streams, which ends them on the server.
+    None if an empty replica misses both targets: no rate would meet them. Cancelled, it closes its streams,
+    which ends them on the server.
 
-    Raises:
-        MeasurementError: if a request fails, or the replica is not alone.
+    Raises MeasurementError if a request fails, or the replica is not alone.
     """
     prompt, output = fitting(order.prompt_tokens, order.output_tokens, measured.limits)
     mix = Mix(prompt_tokens=float(prompt), output_tokens=float(output))
@@ -87,20 +82,20 @@ async def find_knee(
     formula_rps = capacity_rps(profile.step, mix, measured.knobs, float(profile.kv_cache_tokens))
     async with aiohttp.ClientSession(headers=order.headers) as session:
         server = Server(session, order.url)
-        search = _Search(server, order, measured, wanted, (prompt, output), tell)
+        search = _Search(server, order, measured, wanted, (prompt, output), show)
         tried: list[Rate] = []
         await search.begin()
-        while (rps := next_rps(tried, FIRST_SHARE * formula_rps)) is not None:
+        while (rps := next_rps(tried, FIRST_SHARE * formula_rps, order.method)) is not None:
             again = any(rate.rps == rps for rate in tried)
             tried.append(await search.keep(rps, len(tried) + 1, again))
     return summary(tried, formula_rps, wanted, (prompt, output)), curve(tried)
 
 
 def summary(tried: list[Rate], formula_rps: float, wanted: Targets, tokens: tuple[int, int]) -> Knee:
-    """The knee as a fleet file has it."""
+    """The knee for the fleet file."""
     rates = curve(tried)
     found = knee(tried)
-    above = next((rate for rate in rates if not rate.held), None)
+    above = next((rate for rate in rates if not rate.passed), None)
     at = found or rates[0]
     return Knee(
         prompt_tokens=tokens[0],
@@ -129,7 +124,7 @@ def _latency(seconds: float) -> float | None:
 
 
 class _Search:
-    """Keeps rates, with scrapes beside them that see that nothing else runs."""
+    """Keeps rates, with scrapes beside them that find other traffic."""
 
     def __init__(
         self,
@@ -138,7 +133,7 @@ class _Search:
         measured: Measurement,
         wanted: Targets,
         tokens: tuple[int, int],
-        tell: Callable[[str, str], None],
+        show: Callable[[str, str], None],
     ) -> None:
         self._server = server
         self._order = order
@@ -146,7 +141,7 @@ class _Search:
         self._wanted = wanted
         self._tokens = tokens
         self._random = random.Random(order.seed)  # noqa: S311 - repeatable load, not a secret
-        self._observer = Observer(server, measured.model, self._sent, tell)
+        self._observer = Observer(server, measured.model, self._sent, show, order.method)
         self._sent_before = 0
         self._due_s: list[float] = []
         self._begin = 0.0
@@ -157,7 +152,7 @@ class _Search:
             token_ids=measured.token_ids,
             words=(),
             tokens_per_word=1.0,
-            # Of a seed that came twice, the replica would find the prompts in its prefix cache.
+            # With a seed used before, the replica would find the prompts in its prefix cache.
             seed=time.time_ns(),
         )
 
@@ -167,18 +162,19 @@ class _Search:
 
     async def begin(self) -> None:
         """Check for other traffic first."""
-        await self._observer.emptied()
+        await self._observer.wait_until_empty()
         await self._observer.begin()
 
     async def keep(self, rps: float, number: int, again: bool) -> Rate:
         """Keep one rate and return its result, with no request left under way."""
-        for_s = hold_s(rps, self._order.step_s, again)
+        method = self._order.method
+        for_s = duration_s(rps, self._order.step_s, again, method)
         planned = arrivals(rps, for_s, self._random, self._sent_before, *self._tokens)
         records: list[Record] = []
         stop = asyncio.Event()
         self._due_s = [request.at_s for request in planned]
-        self._begin = time.monotonic() + _LEAD_S
-        cut = asyncio.get_running_loop().call_later(_LEAD_S + for_s + self._grace_s(), stop.set)
+        self._begin = time.monotonic() + method.lead_s
+        cut = asyncio.get_running_loop().call_later(method.lead_s + for_s + self._grace_s(), stop.set)
 
         def figures() -> str:
             left_s = max(0.0, self._begin + for_s - time.monotonic())
@@ -203,9 +199,9 @@ class _Search:
         name = self._measured.model
         check_alone(name, await self._server.readiness(name), self._measured.knobs)
         if stop.is_set():
-            await self._observer.emptied()
-        return judge(rps, for_s, records, kept, self._wanted)
+            await self._observer.wait_until_empty()
+        return judge(rps, for_s, records, kept, self._wanted, method)
 
     def _grace_s(self) -> float:
         ttft_s, itl_s = self._wanted.ttft_s or 0.0, self._wanted.itl_s or 0.0
-        return max(_LEAST_GRACE_S, _GRACE_TARGETS * (ttft_s + itl_s * self._tokens[1]))
+        return max(self._order.method.least_grace_s, _GRACE_TARGETS * (ttft_s + itl_s * self._tokens[1]))

@@ -1,18 +1,37 @@
-"""The application under measurement, as its HTTP API shows it."""
+"""The application under measurement: its HTTP API, and the series of one model at its `/metrics`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from replay.capacity.scrape import Scrape, read_scrape
+from replay.fit import StepSample
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import from_pydantic
 
-_TIMEOUT_S = 15.0
+_TIMEOUT = aiohttp.ClientTimeout(total=15.0)
 _STREAM = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=300.0)
 _SHOWN = 300
+
+_STEPS = "llm_steps_total"
+_SUMS = (
+    "llm_step_seconds_total",
+    "llm_step_sequences_total",
+    "llm_step_kv_tokens_total",
+    "llm_step_prefill_tokens_total",
+)
+_ARRIVALS = "llm_arrivals_total"
+_BUSY = ("llm_running_requests", "llm_waiting_requests")
+_LIMITS = ("llm_kv_cache_tokens", "llm_max_num_seqs", "llm_max_num_batched_tokens")
+_READ = frozenset((_STEPS, *_SUMS, _ARRIVALS, *_BUSY, *_LIMITS))
+_LINES = tuple(f"{start}{name}" for name in sorted(_READ) for start in ("# TYPE ", ""))
+
+# Scatter averages out, but the model's own error does not: it is about the scatter of ten steps. So a mean
+# over 500 steps is hardly better than one over 50.
+_STEPS_OF_HALF_WEIGHT = 10.0
 
 D = TypeVar("D", bound=BaseModel)
 
@@ -22,7 +41,7 @@ class MeasurementError(Exception):
 
 
 class _Document(BaseModel):
-    """Open to fields a newer server adds."""
+    """Open to fields that a newer server adds."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -67,7 +86,7 @@ class ColdStart(_Document):
 
     model: str
     cold_start_s: float | None = None
-    """On the kind of node that the next replica comes to."""
+    """On the kind of node where the next replica starts."""
     phases_s: dict[str, float] = {}
     warm_node_start_s: float | None = None
     cold_node_start_s: float | None = None
@@ -75,7 +94,7 @@ class ColdStart(_Document):
 
     @property
     def longest_s(self) -> float:
-        """The start on a cold node, or on a warm one where no other was measured."""
+        """The start on a cold node, or on a warm one if no other was measured."""
         return self.cold_node_start_s or self.cold_start_s or 0.0
 
     @property
@@ -92,8 +111,63 @@ class _Decisions(_Document):
     autoscaler: _Status | None
 
 
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """One model's series: by name, then by replica. A counter that has counted nothing is absent."""
+
+    values: Mapping[str, Mapping[str, float]]
+
+    def of(self, name: str) -> Mapping[str, float]:
+        """Values by replica."""
+        return self.values.get(name, {})
+
+    @property
+    def busy_requests(self) -> float:
+        """Requests in engines, running or waiting."""
+        return sum(sum(self.of(name).values()) for name in _BUSY)
+
+    def limits(self) -> tuple[int, int, int] | None:
+        """KV cache tokens, sequences in a batch and tokens of a step; None before the first report."""
+        found = [max(self.of(name).values(), default=0.0) for name in _LIMITS]
+        return None if not found[1] else (int(found[0]), int(found[1]), int(found[2]))
+
+
+def read_scrape(text: str, model: str) -> Scrape:
+    """The series of `model` in an exposition. Raises ValueError for lines that are no exposition."""
+    values: dict[str, dict[str, float]] = {}
+    # Parsing all series takes 10 to 40 ms, and every request that is due meanwhile would be late.
+    own = [line for line in text.splitlines() if line.startswith(_LINES)]
+    for family in text_string_to_metric_families("\n".join(own) + "\n"):
+        for sample in family.samples:
+            if sample.name in _READ and sample.labels.get("model") == model:
+                replica = sample.labels.get("replica", "")
+                values.setdefault(sample.name, {})[replica] = sample.value
+    return Scrape(values)
+
+
+def arrivals_between(before: Scrape, after: Scrape) -> float:
+    """Requests that reached the ingress between two scrapes; a new ingress replica counts from zero."""
+    known = before.of(_ARRIVALS)
+    return sum(max(0.0, count - known.get(replica, 0.0)) for replica, count in after.of(_ARRIVALS).items())
+
+
+def steps_between(before: Scrape, after: Scrape) -> dict[str, StepSample]:
+    """The mean step of every replica that took steps between two scrapes, weighted by their number."""
+    samples = {}
+    for replica, steps in after.of(_STEPS).items():
+        taken = steps - before.of(_STEPS).get(replica, 0.0)
+        sums = [after.of(name).get(replica, 0.0) - before.of(name).get(replica, 0.0) for name in _SUMS]
+        # A sum is below 0 after a restart. It is 0 s if the scrape came between the counters of a report.
+        if taken < 1.0 or sums[0] <= 0.0 or min(sums) < 0.0:
+            continue
+        step_s, batch, kv_tokens, prefill_tokens = (total / taken for total in sums)
+        weight = taken / (taken + _STEPS_OF_HALF_WEIGHT)
+        samples[replica] = StepSample(step_s, batch, kv_tokens, prefill_tokens, weight)
+    return samples
+
+
 class Server:
-    """Asks one application. `sent` counts the generations it has been asked for."""
+    """A client of one application. `sent` counts the generations it has been asked for."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session = session
@@ -105,17 +179,17 @@ class Server:
         return [model.id for model in (await self._document("/v1/models", _Models)).data]
 
     async def readiness(self, model: str) -> Readiness:
-        """How many replicas there are."""
+        """The number of replicas, and the phase of the next one."""
         found = (await self._document("/ready", _Ready, also=503)).models.get(model)
         if found is None:
-            raise MeasurementError(f"{self._url} does not tell the readiness of {model!r}")
+            raise MeasurementError(f"{self._url} does not report the readiness of {model!r}")
         return found
 
     async def knobs(self, model: str) -> Knobs:
         """The knobs in force."""
         found = (await self._document("/autoscaling/knobs", _Knobs)).models.get(model)
         if found is None:
-            raise MeasurementError(f"{self._url} does not tell the knobs of {model!r}")
+            raise MeasurementError(f"{self._url} does not report the knobs of {model!r}")
         return found
 
     async def cold_start(self, model: str) -> ColdStart | None:
@@ -137,7 +211,7 @@ class Server:
             raise MeasurementError(f"{self._url}/metrics is no exposition: {error}") from None
 
     async def generate(self, model: str, prompt: Sequence[int], output_tokens: int) -> None:
-        """Stream one completion of exactly `output_tokens` to its end; closed early, it ends there.
+        """Stream one completion of exactly `output_tokens` to its end. Cancelled, it closes the stream.
 
         Raises MeasurementError for any answer that is not a whole stream.
         """
@@ -182,19 +256,14 @@ class Server:
 
     async def _ask(self, path: str, body: Any) -> tuple[int, str]:
         method = "GET" if body is None else "POST"
-        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
         try:
-            call = self._session.request(method, self._url + path, json=body, timeout=timeout)
+            call = self._session.request(method, self._url + path, json=body, timeout=_TIMEOUT)
             async with call as reply:
                 return reply.status, await reply.text()
         except (aiohttp.ClientError, TimeoutError) as error:
             raise MeasurementError(
                 f"nothing answers at {self._url}{path}: {error or type(error).__name__}"
             ) from None
-
-
-def _said(error: Exception) -> str:
-    return str(error) or type(error).__name__  # a time-out says nothing
 
 
 def _short(text: str) -> str:

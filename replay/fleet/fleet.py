@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.fleet import kernel
 from replay.fleet.conditions import Conditions, rules
+from replay.fleet.kernel.arrivals import arrive
+from replay.fleet.kernel.histograms import write_reports
+from replay.fleet.kernel.routing import send_queued
+from replay.fleet.kernel.steps import advance, move_streams
 from replay.fleet.layout import (
     DRAINING,
     FREE,
@@ -23,12 +26,29 @@ from replay.fleet.layout import (
     renew_replica,
 )
 from replay.profile import Profile
-from replay.result import GpuSeconds
 from serve_app.wire.signals import ENGINE_FIELDS
 from traces.trace import Chunk
 
 _MOST_BLOCKS = 256
 """Prefix blocks followed of one prompt: 128 k tokens in blocks of 512."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSeconds:
+    """GPU-seconds by the state of the replicas, from the start of a cold start to the end of the drain."""
+
+    serving: float
+    """Ready, with a step running."""
+    idle: float
+    """Ready, without one."""
+    warming: float
+    """Starting, failed starts included."""
+    draining: float
+
+    @property
+    def total(self) -> float:
+        """The GPU-seconds that are paid for."""
+        return self.serving + self.idle + self.warming + self.draining
 
 
 @dataclass(slots=True)
@@ -160,19 +180,19 @@ class Fleet:
         after = self.conditions.drain_move_after_s
         for slot, began in self._drain_began.items():
             if after is not None and self.now - began >= after:
-                kernel.empty(self.memory, slot, float(self.now))
+                move_streams(self.memory, slot, float(self.now))
         self._reap()
         self._place()
         if due:
-            kernel.release(self.memory, float(self.now))
+            send_queued(self.memory, float(self.now))
 
     # -- time
 
     def take(self, chunk: Chunk, start: int, until: float) -> int:
-        """Take the requests of `chunk` from `start` on that arrive before `until`; see `kernel.arrive`."""
+        """Take the requests of `chunk` from `start` on that arrive before `until`; see `arrive`."""
         self._room_for_windows(until)
         while True:
-            start = kernel.arrive(
+            start = arrive(
                 self.memory,
                 chunk.arrival_s,
                 chunk.input_tokens,
@@ -190,7 +210,7 @@ class Fleet:
     def advance(self, until: float) -> None:
         """Take every engine step that ends by `until`, and set the time to it."""
         self._room_for_windows(until)
-        kernel.advance(self.memory, float(until))
+        advance(self.memory, float(until))
         self.now = until
 
     def end(self) -> None:
@@ -211,7 +231,7 @@ class Fleet:
     def report(self, slots: Sequence[int]) -> Floats:
         """The signals of replicas, a row each, in the order of `EngineSignals`. Means restart at zero."""
         rows = np.empty((len(slots), len(ENGINE_FIELDS)))
-        kernel.report(self.memory, np.array(slots, dtype=np.int64), float(self.now), rows)
+        write_reports(self.memory, np.array(slots, dtype=np.int64), float(self.now), rows)
         return rows
 
     # -- inside
@@ -294,6 +314,3 @@ class Fleet:
 
     def _count_peak(self) -> None:
         self.peak = max(self.peak, len(self.names) + len(self.starting))
-
-
-__all__ = ["WINDOW_S", "Conditions", "Fleet", "Start"]

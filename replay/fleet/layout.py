@@ -1,7 +1,6 @@
-"""The simulated fleet's memory: arrays that the compiled kernel works on.
+"""The memory of the simulated fleet: arrays of records that the compiled kernel works on.
 
-Records rather than objects, because a million requests are followed step by step. Nothing here grows
-with the trace but the one-minute windows.
+Only the one-minute windows grow with the trace.
 """
 
 from typing import Any, NamedTuple
@@ -45,25 +44,25 @@ REPLICA = np.dtype(
         ("step_decodes", "i8"),  # sequences that decode in it
         ("step_prefill", "i8"),  # prompt tokens in it
         ("taken", "i8"),  # steps that have ended
-        ("next_end", "i8"),  # how many will have when the next decode in the batch has all of its tokens
+        ("next_end", "i8"),  # the value of `taken` when the next sequence in the batch has its last token
         ("batch_size", "i8"),
-        ("prefilling", "i8"),  # of them, those that do not decode yet
-        ("context", "i8"),  # tokens in the KV cache of those that do
-        ("kv_used", "i8"),  # tokens in the KV cache, those of the step under way included
+        ("prefilling", "i8"),  # requests of the batch that do not decode yet
+        ("context", "i8"),  # tokens in the KV cache of those that decode
+        ("kv_used", "i8"),  # tokens in the KV cache, with those of the step under way
         ("head", "i8"),  # the queue, linked by the requests' `next`
         ("tail", "i8"),
         ("waiting", "i8"),
         ("waiting_tokens", "i8"),  # prompts of requests without a token yet
         ("recompute_tokens", "i8"),  # tokens that were preempted and are not computed again yet
         ("in_flight", "i8"),
-        ("pending_tokens", "i8"),  # as the ingress counts them, of requests without a token yet
+        ("pending_tokens", "i8"),  # the ingress's estimate, for requests without a token yet
         ("group", "i8"),  # number of the prefill group that is under way
-        ("group_since", "f8"),  # when it began
-        ("group_tokens", "i8"),  # pending tokens of that
-        ("next_tokens", "i8"),  # of the group that waits for its end
+        ("group_since", "f8"),  # when that group began
+        ("group_tokens", "i8"),  # its pending tokens
+        ("next_tokens", "i8"),  # pending tokens of the next group
         ("next_requests", "i8"),
         ("last_sent", "i8"),  # number of the last request sent to it; 0 before the first
-        ("last_end", "f8"),  # when a request ended last
+        ("last_end", "f8"),  # the latest end of a request
         # since the last report
         ("steps", "f8"),
         ("sum_s", "f8"),
@@ -86,14 +85,14 @@ REQUEST = np.dtype(
     [
         ("arrived", "f8"),
         ("admitted", "f8"),  # to a batch for the first time; negative before
-        ("last_at", "f8"),  # when it was sent to its replica, or was preempted
+        ("last_at", "f8"),  # when it was sent to its replica or preempted
         ("prompt", "i8"),
         ("output", "i8"),
         ("todo", "i8"),  # tokens to prefill, after a preemption those of the answer too; 0: it decodes
         ("computed", "i8"),  # tokens in the KV cache, while it prefills
         ("scheduled", "i8"),  # prefill tokens of the step under way
         ("generated", "i8"),  # while it does not decode
-        ("ends", "i8"),  # while it decodes: steps its replica will have taken at its last token
+        ("ends", "i8"),  # while it decodes: the replica's `taken` at its last token
         ("cold", "i8"),
         ("body", "f8"),  # bytes
         ("pending", "i8"),  # prompt tokens as the ingress estimates them
@@ -108,17 +107,17 @@ TOTALS = np.dtype(
     [
         ("free", "i8"),  # first unused request record
         ("open", "i8"),
-        ("held_head", "i8"),
+        ("held_head", "i8"),  # the queue for a cold start, linked by `next`
         ("held_tail", "i8"),
         ("held", "i8"),
         ("held_bytes", "f8"),
         ("used", "i8"),  # replica records ever used
         ("random", "u8"),
-        ("pace_s", "f8"),  # faded sums over first tokens: seconds since they were sent,
-        ("pace_tokens", "f8"),  # and the tokens prefilled meanwhile
-        ("prompts", "f8"),  # how many they were,
+        ("pace_s", "f8"),  # faded sums over prompts with a first token: seconds since they were sent,
+        ("pace_tokens", "f8"),  # the tokens prefilled meanwhile,
+        ("prompts", "f8"),  # the number of prompts,
         ("prompt_tokens", "f8"),  # and their own tokens
-        ("sharing", "f8"),  # share of prompts, faded, of which some replica held some
+        ("sharing", "f8"),  # faded share of prompts with a cached prefix on some replica
         ("arrivals", "f8"),
         ("arrived_bytes", "f8"),
         ("arrived_tokens", "f8"),
@@ -155,7 +154,6 @@ RULES = np.dtype(
         ("per_sequence_s", "f8"),
         ("per_kv_token_s", "f8"),
         ("per_prefill_token_s", "f8"),
-        ("roofline", "i8"),  # 1: steps take as long as `kernel.step_time` says of a roofline; 0: linear
         ("max_num_seqs", "i8"),
         ("max_num_batched_tokens", "i8"),
         ("kv_cache_tokens", "i8"),
@@ -163,19 +161,19 @@ RULES = np.dtype(
         ("ttft_target_s", "f8"),
         ("itl_target_s", "f8"),
         ("max_held", "i8"),
-        ("room", "i8"),  # requests in flight up to which a replica is sent those that were held
-        ("most_in_flight", "i8"),  # and all others; where every replica has so many, requests are refused
-        ("sequence_tokens", "i8"),  # tokens that a request in flight weighs in a pick
-        ("prefix_aware", "i8"),  # 1: by the prompt tokens that a replica does not hold
-        ("text_tree", "i8"),  # 1: as a text tree with a threshold on the load (`choose_by_text`)
-        ("two_choices", "i8"),  # 1: the fewer requests in flight of two replicas drawn at random
+        ("room", "i8"),  # most requests in flight of a replica that takes queued requests
+        ("most_in_flight", "i8"),  # the same for new requests; beyond it on every replica they are refused
+        ("sequence_tokens", "i8"),  # weight of a request in flight in a pick
+        ("prefix_aware", "i8"),  # 1: the pick subtracts cached prompt tokens
+        ("text_tree", "i8"),  # 1: `choose_by_text`
+        ("two_choices", "i8"),  # 1: `choose_of_two`
         ("prefill_budget_s", "f8"),  # seconds a request may wait for prefill, its own included; 0: no groups
         ("group_requests", "i8"),  # most requests of a prefill group
         ("pace_fade", "f8"),
         ("bytes_per_token", "f8"),
-        ("bytes_per_pending_token", "i8"),  # by which the ingress estimates prompts
+        ("bytes_per_pending_token", "i8"),  # for the ingress's estimate of a prompt
         ("most_pending_tokens", "i8"),
-        ("cold_after_s", "f8"),  # a request that is held for longer was held by a cold start
+        ("cold_after_s", "f8"),  # a request that was queued for longer waited for a cold start
         ("window_s", "f8"),
     ]
 )
@@ -209,7 +207,7 @@ class Memory(NamedTuple):
 def allocate(
     rules: Records, replicas: int, requests: int, windows: int, prompt_blocks: int, cache_blocks: int
 ) -> Memory:
-    """Memory for the given numbers; `grow_...` make it larger."""
+    """Memory for the given numbers; the functions `grow_*` enlarge it."""
     totals = np.zeros(1, TOTALS)
     totals["free"] = 0
     totals["held_head"] = totals["held_tail"] = NONE

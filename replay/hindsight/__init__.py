@@ -1,1 +1,1 @@
-"""Fleets found by knowing the whole trace: the least static fleet, and a schedule of starts and stops."""
+"""The oracle: a schedule of starts and stops made with the whole trace in view."""

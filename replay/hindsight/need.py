@@ -10,7 +10,7 @@ from serve_app.policy.capacity_model import Mix, capacity_rps, feasibility
 from traces.trace import Chunk, Floats, Ints
 
 _BATCH = 8.0
-"""Sequences of a usual batch, for how long a drain takes."""
+"""Sequences of a usual batch, for the length of a drain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Need:
     lost: np.ndarray[tuple[int], np.dtype[np.bool_]]
     """Whether so many prompts of a window are too long for the TTFT target that no fleet attains it."""
     drain_s: float
-    """Seconds a usual request takes to be answered, which is what stopping a replica costs."""
+    """Seconds to answer a usual request, which is the cost of stopping a replica."""
 
 
 class _Sums:
@@ -87,8 +87,8 @@ def read_need(scenario: Scenario, slot_s: float) -> Need:
 
 
 def _too_long(scenario: Scenario, chunk: Chunk) -> Floats:
-    """1 for each prompt whose prefill by itself misses the TTFT target; as the fleet counts them."""
-    if scenario.trace.block_tokens:  # a prefix cache may hold it
+    """1 for each prompt whose prefill by itself misses the TTFT target, as in the kernel."""
+    if scenario.trace.block_tokens:  # it may be cached
         return np.zeros(len(chunk))
     profile = scenario.profile
     steps = np.ceil(chunk.input_tokens / profile.max_num_batched_tokens)
@@ -99,6 +99,6 @@ def _too_long(scenario: Scenario, chunk: Chunk) -> Floats:
 def _carries(scenario: Scenario, mix: Mix) -> float:
     profile, knobs = scenario.profile, scenario.knobs
     alone = feasibility(profile.step, mix, knobs)
-    # The policy does what it can about a target that no fleet meets; a bound on the cost has nothing to gain.
+    # No fleet meets a lost target, so it does not count.
     lost = ({} if alone.ttft else {"ttft_target_s": 3600.0}) | ({} if alone.itl else {"itl_target_s": 60.0})
     return capacity_rps(profile.step, mix, knobs.model_copy(update=lost), float(profile.kv_cache_tokens))

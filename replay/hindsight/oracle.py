@@ -1,15 +1,16 @@
 """The oracle: the cost of a schedule that is made knowing the whole trace. A bound, not a policy.
 
 It knows every arrival, and starts replicas one cold start before they are needed. It is a heuristic: a
-cheaper schedule may exist, so that it bounds the true optimum from above.
+cheaper schedule may exist, so its cost is above the true optimum.
 
-1. The trace is read into the replicas that each slot of ten seconds needs, by the true step time.
-2. Each one-minute window has a load: the factor by which its replicas serve more than that formula says. Over
-   some ten replays the loads are brought to where each window just attains its targets.
-3. A gap in which a replica is not needed is kept through where that is cheaper than a drain and a start.
-4. Windows that cost most a request are given up as long as `GOAL` of the requests are in attained ones.
+1. From the trace and the true step time follow the replicas that each slot of ten seconds needs.
+2. Each one-minute window has a load: the factor by which its replicas serve more than the formula says. Some
+   ten replays bring the loads to the point where each window just attains its targets.
+3. A replica is kept through a gap if that is cheaper than a drain and a start.
+4. Windows with the highest cost per request are given up, as long as `GOAL` of the requests are in attained
+   windows.
 
-Of all the replays the cheapest that reaches `GOAL` counts, or the one that came nearest.
+The result is the cheapest replay that reaches `GOAL`, or the one that came nearest.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from replay.controller import Sampled
 from replay.defaults import GOAL, ORACLE
 from replay.fleet.layout import WINDOW_S
 from replay.hindsight.need import Need, read_need
-from replay.hindsight.timetable import Schedule, Timetable, filled, seconds
+from replay.hindsight.timetable import Schedule, Timetable, fill_gaps, seconds
 from replay.result import Result
 from replay.scenario import Scenario
+from replay.simulation import Sampled
 from traces.trace import Floats, Ints
 
 _SLOT_S = 10.0
 _SHORT_SLOT_S = 2.5
 _SHORT_COLD_START_S = 30.0
-"""Below this, starts are cheap enough to follow arrivals more closely, and both slots are tried."""
+"""Shorter starts are cheap enough to follow arrivals closely: both slot lengths are tried."""
 _FIRST_LOAD = 1.2
 _LEAST_LOAD, _MOST_LOAD = 0.1, 8.0
 _APPROACHES, _MENDS, _PUSHES, _SURRENDERS = 6, 6, 3, 2
@@ -41,9 +42,9 @@ _GAIN = 0.4
 _FARTHEST = 0.3
 _PUSH = 1.05
 _STRIDE = 3
-"""Every third window is pushed at a time, so that a miss can be traced to the window that caused it."""
+"""Every third window is pushed at a time: a miss then belongs to one pushed window."""
 _RELIEF = 1.3
-"""The factor on the load of a window that is given up; its queue must not spoil the next window."""
+"""The factor on the load of a window that is given up: its queue must not spoil the next window."""
 
 Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
@@ -51,13 +52,11 @@ Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
 def oracle(asked: Scenario, progress: Callable[[float], None] | None = None) -> Result:
     """The cheapest schedule found that attains 99 %, under the policy name `oracle`.
 
-    Every cold start takes the mean of its range, and none fails. The replicas that it has at time 0 beyond
-    those that other policies begin with are billed a whole cold start, as if asked for before. If no
-    schedule within the bounds attains 99 %, the result is the cheapest of those found that attain most: see
-    its `attainment`.
+    Every cold start takes the mean of its range, and none fails. Replicas at time 0 beyond those that other
+    policies begin with are billed a whole cold start, as if asked for before. If no schedule attains 99 %,
+    the result is the cheapest of those that attain most.
 
-    Raises:
-        TraceError: for a line of the trace that is no request.
+    Raises TraceError for a line of the trace that is no request.
     """
     mean_s = sum(asked.conditions.cold_start_s) / 2
     slots = (_SLOT_S,) if mean_s >= _SHORT_COLD_START_S else (_SLOT_S, _SHORT_SLOT_S)
@@ -71,7 +70,7 @@ def oracle(asked: Scenario, progress: Callable[[float], None] | None = None) -> 
 
         need = read_need(asked, slot_s)
         if not len(need.requests):
-            nothing = Schedule([(0.0, asked.bounds[0])], name=ORACLE)
+            nothing = Schedule([(0.0, asked.bounds[0])], ORACLE)
             return asked.run(Sampled(nothing), warm=asked.bounds[0], progress=share)
         found = _Search(asked, need, mean_s, warm, share).best()
         best = found if best is None or found.beats(best) else best
@@ -110,7 +109,7 @@ class _Search:
         self._cold_start_s = cold_start_s
         self._warm = warm
         self._share = share
-        # Planned as if every node were cold: a start on a warm one is paid for from before it is needed.
+        # The plan has every node cold: a start on a warm node is paid for a little too long.
         self._conditions = replace(
             asked.conditions, cold_start_s=(cold_start_s, cold_start_s), start_failures=0.0
         )
@@ -122,8 +121,8 @@ class _Search:
 
     def best(self) -> _Run:
         """The whole search; its best schedule."""
-        run = self._mended(self._approached())
-        self._mended(self._pushed(run))
+        run = self._mend(self._approach())
+        self._mend(self._push(run))
         self._surrender()
         assert self._best is not None
         return self._best
@@ -134,13 +133,13 @@ class _Search:
         slot_s = self._need.slot_s
         ready = np.ceil(self._need.replicas / load[self._need.window] - 1e-9).astype(np.int64)
         ready = np.clip(ready, *self._bounds)
-        ready[-1] = max(int(ready[-1]), 1)  # held requests are answered in the end
+        ready[-1] = max(int(ready[-1]), 1)  # queued requests are answered in the end
         keep_s = self._cold_start_s + self._need.drain_s
-        return Timetable(slot_s, self._cold_start_s, filled(ready, math.ceil(keep_s / slot_s)))
+        return Timetable(slot_s, self._cold_start_s, fill_gaps(ready, math.ceil(keep_s / slot_s)))
 
     def _run(self, load: Floats) -> _Run:
         timetable = self._timetable(load)
-        schedule = Schedule(timetable.steps, name=ORACLE)
+        schedule = Schedule(timetable.steps, ORACLE)
         starts, before_s = timetable.prepaid(self._warm)
         result = self._asked.run(
             Sampled(schedule),
@@ -162,7 +161,7 @@ class _Search:
 
     # -- the search
 
-    def _approached(self) -> Floats:
+    def _approach(self) -> Floats:
         """The highest load at which each window attained its targets; all windows are searched together."""
         allowed = 1.0 - self._asked.knobs.ttft_percentile / 100.0
         load = np.full(len(self._lost), _FIRST_LOAD)
@@ -170,7 +169,7 @@ class _Search:
         for _ in range(_APPROACHES):
             run = self._run(load)
             ok = run.ok
-            # What neighbours do moves the bounds a little; one that is contradicted gives way.
+            # Neighbours move the bounds a little, so a contradicted bound is relaxed.
             low = np.where(ok, np.maximum(low, load), np.where(low >= load, load * 0.97, low))
             high = np.where(ok, np.where(high <= load, load * 1.03, high), np.minimum(high, load))
             step = _GAIN * np.log(allowed / np.clip(run.miss, allowed / 10, 10 * allowed))
@@ -183,7 +182,7 @@ class _Search:
             load = np.where(self._lost, _FIRST_LOAD, load)
         return np.clip(np.where(low > 0, low, 0.9 * load), _LEAST_LOAD, _MOST_LOAD)
 
-    def _mended(self, load: Floats) -> _Run:
+    def _mend(self, load: Floats) -> _Run:
         """Lower the load of windows that miss, more with every turn, until few enough miss."""
         missed = np.zeros(len(load))
         for turn in range(_MENDS):
@@ -202,7 +201,7 @@ class _Search:
         requests = self._need.requests
         return float(requests[~ok].sum()) <= (1.0 - GOAL) * float(requests.sum())
 
-    def _pushed(self, run: _Run) -> Floats:
+    def _push(self, run: _Run) -> Floats:
         """Raise the load of every third window; keep it where neither it nor the window before misses."""
         load = run.load
         index = np.arange(len(load))
@@ -232,13 +231,13 @@ class _Search:
             if not chosen:
                 return
             load = run.load.copy()
-            load[chosen] = self._relieved(run.load, chosen)
+            load[chosen] = self._relieved_load(run.load, chosen)
             if self._run(load).result.attainment >= GOAL:
                 return
             chosen = chosen[: len(chosen) // 2]
 
-    def _relieved(self, load: Floats, windows: Ints | list[int]) -> Floats:
-        """The load of windows that are given up; infinite where one replica would do: requests can wait."""
+    def _relieved_load(self, load: Floats, windows: Ints | list[int]) -> Floats:
+        """The load of windows that are given up; infinite if one replica would do: requests can wait."""
         peak = np.zeros(len(load))
         np.maximum.at(peak, self._need.window, self._need.replicas / load[self._need.window])
         return np.where(peak[windows] <= 1.0, np.inf, load[windows] * _RELIEF)
@@ -251,7 +250,7 @@ class _Search:
         per_window = round(WINDOW_S / slot_s)
         saved = np.zeros(len(run.load))
         load = run.load[need.window]
-        relieved = self._relieved(run.load, np.arange(len(run.load)))[need.window]
+        relieved = self._relieved_load(run.load, np.arange(len(run.load)))[need.window]
         now = np.clip(np.ceil(need.replicas / load - 1e-9), *self._bounds)
         then = np.clip(np.ceil(need.replicas / relieved - 1e-9), *self._bounds)
         for window in np.flatnonzero(need.requests > 0).tolist():
@@ -260,7 +259,7 @@ class _Search:
             without = now[around].copy()
             inside = slice(first - around.start, first - around.start + per_window)
             without[inside] = then[first : first + per_window]
-            saved[window] = seconds(filled(now[around], reach), slot_s, start_s) - seconds(
-                filled(without, reach), slot_s, start_s
+            saved[window] = seconds(fill_gaps(now[around], reach), slot_s, start_s) - seconds(
+                fill_gaps(without, reach), slot_s, start_s
             )
         return saved

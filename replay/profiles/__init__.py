@@ -1,1 +1,1 @@
-"""Profiles that come with Tideserve, one file each; `replay.profile_files` reads them."""
+"""Profiles that come with Tideserve, one file each; `replay.profile` reads them."""

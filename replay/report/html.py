@@ -2,32 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from loadtests.drawing.json_numbers import finite
-from loadtests.drawing.pages import assembled, write_page
+from loadtests.drawing.pages import assembled
 from replay.defaults import GOAL, ORACLE
 from replay.report.comparison import cheapest_peer, standings, verdict
-from replay.report.document import document, thinned
+from replay.report.document import document
 from replay.result import Result
 from serve_app.cli import formats
 
 _UNSEEN = ("seq", "deployment", "model", "signals", "ages_s")
-"""What the page does not show of a decision: two thirds of it, which are in `--json`."""
-
-
-def write_html(path: str | Path, results: Sequence[Result], main: int = 0) -> Path:
-    """Write the page to `path`, with `results[main]` in its headline; return the path.
-
-    Raises ValueError without results, or if `main` is not one of them, and OSError if the file cannot be
-    written.
-    """
-    return write_page(path, page(results, main))
+"""Fields of a decision that the page leaves out: two thirds of its bytes. `--json` has them."""
 
 
 def page(results: Sequence[Result], main: int = 0) -> str:
-    """Return the page as text."""
+    """Return the page as text, with `results[main]` in its headline.
+
+    Raises ValueError without results, or if `main` is not one of them.
+    """
     rows = standings(results, main)
     result = results[main]
     peer = cheapest_peer(rows)
@@ -59,7 +52,7 @@ def _facts(result: Result) -> str:
 
 
 def _for_page(result: Result) -> dict[str, Any]:
-    known = document(thinned(result))
+    known = document(result)
     known["decisions"] = [
         {key: value for key, value in record.items() if key not in _UNSEEN} for record in known["decisions"]
     ]

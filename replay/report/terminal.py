@@ -117,7 +117,7 @@ def _latency(result: Result) -> Table:
     rows: list[tuple[str, Percentiles]] = [
         ("TTFT", result.ttft),
         ("  warm", result.ttft_warm),
-        ("  held for a cold start", result.ttft_cold),
+        ("  queued for a start", result.ttft_cold),
         ("ITL (of tokens)", result.itl),
         ("end to end", result.e2e),
     ]

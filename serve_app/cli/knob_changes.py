@@ -58,7 +58,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[str | None, dict[str, Any
             elif name in values:
                 problems.append(f"{name}: given twice")
             elif text.startswith("@") and name == _STARTING_VALUES:
-                fleet_files = laboratory.load("replay.profile_files", f"{name}=@FILE")
+                fleet_files = laboratory.load("replay.profile", f"{name}=@FILE")
                 values[name] = fleet_files.load_starting_values(text[1:])
             else:
                 where = f"{name} = {shown(text)}"

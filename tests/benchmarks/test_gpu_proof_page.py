@@ -9,7 +9,7 @@ from benchmarks.gpu_proof.page import REHEARSAL, to_markdown
 from benchmarks.gpu_proof.proof import titles
 from benchmarks.gpu_proof.publish import publish
 from benchmarks.gpu_proof.store import DOCUMENT, Outcome, RefusedError, Store, read_document
-from replay.profile_files import load_profile
+from replay.profile import load_profile
 from tests.benchmarks.test_gpu_proof import IDENTITY, done
 
 FIT = {

@@ -98,7 +98,7 @@ def test_a_package_that_a_command_that_serves_lacks_is_an_error_of_its_own(
 
 
 def test_a_fleet_file_needs_the_laboratory_and_other_knobs_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "replay.profile_files", None)
+    monkeypatch.setitem(sys.modules, "replay.profile", None)
 
     assert parse_arguments(["tide", "headroom=1"]) == ("tide", {"headroom": 1})
     with pytest.raises(CommandError, match="starting_values=@FILE needs the laboratory, and replay"):

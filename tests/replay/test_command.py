@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from replay.command import policies, with_knobs
+from replay.command import check_files, policies, with_knobs, write_files
+from serve_app.cli.command_error import CommandError
 from serve_app.cli.main import main
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import SettingsError
@@ -23,7 +24,7 @@ def trace(tmp_path: Path) -> Path:
     return path
 
 
-def test_lines_that_a_crash_has_torn_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_torn_lines_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "requests.jsonl"
     line = '{"arrived_at": %d, "input_tokens": 400, "output_tokens": 20}\n'
     path.write_text("".join(line % second for second in range(60))[:-9])
@@ -38,16 +39,6 @@ def test_lines_that_a_crash_has_torn_are_told(tmp_path: Path, capsys: pytest.Cap
 def documents(out: Path) -> dict[str, Any]:
     known: dict[str, Any] = json.loads(out.read_text())
     return known
-
-
-def test_the_production_policy_is_replayed_and_told(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["replay", "--trace", str(trace)]) == 0
-
-    told = capsys.readouterr()
-    assert told.out.startswith("ours on trace.csv\n240 requests in 120 s; a100-80gb; seed 0\n")
-    assert "default knobs with 0 to 32 replicas" in told.err
-    assert "ours " in told.err
-    assert "GPU-s, 100.00 % attained" in told.err
 
 
 def test_knobs_and_profile_are_those_of_the_configuration(trace: Path, tmp_path: Path) -> None:
@@ -80,12 +71,6 @@ def test_several_policies_are_compared_with_the_first(
     assert all(result["oracle_ratio"] is not None for result in known["results"])
     assert known["results"][-1]["oracle_ratio"] == 1.0
     assert capsys.readouterr().out.startswith("Policies on trace.csv\n")
-
-
-def test_json_on_standard_output_is_all_there_is(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["replay", "--trace", str(trace), "--policy", "static:1", "--json", "-"]) == 0
-
-    assert json.loads(capsys.readouterr().out)["policy"] == "static:1"
 
 
 def test_the_trace_is_scaled_as_asked_for(trace: Path, tmp_path: Path) -> None:
@@ -140,7 +125,7 @@ def test_an_oracle_that_misses_the_goal_says_so(trace: Path, capsys: pytest.Capt
         (["--rate", "0"], "rate = 0.0: must be above 0"),
     ],
 )
-def test_what_is_wrong_is_told_before_anything_is_replayed(
+def test_wrong_options_are_refused_before_a_replay(
     trace: Path,
     given: list[str],
     problem: str,
@@ -152,14 +137,6 @@ def test_what_is_wrong_is_told_before_anything_is_replayed(
     assert main(["replay", "--trace", str(trace), *given]) == 2
 
     assert problem in capsys.readouterr().err
-
-
-def test_a_line_that_is_no_request_is_named(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trace.write_text(trace.read_text() + "200,many,1\n")
-
-    assert main(["replay", "--trace", str(trace), "--policy", "static:1"]) == 2
-
-    assert "line 242: input_tokens = 'many'" in capsys.readouterr().err
 
 
 def test_interrupted_it_writes_nothing(
@@ -175,29 +152,6 @@ def test_interrupted_it_writes_nothing(
 
     assert "interrupted; nothing was written" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["trace.csv"]
-
-
-def test_decisions_that_raise_are_told(
-    trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def wrong(*_: Any, **__: Any) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr("serve_app.controller.serve_policy.next_decision", wrong)
-
-    assert main(["replay", "--trace", str(trace)]) == 0
-
-    assert "decisions raised an error and kept the target" in capsys.readouterr().err
-
-
-def test_it_says_that_it_compiles(
-    trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("replay.fleet.kernel.is_compiled", lambda: False)
-
-    assert main(["replay", "--trace", str(trace), "--policy", "static:1"]) == 0
-
-    assert "compiling the simulator, once (about 10 s)" in capsys.readouterr().err
 
 
 def unreachable(*_: Any, **__: Any) -> None:
@@ -235,13 +189,6 @@ def test_a_missing_or_repeated_policy_is_refused(given: list[str], problem: str)
     assert error.value.problems == [problem]
 
 
-def test_knobs_replace_those_of_the_configuration() -> None:
-    changed = with_knobs(KNOBS, ["headroom=2", "forecast=false", "max_replicas=4"])
-
-    assert changed == KNOBS.model_copy(update={"headroom": 2.0, "forecast": False, "max_replicas": 4})
-    assert with_knobs(KNOBS, []) is KNOBS
-
-
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
@@ -253,8 +200,31 @@ def test_knobs_replace_those_of_the_configuration() -> None:
         (["min_replicas=40"], "knob: min_replicas = 40 must be at most max_replicas = 32"),
     ],
 )
-def test_a_knob_that_is_wrong_is_named_with_its_value_and_bound(given: list[str], problem: str) -> None:
+def test_wrong_knob_is_named_with_value_and_bound(given: list[str], problem: str) -> None:
     with pytest.raises(SettingsError) as error:
         with_knobs(KNOBS, given)
 
     assert error.value.problems == [problem]
+
+
+def test_files_are_replaced_all_or_none(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.json", tmp_path / "folder" / "b.html"
+    first.write_text("before")
+
+    with pytest.raises(CommandError, match=r"b\.html: could not be written: No such file or directory"):
+        write_files({first: "after", second: "page"})
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["before"]
+
+    second.parent.mkdir()
+    assert write_files({first: "after", second: "page"}) == [first, second]
+    assert [path.read_text() for path in (first, second)] == ["after", "page"]
+
+
+def test_an_unwritable_place_is_refused_beforehand(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as error:
+        check_files({"--json": tmp_path / "no" / "a.json", "--html": tmp_path})
+
+    assert error.value.problems == [
+        f"--json = {tmp_path}/no/a.json: {tmp_path}/no is not a folder",
+        f"--html = {tmp_path}: a folder; must be a file",
+    ]

@@ -35,18 +35,6 @@ def errors(law: StepTime, found: StepTime) -> list[float]:
     return [abs(seconds(found, *load) / seconds(law, *load) - 1.0) for load in loads]
 
 
-@pytest.mark.parametrize("law", [A100, LAPTOP])
-def test_exact_steps_give_the_law_back(law: StepTime) -> None:
-    found = fit(steps(law))
-
-    assert found.step.base_s == pytest.approx(law.base_s, rel=1e-6)
-    assert found.step.per_sequence_s == pytest.approx(law.per_sequence_s, rel=1e-6)
-    assert found.step.per_kv_token_s == pytest.approx(law.per_kv_token_s, rel=1e-6, abs=1e-15)
-    assert found.step.per_prefill_token_s == pytest.approx(law.per_prefill_token_s, rel=1e-6)
-    assert found.p90_relative_error < 1e-6
-    assert (found.samples, found.kept) == (80, ())
-
-
 laws = st.builds(
     StepTime,
     st.floats(0.001, 0.1),
@@ -67,16 +55,7 @@ def test_known_coefficients_come_back_under_noise(law: StepTime, seed: int) -> N
         assert off <= 6.0 * getattr(found.standard_error, name) + 1e-9, name
 
 
-@pytest.mark.parametrize("noise", [0.02, 0.05, 0.15])
-def test_the_error_told_is_about_the_true_one(noise: float) -> None:
-    found = fit(steps(A100, 400, noise=noise))
-
-    # Half of a Gaussian lies within 0.674 of its standard deviation, nine tenths within 1.645.
-    assert found.median_relative_error == pytest.approx(0.674 * noise, rel=0.25)
-    assert found.p90_relative_error == pytest.approx(1.645 * noise, rel=0.25)
-
-
-def test_noise_does_not_make_the_law_faster_or_slower_on_the_whole() -> None:
+def test_noise_does_not_bias_the_fit() -> None:
     ratios = [
         fit(steps(A100, 200, noise=0.2, seed=seed)).step.decode_s(8.0, 3200.0) / A100.decode_s(8.0, 3200.0)
         for seed in range(12)
@@ -85,7 +64,7 @@ def test_noise_does_not_make_the_law_faster_or_slower_on_the_whole() -> None:
     assert float(np.mean(ratios)) == pytest.approx(1.0, abs=0.03)
 
 
-def test_a_few_steps_that_something_held_up_do_not_count() -> None:
+def test_outliers_do_not_count() -> None:
     samples = steps(A100, 100, noise=0.02)
     for index in range(0, 100, 12):
         samples[index] = replace(samples[index], step_s=samples[index].step_s * 10)
@@ -97,16 +76,6 @@ def test_a_few_steps_that_something_held_up_do_not_count() -> None:
     assert found.median_relative_error < 0.03
 
 
-def test_short_decoding_steps_count_as_much_as_long_prefills() -> None:
-    """By plain squares the one law for all would be that of the prefills."""
-    samples = steps(A100, 60)
-    long = [StepSample(seconds(A100, 0, 0, 8000.0) * 1.3, 0.0, 0.0, 8000.0) for _ in range(20)]
-
-    found = fit(samples + long)
-
-    assert found.step.decode_s(8.0, 3200.0) == pytest.approx(A100.decode_s(8.0, 3200.0), rel=0.02)
-
-
 def test_weights_say_how_much_a_sample_counts() -> None:
     light = [replace(s, step_s=s.step_s * 1.5, weight=1e-6) for s in steps(A100, 80, seed=2)]
 
@@ -114,15 +83,6 @@ def test_weights_say_how_much_a_sample_counts() -> None:
 
     assert max(errors(A100, found.step)) < 0.001
     assert found.median_relative_error < 0.001
-
-
-def test_no_coefficient_is_negative() -> None:
-    shrinking = StepTime(0.02, -0.0001, 1e-7, 5e-5)
-
-    found = fit(steps(shrinking)).step
-
-    assert found.per_sequence_s == 0.0
-    assert min(found.base_s, found.per_kv_token_s, found.per_prefill_token_s) > 0
 
 
 def alike(**fixed: float) -> list[StepSample]:
@@ -133,7 +93,7 @@ def alike(**fixed: float) -> list[StepSample]:
 @pytest.mark.parametrize(
     ("samples", "told"),
     [
-        (alike(batch=8.0), "batch never varied by themselves, so per_sequence_s cannot be told"),
+        (alike(batch=8.0), "batch never varied by themselves, so per_sequence_s cannot be fitted"),
         (alike(prefill_tokens=0.0), "prefill tokens never varied by themselves, so per_prefill_token_s"),
         (
             alike(batch=8.0, kv_tokens=3200.0),
@@ -141,31 +101,12 @@ def alike(**fixed: float) -> list[StepSample]:
         ),
     ],
 )
-def test_a_load_that_never_varied_is_told(samples: list[StepSample], told: str) -> None:
+def test_constant_load_is_named(samples: list[StepSample], told: str) -> None:
     with pytest.raises(FitError, match=told):
         fit(samples)
 
 
-def test_kv_tokens_that_only_grew_with_the_batch_leave_the_batch_its_coefficient() -> None:
-    samples = [replace(sample, kv_tokens=500.0 * sample.batch) for sample in steps(A100)]
-
-    with pytest.raises(FitError, match="KV tokens never varied by themselves, so per_kv_token_s cannot"):
-        fit(samples)
-
-
-def test_with_a_prior_its_coefficient_is_kept_and_the_others_are_fitted() -> None:
-    prior = StepTime(1.0, 0.00012, 1.0, 1.0)
-
-    found = fit(alike(batch=8.0), prior)
-
-    assert found.kept == ("per_sequence_s",)
-    assert found.standard_error.per_sequence_s == 0.0
-    assert found.step.per_sequence_s == prior.per_sequence_s
-    assert found.step.base_s == pytest.approx(A100.base_s, rel=1e-6)
-    assert found.step.per_prefill_token_s == pytest.approx(A100.per_prefill_token_s, rel=1e-6)
-
-
-def test_too_few_samples_are_told() -> None:
+def test_too_few_samples_are_refused() -> None:
     with pytest.raises(FitError, match=f"7 samples of steps: at least {LEAST_SAMPLES} are needed"):
         fit(steps(A100, 7))
 
@@ -173,7 +114,7 @@ def test_too_few_samples_are_told() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"step_s": 0.0}, {"step_s": float("nan")}, {"batch": -1.0}, {"weight": 0.0}]
 )
-def test_a_sample_that_is_none_is_told(wrong: dict[str, float]) -> None:
+def test_invalid_sample_is_named(wrong: dict[str, float]) -> None:
     samples = steps(A100)
     samples[3] = replace(samples[3], **wrong)
 

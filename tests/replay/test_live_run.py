@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from replay.profile_files import load_profile
+from replay.profile import load_profile
 from replay.result import Result
 from replay.run import replay
 from serve_app.settings.knobs import Knobs
@@ -28,7 +28,7 @@ def result(request: pytest.FixtureRequest) -> Result:
     )
 
 
-def test_the_replay_asks_for_the_replicas_that_the_live_run_asked_for(result: Result) -> None:
+def test_replay_asks_for_the_replicas_of_the_live_run(result: Result) -> None:
     """From zero to three and back, twice: seven minutes, 769 requests, cold starts of half a minute."""
     live = np.array(RUN["replicas"])  # seconds, target, ready, starting: twice a second
     live[:, 0] -= RUN["first_arrival_s"]

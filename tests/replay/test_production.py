@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from ray.serve._private.common import ReplicaID
@@ -13,7 +13,6 @@ from replay.production import ENGINE, EPOCH, MODEL, Production
 from replay.profile import Profile
 from replay.result import Result
 from replay.simulation import simulate
-from serve_app.controller.contexts import engine_readings, ingress_readings
 from serve_app.controller.memory import Memory
 from serve_app.controller.serve_policy import ServePolicy
 from serve_app.learning.state import PolicyState, restore
@@ -24,18 +23,10 @@ from serve_app.wire.names import INGRESS
 from serve_app.wire.served_models import ServedModel
 from tests.policy.fake_application import Clock, FakeApplication
 from tests.replay.controllers import waves
-from tests.replay.fleet.build import conditions, fleet, profile, serve
+from tests.replay.fleet.build import ENGINES, conditions, fleet, serve
 
 KNOBS = Knobs(
     min_replicas=0, max_replicas=6, downscale_delay_s=10, downscale_to_zero_delay_s=20, upscale_delay_s=2
-)
-ENGINES = profile(
-    max_num_seqs=32,
-    max_num_batched_tokens=4000,
-    kv_cache_tokens=100_000,
-    step_per_sequence_s=0.0002,
-    step_per_kv_token_s=2e-7,
-    step_per_prefill_token_s=5e-5,
 )
 BUSY = [(4.0, 40.0), (25.0, 30.0), (1.0, 30.0), (0.0, 60.0), (10.0, 30.0)]
 """(requests a second, seconds): a rise, a fall, an idle minute, and a wake."""
@@ -116,17 +107,26 @@ def test_decisions_are_those_under_ray() -> None:
     assert controller.app.metrics.errors == controller.errors == 0
 
 
-def test_it_sees_the_fleet_as_the_replicas_and_the_ingress_report_it() -> None:
+class Watching(ServePolicy):
+    """Keeps the snapshots of its decisions."""
+
+    seen: ClassVar[list[Snapshot]] = []
+
+    def decide(
+        self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float
+    ) -> tuple[Decision, PolicyState]:
+        self.seen.append(snapshot)
+        return super().decide(model, snapshot, state, now)
+
+
+@pytest.fixture
+def seen() -> list[Snapshot]:
+    Watching.seen.clear()
+    return Watching.seen
+
+
+def test_the_policy_sees_the_reports_of_replicas_and_ingress(seen: list[Snapshot]) -> None:
     made = fleet(2, of=ENGINES)
-    seen: list[tuple[Any, Any]] = []
-
-    class Watching(ServePolicy):
-        def decide(
-            self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float
-        ) -> tuple[Decision, PolicyState]:
-            seen.append((snapshot, now))
-            return super().decide(model, snapshot, state, now)
-
     controller = Production(KNOBS, Watching)
     for number in range(8):
         serve(made, (0.5 * number + 0.1, 300, 1000), until=0.5 * (number + 1))
@@ -134,85 +134,58 @@ def test_it_sees_the_fleet_as_the_replicas_and_the_ingress_report_it() -> None:
         made.set_target(3)
         controller.step(made)
 
-    first, last = seen[0][0], seen[-1][0]
+    first, last = seen[0], seen[-1]
     assert (first.target, first.ready, first.capacity.starting) == (3, 2, 1)
     assert first.ingress == {}
     assert {reading.age_s for reading in first.engines.values()} == {0.0}
     # Half of the replicas have reported at this step, the others at the last.
     assert sorted(reading.age_s for reading in last.engines.values()) == [0.0, 0.5]
     assert sum(reading.signals.ongoing_requests for reading in last.engines.values()) in (7, 8)
-    # The ingress has reported after the last decision, and this one is the first to see it.
+    # The ingress reported after the last decision, so that this decision is the first to see it.
     (gateway,) = last.ingress.values()
     assert (gateway.age_s, gateway.signals.arrivals_total) == (0.0, 7)
     assert gateway.signals.arrived_bytes_total == pytest.approx(7 * 300 * 4.4)
 
 
-def test_held_requests_and_their_age_reach_it() -> None:
+def test_the_policy_sees_queued_requests_and_their_age(seen: list[Snapshot]) -> None:
     made = fleet(0)
-    controller = Production(KNOBS)
-    for number in range(4):
+    controller = Production(KNOBS, Watching)
+    for number in range(5):
         serve(made, (0.5 * number + 0.1, 100, 5), until=0.5 * (number + 1))
         controller.step(made)
 
-    readings = ingress_readings(controller._ingress, ENGINE, EPOCH + made.now)
-    signals = readings["ingress"].signals
+    (gateway,) = seen[-1].ingress.values()
+    signals = gateway.signals
     assert (signals.held_requests, signals.oldest_held_s) == (4, pytest.approx(1.9))
     assert signals.newest_held_s == pytest.approx(0.4)
     assert signals.held_bytes == pytest.approx(4 * 440)
 
 
-def test_a_replica_that_leaves_is_forgotten_and_its_slots_next_one_is_another() -> None:
-    made = fleet(2)
-    controller = Production(KNOBS)
-    controller.step(made)
-    made.set_target(1)
-    made.advance(1.0)
-    controller.step(made)
-    assert set(engine_readings(controller._columns, EPOCH)) == {"r1"}
-    made.set_target(2)
-    made.advance(11.0)
-    made.settle()
-    controller.step(made)
+def test_policy_sees_starts_and_forgets_stopped_replicas(seen: list[Snapshot]) -> None:
+    made = fleet(2, capacity=3, warm_nodes=2, warm_node_start_s=(3.0, 3.0))
+    controller = Production(KNOBS, Watching)
 
-    assert set(engine_readings(controller._columns, EPOCH)) == {"r1", "r3"}
-
-
-def test_it_learns_how_long_a_start_takes_and_that_there_is_no_room() -> None:
-    made = fleet(1, capacity=2)
-    controller = Production(KNOBS)
-    controller.step(made)
-    made.set_target(3)
-    made.advance(0.5)
-    controller.step(made)
-    known = controller._memory.inbox.deployments[ENGINE]
-    assert ([*known.phases], known.no_room, known.cold_starts.total_s) == (["r2"], "no room", None)
-    made.advance(10.5)
-    made.settle()
-    controller.step(made)
-    known = controller._memory.inbox.deployments[ENGINE]
-    assert ([*known.phases], known.no_room) == ([], "no room")
-    assert known.cold_starts.total_s == pytest.approx(10.0)
-    assert list(known.cold_starts.phases_s()) == list(made.profile.cold_start_phases)
-    made.set_target(2)
-    controller.step(made)
-    assert controller._memory.inbox.deployments[ENGINE].no_room == ""
-
-
-def test_it_learns_starts_on_warm_and_on_cold_nodes_apart_and_where_there_is_room() -> None:
-    made = fleet(1, warm_nodes=2, warm_node_start_s=(3.0, 3.0))
-    controller = Production(KNOBS)
-    controller.step(made)
-    assert controller._memory.inbox.deployments[ENGINE].warm_node
-    made.set_target(3)
-    for at in (4.0, 11.0):
+    def step(target: int, at: float) -> Snapshot:
+        made.set_target(target)
         made.advance(at)
         made.settle()
         controller.step(made)
-    known = controller._memory.inbox.deployments[ENGINE]
+        return seen[-1]
 
-    assert not known.warm_node
-    assert known.cold_starts.on(warm_node=True).total_s == pytest.approx(3.0)
-    assert known.cold_starts.on(warm_node=False).total_s == pytest.approx(10.0)
+    assert set(step(2, 0.5).engines) == {"r1", "r2"}
+    assert set(step(1, 1.0).engines) == {"r1"}
+    step(4, 1.5)
+    # The slot of the stopped replica has another one, after 3 s on a warm node.
+    assert set(step(4, 4.5).engines) == {"r1", "r3"}
+    capacity = step(4, 7.0).capacity
+    assert (capacity.starting, capacity.pending, capacity.reason) == (1, 1, "no room")
+    started = step(3, 20.0)
+    assert set(started.engines) == {"r1", "r3", "r4"}
+    assert started.capacity.reason == ""
+    assert (started.warm_node_start_s, started.cold_node_start_s) == (
+        pytest.approx(3.0),
+        pytest.approx(10.0),
+    )
 
 
 # -- what may happen to the policy
@@ -229,7 +202,7 @@ class Raising(ServePolicy):
         return super().decide(model, snapshot, state, now)
 
 
-def test_while_the_policy_raises_its_target_is_kept_and_the_result_says_so(
+def test_errors_of_the_policy_keep_the_target_and_are_counted(
     caplog: pytest.LogCaptureFixture, usual: Result
 ) -> None:
     with caplog.at_level(logging.ERROR, "tideserve.replay"):
@@ -266,11 +239,8 @@ class Restarted(Production):
         return super().step(fleet)
 
 
-@pytest.mark.parametrize("remembers", [True, False])
-@pytest.mark.parametrize("every", [1, 7, 61])
-def test_a_policy_that_is_replaced_at_any_moment_keeps_its_bounds_and_serves(
-    every: int, remembers: bool
-) -> None:
+@pytest.mark.parametrize(("every", "remembers"), [(1, True), (7, False)])
+def test_replaced_policy_keeps_bounds_and_serves(every: int, remembers: bool) -> None:
     controller = Restarted(KNOBS, every, remembers=remembers)
     result = replayed(controller)
 
@@ -288,7 +258,7 @@ def test_a_restart_that_remembers_changes_no_decision(usual: Result) -> None:
     assert usual.gpu_seconds == replaced.gpu_seconds
 
 
-def test_its_records_tell_of_each_change_in_seconds_of_the_replay(usual: Result) -> None:
+def test_records_have_each_change_in_replay_seconds(usual: Result) -> None:
     changes = [record for record in usual.decisions if record["kind"] == "change"]
 
     assert usual.changes <= len(changes) <= usual.changes + 2

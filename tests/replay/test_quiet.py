@@ -4,7 +4,6 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,17 +13,8 @@ from replay.reports import Reporting
 from replay.result import Result
 from replay.simulation import simulate
 from serve_app.settings.knobs import Knobs, Schedule
-from tests.replay.fleet.build import conditions, profile
+from tests.replay.fleet.build import ENGINES, conditions
 from traces import ArrayTrace
-
-ENGINES = profile(
-    max_num_seqs=32,
-    max_num_batched_tokens=4000,
-    kv_cache_tokens=100_000,
-    step_per_sequence_s=0.0002,
-    step_per_kv_token_s=2e-7,
-    step_per_prefill_token_s=5e-5,
-)
 
 
 class Skipping(Production):
@@ -112,30 +102,27 @@ def any_knobs(draw: st.DrawFn) -> Knobs:
 @settings(max_examples=4, deadline=None)
 @given(
     knobs=any_knobs(),
-    gaps_s=st.lists(st.floats(30.0, 1500.0), min_size=1, max_size=2),
+    gap_s=st.floats(30.0, 1300.0),
     start_s=st.sampled_from([0.7, 6.0, 45.0, 320.0]),
     seed=st.integers(0, 1000),
 )
-def test_skipping_idle_time_changes_no_figure(
-    knobs: Knobs, gaps_s: list[float], start_s: float, seed: int
-) -> None:
-    both(bursts(*gaps_s, seed=seed), knobs, start_s, seed)
+def test_skipping_idle_time_changes_no_figure(knobs: Knobs, gap_s: float, start_s: float, seed: int) -> None:
+    both(bursts(gap_s, seed=seed), knobs, start_s, seed)
 
 
-@pytest.mark.parametrize("least", [0, 2])
-def test_a_long_silence_takes_few_steps(least: int) -> None:
-    knobs = Knobs(min_replicas=least, max_replicas=6, downscale_to_zero_delay_s=120)
+def test_a_long_silence_takes_few_steps() -> None:
+    knobs = Knobs(min_replicas=0, max_replicas=6, downscale_to_zero_delay_s=120)
 
-    skipping, stepping = both(bursts(2700.0), knobs)
+    skipping, stepping = both(bursts(1500.0), knobs)
 
-    assert stepping > 5_400
-    assert skipping < 2_000
+    assert stepping > 3_000
+    assert skipping < 1_500
 
 
 def test_nothing_is_skipped_where_reports_are_late() -> None:
     knobs = Knobs(min_replicas=0, max_replicas=6)
     controller = Skipping(knobs, reporting=Reporting(late_s=(0.5, 1.5)))
 
-    replayed(controller, bursts(600.0), knobs, 6.0, 0)
+    replayed(controller, bursts(300.0), knobs, 6.0, 0)
 
-    assert controller.turns > 1_200
+    assert controller.turns > 600

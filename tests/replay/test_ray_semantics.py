@@ -126,26 +126,6 @@ def load(app: FakeApplication, draw: random.Random, waiting: float) -> None:
             app.engine(model, waiting_requests=waiting, waiting_tokens=waiting)
 
 
-def test_what_is_left_out_keeps_its_target_and_what_the_policy_sets_counts_at_once() -> None:
-    contexts = {name: Context(name, "app", 3, 3, [], {}) for name in ("kept", "set", "down", "up")}
-    contexts["kept"].target_num_replicas = contexts["set"].target_num_replicas = 0
-
-    # To zero in one step only because the policy has set the target; else by way of one.
-    assert apply(contexts, {"set": 0, "down": 0, "up": 8}) == {"kept": 3, "set": 0, "down": 1, "up": 8}
-
-
-def test_requests_at_zero_replicas_ask_for_one_whatever_is_answered() -> None:
-    def answered(target: int, answer: int) -> int:
-        return apply({"a": Context("a", "app", target, 0, [], {}, 2.0)}, {"a": answer})["a"]
-
-    assert [answered(0, 0), answered(0, 6), answered(4, 0)] == [1, 1, 4]
-
-
-def test_bounds_come_last() -> None:
-    contexts = {name: Context(name, "app", 3, 3, [], {}, 0.0, 2, 5) for name in ("low", "high")}
-    assert apply(contexts, {"low": 0, "high": 99}) == {"low": 2, "high": 5}
-
-
 def test_the_settings_it_rests_on_are_those_of_the_application() -> None:
     settings = open_bounds(0, ENGINE_INTERVAL_S)
     context = Context(INGRESS, "app", 1, 1, [], {})

@@ -22,8 +22,8 @@ def test_a_report_arrives_after_a_time_drawn_for_each() -> None:
     for number in range(200):
         mail.send(f"r{number}", 10.0, [0.0])
 
-    assert mail.arrived(10.99) == []
-    early, late = len(mail.arrived(12.0)), len(mail.arrived(15.0))
+    assert mail.take_arrived(10.99) == []
+    early, late = len(mail.take_arrived(12.0)), len(mail.take_arrived(15.0))
     assert early + late == 200
     assert early == pytest.approx(50, abs=20)
 
@@ -33,7 +33,7 @@ def test_a_report_that_a_newer_one_has_overtaken_is_dropped() -> None:
     seen = []
     for now in range(300):
         mail.send("r1", float(now), [now])
-        seen += [report.measured_at for report in mail.arrived(float(now))]
+        seen += [report.measured_at for report in mail.take_arrived(float(now))]
 
     assert seen == sorted(seen)
     assert 100 < len(seen) < 290
@@ -43,9 +43,9 @@ def test_reports_on_time_arrive_at_once() -> None:
     mail: Mail[str] = Mail(Reporting())
     mail.send("r1", 3.0, [7.0])
 
-    (report,) = mail.arrived(3.0)
+    (report,) = mail.take_arrived(3.0)
     assert (report.source, report.measured_at, report.values) == ("r1", 3.0, [7.0])
-    assert mail.arrived(3.0) == []
+    assert mail.take_arrived(3.0) == []
 
 
 @pytest.mark.parametrize("wrong", [{"late_s": (5.0, 1.0)}, {"mute_s": (-1.0, 60.0)}])
@@ -54,7 +54,7 @@ def test_times_that_cannot_be_are_refused(wrong: dict[str, tuple[float, float]])
         Reporting(**wrong)  # type: ignore[arg-type]
 
 
-def test_the_policy_sees_late_reports_of_replicas_and_of_the_ingress_with_their_age() -> None:
+def test_policy_sees_the_age_of_late_reports() -> None:
     made = fleet(2)
     controller = Production(KNOBS, reporting=Reporting(late_s=(1.0, 5.0)))
     for number in range(1, 41):
@@ -73,7 +73,7 @@ def test_the_policy_sees_late_reports_of_replicas_and_of_the_ingress_with_their_
     assert gateway.signals.arrivals_total == pytest.approx((made.now - gateway.age_s) / 0.5)
 
 
-def test_a_mute_replica_is_the_oldest_and_is_heard_again_afterwards() -> None:
+def test_oldest_replica_is_mute_for_a_time() -> None:
     made = fleet(2)
     controller = Production(KNOBS, reporting=Reporting(mute_s=(10.0, 70.0)))
     ages = {}
@@ -88,7 +88,7 @@ def test_a_mute_replica_is_the_oldest_and_is_heard_again_afterwards() -> None:
     assert all(age <= 0.5 for age in ages[71.0].values())
 
 
-def test_where_the_mute_replica_is_gone_the_next_oldest_is_mute() -> None:
+def test_next_oldest_replica_is_mute_after_the_first() -> None:
     mail: Mail[str] = Mail(Reporting(mute_s=(10.0, float("inf"))))
 
     assert [mail.mute([3, 2], at) for at in (9.0, 10.0)] == [None, 2]

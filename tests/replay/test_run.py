@@ -1,16 +1,13 @@
-from typing import Any
-
 import pytest
+from benchmarks.peers.laws import PUBLISHED
 
-from benchmarks.peers.policies import PUBLISHED
-from replay.laws.registry import SpecError
-from replay.result import Result
-from replay.run import check_policy, policy_names, replay
+from replay.defaults import GOAL
+from replay.policies import SpecError
+from replay.run import check_policy, least_static, policy_names, replay, static
 from replay.scenario import scenario
-from replay.simulation import simulate
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import SettingsError
-from tests.replay.traffic import steady, two_bursts
+from tests.replay.traffic import steady
 
 
 def test_the_production_policy_is_replayed_by_default() -> None:
@@ -22,64 +19,13 @@ def test_the_production_policy_is_replayed_by_default() -> None:
     assert (result.knobs["max_replicas"], result.knobs["headroom"]) == (32, Knobs().headroom)
 
 
-def test_the_targets_and_the_percentile_are_those_of_the_knobs() -> None:
-    knobs = Knobs(ttft_target_s=0.5, itl_target_s=0.05, ttft_percentile=90)
+@pytest.mark.parametrize("policy", ["ours", "ray", "kpa"])
+def test_policies_begin_with_the_replicas_of_the_first_minutes(policy: str) -> None:
+    trace = steady(rate=10.0, duration_s=10.0)
 
-    result = replay(steady(duration_s=60.0), policy="static:1", knobs=knobs)
-
-    assert (result.ttft_target_s, result.itl_target_s, result.percentile) == (0.5, 0.05, 90.0)
-    assert result.knobs == {
-        "min_replicas": 1,
-        "max_replicas": 1,
-        "ttft_target_s": 0.5,
-        "ttft_percentile": 90,
-        "itl_target_s": 0.05,
-        "max_held_requests": 1000,
-        "drain_move_after_s": 5.0,
-    }
-
-
-@pytest.mark.parametrize("policy", ["ours", *PUBLISHED])
-def test_every_policy_begins_with_what_the_first_minutes_need(
-    policy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun: list[int] = []
-
-    def noted(*args: Any, **options: Any) -> Result:
-        begun.append(options["initial"])
-        return simulate(*args, **options)
-
-    monkeypatch.setattr("replay.scenario.simulate", noted)
-
-    replay(steady(rate=10.0, duration_s=10.0), policy=policy)
-
-    assert begun == [3]  # the least that attain the targets at ten requests a second
-    replay(steady(rate=10.0, duration_s=10.0), policy=policy, initial=5)
-    assert begun == [3, 5]
-
-
-def test_a_static_fleet_stands_from_the_start() -> None:
-    result = replay(steady(duration_s=60.0), policy="static:3")
-
-    assert (result.policy, result.starts, result.timeline.ready[0]) == ("static:3", 0, 3)
-
-
-def test_equal_seeds_give_equal_results_and_others_do_not() -> None:
-    trace = two_bursts(300.0)
-    first, again, other = (replay(trace, policy="ray", seed=seed, initial=0) for seed in (1, 1, 2))
-
-    assert first.gpu_seconds == again.gpu_seconds
-    assert first.timeline.ready.tolist() == again.timeline.ready.tolist()
-    assert first.gpu_seconds != other.gpu_seconds
-
-
-def test_cold_starts_failures_and_room_are_as_asked_for() -> None:
-    trace = two_bursts(300.0)
-
-    result = replay(trace, policy="ray", cold_start_s=(10.0, 10.0), start_failures=0.5, capacity=2, initial=0)
-
-    assert result.failed_starts > 0
-    assert result.peak == 2
+    # Three are the least that attain the targets at ten requests a second.
+    assert replay(trace, policy=policy).timeline.ready[0] == 3
+    assert replay(trace, policy=policy, initial=5).timeline.ready[0] == 5
 
 
 @pytest.mark.parametrize(
@@ -102,7 +48,45 @@ def test_a_static_fleet_beyond_the_bounds_is_refused() -> None:
 
 
 @pytest.mark.parametrize("policy", ["ours", "oracle", "static", "static:4", *PUBLISHED])
-def test_what_can_be_replayed_passes_the_check(policy: str) -> None:
+def test_every_policy_passes_the_check(policy: str) -> None:
     check_policy(policy, scenario(steady()))
 
     assert policy.partition(":")[0] in policy_names()
+
+
+def test_least_static_fleet_attains_the_goal() -> None:
+    asked = scenario(steady(rate=20.0, duration_s=120.0), knobs=Knobs(max_replicas=16))
+
+    found = least_static(asked)
+
+    assert found.attainment >= GOAL
+    assert found.starts == 0  # ready from the start
+    replicas = int(found.policy.removeprefix("static:"))
+    assert replicas == found.peak
+    assert static(asked, replicas - 1).attainment < GOAL
+
+
+def test_least_static_without_a_fleet_that_attains_the_goal() -> None:
+    # An empty replica takes 11.6 ms a token.
+    hopeless = Knobs(max_replicas=8, itl_target_s=0.005)
+
+    found = least_static(scenario(steady(duration_s=60.0), knobs=hopeless))
+
+    assert found.policy == "static:1"
+    assert found.attainment == 0.0
+
+
+def test_initial_replicas_apply_to_static_fleets() -> None:
+    result = static(scenario(steady(duration_s=200.0), initial=0), 1)
+
+    assert result.starts == 1
+    assert result.ttft_cold.count > 0
+
+
+def test_least_static_progress_rises_to_one() -> None:
+    told: list[float] = []
+
+    least_static(scenario(steady(duration_s=60.0), knobs=Knobs(max_replicas=8)), told.append)
+
+    assert told == sorted(told)
+    assert told[-1] == 1.0

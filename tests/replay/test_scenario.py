@@ -3,8 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from replay.fleet.conditions import rules
-from replay.profile_files import load_profile
+from replay.profile import load_profile
 from replay.run import replay
 from replay.scenario import scenario
 from serve_app.settings.knobs import Knobs
@@ -14,7 +13,7 @@ from tests.replay.traffic import of, steady
 A100 = load_profile("a100-80gb")
 
 
-def test_the_first_ten_minutes_say_how_many_replicas_are_warm_whatever_comes_after() -> None:
+def test_warm_replicas_depend_on_the_first_ten_minutes() -> None:
     calm = np.arange(0.0, 600.0, 0.25)
     rising = np.concatenate([calm, np.arange(600.0, 660.0, 0.01)])
 
@@ -29,11 +28,7 @@ def test_warm_replicas_attain_the_target_and_one_fewer_do_not() -> None:
     assert replay(busy, policy=f"static:{warm - 1}").attainment < 0.99
 
 
-def test_nobody_is_warm_for_a_trace_that_begins_with_silence() -> None:
-    assert scenario(of(np.array([900.0, 901.0]), "late")).warm() == 0
-
-
-def test_warm_replicas_are_within_the_bounds_and_what_the_cluster_has_room_for() -> None:
+def test_warm_replicas_respect_bounds_and_capacity() -> None:
     busy = steady(rate=40.0, duration_s=60.0)
 
     assert scenario(busy).warm() > 4
@@ -52,24 +47,6 @@ def test_conditions_come_from_the_knobs_and_the_profile() -> None:
     assert conditions.cold_start_s == A100.cold_start_s
     assert (conditions.max_held, conditions.seed, conditions.block_tokens) == (7, 3, 0)
     assert (conditions.warm_node_start_s, conditions.warm_nodes) == (None, 0)
-
-
-def test_warm_nodes_come_from_the_profile() -> None:
-    profile = A100.model_copy(update={"warm_node_start_s": (3.0, 5.0), "warm_nodes": 4})
-
-    conditions = scenario(steady(), profile=profile).conditions
-
-    assert (conditions.warm_node_start_s, conditions.warm_nodes) == ((3.0, 5.0), 4)
-
-
-def test_without_prefill_groups_the_simulated_ingress_has_none() -> None:
-    knobs = Knobs(prefill_groups=False)
-
-    asked = scenario(steady(), knobs=knobs)
-    assert asked.conditions.routing == "prefix-aware"
-    assert not asked.conditions.prefill_groups
-    assert rules(asked.profile, asked.conditions)["prefill_budget_s"][0] == 0.0
-    assert rules(A100, scenario(steady()).conditions)["prefill_budget_s"][0] > 0.0
 
 
 def test_knobs_that_only_advise_act_in_a_replay() -> None:
@@ -100,7 +77,7 @@ def test_an_option_out_of_its_bounds_is_named_with_them(option: dict[str, Any], 
     assert error.value.problems == [problem]
 
 
-def test_a_profile_whose_steps_are_too_small_for_its_batch_is_refused() -> None:
+def test_steps_smaller_than_the_batch_are_refused() -> None:
     profile = A100.model_copy(update={"max_num_batched_tokens": 32})
 
     with pytest.raises(

@@ -10,7 +10,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_gets_one_line_written_over_and_a_file_a_line_for_each_load() -> None:
+def test_status_line_is_rewritten_on_terminals_only() -> None:
     course = [("x", "9 s left"), ("x", "8 s left"), ("y", "7 s left")]
     screen, file = Terminal(), io.StringIO()
     for stream in (screen, file):
@@ -24,14 +24,14 @@ def test_a_terminal_gets_one_line_written_over_and_a_file_a_line_for_each_load()
     assert file.getvalue() == "x\ny\n"
 
 
-def test_without_a_terminal_there_is_a_line_for_each_run() -> None:
+def test_progress_bar_is_a_line_without_a_terminal() -> None:
     stream = io.StringIO()
     display = ProgressBar(stream)
 
     with display.running("static:1") as progress:
         progress(0.5)
         result = replay(steady(duration_s=60.0), policy="static:1")
-    display.ended(result, 1.25)
+    display.say_result(result, 1.25)
 
     assert stream.getvalue() == "static:1                   60 GPU-s, 100.00 % attained, in 1.2 s\n"
 

@@ -1,4 +1,4 @@
-"""Requests that arrive: sent to a replica, held by the ingress, or refused."""
+"""Requests that arrive: sent to a replica, queued for a cold start, or refused."""
 
 import math
 

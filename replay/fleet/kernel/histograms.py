@@ -1,4 +1,4 @@
-"""Histograms of latencies, of the replay, a minute and a replica's last 30 s, and reports made of them."""
+"""Histograms of latencies over the replay, a minute and the last 30 s of a replica, and its reports."""
 
 import math
 
@@ -22,7 +22,7 @@ from replay.fleet.layout import (
 
 
 @entry
-def report(m: Memory, slots: Ints, now: float, reports: Floats) -> None:
+def write_reports(m: Memory, slots: Ints, now: float, reports: Floats) -> None:
     """Write the signals of replicas, in the order of `EngineSignals`; their means start again from zero."""
     for k in range(len(slots)):
         r = slots[k]
@@ -90,7 +90,7 @@ def current_slice(m: Memory, r: int, t: float) -> int:
 
 @inner
 def note(m: Memory, r: int, part: int, at: int, where: int, count: float) -> None:
-    """Add to what a replica reports of its last 30 s, in bin `where`."""
+    """Add to a replica's histograms of the last 30 s, in bin `where`."""
     m.recent[r, part, at, where] += count
     m.recent[r, part, SLICES, where] += count
 

@@ -1,12 +1,14 @@
-"""How the ingress picks a replica for a request, as `ReplicaSet.take` does, and hands it over."""
+"""The pick of a replica for a request, and the queue of the ingress.
+
+`tests/replay/fleet/test_routing.py` holds the pick equal to that of `serve_app.ingress`.
+"""
 
 import math
 
 import numpy as np
 
 from replay.fleet.kernel.compiler import entry, inner
-from replay.fleet.kernel.prefixes import expected_tokens, note_sent
-from replay.fleet.kernel.scheduler import begin_step
+from replay.fleet.kernel.scheduler import begin_step, expected_tokens, note_sent
 from replay.fleet.layout import NONE, READY, Memory
 
 
@@ -24,27 +26,27 @@ def next_random(m: Memory) -> np.int64:
 
 @inner
 def to_prefill(m: Memory, r: int, q: int, pending: int) -> int:
-    """Of the `pending` tokens of a prompt, those that a replica does not hold; at least the last one."""
+    """The tokens of `pending` that a replica does not have cached; at least the last one."""
     left: int = max(pending - pending * expected_tokens(m, r, q) // m.requests[q].prompt, 1)
     return left
 
 
 @inner
-def held_anywhere(m: Memory, q: int) -> bool:
-    """Whether the ingress expects some replica to hold some of a prompt."""
-    held = False
+def cached_anywhere(m: Memory, q: int) -> bool:
+    """Whether the ingress expects that some replica has some of a prompt cached."""
+    cached = False
     for r in range(m.totals[0].used):
-        held |= m.replicas[r].status == READY and expected_tokens(m, r, q) > 0
-    return held
+        cached |= m.replicas[r].status == READY and expected_tokens(m, r, q) > 0
+    return cached
 
 
 @inner
 def choose(m: Memory, limit: int, q: int, pending: int, t: float) -> int:
     """The ready replica for the next request, of those with fewer than `limit` in flight; NONE without one.
 
-    As `ReplicaSet.take`: if a replica can prefill the request within the time it may wait, the one where that
-    delays requests least; else the one with the least load. Ties go to the fewest pending tokens, then the
-    fewest requests in flight, then the replica unused for longest.
+    If some replicas can prefill the request within the time it may wait, the result is the one where that
+    delays requests least. Otherwise it is the one with the least load. Ties go to the fewest pending tokens,
+    then the fewest requests in flight, then the replica unused for longest.
     """
     rules = m.rules[0]
     totals = m.totals[0]
@@ -106,10 +108,11 @@ def choose(m: Memory, limit: int, q: int, pending: int, t: float) -> int:
 
 @inner
 def choose_by_text(m: Memory, limit: int, q: int) -> int:
-    """As a router with a text tree and a threshold on the load, by SGLang's rule and numbers.
+    """The pick of a router with a text tree and a threshold on the load, by SGLang's rule and numbers.
 
-    Where the busiest replica has over 64 requests and half as many again as the idlest one, or none holds
-    three tenths of the prompt, the one with the fewest in flight; else the one that holds most of it.
+    The load is uneven if the busiest replica has over 64 requests and half as many again as the idlest one.
+    If the load is uneven, or no replica has three tenths of the prompt cached, the replica with the fewest
+    requests in flight is picked. Otherwise it is the one with the longest cached prefix.
     """
     idlest = best = NONE
     fewest = most_requests = most_tokens = 0
@@ -120,16 +123,16 @@ def choose_by_text(m: Memory, limit: int, q: int) -> int:
         if idlest == NONE or rep.in_flight < fewest:
             idlest, fewest = r, rep.in_flight
         most_requests = max(most_requests, rep.in_flight)
-        held = expected_tokens(m, r, q)
-        if held > most_tokens:
-            best, most_tokens = r, held
+        cached = expected_tokens(m, r, q)
+        if cached > most_tokens:
+            best, most_tokens = r, cached
     uneven = most_requests - fewest > 64 and most_requests > 1.5 * fewest
     return idlest if uneven or most_tokens <= 0.3 * m.requests[q].prompt else best
 
 
 @inner
 def choose_of_two(m: Memory, limit: int) -> int:
-    """The fewer requests in flight of two replicas drawn at random; the one drawn first of equals."""
+    """The replica with fewer requests in flight of two drawn at random; on a tie, the one drawn first."""
     totals = m.totals[0]
     ready = 0
     for r in range(totals.used):
@@ -175,12 +178,12 @@ def send(m: Memory, r: int, q: int, t: float) -> None:
     """Hand a request to a replica."""
     rep = m.replicas[r]
     request = m.requests[q]
-    # When the engine got it: its own queueing time counts from here.
+    # The engine's own queueing time counts from here.
     request.last_at = t
     rep.waiting_tokens += request.prompt
     if m.rules[0].prefix_aware and request.pending > 0:
         fade = m.rules[0].pace_fade
-        m.totals[0].sharing = m.totals[0].sharing * fade + (1.0 - fade) * held_anywhere(m, q)
+        m.totals[0].sharing = m.totals[0].sharing * fade + (1.0 - fade) * cached_anywhere(m, q)
         request.pending = to_prefill(m, r, q, request.pending)
     note_sent(m, r, q)
     rep.pending_tokens += request.pending
@@ -201,8 +204,8 @@ def send(m: Memory, r: int, q: int, t: float) -> None:
 
 
 @entry
-def release(m: Memory, t: float) -> None:
-    """Send on requests that are held, as far as ready replicas have room for them."""
+def send_queued(m: Memory, t: float) -> None:
+    """Send the requests queued for a cold start, as far as ready replicas have room for them."""
     totals = m.totals[0]
     rules = m.rules[0]
     while totals.held_head != NONE:
@@ -216,6 +219,6 @@ def release(m: Memory, t: float) -> None:
         totals.held_bytes -= request.body
         if totals.held_head == NONE:
             totals.held_tail = NONE
-            totals.held_bytes = 0.0  # and not what rounding has left
+            totals.held_bytes = 0.0  # without what rounding has left
         request.cold = t - request.arrived > rules.cold_after_s
         send(m, best, q, t)

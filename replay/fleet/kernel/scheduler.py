@@ -1,11 +1,86 @@
-"""vLLM's scheduler: which requests get tokens of a replica's next step."""
+"""One engine: its prefix cache, and vLLM's scheduler.
+
+An engine step is vLLM's. The running requests go first: each decoding sequence gets one token, and each
+prompt under way a chunk. Then, unless a request was preempted, waiting requests are admitted while the batch,
+the step's token budget and the KV cache have room, the latter for the whole prompt. The tokens of a step come
+at its end. If the KV cache is full, the request admitted last is preempted and computed again. A prompt finds
+the blocks that its replica's prefix cache still holds; the longest unused block is evicted first.
+
+All sequences that decode get one token a step, so the kernel takes a step for all of them at once. The tokens
+of each follow from the number of steps since. The kernel looks at a sequence when its last token comes, or
+when it is preempted.
+
+Throughout the kernel, `m` is the fleet's memory, `r` the index of a replica, `q` that of a request and `t` a
+time.
+"""
 
 import math
 
 from replay.fleet.kernel.compiler import inner
-from replay.fleet.kernel.prefixes import cached_tokens
-from replay.fleet.kernel.step_time import step_s
-from replay.fleet.layout import NONE, Memory
+from replay.fleet.layout import NONE, Ints, Memory
+
+
+@inner
+def index_of(lists: Ints, r: int, count: int, block: int) -> int:
+    """The index of a block among the `count` of replica `r`; NONE if it is not there."""
+    index: int = count - 1
+    while index >= 0 and lists[r, index] != block:
+        index -= 1
+    return index
+
+
+@inner
+def use(lists: Ints, r: int, count: int, block: int) -> int:
+    """Make a block the one of replica `r` that was used last; return how many blocks it has then."""
+    index = index_of(lists, r, count, block)
+    if index == NONE:
+        # A full list loses the block used longest ago.
+        index = 0
+        if count < lists.shape[1]:
+            index = count
+            count += 1
+    for i in range(index, count - 1):
+        lists[r, i] = lists[r, i + 1]
+    lists[r, count - 1] = block
+    return count
+
+
+@inner
+def cached_tokens(m: Memory, r: int, q: int) -> int:
+    """The prompt tokens found in the prefix cache, which then gets all blocks of the prompt."""
+    rep = m.replicas[r]
+    request = m.requests[q]
+    hits = 0
+    while hits < request.blocks and index_of(m.cache, r, rep.cached_blocks, m.blocks[q, hits]) != NONE:
+        rep.cached_blocks = use(m.cache, r, rep.cached_blocks, m.blocks[q, hits])
+        hits += 1
+    # The first block is used last, so that a prompt's end is evicted before its beginning.
+    for i in range(request.blocks - 1, -1, -1):
+        rep.cached_blocks = use(m.cache, r, rep.cached_blocks, m.blocks[q, i])
+    # The last token is always computed: its logits are the first output token's.
+    tokens: int = min(hits * m.rules[0].block_tokens, request.prompt - 1)
+    m.totals[0].cached += tokens
+    return tokens
+
+
+@inner
+def expected_tokens(m: Memory, r: int, q: int) -> int:
+    """The prompt tokens that the ingress expects in a replica's prefix cache."""
+    rep = m.replicas[r]
+    request = m.requests[q]
+    hits = 0
+    while hits < request.blocks and index_of(m.indexed, r, rep.indexed_blocks, m.blocks[q, hits]) != NONE:
+        hits += 1
+    tokens: int = min(hits * m.rules[0].block_tokens, request.prompt)
+    return tokens
+
+
+@inner
+def note_sent(m: Memory, r: int, q: int) -> None:
+    """Note that a replica will have all of a prompt cached."""
+    rep = m.replicas[r]
+    for i in range(m.requests[q].blocks - 1, -1, -1):
+        rep.indexed_blocks = use(m.indexed, r, rep.indexed_blocks, m.blocks[q, i])
 
 
 @inner
@@ -105,7 +180,12 @@ def begin_step(m: Memory, r: int, t: float) -> None:
     prefill = rep.step_prefill
     if decodes + prefill == 0:
         return
-    took = step_s(m, decodes, kv, prefill)
+    took = (
+        rules.base_s
+        + rules.per_sequence_s * decodes
+        + rules.per_kv_token_s * kv
+        + rules.per_prefill_token_s * prefill
+    )
     rep.step_began = t
     rep.step_end = t + took
     rep.step_decodes = decodes

@@ -1,8 +1,13 @@
-"""The end of an engine step: first tokens, inter-token latencies, and requests that are answered."""
+"""The end of an engine step: first tokens, inter-token latencies, and finished requests.
+
+Streams also leave a replica here: those of a draining replica move to others.
+"""
+
+import math
 
 from replay.fleet.kernel.compiler import entry, inner
 from replay.fleet.kernel.histograms import bin_of, current_slice, log_of, note, window_bin_of
-from replay.fleet.kernel.routing import release
+from replay.fleet.kernel.routing import choose, enqueue, send_queued
 from replay.fleet.kernel.scheduler import begin_step
 from replay.fleet.layout import (
     E2E,
@@ -99,7 +104,7 @@ def finish(m: Memory, r: int, q: int, t: float) -> None:
 
 @inner
 def update_batch(m: Memory, r: int, t: float, at: int) -> None:
-    """At the end of a step: finished prompts decode from now on, and answered requests leave the batch."""
+    """Let finished prompts decode from now on, and remove answered requests from the batch."""
     rep = m.replicas[r]
     rep.next_end = NEVER
     kept = 0
@@ -147,8 +152,8 @@ def end_step(m: Memory, r: int) -> None:
     if rep.step_decodes:
         count_itl(m, r, t - rep.step_began, float(rep.step_decodes), t, at)
     if m.totals[0].held_head != NONE and rep.status == READY:
-        rep.step_end = -1.0  # still under way: what is sent now is for the step that begins below
-        release(m, t)
+        rep.step_end = -1.0  # not idle: requests sent now join the step that begins below
+        send_queued(m, t)
     begin_step(m, r, t)
 
 
@@ -165,8 +170,8 @@ def next_to_end(m: Memory) -> int:
 @entry
 def advance(m: Memory, until: float) -> None:
     """Take every step that ends by `until`."""
-    # While requests are held, steps are taken in the order of time across all replicas: the replica whose
-    # step ends first has room first.
+    # While requests are queued for a cold start, steps are taken in the order of time across all replicas:
+    # the replica whose step ends first has room first.
     while m.totals[0].held_head != NONE:
         r = next_to_end(m)
         if r == NONE or m.replicas[r].step_end > until:
@@ -175,3 +180,50 @@ def advance(m: Memory, until: float) -> None:
     for r in range(m.totals[0].used):
         while m.replicas[r].step_end <= until:
             end_step(m, r)
+
+
+@inner
+def leave(m: Memory, r: int, q: int) -> None:
+    """Remove a request that decodes from the step under way; its token of that step is lost."""
+    rep = m.replicas[r]
+    request = m.requests[q]
+    request.generated = request.output - (request.ends - rep.taken)
+    request.last_at = rep.step_began
+    context = request.prompt + request.generated - 1
+    rep.context -= context
+    rep.kv_used -= context + 1
+    rep.step_decodes -= 1
+    rep.in_flight -= 1
+
+
+@entry
+def move_streams(m: Memory, r: int, t: float) -> None:
+    """Move each request that decodes on replica `r` to another that would run it at once, if there is one.
+
+    There its prompt and what was generated are prefilled, as after a preemption. The client sees the pause.
+    """
+    rules = m.rules[0]
+    rep = m.replicas[r]
+    rep.next_end = NEVER
+    kept = 0
+    for i in range(rep.batch_size):
+        q = m.batch[r, i]
+        request = m.requests[q]
+        other = NONE if request.todo else choose(m, min(rules.max_num_seqs, rules.most_in_flight), q, 0, t)
+        if other == NONE:
+            if not request.todo:
+                rep.next_end = min(rep.next_end, request.ends)
+            m.batch[r, kept] = q
+            kept += 1
+            continue
+        leave(m, r, q)
+        rep.last_end = t
+        request.todo = request.prompt + request.generated
+        request.computed = request.pending = 0
+        m.replicas[other].recompute_tokens += request.todo
+        m.totals[0].moves += 1
+        enqueue(m, other, q, t)
+    rep.batch_size = kept
+    if not rep.in_flight:
+        rep.busy_s -= rep.step_end - t
+        rep.step_end = math.inf

@@ -17,7 +17,7 @@ const PAGE = {
   ],
 };
 
-// Tracks for the timeline, and what it draws beside the result: requests in engines, and latencies over targets.
+// Tracks for the timeline, requests in engines, and latencies over their targets.
 function prepare(result) {
   const { timeline, windows, targets } = result;
   const { requests, seconds: length } = windows;
@@ -39,7 +39,7 @@ function panels({ result, compared }) {
     ({ name: "compared", label: `ready, ${shortened(policy, 24)}`, track: own, values: ready, shape: "line" });
   const replicas = { height: 216, whole: true, ticks: 5, decided: true, keys: [["decision", "decision"]] };
   const waiting = stacked([
-    count("held", { label: "held, no replica is ready", said: "held", seldom: true }),
+    count("held", { label: "queued for a cold start", said: "queued for a start", seldom: true }),
     count("queued", { label: "queued in engines", said: "queued", values: result.waiting }),
   ]);
   const lines = [count("queued", { label: null }), count("held", { label: null, seldom: true })];
@@ -76,7 +76,7 @@ function latencies({ over, windows: { requests, ttft_p95_s: ttft, itl_p95_s: itl
   };
 }
 
-// A strip of minutes, a second one of the policy beside it, and a diamond for each minute with cold waits.
+// A strip of minutes, a second strip for the compared policy, and a diamond for each minute with cold waits.
 function attainment(result, compared) {
   const keys = [["ok", "attained"], ["missed", "missed"], ["empty", "no requests"], ["cold", "cold waits"]];
   if (compared) keys.push(["none", `lower strip: ${shortened(compared.policy, 24)}`]);
@@ -88,7 +88,7 @@ function attainment(result, compared) {
       const slo = attained[index] > 0 ? ["ok", "SLO", "attained"] : ["missed", "SLO", "missed", true];
       return [
         requests[index] > 0 && slo,
-        cold[index] > 0 && ["cold", "held for a cold start", whole(cold[index])],
+        cold[index] > 0 && ["cold", "queued for a cold start", whole(cold[index])],
         rejected[index] > 0 && ["missed", "rejected", whole(rejected[index]), true],
       ].filter((row) => row && requests[index] > 0);
     },
@@ -100,7 +100,7 @@ function attainment(result, compared) {
   };
 }
 
-// One cell a minute, or one for as many minutes as a visible cell takes: missed if one of them was.
+// One cell for each minute, or for as many minutes as a visible cell needs: missed if one of them was.
 function strip(svg, view, result, top) {
   const { requests, attained, seconds: length } = result.windows;
   const { first, last } = view.span(result.minutes);

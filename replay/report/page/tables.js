@@ -1,4 +1,4 @@
-// The figures one asks for first, and tables: the policies, the latencies, the costs, and what the replay was run with.
+// The headline figures, and tables: the policies, the latencies, the costs, and the settings of the replay.
 
 function headline(root, data) {
   const result = data.results[data.main];
@@ -54,12 +54,12 @@ function latency(root, data) {
   const rows = [
     ["TTFT, all", ttft.all, targets.ttft_s],
     ["TTFT, warm", ttft.warm, targets.ttft_s],
-    ["TTFT, held for a cold start", ttft.cold, targets.ttft_s],
+    ["TTFT, queued for a cold start", ttft.cold, targets.ttft_s],
     ["inter-token latency", itl, targets.itl_s],
     ["end to end", e2e, null],
   ];
   const above = `▲ marks a latency above its target: TTFT ${seconds(targets.ttft_s)}, ITL ${seconds(targets.itl_s)}.`;
-  const held = `Without requests held for a cold start, ${percent(warm)} of requests attained the SLO and ${percent(warmInTime)} of TTFTs were in time.`;
+  const held = `Without requests queued for a cold start, ${percent(warm)} of requests attained the SLO and ${percent(warmInTime)} of TTFTs were in time.`;
   root.append(table("Latencies", ["", "count", "mean", "P50", "P90", "P95", "P99"], rows.map(line)), help(`${above} ${held}`));
 }
 

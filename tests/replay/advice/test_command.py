@@ -5,13 +5,11 @@ from typing import Any
 
 import pytest
 
-from replay.advice import command
 from replay.advice.advice_text import advice_document, advice_text
 from replay.advice.advise import Advice, Compared, Part, Verdict
 from replay.advice.score import Outcome, Score
-from replay.advice.search import Tried
 from replay.inputs import Inputs
-from replay.profile_files import load_profile
+from replay.profile import load_profile
 from serve_app.cli.main import main
 from serve_app.settings.knobs import Knobs
 from traces import ArrayTrace
@@ -68,7 +66,7 @@ def test_the_patch_is_as_the_file_needs_it() -> None:
     assert "tideserve knobs set --app tide llama max_replicas=12 headroom=0.5" in text
 
 
-def test_costs_and_certainty_are_told_for_both_halves() -> None:
+def test_text_has_costs_and_certainty_of_both_halves() -> None:
     text = advice_text(advice(), inputs())
 
     assert "first half, not tuned on" in text
@@ -81,14 +79,6 @@ def test_costs_and_certainty_are_told_for_both_halves() -> None:
     assert "20 configurations were tried" in text
 
 
-def test_without_a_configuration_the_models_name_is_left_open() -> None:
-    text = advice_text(advice(), inputs(None, None))
-
-    assert "In the configuration (replace MODEL with the model's name)" in text
-    assert "        MODEL:\n" in text
-    assert "tideserve knobs set MODEL " in text
-
-
 def test_a_saving_within_the_noise_is_no_change() -> None:
     text = advice_text(advice(Verdict.NOISE), inputs())
 
@@ -97,7 +87,7 @@ def test_a_saving_within_the_noise_is_no_change() -> None:
     assert "  headroom: 1 -> 0.5" in text
 
 
-def test_the_closest_is_told_where_nothing_meets_the_target() -> None:
+def test_text_names_the_closest_if_nothing_meets_the_goal() -> None:
     low = score((3000.0, 0.9), (3000.0, 0.91), infeasible=0.087)
 
     text = advice_text(advice(Verdict.NOTHING_MEETS, tuned=Compared(low, low)), inputs())
@@ -109,7 +99,7 @@ def test_the_closest_is_told_where_nothing_meets_the_target() -> None:
     assert "user_config" in text
 
 
-def test_no_time_to_search_is_told() -> None:
+def test_text_says_if_there_was_no_time() -> None:
     kept = advice(
         Verdict.KEEP, advised=CURRENT, tuned=Compared(OLD, OLD), held_out=Compared(OLD, OLD), tried=0,
         exhausted=False,
@@ -131,14 +121,6 @@ def test_the_document_is_json_with_the_change_and_both_halves() -> None:
     assert document["halves"]["second half"]["tuned_on"] is True
     assert document["halves"]["first half"]["within_noise"] is False
     assert document["halves"]["first half"]["advised"]["gpu_seconds"]["median"] == 3030.0
-
-
-def test_the_progress_tells_a_configuration_and_the_best_so_far() -> None:
-    tried = Tried({"headroom": 0.5}, NEW, True, OLD, 3)
-
-    assert command._progress(tried, 0.2) == (
-        "   0 s   3: headroom=0.5: 3,030 GPU-s at 99.3 % (dropped); best 3,650 at 99.5 %"
-    )
 
 
 def trace_file(tmp_path: Path) -> Path:
@@ -165,23 +147,12 @@ def trace_file(tmp_path: Path) -> Path:
         (["--duration", "600"], "at least 1200 s"),
     ],
 )
-def test_bad_input_is_told_with_its_bound_and_status_2(
+def test_bad_option_is_named_with_its_bound(
     arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["advise", "--trace", str(trace_file(tmp_path)), *arguments]) == 2
 
     assert told in capsys.readouterr().err
-
-
-def test_a_line_of_the_trace_that_is_no_request_is_told_with_its_place(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = trace_file(tmp_path)
-    path.write_text(path.read_text() + "1300,many,1\n")
-
-    assert main(["advise", "--trace", str(path)]) == 2
-
-    assert "trace.csv, line 652: input_tokens" in capsys.readouterr().err
 
 
 def test_the_knobs_and_the_hardware_come_from_the_configuration(

@@ -1,46 +1,62 @@
+import argparse
 import os
 import signal
 import socket
-from collections.abc import Callable
+import sys
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
-from replay.capacity import command as capacity
-from replay.capacity import knee, measure, observer, open_loop
-from replay.profile_files import load_profile, load_starting_values
+from replay.capacity.command import add_command, measure_and_write
+from replay.capacity.method import Method
+from replay.profile import load_profile, load_starting_values
 from serve_app import env
+from serve_app.cli.command_error import CommandError
 from serve_app.cli.main import main
 from serve_app.settings.knobs import Knobs
 from tests.replay.capacity.fake_application import LAW, FakeApplication, runs
 
+QUICK = Method(
+    scrape_s=0.01,
+    report_lag_s=0.03,
+    setup_s=0.05,
+    fewest_requests=2,
+    longest_factor=1.0,
+    lead_s=0.05,
+    least_grace_s=60.0,
+    client_lag_s=60.0,
+    most_growths=1,
+    most_halvings=1,
+    resolution=2.0,
+)
+"""The fake reports with every scrape. At most four rates, however busy the machine is."""
+
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Second-long intervals in milliseconds: the fake reports with every scrape."""
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(env.API_KEY, "sk-tide")
-    monkeypatch.setattr(observer, "SCRAPE_S", 0.01)
-    monkeypatch.setattr(observer, "LAG_S", 0.03)
-    monkeypatch.setattr(measure, "_POLL_S", 0.01)
-    monkeypatch.setattr(measure, "_SETUP_S", 0.05)
-    monkeypatch.setattr(capacity, "_BOUNDS_S", (0.1, 3600.0))
 
 
-def command(app: FakeApplication, out: Path, *more: str) -> int:
+def look(app: FakeApplication, out: Path, *more: str) -> int:
+    """Measure with rates of a third of a second."""
     with closing(socket.create_server(("127.0.0.1", 0))) as free:
         port: int = free.getsockname()[1]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(capacity, "asyncio", SimpleNamespace(run=runs(app, port)))
-        argv = ["capacity", "--url", f"http://127.0.0.1:{port}", "--out", str(out), "--duration", "0.8"]
-        return main([*argv, *more])
+    parser = argparse.ArgumentParser()
+    add_command(parser.add_subparsers())
+    url = f"http://127.0.0.1:{port}"
+    argv = ["--url", url, "--out", str(out), "--duration", "0.8", "--step-seconds", "0.3", *more]
+    try:
+        return measure_and_write(parser.parse_args(["capacity", *argv]), QUICK, runs(app, port))
+    except CommandError as error:
+        print(f"tideserve: {error}", file=sys.stderr)
+        return 1
 
 
 def run(app: FakeApplication, out: Path, *more: str) -> int:
-    return command(app, out, "--no-knee", *more)
+    return look(app, out, "--no-knee", *more)
 
 
 def failure(app: FakeApplication, out: Path, capsys: pytest.CaptureFixture[str], *more: str) -> str:
@@ -49,7 +65,7 @@ def failure(app: FakeApplication, out: Path, capsys: pytest.CaptureFixture[str],
     return capsys.readouterr().err.splitlines()[-1]
 
 
-def test_the_law_of_the_replica_is_found_told_and_written(
+def test_step_time_is_measured_printed_and_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     app = FakeApplication(cold={"cold_start_s": 20.0, "phases_s": {"imports": 5.0, "warm_up": 15.0}})
@@ -92,7 +108,7 @@ def test_the_law_of_the_replica_is_found_told_and_written(
         ({"busy": 3.0}, "tideserve: tide has 3 requests under way; measure it without other traffic"),
         ({"others": 1}, "requests of other clients reached tide meanwhile; measure it without other traffic"),
         ({"second_replica": True}, "tideserve: another replica of tide took steps meanwhile: engine-2"),
-        ({"limits": False}, "tideserve: tide does not tell llm_max_num_seqs at /metrics"),
+        ({"limits": False}, "tideserve: tide does not report llm_max_num_seqs at /metrics"),
         ({"silent": True}, "tideserve: tide reported no engine steps in 1 s of load"),
         ({"refusal": (429, b"full")}, " answers 429: full"),
         (
@@ -102,32 +118,13 @@ def test_the_law_of_the_replica_is_found_told_and_written(
         ({"refusal": (200, b'data: {"choices"')}, 'failed: data: {"choices"'),
     ],
 )
-def test_what_would_spoil_the_measurement_ends_it_and_nothing_is_written(
+def test_spoiled_measurement_writes_nothing(
     wrong: dict[str, Any], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert told in failure(FakeApplication(**wrong), tmp_path / "mine.yaml", capsys)
 
 
-def test_a_replica_that_starts_meanwhile_ends_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    app = FakeApplication()
-
-    def scale(requests: int) -> None:
-        app.target_replicas = 2
-
-    app.on_request = scale
-
-    assert "tide has 1 ready replicas and 2 running" in failure(app, tmp_path / "mine.yaml", capsys)
-
-
-def test_an_unknown_model_is_told_with_those_served(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = failure(FakeApplication(), tmp_path / "mine.yaml", capsys, "--model", "ebb")
-
-    assert told == "tideserve: --model = 'ebb': not one of tide"
-
-
-def test_without_the_key_of_the_server_nothing_is_measured(
+def test_measurement_needs_the_api_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv(env.API_KEY)
@@ -147,37 +144,23 @@ def test_ctrl_c_closes_the_streams_and_writes_nothing(
     assert app.left_open == 0
 
 
-# The knee.
-
-
-def look(app: FakeApplication, out: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> int:
-    """With rates of a third of a second, and no more than four of them, however busy the machine is."""
-    monkeypatch.setattr(capacity, "_STEP_BOUNDS_S", (0.1, 600.0))
-    monkeypatch.setattr(knee, "_FEWEST", 2)
-    monkeypatch.setattr(knee, "_LAG_S", 60.0)  # a busy machine is no concern of these tests
-    monkeypatch.setattr(knee, "_LONGEST", 1.0)
-    monkeypatch.setattr(knee, "_MOST_GROWTHS", 1)
-    monkeypatch.setattr(knee, "_MOST_HALVINGS", 1)
-    monkeypatch.setattr(knee, "_RESOLUTION", 2.0)
-    monkeypatch.setattr(open_loop, "_LEAD_S", 0.05)
-    monkeypatch.setattr(open_loop, "_LEAST_GRACE_S", 1.0)
-    return command(app, out, "--step-seconds", "0.3", *more)
-
-
-def test_a_knee_is_looked_for_told_drawn_and_written_with_what_the_policy_begins_with(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_the_knee_is_written_with_the_starting_values(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    app, out, picture = FakeApplication(), tmp_path / "mine.yaml", tmp_path / "knee.png"
+    app, out = FakeApplication(), tmp_path / "mine.yaml"
 
-    assert look(app, out, monkeypatch, "--png", str(picture)) == 0
+    assert look(app, out, "--prompt-tokens", "4000", "--output-tokens", "1000") == 0
 
     found = load_profile(out).knee
     assert found is not None
-    assert (found.prompt_tokens, found.output_tokens, found.percentile) == (512, 128, 95)
+    assert (found.prompt_tokens, found.output_tokens, found.percentile) == (1536, 512, 95)
     assert any(rate == pytest.approx(found.formula_rps / 2, rel=0.01) for rate, *_ in found.curve)
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "1536 + 512 tokens, cut from 4000 + 1000 to what fits" in load_profile(out).source
+    sent = [body["prompt"] for body in app.bodies if body["max_tokens"] == 512]
+    assert {len(prompt) for prompt in sent} == {1536}
+    assert len({tuple(prompt[:16]) for prompt in sent}) == len(sent)
     printed = capsys.readouterr()
-    assert "Open loop: Poisson arrivals of 512 + 128 tokens, with P95 TTFT within 200 ms" in printed.out
+    assert "Open loop: Poisson arrivals of 1536 + 512 tokens, with P95 TTFT within 200 ms" in printed.out
     assert "rate 1: " in printed.err
     block = printed.out.split("Ingress:\n\n")[1].split("\n\n")[0]
     values = yaml.safe_load(block)["autoscaling"]["tide"]["starting_values"]
@@ -187,72 +170,43 @@ def test_a_knee_is_looked_for_told_drawn_and_written_with_what_the_policy_begins
     assert app.left_open == 0
 
 
-def test_the_knees_requests_are_never_alike_and_cut_to_the_context(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    app, out = FakeApplication(), tmp_path / "mine.yaml"
-
-    assert look(app, out, monkeypatch, "--prompt-tokens", "4000", "--output-tokens", "1000") == 0
-
-    sent = [body["prompt"] for body in app.bodies if body["max_tokens"] == 512]
-    assert {len(prompt) for prompt in sent} == {1536}
-    assert len({tuple(prompt[:16]) for prompt in sent}) == len(sent)
-    assert "1536 + 512 tokens, cut from 4000 + 1000 to what fits" in load_profile(out).source
-
-
 def test_targets_out_of_reach_leave_the_file_without_a_knee(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     strict = Knobs(ttft_target_s=0.001, itl_target_s=0.001).model_dump(mode="json")
     out = tmp_path / "mine.yaml"
 
-    assert look(FakeApplication(knobs=strict), out, monkeypatch) == 0
+    assert look(FakeApplication(knobs=strict), out) == 0
 
     assert load_profile(out).knee is None
     assert "No knee: an empty replica misses both targets" in capsys.readouterr().out
 
 
-def when_looking(app: FakeApplication, do: Callable[[], None]) -> None:
-    """Have `do` called with the first request that looks for the knee."""
-
-    def on_request(requests: int) -> None:
-        if len(app.bodies[-1]["prompt"]) == 512:
-            do()
-
-    app.on_request = on_request
-
-
-def test_a_request_that_fails_on_the_way_to_the_knee_ends_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("interrupts", [True, False], ids=["Ctrl-C", "failure"])
+def test_an_interrupted_search_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], interrupts: bool
 ) -> None:
     app, out = FakeApplication(), tmp_path / "mine.yaml"
-    when_looking(app, lambda: setattr(app, "refusal", (500, b"{}")))
 
-    assert look(app, out, monkeypatch) == 1
+    def disturb(requests: int) -> None:
+        if len(app.bodies[-1]["prompt"]) != 512 or app.endless or app.refusal:
+            return
+        if interrupts:
+            app.endless = True
+            os.kill(os.getpid(), signal.SIGINT)
+        else:
+            app.refusal = (500, b"{}")
+
+    app.on_request = disturb
+
+    assert look(app, out) == 1
 
     assert not out.exists()
     last = capsys.readouterr().err.splitlines()[-1]
-    assert "a second failed with status 500: HTTP 500" in last
-
-
-def test_ctrl_c_on_the_way_to_the_knee_closes_the_streams_and_writes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    app, out = FakeApplication(), tmp_path / "mine.yaml"
-
-    def interrupt() -> None:
-        if not app.endless:
-            app.endless = True
-            os.kill(os.getpid(), signal.SIGINT)
-
-    when_looking(app, interrupt)
-
-    assert look(app, out, monkeypatch) == 1
-
-    assert not out.exists()
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        "tideserve: interrupted; its streams are closed, and nothing was written"
-    )
+    if interrupts:
+        assert last == "tideserve: interrupted; its streams are closed, and nothing was written"
+    else:
+        assert "a second failed with status 500: HTTP 500" in last
     assert app.left_open == 0
 
 
@@ -262,11 +216,8 @@ def test_ctrl_c_on_the_way_to_the_knee_closes_the_streams_and_writes_nothing(
         (["--step-seconds", "1"], "--step-seconds = 1: must be from 5 to 600 seconds"),
         (["--prompt-tokens", "0"], "--prompt-tokens = 0: must be from 1 to 1000000"),
         (["--output-tokens", "2000000"], "--output-tokens = 2000000: must be from 1 to 1000000"),
-        (["--png", "knee.svg"], "--png = knee.svg: must end in .png"),
-        (["--png", "a.png", "--no-knee"], "--png = a.png: there is no curve to draw with --no-knee"),
-        (["--png", "nowhere/a.png"], "--png = nowhere/a.png: nowhere is not a folder"),
         (["--url", "localhost:8000"], "--url = 'localhost:8000': must be an http(s) URL"),
-        (["--duration", "0.01"], "--duration = 0.01: must be from 0.1 to 3600 seconds"),
+        (["--duration", "0.01"], "--duration = 0.01: must be from 20 to 3600 seconds"),
         (["--price", "-1"], "--price = -1: must be at least 0 and finite"),
         (["--gpus", "0"], "--gpus = 0: must be from 1 to 64"),
         (["--max-num-seqs", "9999"], "--max-num-seqs = 9999: must be from 1 to 4096"),
@@ -274,7 +225,7 @@ def test_ctrl_c_on_the_way_to_the_knee_closes_the_streams_and_writes_nothing(
         (["--out", "nowhere/fleet.yaml"], "--out = nowhere/fleet.yaml: nowhere is not a folder"),
     ],
 )
-def test_options_that_make_no_sense_are_told_before_anything_runs(
+def test_wrong_options_are_refused_before_a_load(
     argv: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["capacity", *argv]) == 1
@@ -291,3 +242,10 @@ def test_a_file_is_overwritten_only_by_force(tmp_path: Path, capsys: pytest.Capt
     assert run(FakeApplication(replicas=2), out, "--force") == 1
     assert "tide has 2 ready replicas" in capsys.readouterr().err
     assert out.read_text() == "precious"
+
+
+def test_another_replica_ends_the_measurement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    app = FakeApplication()
+    app.on_request = lambda requests: setattr(app, "target_replicas", 2)
+
+    assert "tide has 1 ready replicas and 2 running" in failure(app, tmp_path / "mine.yaml", capsys)

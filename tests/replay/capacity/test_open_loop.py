@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 
 from replay.capacity.knee import Miss, Rate, Targets
+from replay.capacity.measure import Limits
 from replay.capacity.open_loop import arrivals, fitting, summary
-from replay.capacity.sweep import Limits
 from replay.profile import Knee
 
 LIMITS = Limits(max_model_len=2048, kv_cache_tokens=131_072, max_num_seqs=64, max_num_batched_tokens=2048)
@@ -27,7 +27,7 @@ def test_requests_are_cut_to_the_context(asked: tuple[int, int], got: tuple[int,
     assert fitting(*asked, LIMITS) == got
 
 
-def test_arrivals_come_at_random_times_and_in_the_number_asked_for() -> None:
+def test_arrivals_are_random_with_a_fixed_number() -> None:
     planned = arrivals(10.0, 20.0, random.Random(1), 7, 512, 128)
 
     times = [request.at_s for request in planned]
@@ -41,10 +41,6 @@ def test_arrivals_come_at_random_times_and_in_the_number_asked_for() -> None:
     assert {(r.prompt_tokens, r.output_tokens, r.api) for r in planned} == {(512, 128, "completions")}
 
 
-def test_the_slowest_rate_has_a_request_too() -> None:
-    assert len(arrivals(0.01, 5.0, random.Random(1), 0, 512, 128)) == 1
-
-
 def came_to(rps: float, ttft_s: float, miss: Miss = "") -> Rate:
     return Rate(rps, 100, ttft_s, 0.01, 0.5 if miss else 1.0, miss, 0.001)
 
@@ -53,7 +49,7 @@ def summed(*tried: Rate) -> Knee:
     return summary(list(tried), 9.2199, TARGETS, (512, 128))
 
 
-def test_the_file_has_the_highest_rate_held_and_what_bounds_it() -> None:
+def test_knee_has_the_highest_rate_and_its_bound() -> None:
     found = summed(came_to(4.0, 0.1), came_to(5.0, math.inf, "TTFT"), came_to(4.472136, 0.2))
 
     assert (found.rps, found.bound, found.ttft_s) == (4.472, "TTFT", 0.2)
@@ -62,7 +58,7 @@ def test_the_file_has_the_highest_rate_held_and_what_bounds_it() -> None:
     assert found.curve == ((4.0, 0.1, 0.01, 1.0), (4.472, 0.2, 0.01, 1.0), (5.0, None, 0.01, 0.5))
 
 
-def test_without_a_rate_held_it_is_zero_and_without_one_missed_nothing_bounds_it() -> None:
+def test_knee_is_zero_if_no_rate_passed() -> None:
     none = summed(came_to(4.0, 0.9, "TTFT"), came_to(2.0, 0.8, "queue"))
     assert (none.rps, none.bound, none.ttft_s) == (0.0, "queue", 0.8)
 

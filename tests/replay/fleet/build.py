@@ -33,6 +33,17 @@ def profile(**changed: Any) -> Profile:
     return Profile.model_validate(fields)
 
 
+ENGINES = profile(
+    max_num_seqs=32,
+    max_num_batched_tokens=4000,
+    kv_cache_tokens=100_000,
+    step_per_sequence_s=0.0002,
+    step_per_kv_token_s=2e-7,
+    step_per_prefill_token_s=5e-5,
+)
+"""Replicas for the production policy: 32 sequences, with the step time of a large GPU."""
+
+
 def conditions(**changed: Any) -> Conditions:
     """Bodies of exactly 4.4 bytes a token; cold starts of 10 s."""
     fields = {"cold_start_s": (10.0, 10.0), "body_noise": 0.0, "ttft_target_s": 0.2, **changed}

@@ -4,7 +4,7 @@ import pytest
 
 from replay.fleet.fleet import Fleet
 from replay.fleet.layout import FREE
-from tests.replay.fleet.build import fields, fleet, of, profile, serve, total
+from tests.replay.fleet.build import fields, fleet, of, serve, total
 
 
 def run(made: Fleet, until: float, tick: float = 0.25) -> None:
@@ -17,18 +17,6 @@ def run(made: Fleet, until: float, tick: float = 0.25) -> None:
 def counts(made: Fleet) -> tuple[int, int, int, int]:
     """Ready, starting, pending, draining."""
     return made.ready, len(made.starting), len(made.pending), made.draining
-
-
-def test_a_replica_takes_requests_when_its_cold_start_is_over() -> None:
-    made = fleet(0)
-    run(made, 5.0)
-    made.set_target(2)
-    assert counts(made) == (0, 2, 0, 0)
-    run(made, 14.9)
-    assert counts(made) == (0, 2, 0, 0)
-    run(made, 15.0)
-    assert counts(made) == (2, 0, 0, 0)
-    assert (made.starts, made.cold_starts, made.peak) == (2, [(1, 10.0, False), (2, 10.0, False)], 2)
 
 
 def test_replicas_take_warm_nodes_first_and_start_faster_there() -> None:
@@ -45,23 +33,7 @@ def test_replicas_take_warm_nodes_first_and_start_faster_there() -> None:
     assert made.warm_node_free
 
 
-def test_without_a_range_for_warm_nodes_starts_there_take_as_long_as_any() -> None:
-    made = fleet(0, warm_nodes=2)
-    made.set_target(1)
-    run(made, 10.0)
-
-    assert made.cold_starts == [(1, 10.0, True)]
-
-
-def test_cold_starts_are_drawn_between_their_bounds() -> None:
-    made = fleet(0, cold_start_s=(10.0, 20.0))
-    made.set_target(200)
-    seconds = sorted(start.cold_start_s for start in made.starting.values())
-
-    assert 10.0 <= seconds[0] < 11.0 < 14.0 < sum(seconds) / 200 < 16.0 < 19.0 < seconds[-1] <= 20.0
-
-
-def test_fewer_are_wanted_pending_ones_go_first_then_starting_then_the_newest_ready() -> None:
+def test_scale_down_stops_pending_then_starting_then_newest_replicas() -> None:
     made = fleet(3, capacity=5)
     made.set_target(7)
     assert counts(made) == (3, 2, 2, 0)
@@ -78,27 +50,7 @@ def test_fewer_are_wanted_pending_ones_go_first_then_starting_then_the_newest_re
     assert [made.names[slot] for slot in made.ready_slots] == [1]
 
 
-def test_a_drain_ends_with_its_last_request_and_loses_none() -> None:
-    made = fleet(2)
-    serve(made, (0.0, 100, 20), (0.001, 100, 10), (0.002, 100, 15), until=0.1)
-    made.set_target(0)
-    assert counts(made) == (0, 0, 0, 2)
-    run(made, 30.0)
-
-    assert counts(made) == (0, 0, 0, 0)
-    assert (total(made, "finished"), total(made, "open")) == (3, 0)
-
-
-def test_a_draining_replica_is_not_taken_back() -> None:
-    made = fleet(1)
-    serve(made, (0.0, 100, 50), until=0.1)
-    made.set_target(0)
-    made.set_target(1)
-
-    assert counts(made) == (0, 1, 0, 1)
-
-
-def test_a_slot_is_used_again_with_nothing_of_who_had_it_before() -> None:
+def test_reused_slot_begins_empty() -> None:
     made = fleet(1)
     serve(made, (0.0, 100, 3), until=1.0)
     made.set_target(0)
@@ -110,20 +62,6 @@ def test_a_slot_is_used_again_with_nothing_of_who_had_it_before() -> None:
     for name in ("busy_s", "finished", "prefilled", "taken", "last_sent", "last_end", "steps"):
         assert of(made, name) == 0.0
     assert not made.memory.recent[0].any()
-
-
-def test_more_replicas_than_there_are_records_for() -> None:
-    made = fleet(0)
-    records = len(made.memory.replicas)
-    made.set_target(3 * records)
-    run(made, 10.0)
-    burst = [(10.001, 100, 20)] * (3 * records)
-    serve(made, *burst, until=10.002)
-
-    assert fields(made, "in_flight") == [1.0] * (3 * records)
-    made.set_target(0)
-    run(made, 20.0)
-    assert total(made, "finished") == 3 * records
 
 
 def test_more_open_requests_than_there_are_records_for() -> None:
@@ -156,17 +94,7 @@ def test_a_start_that_fails_is_tried_again_and_paid_for() -> None:
     assert made.gpu_seconds().total == pytest.approx(800.0, rel=0.05)
 
 
-def test_failures_are_the_same_whatever_else_happens() -> None:
-    first, second = (fleet(0, start_failures=0.5, seed=3) for _ in range(2))
-    for made in (first, second):
-        made.set_target(8)
-    run(first, 100.0)
-    run(second, 100.0, tick=7.0)
-
-    assert first.cold_starts == second.cold_starts
-
-
-def test_beyond_the_clusters_room_replicas_are_pending_until_a_place_comes_free() -> None:
+def test_replicas_beyond_capacity_are_pending() -> None:
     made = fleet(2, capacity=2)
     serve(made, (0.0, 100, 40), (0.001, 100, 40), until=0.1)
     made.set_target(1)
@@ -201,7 +129,7 @@ def test_the_bill_of_one_replica_by_what_it_did() -> None:
     assert bill.draining == pytest.approx(0.004)
 
 
-def test_a_drain_is_billed_to_its_last_token_however_late_anybody_looks() -> None:
+def test_drain_is_billed_to_its_last_token() -> None:
     made = fleet(1)
     serve(made, (0.0, 300, 2), until=0.010)
     made.set_target(0)
@@ -211,34 +139,7 @@ def test_a_drain_is_billed_to_its_last_token_however_late_anybody_looks() -> Non
     assert made.gpu_seconds().total == pytest.approx(0.054)
 
 
-def test_a_step_that_outlasts_the_replay_is_billed_up_to_its_end() -> None:
-    made = fleet(1)
-    serve(made, (5.0, 1000, 1), until=5.060)
-    made.end()
-
-    # 0.060 of 0.110.
-    assert made.gpu_seconds().serving == pytest.approx(0.060)
-    assert made.gpu_seconds().idle == pytest.approx(5.0)
-
-
-def test_every_gpu_of_a_replica_is_billed() -> None:
-    made = fleet(2, of=profile(gpus=4))
-    made.advance(10.0)
-    made.end()
-
-    assert made.gpu_seconds().total == 80.0
-
-
-def test_the_end_begins_no_start() -> None:
-    made = fleet(1, capacity=1)
-    made.set_target(3)
-    made.advance(10.0)
-    made.end()
-
-    assert (made.starts, counts(made)) == (0, (0, 0, 0, 0))
-
-
-def test_streams_of_a_draining_replica_move_after_a_time_to_one_with_room() -> None:
+def test_streams_move_off_a_draining_replica_after_a_delay() -> None:
     made = fleet(2, drain_move_after_s=1.0)
     serve(made, (0.01, 100, 300), (0.02, 100, 300), until=0.5)
     made.set_target(1)
@@ -257,18 +158,3 @@ def test_streams_of_a_draining_replica_move_after_a_time_to_one_with_room() -> N
     assert total(made, "finished_output") == 600
     # Beside the two first tokens, what the moved one had is prefilled again.
     assert of(made, "prefilled") > 2 * 100 + 50
-
-
-def test_a_stream_stays_on_a_draining_replica_while_no_other_has_room_in_its_batch() -> None:
-    made = fleet(2, of=profile(max_num_seqs=1), drain_move_after_s=0.0)
-    serve(made, (0.01, 100, 300), (0.02, 100, 30), until=0.1)
-    made.set_target(1)
-    made.settle()
-    assert total(made, "moves") == 0
-
-    while made.draining:
-        made.advance(made.now + 0.5)
-        made.settle()
-    assert total(made, "moves") + total(made, "finished") >= 1
-    made.advance(60.0)
-    assert total(made, "finished") == 2

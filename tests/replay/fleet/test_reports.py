@@ -5,7 +5,7 @@ import pytest
 from replay.fleet.fleet import Fleet
 from replay.fleet.layout import SLICE_S, SLICES, WINDOW_BINS
 from serve_app.telemetry.latency_window import LatencyWindow
-from serve_app.wire.signals import ENGINE_FIELDS, EngineSignals
+from serve_app.wire.signals import EngineSignals
 from tests.replay.fleet.build import fleet, profile, serve
 
 
@@ -28,18 +28,6 @@ def test_a_replica_in_the_midst_of_its_work() -> None:
     assert said.prompt_tokens_total == 100 + 999
     assert (said.steps, said.step_prefill_tokens, said.step_batch, said.step_kv_tokens) == (2, 549.5, 0.5, 50)
     assert said.step_s == pytest.approx((0.020 + 0.1119) / 2)
-
-
-def test_totals_stay_and_means_begin_anew() -> None:
-    made = fleet()
-    serve(made, (0.0, 300, 3), until=1.0)
-    first, second = report(made), report(made)
-
-    assert (first.steps, second.steps, second.step_s, second.step_batch) == (3, 0, 0, 0)
-    for said in (first, second):
-        assert (said.finished_requests_total, said.finished_prompt_tokens_total) == (1, 300)
-        assert said.finished_generation_tokens_total == 3
-        assert (said.prompt_tokens_total, said.running_requests, said.running_tokens) == (300, 0, 0)
 
 
 def test_percentiles_are_those_of_the_latency_window() -> None:
@@ -73,12 +61,3 @@ def test_the_preempted_wait_but_not_for_a_first_token() -> None:
     assert (said.running_requests, said.waiting_requests) == (1, 1)
     # 600 + 3 tokens that decode, and 420 + 3 that have to be computed again.
     assert (said.running_tokens, said.waiting_tokens) == (603 + 423, 0)
-
-
-def test_each_of_several_replicas_reports_its_own() -> None:
-    made = fleet(3)
-    serve(made, (0.0, 100, 50), (0.001, 200, 50), until=0.010)
-    rows = made.report([2, 0, 1])
-
-    assert [EngineSignals(*row).waiting_tokens for row in rows.tolist()] == [0, 100, 200]
-    assert made.report([]).shape == (0, len(ENGINE_FIELDS))

@@ -1,6 +1,5 @@
 """Which replica gets which request: as the ingress has it, in `serve_app.ingress`."""
 
-import math
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -9,11 +8,9 @@ import pytest
 
 from replay.fleet.fleet import Fleet
 from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
-from serve_app.ingress.cold_queue import release_limit
 from serve_app.ingress.prefix_index import BYTES_PER_TOKEN
 from serve_app.ingress.replica_choice import Reservation
 from serve_app.ingress.replica_set import ReplicaSet
-from serve_app.settings.tree import ModelSettings
 from tests.replay.fleet.build import chunk, fields, fleet, of, profile, serve, total
 
 BLOCK_TOKENS = BLOCK_BYTES // BYTES_PER_TOKEN
@@ -187,34 +184,6 @@ def test_picks_are_those_of_the_ingress(seed: int, calm: int, step_tokens: int, 
     assert calm > 1 or (held > 5) == (seed % 2 == 1)
 
 
-def test_prompt_tokens_outstanding_count_until_the_first_token() -> None:
-    made = fleet(2)
-    # 1,000 tokens are 4,400 bytes, 1,100 tokens as estimated; two of 300 are 660 and a sequence more, 64.
-    serve(made, (0.0, 1000, 50), (0.001, 300, 50), (0.002, 300, 50), until=0.003)
-    assert (fields(made, "in_flight"), fields(made, "pending_tokens")) == ([1, 2], [1100, 660])
-
-    # At 0.110 the first has its token: 64 for the sequence is all there is to it.
-    serve(made, (0.2, 10, 50), until=0.21)
-    assert fields(made, "in_flight") == [2, 2]
-
-
-def test_of_equals_the_longest_unused_is_picked() -> None:
-    made = fleet(3)
-    order = []
-    for number in range(6):
-        serve(made, (float(number), 10, 1), until=number + 0.9)
-        order.append(int(made.memory.replicas["last_sent"].argmax()))
-
-    assert order == [0, 1, 2, 0, 1, 2]
-
-
-def test_a_request_body_beyond_what_is_believed_weighs_no_more_than_that() -> None:
-    made = fleet(of=profile(kv_cache_tokens=100_000))
-    serve(made, (0.0, 50_000, 2), until=0.1)
-
-    assert of(made, "pending_tokens") == 32_768
-
-
 def test_two_choices_picks_the_fewer_in_flight_of_two() -> None:
     made = fleet(4, routing="two-choices", of=profile(max_num_seqs=64))
     serve(made, *[(0.001 * number, 10, 1000) for number in range(64)], until=0.1)
@@ -227,29 +196,3 @@ def test_two_choices_picks_the_fewer_in_flight_of_two() -> None:
     both = fleet(2, routing="two-choices", of=profile(max_num_seqs=64))
     serve(both, *[(0.001 * number, 10, 1000) for number in range(64)], until=0.1)
     assert fields(both, "in_flight") == [32, 32]
-
-
-def test_two_choices_among_one_is_that_one() -> None:
-    made = fleet(1, routing="two-choices")
-    serve(made, (0.0, 10, 1), (0.1, 10, 1), until=1.0)
-
-    assert total(made, "finished") == 2
-
-
-def test_the_room_for_those_who_were_held_is_the_ingresss() -> None:
-    for sequences in (1, 7, 64, 100):
-        settings = ModelSettings(name="m", model="m", max_num_seqs=sequences, max_ongoing_requests=90)
-        made = fleet(of=profile(max_num_seqs=sequences), max_ongoing_requests=90)
-        assert made.memory.rules["room"][0] == release_limit(settings)
-        assert made.memory.rules["room"][0] == min(90, sequences + math.ceil(sequences / 8))
-    assert made.conditions.__class__.__dataclass_fields__["max_ongoing_requests"].default == (
-        ModelSettings.model_fields["max_ongoing_requests"].default
-    )
-
-
-def test_where_every_replica_is_full_requests_are_refused() -> None:
-    made = fleet(2, max_ongoing_requests=3)
-    serve(made, *[(0.001 * number, 1000, 10) for number in range(8)], until=0.05)
-
-    assert fields(made, "in_flight") == [3, 3]
-    assert (total(made, "rejected"), total(made, "held")) == (2, 0)

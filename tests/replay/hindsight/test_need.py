@@ -23,15 +23,6 @@ def test_the_need_is_the_rate_over_what_one_replica_carries() -> None:
     assert 0.2 < need.drain_s < 0.4  # 20 tokens of some 12 ms
 
 
-def test_a_silent_minute_needs_nothing() -> None:
-    trace = ArrayTrace("gap", [0.0, 130.0], [400, 400], [20, 20])
-
-    need = read_need(scenario(trace), slot_s=10.0)
-
-    assert np.flatnonzero(need.replicas).tolist() == [0, 13]
-    assert need.requests.tolist() == [1.0, 0.0, 1.0]
-
-
 def test_minutes_of_prompts_too_long_for_the_target_are_lost() -> None:
     # 20,000 tokens a second: 5,000 take 250 ms, and the target is 200 ms.
     at = np.arange(0.0, 120.0, 1.0)
@@ -59,13 +50,3 @@ def test_chunks_are_added_up_wherever_they_are_cut(monkeypatch: pytest.MonkeyPat
 
     assert found.replicas == pytest.approx(usual.replicas)
     assert found.requests.tolist() == usual.requests.tolist()
-
-
-def test_a_trace_that_runs_for_long_is_followed_to_its_end() -> None:
-    trace = ArrayTrace("day", [0.0, 86_390.0], [400, 400], [20, 20])
-
-    need = read_need(scenario(trace), slot_s=10.0)
-
-    assert len(need.replicas) == 8640
-    assert need.replicas[-1] > 0
-    assert len(need.requests) == 1440

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from replay.hindsight.timetable import Schedule, Timetable, ahead, filled, seconds
+from replay.hindsight.timetable import Schedule, Timetable, fill_gaps
 from tests.benchmarks.peers.build import sample
 from traces.trace import Ints
 
@@ -21,24 +21,18 @@ def ints(text: str) -> Ints:
         ("21012", 4, "22222"),
     ],
 )
-def test_a_valley_is_filled_where_it_is_shorter_than_what_a_start_costs(
-    replicas: str, slots: int, kept: str
-) -> None:
-    assert filled(ints(replicas), slots).tolist() == ints(kept).tolist()
+def test_short_valleys_are_filled(replicas: str, slots: int, kept: str) -> None:
+    assert fill_gaps(ints(replicas), slots).tolist() == ints(kept).tolist()
 
 
-def test_what_is_asked_for_is_the_most_that_is_needed_up_to_a_cold_start_later() -> None:
-    assert ahead(ints("0002100"), 2).tolist() == ints("0222100").tolist()
-
-
-def test_a_start_is_asked_for_one_cold_start_before_and_a_stop_when_it_is_due() -> None:
+def test_starts_are_one_cold_start_early_and_stops_on_time() -> None:
     timetable = Timetable(slot_s=10.0, cold_start_s=25.0, ready=ints("1111311"))
 
     # Three are ready at 40 s: the two more are asked for 25 s before; two go at 50 s, and one stays.
     assert timetable.steps == [(0.0, 1), (15.0, 3), (50.0, 1), (70.0, 1)]
 
 
-def test_a_replica_needed_before_it_could_start_is_paid_for_as_if_asked_for_before() -> None:
+def test_replicas_needed_at_once_are_billed_a_whole_start() -> None:
     timetable = Timetable(slot_s=10.0, cold_start_s=75.0, ready=ints("1122200"))
 
     # The first is needed at once, the second at 20 s; with one that is there anyway only 55 s are left.
@@ -49,27 +43,8 @@ def test_a_replica_needed_before_it_could_start_is_paid_for_as_if_asked_for_befo
     assert timetable.prepaid(warm=5) == (0, 0.0)
 
 
-def test_the_bill_is_the_slots_and_the_starts() -> None:
-    assert seconds(ints("112010"), slot_s=10.0, start_s=75.0) == 50.0 + 2 * 75.0
-
-
 def test_it_asks_for_the_entry_in_force() -> None:
-    law = Schedule([(5.0, 2), (10.0, 7), (10.5, 0)], name="oracle", interval_s=0.5)
-    asked = [law.decide(sample(at)) for at in (0.0, 5.0, 9.5, 10.0, 10.5, 99.0)]
+    schedule = Schedule([(5.0, 2), (10.0, 7), (10.5, 0)], "oracle")
+    asked = [schedule.decide(sample(at)) for at in (0.0, 5.0, 9.5, 10.0, 10.5, 99.0)]
 
     assert asked == [2, 2, 2, 7, 0, 0]
-    assert (law.name, law.interval_s) == ("oracle", 0.5)
-
-
-def test_entries_between_two_looks_are_passed_over() -> None:
-    law = Schedule([(0.0, 1), (1.0, 2), (2.0, 3)])
-    assert [law.decide(sample(at)) for at in (0.0, 60.0)] == [1, 3]
-
-
-@pytest.mark.parametrize(
-    ("steps", "problem"),
-    [([], "at least one"), ([(1.0, 2), (1.0, 3)], "must rise"), ([(0.0, -1)], "replicas at 0 s = -1")],
-)
-def test_a_timetable_that_is_none_is_refused(steps: list[tuple[float, int]], problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        Schedule(steps)

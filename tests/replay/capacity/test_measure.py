@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from replay.capacity.sweep import Cell, Limits, Prompts, plan
+from replay.capacity.measure import Limits, Prompts, plan_loads
 from replay.fit import StepSample, fit
 from serve_app.policy.capacity_model import StepTime
 
@@ -12,24 +12,24 @@ LAPTOP = Limits(max_model_len=2048, kv_cache_tokens=131_072, max_num_seqs=64, ma
 
 @pytest.mark.parametrize("limits", [GPU, LAPTOP, replace(LAPTOP, kv_cache_tokens=4096)])
 def test_every_load_fits_the_server(limits: Limits) -> None:
-    for cell in plan(limits, 0):
-        tokens = cell.prompt_tokens + cell.output_tokens
+    for load in plan_loads(limits, 0):
+        tokens = load.prompt_tokens + load.output_tokens
         assert tokens <= limits.max_model_len
-        assert cell.concurrency <= min(limits.max_num_seqs, 64)
-        assert cell.concurrency == 1 or cell.concurrency * tokens <= limits.kv_cache_tokens
-        assert min(cell.prompt_tokens, cell.output_tokens, cell.concurrency) >= 1
+        assert load.concurrency <= min(limits.max_num_seqs, 64)
+        assert load.concurrency == 1 or load.concurrency * tokens <= limits.kv_cache_tokens
+        assert min(load.prompt_tokens, load.output_tokens, load.concurrency) >= 1
 
 
 @pytest.mark.parametrize("limits", [GPU, LAPTOP, replace(LAPTOP, max_num_seqs=2)])
 def test_the_loads_tell_every_coefficient(limits: Limits) -> None:
     law = StepTime(0.0115, 0.00012, 1.2e-7, 5e-5)
     samples = []
-    for cell in plan(limits, 0):
+    for load in plan_loads(limits, 0):
         # Where every request has its prompt prefilled and then decodes, one step after the other.
-        kv_tokens = cell.concurrency * (cell.prompt_tokens + cell.output_tokens / 2)
-        prefill = cell.concurrency * cell.prompt_tokens / cell.output_tokens
-        step_s = law.decode_s(cell.concurrency, kv_tokens) + law.per_prefill_token_s * prefill
-        samples.append(StepSample(step_s, cell.concurrency, kv_tokens, prefill))
+        kv_tokens = load.concurrency * (load.prompt_tokens + load.output_tokens / 2)
+        prefill = load.concurrency * load.prompt_tokens / load.output_tokens
+        step_s = law.decode_s(load.concurrency, kv_tokens) + law.per_prefill_token_s * prefill
+        samples.append(StepSample(step_s, load.concurrency, kv_tokens, prefill))
 
     found = fit(samples).step
 
@@ -38,28 +38,16 @@ def test_the_loads_tell_every_coefficient(limits: Limits) -> None:
 
 
 def test_the_order_is_the_seeds_and_the_loads_are_not() -> None:
-    first, again, other = plan(GPU, 1), plan(GPU, 1), plan(GPU, 2)
+    first, again, other = plan_loads(GPU, 1), plan_loads(GPU, 1), plan_loads(GPU, 2)
 
     assert first == again
     assert first != other
     assert set(first) == set(other)
 
 
-def test_a_small_batch_makes_no_load_twice() -> None:
-    cells = plan(replace(GPU, max_num_seqs=1), 0)
-
-    assert len(set(cells)) == len(cells)
-    assert {cell.concurrency for cell in cells} == {1}
-
-
-def test_a_context_too_short_is_told() -> None:
+def test_too_short_context_is_refused() -> None:
     with pytest.raises(ValueError, match="max_model_len = 64 and 131072 tokens of KV cache: prompts of 64"):
-        plan(replace(LAPTOP, max_model_len=64), 0)
-
-
-def test_a_load_reads_as_a_sentence() -> None:
-    assert str(Cell(32, 128, 1)) == "1 stream of 32 + 128 tokens"
-    assert str(Cell(32, 128, 8)) == "8 streams of 32 + 128 tokens"
+        plan_loads(replace(LAPTOP, max_model_len=64), 0)
 
 
 def test_prompts_have_their_length_and_no_two_begin_alike() -> None:

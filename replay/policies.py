@@ -1,7 +1,7 @@
-"""Scaling laws by the specification that a command line or a report gives: `static:4`, `hpa:waiting=1`.
+"""Baseline policies by the specification that a command line or a report gives: `static:4`, `hpa:waiting=1`.
 
-Other packages add laws by an entry point of the group `tideserve.policies`, which names a mapping of names to
-`Law`s. Those of peers are `benchmarks.peers.policies.POLICIES`.
+Other packages add policies by an entry point that names a mapping of names to `PolicySpec`s. The policies of
+peers are in `benchmarks.peers`.
 """
 
 import math
@@ -11,25 +11,22 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from replay.defaults import MOST_REPLICAS, STATIC
-from replay.laws.static import Static
-from replay.sample import Autoscaler
+from replay.sample import Autoscaler, Sample
 from serve_app.policy.capacity_model import StepTime
 
 
 class SpecError(ValueError):
-    """A specification that names no policy, or gives one what it does not take."""
+    """A specification that names no policy, or gives a policy a setting that it does not take."""
 
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """What a law may know of the engines before they are deployed."""
+    """The facts about engines that a policy may know before they are deployed."""
 
     step: StepTime | None = None
-    """Their step time, as a profile taken beforehand finds it."""
+    """The step time, as a profile measured beforehand has it."""
     max_num_seqs: int = 64
-    """Most requests of an engine's batch."""
     max_num_batched_tokens: int = 8192
-    """Most tokens of an engine's step."""
 
 
 Settings = Mapping[str, float]
@@ -37,8 +34,8 @@ Settings = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
-    """A law that a specification can name."""
+class PolicySpec:
+    """A policy that a specification can name."""
 
     spec: str
     """How it is written, for error messages."""
@@ -50,43 +47,38 @@ class Law:
 def make(spec: str, engines: Engines | None = None) -> Autoscaler:
     """Make the policy that `spec` names, with fresh memory.
 
-    Args:
-        spec: A name of `names()`, and after a colon its setting or settings.
-        engines: What it may know of the engines; `dynamo` needs their step time.
-
-    Raises:
-        SpecError: naming what is wrong, and what exists.
+    Raises SpecError naming what is wrong, and what exists.
     """
     name, _, rest = spec.strip().partition(":")
-    law = _laws().get(name)
-    if law is None:
-        known = ", ".join(law.spec for law in _laws().values())
+    kind = _kinds().get(name)
+    if kind is None:
+        known = ", ".join(kind.spec for kind in _kinds().values())
         raise SpecError(f"policy {spec!r}: no such baseline; there are {known}")
-    settings = _settings(spec, law, rest)
+    settings = _settings(spec, kind, rest)
     try:
-        return law.make(settings, engines or Engines())
+        return kind.make(settings, engines or Engines())
     except SpecError as error:
-        raise SpecError(f"policy {spec!r}: {error}; written {law.spec}") from None
+        raise SpecError(f"policy {spec!r}: {error}; written {kind.spec}") from None
 
 
 def names() -> tuple[str, ...]:
-    """The names of all laws."""
-    return tuple(_laws())
+    """The names of all baselines."""
+    return tuple(_kinds())
 
 
-def _settings(spec: str, law: Law, rest: str) -> dict[str, float]:
+def _settings(spec: str, kind: PolicySpec, rest: str) -> dict[str, float]:
     settings: dict[str, float] = {}
     for part in filter(None, rest.split(",")):
         key, equals, text = part.partition("=")
         key, text = (key.strip(), text.strip()) if equals else ("", key.strip())
-        if key not in law.takes or key in settings:
-            raise SpecError(f"policy {spec!r}: {part.strip()!r} is no setting of it; written {law.spec}")
+        if key not in kind.takes or key in settings:
+            raise SpecError(f"policy {spec!r}: {part.strip()!r} is no setting of it; written {kind.spec}")
         try:
             value = float(text)
         except ValueError:
             value = math.nan
         if not 0.0 < value < math.inf:
-            raise SpecError(f"policy {spec!r}: {key or law.spec} = {text!r}: must be a number above 0")
+            raise SpecError(f"policy {spec!r}: {key or kind.spec} = {text!r}: must be a number above 0")
         settings[key] = value
     return settings
 
@@ -108,11 +100,24 @@ def one(settings: Settings, usual: tuple[str, float]) -> tuple[str, float]:
     return next(iter(settings.items()), usual)
 
 
-_STATIC = Law("static:REPLICAS", ("",), lambda settings, _: Static(whole(settings, 1, MOST_REPLICAS)))
+class Static:
+    """A fixed number of replicas."""
+
+    interval_s = 60.0
+
+    def __init__(self, replicas: int) -> None:
+        self.replicas = replicas
+        self.name = f"static:{replicas}"
+
+    def decide(self, sample: Sample) -> int:
+        return self.replicas
+
+
+_STATIC = PolicySpec("static:REPLICAS", ("",), lambda settings, _: Static(whole(settings, 1, MOST_REPLICAS)))
 
 
 @cache
-def _laws() -> Mapping[str, Law]:
-    """Every law by its name: those of other packages, then static fleets."""
+def _kinds() -> Mapping[str, PolicySpec]:
+    """Every baseline by its name: those of other packages, then static fleets."""
     found = sorted(entry_points(group="tideserve.policies"), key=lambda entry: entry.name)
     return {name: law for entry in found for name, law in entry.load().items()} | {STATIC: _STATIC}

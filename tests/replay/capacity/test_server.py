@@ -1,6 +1,6 @@
 import pytest
 
-from replay.capacity.scrape import arrivals_between, read_scrape, steps_between
+from replay.capacity.server import arrivals_between, read_scrape, steps_between
 from tests.replay.capacity.fake_application import exposition
 
 
@@ -27,14 +27,6 @@ def test_between_two_scrapes_the_sums_become_a_mean_step() -> None:
     assert sample.weight == pytest.approx(0.9)  # 90 steps of 90 + 10
 
 
-def test_a_counter_that_has_not_counted_yet_is_zero() -> None:
-    after = read_scrape(exposition("tide", "a", llm_steps_total=10, llm_step_seconds_total=0.1), "tide")
-
-    (sample,) = steps_between(read_scrape("", "tide"), after).values()
-
-    assert (sample.step_s, sample.batch, sample.prefill_tokens) == (pytest.approx(0.01), 0.0, 0.0)
-
-
 @pytest.mark.parametrize(
     "after",
     [
@@ -43,7 +35,7 @@ def test_a_counter_that_has_not_counted_yet_is_zero() -> None:
         report("a", 150, 1.0, 400, 50_000, 10),  # cut in the middle of a report
     ],
 )
-def test_what_is_no_step_gives_no_sample(after: str) -> None:
+def test_restart_or_torn_report_gives_no_sample(after: str) -> None:
     before = read_scrape(report("a", 100, 1.0, 400, 50_000, 10), "tide")
 
     assert steps_between(before, read_scrape(after, "tide")) == {}
@@ -65,19 +57,3 @@ def test_arrivals_are_counted_over_all_ingress_replicas() -> None:
     )
 
     assert arrivals_between(before, after) == 7
-
-
-def test_limits_and_requests_under_way_are_read_off_the_gauges() -> None:
-    text = exposition(
-        "tide",
-        "a",
-        llm_kv_cache_tokens=1000,
-        llm_max_num_seqs=8,
-        llm_max_num_batched_tokens=512,
-        llm_running_requests=2,
-        llm_waiting_requests=1,
-    )
-
-    assert read_scrape(text, "tide").limits() == (1000, 8, 512)
-    assert read_scrape(text, "tide").busy_requests == 3
-    assert read_scrape("", "tide").limits() is None
