@@ -313,3 +313,26 @@ async def test_a_running_stream_counts_as_memory_until_its_end(fleet: Fleet) -> 
         await answer
 
     assert memory.used_bytes == 0
+
+
+async def test_tokens_of_the_old_replica_refund_no_move(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty tokens at the draining replica say nothing about what the stream does to the next one."""
+    monkeypatch.setattr(relayed_request, "_MOVE_RETRY_S", 0.0)
+    first = CountingEngine(until=10)
+    dying = [StubEngine(DIED) for _ in range(4)]
+    plane = await fleet.start(first)
+    async with reading(fleet) as answer:
+        await first.reached.wait()
+        for engine in dying:
+            await fleet.start(engine)
+        fleet.stop("r1")
+        first.go_on(20)
+        while sum(len(engine.requests) for engine in dying) < 1 or not first.more.locked():
+            await asyncio.sleep(0)
+        await lose(plane)
+        text = await answer
+
+    assert b'"code":"replica_lost"' in text
+    assert sum(len(engine.requests) for engine in dying) == 2

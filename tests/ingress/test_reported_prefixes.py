@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from serve_app.api.engine_client import EngineReply
+from serve_app.api.errors import ApiError
 from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress.replica_set import ReplicaSet
@@ -109,3 +110,12 @@ async def test_a_replica_without_a_prefix_cache_is_expected_to_hold_nothing(flee
             pass
 
         assert fleet.known.prefixes.matched(ASKED) == {}
+
+
+async def test_a_prompt_that_is_refused_is_not_expected_in_the_cache(fleet: Fleet) -> None:
+    await fleet.start(StubEngine(ApiError(400, "no such parameter")))
+
+    async with fleet.client.call(request(prefix=ASKED)) as reply:
+        assert reply.status == 400
+
+    assert fleet.known.prefixes.matched(ASKED) == {}
