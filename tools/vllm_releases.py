@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 _SERVING = "vllm.entrypoints."
-ENGINE = Path(__file__).parents[1] / "serve_app/engine"
+ENGINE = [Path(__file__).parents[1] / "serve_app" / name for name in ("engine", "patches")]
 
 # By class or function: as the engine imports it, or with its module where the engine only gets to hold it.
 CALLED = {
@@ -177,7 +177,7 @@ _Node = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 def places() -> dict[str, tuple[str, ...]]:
     """Return the modules in which the engine looks for each name of vLLM's."""
     found: dict[str, tuple[str, ...]] = {}
-    for path in sorted(ENGINE.rglob("*.py")):
+    for path in sorted(path for folder in ENGINE for path in folder.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "vllm":
                 found |= {alias.name: (node.module or "",) for alias in node.names}

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from serve_app.api.errors import ApiError
-from serve_app.engine.vllm_compat import ErrorResponse, create_error_response
+from serve_app.patches.vllm_compat import ErrorResponse, create_error_response
 from serve_app.settings.settings_error import shown
 from serve_app.wire.data_plane import ENGINE_DEAD, ENGINE_DIED, ENGINE_KILLED
 

@@ -18,7 +18,7 @@ from serve_app.engine.bounds import check_token_ids, reject
 from serve_app.engine.media import check_media
 from serve_app.engine.request_body import RequestModel, errors_named_in
 from serve_app.engine.serving import Serving
-from serve_app.engine.vllm_compat import ErrorResponse
+from serve_app.patches.vllm_compat import ErrorResponse
 
 _chat = RequestModel(ChatCompletionRequest)
 _completion = RequestModel(CompletionRequest)

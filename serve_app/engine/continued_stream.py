@@ -26,7 +26,7 @@ from serve_app.api.engine_client import EngineRequest
 from serve_app.engine.api_errors import ERROR_FRAME, not_continuable
 from serve_app.engine.continued_core import DELIVERED
 from serve_app.engine.delivered_tokens import advance
-from serve_app.engine.outputs_now import hand_on_now
+from serve_app.patches.vllm import Method, forward_at_once, wrap_add_request, wrap_generate
 
 _CREATED = re.compile(rb'"created":\d+')  # a text that has it in it has its quotes escaped
 _A_TURN = 16
@@ -116,7 +116,7 @@ class StreamPart:
             for one in output.outputs:
                 self.journal.tell(one.index, one.token_ids)
 
-    def hand_on(self, output: RequestOutput) -> bool:
+    def forward(self, output: RequestOutput) -> bool:
         """Send the events of an output past the generators that wait for it. Returns whether it did."""
         write_now = self._request.write_now
         if write_now is None or self.encode is None or self._continuation is not None or output.finished:
@@ -166,29 +166,33 @@ def continue_streams(engine: AsyncLLM) -> None:
     if "generate" in vars(engine):
         return
     processor = engine.output_processor
-    generate, add = engine.generate, processor.add_request
     max_model_len = engine.model_config.max_model_len
 
-    def generate_part(prompt: Any, params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[RequestOutput]:
-        part = StreamPart.current()
-        if params.extra_args:
-            params.extra_args.pop(DELIVERED, None)  # a client's, who has made it up
-        generated: AsyncGenerator[RequestOutput] = generate(prompt, params, *args, **kwargs)
-        if part is not None:
-            part.open(prompt, params)
-        return generated if part is None or part.journal is None else part.outputs(generated)
+    def generate_part(generate: Method) -> Method:
+        def wrapped(prompt: Any, params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[RequestOutput]:
+            part = StreamPart.current()
+            if params.extra_args:
+                params.extra_args.pop(DELIVERED, None)  # a client's, who has made it up
+            generated: AsyncGenerator[RequestOutput] = generate(prompt, params, *args, **kwargs)
+            if part is not None:
+                part.open(prompt, params)
+            return generated if part is None or part.journal is None else part.outputs(generated)
 
-    def add_and_advance(request: Any, *args: Any, **kwargs: Any) -> None:
-        add(request, *args, **kwargs)
-        part = StreamPart.current()
-        if part is not None:
-            state = processor.request_states[request.request_id]
-            part.advance(request, state, max_model_len)
-            hand_on_now(state.queue, part.hand_on)
+        return wrapped
 
-    # Set on the instances: the classes are shared with whatever else vLLM may build from them.
-    engine.generate = generate_part
-    processor.add_request = add_and_advance
+    def add_and_advance(add: Method) -> Method:
+        def wrapped(request: Any, *args: Any, **kwargs: Any) -> None:
+            add(request, *args, **kwargs)
+            part = StreamPart.current()
+            if part is not None:
+                state = processor.request_states[request.request_id]
+                part.advance(request, state, max_model_len)
+                forward_at_once(state.queue, part.forward)
+
+        return wrapped
+
+    wrap_generate(engine, generate_part)
+    wrap_add_request(processor, add_and_advance)
 
 
 def _is_continuable(prompt: Any, params: Any) -> bool:

@@ -24,9 +24,10 @@ from serve_app.engine.data_plane import DataPlane
 from serve_app.engine.ingress_connection import engine_request
 from serve_app.engine.launch import launch
 from serve_app.engine.niceness import giving_way
-from serve_app.engine.ray_process import log_handlers_kept, told_as_runtime_errors
+from serve_app.engine.ray_process import raise_as_runtime_errors
 from serve_app.engine.stall import LOOK_INTERVAL_S, StallDetector
 from serve_app.engine.startup_phases import Startup, busy_seconds, created, process_start
+from serve_app.patches.ray import keep_log_handlers
 from serve_app.settings.identity import engine_identity, identity_number
 from serve_app.settings.tree import ModelSettings, RequestLogSettings
 from serve_app.telemetry.engine_metrics import EngineMetrics
@@ -81,7 +82,7 @@ class Engine:
         if log is not None:
             self._stop.push_async_callback(log.close)
 
-        with giving_way(), log_handlers_kept(), self._imports_beside():
+        with giving_way(), keep_log_handlers(), self._imports_beside():
             self._engine = await launch(self._model, self._metrics, self._startup, log)
         self._stop.callback(self._stop_engine)
         if env.ZYGOTE in os.environ:
@@ -146,7 +147,7 @@ class Engine:
         """
         yield ACCEPTED
         request = engine_request(_call.decode(message))
-        with told_as_runtime_errors():
+        with raise_as_runtime_errors():
             try:
                 async with self._engine.client.call(request) as reply:
                     yield reply.status, reply.content_type, dict(reply.headers), request.cached_tokens
@@ -162,7 +163,7 @@ class Engine:
 
     async def check_health(self) -> None:
         """Raise RuntimeError once the engine core is gone or hangs; Ray then replaces the replica."""
-        with told_as_runtime_errors():
+        with raise_as_runtime_errors():
             await self._engine.llm.check_health()
         if self._stall.hung(self._model.engine_hang_timeout_s):
             raise RuntimeError(self._trouble())

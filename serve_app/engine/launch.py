@@ -84,7 +84,7 @@ async def launch(
     """
     with startup.phase("imports"), collector_off():
         # These imports take seconds, torch's among them: only the process of an engine makes them, and here.
-        from serve_app.engine.vllm_compat import lacking, named_if_missing, unchecked  # noqa: PLC0415
+        from serve_app.patches.vllm_compat import lacking, named_if_missing, unchecked  # noqa: PLC0415
 
         with named_if_missing():
             from vllm import __version__  # noqa: PLC0415

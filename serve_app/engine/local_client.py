@@ -22,7 +22,7 @@ from serve_app.engine.generate_operation import GenerateOperation
 from serve_app.engine.request_record import USAGE_MARK, RequestRecord
 from serve_app.engine.serving import Serving
 from serve_app.engine.token_operations import TokenOperations
-from serve_app.engine.vllm_compat import killed_from_outside
+from serve_app.patches.vllm_compat import killed_from_outside
 from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.request_log import RequestLog
 

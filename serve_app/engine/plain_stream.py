@@ -17,6 +17,7 @@ from vllm.outputs import RequestOutput
 
 from serve_app.api.errors import DONE
 from serve_app.engine.continued_stream import StreamPart
+from serve_app.patches.vllm import Method, wrap_chat_stream
 
 _encode = msgspec.json.Encoder().encode
 
@@ -43,8 +44,10 @@ def is_plain(serving: OpenAIServingChat, request: ChatCompletionRequest) -> bool
 
 def prefer_plain_streams(serving: OpenAIServingChat) -> None:
     """Make `serving` use the lean encoder wherever `is_plain`."""
-    stock = serving.chat_completion_stream_generator
+    wrap_chat_stream(serving, lambda stock: _choose(serving, stock))
 
+
+def _choose(serving: OpenAIServingChat, stock: Method) -> Method:
     def choose(
         request: ChatCompletionRequest,
         results: AsyncIterator[RequestOutput],
@@ -63,8 +66,7 @@ def prefer_plain_streams(serving: OpenAIServingChat) -> None:
         )
         return stream
 
-    # Set on the instance: the class is shared with whatever else vLLM may build from it.
-    serving.chat_completion_stream_generator = choose
+    return choose
 
 
 class PlainChatStream:

@@ -11,6 +11,7 @@ import msgspec
 from vllm.v1.engine.output_processor import OutputProcessor
 
 from serve_app.api.engine_client import EngineRequest
+from serve_app.patches.vllm import Method, wrap_add_request
 from serve_app.wire.request_line import ABANDONED, COMPLETED, FAILED, RequestLine
 
 USAGE_MARK = b'"choices":[],'
@@ -150,13 +151,14 @@ def watch_sequences(processor: OutputProcessor) -> None:
     vLLM tells of a request's tokens only when it has finished by itself, and by an id that clients choose.
     Its own states have them of every request, and nothing is paid for a token.
     """
-    add = processor.add_request
 
-    def add_and_note(request: Any, *args: Any, **kwargs: Any) -> None:
-        add(request, *args, **kwargs)
-        record = _current.get()
-        if record is not None:
-            record.sequences.append(processor.request_states[request.request_id])
+    def wrapper(add: Method) -> Method:
+        def add_and_note(request: Any, *args: Any, **kwargs: Any) -> None:
+            add(request, *args, **kwargs)
+            record = _current.get()
+            if record is not None:
+                record.sequences.append(processor.request_states[request.request_id])
 
-    # Set on the instance: the class is shared with whatever else vLLM may build from it.
-    processor.add_request = add_and_note
+        return add_and_note
+
+    wrap_add_request(processor, wrapper)

@@ -12,6 +12,8 @@ import vllm.envs as envs
 from vllm.exceptions import VLLMValidationError
 from vllm.v1.engine.async_llm import AsyncLLM
 
+from serve_app.patches.vllm import Method, wrap_add_request, wrap_send
+
 logger = logging.getLogger("ray.serve")
 
 _UNPACKABLE = (OverflowError, TypeError, ValueError, RecursionError)
@@ -27,8 +29,7 @@ _MOST_STOP_TOKENS = 128
 
 def guard_intake(engine: AsyncLLM) -> None:
     """Have `engine` refuse sequences that would end its core, and forget those that do not reach it."""
-    processor, core = engine.output_processor, engine.engine_core
-    add, send = processor.add_request, core.add_request_async
+    processor = engine.output_processor
     bounded = bool(getattr(engine.vllm_config, "use_v2_model_runner", False))
 
     async def forget(request: Any) -> None:
@@ -36,28 +37,35 @@ def guard_intake(engine: AsyncLLM) -> None:
         parent = getattr(state, "parent_req", None)
         await engine.abort(request.request_id if parent is None else parent.request_id, internal=True)
 
-    def add_within_bounds(request: Any, *args: Any, **kwargs: Any) -> None:
-        if bounded and request.sampling_params is not None:
-            check_lists(request.sampling_params)
-        try:
-            add(request, *args, **kwargs)
-        except BaseException:
-            processor.abort_requests([request.request_id], internal=True)
-            raise
+    def add_within_bounds(add: Method) -> Method:
+        def wrapped(request: Any, *args: Any, **kwargs: Any) -> None:
+            if bounded and request.sampling_params is not None:
+                check_lists(request.sampling_params)
+            try:
+                add(request, *args, **kwargs)
+            except BaseException:
+                processor.abort_requests([request.request_id], internal=True)
+                raise
 
-    async def send_or_forget(request: Any) -> None:
-        try:
-            await send(request)
-        except BaseException as error:  # a client that leaves cancels the call
-            await forget(request)
-            if isinstance(error, _UNPACKABLE):
-                logger.warning("a request could not be packed for the engine core", exc_info=error)
-                raise VLLMValidationError(f"The engine core cannot be sent this request: {error}") from error
-            raise
+        return wrapped
 
-    # Set on the instances: the classes are shared with whatever else vLLM may build from them.
-    processor.add_request = add_within_bounds
-    core.add_request_async = send_or_forget
+    def send_or_forget(send: Method) -> Method:
+        async def wrapped(request: Any) -> None:
+            try:
+                await send(request)
+            except BaseException as error:  # a client that leaves cancels the call
+                await forget(request)
+                if isinstance(error, _UNPACKABLE):
+                    logger.warning("a request could not be packed for the engine core", exc_info=error)
+                    raise VLLMValidationError(
+                        f"The engine core cannot be sent this request: {error}"
+                    ) from error
+                raise
+
+        return wrapped
+
+    wrap_add_request(processor, add_within_bounds)
+    wrap_send(engine.engine_core, send_or_forget)
 
 
 def check_lists(params: Any) -> None:

@@ -13,7 +13,7 @@ from serve_app.engine.continued_stream import continue_streams
 from serve_app.engine.media import guard_media
 from serve_app.engine.plain_stream import prefer_plain_streams
 from serve_app.engine.sequence_intake import guard_intake
-from serve_app.engine.vllm_compat import PLAIN_STREAMS, init_app_state
+from serve_app.patches.vllm_compat import PLAIN_STREAMS, init_app_state
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 import serve_app.engine.warm_imports_of_core  # noqa: F401
 from serve_app.engine.late_imports import FRONT_END, import_early
-from serve_app.engine.vllm_compat import make_arg_parser
+from serve_app.patches.vllm_compat import make_arg_parser
 
 # vLLM computes once in a process what its arguments are: 0.2 s of CPU.
 make_arg_parser(FlexibleArgumentParser())

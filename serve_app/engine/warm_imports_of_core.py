@@ -9,21 +9,11 @@ import vllm.v1.engine.core  # noqa: F401
 from vllm.platforms import current_platform
 
 from serve_app.engine.late_imports import CORE_ON_CPU, import_early
-
-
-def _register_kernels_once() -> None:
-    """Have vLLM replace its Triton kernels by those for CPUs now, and not in each engine core: 0.3 s of CPU.
-
-    To register them again would do it all over, with a warning for each.
-    """
-    with suppress(AttributeError):  # other releases have no such method
-        current_platform.register_triton_kernel_overrides()
-        current_platform.register_triton_kernel_overrides = lambda: None
-
+from serve_app.patches.vllm import register_kernels_once
 
 if current_platform.is_cpu():
     import_early(CORE_ON_CPU)
-    _register_kernels_once()
+    register_kernels_once()
     with suppress(ImportError):
         # To configure logging takes 0.4 s of CPU in each process, because of all the loggers that Ray and
         # torch have. vLLM does it unless this configuration, which follows the environment, is in force.

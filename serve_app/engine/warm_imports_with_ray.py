@@ -1,8 +1,5 @@
 """What the process of an engine imports of ours while it starts, for a zygote to import with Ray."""
 
-import importlib
-import sys
-
 import serve_app.engine.arguments
 import serve_app.engine.engine_deployment
 import serve_app.engine.engine_report
@@ -11,7 +8,6 @@ import serve_app.engine.local_client
 import serve_app.engine.request_record
 import serve_app.engine.serving
 import serve_app.engine.step_metrics  # noqa: F401
+from serve_app.patches.vllm import find_ray_again
 
-# vLLM has found Ray missing, and would refuse to run tensor parallel engines on it.
-if "vllm.v1.executor.ray_utils" in sys.modules:
-    importlib.reload(sys.modules["vllm.v1.executor.ray_utils"])
+find_ray_again()

@@ -7,21 +7,13 @@ from collections.abc import Callable
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
+from serve_app.patches.ray import run_router_here
+
 logger = logging.getLogger("ray.serve")
 
 # Only a new request is told that the engines cannot start; one that is queued already waits on.
 _ASK_AGAIN_S = 5.0
 _PAUSE_S = 1.0
-
-
-def connect(handle: DeploymentHandle) -> None:
-    """Have Ray push the deployment's running replicas into the running event loop, from now on.
-
-    By default Ray's router is made at the handle's first use, and depending on Ray's flags in a thread
-    of its own. There a queued request cannot be taken back: it would wake a GPU that no request needs.
-    """
-    if not handle.is_initialized:
-        handle._init(_run_router_in_separate_loop=False)
 
 
 class Wake:
@@ -49,7 +41,7 @@ class Wake:
         self._needed = needed
         self._on_unavailable = on_unavailable
         self._task: asyncio.Task[None] | None = None
-        connect(handle)
+        run_router_here(handle)
 
     def start(self) -> None:
         """Ask Ray for a replica. Does nothing while that is going on."""

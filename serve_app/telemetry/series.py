@@ -29,16 +29,6 @@ E2E_S = (
 )  # fmt: skip
 
 
-def show_zero(counter: Counter, **tags: str) -> None:
-    """Export `counter` before it has counted anything, with these `tags` beside its default ones.
-
-    PromQL's `increase` and `rate` see differences only. If a series appears with its first increment, they
-    miss that increment, and it may be the only one.
-    """
-    # `inc` refuses zero; what it calls after that check does not.
-    counter._record(0.0, tags)
-
-
 class ReplicaSeries:
     """Registers series with Ray; use it inside the replica, never at import.
 

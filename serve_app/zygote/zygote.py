@@ -26,6 +26,7 @@ from types import ModuleType
 from setproctitle import setproctitle
 
 from serve_app import env
+from serve_app.patches.ray import use_setproctitle
 from serve_app.zygote.collector import collector_off
 from serve_app.zygote.python import STATUS
 from serve_app.zygote.request import MalformedRequestError, Request, close_all, is_own
@@ -158,9 +159,7 @@ def become(request: Request, passed: list[int]) -> None:
     threads = os.environ.get("OMP_NUM_THREADS", "")  # OpenMP has read what it was when the zygote began
     if (torch := sys.modules.get("torch")) and threads.isdecimal():
         torch.set_num_threads(int(threads))
-    if raylet := sys.modules.get("ray._raylet"):
-        # Ray's own copy of it cannot be the second in a process to look for the environment.
-        raylet.setproctitle = setproctitle  # type: ignore[attr-defined]
+    use_setproctitle(setproctitle)
     run(request.arguments)
 
 

@@ -6,7 +6,8 @@ from ray.serve._private.common import DeploymentID
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
 from serve_app.ingress import wake
-from serve_app.ingress.wake import Wake, connect
+from serve_app.ingress.wake import Wake
+from serve_app.patches.ray import run_router_here
 from tests.ingress.stub_handle import StubHandle
 from tests.stub_engine import LIMIT_S
 
@@ -37,7 +38,7 @@ async def test_rays_router_runs_in_the_loop_of_the_requests_where_its_queue_can_
     Wake("tide", handle, lambda: True, lambda: None)
 
     assert handle.init_options == {"_run_router_in_separate_loop": False}
-    connect(handle)  # once: Ray allows no second time
+    run_router_here(handle)  # once: Ray allows no second time
 
 
 async def test_however_often_it_is_started_ray_is_asked_once() -> None:

@@ -19,7 +19,8 @@ from serve_app.engine.grammar.nursery import Answer, Work
 from serve_app.engine.grammar.nursery_client import NurseryClient, NurseryEndedError
 from serve_app.engine.grammar.size import check_size
 from serve_app.engine.grammar.trial import Passed, Trial
-from serve_app.engine.vllm_compat import GracefulHTTPError
+from serve_app.patches.vllm import mark_validated
+from serve_app.patches.vllm_compat import GracefulHTTPError
 from serve_app.settings.tree import StructuredOutputSettings
 
 logger = logging.getLogger("ray.serve")
@@ -129,7 +130,7 @@ class GrammarGuard:
             raise _invalid(verdict.message)
         if params.choice is not None and verdict.backend == "xgrammar":  # as vLLM's check of it does
             params.grammar, params.choice = choice_as_grammar(params.choice), None
-        params._backend, params._backend_was_auto = verdict.backend, verdict.was_auto
+        mark_validated(params, verdict.backend, automatic=verdict.was_auto)
 
     async def _together(self, key: bytes, payload: bytes) -> Passed | Refused:
         """Share one trial between all that wait for it, such as prompts of one request; the last ends it."""

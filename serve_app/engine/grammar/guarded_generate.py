@@ -9,14 +9,17 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from serve_app.engine.grammar.guard import GrammarGuard
+from serve_app.patches.vllm import Method, wrap_generate
 
 _DEAD_END = "no text that matches this structured output begins as the text generated so far does"
 
 
 def guard_generate(llm: AsyncLLM, guard: GrammarGuard) -> None:
     """Have `llm.generate` ask `guard` before it begins a request with a structured output."""
-    stock = llm.generate
+    wrap_generate(llm, lambda stock: _guarded(stock, guard))
 
+
+def _guarded(stock: Method, guard: GrammarGuard) -> Method:
     async def guarded(
         prompt: Any, sampling_params: SamplingParams, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[RequestOutput, None]:
@@ -33,11 +36,9 @@ def guard_generate(llm: AsyncLLM, guard: GrammarGuard) -> None:
         finally:
             await outputs.aclose()
 
-    def generate(
-        prompt: Any, sampling_params: SamplingParams, *args: Any, **kwargs: Any
-    ) -> AsyncGenerator[RequestOutput, None]:
+    def generate(prompt: Any, sampling_params: SamplingParams, *args: Any, **kwargs: Any) -> Any:
         # Other requests keep vLLM's own generator: one more would cost time per token.
         start = stock if sampling_params.structured_outputs is None else guarded
         return start(prompt, sampling_params, *args, **kwargs)
 
-    llm.generate = generate
+    return generate

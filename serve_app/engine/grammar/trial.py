@@ -21,6 +21,8 @@ from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.v1.structured_output.backend_types import StructuredOutputBackend, StructuredOutputGrammar
 from vllm.v1.structured_output.request import get_structured_output_key
 
+from serve_app.patches.vllm import validated_backend
+
 _TOKENS = 256
 _SECONDS = 0.25
 """CPU seconds for `_TOKENS`, 1 ms per token. JSON schemas, choices and regular expressions took 0.4."""
@@ -76,12 +78,11 @@ class Trial:
         self._validate(
             request, self._config.model_config, self._config.structured_outputs_config, self._tokenizer
         )
-        backend = params._backend
-        assert backend is not None
+        backend, was_auto = validated_backend(params)
         grammar = self._backend(backend).compile_grammar(*get_structured_output_key(params))
         spent = time.process_time() - began
         self._walk(self._backend(backend), grammar)
-        return Passed(backend, params._backend_was_auto, spent)
+        return Passed(backend, was_auto, spent)
 
     def _walk(self, backend: StructuredOutputBackend, grammar: StructuredOutputGrammar) -> None:
         bitmask = backend.allocate_token_bitmask(1)

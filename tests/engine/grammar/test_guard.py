@@ -15,7 +15,7 @@ from serve_app.engine.grammar import nursery_client as client_module
 from serve_app.engine.grammar.guard import GrammarGuard, trial_work
 from serve_app.engine.grammar.nursery import Work
 from serve_app.engine.grammar.trial import Trial
-from serve_app.engine.vllm_compat import GracefulHTTPError
+from serve_app.patches.vllm_compat import GracefulHTTPError
 from serve_app.settings.tree import StructuredOutputSettings
 from tests.engine.grammar.nasties import FINE, TOO_MUCH, properties
 
