@@ -7,7 +7,7 @@ from vllm.config import StructuredOutputsConfig, VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from serve_app.engine.continued_core import let_core_continue
+from serve_app.engine.continuation import let_core_continue
 from serve_app.patches.vllm_compat import CONTINUED_STREAMS, STEP_DETAILS, make_arg_parser
 from serve_app.settings.tree import EMBEDDED, ModelSettings
 from serve_app.weights import embedded_model_path

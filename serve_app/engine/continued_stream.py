@@ -24,8 +24,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from serve_app.api.continuation import TokenJournal
 from serve_app.api.engine_client import EngineRequest
 from serve_app.engine.api_errors import ERROR_FRAME, not_continuable
-from serve_app.engine.continued_core import DELIVERED
-from serve_app.engine.delivered_tokens import advance
+from serve_app.engine.continuation import DELIVERED, advance
 from serve_app.patches.vllm import Method, forward_at_once, wrap_add_request, wrap_generate
 
 _CREATED = re.compile(rb'"created":\d+')  # a text that has it in it has its quotes escaped

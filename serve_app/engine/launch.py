@@ -26,9 +26,9 @@ from serve_app.zygote.python import EXECUTABLE
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from serve_app.engine.engine_report import EngineReport
     from serve_app.engine.grammar.guard import GrammarGuard
     from serve_app.engine.local_client import LocalEngine
+    from serve_app.engine.step_statistics import EngineReport
 
 logger = logging.getLogger("ray.serve")
 
@@ -92,14 +92,13 @@ async def launch(
             from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
 
             from serve_app.engine.arguments import engine_config, vllm_namespace  # noqa: PLC0415
-            from serve_app.engine.engine_report import EngineReport  # noqa: PLC0415
-            from serve_app.engine.grammar.install import guard_grammars  # noqa: PLC0415
-            from serve_app.engine.late_imports import FRONT_END, import_early  # noqa: PLC0415
+            from serve_app.engine.grammar.guard import guard_grammars  # noqa: PLC0415
             from serve_app.engine.local_client import LocalEngine  # noqa: PLC0415
+            from serve_app.engine.operations import Serving  # noqa: PLC0415
             from serve_app.engine.request_record import watch_sequences  # noqa: PLC0415
-            from serve_app.engine.serving import Serving  # noqa: PLC0415
-            from serve_app.engine.step_metrics import StepStats  # noqa: PLC0415
-        import_early(FRONT_END)  # beside the engine core's imports, which take longer
+            from serve_app.engine.step_statistics import EngineReport, StepStats  # noqa: PLC0415
+            from serve_app.engine.warm_imports import import_serving_layer  # noqa: PLC0415
+        import_serving_layer()  # beside the engine core's imports, which take longer
     gc.freeze()  # what has been imported stays: to look through it again would take 0.3 s each time
     gc.set_threshold(*_COLLECT_AFTER)
     startup.hint = unchecked()
@@ -124,6 +123,7 @@ async def launch(
             config, stat_loggers=[lambda *_: stats], disable_log_stats=namespace.disable_log_stats
         )
     enable_envs_cache()  # as the core does: vLLM asks for a variable with each token
+    guard: GrammarGuard | None = None
     try:
         with startup.phase("serving_layer"):
             serving = await Serving.mount(llm, namespace)
@@ -135,12 +135,13 @@ async def launch(
             # In a thread: the volume may be slow, and requests need not wait.
             Thread(target=compile_cache.hand_over, args=(archive, Path.home()), daemon=True).start()
         # Only now, so that the warm-up is in no signal and no log.
-        report = EngineReport.of(llm)
-        stats.steps = report.steps
+        report = stats.report = EngineReport.of(llm)
         if request_log is not None:
             watch_sequences(llm.output_processor)
             client.request_log = request_log
     except BaseException:
+        if guard is not None:
+            guard.stop()
         llm.shutdown(timeout=_SHUTDOWN_TIMEOUT_S)
         raise
     return RunningEngine(llm, client, report, await identity, guard)

@@ -16,12 +16,10 @@ from serve_app.engine.api_errors import (
     from_frame,
     not_continuable,
 )
-from serve_app.engine.completions import Completions, ReplyOrFrames
 from serve_app.engine.continued_stream import StreamPart
 from serve_app.engine.generate_operation import GenerateOperation
+from serve_app.engine.operations import Operations, ReplyOrFrames, Serving
 from serve_app.engine.request_record import USAGE_MARK, RequestRecord
-from serve_app.engine.serving import Serving
-from serve_app.engine.token_operations import TokenOperations
 from serve_app.patches.vllm_compat import killed_from_outside
 from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.request_log import RequestLog
@@ -57,14 +55,13 @@ class LocalEngine:
         self._on_error = on_error
         self._on_call = on_call
         self._engine = serving.engine
-        completions = Completions(serving, model.max_sequences_per_request)
-        tokens = TokenOperations(serving)
+        operations = Operations(serving, model.max_sequences_per_request)
         self._operations: dict[Operation, Callable[[EngineRequest], Awaitable[ReplyOrFrames]]] = {
-            "chat_completions": completions.chat,
-            "completions": completions.text,
-            "embeddings": tokens.embeddings,
-            "tokenize": tokens.tokenize,
-            "detokenize": tokens.detokenize,
+            "chat_completions": operations.chat,
+            "completions": operations.text,
+            "embeddings": operations.embeddings,
+            "tokenize": operations.tokenize,
+            "detokenize": operations.detokenize,
             "generate": GenerateOperation(serving.engine, model.name).run,
         }
 

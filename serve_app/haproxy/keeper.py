@@ -1,7 +1,6 @@
 """Keep one HAProxy running, answer Ray in its place, and hand its sockets to the next supervisor."""
 
 import contextlib
-import ctypes
 import json
 import os
 import re
@@ -19,6 +18,7 @@ import psutil
 
 from serve_app.haproxy.configuration import OPEN, Source
 from serve_app.haproxy.sockets import Predecessor, dismissed, give, listen_unix, wait_until_closed
+from serve_app.zygote.parents_death import signal_on_parents_death
 
 HANDOVER = "handover.sock"
 RUNNING = "supervisor.json"
@@ -39,7 +39,6 @@ _WAIT_FOR_SUCCESSOR_S = 30.0
 """Ray needs 3 to 5 s to start another manager, and more on a busy node."""
 _LET_GO_S = 1.0
 """HAProxy closes its listening sockets within milliseconds of the signal; a successor waits for 2 s."""
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +78,6 @@ def alive(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     return False
-
-
-def signal_on_parents_death(number: signal.Signals) -> None:
-    """Have the kernel send this process `number` when its parent ends (Linux only)."""
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
 
 
 class Keeper:

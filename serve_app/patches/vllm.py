@@ -69,7 +69,7 @@ class _Collector(RequestOutputCollector):  # type: ignore[misc]  # vLLM has no t
 
 
 def forward_at_once(collector: RequestOutputCollector | None, forward: Forward) -> None:
-    """Offer each output to `forward` within the call that brings it, unless the reader has older ones to read.
+    """Offer each output to `forward` within the call that brings it, unless older outputs wait.
 
     vLLM's front end puts each output into the collector of its request. That wakes a task, which takes the
     output through the generators of vLLM's handler and of ours: at 256 streams, a third of the front end's

@@ -30,11 +30,11 @@ EXECUTABLE = os.path.join(os.path.dirname(sys.executable), "tideserve-python")
 """This command, as the package's installation puts it beside Python."""
 
 _IMPORTED = (
-    "serve_app.engine.warm_imports",
+    "serve_app.engine.warm_imports:import_front_end",
     "--",
     "ray._private.workers.default_worker",
     "ray.serve._private.replica",
-    "serve_app.engine.warm_imports_with_ray",
+    "serve_app.engine.warm_imports:import_with_ray",
 )
 """What a zygote imports: vLLM at once, the rest with its first request."""
 _RAYLET_SOCKET = "--raylet-name="

@@ -200,10 +200,16 @@ def run(arguments: list[str]) -> None:
 
 
 def _import(modules: Iterable[str]) -> None:
-    """Import `modules`, and end this process if it can no longer be forked."""
+    """Import `modules`, and call the function of each `module:function`.
+
+    End this process if it can no longer be forked.
+    """
     with collector_off():
         for name in modules:
-            import_module(name)
+            path, _, function = name.partition(":")
+            module = import_module(path)
+            if function:
+                getattr(module, function)()
     if (threads := len(os.listdir("/proc/self/task"))) > 1:
         raise SystemExit(f"{threads} threads after the imports: a fork would lack all but one")
     if (torch := sys.modules.get("torch")) and torch.cuda.is_initialized():

@@ -10,7 +10,7 @@ from benchmarks.saturation.measure import Measured, Window
 from benchmarks.saturation.stub_core import StubExecutor
 from benchmarks.saturation.summary import memory_table, rates_table
 from benchmarks.saturation.systems import STUB
-from serve_app.engine.continued_core import core_continues
+from serve_app.engine.continuation import core_continues
 from tests.engine.stub_engine_core import configured
 
 STEP_US = 2000

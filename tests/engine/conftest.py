@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from serve_app.engine.serving import Serving
+    from serve_app.engine.operations import Serving
 
 
 @pytest.fixture(scope="session")
@@ -16,7 +16,7 @@ async def serving() -> AsyncIterator[Serving]:
     """The handlers of the embedded model, around a stub of the engine core that generates one token."""
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from serve_app.engine.serving import Serving
+    from serve_app.engine.operations import Serving
     from tests.engine.stub_engine_core import StubEngineCore, configured, put_in_place
 
     _, namespace, config = configured()

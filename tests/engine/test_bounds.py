@@ -5,8 +5,13 @@ import pytest
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
 from serve_app.api.errors import ApiError
-from serve_app.engine.bounds import check_characters, check_inputs, check_numbers, check_token_ids
-from serve_app.engine.completions import check_sampling
+from serve_app.engine.bounds import (
+    check_characters,
+    check_inputs,
+    check_numbers,
+    check_sampling,
+    check_token_ids,
+)
 
 VOCABULARY = 1000
 NAN, INF = float("nan"), float("inf")

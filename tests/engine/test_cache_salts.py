@@ -14,8 +14,8 @@ from serve_app.api.api_key_file import ApiKeyFile
 from serve_app.api.http_api import create_app
 from serve_app.api.models import ApiModel
 from serve_app.engine.local_client import LocalEngine
+from serve_app.engine.operations import Serving
 from serve_app.engine.request_record import watch_sequences
-from serve_app.engine.serving import Serving
 from serve_app.settings.tree import HttpSettings
 from tests.api.server import StubObserver
 from tests.engine.stub_engine_core import configured

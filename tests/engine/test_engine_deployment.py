@@ -17,7 +17,7 @@ from serve_app.api.errors import ApiError
 from serve_app.api.trace_context import TraceContext
 from serve_app.engine import data_plane, engine_deployment
 from serve_app.engine.engine_deployment import ACCEPTED, Engine
-from serve_app.engine.engine_report import EngineReport
+from serve_app.engine.step_statistics import EngineReport
 from serve_app.ingress.call_message import call_message
 from serve_app.ingress.engine_channel import EngineChannel
 from serve_app.settings import ModelSettings, RequestLogSettings
@@ -242,7 +242,7 @@ async def test_the_ingress_is_told_where_the_data_plane_is_and_of_which_model(re
 
 async def test_the_policy_is_told_of_the_engine_and_steps_are_counted(replica: Replica) -> None:
     replica.running.core.add("a", prompt=7)
-    replica.running.report.steps.add(scheduled(prefill=7, elapsed_ms=20.0), None)
+    replica.running.report.add(scheduled(prefill=7, elapsed_ms=20.0), None)
 
     told = await replica.engine.record_autoscaling_stats()
 
@@ -323,7 +323,7 @@ async def test_an_engine_that_lost_its_sequences_because_it_hung_is_asked_until_
 ) -> None:
     monkeypatch.setattr(engine_deployment, "LOOK_INTERVAL_S", 0.0)
     looking = asyncio.create_task(replica.engine._look_for_stalls())
-    replica.running.report.steps.taken = 50
+    replica.running.report.steps = 50
     await asyncio.sleep(0)
     replica.engine._stall._steps, replica.engine._stall.stalled_s = 50, 5.0
     for _ in range(9):

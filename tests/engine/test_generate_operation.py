@@ -12,7 +12,7 @@ from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.engine import generate_operation, request_record
 from serve_app.engine.generate_operation import GenerateOperation, TokenTexts
-from serve_app.engine.serving import Serving
+from serve_app.engine.operations import Serving
 
 LIMIT = 64  # tokens of context
 

@@ -22,8 +22,7 @@ from serve_app.engine import media
 from serve_app.engine.api_errors import from_exception
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.media import GuardedConnector, guard_media, is_public
-from serve_app.engine.serving import Serving
-from serve_app.engine.token_operations import TokenOperations
+from serve_app.engine.operations import Operations, Serving
 from serve_app.settings import ModelSettings
 
 PIXEL = base64.b64decode(
@@ -277,7 +276,7 @@ async def test_media_by_url_are_refused_by_field_and_setting_before_they_are_fet
 
 @pytest.mark.usefixtures("takes_media")
 async def test_embeddings_of_media_by_url_are_refused_too(serving: Serving, site: Site) -> None:
-    operations = TokenOperations(Serving(serving.engine, State({"serving_embedding": object()})))
+    operations = Operations(Serving(serving.engine, State({"serving_embedding": object()})), 1)
     body = json.dumps({"messages": named({"type": "image_url", "image_url": {"url": site.url()}})}).encode()
 
     with pytest.raises(ApiError) as caught:

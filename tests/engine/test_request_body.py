@@ -10,8 +10,8 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.exceptions import VLLMValidationError
 
 from serve_app.api.errors import ApiError
+from serve_app.engine.operations import EMBEDDING, TOKENIZE
 from serve_app.engine.request_body import RequestModel, errors_named_in
-from serve_app.engine.token_operations import EMBEDDING, TOKENIZE
 
 CHAT = RequestModel(ChatCompletionRequest)
 TEXT = RequestModel(CompletionRequest)

@@ -14,9 +14,9 @@ from vllm.v1.serial_utils import MsgpackEncoder
 
 from serve_app.api.engine_client import EngineRequest, Operation
 from serve_app.api.errors import ApiError
+from serve_app.engine.bounds import check_list_lengths
 from serve_app.engine.local_client import LocalEngine
-from serve_app.engine.sequence_intake import check_lists
-from serve_app.engine.serving import Serving
+from serve_app.engine.operations import Serving
 from tests.engine.stub_engine_core import StubEngineCore, configured, put_in_place
 
 
@@ -129,7 +129,7 @@ def params(**fields: Any) -> Any:
 )
 def test_lists_that_would_end_a_gpus_engine_core_are_refused(fields: dict[str, Any], parameter: str) -> None:
     with pytest.raises(VLLMValidationError, match="at most") as caught:
-        check_lists(params(**fields))
+        check_list_lengths(params(**fields))
     assert caught.value.parameter == parameter
 
 
@@ -144,13 +144,13 @@ def test_lists_that_would_end_a_gpus_engine_core_are_refused(fields: dict[str, A
     ],
 )
 def test_lists_that_a_gpus_engine_core_has_room_for_pass(fields: dict[str, Any]) -> None:
-    check_lists(params(**fields))
+    check_list_lengths(params(**fields))
 
 
 def test_the_bounds_of_lists_are_those_of_vllms_model_runner() -> None:
     from vllm.v1.worker.gpu.sample import logit_bias
 
-    check_lists(params(allowed_token_ids=list(range(logit_bias.MAX_NUM_ALLOWED_TOKEN_IDS))))
-    check_lists(params(logit_bias=dict.fromkeys(range(logit_bias.MAX_NUM_LOGIT_BIAS_TOKENS), 1.0)))
+    check_list_lengths(params(allowed_token_ids=list(range(logit_bias.MAX_NUM_ALLOWED_TOKEN_IDS))))
+    check_list_lengths(params(logit_bias=dict.fromkeys(range(logit_bias.MAX_NUM_LOGIT_BIAS_TOKENS), 1.0)))
     stops = list(range(logit_bias.MAX_NUM_STOP_TOKEN_IDS))
-    check_lists(params(stop_token_ids=stops, min_tokens=1))
+    check_list_lengths(params(stop_token_ids=stops, min_tokens=1))

@@ -285,7 +285,6 @@ class ValuesSchema:
         thresholds = {
             "ttft_target_s": seconds,
             "itl_target_s": seconds,
-            "hundred_tokens_s": seconds,
             "error_ratio": ratio,
             "rejected_ratio": ratio,
             "min_requests": whole(0, 1_000_000),

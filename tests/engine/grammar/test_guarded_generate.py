@@ -10,9 +10,9 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from serve_app.api.engine_client import EngineRequest, Operation
 from serve_app.api.errors import ApiError
-from serve_app.engine.grammar.install import guard_grammars
+from serve_app.engine.grammar.guard import guard_grammars
 from serve_app.engine.local_client import LocalEngine
-from serve_app.engine.serving import Serving
+from serve_app.engine.operations import Serving
 from tests.engine.stub_engine_core import configured, vllm_restored
 
 WAYS_OUT = " | ".join(f'"{word}"' for word in ("yes", "no", "maybe", "sea", "tide", "ebb", "flow", "moon"))

@@ -11,10 +11,8 @@ from starlette.responses import JSONResponse
 from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError
 from serve_app.api.trace_context import TraceContext
-from serve_app.engine.completions import Completions, find_handler, raw_request
 from serve_app.engine.local_client import LocalEngine
-from serve_app.engine.serving import Serving
-from serve_app.engine.token_operations import TokenOperations
+from serve_app.engine.operations import Operations, Serving, raw_request
 from serve_app.settings import ModelSettings
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -22,13 +20,8 @@ SEA = [{"role": "user", "content": "sea"}]
 
 
 @pytest.fixture
-def completions(serving: Serving) -> Completions:
-    return Completions(serving, max_sequences=4)
-
-
-@pytest.fixture
-def tokens(serving: Serving) -> TokenOperations:
-    return TokenOperations(serving)
+def operations(serving: Serving) -> Operations:
+    return Operations(serving, max_sequences=4)
 
 
 def call(**body: Any) -> EngineRequest:
@@ -48,16 +41,16 @@ async def refusal(outcome: Any) -> tuple[int, str | None, str | None]:
     return caught.value.status, caught.value.code, caught.value.param
 
 
-async def test_a_chat_is_completed(completions: Completions) -> None:
-    told = await document(completions.chat(call(messages=SEA, max_tokens=3)))
+async def test_a_chat_is_completed(operations: Operations) -> None:
+    told = await document(operations.chat(call(messages=SEA, max_tokens=3)))
 
     assert told["object"] == "chat.completion"
     assert told["choices"][0]["finish_reason"] == "length"
     assert told["usage"]["completion_tokens"] == 3
 
 
-async def test_a_streamed_chat_is_frames_of_server_sent_events(completions: Completions) -> None:
-    frames = await completions.chat(call(messages=SEA, max_tokens=2, stream=True))
+async def test_a_streamed_chat_is_frames_of_server_sent_events(operations: Operations) -> None:
+    frames = await operations.chat(call(messages=SEA, max_tokens=2, stream=True))
 
     assert isinstance(frames, AsyncIterator)
     texts = [frame if isinstance(frame, str) else frame.decode() async for frame in frames]
@@ -65,18 +58,18 @@ async def test_a_streamed_chat_is_frames_of_server_sent_events(completions: Comp
     assert texts[-1] == "data: [DONE]\n\n"
 
 
-async def test_prompts_are_completed_as_text_and_as_tokens(completions: Completions) -> None:
+async def test_prompts_are_completed_as_text_and_as_tokens(operations: Operations) -> None:
     for prompt, choices in (("sea", 1), (["sea", "tide"], 2), ([1, 2, 3], 1), ([[1], [2]], 2)):
-        told = await document(completions.text(call(prompt=prompt, max_tokens=1)))
+        told = await document(operations.text(call(prompt=prompt, max_tokens=1)))
 
         assert len(told["choices"]) == choices
 
 
-async def test_text_goes_to_tokens_and_back(tokens: TokenOperations) -> None:
-    sea = (await document(tokens.tokenize(call(prompt="the sea"))))["tokens"]
-    chat = await document(tokens.tokenize(call(messages=SEA)))
+async def test_text_goes_to_tokens_and_back(operations: Operations) -> None:
+    sea = (await document(operations.tokenize(call(prompt="the sea"))))["tokens"]
+    chat = await document(operations.tokenize(call(messages=SEA)))
 
-    assert (await document(tokens.detokenize(call(tokens=sea))))["prompt"] == "the sea"
+    assert (await document(operations.detokenize(call(tokens=sea))))["prompt"] == "the sea"
     assert chat["count"] > len(sea)
 
 
@@ -99,18 +92,17 @@ async def test_text_goes_to_tokens_and_back(tokens: TokenOperations) -> None:
     ],
 )
 async def test_what_is_out_of_bounds_is_refused_by_its_field(
-    completions: Completions,
-    tokens: TokenOperations,
+    operations: Operations,
     name: str,
     body: dict[str, Any],
     expected: tuple[int, str, str],
 ) -> None:
-    operation = getattr(completions, name, None) or getattr(tokens, name)
+    operation = getattr(operations, name)
     assert await refusal(operation(call(**body))) == expected
 
 
-async def test_a_field_of_the_wrong_type_is_named(completions: Completions) -> None:
-    assert await refusal(completions.chat(call(messages="sea"))) == (400, "invalid_value", "messages")
+async def test_a_field_of_the_wrong_type_is_named(operations: Operations) -> None:
+    assert await refusal(operations.chat(call(messages="sea"))) == (400, "invalid_value", "messages")
 
 
 @pytest.mark.parametrize(
@@ -126,14 +118,14 @@ async def test_an_embedding_handlers_finished_response_is_the_reply_or_the_refus
     async def stub_handler(request: Any, raw: Any) -> JSONResponse:
         return answer
 
-    operations = TokenOperations(Serving(serving.engine, State({"serving_embedding": stub_handler})))
+    operations = Operations(Serving(serving.engine, State({"serving_embedding": stub_handler})), 1)
     outcome = operations.embeddings(call(input="sea"))
 
     assert await (document(outcome) if answer.status_code == 200 else refusal(outcome)) == expected
 
 
 async def test_too_many_texts_are_refused_before_they_are_looked_at(serving: Serving) -> None:
-    operations = TokenOperations(Serving(serving.engine, State({"serving_embedding": object()})))
+    operations = Operations(Serving(serving.engine, State({"serving_embedding": object()})), 1)
 
     assert await refusal(operations.embeddings(call(input=["a"] * 2049))) == (400, "invalid_value", "input")
 
@@ -146,9 +138,9 @@ def test_every_handler_that_operations_ask_for_is_mounted_under_its_name(serving
     assert hasattr(serving.state.serving_tokenization, "create_detokenize")
 
 
-def test_what_the_model_cannot_do_is_the_clients_error(serving: Serving) -> None:
+async def test_what_the_model_cannot_do_is_the_clients_error(serving: Serving) -> None:
     with pytest.raises(ApiError) as caught:
-        find_handler(serving.state, "serving_embedding", "embeddings")
+        await Operations(serving, 1).embeddings(call(input="sea"))
 
     assert (caught.value.status, caught.value.code) == (400, "unsupported_feature")
     assert caught.value.message == "This model does not support embeddings."
@@ -192,7 +184,7 @@ async def test_embeddings_have_the_salt_of_the_key(serving: Serving) -> None:
         told.append(request.cache_salt)
         return JSONResponse({})
 
-    operations = TokenOperations(Serving(serving.engine, State({"serving_embedding": stub_handler})))
+    operations = Operations(Serving(serving.engine, State({"serving_embedding": stub_handler})), 1)
     for body in ({"input": "sea"}, {"messages": SEA}):
         asked = call(**body)
         asked.cache_salt = "key-a"

@@ -10,8 +10,8 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 
-from serve_app.engine.grammar.install import guard_grammars
-from serve_app.engine.grammar.trial import Trial
+from serve_app.engine.grammar.compiler import GrammarCompiler
+from serve_app.engine.grammar.guard import guard_grammars
 from serve_app.settings.tree import StructuredOutputSettings
 from tests.engine.stub_engine_core import vllm_restored
 
@@ -21,9 +21,9 @@ HOSTILE_TAG = {"type": "structural_tag", "format": {"type": "regex", "pattern": 
 class Llm:
     """An engine that says which parameters vLLM's own check found valid."""
 
-    def __init__(self, trial: Trial) -> None:
-        self.vllm_config = trial._config
-        self.input_processor = SimpleNamespace(tokenizer=trial._tokenizer)
+    def __init__(self, compiler: GrammarCompiler) -> None:
+        self.vllm_config = compiler._config
+        self.input_processor = SimpleNamespace(tokenizer=compiler._tokenizer)
         self.closed = False
         self.finish_reason = "stop"
 
@@ -45,9 +45,9 @@ class Llm:
 
 
 @pytest.fixture(scope="module")
-async def guarded(make_trial: Callable[[], Trial]) -> AsyncIterator[Llm]:
+async def guarded(make_compiler: Callable[[], GrammarCompiler]) -> AsyncIterator[Llm]:
     """Of all tests here, because a frozen heap is one that was collected first, which takes 0.7 s."""
-    made = Llm(make_trial())
+    made = Llm(make_compiler())
     with vllm_restored():
         guard = guard_grammars(made, StructuredOutputSettings())
         yield made
@@ -60,7 +60,7 @@ def llm(guarded: Llm) -> Llm:
     return guarded
 
 
-async def test_a_structured_output_reaches_the_engine_after_its_trial(llm: Llm) -> None:
+async def test_a_structured_output_reaches_the_engine_after_its_compile_job(llm: Llm) -> None:
     params = SamplingParams(structured_outputs=StructuredOutputsParams(choice=["ebb", "flow"]))
 
     outputs = llm.generate("sea", params, "r-1")
