@@ -28,7 +28,7 @@ _INT32 = (-(1 << 31), (1 << 31) - 1)
 """The core has most of its numbers in arrays of 32 bits, and NumPy refuses what does not fit."""
 _INT64 = (-(1 << 63), (1 << 63) - 1)
 _PACKED = (-(1 << 63), (1 << 64) - 1)
-"""What MessagePack can carry to the core: JSON of the client's own, such as a schema, may hold these."""
+"""MessagePack's own range: JSON of the client, such as a schema, may have these numbers."""
 _WIDE = ("seed", "priority")
 """Fields of 64 bits."""
 _FLOAT32 = (-3.4e38, 3.4e38)
@@ -61,7 +61,7 @@ def reject(param: str, value: Any, bound: str) -> ApiError:
 
 
 def check_numbers(request: Any) -> None:
-    """Refuse numbers of a validated request, and of all it holds, that the engine core cannot take.
+    """Refuse numbers anywhere in a validated request that the engine core cannot take.
 
     Raises:
         ApiError: 400 with the field, its value and its bound.
@@ -78,8 +78,7 @@ def check_numbers(request: Any) -> None:
 def _first_outside(value: Any) -> tuple[str, float, _Bounds] | None:
     """Return the first number outside its bounds: its path below `value`, itself and the bounds.
 
-    The path is made on the way back. With a path for each value, the fields of a small request took 17 us
-    in place of 4.
+    The path is built on the way back: a path for each value took 17 us for a small request, not 4.
     """
     typed = False
     members: Iterable[tuple[Any, Any]] = ()
@@ -89,7 +88,7 @@ def _first_outside(value: Any) -> tuple[str, float, _Bounds] | None:
         members = enumerate(value)
     elif isinstance(value, BaseModel):
         typed, fields = True, vars(value)
-        # What has not been given is a default, and fits.
+        # Fields that were not given have defaults, which fit.
         members = ((name, fields.get(name)) for name in value.model_fields_set if name not in _ELSEWHERE)
     elif is_dataclass(value):
         typed, members = True, vars(value).items()

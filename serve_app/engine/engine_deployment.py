@@ -23,7 +23,7 @@ from serve_app.cluster.spare_processes import start_spare_here
 from serve_app.engine.data_plane import DataPlane
 from serve_app.engine.ingress_connection import engine_request
 from serve_app.engine.launch import launch
-from serve_app.engine.niceness import giving_way
+from serve_app.engine.niceness import lower_priority
 from serve_app.engine.stall import LOOK_INTERVAL_S, StallDetector
 from serve_app.engine.startup_phases import Startup, busy_seconds, created, process_start
 from serve_app.patches.ray import keep_log_handlers
@@ -45,8 +45,7 @@ _PHASE = "the phase of this replica"
 _SPARE = "the spare process of the next replica"
 _call = msgspec.msgpack.Decoder(Call)
 ACCEPTED = "accepted"
-"""The first item of every call through Ray's handle: the wait for a replica is over, and that for the answer
-begins."""
+"""The first item of every call through Ray's handle: the wait for the answer begins."""
 
 
 class Engine:
@@ -61,7 +60,7 @@ class Engine:
         self, model: dict[str, Any], request_log: dict[str, Any]
     ) -> None:
         self._stop = AsyncExitStack()
-        """What `__del__` does, last things first: Ray calls it for a replica that could not start, too."""
+        """The work of `__del__`, last things first. Ray also calls it for a replica that could not start."""
         born = created(os.getpid())
         process, warm_node = process_start(os.environ, born, time.time(), busy_seconds())
         self._model = ModelSettings.model_validate(model)
@@ -81,7 +80,7 @@ class Engine:
         if log is not None:
             self._stop.push_async_callback(log.close)
 
-        with giving_way(), keep_log_handlers(), self._imports_beside():
+        with lower_priority(), keep_log_handlers(), self._imports_beside():
             self._engine = await launch(self._model, self._metrics, self._startup, log)
         self._stop.callback(self._stop_engine)
         if env.ZYGOTE in os.environ:
@@ -96,7 +95,7 @@ class Engine:
         self._data_plane = DataPlane(
             self._engine.client,
             self._trouble,
-            self._still_s,
+            self._standstill_s,
             self._engine.prefix_cache_tokens,
             self._engine.limits().max_num_batched_tokens,
         )
@@ -119,7 +118,7 @@ class Engine:
         await self._stop.aclose()
 
     def record_replica_metadata(self) -> dict[str, str]:
-        """Return what Ray tells the ingress: the data plane's address and token, and the model's identity."""
+        """Return the data plane's address and token, and the model's identity, for the ingress."""
         return {
             "address": self._data_plane.address,
             "token": self._data_plane.token,
@@ -127,8 +126,7 @@ class Engine:
         }
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Return what Ray tells the autoscaling policy of this replica, every second: `EngineSignals`,
-        and what it is.
+        """Return this replica's `EngineSignals` and identity, which Ray passes to the autoscaling policy.
 
         A coroutine runs on the loop that counts the steps; Ray would call a plain method in a thread.
         """
@@ -177,8 +175,8 @@ class Engine:
             return f"its engine has taken no step for {self._stall.stalled_s:.0f} s, {left}"
         return ""
 
-    def _still_s(self) -> float:
-        return 0.0 if self._engine.llm.errored else self._stall.still_s(time.monotonic())
+    def _standstill_s(self) -> float:
+        return 0.0 if self._engine.llm.errored else self._stall.standstill_s(time.monotonic())
 
     async def _drain(self) -> None:
         now = time.time()
@@ -226,10 +224,10 @@ class Engine:
                 asking.cancel()
 
     async def _ask_core(self) -> None:
-        """Ask the engine core something: without sequences no step shows that it goes on."""
+        """Call the engine core: without sequences, no step shows that it works."""
         with suppress(Exception):  # it has died, which its health check says
             await self._engine.llm.is_sleeping()
-            self._stall.answered()
+            self._stall.note_answer()
 
 
 @contextmanager

@@ -35,13 +35,13 @@ logger = logging.getLogger("ray.serve")
 _SHUTDOWN_TIMEOUT_S = 10.0
 _COLLECT_AFTER = (20_000, 2, 2)
 """A step of 1,024 streams makes some 8,000 containers that live until its message is sent. With Python's own
-threshold of 700 the collector looks through them again and again: without that, a token costs this process
-15 % less CPU. All objects are looked through as often as ever: after 80,000 new ones, not 70,000."""
+threshold of 700 the collector searches them again and again; with this threshold, a token costs this process
+15 % less CPU. All objects are searched as often as before: after 80,000 new ones, not 70,000."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningEngine:
-    """A started engine, and what its replica uses of it."""
+    """A started engine, with the parts that its replica uses."""
 
     llm: AsyncLLM
     client: LocalEngine
@@ -61,7 +61,7 @@ class RunningEngine:
 
     @property
     def prefix_cache_tokens(self) -> int | None:
-        """What its prefix cache holds at most: 0 where it has none, None where vLLM does not tell."""
+        """Size of the prefix cache: 0 without one, None if vLLM does not report it."""
         cache = self.llm.vllm_config.cache_config
         return cache.kv_cache_size_tokens if cache.enable_prefix_caching else 0
 
@@ -83,7 +83,7 @@ async def launch(
         RuntimeError: vLLM's, when the engine core does not come up.
     """
     with startup.phase("imports"), collector_off():
-        # These imports take seconds, torch's among them: only the process of an engine makes them, and here.
+        # These imports, torch's among them, take seconds. Only the process of an engine makes them.
         from serve_app.patches.vllm_compat import lacking, named_if_missing, unchecked  # noqa: PLC0415
 
         with named_if_missing():
@@ -99,7 +99,7 @@ async def launch(
             from serve_app.engine.step_statistics import EngineReport, StepStats  # noqa: PLC0415
             from serve_app.engine.warm_imports import import_serving_layer  # noqa: PLC0415
         import_serving_layer()  # beside the engine core's imports, which take longer
-    gc.freeze()  # what has been imported stays: to look through it again would take 0.3 s each time
+    gc.freeze()  # imports stay: each search through them would take 0.3 s
     gc.set_threshold(*_COLLECT_AFTER)
     startup.hint = unchecked()
     for sentence in filter(None, (startup.hint, *lacking())):
@@ -133,7 +133,7 @@ async def launch(
             await _warm_up(client, model)
         if archive is not None:
             # In a thread: the volume may be slow, and requests need not wait.
-            Thread(target=compile_cache.hand_over, args=(archive, Path.home()), daemon=True).start()
+            Thread(target=compile_cache.store, args=(archive, Path.home()), daemon=True).start()
         # Only now, so that the warm-up is in no signal and no log.
         report = stats.report = EngineReport.of(llm)
         if request_log is not None:
