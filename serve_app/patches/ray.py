@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ray.serve._private.cluster_node_info_cache import ClusterNodeInfoCache
     from ray.serve.handle import DeploymentHandle
-    from ray.util.metrics import Counter
+    from ray.util import metrics
 
 GCS_INTERVAL_S = 1.0
 """The controller may see a node's death, drain or free resources this much later."""
@@ -56,7 +56,7 @@ def run_router_here(handle: DeploymentHandle) -> None:
         handle._init(_run_router_in_separate_loop=False)
 
 
-def show_zero(counter: Counter, **tags: str) -> None:
+def show_zero(counter: metrics.Counter, **tags: str) -> None:
     """Export `counter` before it has counted anything, with these `tags` beside its default ones.
 
     PromQL's `increase` and `rate` see differences only. If a series appears with its first increment, they

@@ -25,7 +25,6 @@ class Llm:
         self.vllm_config = compiler._config
         self.input_processor = SimpleNamespace(tokenizer=compiler._tokenizer)
         self.closed = False
-        self.finish_reason = "stop"
 
     async def generate(
         self, prompt: Any, sampling_params: SamplingParams, request_id: str
@@ -39,7 +38,7 @@ class Llm:
         )
         try:
             yield SimpleNamespace(params=copied, outputs=[SimpleNamespace(finish_reason=None)])
-            yield SimpleNamespace(params=copied, outputs=[SimpleNamespace(finish_reason=self.finish_reason)])
+            yield SimpleNamespace(params=copied, outputs=[SimpleNamespace(finish_reason="stop")])
         finally:
             self.closed = True
 
@@ -56,7 +55,7 @@ async def guarded(make_compiler: Callable[[], GrammarCompiler]) -> AsyncIterator
 
 @pytest.fixture
 def llm(guarded: Llm) -> Llm:
-    guarded.closed, guarded.finish_reason = False, "stop"
+    guarded.closed = False
     return guarded
 
 
@@ -69,6 +68,7 @@ async def test_a_structured_output_reaches_the_engine_after_its_compile_job(llm:
 
     assert (seen.grammar, seen._backend) == ('root ::= "ebb" | "flow"', "xgrammar")
     assert llm.closed
+    assert gc.get_freeze_count() > 100_000  # no collection parts the memory that is shared
 
 
 async def test_one_that_does_not_pass_never_reaches_it(llm: Llm) -> None:
@@ -78,26 +78,11 @@ async def test_one_that_does_not_pass_never_reaches_it(llm: Llm) -> None:
         await anext(llm.generate("sea", params, "r-1"))
 
 
-async def test_a_dead_end_that_only_the_engine_meets_is_the_clients(llm: Llm) -> None:
-    params = SamplingParams(structured_outputs=StructuredOutputsParams(choice=["ebb", "flow"]))
-    llm.finish_reason = "error"
-
-    outputs = llm.generate("sea", params, "r-1")
-    await anext(outputs)
-    with pytest.raises(VLLMValidationError, match="no text that matches"):
-        await anext(outputs)
-    assert llm.closed
-
-
 async def test_other_requests_keep_the_engines_own_generator(llm: Llm) -> None:
     outputs = llm.generate("sea", SamplingParams(), "r-1")
 
     assert outputs.ag_code is Llm.generate.__code__
     await outputs.aclose()
-
-
-async def test_no_collection_of_garbage_parts_the_memory_that_is_shared(llm: Llm) -> None:
-    assert gc.get_freeze_count() > 100_000
 
 
 async def test_nothing_is_compiled_while_a_body_is_parsed(llm: Llm, monkeypatch: pytest.MonkeyPatch) -> None:
