@@ -83,7 +83,7 @@ ALWAYS = {
     # machine whose cores are busy with an engine's imports, 15 s are too few for HAProxy's manager to start.
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "15",
     # Ray's controller asks the GCS for the nodes in each turn of its loop, ten times a second.
-    "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "serve_app.controller.node_info:ask_seldom",
+    "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "serve_app.patches.ray:ask_gcs_seldom",
     # Serve hands its metrics on ten times a second, Ray exports them once a second.
     "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "1000",
     # Ray's agent reads the memory of each process page by page to tell its use; Prometheus asks every 15 s.

@@ -29,8 +29,8 @@ from serve_app.cli.ray_token import prepare_token
 from serve_app.cli.run_environment import environment, log_folder
 from serve_app.cli.server_log import GONE, PREFIX, ServerLog
 from serve_app.haproxy.environment import haproxy_environment
-from serve_app.haproxy.supervisor import signal_on_parents_death
 from serve_app.wire.tls import check_tls
+from serve_app.zygote.parents_death import signal_on_parents_death
 from serve_app.zygote.start import start_early_zygotes
 
 STABLE_S = 300.0

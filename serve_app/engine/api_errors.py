@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from serve_app.api.errors import ApiError
-from serve_app.engine.vllm_compat import ErrorResponse, create_error_response
+from serve_app.patches.vllm_compat import ErrorResponse, create_error_response
 from serve_app.settings.settings_error import shown
 from serve_app.wire.data_plane import ENGINE_DEAD, ENGINE_DIED, ENGINE_KILLED
 
@@ -22,10 +22,10 @@ _BRANCH = re.compile(r"^(?:[A-Z]\w+|str|int|float|bool|none|list|dict|literal.*|
 
 
 _TAGS = (("role",), ("type",))
-"""The end of the locations that say which branch of a union is meant."""
+"""The ends of locations that choose the branch of a union."""
 
 ERROR_FRAME = b'data: {"error"'
-"""How vLLM's frame of an error within a stream begins."""
+"""The beginning of vLLM's frame of an error within a stream."""
 
 
 def engine_dead() -> ApiError:
@@ -39,12 +39,12 @@ def engine_died() -> ApiError:
 
 
 def engine_killed() -> ApiError:
-    """Return a 503 for a request whose engine core was killed: hardly by the request."""
+    """Return a 503 for a request whose engine core was killed: probably not because of the request."""
     return ApiError(503, "The engine of this model was killed; it is being replaced.", code=ENGINE_KILLED)
 
 
 def not_continuable() -> ApiError:
-    """Return a 409 for a stream of which no delivered tokens were noted."""
+    """Return a 409 for a stream that no other engine can continue."""
     return ApiError(
         409, "This answer cannot be continued after the engine that began it.", code="not_continuable"
     )
@@ -79,9 +79,9 @@ def from_validation(error: ValidationError, outer: str = "") -> ApiError:
 
 
 def _likeliest(errors: Sequence[Any]) -> dict[str, Any]:
-    """Return the first error that is about what was meant: pydantic has one for each branch of a union.
+    """Return the first error of the intended branch: pydantic has an error for each branch of a union.
 
-    A branch whose `role` or `type` is another one was not meant.
+    A branch with another `role` or `type` was not intended.
     """
     tags = [item for item in errors if item["type"] == "literal_error" and item["loc"][-1:] in _TAGS]
     others = {item["loc"][:-1] for item in tags}

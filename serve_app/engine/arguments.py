@@ -7,8 +7,8 @@ from vllm.config import StructuredOutputsConfig, VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from serve_app.engine.continued_core import let_core_continue
-from serve_app.engine.vllm_compat import CONTINUED_STREAMS, STEP_DETAILS, make_arg_parser
+from serve_app.engine.continuation import let_core_continue
+from serve_app.patches.vllm_compat import CONTINUED_STREAMS, STEP_DETAILS, make_arg_parser
 from serve_app.settings.tree import EMBEDDED, ModelSettings
 from serve_app.weights import embedded_model_path
 
@@ -17,7 +17,7 @@ _DEFAULT_CPU_KV_CACHE_BYTES = 256 << 20
 # the model in the engine core's own process a replica has one process less (0.5 GB), and the two do not
 # spin on each other's shared memory, which on two cores leaves everything else without a turn. Ray
 # gives OpenMP as many threads as the replica has CPUs.
-_IN_PROCESS_EXECUTOR = "serve_app.engine.in_process_executor.InProcessExecutor"
+_IN_PROCESS_EXECUTOR = "serve_app.patches.vllm.InProcessExecutor"
 # Settings that have vLLM's name and meaning; the others are Tideserve's own.
 _PASSED = (
     "revision",

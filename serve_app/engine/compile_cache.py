@@ -2,7 +2,7 @@
 
 vLLM and torch name the files that they are writing by their process id, and pods have process ids in common:
 two that compiled into one folder at once would write into the same file. So every pod compiles in its own
-home folder. What it has compiled becomes one archive in the shared folder, and the next pod begins with that.
+home folder. Its compiled files become one archive in the shared folder, and the next pod begins with them.
 """
 
 import logging
@@ -24,10 +24,10 @@ KEPT = (
     ".cache/flashinfer",
     ".triton/cache",
 )
-"""Folders below the home folder. What is in them is named by the model and its settings, the versions and the
-kind of GPU, so an archive may hold what a pod has no use for."""
+"""Folders below the home folder. Their files are named by the model and its settings, the versions and the
+kind of GPU, so an archive may have files that a pod does not need."""
 _WITH_THE_MODEL = "/inductor_cache/"
-"""Part of what belongs to a compiled model. On CPUs every start adds a little to it, under new names."""
+"""A folder of a compiled model. On CPUs every start adds a few files to it, under new names."""
 _UNFINISHED = re.compile(r"\.(lock|tmp|part)$|(^|/)\.?tmp")
 
 
@@ -37,15 +37,13 @@ def archive_of(shared: str, vllm: str, model: str) -> Path:
 
 
 def fetch(archive: Path, home: Path) -> None:
-    """Unpack what is not in `home` yet. Without an archive, or with a broken one, the engine compiles."""
+    """Unpack files that `home` lacks. Without an archive, or with a broken one, the engine compiles."""
     _tried(f"{archive} cannot be unpacked, so the engine compiles", lambda: _fetch(archive, home))
 
 
-def hand_over(archive: Path, home: Path) -> None:
-    """Replace the archive, whole or not at all, if `home` has compiled what is not in it."""
-    _tried(
-        f"{archive} cannot be written, so the next engine compiles again", lambda: _hand_over(archive, home)
-    )
+def store(archive: Path, home: Path) -> None:
+    """Replace the archive, whole or not at all, if `home` has files that the archive lacks."""
+    _tried(f"{archive} cannot be written, so the next engine compiles again", lambda: _store(archive, home))
 
 
 def _fetch(archive: Path, home: Path) -> None:
@@ -63,7 +61,7 @@ def _fetch(archive: Path, home: Path) -> None:
     logger.info("%s: unpacked %d compiled files", archive, len(new))
 
 
-def _hand_over(archive: Path, home: Path) -> None:
+def _store(archive: Path, home: Path) -> None:
     paths = [path for folder in KEPT for path in sorted((home / folder).rglob("*")) if path.is_file()]
     names = [name for path in paths if not _UNFINISHED.search(name := path.relative_to(home).as_posix())]
     if archive.exists():

@@ -1,13 +1,12 @@
 """Streams that another engine can go on with, and streams that another engine began.
 
-While a stream runs, the ids of its tokens are noted as delivered, each once its events have been handed on.
-From the delivered tokens another engine continues: vLLM's front end there sees the original request, and only
-the engine core also gets the delivered tokens, as outputs that it has generated. vLLM's handlers are
-given them once more, as outputs of an engine, so that their own state is right: what they count, what their
-parsers have seen, half a character, the beginning of a stop string. The events that they make of them are
-left out.
+While a stream runs, the ids of its delivered tokens are noted: the tokens whose events have been sent.
+Another engine continues from them. There, vLLM's front end sees the original request, unchanged. The engine
+core also gets the delivered tokens, as outputs that it has generated (`continuation`). vLLM's handlers see
+them once more, as outputs of an engine, so that their state is right: counts, parsers, half a character, the
+beginning of a stop string. The events that the handlers make of them are left out.
 
-Greedy sampling goes on with the token that would have come, up to rounding: the delivered tokens are now
+Greedy sampling goes on with the token that would have come, up to rounding: the delivered tokens are
 prefilled together, and their keys and values may differ in the last bit. A seeded generator starts anew.
 """
 
@@ -23,9 +22,8 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from serve_app.api.engine_client import EngineRequest
 from serve_app.engine.api_errors import ERROR_FRAME, not_continuable
-from serve_app.engine.continued_core import DELIVERED
-from serve_app.engine.delivered_tokens import advance
-from serve_app.engine.outputs_now import hand_on_now
+from serve_app.engine.continuation import DELIVERED, advance
+from serve_app.patches.vllm import Method, forward_at_once, wrap_add_request, wrap_generate
 from serve_app.wire.continuation import DeliveredTokens
 
 _CREATED = re.compile(rb'"created":\d+')  # a text that has it in it has its quotes escaped
@@ -39,17 +37,17 @@ _NOT_CONTINUED = (
     "extra_args",  # of samplers that are not vLLM's
 )
 
-_current: ContextVar["StreamPart | None"] = ContextVar("stream_part", default=None)
+_current: ContextVar["ContinuableStream | None"] = ContextVar("continuable_stream", default=None)
 
 
-class StreamPart:
-    """What this engine generates of one stream: all of it, or what comes after the delivered tokens."""
+class ContinuableStream:
+    """The tokens of one stream that this engine generates: all, or those after the delivered tokens."""
 
     def __init__(self, request: EngineRequest) -> None:
         self.delivered: DeliveredTokens | None = None
-        """The delivered tokens of this part. None where no other engine could go on with it."""
+        """The tokens generated here. None if no other engine could go on with the stream."""
         self.encode: Callable[[RequestOutput], bytes] | None = None
-        """Makes the events of an output. None where more than the output decides what they are."""
+        """Makes the events of an output. None if the events depend on more than the output."""
         self._request = request
         self._continuation = request.continuation
         delivered = () if request.continuation is None else request.continuation.tokens
@@ -63,27 +61,27 @@ class StreamPart:
         self._generations = 0
 
     @classmethod
-    def begin(cls, request: EngineRequest) -> "StreamPart":
-        """The part to which what this task and its children have generated belongs."""
-        part = cls(request)
-        _current.set(part)
-        return part
+    def begin(cls, request: EngineRequest) -> "ContinuableStream":
+        """Begin the stream to which all generations of this task and its children belong."""
+        stream = cls(request)
+        _current.set(stream)
+        return stream
 
     @staticmethod
-    def current() -> "StreamPart | None":
-        """The part to which what is generated now belongs."""
+    def current() -> "ContinuableStream | None":
+        """Return the stream to which this task's generations belong."""
         return _current.get()
 
     def open(self, prompt: Any, params: Any) -> None:
         """Note the delivered tokens of a generation that is about to start, if it can be continued."""
         self._generations += 1
-        alone = self._generations == 1
-        self.delivered = DeliveredTokens() if alone and _is_continuable(prompt, params) else None
+        single = self._generations == 1
+        self.delivered = DeliveredTokens() if single and _is_continuable(prompt, params) else None
 
     async def outputs(self, generated: AsyncGenerator[RequestOutput]) -> AsyncGenerator[RequestOutput]:
         """The delivered tokens once more, then `generated`, whose tokens are noted as delivered.
 
-        Whoever asks for the next output has handed on all events of the one before.
+        A reader that asks for the next output has sent all events of the previous one.
         """
         try:
             if self._replaying:
@@ -96,28 +94,28 @@ class StreamPart:
                 self._replaying = False
                 if self._is_new(first):
                     yield first
-                    self._tell(first)
+                    self._record(first)
             async for output in generated:
                 if self._is_new(output):
                     yield output
-                    self._tell(output)
+                    self._record(output)
         finally:
             self._replaying = False
             await generated.aclose()
 
     def _is_new(self, output: RequestOutput) -> bool:
-        """Whether `output` has something in it without what a sequence has generated behind its end."""
+        """Drop tokens that a sequence generated after its end; return whether `output` has others."""
         if self._ended:
             output.outputs = [one for one in output.outputs if one.index not in self._ended]
         return bool(output.outputs)
 
-    def _tell(self, output: RequestOutput) -> None:
+    def _record(self, output: RequestOutput) -> None:
         if self.delivered is not None:
             for one in output.outputs:
                 self.delivered.note(one.index, one.token_ids)
 
-    def hand_on(self, output: RequestOutput) -> bool:
-        """Send the events of an output past the generators that wait for it. Returns whether it did."""
+    def forward(self, output: RequestOutput) -> bool:
+        """Send an output's events at once, past the generators that wait. Returns whether it did."""
         write_now = self._request.state.write_now
         if write_now is None or self.encode is None or self._continuation is not None or output.finished:
             return False
@@ -127,7 +125,7 @@ class StreamPart:
         if not write_now(b""):
             return False
         write_now(self.encode(output))
-        self._tell(output)
+        self._record(output)
         return True
 
     def advance(self, request: Any, state: Any, max_model_len: int) -> None:
@@ -142,7 +140,7 @@ class StreamPart:
             self._ended.add(index)
 
     async def new_frames(self, frames: AsyncIterator[str | bytes]) -> AsyncGenerator[bytes]:
-        """Those of a handler's frames that are not of the delivered tokens, with that part's `created`.
+        """Yield a handler's frames that were not delivered yet, with the `created` of those that were.
 
         Raises:
             ApiError: 409, if the stream cannot be continued.
@@ -166,33 +164,37 @@ def continue_streams(engine: AsyncLLM) -> None:
     if "generate" in vars(engine):
         return
     processor = engine.output_processor
-    generate, add = engine.generate, processor.add_request
     max_model_len = engine.model_config.max_model_len
 
-    def generate_part(prompt: Any, params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[RequestOutput]:
-        part = StreamPart.current()
-        if params.extra_args:
-            params.extra_args.pop(DELIVERED, None)  # a client's, who has made it up
-        generated: AsyncGenerator[RequestOutput] = generate(prompt, params, *args, **kwargs)
-        if part is not None:
-            part.open(prompt, params)
-        return generated if part is None or part.delivered is None else part.outputs(generated)
+    def generate_part(generate: Method) -> Method:
+        def wrapped(prompt: Any, params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[RequestOutput]:
+            stream = ContinuableStream.current()
+            if params.extra_args:
+                params.extra_args.pop(DELIVERED, None)  # a client's, who has made it up
+            generated: AsyncGenerator[RequestOutput] = generate(prompt, params, *args, **kwargs)
+            if stream is not None:
+                stream.open(prompt, params)
+            return generated if stream is None or stream.delivered is None else stream.outputs(generated)
 
-    def add_and_advance(request: Any, *args: Any, **kwargs: Any) -> None:
-        add(request, *args, **kwargs)
-        part = StreamPart.current()
-        if part is not None:
-            state = processor.request_states[request.request_id]
-            part.advance(request, state, max_model_len)
-            hand_on_now(state.queue, part.hand_on)
+        return wrapped
 
-    # Set on the instances: the classes are shared with whatever else vLLM may build from them.
-    engine.generate = generate_part
-    processor.add_request = add_and_advance
+    def add_and_advance(add: Method) -> Method:
+        def wrapped(request: Any, *args: Any, **kwargs: Any) -> None:
+            add(request, *args, **kwargs)
+            stream = ContinuableStream.current()
+            if stream is not None:
+                state = processor.request_states[request.request_id]
+                stream.advance(request, state, max_model_len)
+                forward_at_once(state.queue, stream.forward)
+
+        return wrapped
+
+    wrap_generate(engine, generate_part)
+    wrap_add_request(processor, add_and_advance)
 
 
 def _is_continuable(prompt: Any, params: Any) -> bool:
-    """Whether the tokens generated so far stand for all that has become of a generation."""
+    """Whether the tokens generated so far are the whole state of a generation."""
     return (
         isinstance(prompt, dict)
         and prompt.get("type") == "token"

@@ -1,8 +1,8 @@
 """The port that an engine replica opens for ingress replicas only.
 
-Ray's handles cost 0.1 to 0.65 ms for each item; a token stream is mostly items. So the ingress picks a
-replica from what Ray pushes to it, and all streams between the two share one connection. The port is bound to
-the node's address and refuses callers that do not carry the replica's token, which only Ray's control plane
+Ray's handles cost 0.1 to 0.65 ms for each item, and a token stream is mostly items. So the ingress picks a
+replica from the list that Ray pushes to it, and all streams between the two share one connection. The port is
+bound to the node's address and refuses callers without the replica's token, which only Ray's control plane
 hands out (`record_replica_metadata`).
 """
 
@@ -21,8 +21,8 @@ from serve_app.wire.tls import server_tls
 logger = logging.getLogger("ray.serve")
 
 _REFUSALS_LOGGED_S = 10.0
-"""Between two lines about refused callers: whoever can connect could fill the log otherwise."""
-# An ingress that has not heard yet may still send a request: half a second without one is the end.
+"""Between two lines about refused callers, so that a caller cannot fill the log."""
+# An ingress that does not know yet may still send a request: half a second without one is the end.
 _DRAIN_CHECK_S = 0.1
 _QUIET_CHECKS = 5
 
@@ -35,9 +35,8 @@ class DataPlane:
         trouble: Returns why the engine cannot take requests now, or "" if it can. It is sent twice a second
             to every ingress replica.
         still_s: Returns for how long the engine has taken no step, in seconds, if that is the trouble.
-        prefix_cache_tokens: What the engine's prefix cache holds at most: 0 where it has none, None where
-            that is not known.
-        step_tokens: The most tokens of one of its steps; None where that is not known.
+        prefix_cache_tokens: Size of the engine's prefix cache: 0 without one, None if unknown.
+        step_tokens: The most tokens of one engine step; None if unknown.
     """
 
     def __init__(
@@ -54,19 +53,19 @@ class DataPlane:
         self._prefix_cache_tokens = prefix_cache_tokens
         self._step_tokens = step_tokens
         self._server: asyncio.Server | None = None
-        self._beating: asyncio.Task[None] | None = None
+        self._heartbeats: asyncio.Task[None] | None = None
         self._connections: set[IngressConnection] = set()
         self._strangers: dict[IngressConnection, asyncio.TimerHandle] = {}
-        """The connections that have not shown the token, the oldest first, and what will cut each off."""
+        """The connections without a token so far, the oldest first, and the timer that cuts each off."""
         self._refused = 0
-        """Callers that were refused since the last line about it."""
+        """Callers that were refused since the last log line."""
         self._logs_again_at = 0.0
         self.token = secrets.token_hex(32)
         self.address = ""
 
     @property
     def open_requests(self) -> int:
-        """The calls that have come and have not ended."""
+        """Calls that have not ended."""
         return sum(len(connection.streams) for connection in self._connections)
 
     async def start(self, host: str) -> None:
@@ -81,12 +80,12 @@ class DataPlane:
         self._server = await loop.create_server(
             self._connection, host, 0, ssl=tls, ssl_handshake_timeout=limit_s, ssl_shutdown_timeout=limit_s
         )
-        self._beating = asyncio.create_task(self._beat())
+        self._heartbeats = asyncio.create_task(self._send_heartbeats())
         port = self._server.sockets[0].getsockname()[1]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     async def drain(self) -> None:
-        """Wait until nothing is open. Ray has told the ingress already; stragglers are let in.
+        """Wait until nothing is open. Ray has informed the ingress already; late requests are served.
 
         Bounded by the caller: Ray ends the replica after its `graceful_shutdown_timeout_s`.
         """
@@ -96,9 +95,9 @@ class DataPlane:
             await asyncio.sleep(_DRAIN_CHECK_S)
 
     async def stop(self) -> None:
-        """Close the port and whatever is still open on it, and wait until its calls have ended."""
-        if self._server is not None and self._beating is not None:
-            self._beating.cancel()
+        """Close the port and its connections, and wait until their calls have ended."""
+        if self._server is not None and self._heartbeats is not None:
+            self._heartbeats.cancel()
             self._server.close()
         for connection in list(self._connections):
             await connection.stop()
@@ -107,24 +106,24 @@ class DataPlane:
         connection = IngressConnection(
             self._engine,
             self.token,
-            self._beat_now,
+            self._heartbeat_now,
             self._forget,
-            self._tell_others,
+            self._share_prefix,
             self._meet,
             self._log_refusal,
         )
-        # Not before: a handshake of TLS that fails tells nobody.
+        # Not before: nobody learns of a TLS handshake that fails.
         connection.frames.on_connected = partial(self._connected, connection)
         return connection.frames
 
     def _connected(self, connection: IngressConnection) -> None:
-        """Bound how long this one may stay without the token, and how many such there are."""
+        """Bound the time and the number of connections without the token."""
         self._connections.add(connection)
         late = f"no data-plane token within {HELLO_S:g} s"
         timer = asyncio.get_running_loop().call_later(HELLO_S, connection.cut_off, late)
         self._strangers[connection] = timer
         if len(self._strangers) > MOST_STRANGERS:
-            # The oldest: an ingress shows the token at once, and so gets in however many others connect.
+            # The oldest goes: an ingress shows the token at once, so others cannot keep it out.
             oldest = next(iter(self._strangers))
             self._meet(oldest)
             oldest.cut_off(f"more than {MOST_STRANGERS} connections without the data-plane token")
@@ -149,19 +148,19 @@ class DataPlane:
             )
             self._refused, self._logs_again_at = 0, now + _REFUSALS_LOGGED_S
 
-    def _tell_others(self, source: IngressConnection, prefix: Prefix) -> None:
+    def _share_prefix(self, source: IngressConnection, prefix: Prefix) -> None:
         for connection in self._connections:
             if connection is not source:
                 connection.note(prefix)
 
-    def _beat_now(self) -> Beat:
+    def _heartbeat_now(self) -> Beat:
         return Beat(
             self._trouble(), self._still_s(), self._prefix_cache_tokens, step_tokens=self._step_tokens
         )
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
-            beat = self._beat_now()
+            beat = self._heartbeat_now()
             for connection in self._connections:
-                connection.tell(beat)
+                connection.send_heartbeat(beat)
             await asyncio.sleep(BEAT_S)

@@ -6,8 +6,8 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager, AsyncExitStack, nullcontext, suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -19,10 +19,10 @@ from serve_app import env
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.engine.data_plane import DataPlane
 from serve_app.engine.launch import launch
-from serve_app.engine.niceness import giving_way
-from serve_app.engine.ray_process import log_handlers_kept, told_as_runtime_errors
+from serve_app.engine.niceness import lower_priority
 from serve_app.engine.stall import LOOK_INTERVAL_S, StallDetector
 from serve_app.engine.startup_phases import Startup, busy_seconds, created, process_start
+from serve_app.patches.ray import keep_log_handlers
 from serve_app.settings.identity import engine_identity, identity_number
 from serve_app.settings.tree import ModelSettings, RequestLogSettings
 from serve_app.telemetry.engine_metrics import EngineMetrics
@@ -52,7 +52,7 @@ class Engine:
         self, model: dict[str, Any], request_log: dict[str, Any]
     ) -> None:
         self._stop = AsyncExitStack()
-        """What `__del__` does, last things first: Ray calls it for a replica that could not start, too."""
+        """The work of `__del__`, last things first. Ray also calls it for a replica that could not start."""
         born = created(os.getpid())
         process, warm_node = process_start(os.environ, born, time.time(), busy_seconds())
         self._model = ModelSettings.model_validate(model)
@@ -72,7 +72,7 @@ class Engine:
         if log is not None:
             self._stop.push_async_callback(log.close)
 
-        with giving_way(), log_handlers_kept(), self._imports_beside():
+        with lower_priority(), keep_log_handlers(), self._imports_beside():
             self._engine = await launch(self._model, self._metrics, self._startup, log)
         self._stop.callback(self._stop_engine)
         if env.ZYGOTE in os.environ:
@@ -87,7 +87,7 @@ class Engine:
         self._data_plane = DataPlane(
             self._engine.client,
             self._trouble,
-            self._still_s,
+            self._standstill_s,
             self._engine.prefix_cache_tokens,
             self._engine.limits().max_num_batched_tokens,
         )
@@ -103,14 +103,14 @@ class Engine:
         """
         if env.ZYGOTE_SOCKET in os.environ or "vllm" in sys.modules or self._model.tensor_parallel_size > 1:
             return nullcontext()
-        return own_zygote("serve_app.engine.warm_imports_of_core")
+        return own_zygote("serve_app.engine.warm_imports:import_core")
 
     async def __del__(self) -> None:
         """Ray calls this when the replica stops, and waits for it as long as the drain may take."""
         await self._stop.aclose()
 
     def record_replica_metadata(self) -> dict[str, str]:
-        """Return what Ray tells the ingress: the data plane's address and token, and the model's identity."""
+        """Return the data plane's address and token, and the model's identity, for the ingress."""
         return {
             "address": self._data_plane.address,
             "token": self._data_plane.token,
@@ -118,8 +118,7 @@ class Engine:
         }
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Return what Ray tells the autoscaling policy of this replica, every second: `EngineSignals`,
-        and what it is.
+        """Return this replica's `EngineSignals` and identity, which Ray passes to the autoscaling policy.
 
         A coroutine runs on the loop that counts the steps; Ray would call a plain method in a thread.
         """
@@ -129,7 +128,7 @@ class Engine:
 
     async def check_health(self) -> None:
         """Raise RuntimeError once the engine core is gone or hangs; Ray then replaces the replica."""
-        with told_as_runtime_errors():
+        with raise_as_runtime_errors():
             await self._engine.llm.check_health()
         if self._stall.hung(self._model.engine_hang_timeout_s):
             raise RuntimeError(self._trouble())
@@ -144,8 +143,8 @@ class Engine:
             return f"its engine has taken no step for {self._stall.stalled_s:.0f} s, {left}"
         return ""
 
-    def _still_s(self) -> float:
-        return 0.0 if self._engine.llm.errored else self._stall.still_s(time.monotonic())
+    def _standstill_s(self) -> float:
+        return 0.0 if self._engine.llm.errored else self._stall.standstill_s(time.monotonic())
 
     async def _drain(self) -> None:
         now = time.time()
@@ -184,7 +183,7 @@ class Engine:
         asking: asyncio.Task[None] | None = None
         try:
             while True:
-                self._stall.look(report.steps.taken, report.unfinished, time.monotonic())
+                self._stall.look(report.steps, report.unfinished, time.monotonic())
                 if self._stall.noticed and not report.unfinished and (asking is None or asking.done()):
                     asking = asyncio.create_task(self._ask_core())
                 await asyncio.sleep(LOOK_INTERVAL_S)
@@ -193,7 +192,24 @@ class Engine:
                 asking.cancel()
 
     async def _ask_core(self) -> None:
-        """Ask the engine core something: without sequences no step shows that it goes on."""
+        """Call the engine core: without sequences, no step shows that it works."""
         with suppress(Exception):  # it has died, which its health check says
             await self._engine.llm.is_sleeping()
-            self._stall.answered()
+            self._stall.note_answer()
+
+
+@contextmanager
+def raise_as_runtime_errors() -> Iterator[None]:
+    """Raise any exception of the block as a RuntimeError that names its type.
+
+    A process that receives an exception imports the exception's class. A class of vLLM cost Ray Serve's
+    controller 400 MB for torch, and stopped its event loop for 15 s.
+    """
+    try:
+        yield
+    except Exception as error:
+        if type(error) is RuntimeError:
+            raise
+        # Logged here, because the receiver gets no traceback.
+        logger.error("%s: %s", type(error).__name__, error, exc_info=error)
+        raise RuntimeError(f"{type(error).__name__}: {error}") from None

@@ -22,7 +22,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class TokenTexts:
-    """Splits a generation's text into the part each token adds.
+    """Splits a generation's text into one piece per token.
 
     vLLM may merge the tokens of several steps when the reader lags, and hands out their text in one
     piece. So the engine is asked for no text, and the same detokenizer of vLLM's runs here, token by token.
@@ -89,13 +89,13 @@ class GenerateOperation:
                 param="prompt",
                 code="context_length_exceeded",
             )
-        room = limit - len(tokens)
+        left = limit - len(tokens)
         max_tokens = request.max_tokens
         if "max_tokens" not in request.model_fields_set:
-            max_tokens = min(max_tokens, room)
-        if max_tokens > room:
+            max_tokens = min(max_tokens, left)
+        if max_tokens > left:
             raise reject(
-                "max_tokens", request.max_tokens, f"the prompt leaves room for {room} of {limit} tokens"
+                "max_tokens", request.max_tokens, f"the prompt leaves room for {left} of {limit} tokens"
             )
         params = SamplingParams(
             max_tokens=max_tokens,
@@ -115,9 +115,9 @@ class GenerateOperation:
     async def _render(self, text: str) -> Any:
         """A text as the engine takes it, with its `prompt_token_ids`.
 
-        vLLM's renderer tokenizes in a thread of its own. Of the tokenizer there are two copies, for that
-        thread and the event loop; any other thread would make one more, which takes 0.3 s with a vocabulary
-        of 128,000 and keeps the event loop from running.
+        vLLM's renderer tokenizes in a thread of its own. The tokenizer has two copies, for that thread and
+        the event loop. Any other thread would make one more, which takes 0.3 s with a vocabulary of 128,000
+        and keeps the event loop from running.
         """
         renderer = self._engine.renderer
         unbounded = replace(renderer.default_cmpl_tok_params, max_total_tokens=None)
@@ -127,7 +127,7 @@ class GenerateOperation:
     async def _frames(
         self, outputs: AsyncIterator[RequestOutput], texts: TokenTexts, *, replayed: bool = False
     ) -> AsyncIterator[bytes]:
-        """`replayed`: the first output has no time of its own. The one behind it has the time of both."""
+        """If `replayed`, the second output carries the time of the first two."""
         before = time.perf_counter()
         label = b"prefill_time_ms"
         async for output in outputs:

@@ -41,40 +41,40 @@ logger = logging.getLogger("ray.serve")
 
 @dataclass(slots=True, eq=False)
 class _Stream:
-    """One call, and what of its answer waits for the end of the step."""
+    """One call, and the part of its answer that waits for the end of the step."""
 
     number: int
     credit: int = CREDIT_BYTES
-    """Bytes that the ingress has room for."""
+    """Bytes that the ingress still accepts."""
     room: asyncio.Event = field(default_factory=asyncio.Event)
     delivered: DeliveredTokens | None = None
     outputs: int = -1
-    """Those whose tokens had been noted when data were last put."""
+    """Outputs noted when data were last put."""
     data: list[bytes] = field(default_factory=list)
     ended: EngineRequest | None = None
     """The request, once nothing more comes of it."""
     task: asyncio.Task[None] | None = None
 
     def begins_output(self) -> bool:
-        """Whether the next data are the first that the engine's next output becomes.
+        """Whether the next data begin a new output of the engine.
 
-        One output may become several frames, and its tokens are noted after the last. If sent apart, some
-        of them would be sent again by the engine that goes on with the stream.
+        One output may become several frames, and its tokens are delivered with the last of them. If the
+        frames were sent apart, an engine that goes on with the stream would send some of them again.
         """
         before, self.outputs = self.outputs, 0 if self.delivered is None else self.delivered.outputs
         return self.delivered is None or before != self.outputs
 
     def cancel(self) -> None:
-        """Run it no longer."""
+        """End the call."""
         if self.task is not None:
             self.task.cancel()
 
     def piece(self) -> Piece:
-        """What waits, which then waits no more."""
+        """Take the data that wait."""
         data = b"".join(self.data)
         self.data.clear()
-        noted = [] if self.delivered is None else self.delivered.take()
-        piece = Piece(self.number, data, [(sequence, list(ids)) for sequence, ids in noted])
+        tokens = [] if self.delivered is None else self.delivered.take()
+        piece = Piece(self.number, data, [(sequence, list(ids)) for sequence, ids in tokens])
         if (ended := self.ended) is not None:
             piece.last, piece.lost = True, ended.state.lost
             piece.cached_tokens = ended.state.cached_tokens
@@ -85,17 +85,17 @@ class _Stream:
 class IngressConnection:
     """Runs the calls of one ingress replica.
 
-    What streams have to send is gathered until the event loop has run every task that the engine's step woke,
-    and goes out in one message. The first token does not wait for another step.
+    The data of all streams are gathered until the event loop has run every task that the engine's step woke,
+    and go out in one message. The first token does not wait for another step.
 
     Args:
         engine: Runs the calls.
-        token: What the ingress must show first.
+        token: The token that the ingress must show first.
         beat: Makes the heartbeat that greets the ingress.
         closed: Called with this connection when it has ended.
         cached: Called with this connection and the prefix of a prompt that the engine is about to cache.
         met: Called with this connection when the ingress has shown the token.
-        refused: Called with the address of a caller that has not, and why it is cut off.
+        refused: Called with the address of a caller without the token, and the reason for the refusal.
     """
 
     def __init__(
@@ -121,21 +121,21 @@ class IngressConnection:
         self._cached = cached
         self._of_others: deque[Prefix] = deque()
         self._blocks = 0
-        """Of the prefixes that other ingress replicas have sent since the last heartbeat."""
+        """Blocks of the prefixes that other ingress replicas have sent since the last heartbeat."""
         self._known = False
         """Whether the caller has shown the token."""
         self._waiting: list[_Stream] = []
         """Streams that have something to send."""
 
     def note(self, prefix: Prefix) -> None:
-        """Take a prefix that another ingress replica has sent, to be told with the next heartbeat."""
+        """Keep a prefix from another ingress replica for the next heartbeat."""
         self._of_others.append(prefix)
         self._blocks += len(prefix.blocks) + 1
         while self._blocks > MOST_BLOCKS:
             self._blocks -= len(self._of_others.popleft().blocks) + 1
 
-    def tell(self, beat: Beat) -> None:
-        """Pass a heartbeat on, and what has been noted with it, unless the ingress does not read."""
+    def send_heartbeat(self, beat: Beat) -> None:
+        """Send a heartbeat, with the prefixes since the last one if the ingress reads."""
         if self._known:
             noted = list(self._of_others) if self.frames.writable else []
             self.frames.send(msgspec.structs.replace(beat, prefixes=noted))
@@ -187,7 +187,7 @@ class IngressConnection:
         self.frames.close()
 
     def cut_off(self, reason: str) -> None:
-        """End the connection of a caller that has not shown the token, whatever waits to be sent to it."""
+        """End the connection of a caller without the token, even if data wait for it."""
         self._refuse(reason)
         self.frames.abort()
 
@@ -279,7 +279,7 @@ class IngressConnection:
 
 
 def engine_request(call: Call) -> EngineRequest:
-    """What `call` hands over, as this engine replica's own request."""
+    """Return `call` as a request of this engine replica."""
     return EngineRequest(
         call.operation,  # type: ignore[arg-type]  # the caller has looked
         call.body,

@@ -25,22 +25,22 @@ from serve_app.zygote.zygote import collector_off
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from serve_app.engine.engine_report import EngineReport
     from serve_app.engine.grammar.guard import GrammarGuard
     from serve_app.engine.local_client import LocalEngine
+    from serve_app.engine.step_statistics import EngineReport
 
 logger = logging.getLogger("ray.serve")
 
 _SHUTDOWN_TIMEOUT_S = 10.0
 _COLLECT_AFTER = (20_000, 2, 2)
 """A step of 1,024 streams makes some 8,000 containers that live until its message is sent. With Python's own
-threshold of 700 the collector looks through them again and again: without that, a token costs this process
-15 % less CPU. All objects are looked through as often as ever: after 80,000 new ones, not 70,000."""
+threshold of 700 the collector searches them again and again; with this threshold, a token costs this process
+15 % less CPU. All objects are searched as often as before: after 80,000 new ones, not 70,000."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningEngine:
-    """A started engine, and what its replica uses of it."""
+    """A started engine, with the parts that its replica uses."""
 
     llm: AsyncLLM
     client: LocalEngine
@@ -60,7 +60,7 @@ class RunningEngine:
 
     @property
     def prefix_cache_tokens(self) -> int | None:
-        """What its prefix cache holds at most: 0 where it has none, None where vLLM does not tell."""
+        """Size of the prefix cache: 0 without one, None if vLLM does not report it."""
         cache = self.llm.vllm_config.cache_config
         return cache.kv_cache_size_tokens if cache.enable_prefix_caching else 0
 
@@ -82,8 +82,8 @@ async def launch(
         RuntimeError: vLLM's, when the engine core does not come up.
     """
     with startup.phase("imports"), collector_off():
-        # These imports take seconds, torch's among them: only the process of an engine makes them, and here.
-        from serve_app.engine.vllm_compat import lacking, named_if_missing, unchecked  # noqa: PLC0415
+        # These imports, torch's among them, take seconds. Only the process of an engine makes them.
+        from serve_app.patches.vllm_compat import lacking, named_if_missing, unchecked  # noqa: PLC0415
 
         with named_if_missing():
             from vllm import __version__  # noqa: PLC0415
@@ -91,15 +91,14 @@ async def launch(
             from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
 
             from serve_app.engine.arguments import engine_config, vllm_namespace  # noqa: PLC0415
-            from serve_app.engine.engine_report import EngineReport  # noqa: PLC0415
-            from serve_app.engine.grammar.install import guard_grammars  # noqa: PLC0415
-            from serve_app.engine.late_imports import FRONT_END, import_early  # noqa: PLC0415
+            from serve_app.engine.grammar.guard import guard_grammars  # noqa: PLC0415
             from serve_app.engine.local_client import LocalEngine  # noqa: PLC0415
+            from serve_app.engine.operations import Serving  # noqa: PLC0415
             from serve_app.engine.request_record import watch_sequences  # noqa: PLC0415
-            from serve_app.engine.serving import Serving  # noqa: PLC0415
-            from serve_app.engine.step_metrics import StepStats  # noqa: PLC0415
-        import_early(FRONT_END)  # beside the engine core's imports, which take longer
-    gc.freeze()  # what has been imported stays: to look through it again would take 0.3 s each time
+            from serve_app.engine.step_statistics import EngineReport, StepStats  # noqa: PLC0415
+            from serve_app.engine.warm_imports import import_serving_layer  # noqa: PLC0415
+        import_serving_layer()  # beside the engine core's imports, which take longer
+    gc.freeze()  # imports stay: each search through them would take 0.3 s
     gc.set_threshold(*_COLLECT_AFTER)
     startup.hint = unchecked()
     for sentence in filter(None, (startup.hint, *lacking())):
@@ -123,6 +122,7 @@ async def launch(
             config, stat_loggers=[lambda *_: stats], disable_log_stats=namespace.disable_log_stats
         )
     enable_envs_cache()  # as the core does: vLLM asks for a variable with each token
+    guard: GrammarGuard | None = None
     try:
         with startup.phase("serving_layer"):
             serving = await Serving.mount(llm, namespace)
@@ -132,14 +132,15 @@ async def launch(
             await _warm_up(client, model)
         if archive is not None:
             # In a thread: the volume may be slow, and requests need not wait.
-            Thread(target=compile_cache.hand_over, args=(archive, Path.home()), daemon=True).start()
+            Thread(target=compile_cache.store, args=(archive, Path.home()), daemon=True).start()
         # Only now, so that the warm-up is in no signal and no log.
-        report = EngineReport.of(llm)
-        stats.steps = report.steps
+        report = stats.report = EngineReport.of(llm)
         if request_log is not None:
             watch_sequences(llm.output_processor)
             client.request_log = request_log
     except BaseException:
+        if guard is not None:
+            guard.stop()
         llm.shutdown(timeout=_SHUTDOWN_TIMEOUT_S)
         raise
     return RunningEngine(llm, client, report, await identity, guard)

@@ -16,13 +16,11 @@ from serve_app.engine.api_errors import (
     from_frame,
     not_continuable,
 )
-from serve_app.engine.completions import Completions, ReplyOrFrames
-from serve_app.engine.continued_stream import StreamPart
+from serve_app.engine.continued_stream import ContinuableStream
 from serve_app.engine.generate_operation import GenerateOperation
+from serve_app.engine.operations import Operations, ReplyOrFrames, Serving
 from serve_app.engine.request_record import USAGE_MARK, RequestRecord
-from serve_app.engine.serving import Serving
-from serve_app.engine.token_operations import TokenOperations
-from serve_app.engine.vllm_compat import killed_from_outside
+from serve_app.patches.vllm_compat import killed_from_outside
 from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.request_log import RequestLog
 
@@ -57,14 +55,13 @@ class LocalEngine:
         self._on_error = on_error
         self._on_call = on_call
         self._engine = serving.engine
-        completions = Completions(serving, model.max_sequences_per_request)
-        tokens = TokenOperations(serving)
+        operations = Operations(serving, model.max_sequences_per_request)
         self._operations: dict[Operation, Callable[[EngineRequest], Awaitable[ReplyOrFrames]]] = {
-            "chat_completions": completions.chat,
-            "completions": completions.text,
-            "embeddings": tokens.embeddings,
-            "tokenize": tokens.tokenize,
-            "detokenize": tokens.detokenize,
+            "chat_completions": operations.chat,
+            "completions": operations.text,
+            "embeddings": operations.embeddings,
+            "tokenize": operations.tokenize,
+            "detokenize": operations.detokenize,
             "generate": GenerateOperation(serving.engine, model.name).run,
         }
 
@@ -85,21 +82,21 @@ class LocalEngine:
         frames: AsyncIterator[str | bytes] | None = None
         try:
             try:
-                part = StreamPart.begin(request)
+                generated = ContinuableStream.begin(request)
                 answer = await self._operations[request.operation](request)
                 if isinstance(answer, EngineReply):
                     if request.continuation is not None:
                         raise not_continuable()
                     reply = answer
                     record.status = reply.status
-                    record.completed()
+                    record.complete()
                 else:
-                    frames = answer if request.continuation is None else part.new_frames(answer)
-                    reply = await self._open_stream(frames, record, part)
+                    frames = answer if request.continuation is None else generated.new_frames(answer)
+                    reply = await self._open_stream(frames, record, generated)
             except Exception as error:
                 failure = self._lost(request) if self._engine.errored else from_exception(error)
                 if not _cancelled():
-                    record.failed(failure.status)
+                    record.fail(failure.status)
                 self._on_error(failure)
                 raise failure from error
             request.release_body()
@@ -111,14 +108,14 @@ class LocalEngine:
                 await frames.aclose()
 
     async def _open_stream(
-        self, frames: AsyncIterator[str | bytes], record: RequestRecord, part: StreamPart
+        self, frames: AsyncIterator[str | bytes], record: RequestRecord, generated: ContinuableStream
     ) -> EngineReply:
         first = _bytes(await anext(frames))
-        record.opened()
+        record.note_first_event()
         if first.startswith(ERROR_FRAME):
             raise from_frame(first)
         record.status = 200
-        return EngineReply(200, stream=self._rest(first, frames, record), delivered=part.delivered)
+        return EngineReply(200, stream=self._rest(first, frames, record), delivered=generated.delivered)
 
     async def _rest(
         self, first: bytes, frames: AsyncIterator[str | bytes], record: RequestRecord
@@ -129,7 +126,7 @@ class LocalEngine:
                 data = _bytes(frame)
                 if data.startswith(ERROR_FRAME):
                     error = self._lost(record.request) if self._engine.errored else from_frame(data)
-                    record.failed(error.status)
+                    record.fail(error.status)
                     self._on_error(error)
                     data = error.frame()
                 elif USAGE_MARK in data:
@@ -140,11 +137,11 @@ class LocalEngine:
             # ingress would tell the client that the replica was lost.
             failure = self._lost(record.request) if self._engine.errored else stream_failed()
             logger.error("a stream failed: %s", failure.code, exc_info=error)
-            record.failed(failure.status)
+            record.fail(failure.status)
             self._on_error(failure)
             yield failure.last_frames()
             return
-        record.completed()
+        record.complete()
 
     def _lost(self, request: EngineRequest) -> ApiError:
         failure = engine_killed() if killed_from_outside(self._engine) else engine_died()

@@ -1,8 +1,7 @@
 """Images, audio and video that prompts name by URL: only from the hosts that the settings allow.
 
-vLLM fetches from any host unless a list names some, and then from any address that such a name stands for. A
-client could so have an engine replica ask services that only the replica can reach, a cloud's metadata among
-them.
+vLLM fetches from any host unless a list names some, and then from any address of such a host. A client could
+make an engine replica call services that only the replica can reach, such as a cloud's metadata.
 """
 
 import socket
@@ -119,7 +118,7 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
 
 
 def _public_socket(info: tuple[Any, ...]) -> socket.socket:
-    """Make the socket for an address that is about to be connected to, whatever name has led there."""
+    """Make the socket for an address that is about to be connected to. Every name is resolved by now."""
     family, kind, protocol, _, address = info
     if not is_public(ip_address(address[0])):
         raise _invalid(f"the host of a media URL has the address {address[0]}, which is not public")

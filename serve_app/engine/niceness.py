@@ -1,4 +1,4 @@
-"""A replica that starts gives way to those that serve, and is their equal once it is ready."""
+"""A replica that starts has a lower priority than replicas that serve, until it is ready."""
 
 import os
 import resource
@@ -7,16 +7,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 STARTING = 5
-"""At this niceness a process has a third of the weight of one that serves: two that start on two cores take
-one of them, and leave the other to a running engine."""
+"""At this niceness a process has a third of the weight of one that serves: two starting replicas on two cores
+take one core, and leave the other to a running engine."""
 _CAP_SYS_NICE = 23
 _NICENESS_0 = 20
 """The value of RLIMIT_NICE with which a process may go back to niceness 0 (getrlimit(2))."""
 
 
 @contextmanager
-def giving_way() -> Iterator[None]:
-    """Run the block with less weight, and so what it starts; then give all of it the weight it had.
+def lower_priority() -> Iterator[None]:
+    """Run the block, and all that it starts, with a lower priority; restore the priority afterwards.
 
     Does nothing where this process could not undo it: Linux lets only root, or a process whose RLIMIT_NICE
     is 20 or more, lower a niceness.

@@ -2,8 +2,8 @@
 
 vLLM builds, validates and serialises a pydantic model for every token. For a stream that carries
 nothing but text the frame around the text is constant, so it is built once and each token costs one
-JSON string. Whatever needs more (tools, logprobs, echo, reasoning, token ids, usage in every chunk)
-takes vLLM's own path; `tests/engine/test_plain_stream.py` holds the two to the same bytes.
+JSON string. Other streams (tools, logprobs, echo, reasoning, token ids, usage in every chunk) take vLLM's
+own path. `tests/engine/test_plain_stream.py` checks that both make the same bytes.
 """
 
 import time
@@ -16,7 +16,8 @@ from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from vllm.outputs import RequestOutput
 
 from serve_app.api.errors import DONE
-from serve_app.engine.continued_stream import StreamPart
+from serve_app.engine.continued_stream import ContinuableStream
+from serve_app.patches.vllm import Method, wrap_chat_stream
 
 _encode = msgspec.json.Encoder().encode
 
@@ -43,8 +44,10 @@ def is_plain(serving: OpenAIServingChat, request: ChatCompletionRequest) -> bool
 
 def prefer_plain_streams(serving: OpenAIServingChat) -> None:
     """Make `serving` use the lean encoder wherever `is_plain`."""
-    stock = serving.chat_completion_stream_generator
+    wrap_chat_stream(serving, lambda stock: _choose(serving, stock))
 
+
+def _choose(serving: OpenAIServingChat, stock: Method) -> Method:
     def choose(
         request: ChatCompletionRequest,
         results: AsyncIterator[RequestOutput],
@@ -55,16 +58,15 @@ def prefer_plain_streams(serving: OpenAIServingChat) -> None:
     ) -> AsyncGenerator[str | bytes, None]:
         if is_plain(serving, request):
             plain = PlainChatStream(serving, request, request_id, model_name)
-            if (part := StreamPart.current()) is not None:
-                part.encode = plain.encode
+            if (continuable := ContinuableStream.current()) is not None:
+                continuable.encode = plain.encode
             return plain.frames(results)
         stream: AsyncGenerator[str | bytes, None] = stock(
             request, results, request_id, model_name, *args, **kwargs
         )
         return stream
 
-    # Set on the instance: the class is shared with whatever else vLLM may build from it.
-    serving.chat_completion_stream_generator = choose
+    return choose
 
 
 class PlainChatStream:
@@ -96,7 +98,7 @@ class PlainChatStream:
         self._opened = False
 
     async def frames(self, results: AsyncIterator[RequestOutput]) -> AsyncGenerator[bytes, None]:
-        """The frames of `results`, and those of the stream's end; every chunk holds whole ones."""
+        """The frames of `results` and of the stream's end; every chunk has whole frames."""
         try:
             async for result in results:
                 if frames := self.encode(result):

@@ -44,9 +44,9 @@ class RequestModel:
     """One of vLLM's request models, or a union of several.
 
     Args:
-        model: What a body is validated as.
-        by_field: For a union: the model that a body with this field is meant to be. The last one is for all
-            other bodies. Errors of a union are about each of its models.
+        model: The type of a body.
+        by_field: For a union: the model of bodies with this field. The last model is for all other bodies.
+            Pydantic's errors of a union are about each of its models.
     """
 
     def __init__(self, model: Any, by_field: dict[str, type[BaseModel]] | None = None) -> None:
@@ -135,7 +135,7 @@ def _first_wrong(model: type[BaseModel], members: dict[str, Any]) -> ApiError | 
 def _check_messages(path: str, messages: list[Any], media: bool) -> None:
     """Bring what pydantic validates only when it is read into lists, and check the parts of contents.
 
-    vLLM looks at a part when it renders the prompt, and its errors do not say where in the body it is.
+    vLLM checks a part when it renders the prompt, and its errors do not name the part's place in the body.
 
     Args:
         media: Whether the model takes anything but text.

@@ -1,4 +1,4 @@
-"""What becomes of one request in this engine: its latency figures, and its line of the request log."""
+"""The record of one request in this engine: its latency figures, and its line of the request log."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import msgspec
 from vllm.v1.engine.output_processor import OutputProcessor
 
 from serve_app.api.engine_client import EngineRequest
+from serve_app.patches.vllm import Method, wrap_add_request
 from serve_app.wire.request_line import ABANDONED, COMPLETED, FAILED, RequestLine
 
 USAGE_MARK = b'"choices":[],'
@@ -20,7 +21,7 @@ _current: ContextVar[RequestRecord | None] = ContextVar("request_record", defaul
 
 @dataclass(slots=True)
 class RequestRecord:
-    """One call of the engine, from its hand-over to its end: abandoned until another outcome is noted."""
+    """One call of the engine, from its arrival to its end: abandoned until another outcome is noted."""
 
     request: EngineRequest
     arrived_at: float
@@ -28,8 +29,8 @@ class RequestRecord:
     sequences: list[Any] = field(default_factory=list)
     """vLLM's states of its sequences, which outlive their removal from the engine."""
     first_token: float = 0.0
-    """When its first token came, by this process's `time.perf_counter`; 0 until then. At another engine, if
-    this one goes on with a stream."""
+    """When its first token came, by this process's `time.perf_counter`; 0 until then. If another engine began
+    the stream, when that engine made it."""
     status: int | None = None
     outcome: str = ABANDONED
 
@@ -40,13 +41,13 @@ class RequestRecord:
         _current.set(record)
         return record
 
-    def opened(self) -> None:
+    def note_first_event(self) -> None:
         """Note that the first event of a stream is at hand."""
         continued, self.first_token = self.request.continuation, time.perf_counter()
         if continued is not None:
             self.first_token = self.request.arrived + continued.ttft_s
 
-    def completed(self) -> None:
+    def complete(self) -> None:
         """Note that all of the answer has been generated, unless the request has failed already."""
         if self.outcome != FAILED:
             self.outcome = COMPLETED
@@ -55,7 +56,7 @@ class RequestRecord:
             if len(self.sequences) == 1:
                 self.request.state.prompt_tokens = self.prompt_tokens()
 
-    def failed(self, status: int) -> None:
+    def fail(self, status: int) -> None:
         """Note that an error ended the request, with the status for a client that has not been sent one."""
         self.outcome = FAILED
         if self.status is None:
@@ -73,8 +74,9 @@ class RequestRecord:
         """`frame` with a `latency` field if it is the final usage frame of a stream, else unchanged.
 
         Only that frame has an empty `choices` (`USAGE_MARK`); inside a JSON string the mark's quotes would be
-        escaped. It also gets the prompt tokens found in the prefix cache, which vLLM's usage tells only where
-        a server was started to tell them. Of a stream that has moved, it covers what all engines generated.
+        escaped. The field also has the prompt tokens found in the prefix cache, which vLLM's usage has only
+        if an argument of its server asks for them. For a stream that has moved, it covers the tokens of all
+        engines.
         """
         document = msgspec.json.decode(frame[len(b"data: ") :])
         usage = document.get("usage")
@@ -91,7 +93,7 @@ class RequestRecord:
     def line(self, model: str) -> RequestLine | None:
         """The line of a request that has just ended; None for one that never was in the engine.
 
-        Of a stream that other engines began, what they generated is input of this one.
+        If other engines began the stream, their tokens are input of this one.
         """
         if not self.sequences:
             return None
@@ -147,16 +149,17 @@ def latency_figures(request: EngineRequest, first: float, tokens: int) -> dict[s
 def watch_sequences(processor: OutputProcessor) -> None:
     """Have `processor` note each sequence it takes in the record of the request that started it.
 
-    vLLM tells of a request's tokens only when it has finished by itself, and by an id that clients choose.
-    Its own states have them of every request, and nothing is paid for a token.
+    vLLM reports a request's tokens only if it finishes by itself, and under an id that clients choose. Its
+    own states have the tokens of every request, and reading them costs nothing per token.
     """
-    add = processor.add_request
 
-    def add_and_note(request: Any, *args: Any, **kwargs: Any) -> None:
-        add(request, *args, **kwargs)
-        record = _current.get()
-        if record is not None:
-            record.sequences.append(processor.request_states[request.request_id])
+    def wrapper(add: Method) -> Method:
+        def add_and_note(request: Any, *args: Any, **kwargs: Any) -> None:
+            add(request, *args, **kwargs)
+            record = _current.get()
+            if record is not None:
+                record.sequences.append(processor.request_states[request.request_id])
 
-    # Set on the instance: the class is shared with whatever else vLLM may build from it.
-    processor.add_request = add_and_note
+        return add_and_note
+
+    wrap_add_request(processor, wrapper)

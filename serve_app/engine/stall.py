@@ -1,16 +1,16 @@
 """Notice an engine that has sequences and takes no steps.
 
-Once noticed, it loses its sequences to other replicas. That it then has none does not show that it is well; a
-step does, or its answer to a call.
+Once noticed, the engine loses its sequences to other replicas. To have no sequences is no sign of health; a
+step is, or an answer to a call.
 """
 
 from dataclasses import dataclass
 
 LOOK_INTERVAL_S = 0.5
-"""How often to look. The time between two looks counts as at most twice this: if this process was stopped
-itself, that says nothing about the engine."""
+"""Interval of looks. The time between two looks counts as at most twice this, because this process may itself
+have been stopped."""
 NOTICED_AFTER_S = 3.5
-"""Together with an interval of looks and one of heartbeats, this tells an ingress within 5 s."""
+"""With an interval of looks and one of heartbeats, an ingress knows within 5 s."""
 _LONGEST_STEPS = 3.0
 """A step may take up to three times the longest one seen: on a CPU, a prefill step of a large model takes
 many seconds."""
@@ -25,7 +25,7 @@ class StallDetector:
 
     stalled_s: float = 0.0
     longest_step_s: float = 0.0
-    """The longest step that has ended, as far as two looks a second can tell."""
+    """The longest step that has ended, measured by two looks a second."""
     _steps: int = 0
     _looked_at: float | None = None
     _still_since: float | None = None
@@ -52,15 +52,15 @@ class StallDetector:
             self._still_since = self._still_since or now
             self.stalled_s += passed
 
-    def answered(self) -> None:
+    def note_answer(self) -> None:
         """Take note that the engine has answered a call that it takes between two steps."""
         self.stalled_s = 0.0
         self._still_since = None
 
-    def still_s(self, now: float) -> float:
-        """Return for how long at least it has stood still with what it has now; 0 if that is not noticed.
+    def standstill_s(self, now: float) -> float:
+        """Return the least time for which the engine has stood still; 0 if that is not noticed.
 
-        A sequence that has come since then has not brought it about.
+        A sequence that came since then did not cause the standstill.
         """
         return now - self._still_since if self.noticed and self._still_since is not None else 0.0
 
@@ -70,5 +70,5 @@ class StallDetector:
         return self.hung(NOTICED_AFTER_S)
 
     def hung(self, after_s: float) -> bool:
-        """Return whether it has taken no step for `after_s`, and for longer than its own steps explain."""
+        """Return whether it has taken no step for `after_s`, nor for three of its longest steps."""
         return self.stalled_s >= max(after_s, _LONGEST_STEPS * self.longest_step_s)

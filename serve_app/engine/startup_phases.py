@@ -100,31 +100,31 @@ class Startup:
     clock: Callable[[], float] = time.monotonic
     durations: dict[str, float] = field(default_factory=dict)
     hint: str = ""
-    """What may explain a failure, told with its reason."""
+    """A possible explanation of a failure, published with its reason."""
     warm_node: bool = False
     """Whether vLLM was imported on the node before the start; see `process_start`."""
     identity: str = ""
-    """What this replica is; see `serve_app.settings.identity`."""
+    """The identity of this replica; see `serve_app.settings.identity`."""
     failed: bool = False
     """Whether a phase failed: `/ready` then shows its document, which outlives the replica."""
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Time the block as phase `name`; a failure is published with its reason and re-raised."""
-        self._tell(name)
+        self._publish(name)
         started = self.clock()
         try:
             yield
         except BaseException as error:
             self.failed = True
-            self._tell("failed", during=name, reason=self._reason(error))
+            self._publish("failed", during=name, reason=self._reason(error))
             raise
         self.durations[name] = self.durations.get(name, 0.0) + self.clock() - started
         logger.info("model %s: phase %s took %.2f s", self.model, name, self.durations[name])
 
     def finish(self) -> None:
         """Publish readiness and log all phases in one line."""
-        self._tell("ready")
+        self._publish("ready")
         spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.durations.items())
         node = "warm" if self.warm_node else "cold"
         total = sum(self.durations.values())
@@ -134,7 +134,7 @@ class Startup:
         reason = f"{type(error).__name__}: {error}"[:2000]
         return f"{reason} ({self.hint})" if self.hint else reason
 
-    def _tell(self, phase: str, **more: str) -> None:
+    def _publish(self, phase: str, **more: str) -> None:
         document = {"phase": phase, "since": self.wall(), "durations_s": self.durations}
         kind = {"warm_node": self.warm_node, "identity": self.identity}
         self.publish(json.dumps({**document, **kind, **more}))

@@ -1,15 +1,95 @@
-"""What the process of an engine and its core do with vLLM while they start, for a zygote to do before.
+"""The imports and first calls of vLLM in an engine's start, for a zygote to make before the start.
 
-Nothing here needs Ray: see `serve_app.zygote.zygote`.
+The zygote calls these functions by name. `import_front_end` and `import_core` need no Ray: the zygote calls
+them before it can import Ray (`serve_app.zygote.zygote`).
 """
 
-import vllm.v1.engine.async_llm  # noqa: F401
-from vllm.utils.argparse_utils import FlexibleArgumentParser
+from collections.abc import Iterable
+from contextlib import suppress
+from importlib import import_module
 
-import serve_app.engine.warm_imports_of_core  # noqa: F401
-from serve_app.engine.late_imports import FRONT_END, import_early
-from serve_app.engine.vllm_compat import make_arg_parser
+_SERVING_LAYER = (
+    "vllm.entrypoints.anthropic.serving",
+    "vllm.entrypoints.generate.api_router",
+    "vllm.entrypoints.generate.generative_scoring.serving",
+    "vllm.entrypoints.generate.structured_decisions.api_router",
+    "vllm.entrypoints.openai.chat_completion.batch_serving",
+    "vllm.entrypoints.openai.completion.serving",
+    "vllm.entrypoints.openai.responses.serving",
+    "vllm.entrypoints.scale_out.derender.serving",
+    "vllm.entrypoints.scale_out.render.serving",
+    "vllm.entrypoints.scale_out.factories",
+    "vllm.entrypoints.scale_out.token_in_token_out.serving",
+    "vllm.entrypoints.serve.utils.fingerprint",
+)
+"""vLLM imports these when its serving layer is mounted: 0.3 s of CPU."""
+_CORE_ON_CPU = (
+    "vllm.model_executor.layers.quantization.online.base",
+    "vllm.v1.attention.backends.cpu_attn",
+    "vllm.v1.core.sched.scheduler",
+    "vllm.v1.worker.cpu_worker",
+    "vllm.distributed.elastic_ep.elastic_execute",
+    "vllm.v1.pool.flash_maxsim",
+)
+"""An engine core imports these when it makes its worker and loads the model: 0.9 s of a slow core. Whether
+the modules for a GPU initialize CUDA, which no fork could use, is untested."""
+_WITH_RAY = (
+    "serve_app.engine.arguments",
+    "serve_app.engine.engine_deployment",
+    "serve_app.engine.grammar.guard",
+    "serve_app.engine.local_client",
+    "serve_app.engine.request_record",
+    "serve_app.engine.step_statistics",
+)
 
-# vLLM computes once in a process what its arguments are: 0.2 s of CPU.
-make_arg_parser(FlexibleArgumentParser())
-import_early(FRONT_END)
+
+def import_front_end() -> None:
+    """Import vLLM for the process of an engine and for its core."""
+    from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415
+
+    from serve_app.patches.vllm_compat import make_arg_parser  # noqa: PLC0415
+
+    import_module("vllm.v1.engine.async_llm")
+    import_core()
+    make_arg_parser(FlexibleArgumentParser())  # vLLM caches its arguments in the process: 0.2 s of CPU
+    import_serving_layer()
+
+
+def import_core() -> None:
+    """Import vLLM for an engine core."""
+    import_module("vllm.v1.engine.core")
+    from vllm.platforms import current_platform  # noqa: PLC0415
+
+    from serve_app.patches.vllm import register_kernels_once  # noqa: PLC0415
+
+    if not current_platform.is_cpu():
+        return
+    _import(_CORE_ON_CPU)
+    register_kernels_once()
+    with suppress(ImportError):
+        # The set-up of logging takes 0.4 s of CPU in each process, because of the loggers of Ray and torch.
+        # vLLM repeats it unless this configuration, which follows the environment, is in force.
+        from vllm.config.logging import LoggingConfig  # noqa: PLC0415
+        from vllm.logger import configure_logging_if_needed  # noqa: PLC0415
+
+        configure_logging_if_needed(LoggingConfig())
+
+
+def import_serving_layer() -> None:
+    """Import what vLLM otherwise imports when its serving layer is mounted."""
+    _import(_SERVING_LAYER)
+
+
+def import_with_ray() -> None:
+    """Import the engine's own modules, which need Ray, after the others."""
+    for name in _WITH_RAY:
+        import_module(name)
+    from serve_app.patches.vllm import find_ray_again  # noqa: PLC0415
+
+    find_ray_again()
+
+
+def _import(names: Iterable[str]) -> None:
+    for name in names:
+        with suppress(ImportError):  # other releases of vLLM have some modules elsewhere
+            import_module(name)

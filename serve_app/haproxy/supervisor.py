@@ -9,7 +9,6 @@ HAProxy goes on for 15 s (HAProxy's `grace`), until Ray has started the next sup
 
 import argparse
 import contextlib
-import ctypes
 import errno
 import importlib.util
 import os
@@ -50,6 +49,7 @@ from serve_app.haproxy.sockets import (
     take,
 )
 from serve_app.wire.local_socket import local_socket
+from serve_app.zygote.parents_death import signal_on_parents_death
 
 HANDOVER = "handover.sock"
 RUNNING = "supervisor.pid"
@@ -65,7 +65,6 @@ _SLOWEST_RESTART_S = 5.0
 _HUNG_AFTER_S = 5.0
 _WAIT_FOR_SUCCESSOR_S = 30.0
 """Without Ray's actor. Ray starts another one within 3 to 5 s, and later on a busy node."""
-_PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
@@ -189,12 +188,6 @@ def is_alive(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     return False
-
-
-def signal_on_parents_death(number: signal.Signals) -> None:
-    """Have the kernel send this process `number` when its parent ends (Linux only)."""
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
 
 
 class Supervisor:

@@ -5,7 +5,7 @@ from typing import Any
 
 from ray.util.metrics import Counter, Gauge
 
-from serve_app.telemetry.series import show_zero
+from serve_app.patches.ray import show_zero
 
 _GAUGES = {
     "wanted_replicas": "Replicas that the terms need within the bounds: the target without delays and mode.",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from serve_app.api.engine_client import EngineRequest
 from serve_app.api.errors import ApiError
-from serve_app.telemetry.series import E2E_S, HUNDRED_TOKENS_S, INTER_TOKEN_S, TTFT_S, ReplicaSeries
+from serve_app.telemetry.series import E2E_S, INTER_TOKEN_S, TTFT_S, ReplicaSeries
 from serve_app.wire.signals import EngineSignals
 
 
@@ -43,8 +43,6 @@ class EngineMetrics:
         text = "The part of TTFT from the first step to the first token."
         self.prefill = histogram("llm_prefill_seconds", text, TTFT_S)
         self.inter_token = series.tallied("llm_inter_token_seconds", "Time between tokens.", INTER_TOKEN_S)
-        text = "Engine's arrival to hundredth token."
-        self.hundred_tokens = histogram("llm_hundred_tokens_seconds", text, HUNDRED_TOKENS_S)
         self.e2e = histogram("llm_e2e_seconds", "Arrival to last token.", E2E_S)
         text = "Finished generations, by finish reason."
         self.requests = counter("llm_requests_total", text, "finish_reason")

@@ -1,7 +1,8 @@
 """The metrics of one ingress replica about one model, labelled with the model and the replica."""
 
 from serve_app.api.engine_client import OUTCOMES
-from serve_app.telemetry.series import TTFT_S, ReplicaSeries, show_zero
+from serve_app.patches.ray import show_zero
+from serve_app.telemetry.series import TTFT_S, ReplicaSeries
 
 COLD_WAIT_S = (
     1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 240.0, 300.0, 450.0,

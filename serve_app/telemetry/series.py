@@ -1,8 +1,8 @@
 """Make the series of one replica, each labelled with the model and the replica.
 
 The boundaries of histograms are in seconds. They resolve 10 ms to 10 s, densely around the targets operators
-alert on: 100, 200 and 500 ms for TTFT, 15, 25 and 40 ms for inter-token latency, 3 s for a hundred tokens, so
-that a P95 near a target is read off a narrow bucket.
+alert on: 100, 200 and 500 ms for TTFT, 15, 25 and 40 ms for inter-token latency, so that a P95 near a target
+is read off a narrow bucket.
 """
 
 from bisect import bisect_left
@@ -21,24 +21,10 @@ INTER_TOKEN_S = (
     0.026, 0.0275, 0.03, 0.035, 0.0375, 0.04, 0.0425, 0.045, 0.05, 0.06, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0,
     2.5, 5.0, 10.0,
 )  # fmt: skip
-HUNDRED_TOKENS_S = (
-    0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 2.7, 2.8, 2.9, 3.0, 3.1, 3.2, 3.3,
-    3.5, 3.75, 4.0, 4.5, 5.0, 6.0, 7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0,
-)  # fmt: skip
 E2E_S = (
     0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0,
     45.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0,
 )  # fmt: skip
-
-
-def show_zero(counter: Counter, **tags: str) -> None:
-    """Export `counter` before it has counted anything, with these `tags` beside its default ones.
-
-    PromQL's `increase` and `rate` see differences only. If a series appears with its first increment, they
-    miss that increment, and it may be the only one.
-    """
-    # `inc` refuses zero; what it calls after that check does not.
-    counter._record(0.0, tags)
 
 
 class TalliedHistogram:

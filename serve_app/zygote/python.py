@@ -28,11 +28,11 @@ STATUS = struct.Struct("!ii")
 """A zygote's answers: the new process's id and 0; at its end its id and `os.waitpid`'s status."""
 
 _IMPORTED = (
-    "serve_app.engine.warm_imports",
+    "serve_app.engine.warm_imports:import_front_end",
     "--",
     "ray._private.workers.default_worker",
     "ray.serve._private.replica",
-    "serve_app.engine.warm_imports_with_ray",
+    "serve_app.engine.warm_imports:import_with_ray",
 )
 """The imports of a zygote: vLLM at once, the rest with its first request."""
 _RAYLET_SOCKET = "--raylet-name="

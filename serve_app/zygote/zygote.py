@@ -25,6 +25,7 @@ from types import ModuleType
 from setproctitle import setproctitle
 
 from serve_app import env
+from serve_app.patches.ray import use_setproctitle
 from serve_app.zygote.python import STATUS
 from serve_app.zygote.request import MalformedRequestError, Request, close_all, is_own
 
@@ -156,9 +157,7 @@ def specialise(request: Request, passed: list[int]) -> None:
     threads = os.environ.get("OMP_NUM_THREADS", "")  # OpenMP has read what it was when the zygote began
     if (torch := sys.modules.get("torch")) and threads.isdecimal():
         torch.set_num_threads(int(threads))
-    if raylet := sys.modules.get("ray._raylet"):
-        # Ray's own copy of it cannot be the second in a process to look for the environment.
-        raylet.setproctitle = setproctitle  # type: ignore[attr-defined]
+    use_setproctitle(setproctitle)
     run(request.arguments)
 
 
@@ -199,10 +198,16 @@ def run(arguments: list[str]) -> None:
 
 
 def _import(modules: Iterable[str]) -> None:
-    """Import `modules`, and end this process if it can no longer be forked."""
+    """Import `modules`, and call the function of each `module:function`.
+
+    End this process if it can no longer be forked.
+    """
     with collector_off():
         for name in modules:
-            import_module(name)
+            path, _, function = name.partition(":")
+            module = import_module(path)
+            if function:
+                getattr(module, function)()
     if (threads := len(os.listdir("/proc/self/task"))) > 1:
         raise SystemExit(f"{threads} threads after the imports: a fork would lack all but one")
     if (torch := sys.modules.get("torch")) and torch.cuda.is_initialized():

@@ -11,8 +11,8 @@ from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError
 from serve_app.engine import request_record
 from serve_app.engine.local_client import LocalEngine
-from serve_app.engine.serving import Serving
-from serve_app.engine.vllm_compat import ErrorResponse
+from serve_app.engine.operations import Serving
+from serve_app.patches.vllm_compat import ErrorResponse
 from serve_app.settings import ModelSettings
 from serve_app.wire.request_line import RequestLine
 

@@ -6,7 +6,7 @@ import pytest
 from vllm.engine.arg_utils import AsyncEngineArgs
 
 from serve_app.engine.arguments import _PASSED, engine_args, vllm_namespace, vllm_overrides
-from serve_app.engine.vllm_compat import make_arg_parser
+from serve_app.patches.vllm_compat import make_arg_parser
 from serve_app.settings import ModelSettings
 from serve_app.settings.load import OWNED, known_arguments
 from serve_app.weights import embedded_model_path
@@ -21,14 +21,6 @@ def overrides(**model: Any) -> dict[str, Any]:
 
 def test_the_names_read_off_the_source_are_the_names_vllm_has() -> None:
     assert known_arguments() == VLLMS
-
-
-def test_every_argument_we_set_is_one_of_vllms() -> None:
-    for model in (
-        {"device": "cpu", "task": "embed"},
-        {"tensor_parallel_size": 2, "quantization": "fp8", "max_model_len": 64, "reasoning_parser": "x"},
-    ):
-        assert set(overrides(**model)) <= VLLMS
 
 
 def test_settings_of_the_same_name_mean_the_same_and_cannot_be_passed_through_besides() -> None:
@@ -65,68 +57,52 @@ def test_what_is_set_is_passed() -> None:
     assert values["served_model_name"] == ["tide"]
 
 
-def test_what_is_not_set_keeps_vllms_default() -> None:
+@pytest.mark.parametrize(
+    ("model", "values"),
+    [
+        (
+            {},
+            {
+                "model": str(embedded_model_path()),
+                "enable_auto_tool_choice": False,
+                "distributed_executor_backend": None,
+                "kv_cache_memory_bytes": None,
+                "chat_template": None,
+                "runner": None,
+            },
+        ),
+        ({"model": "org/weights"}, {"model": "org/weights"}),
+        (
+            {"device": "cpu"},
+            {
+                "distributed_executor_backend": "serve_app.patches.vllm.InProcessExecutor",
+                "kv_cache_memory_bytes": 256 << 20,
+            },
+        ),
+        ({"device": "cpu", "kv_cache_memory_bytes": 1 << 20}, {"kv_cache_memory_bytes": 1 << 20}),
+        ({"tensor_parallel_size": 4}, {"distributed_executor_backend": "ray"}),
+        ({"tool_call_parser": "hermes"}, {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}),
+        ({"task": "embed"}, {"runner": "pooling", "convert": "embed"}),
+        (
+            {"device": "cpu", "engine_args": {"seed": 7, "distributed_executor_backend": "mp"}},
+            {"seed": 7, "distributed_executor_backend": "mp"},
+        ),
+    ],
+)
+def test_settings_become_arguments_of_vllm(model: dict[str, Any], values: dict[str, Any]) -> None:
+    found = overrides(**model)
+
+    assert {name: found.get(name) for name in values} == values
+    assert set(found) <= VLLMS
+
+
+def test_statistics_are_taken_once_and_nothing_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     values = overrides()
-
-    for name in ("quantization", "tokenizer", "max_num_batched_tokens", "chat_template"):
-        assert name not in values
-
-
-def test_the_embedded_model_is_a_folder_and_others_are_as_written() -> None:
-    assert overrides()["model"] == str(embedded_model_path())
-    assert overrides(model="org/weights")["model"] == "org/weights"
-
-
-def test_a_cpu_replica_runs_its_model_in_process_with_a_bounded_cache() -> None:
-    values = overrides(device="cpu")
-
-    assert values["distributed_executor_backend"].endswith(".InProcessExecutor")
-    assert values["kv_cache_memory_bytes"] == 256 << 20
-    assert overrides(device="cpu", kv_cache_memory_bytes=1 << 20)["kv_cache_memory_bytes"] == 1 << 20
-
-
-def test_one_gpu_needs_no_executor_of_ours_and_several_take_rays() -> None:
-    assert "distributed_executor_backend" not in overrides()
-    assert "kv_cache_memory_bytes" not in overrides()
-    assert overrides(tensor_parallel_size=4)["distributed_executor_backend"] == "ray"
-
-
-def test_naming_a_parser_turns_on_automatic_tool_choice() -> None:
-    assert overrides(tool_call_parser="hermes")["enable_auto_tool_choice"] is True
-    assert overrides(tool_call_parser="hermes")["tool_call_parser"] == "hermes"
-    assert overrides()["enable_auto_tool_choice"] is False
-
-
-def test_an_embedding_model_runs_as_one() -> None:
-    values = overrides(task="embed")
-
-    assert (values["runner"], values["convert"]) == ("pooling", "embed")
-    assert "runner" not in overrides()
-
-
-def test_pass_through_arguments_win_over_ours() -> None:
-    values = overrides(device="cpu", engine_args={"seed": 7, "distributed_executor_backend": "mp"})
-
-    assert (values["seed"], values["distributed_executor_backend"]) == (7, "mp")
-
-
-def test_statistics_are_taken_once_and_requests_are_not_logged() -> None:
-    values = overrides()
-
-    assert values["disable_log_stats"] is True
-    assert values["enable_log_requests"] is False
-
-
-def test_steps_come_with_what_they_carried_and_no_logger_prints_them() -> None:
-    values = overrides()
-
+    # vLLM adds the logger that would print steps only where `disable_log_stats` is False.
+    assert (values["disable_log_stats"], values["enable_log_requests"]) == (True, False)
     assert values["enable_logging_iteration_details"] is True
-    assert values["disable_log_stats"] is True  # vLLM adds the logger that would print them where it is False
 
-
-def test_a_release_that_only_logs_what_steps_carried_is_not_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve_app.engine.arguments.STEP_DETAILS", False)
-
+    monkeypatch.setattr("serve_app.engine.arguments.STEP_DETAILS", False)  # vLLM before 0.26 only prints them
     assert overrides()["enable_logging_iteration_details"] is False
 
 

@@ -2,11 +2,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.exceptions import VLLMValidationError
+from vllm.sampling_params import SamplingParams
 
 from serve_app.api.errors import ApiError
-from serve_app.engine.bounds import check_characters, check_inputs, check_numbers, check_token_ids
-from serve_app.engine.completions import check_sampling
+from serve_app.engine.bounds import (
+    check_characters,
+    check_inputs,
+    check_list_lengths,
+    check_numbers,
+    check_sampling,
+    check_token_ids,
+)
 
 VOCABULARY = 1000
 NAN, INF = float("nan"), float("inf")
@@ -30,37 +40,17 @@ def refused(prompts: int = 1, **fields: Any) -> ApiError:
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("prompts", "n", "message"),
     [
-        {},
-        {"n": None},
-        {"n": 8},
-        {"temperature": 0.0, "top_p": 1.0, "min_p": None},
-        {"stop_token_ids": [0, 999], "allowed_token_ids": None, "logprob_token_ids": []},
-        {"logit_bias": {"0": -100.0, "999": 100.0}},
-        {"logit_bias": {}},
+        (3, 3, "n = 3: n times the 3 prompt(s) must be at most 8"),
+        (9, None, "n = 1: n times the 9 prompt(s) must be at most 8"),
+        (1, 0, "n = 0: must be at least 1"),
     ],
 )
-def test_what_is_within_its_bounds_passes(fields: dict[str, Any]) -> None:
-    check(**fields)
+def test_the_number_of_sequences_is_bounded(prompts: int, n: int | None, message: str) -> None:
+    check(prompts=4, n=2, stop_token_ids=[0, 999], logit_bias={"0": -100.0, "999": 100.0})
 
-
-def test_a_request_may_have_as_many_sequences_as_the_settings_say() -> None:
-    check(prompts=4, n=2)
-
-    error = refused(prompts=3, n=3)
-
-    assert error.param == "n"
-    assert error.message == "n = 3: n times the 3 prompt(s) must be at most 8"
-
-
-def test_prompts_alone_can_be_too_many_sequences() -> None:
-    assert refused(prompts=9, n=None).message == "n = 1: n times the 9 prompt(s) must be at most 8"
-
-
-@pytest.mark.parametrize("n", [0, -1])
-def test_a_request_has_at_least_one_sequence(n: int) -> None:
-    assert refused(n=n).message == f"n = {n}: must be at least 1"
+    assert refused(prompts=prompts, n=n).message == message
 
 
 def out_of_range(**fields: Any) -> ApiError:
@@ -129,19 +119,6 @@ def test_a_number_out_of_range_is_named_wherever_it_is(fields: dict[str, Any], p
     assert out_of_range(**fields).param == param
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"top_k": 2**31 - 1, "seed": -(2**63), "priority": 2**63 - 1, "temperature": 0.0},
-        {"vllm_xargs": {"a": [-(2**63), 2**64 - 1, 1e308, "18446744073709551616"]}},
-        {"tools": [{"function": {"name": "a", "parameters": {"maximum": 2**64 - 1}}}]},
-        {"user": "18446744073709551616", "unknown": 2**64},
-    ],
-)
-def test_numbers_that_the_core_can_take_pass(fields: dict[str, Any]) -> None:
-    check_numbers(ChatCompletionRequest(messages=[{"role": "user", "content": "a"}], **fields))
-
-
 @pytest.mark.parametrize("token", [-1, 1000, 2**63])
 @pytest.mark.parametrize("name", ["stop_token_ids", "allowed_token_ids", "logprob_token_ids"])
 def test_tokens_are_the_vocabularys(name: str, token: int) -> None:
@@ -159,46 +136,55 @@ def test_biased_tokens_are_the_vocabularys(key: str) -> None:
     assert error.message == f"logit_bias = {key!r}: keys must be token ids from 0 to 999"
 
 
-@pytest.mark.parametrize("bias", [NAN, INF])
-def test_biases_are_finite(bias: float) -> None:
-    assert refused(logit_bias={"5": bias}).message == f"logit_bias = {bias}: must be a finite number"
-
-
-@pytest.mark.parametrize(
-    ("value", "prompts"),
-    [
-        ("sea", 1),
-        (None, 1),
-        ([], 0),
-        ([0, 999], 1),
-        (["sea", "tide"], 2),
-        ([[0], [1, 2], [999]], 3),
-        ([[], [1]], 2),
-    ],
+integers = st.one_of(
+    st.integers(), *(st.integers(bound - 2, bound + 2) for bound in (-(2**63), -(2**31), 2**31, 2**63, 2**64))
 )
-def test_prompts_are_counted(value: Any, prompts: int) -> None:
-    assert check_token_ids("prompt", value, VOCABULARY) == prompts
 
 
-@pytest.mark.parametrize("value", [[1, 1000], [-1], [[1], [2, 1000]], [[1], [-1]]])
-def test_a_token_outside_the_vocabulary_is_refused_wherever_it_stands(value: Any) -> None:
-    with pytest.raises(ApiError) as caught:
-        check_token_ids("prompt", value, VOCABULARY)
+@given(integers)
+def test_the_core_gets_only_integers_that_fit(value: int) -> None:
+    def passes(**fields: Any) -> bool:
+        try:
+            check_numbers(ChatCompletionRequest(messages=[{"role": "user", "content": "a"}], **fields))
+        except ApiError:
+            return False
+        return True
 
-    assert (caught.value.status, caught.value.param) == (400, "prompt")
-    assert caught.value.message.endswith("token ids must be from 0 to 999")
+    assert passes(top_k=value) == (-(2**31) <= value < 2**31)
+    assert passes(vllm_xargs={"a": [value]}) == (-(2**63) <= value < 2**64)
+    if -(2**63) <= value < 2**63:
+        assert passes(seed=value)
+
+
+prompts = st.one_of(
+    st.text(),
+    st.lists(st.integers(-3, VOCABULARY + 3)),
+    st.lists(st.text(), min_size=1),
+    st.lists(st.lists(st.integers(-3, VOCABULARY + 3)), min_size=1),
+)
+
+
+@given(prompts)
+def test_prompts_are_counted_and_their_tokens_are_the_vocabularys(value: Any) -> None:
+    items = [value] if isinstance(value, str) else value
+    tokens = [token for item in items for token in (item if isinstance(item, list) else [item])]
+    if not all(isinstance(token, str) or 0 <= token < VOCABULARY for token in tokens):
+        with pytest.raises(ApiError, match=r"^prompt = .*token ids must be from 0 to 999"):
+            check_token_ids("prompt", value, VOCABULARY)
+        return
+    single = isinstance(value, str) or (bool(value) and isinstance(value[0], int))
+
+    assert check_token_ids("prompt", value, VOCABULARY) == (1 if single else len(value))
 
 
 TOKENIZER = SimpleNamespace(max_chars_per_token=4)
 
 
-@pytest.mark.parametrize("text", ["a" * 32, ["a" * 32, "b"], [1] * 1000, None])
-def test_a_text_that_may_fit_the_context_passes(text: object) -> None:
-    check_characters("prompt", text, 8, TOKENIZER)
-
-
 @pytest.mark.parametrize("text", ["a" * 33, ["b", "a" * 33]])
 def test_a_text_that_cannot_fit_the_context_is_refused_before_it_is_tokenized(text: object) -> None:
+    for fits in ("a" * 32, ["a" * 32, "b"], [1] * 1000, None):
+        check_characters("prompt", fits, 8, TOKENIZER)
+
     with pytest.raises(ApiError, match="33 characters, and the model's context length is 8 tokens") as caught:
         check_characters("prompt", text, 8, TOKENIZER)
     assert (caught.value.status, caught.value.code) == (400, "context_length_exceeded")
@@ -210,3 +196,39 @@ def test_the_number_of_inputs_is_bounded() -> None:
     check_inputs("input", [], 2)
     with pytest.raises(ApiError, match="input: 3 inputs; at most 2"):
         check_inputs("input", ["a"] * 3, 2)
+
+
+def params(**fields: Any) -> Any:
+    made = SamplingParams(**{name: value for name, value in fields.items() if name != "bad"})
+    return SimpleNamespace(
+        allowed_token_ids=made.allowed_token_ids,
+        logit_bias=made.logit_bias,
+        min_tokens=made.min_tokens,
+        all_stop_token_ids=made.all_stop_token_ids,
+        bad_words_token_ids=fields.get("bad"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "parameter"),
+    [
+        ({"allowed_token_ids": list(range(1025))}, "allowed_token_ids"),
+        ({"logit_bias": dict.fromkeys(range(1025), 1.0)}, "logit_bias"),
+        ({"stop_token_ids": list(range(129)), "min_tokens": 1}, "stop_token_ids"),
+        ({"bad": [[5] * 1000, [5] * 25]}, "bad_words"),
+    ],
+)
+def test_lists_that_would_end_a_gpus_engine_core_are_refused(fields: dict[str, Any], parameter: str) -> None:
+    with pytest.raises(VLLMValidationError, match="at most") as caught:
+        check_list_lengths(params(**fields))
+    assert caught.value.parameter == parameter
+
+
+def test_the_bounds_of_lists_are_those_of_vllms_model_runner() -> None:
+    from vllm.v1.worker.gpu.sample import logit_bias
+
+    check_list_lengths(params(allowed_token_ids=list(range(logit_bias.MAX_NUM_ALLOWED_TOKEN_IDS))))
+    check_list_lengths(params(logit_bias=dict.fromkeys(range(logit_bias.MAX_NUM_LOGIT_BIAS_TOKENS), 1.0)))
+    check_list_lengths(params(stop_token_ids=list(range(1000)), bad=[[5] * 1000, [5] * 24]))
+    stops = list(range(logit_bias.MAX_NUM_STOP_TOKEN_IDS))
+    check_list_lengths(params(stop_token_ids=stops, min_tokens=1))

@@ -1,41 +1,22 @@
 """The HTTP API with a file of keys around a real engine: who finds what in its prefix cache."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from httpx import ASGITransport, AsyncClient
-from vllm.v1.engine.async_llm import AsyncLLM
 
 from serve_app.api.api_keys import ApiKeyFile
 from serve_app.api.endpoints import ApiModel
 from serve_app.api.http_api import create_app
 from serve_app.engine.local_client import LocalEngine
-from serve_app.engine.request_record import watch_sequences
-from serve_app.engine.serving import Serving
 from serve_app.settings.tree import HttpSettings
 from tests.api.server import StubObserver
-from tests.engine.stub_engine_core import configured
 
 ONE, OTHER = "sk-one", "sk-other"
 BLOCK_TOKENS = 128
 """Of a block of the cache on the CPU, the least that can be found there."""
-
-
-@pytest.fixture(scope="module")
-async def engine() -> AsyncIterator[LocalEngine]:
-    """The embedded model in an engine core of its own, with a prefix cache."""
-    settings, namespace, config = configured(max_model_len=512)
-    llm = AsyncLLM.from_vllm_config(config, disable_log_stats=False)
-    local = LocalEngine(await Serving.mount(llm, namespace), settings, lambda _: None)
-    watch_sequences(llm.output_processor)
-    yield local
-    llm.shutdown()
-    await asyncio.sleep(0)  # the sockets are closed by the loop
-    llm.engine_core.resources.ctx.destroy(linger=0)
 
 
 def api(engine: LocalEngine, tmp_path: Path, **http: Any) -> AsyncClient:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_app.engine.compile_cache import archive_of, fetch, hand_over
+from serve_app.engine.compile_cache import archive_of, fetch, store
 
 AOT = ".cache/vllm/torch_compile_cache/torch_aot_compile"
 
@@ -26,44 +26,36 @@ def archive(tmp_path: Path) -> Path:
     return archive_of(str(tmp_path / "shared"), "0.32.0", "org/a model")
 
 
-def test_a_model_has_an_archive_for_each_release_of_vllm(archive: Path, tmp_path: Path) -> None:
-    assert archive == tmp_path / "shared/vllm-0.32.0/org-a-model.tar"
-
-
 def test_the_next_pod_begins_with_what_one_has_compiled(archive: Path, tmp_path: Path) -> None:
     first = pod(tmp_path / "first", a="kernel")
     library = first / ".triton/cache/XYZ/launcher.so"
     library.parent.mkdir(parents=True)
     library.touch(mode=0o755)
     os.utime(library, (1.0e9, 1.0e9))
-    hand_over(archive, first)
-    second = pod(tmp_path / "second")
+    store(archive, first)
+    second = pod(tmp_path / "second", b="in use")
+    pod(first, b="new")
+    store(archive, first)
     fetch(archive, second)
+    assert archive == tmp_path / "shared/vllm-0.32.0/org-a-model.tar"
     assert (second / AOT / "a/rank_0_0/model").read_text() == "kernel"
+    assert (second / AOT / "b/rank_0_0/model").read_text() == "in use"
     found = (second / ".triton/cache/XYZ/launcher.so").stat()
     assert (found.st_mtime, found.st_mode & 0o700) == (1.0e9, 0o700)  # ninja compares times
     assert sorted(path.name for path in second.iterdir()) == [".cache", ".triton"]
 
 
-def test_what_a_pod_has_stays_as_it_is(archive: Path, tmp_path: Path) -> None:
-    hand_over(archive, pod(tmp_path / "first", a="new", b="other"))
-    home = pod(tmp_path / "second", a="in use")
-    fetch(archive, home)
-    assert (home / AOT / "a/rank_0_0/model").read_text() == "in use"
-    assert (home / AOT / "b/rank_0_0/model").read_text() == "other"
-
-
 def test_an_archive_is_replaced_only_for_something_new(archive: Path, tmp_path: Path) -> None:
     home = pod(tmp_path / "home", a="kernel")
-    hand_over(archive, home)
+    store(archive, home)
     written = archive.stat().st_ino
     added = home / AOT / "a/inductor_cache/entry"
     added.parent.mkdir()
     added.touch()
-    hand_over(archive, home)
+    store(archive, home)
     assert archive.stat().st_ino == written
     pod(home, b="another model, or other settings")
-    hand_over(archive, home)
+    store(archive, home)
     assert archive.stat().st_ino != written
     with tarfile.open(archive) as tar:
         assert sorted(Path(name).parts[4] for name in tar.getnames()) == ["a", "a", "b"]
@@ -85,7 +77,7 @@ def test_what_is_the_nodes_or_unfinished_is_not_shared(name: str, archive: Path,
     home = pod(tmp_path / "home", a="kernel")
     (home / name).parent.mkdir(parents=True, exist_ok=True)
     (home / name).touch()
-    hand_over(archive, home)
+    store(archive, home)
     with tarfile.open(archive) as tar:
         assert tar.getnames() == [f"{AOT}/a/rank_0_0/model"]
 
@@ -116,5 +108,5 @@ def test_a_volume_that_cannot_be_written_fails_no_start(
     archive: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "shared").touch()
-    hand_over(archive, pod(tmp_path / "home", a="kernel"))
+    store(archive, pod(tmp_path / "home", a="kernel"))
     assert "cannot be written, so the next engine compiles again" in caplog.text

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from serve_app.engine.grammar.install import guard_grammars
+from serve_app.engine.grammar.guard import guard_grammars
 from serve_app.engine.local_client import LocalEngine
-from serve_app.engine.serving import Serving
+from serve_app.engine.operations import Serving
 from tests.engine import reasoning_until_dot
 from tests.engine.streams import asked, continued, events, hear
 from tests.engine.stub_engine_core import configured, vllm_restored

@@ -10,11 +10,11 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from serve_app.api.engine_client import Operation
 from serve_app.api.errors import ApiError
-from serve_app.engine.continued_core import DELIVERED
-from serve_app.engine.grammar.install import guard_grammars
+from serve_app.engine.continuation import DELIVERED
+from serve_app.engine.grammar.guard import guard_grammars
 from serve_app.engine.local_client import LocalEngine
+from serve_app.engine.operations import Serving
 from serve_app.engine.request_record import watch_sequences
-from serve_app.engine.serving import Serving
 from serve_app.settings import ModelSettings
 from serve_app.wire.continuation import Continuation
 from tests.engine.local import Log

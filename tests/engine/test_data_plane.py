@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from types import SimpleNamespace
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.api.engine_client import OPERATIONS, EngineReply, EngineRequest, Operation, RequestState
+from serve_app.api.engine_client import OPERATIONS, EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError
 from serve_app.api.trace_context import TraceContext
 from serve_app.engine import data_plane
@@ -36,7 +35,7 @@ from serve_app.wire.data_plane import (
     Piece,
     Refusal,
 )
-from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, failing, frames, stalled
+from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, failing, stalled
 
 FIRST, DONE = b"data: a\n\n", b"data: [DONE]\n\n"
 TRACE = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=1")
@@ -79,55 +78,26 @@ async def first(stream: EngineStream) -> bytes:
     return (await anext(stream.pieces())).data
 
 
-async def test_an_operation_reaches_the_engine_with_all_that_came_with_it() -> None:
-    engine = StubEngine(EngineReply(201, b'{"ok":1}', headers={"Retry-After": "2"}))
-
-    async with listening(engine) as port:
-        arrived, state = time.perf_counter() - 1.25, RequestState(queued_s=1.0)
-        request = EngineRequest("chat_completions", b"{}", "r-1", arrived, trace=TRACE, state=state)
-        continuation = Continuation([[5, 6]], 17, 0.5, 1)
-        answer = await port.channel.call(request, b"{}", continuation, 48).answer()
-
-    assert (answer.status, answer.body, answer.headers) == (201, b'{"ok":1}', {"Retry-After": "2"})
-    (got,) = engine.requests
-    assert (got.operation, got.body, got.request_id, got.state.queued_s) == (
-        "chat_completions",
-        b"{}",
-        "r-1",
-        1.0,
-    )
-    assert got.waited_s >= 1.25
-    assert got.continuation == Continuation([[5, 6]], 17, 0.5, 1)
-    assert (got.trace, got.expected_cached_tokens) == (TRACE, 48)
-
-
-async def test_a_request_without_a_trace_and_without_expectations_has_none() -> None:
-    engine = StubEngine(EngineReply(200))
-
-    async with listening(engine) as port:
-        await port.answer()
-
-    assert (engine.requests[0].trace, engine.requests[0].expected_cached_tokens) == (None, None)
-
-
 @pytest.mark.parametrize("operation", OPERATIONS)
-async def test_every_operation_is_run(operation: Operation) -> None:
-    engine = StubEngine(EngineReply(200))
-
-    async with listening(engine) as port:
-        assert (await port.call(operation).answer()).status == 200
-
-    assert engine.requests[0].operation == operation
-
-
-async def test_a_large_body_arrives_whole() -> None:
-    engine = StubEngine(EngineReply(200))
+async def test_a_call_reaches_the_engine_with_all_its_fields(operation: Operation) -> None:
+    engine = StubEngine(EngineReply(201, b'{"ok":1}', headers={"Retry-After": "2"}), cached_tokens=16)
     body = b"x" * (5 << 20)
 
     async with listening(engine) as port:
-        await port.call(body=body).answer()
+        arrived, state = time.perf_counter() - 1.25, RequestState(queued_s=1.0)
+        request = EngineRequest(operation, body, "r-1", arrived, trace=TRACE, state=state)
+        continuation = Continuation([[5, 6]], 17, 0.5, 1)
+        answer = await port.channel.call(request, body, continuation, 48).answer()
+        await port.answer()
 
-    assert engine.requests[0].body == body
+    assert (answer.status, answer.body, answer.headers) == (201, b'{"ok":1}', {"Retry-After": "2"})
+    assert answer.cached_tokens == 16
+    got, plain = engine.requests
+    assert (got.operation, got.body, got.request_id, got.state.queued_s) == (operation, body, "r-1", 1.0)
+    assert got.waited_s >= 1.25
+    assert got.continuation == Continuation([[5, 6]], 17, 0.5, 1)
+    assert (got.trace, got.expected_cached_tokens) == (TRACE, 48)
+    assert (plain.trace, plain.expected_cached_tokens, plain.continuation) == (None, None, None)
 
 
 @pytest.mark.parametrize("token", ["", "wrong", "ünknown", "0" * 64])
@@ -141,60 +111,36 @@ async def test_a_stranger_is_refused_before_anything_else(token: str) -> None:
     assert engine.requests == []
 
 
-async def test_an_ingress_of_another_version_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_ingress_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async with listening(StubEngine(EngineReply(200))) as port:
         monkeypatch.setattr(engine_channel, "VERSION", 2)
         with pytest.raises(NeverBegunError, match="this engine replica speaks version 1 of the data plane"):
             await EngineChannel.connect(port.plane.address, port.plane.token, LIMIT_S)
 
 
-async def test_a_caller_that_speaks_something_else_is_cut_off() -> None:
-    async with listening(StubEngine(EngineReply(200))) as port:
-        host, _, number = port.plane.address.rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(number))
-        writer.write(b"GET /heartbeats HTTP/1.1\r\n\r\n")
-        assert await reader.read() == b""
-        writer.close()
+async def test_a_stream_comes_as_it_is_made_and_ends_with_its_cached_tokens() -> None:
+    goes_on = asyncio.Event()
 
+    async def generated() -> AsyncIterator[bytes]:
+        yield FIRST
+        await goes_on.wait()
+        yield DONE
 
-async def test_every_data_plane_has_a_token_of_its_own() -> None:
-    engine = StubEngine(EngineReply(200))
-
-    assert DataPlane(engine).token != DataPlane(engine).token
-    assert len(DataPlane(engine).token) >= 32
-
-
-async def test_an_unknown_operation_is_a_404() -> None:
-    engine = StubEngine(EngineReply(200))
-
-    async with listening(engine) as port:
-        assert (await port.call("shutdown").answer()).status == 404  # type: ignore[arg-type]
-
-    assert engine.requests == []
-
-
-async def test_a_stream_is_sent_as_it_comes() -> None:
-    async with listening(StubEngine(stalled(FIRST))) as port:
-        assert await first(port.call()) == FIRST  # while the generation goes on
-
-
-async def test_a_stream_ends_where_the_engine_ends_it() -> None:
-    async with listening(StubEngine(frames(FIRST, DONE))) as port:
-        assert await read(port.call()) == FIRST + DONE
-
-
-async def test_the_cached_tokens_come_with_the_end() -> None:
-    async with listening(StubEngine(frames(FIRST, DONE), cached_tokens=16)) as port:
+    async with listening(StubEngine(generated, cached_tokens=16)) as port:
         stream = port.call()
         assert (await stream.answer()).cached_tokens is None
-        pieces = [piece async for piece in stream.pieces()]
-        assert [piece.cached_tokens for piece in pieces] == [None] * (len(pieces) - 1) + [16]
-    async with listening(StubEngine(EngineReply(200, b"{}"), cached_tokens=16)) as port:
-        assert (await port.answer()).cached_tokens == 16
+        pieces = stream.pieces()
+        assert (await anext(pieces)).data == FIRST
+        assert port.plane.open_requests == 1
+        goes_on.set()
+        rest = [piece async for piece in pieces]
+
+    assert b"".join(piece.data for piece in rest) == DONE
+    assert [piece.cached_tokens for piece in rest] == [None] * (len(rest) - 1) + [16]
 
 
 @pytest.mark.parametrize("error", [engine_died(), engine_killed()], ids=lambda error: error.code)
-async def test_the_event_of_a_lost_engine_comes_with_the_last_piece_which_says_so(error: ApiError) -> None:
+async def test_the_last_piece_says_that_the_engine_is_lost(error: ApiError) -> None:
     """However little the ingress has room for: what it goes on with elsewhere, it must not have passed on."""
     large = b"data: " + b"x" * CREDIT_BYTES + b"\n\n"
 
@@ -215,14 +161,21 @@ async def test_the_event_of_a_lost_engine_comes_with_the_last_piece_which_says_s
 
 
 @pytest.mark.parametrize(
-    ("error", "lost"), [(engine_died(), "engine_died"), (ApiError(503, "full", code="queue_full"), "")]
+    ("error", "lost"),
+    [(engine_died(), "engine_died"), (ApiError(429, "full", code="queue_full", headers={"A": "1"}), "")],
 )
-async def test_an_answer_says_whether_the_engine_is_lost(error: ApiError, lost: str) -> None:
+async def test_an_error_is_an_answer_that_says_whether_the_engine_is_lost(error: ApiError, lost: str) -> None:
     async with listening(StubEngine(error)) as port:
-        assert (await port.answer()).lost == lost
+        answer = await port.answer()
+        unknown = await port.call("shutdown").answer()  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        assert port.plane.open_requests == 0
+
+    assert (answer.status, answer.body, answer.headers) == (error.status, error.body(), error.headers)
+    assert (answer.lost, unknown.status) == (lost, 404)
 
 
-async def test_what_streams_have_to_say_at_once_is_one_message() -> None:
+async def test_the_pieces_of_one_step_are_one_message() -> None:
     step = asyncio.Event()
 
     async def two_steps() -> AsyncIterator[bytes]:
@@ -246,25 +199,6 @@ async def test_what_streams_have_to_say_at_once_is_one_message() -> None:
         for stream in streams:
             assert (await anext(stream.pieces())).data == DONE
     assert 50 in sent
-
-
-async def test_tokens_come_with_the_events_that_they_are_behind() -> None:
-    delivered = DeliveredTokens()
-
-    async def generated() -> AsyncIterator[bytes]:
-        yield FIRST
-        delivered.note(0, [7])
-        await asyncio.sleep(0)
-        yield DONE
-        delivered.note(0, [8, 9])
-
-    async with listening(StubEngine(EngineReply(200, stream=generated(), delivered=delivered))) as port:
-        stream = port.call()
-        assert (await stream.answer()).continuable
-        told = [(piece.data, piece.tokens) async for piece in stream.pieces()]
-
-    assert b"".join(data for data, _ in told) == FIRST + DONE
-    assert [ids for _, tokens in told for _, ids in tokens] == [[7], [8, 9]]
 
 
 @given(st.lists(st.lists(st.integers(1, 40_000), min_size=1, max_size=4), min_size=1, max_size=6))
@@ -301,7 +235,7 @@ def test_frames_of_one_output_travel_with_its_tokens(outputs: list[list[int]]) -
     assert [token for _, tokens in pieces for token in tokens] == list(range(len(outputs)))
 
 
-async def test_what_comes_while_the_reader_is_busy_is_one_piece() -> None:
+async def test_frames_for_a_busy_reader_become_one_piece() -> None:
     delivered = DeliveredTokens()
 
     async def count() -> AsyncIterator[bytes]:
@@ -321,7 +255,7 @@ async def test_what_comes_while_the_reader_is_busy_is_one_piece() -> None:
     assert piece.last
 
 
-async def test_a_stream_whose_reader_does_not_read_waits_and_holds_up_no_other() -> None:
+async def test_a_reader_that_does_not_read_stops_its_own_stream_only() -> None:
     large = b"data: " + b"x" * CREDIT_BYTES + b"\n\n"
     made = 0
 
@@ -350,15 +284,6 @@ async def limited(stream: EngineStream, count: int) -> AsyncIterator[object]:
         yield await anext(pieces)
 
 
-async def test_an_error_of_the_engine_is_an_answer_with_its_status_and_headers() -> None:
-    error = ApiError(429, "later", code="queue_full", headers={"Retry-After": "1"})
-
-    async with listening(StubEngine(error)) as port:
-        answer = await port.answer()
-
-    assert (answer.status, answer.body, answer.headers) == (429, error.body(), {"Retry-After": "1"})
-
-
 async def test_a_failure_within_a_stream_is_a_lost_replica_to_the_ingress(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -370,43 +295,23 @@ async def test_a_failure_within_a_stream_is_a_lost_replica_to_the_ingress(
                 await read(port.call())
 
 
-async def test_a_caller_that_leaves_within_a_stream_ends_its_generation() -> None:
-    engine = StubEngine(stalled(FIRST))
-
-    async with listening(engine) as port:
-        stream = port.call()
-        await first(stream)
-        assert not engine.left.is_set()
-        stream.close()
-        await engine.left.wait()
-
-    assert engine.cancelled
-
-
-async def test_a_caller_that_leaves_before_the_first_token_ends_its_prefill() -> None:
-    engine = MuteEngine()
+@pytest.mark.parametrize("leaver", ["caller in prefill", "caller", "ingress"])
+async def test_whoever_leaves_ends_the_generation(leaver: str) -> None:
+    engine = MuteEngine() if leaver == "caller in prefill" else StubEngine(stalled(FIRST))
 
     async with listening(engine) as port:
         stream = port.call()
         await engine.entered.wait()
-        stream.close()
+        if leaver != "caller in prefill":
+            await first(stream)
+        assert not engine.left.is_set()
+        port.channel.close() if leaver == "ingress" else stream.close()
         await engine.left.wait()
 
     assert engine.cancelled
 
 
-async def test_an_ingress_that_dies_ends_all_its_generations() -> None:
-    engine = StubEngine(stalled(FIRST))
-
-    async with listening(engine) as port:
-        await first(port.call())
-        port.channel.close()
-        await engine.left.wait()
-
-    assert engine.cancelled
-
-
-async def test_an_ingress_that_ends_its_direction_has_left_whatever_it_has_not_read() -> None:
+async def test_an_ingress_that_ends_its_direction_has_left() -> None:
     large = b"data: " + b"x" * CREDIT_BYTES + b"\n\n"
 
     async def endless() -> AsyncIterator[bytes]:
@@ -430,58 +335,12 @@ async def test_an_ingress_that_ends_its_direction_has_left_whatever_it_has_not_r
     assert engine.cancelled
 
 
-async def test_open_requests_are_counted_while_they_are_open() -> None:
-    async with listening(StubEngine(stalled(FIRST))) as port:
-        assert port.plane.open_requests == 0
-        for stream in (port.call(), port.call()):
-            await first(stream)
-        assert port.plane.open_requests == 2
-
-
 async def test_a_call_that_is_cancelled_before_it_begins_is_not_open_for_ever() -> None:
     """Both messages come in one piece, so that its task never runs."""
     async with listening(StubEngine(EngineReply(200))) as port:
         port.call().close()
         await port.answer()
         assert port.plane.open_requests == 0
-
-
-async def test_requests_that_failed_are_not_counted_as_open() -> None:
-    async with listening(StubEngine(ApiError(400, "no"))) as port:
-        await port.answer()
-        await asyncio.sleep(0)
-        assert port.plane.open_requests == 0
-
-
-async def test_a_drain_waits_for_open_streams_and_then_for_stragglers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The stream ends at the twentieth look, far beyond the five quiet ones a drain is content with."""
-    end = asyncio.Event()
-
-    async def until_told() -> AsyncIterator[bytes]:
-        yield FIRST
-        await end.wait()
-        yield DONE
-
-    open_at_each_look: list[int] = []
-
-    async with listening(StubEngine(until_told)) as port:
-
-        async def look_again(seconds: float) -> None:
-            open_at_each_look.append(port.plane.open_requests)
-            if len(open_at_each_look) == 20:
-                end.set()
-            await asyncio.sleep(0)
-
-        stream = port.call()
-        await first(stream)
-        monkeypatch.setattr(data_plane, "asyncio", SimpleNamespace(sleep=look_again))
-        await port.plane.drain()
-        assert (await anext(stream.pieces())).data == DONE
-
-    assert open_at_each_look[:20] == [1] * 20
-    assert open_at_each_look[-5:] == [0] * 5
 
 
 async def test_a_straggler_during_the_drain_is_served_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -510,7 +369,7 @@ async def test_a_straggler_during_the_drain_is_served_and_waited_for(monkeypatch
     assert looks[-5:] == [0] * 5
 
 
-async def test_a_stopped_data_plane_listens_no_more_and_lets_go_of_what_was_open() -> None:
+async def test_a_stopped_data_plane_ends_its_port_and_its_calls() -> None:
     engine = StubEngine(stalled(FIRST))
     async with listening(engine) as port:
         stream = port.call()
@@ -524,11 +383,7 @@ async def test_a_stopped_data_plane_listens_no_more_and_lets_go_of_what_was_open
             await EngineChannel.connect(port.plane.address, port.plane.token, LIMIT_S)
 
 
-async def test_one_that_never_started_can_be_stopped() -> None:
-    await DataPlane(StubEngine(EngineReply(200))).stop()
-
-
-async def test_beats_say_what_is_wrong_for_as_long_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_heartbeats_carry_the_trouble_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_plane, "BEAT_S", 0.001)
     trouble = ["", "its engine core has died"]
     plane = DataPlane(StubEngine(EngineReply(200)), lambda: trouble[0], lambda: 1.5)
@@ -565,10 +420,13 @@ def refusals(data: bytes) -> list[str]:
     return found
 
 
-async def test_a_long_frame_is_not_read_before_the_token() -> None:
+@pytest.mark.parametrize(
+    "opening", [LENGTH.pack(HELLO_BYTES + 1), b"GET / HTTP/1.1\r\n\r\n"], ids=["long frame", "HTTP"]
+)
+async def test_nothing_but_a_short_frame_is_read_before_the_token(opening: bytes) -> None:
     async with listening(StubEngine(EngineReply(200))) as port:
         reader, writer = await stranger(port)
-        writer.write(LENGTH.pack(HELLO_BYTES + 1))  # and nothing of the frame itself
+        writer.write(opening)
         assert await reader.read() == b""
         writer.close()
 

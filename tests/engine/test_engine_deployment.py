@@ -15,7 +15,7 @@ from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.trace_context import TraceContext
 from serve_app.engine import data_plane, engine_deployment
 from serve_app.engine.engine_deployment import Engine
-from serve_app.engine.engine_report import EngineReport
+from serve_app.engine.step_statistics import EngineReport
 from serve_app.ingress.engine_channel import EngineChannel
 from serve_app.settings import ModelSettings, RequestLogSettings
 from serve_app.settings.identity import identity_number
@@ -115,12 +115,6 @@ async def replica(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Replica]:
     await replica.stop()
 
 
-async def test_heartbeats_tell_the_size_of_the_cache_and_of_a_step(replica: Replica) -> None:
-    beat = replica.engine._data_plane._beat_now()
-
-    assert (beat.prefix_cache_tokens, beat.step_tokens) == (1000, 512)
-
-
 async def test_a_replica_publishes_its_phases_and_forgets_them_when_it_has_drained(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
@@ -141,6 +135,7 @@ async def test_a_replica_publishes_its_phases_and_forgets_them_when_it_has_drain
 
 async def test_a_replica_that_could_not_start_leaves_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     replica = Replica(monkeypatch)
+    monkeypatch.setenv(env.ZYGOTE, "ab12")
     replica.fails = OSError("no such model")
 
     with pytest.raises(OSError, match="no such model"):
@@ -148,6 +143,7 @@ async def test_a_replica_that_could_not_start_leaves_its_reason(monkeypatch: pyt
     await replica.stop()
 
     assert replica.phases == ["imports", "failed"]
+    assert replica.spares == 0  # Ray starts it again and again, and each start would leave a process
 
 
 @pytest.mark.parametrize(("zygote", "spares"), [("ab12", 1), (None, 0)], ids=["zygote", "none"])
@@ -164,19 +160,6 @@ async def test_a_replica_of_a_zygote_that_has_drained_asks_for_the_next_one_s_pr
 
     assert replica.spares == spares
     assert replica.phases[-2:] == ["draining", ("app", "Engine-tide", "r1")]
-
-
-async def test_a_replica_that_could_not_start_asks_for_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray starts it again and again, and each would leave one."""
-    replica = Replica(monkeypatch)
-    monkeypatch.setenv(env.ZYGOTE, "ab12")
-    replica.fails = OSError("no such model")
-
-    with pytest.raises(OSError, match="no such model"):
-        await replica.start()
-    await replica.stop()
-
-    assert replica.spares == 0
 
 
 async def test_a_raylet_that_does_not_answer_is_logged_and_keeps_no_replica_from_its_end(
@@ -230,23 +213,18 @@ async def test_the_ingress_is_told_where_the_data_plane_is_and_of_which_model(re
     assert answer.status == 200
 
 
-async def test_the_policy_is_told_of_the_engine_and_steps_are_counted(replica: Replica) -> None:
+async def test_the_policy_gets_the_engines_signals_and_steps_are_counted(replica: Replica) -> None:
     replica.running.core.add("a", prompt=7)
-    replica.running.report.steps.add(scheduled(prefill=7, elapsed_ms=20.0), None)
+    replica.running.report.add(scheduled(prefill=7, elapsed_ms=20.0), None)
 
     told = await replica.engine.record_autoscaling_stats()
 
     assert (told["waiting_requests"], told["waiting_tokens"], told["steps"]) == (1.0, 7.0, 1.0)
     assert told[ENGINE_IDENTITY] == identity_number("embedded on 1 x A100")
+    await asyncio.sleep(0)
+    assert SERIES["llm_max_num_seqs"].values[-1] == (8, {})
     assert SERIES["llm_steps_total"].values == [(1.0, {})]
     assert SERIES["llm_step_prefill_tokens_total"].values == [(7.0, {})]
-
-
-async def test_gauges_and_limits_are_published_without_being_asked_for(replica: Replica) -> None:
-    await asyncio.sleep(0)
-
-    assert SERIES["llm_max_num_seqs"].values[-1] == (8, {})
-    assert SERIES["llm_waiting_requests"].values[-1] == (0, {})
 
 
 async def test_a_dead_core_is_unhealthy_and_a_reason_to_go_elsewhere(replica: Replica) -> None:
@@ -280,7 +258,7 @@ async def test_an_engine_that_lost_its_sequences_because_it_hung_is_asked_until_
 ) -> None:
     monkeypatch.setattr(engine_deployment, "LOOK_INTERVAL_S", 0.0)
     looking = asyncio.create_task(replica.engine._look_for_stalls())
-    replica.running.report.steps.taken = 50
+    replica.running.report.steps = 50
     await asyncio.sleep(0)
     replica.engine._stall._steps, replica.engine._stall.stalled_s = 50, 5.0
     for _ in range(9):
@@ -291,5 +269,5 @@ async def test_an_engine_that_lost_its_sequences_because_it_hung_is_asked_until_
     async with asyncio.timeout(LIMIT_S):
         while replica.engine._trouble():
             await asyncio.sleep(0)
-    assert replica.engine._still_s() == 0.0
+    assert replica.engine._standstill_s() == 0.0
     looking.cancel()

@@ -13,7 +13,7 @@ from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.engine import generate_operation, request_record
 from serve_app.engine.generate_operation import GenerateOperation, TokenTexts
-from serve_app.engine.serving import Serving
+from serve_app.engine.operations import Serving
 
 LIMIT = 64  # tokens of context
 
@@ -37,24 +37,9 @@ def test_the_parts_make_up_the_text_and_none_is_half_a_character(tokenizer: Any,
     assert len(parts) == len(ids)
     assert "".join(parts) == text
     assert "\ufffd" not in "".join(parts)
-
-
-def test_a_character_of_several_tokens_comes_with_the_last_of_them_however_steps_are_merged(
-    tokenizer: Any,
-) -> None:
-    ids = tokenizer.encode("🌊")
-    assert len(ids) > 1
-    texts = texts_of(tokenizer)
-
-    parts = [texts.split([token])[0] for token in ids]
-
-    assert parts == [""] * (len(ids) - 1) + ["🌊"]
-
-
-def test_the_token_that_ended_a_generation_has_no_text(tokenizer: Any) -> None:
-    ids = tokenizer.encode("The tide")
-
-    assert texts_of(tokenizer).split(ids, stopped=True)[-1] == ""
+    step_by_step = texts_of(tokenizer)
+    assert [step_by_step.split([token])[0] for token in ids] == parts
+    assert texts_of(tokenizer).split(ids, stopped=True) == [*parts[:-1], ""]  # its last token is no text
 
 
 def test_a_tokenizer_in_python_splits_the_text_too() -> None:
@@ -169,29 +154,15 @@ async def streamed(llm: StubLlm) -> tuple[list[bytes], list[dict[str, Any]]]:
 async def test_every_token_is_an_event_even_where_steps_were_merged(serving: Serving, tokenizer: Any) -> None:
     texts = ["The", " tide turns 🌊", " now"]
 
-    chunks, events = await streamed(StubLlm(serving, *steps(tokenizer, *texts)))
+    chunks, events = await streamed(StubLlm(serving, ([], None), *steps(tokenizer, *texts)))
 
-    assert len(chunks) == len(texts) + 1  # a chunk a step, and the end
+    assert len(chunks) == len(texts) + 1  # a chunk a step with tokens, and the end
     assert "".join(event["token"] for event in events) == "".join(texts)
     assert [event["token_id"] for event in events] == [
         token for text in texts for token in tokenizer.encode(text)
     ]
-
-
-async def test_the_first_event_has_the_prefill_and_the_others_their_steps(
-    serving: Serving, tokenizer: Any
-) -> None:
-    _, events = await streamed(StubLlm(serving, *steps(tokenizer, "The", " tide turns", " now")))
-
     assert set(events[0]) == {"token", "token_id", "prefill_time_ms"}
     assert all(set(event) == {"token", "token_id", "step_ms"} for event in events[1:])
-
-
-async def test_a_step_without_tokens_is_no_event(serving: Serving, tokenizer: Any) -> None:
-    _, events = await streamed(StubLlm(serving, ([], None), (tokenizer.encode("a"), "length")))
-
-    assert len(events) == 1
-    assert "prefill_time_ms" in events[0]
 
 
 async def refusal(serving: Serving, tasks: tuple[str, ...] = ("generate",), **fields: Any) -> ApiError:
@@ -233,12 +204,6 @@ async def test_more_tokens_than_there_is_room_for_are_refused_with_the_room(
 
     assert (error.param, error.code) == ("max_tokens", "invalid_value")
     assert error.message == f"max_tokens = {room + 1}: the prompt leaves room for {room} of {LIMIT} tokens"
-
-
-async def test_exactly_the_room_there_is_can_be_asked_for(serving: Serving, tokenizer: Any) -> None:
-    room = LIMIT - len(tokenizer.encode("sea"))
     llm = StubLlm(serving, *steps(tokenizer, "a"))
-
     await GenerateOperation(llm, "tide").run(request(max_tokens=room))
-
     assert len(llm.asked) == 1

@@ -134,8 +134,8 @@ async def test_a_release_of_vllm_that_was_not_checked_is_warned_of_and_named_if_
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     start = Start(StubEngineCore(), monkeypatch)
-    monkeypatch.setattr("serve_app.engine.vllm_compat.CHECKED", ((9, 0), (9, 7)))
-    monkeypatch.setattr("serve_app.engine.vllm_compat.STEP_DETAILS", False)
+    monkeypatch.setattr("serve_app.patches.vllm_compat.CHECKED", ((9, 0), (9, 7)))
+    monkeypatch.setattr("serve_app.patches.vllm_compat.STEP_DETAILS", False)
 
     with caplog.at_level(logging.WARNING, "ray.serve"), pytest.raises(ValueError, match="float5"):
         await start.run(engine_args={"kv_cache_dtype": "float5"})

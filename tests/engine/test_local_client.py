@@ -3,7 +3,6 @@
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from serve_app.api.engine_client import Operation
-from serve_app.wire.data_plane import ENGINE_DIED
 from tests.engine.local import CHAT, DONE, FAILED, TOKEN, USAGE, ErrorInfo, ErrorResponse, Frames, Local
 
 
@@ -57,21 +55,16 @@ async def test_what_cannot_fit_the_context_is_refused_before_vllm_sees_it(
     assert local.requests == []
 
 
-async def test_a_stream_opens_with_its_first_frame_at_hand() -> None:
-    assert await Local(Frames(TOKEN, TOKEN, DONE)).streamed() == [
-        TOKEN.encode(),
-        TOKEN.encode(),
-        DONE.encode(),
-    ]
+async def test_a_stream_is_its_frames_with_the_latency_in_the_usage_frame() -> None:
+    frames = Frames(TOKEN, USAGE, DONE)
 
-
-async def test_the_usage_frame_carries_the_latency_and_no_other_does() -> None:
-    token, usage, done = await Local(Frames(TOKEN, USAGE, DONE)).streamed()
+    token, usage, done = await Local(frames).streamed()
 
     assert (token, done) == (TOKEN.encode(), DONE.encode())
     latency = json.loads(usage.removeprefix(b"data: "))["latency"]
     assert latency["tokens_generated"] == 2
     assert latency["ttft_ms"] >= 500  # the half second the request had waited on its way here
+    assert frames.closed
 
 
 @pytest.mark.parametrize("read", [0, 1])
@@ -82,14 +75,6 @@ async def test_leaving_a_stream_early_closes_it_in_the_engine(read: int) -> None
         for _ in range(read):
             await anext(reply.stream)
         assert not frames.closed
-
-    assert frames.closed
-
-
-async def test_a_stream_read_to_its_end_is_closed_too() -> None:
-    frames = Frames(TOKEN, DONE)
-
-    await Local(frames).streamed()
 
     assert frames.closed
 
@@ -128,31 +113,15 @@ async def test_an_error_within_a_stream_is_an_event_and_counted() -> None:
     assert [error.code for error in local.errors] == ["engine_error"]
 
 
-async def test_an_engine_that_dies_within_a_stream_says_so() -> None:
-    local = Local(Frames(TOKEN, FAILED, DONE))
-
-    async with local.call() as reply:
-        await anext(reply.stream)
-        local.llm.errored = True
-        event = await anext(reply.stream)
-
-    assert b'"code":"engine_died"' in event
-    assert local.asked.state.lost == ENGINE_DIED
-
-
+@pytest.mark.parametrize("dying", [FAILED, RuntimeError("something of the engine's went away")])
 @pytest.mark.parametrize(
     ("exitcode", "code"),
-    [
-        (-signal.SIGKILL, "engine_killed"),
-        (-signal.SIGSEGV, "engine_died"),
-        (1, "engine_died"),
-        (None, "engine_died"),
-    ],
+    [(-signal.SIGKILL, "engine_killed"), (-signal.SIGSEGV, "engine_died"), (None, "engine_died")],
 )
-async def test_an_engine_core_that_was_killed_is_told_from_one_that_died_by_itself(
-    exitcode: int | None, code: str
+async def test_a_killed_engine_core_differs_from_one_that_died_by_itself(
+    exitcode: int | None, code: str, dying: str | Exception
 ) -> None:
-    local = Local(Frames(TOKEN, FAILED, DONE))
+    local = Local(Frames(TOKEN, dying, DONE))
     manager = SimpleNamespace(processes=[SimpleNamespace(exitcode=exitcode)])
     local.llm.engine_core = SimpleNamespace(resources=SimpleNamespace(engine_manager=manager))
 
@@ -180,46 +149,27 @@ async def test_a_fault_of_ours_within_a_stream_is_an_event_and_no_broken_connect
     assert "KeyError: 'bug'" in caplog.text
 
 
-async def test_what_is_raised_within_a_stream_while_the_engine_dies_is_its_death() -> None:
-    local = Local(Frames(TOKEN, RuntimeError("something of the engine's went away")))
-
-    async with local.call() as reply:
-        await anext(reply.stream)
-        local.llm.errored = True
-        end = await anext(reply.stream)
-
-    assert b'"code":"engine_died"' in end
-    assert local.asked.state.lost == ENGINE_DIED
-    assert end.endswith(b"\n\ndata: [DONE]\n\n")
-
-
-async def test_whatever_is_raised_while_the_engine_dies_is_its_death() -> None:
-    def dies() -> None:
-        local.llm.errored = True
-        raise ValueError("something of the engine's went away")
-
-    local = Local(dies)
-
-    error = await local.refusal()
-
-    assert (error.status, error.code) == (503, "engine_died")
-    assert local.errors == [error]
-
-
 @pytest.mark.parametrize(
-    ("result", "status", "code"),
+    ("result", "dies", "status", "code"),
     [
-        (refused_by_vllm(400), 400, "invalid_value"),
-        (refused_by_vllm(501), 400, "unsupported_feature"),
-        (ValueError("no"), 400, "invalid_value"),
-        (RuntimeError("no"), 500, "engine_error"),
-        (EngineDeadError(), 503, "engine_died"),
+        (refused_by_vllm(400), False, 400, "invalid_value"),
+        (refused_by_vllm(501), False, 400, "unsupported_feature"),
+        (ValueError("no"), False, 400, "invalid_value"),
+        (RuntimeError("no"), False, 500, "engine_error"),
+        (EngineDeadError(), False, 503, "engine_died"),
+        (ValueError("something of the engine's went away"), True, 503, "engine_died"),
     ],
 )
 async def test_a_failure_before_the_stream_is_an_api_error_and_counted(
-    result: Any, status: int, code: str
+    result: Any, dies: bool, status: int, code: str
 ) -> None:
-    local = Local(result)
+    def answer() -> Any:
+        local.llm.errored = dies
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    local = Local(answer)
 
     error = await local.refusal()
 
@@ -250,15 +200,6 @@ async def test_what_could_break_the_engine_never_reaches_a_handler(
     assert local.requests == []
 
 
-async def test_what_the_model_cannot_do_is_the_clients_to_change() -> None:
-    local = Local(None)
-    local.handlers.openai_serving_chat = None
-
-    error = await local.refusal()
-
-    assert (error.status, error.param, error.code) == (400, "model", "unsupported_feature")
-
-
 async def test_a_dead_engine_is_told_apart_from_one_that_dies_of_the_request() -> None:
     """The relay tries other replicas for as long as it takes on the first, and once on the second."""
     local = Local(Frames(TOKEN), errored=True)
@@ -267,13 +208,3 @@ async def test_a_dead_engine_is_told_apart_from_one_that_dies_of_the_request() -
 
     assert (error.status, error.code) == (503, "engine_dead")
     assert local.requests == []
-
-
-async def test_other_streams_are_left_alone_by_one_that_is_closed() -> None:
-    first, second = Frames(TOKEN, TOKEN, DONE), Frames(TOKEN, TOKEN, DONE)
-
-    async with Local(first).call() as one, Local(second).call() as other:
-        await anext(one.stream)
-        streams: list[AsyncIterator[bytes]] = [other.stream]
-        assert [chunk async for chunk in streams[0]][-1] == DONE.encode()
-        assert not first.closed

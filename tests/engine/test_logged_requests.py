@@ -38,13 +38,6 @@ async def test_a_line_has_the_trace_of_the_request_and_what_the_ingress_expected
     (line,) = local.log.lines
     assert (line.trace_id, line.expected_cached_tokens) == ("1a" * 16, 16)
     assert local.asked.state.cached_tokens == line.cached_tokens == 0
-
-
-async def test_a_stream_is_logged_at_its_end() -> None:
-    local = Local(Frames(TOKEN, DONE))
-
-    await local.streamed()
-
     assert logged(local) == [(200, "completed")]
 
 
@@ -55,18 +48,6 @@ async def test_a_stream_left_early_is_logged_as_abandoned() -> None:
         await anext(reply.stream)
 
     assert logged(local) == [(200, "abandoned")]
-
-
-async def test_a_call_cancelled_before_its_answer_is_logged_as_abandoned() -> None:
-    local = Local(Frames(stalls=True))
-    opening = asyncio.ensure_future(local.reply())
-    await asyncio.sleep(0)
-
-    opening.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await opening
-
-    assert logged(local) == [(None, "abandoned")]
 
 
 async def test_a_whole_answer_whose_client_left_is_abandoned_though_vllm_calls_it_an_error() -> None:
@@ -113,10 +94,3 @@ async def test_a_log_that_fails_costs_no_answer_and_is_said_once(caplog: pytest.
     assert (await local.reply()).status == 200
 
     assert caplog.text.count("the request log is incomplete") == 1
-
-
-async def test_without_a_log_nothing_is_noted() -> None:
-    local = Local(Frames(TOKEN, DONE))
-    local.client.request_log = None
-
-    assert len(await local.streamed()) == 2

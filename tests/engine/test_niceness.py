@@ -13,14 +13,14 @@ from serve_app.engine.niceness import STARTING
 
 SCRIPT = """
 import os, subprocess, sys, threading
-from serve_app.engine.niceness import giving_way
+from serve_app.engine.niceness import lower_priority
 
 waiting = threading.Event()
 before = threading.Thread(target=waiting.wait)
 before.start()
 def weights(process):
     return {os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in os.listdir(f"/proc/{process}/task")}
-with giving_way():
+with lower_priority():
     core = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     print(weights(os.getpid()), weights(core.pid))
 print(weights(os.getpid()), weights(core.pid))
@@ -47,7 +47,7 @@ def test_all_threads_and_the_core_give_way_until_the_replica_is_ready() -> None:
 def test_what_could_not_be_undone_is_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(niceness, "may_undo", lambda: False)
     before = os.getpriority(os.PRIO_PROCESS, 0)
-    with niceness.giving_way():
+    with niceness.lower_priority():
         assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
 

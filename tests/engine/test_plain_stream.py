@@ -8,8 +8,8 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from vllm.outputs import CompletionOutput, RequestOutput
 
+from serve_app.engine.operations import Serving
 from serve_app.engine.plain_stream import PlainChatStream, is_plain
-from serve_app.engine.serving import Serving
 
 TEXTS = ["The", " tide", "", " naïve — 海 🌊", '\n"quoted" \\ \t\x01', " </script>", " end"]
 
@@ -131,7 +131,7 @@ def test_a_reasoning_model_takes_vllms_own_path() -> None:
 async def test_vllms_own_streams_stay_in_a_release_whose_are_not_reproduced(
     reproduced: bool, serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serve_app.engine.serving.PLAIN_STREAMS", reproduced)
+    monkeypatch.setattr("serve_app.engine.operations.PLAIN_STREAMS", reproduced)
 
     mounted = await Serving.mount(serving.engine, serving.state.args)
 

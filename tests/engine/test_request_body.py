@@ -10,8 +10,8 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.exceptions import VLLMValidationError
 
 from serve_app.api.errors import ApiError
+from serve_app.engine.operations import EMBEDDING, TOKENIZE
 from serve_app.engine.request_body import RequestModel, errors_named_in
-from serve_app.engine.token_operations import EMBEDDING, TOKENIZE
 
 CHAT = RequestModel(ChatCompletionRequest)
 TEXT = RequestModel(CompletionRequest)
@@ -32,24 +32,15 @@ def refused(model: RequestModel, config: Any = TEXT_ONLY, /, **body: Any) -> Api
     return caught.value
 
 
-def test_null_counts_as_not_given() -> None:
+def test_null_counts_as_not_given_only_at_the_top() -> None:
     names = [name for name in ChatCompletionRequest.model_fields if name != "messages"]
 
     request = chat(**dict.fromkeys(names))
 
     assert request.model_fields_set == {"messages"}
-
-
-def test_null_is_kept_within_a_field() -> None:
     answer: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": []}
-
     assert chat(messages=[SEA, answer]).messages[1]["content"] is None
-
-
-def test_a_required_field_that_is_null_is_missing() -> None:
-    error = refused(CHAT, messages=None)
-
-    assert (error.param, error.code) == ("messages", "missing_field")
+    assert refused(CHAT, messages=None).code == "missing_field"
 
 
 @pytest.mark.parametrize("value", [[], "x", 5, [1]])
@@ -102,7 +93,7 @@ def test_an_error_is_about_the_kind_of_body_that_was_meant(
     assert refused(model, **body).param == param
 
 
-@pytest.mark.parametrize("role", ["user", "system", "assistant", "tool", "developer", "other"])
+@pytest.mark.parametrize("role", ["user", "assistant", "tool", "other"])
 @pytest.mark.parametrize(
     ("part", "param", "code"),
     [

@@ -91,7 +91,7 @@ async def test_a_finished_request_has_its_tokens_and_its_times_from_the_arrival_
     core.step(name, 3)
     core.step(name, 1, last=True)
     record.status = 200
-    record.completed()
+    record.complete()
 
     line = ended(record)
 
@@ -106,64 +106,47 @@ async def test_a_finished_request_has_its_tokens_and_its_times_from_the_arrival_
     assert line.e2e_s >= 40.0
 
 
-async def test_the_sequences_of_a_request_are_added_up_whichever_task_started_them(core: Core) -> None:
-    record = RequestRecord.begin(request())
-
-    async def start(prompt: int) -> str:
-        await asyncio.sleep(0)
-        return core.start(prompt)
-
-    for name in await asyncio.gather(start(4), start(6)):
-        core.step(name, 2, cached=1, last=True)
-
-    line = ended(record)
-    assert (line.input_tokens, line.cached_tokens, line.output_tokens, line.sequences) == (10, 2, 4, 2)
-
-
-async def test_requests_at_once_under_one_id_are_told_apart(core: Core) -> None:
-    async def call(prompt: int) -> RequestLine:
+async def test_the_sequences_of_a_request_are_added_up_and_no_others(core: Core) -> None:
+    async def call(*prompts: int) -> RequestLine:
         record = RequestRecord.begin(request())
-        await asyncio.sleep(0)
-        name = core.start(prompt)
-        await asyncio.sleep(0)
-        core.step(name, prompt, cached=0, last=True)
+
+        async def start(prompt: int) -> str:
+            await asyncio.sleep(0)
+            return core.start(prompt)
+
+        for name in await asyncio.gather(*map(start, prompts)):
+            await asyncio.sleep(0)
+            core.step(name, 2, cached=1, last=True)
         return ended(record)
 
-    lines = await asyncio.gather(call(3), call(5))
+    lines = await asyncio.gather(call(4, 6), call(5))
 
-    assert [(line.input_tokens, line.output_tokens) for line in lines] == [(3, 3), (5, 5)]
+    assert [(line.input_tokens, line.cached_tokens) for line in lines] == [(10, 2), (5, 1)]
+    assert [(line.output_tokens, line.sequences) for line in lines] == [(4, 2), (2, 1)]
 
 
-async def test_a_request_whose_client_left_has_what_was_generated_till_then(core: Core) -> None:
+@pytest.mark.parametrize("tokens", [0, 2])
+async def test_an_abandoned_request_has_the_tokens_generated_so_far(core: Core, tokens: int) -> None:
     record = RequestRecord.begin(request())
     name = core.start(prompt=7)
-    core.step(name, 1, cached=0)
-    core.step(name, 1)
-    record.status = 200
+    for number in range(tokens):
+        core.step(name, 1, cached=None if number else 0)
     core.processor.abort_requests([name], internal=True)
 
     line = ended(record)
 
-    assert (line.input_tokens, line.output_tokens, line.outcome) == (7, 2, "abandoned")
-
-
-async def test_a_request_that_left_before_its_first_token_has_no_ttft(core: Core) -> None:
-    record = RequestRecord.begin(request())
-    core.start(prompt=7)
-
-    line = ended(record)
-
-    assert (line.output_tokens, line.ttft_s, line.status, line.outcome) == (0, None, None, "abandoned")
+    assert (line.input_tokens, line.output_tokens, line.outcome) == (7, tokens, "abandoned")
+    assert (line.ttft_s is None, line.status) == (tokens == 0, None)
 
 
 async def test_a_failure_stays_one_and_keeps_a_status_that_was_sent(core: Core) -> None:
     early, late = RequestRecord.begin(request()), RequestRecord.begin(request())
     for record in (early, late):
         record.sequences.append(SEQUENCE)
-    early.failed(503)
+    early.fail(503)
     late.status = 200
-    late.failed(500)
-    late.completed()
+    late.fail(500)
+    late.complete()
 
     assert (ended(early).status, ended(early).outcome) == (503, "failed")
     assert (ended(late).status, ended(late).outcome) == (200, "failed")
@@ -171,7 +154,7 @@ async def test_a_failure_stays_one_and_keeps_a_status_that_was_sent(core: Core) 
 
 async def test_a_request_that_never_was_in_the_engine_has_no_line() -> None:
     record = RequestRecord.begin(EngineRequest("tokenize", b"{}", "r-1"))
-    record.completed()
+    record.complete()
 
     assert record.line("tide") is None
     assert record.request.state.cached_tokens is None
@@ -182,7 +165,7 @@ async def test_a_stream_that_moved_here_counts_from_its_first_event_at_another_e
     record = RequestRecord.begin(asked)
     name = core.start(prompt=12)
     core.step(name, 1, cached=12, last=True)
-    record.opened()
+    record.note_first_event()
 
     final = record.with_latency(frame(choices=[], usage={**USAGE, "prompt_tokens": 10}))
 
@@ -191,15 +174,6 @@ async def test_a_stream_that_moved_here_counts_from_its_first_event_at_another_e
     assert (latency["ttft_ms"], latency["cached_tokens"], latency["moves"]) == (250.0, 10, 2)
     line = ended(record)
     assert (line.ttft_s, line.input_tokens, line.output_tokens) == (0.25, 12, 1)
-
-
-async def test_the_next_request_of_a_task_is_another_one(core: Core) -> None:
-    first = RequestRecord.begin(request())
-    core.start(prompt=1)
-    second = RequestRecord.begin(request())
-    core.start(prompt=2)
-
-    assert (ended(first).input_tokens, ended(second).input_tokens) == (1, 2)
 
 
 class _Sequence:

@@ -64,7 +64,7 @@ def test_without_sequences_an_engine_that_was_noticed_stays_so_until_it_answers(
     assert engine.detector.noticed
     assert engine.detector.hung(30)
 
-    engine.detector.answered()
+    engine.detector.note_answer()
     engine.go_on(30, sequences=0, stepping=False)
     assert not engine.detector.noticed
 
@@ -74,16 +74,16 @@ def test_for_how_long_it_stands_still_is_no_longer_than_a_sequence_was_there_tha
     engine.go_on(5, sequences=8, stepping=True)
     stopped = engine.now  # no step ends after this
     engine.go_on(NOTICED_AFTER_S - LOOK_INTERVAL_S, sequences=8, stepping=False)
-    assert engine.detector.still_s(engine.now) == 0.0
+    assert engine.detector.standstill_s(engine.now) == 0.0
     engine.go_on(LOOK_INTERVAL_S, sequences=8, stepping=False)
-    assert engine.detector.still_s(engine.now + 0.4) == engine.now + 0.4 - stopped
+    assert engine.detector.standstill_s(engine.now + 0.4) == engine.now + 0.4 - stopped
 
     idle = Engine()
     idle.go_on(5, sequences=8, stepping=True)
     idle.go_on(60, sequences=0, stepping=False)
     came = idle.now + 0.3
     idle.go_on(5, sequences=1, stepping=False)
-    assert NOTICED_AFTER_S < idle.detector.still_s(idle.now) < idle.now - came
+    assert NOTICED_AFTER_S < idle.detector.standstill_s(idle.now) < idle.now - came
 
 
 def test_an_engine_whose_steps_are_long_is_given_three_of_them() -> None:

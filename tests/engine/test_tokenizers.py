@@ -14,7 +14,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from serve_app.api.engine_client import EngineRequest, Operation
 from serve_app.engine.local_client import LocalEngine
-from serve_app.engine.serving import Serving
+from serve_app.engine.operations import Serving
 from tests.engine.made_up_tokenizers import BYTE, byte_fallback, large
 from tests.engine.streams import said
 from tests.engine.stub_engine_core import StubEngineCore, configured, put_in_place

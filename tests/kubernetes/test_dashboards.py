@@ -18,7 +18,6 @@ QUERIES = queries()
 UNITS = {"short", "none", "s", "percentunit", "percent", "reqps", "mbytes"}
 KINDS = {"row", "stat", "timeseries", "state-timeline", "bargauge"}
 KNOBS = Knobs()
-HUNDRED_TOKENS_S = 3.0
 TO_EITHER_GROUND = 3.0
 """Contrast of a line, by WCAG 2.2, 1.4.11."""
 
@@ -79,7 +78,6 @@ def test_a_bucket_that_is_asked_for_by_its_bound_exists() -> None:
     assert {name for name, _ in asked} == {
         "llm_user_ttft_seconds",
         "llm_inter_token_seconds",
-        "llm_hundred_tokens_seconds",
     }
     for name, le in asked:
         assert le in {str(bound) for bound in bounds()[name]}
@@ -217,7 +215,6 @@ def luminance(colour: str) -> float:
             Knobs().ttft_target_s,
         ),
         (("service: ITL", "service: ITL P95 by model", "engine: Step time"), Knobs().itl_target_s),
-        (("service: 100 tokens",), HUNDRED_TOKENS_S),
     ],
 )
 def test_a_line_is_where_the_target_is(titles: tuple[str, ...], target: float) -> None:

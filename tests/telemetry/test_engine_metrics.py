@@ -5,7 +5,7 @@ import pytest
 from serve_app.api.engine_client import EngineRequest
 from serve_app.telemetry import series as made
 from serve_app.telemetry.engine_metrics import EngineGauges, EngineLimits, EngineMetrics
-from serve_app.telemetry.series import E2E_S, HUNDRED_TOKENS_S, INTER_TOKEN_S, TTFT_S
+from serve_app.telemetry.series import E2E_S, INTER_TOKEN_S, TTFT_S
 from serve_app.wire.signals import EngineSignals
 from tests.telemetry.stub_metric import SERIES, StubMetric
 
@@ -20,7 +20,7 @@ def metrics(monkeypatch: pytest.MonkeyPatch) -> EngineMetrics:
 
 def test_the_series_are_those_dashboards_and_alerts_name(metrics: EngineMetrics) -> None:
     names = [
-        "ttft_seconds", "queue_wait_seconds", "prefill_seconds", "hundred_tokens_seconds",
+        "ttft_seconds", "queue_wait_seconds", "prefill_seconds",
         "inter_token_seconds_bucket", "inter_token_seconds_sum", "inter_token_seconds_count",
         "e2e_seconds", "requests_total", "prompt_tokens_total",
         "completion_tokens_total", "errors_total", "preemptions_total", "prefix_cache_queries_total",
@@ -40,7 +40,6 @@ def test_histograms_have_the_boundaries_made_for_them(metrics: EngineMetrics) ->
         "llm_ttft_seconds": list(TTFT_S),
         "llm_queue_wait_seconds": list(TTFT_S),
         "llm_prefill_seconds": list(TTFT_S),
-        "llm_hundred_tokens_seconds": list(HUNDRED_TOKENS_S),
         "llm_e2e_seconds": list(E2E_S),
     }
 

@@ -89,7 +89,6 @@ _BOUNDED: dict[str, Schema] = {
     "monitoring.prometheusRule.selector": {"type": ["string", "null"]},
     f"{_THRESHOLDS}.ttft_target_s": above_zero(3600),
     f"{_THRESHOLDS}.itl_target_s": above_zero(3600),
-    f"{_THRESHOLDS}.hundred_tokens_s": above_zero(3600),
     f"{_THRESHOLDS}.error_ratio": above_zero(1),
     f"{_THRESHOLDS}.rejected_ratio": above_zero(1),
     f"{_THRESHOLDS}.gpu_utilization_percent": above_zero(100),

@@ -74,7 +74,7 @@ root, component.
 - {name: RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S, value: "1"}
 - {name: RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS, value: "1"}
 - {name: RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S, value: "15"}
-- {name: RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH, value: "serve_app.controller.node_info:ask_seldom"}
+- {name: RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH, value: "serve_app.patches.ray:ask_gcs_seldom"}
 - {name: RAY_SERVE_METRICS_EXPORT_INTERVAL_MS, value: "1000"}
 - {name: REPORTER_UPDATE_INTERVAL_MS, value: "15000"}
 - {name: METRICS_RECORD_INTERVAL_S, value: "15"}

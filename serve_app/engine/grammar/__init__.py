@@ -1,1 +1,1 @@
-"""Grammars that clients send, tried in a process of their own before the engine core sees them."""
+"""Grammars that clients send, compiled in processes of their own before the engine core sees them."""

@@ -1,138 +1,122 @@
-"""Let a structured output into the engine core only after it has passed a trial."""
+"""Let a structured output into the engine core only after it has compiled in the sandbox.
+
+vLLM parses a grammar on the event loop: a regular expression for up to 5 s, any other without a bound. A
+grammar that has passed here is not parsed again in this process.
+"""
 
 import asyncio
 import hashlib
 import logging
-import re
 import signal
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
+from typing import Any
 
 import msgspec
 from vllm.exceptions import VLLMValidationError
-from vllm.sampling_params import StructuredOutputsParams
+from vllm.outputs import RequestOutput
+from vllm.sampling_params import SamplingParams, StructuredOutputsParams
+from vllm.tokenizers import cached_tokenizer_from_config
+from vllm.utils.gc_utils import freeze_gc_heap
+from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.structured_output.utils import choice_as_grammar
 
-from serve_app.engine.grammar.nursery import Answer, Work
-from serve_app.engine.grammar.nursery_client import NurseryClient, NurseryEndedError
+from serve_app.engine.grammar.compiler import GrammarCompiler, Passed, Refused, Verdict
+from serve_app.engine.grammar.sandbox import JobEnd, Sandbox, SandboxEndedError, Work
 from serve_app.engine.grammar.size import check_size
-from serve_app.engine.grammar.trial import Passed, Trial
-from serve_app.engine.vllm_compat import GracefulHTTPError
+from serve_app.patches.vllm import Method, mark_validated, skip_structured_output_checks, wrap_generate
+from serve_app.patches.vllm_compat import GracefulHTTPError
 from serve_app.settings.tree import StructuredOutputSettings
 
 logger = logging.getLogger("ray.serve")
 
 _AT_ONCE = 4
-"""Trials that share the CPU: a short one among long ones ends after four times its own time."""
+"""Jobs that share the CPU: a short job among long ones ends after four times its own time."""
 _WAITING = 64
 _REMEMBERED = 1024
 _SLOW_S = 0.1
-"""A compile that takes longer waits until the slow one before it has had its time in the engine core, which
-has half as many threads as the machine has CPUs: the other threads stay free for quick ones."""
+"""A compile that takes longer waits until the previous slow one has had its time in the engine core, which
+has half as many threads as the machine has CPUs: the other threads stay free for quick compiles."""
 _SLOW_WAITING = 8
-_WALK_S = 1.0
-"""CPU seconds for the rest of a trial: the fork, and the tokens drawn."""
-
+_DRAW_S = 1.0
+"""CPU seconds for the rest of a job: the fork, and the tokens drawn."""
 _CRASHES = frozenset(
     {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP}
 )
-"""How a compile ends that gets no memory: C++ aborts, or uses what it did not get."""
+"""These end a compile that gets no memory: C++ aborts, or uses memory that it did not get."""
+_DEAD_END = "no text that matches this structured output begins as the text generated so far does"
 
-_WHERE = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: | \(parameter=\w+\)")
-"""xgrammar's line of its own source, and what vLLM appends to messages."""
-_UNSUPPORTED = "features not supported by"
-
-
-class Refused(msgspec.Struct):
-    """Why a structured output did not pass."""
-
-    message: str
+_verdict = msgspec.msgpack.Decoder(Verdict)
 
 
 @dataclass(slots=True)
 class _Shared:
-    """A trial under way, and the number of requests that wait for its verdict."""
+    """A job under way, and the number of requests that wait for its verdict."""
 
-    task: asyncio.Task[Passed | Refused]
+    task: asyncio.Task[Verdict]
     waiting: int = 0
 
 
-def trial_work(make: Callable[[], Trial]) -> Callable[[], Work]:
-    """Return what a nursery prepares: `Trial.run`, from bytes to bytes."""
-
-    def prepare() -> Work:
-        trial = make()
-        trial.warm()
-
-        def work(payload: bytes) -> bytes:
-            try:
-                passed = trial.run(StructuredOutputsParams(**msgspec.msgpack.decode(payload)))
-            except Exception as error:  # any that a backend raises: the grammar is the client's
-                message = _WHERE.sub("", str(error)).strip() or type(error).__name__
-                if _UNSUPPORTED in message:
-                    message += " Another backend may support them (structured_output.backend)."
-                return msgspec.msgpack.encode(Refused(message[:1000]))
-            return msgspec.msgpack.encode(passed)
-
-        return work
-
-    return prepare
-
-
 class GrammarGuard:
-    """Tries structured outputs in processes of their own, a few at once, and remembers the verdicts.
+    """Compiles structured outputs in the sandbox, a few at once, and remembers the verdicts.
 
-    A trial that was killed from outside has no verdict: it is tried once more, and then the client is told to
+    A job that was killed from outside has no verdict: it is repeated once, and then the client is asked to
     try again.
 
     Args:
-        prepare: What the nursery runs trials with.
+        prepare: Makes the function that runs jobs, in the sandbox.
         bounds: The model's settings.
+        draw_s: CPU seconds of a job beside the compile.
     """
 
-    def __init__(self, prepare: Callable[[], Work], bounds: StructuredOutputSettings) -> None:
+    def __init__(
+        self, prepare: Callable[[], Work], bounds: StructuredOutputSettings, draw_s: float = _DRAW_S
+    ) -> None:
+        self.sandbox = Sandbox(prepare, bounds.compile_s + draw_s, bounds.max_compile_bytes)
         self._bounds = bounds
-        self._nursery = NurseryClient(prepare, bounds.compile_s + _WALK_S, bounds.max_compile_bytes)
-        self._verdicts: OrderedDict[bytes, Passed | Refused] = OrderedDict()
+        self._verdicts: OrderedDict[bytes, Verdict] = OrderedDict()
         self._under_way: dict[bytes, _Shared] = {}
-        self._trials = asyncio.Semaphore(_AT_ONCE)
+        self._jobs = asyncio.Semaphore(_AT_ONCE)
         self._waiting = 0
         self._slow = asyncio.Lock()
         self._slow_waiting = 0
 
     def start(self) -> None:
-        """Start the nursery."""
-        self._nursery.start()
+        """Start the sandbox."""
+        self.sandbox.start()
 
     def stop(self) -> None:
-        """End the nursery and every trial in it."""
-        self._nursery.stop()
+        """End the sandbox and every job in it."""
+        self.sandbox.stop()
+        for shared in self._under_way.values():
+            shared.task.cancel()
 
     async def admit(self, params: StructuredOutputsParams) -> None:
         """Return once `params` has passed, marked with the backend that vLLM's own check chose.
 
         Raises:
             VLLMValidationError: the structured output is too large, too slow, or not valid.
-            GracefulHTTPError: 429, too many trials wait; 503, its trial was killed twice from outside.
+            GracefulHTTPError: 429, too many jobs wait; 503, the job was killed twice from outside.
         """
         check_size(params, self._bounds)
-        payload = msgspec.msgpack.encode(_fields(params))
+        fields = {name: value for name, value in asdict(params).items() if not name.startswith("_")}
+        payload = msgspec.msgpack.encode(fields)
         key = hashlib.sha256(payload).digest()
         verdict = self._verdicts.get(key)
         if verdict is None:
-            verdict = await self._together(key, payload)
+            verdict = await self._share(key, payload)
         else:
             self._verdicts.move_to_end(key)
         if isinstance(verdict, Refused):
-            raise _invalid(verdict.message)
-        if params.choice is not None and verdict.backend == "xgrammar":  # as vLLM's check of it does
+            raise VLLMValidationError(verdict.message, parameter="structured_outputs")
+        if params.choice is not None and verdict.backend == "xgrammar":  # as vLLM's check does
             params.grammar, params.choice = choice_as_grammar(params.choice), None
-        params._backend, params._backend_was_auto = verdict.backend, verdict.was_auto
+        mark_validated(params, verdict.backend, automatic=verdict.was_auto)
 
-    async def _together(self, key: bytes, payload: bytes) -> Passed | Refused:
-        """Share one trial between all that wait for it, such as prompts of one request; the last ends it."""
+    async def _share(self, key: bytes, payload: bytes) -> Verdict:
+        """Share one job between all that wait for it, such as prompts of one request; the last ends it."""
         shared = self._under_way.get(key)
         if shared is None:
             shared = self._under_way[key] = _Shared(asyncio.create_task(self._judge(key, payload)))
@@ -146,11 +130,17 @@ class GrammarGuard:
                 if self._under_way.get(key) is shared:
                     del self._under_way[key]
 
-    async def _judge(self, key: bytes, payload: bytes) -> Passed | Refused:
+    async def _judge(self, key: bytes, payload: bytes) -> Verdict:
+        if self._waiting >= _WAITING:
+            raise _busy(self._waiting)
+        self._waiting += 1
         try:
-            verdict = await self._try(payload)
+            async with self._jobs:
+                verdict = self._verdict(await self._run(payload))
         except TimeoutError:  # by the clock, not the CPU: not remembered, as the machine may be at fault
             return Refused(_too_slow(self._bounds.compile_s))
+        finally:
+            self._waiting -= 1
         if isinstance(verdict, Passed) and verdict.compile_s > _SLOW_S:
             await self._wait_for_slow_one(verdict.compile_s)
         # Not before: a request that leaves while it waits and comes again would overtake the slow one here.
@@ -159,27 +149,18 @@ class GrammarGuard:
             self._verdicts.popitem(last=False)
         return verdict
 
-    async def _try(self, payload: bytes) -> Passed | Refused:
-        if self._waiting >= _WAITING:
-            raise _busy(self._waiting)
-        self._waiting += 1
+    async def _run(self, payload: bytes) -> JobEnd:
         try:
-            async with self._trials:
-                answer = await self._nursery.run(payload)
-                if answer.ended_by not in (0, signal.SIGPROF):
-                    # Anybody may have killed it, even the kernel for want of memory. Its own crash recurs.
-                    answer = await self._nursery.run(payload)
-                return self._verdict(answer)
-        except NurseryEndedError:
-            raise GracefulHTTPError(
-                "the process that compiles structured outputs ended; try again",
-                HTTPStatus.SERVICE_UNAVAILABLE,
-            ) from None
-        finally:
-            self._waiting -= 1
+            end = await self.sandbox.run(payload)
+            if end.ended_by not in (0, signal.SIGPROF):
+                # Anybody may have killed it, even the kernel for want of memory. A job's own crash recurs.
+                end = await self.sandbox.run(payload)
+            return end
+        except SandboxEndedError:
+            raise _unavailable("the process that compiles structured outputs ended; try again") from None
 
     async def _wait_for_slow_one(self, compile_s: float) -> None:
-        """Wait until the engine core has had time to compile the slow one before."""
+        """Wait until the engine core has had time to compile the previous slow one."""
         if self._slow_waiting >= _SLOW_WAITING:
             raise _busy(self._slow_waiting)
         self._slow_waiting += 1
@@ -189,42 +170,78 @@ class GrammarGuard:
             self._slow_waiting -= 1
         asyncio.get_running_loop().call_later(compile_s, self._slow.release)
 
-    def _verdict(self, answer: Answer) -> Passed | Refused:
-        """Return what the trial found. Raises GracefulHTTPError if it was killed before it found anything."""
+    def _verdict(self, end: JobEnd) -> Verdict:
+        """Return the verdict of a job. Raises GracefulHTTPError if the job was killed before it had one."""
         bounds = self._bounds
-        if answer.ended_by == signal.SIGPROF:
+        if end.ended_by == signal.SIGPROF:
             return Refused(_too_slow(bounds.compile_s))
-        if answer.ended_by and answer.ended_by not in _CRASHES:
-            logger.warning("a process that compiled a structured output got signal %d", answer.ended_by)
-            raise GracefulHTTPError(
-                f"the process that compiled this structured output was killed by signal {answer.ended_by}; "
-                "try again",
-                HTTPStatus.SERVICE_UNAVAILABLE,
-            )
-        if answer.ended_by:
+        if end.ended_by in _CRASHES:
             return Refused(
                 "this structured output could not be compiled within "
                 f"{bounds.max_compile_bytes} bytes of memory (structured_output.max_compile_bytes)"
             )
-        verdict = msgspec.msgpack.decode(answer.result)
-        if "message" in verdict:
-            return Refused(**verdict)
-        passed = Passed(**verdict)
-        return passed if passed.compile_s <= bounds.compile_s else Refused(_too_slow(bounds.compile_s))
+        if end.ended_by:
+            logger.warning("a process that compiled a structured output got signal %d", end.ended_by)
+            raise _unavailable(
+                f"the process that compiled this structured output was killed by signal {end.ended_by}; "
+                "try again"
+            )
+        verdict: Verdict = _verdict.decode(end.result)
+        if isinstance(verdict, Passed) and verdict.compile_s > bounds.compile_s:
+            return Refused(_too_slow(bounds.compile_s))
+        return verdict
 
 
-def _fields(params: StructuredOutputsParams) -> dict[str, object]:
-    return {name: value for name, value in asdict(params).items() if not name.startswith("_")}
+def guard_grammars(llm: AsyncLLM, bounds: StructuredOutputSettings) -> GrammarGuard:
+    """Let a structured output into `llm` only after its compile job, instead of vLLM's checks on the loop."""
+
+    def prepare() -> Work:
+        config = llm.vllm_config
+        compiler = GrammarCompiler(config, cached_tokenizer_from_config(model_config=config.model_config))
+        compiler.warm()
+        return compiler.run
+
+    guard = GrammarGuard(prepare, bounds)
+    freeze_gc_heap()  # a collection writes to every object, and 150 MiB would no longer be shared
+    guard.start()
+    wrap_generate(llm, lambda generate: _guarded(generate, guard))
+    skip_structured_output_checks()
+    return guard
 
 
-def _invalid(message: str) -> VLLMValidationError:
-    return VLLMValidationError(message, parameter="structured_outputs")
+def _guarded(generate: Method, guard: GrammarGuard) -> Method:
+    async def guarded(
+        prompt: Any, sampling_params: SamplingParams, *args: Any, **kwargs: Any
+    ) -> AsyncGenerator[RequestOutput, None]:
+        assert sampling_params.structured_outputs is not None
+        await guard.admit(sampling_params.structured_outputs)
+        outputs = generate(prompt, sampling_params, *args, **kwargs)
+        try:
+            async for output in outputs:
+                # The core ends a request with "error" if its grammar accepts no token. vLLM reports a server
+                # error, but the grammar is the client's, with a dead end that the job did not meet.
+                if any(completion.finish_reason == "error" for completion in output.outputs):
+                    raise VLLMValidationError(_DEAD_END, parameter="structured_outputs")
+                yield output
+        finally:
+            await outputs.aclose()
+
+    def choose(prompt: Any, sampling_params: SamplingParams, *args: Any, **kwargs: Any) -> Any:
+        # Other requests keep vLLM's own generator: one more generator would cost time per token.
+        start = generate if sampling_params.structured_outputs is None else guarded
+        return start(prompt, sampling_params, *args, **kwargs)
+
+    return choose
 
 
 def _busy(waiting: int) -> GracefulHTTPError:
     return GracefulHTTPError(
         f"{waiting} structured outputs wait to be compiled; try again", HTTPStatus.TOO_MANY_REQUESTS
     )
+
+
+def _unavailable(message: str) -> GracefulHTTPError:
+    return GracefulHTTPError(message, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def _too_slow(bound: float) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import StructuredOutputsParams
 
-from serve_app.engine.vllm_compat import check_json_nesting
+from serve_app.patches.vllm_compat import check_json_nesting
 from serve_app.settings.tree import StructuredOutputSettings
 
 _KINDS = ("json", "regex", "choice", "grammar", "structural_tag")

@@ -1,21 +1,19 @@
-"""A trial of structured outputs for the embedded model, as its engine has it."""
+"""A compiler of structured outputs for the embedded model, as its engine has it."""
 
 from collections.abc import Callable
 
 import pytest
-from vllm.sampling_params import SamplingParams
 from vllm.tokenizers import cached_tokenizer_from_config
 
 from serve_app.engine.arguments import engine_args, vllm_namespace
-from serve_app.engine.grammar.trial import Trial
+from serve_app.engine.grammar.compiler import GrammarCompiler
 from serve_app.settings import ModelSettings
 
 MODEL = {"name": "tiny", "device": "cpu", "enforce_eager": True, "max_model_len": 2048}
 
 
 @pytest.fixture(scope="session")
-def make_trial() -> Callable[[], Trial]:
+def make_compiler() -> Callable[[], GrammarCompiler]:
     config = engine_args(vllm_namespace(ModelSettings.model_validate(MODEL))).create_engine_config()
     tokenizer = cached_tokenizer_from_config(model_config=config.model_config)
-    validate = SamplingParams._validate_structured_outputs
-    return lambda: Trial(config, tokenizer, validate)
+    return lambda: GrammarCompiler(config, tokenizer)

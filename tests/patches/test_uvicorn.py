@@ -10,7 +10,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from serve_app.api.engine_response import WriteNowMiddleware, write_now
-from serve_app.ingress.local_listener import listen_beside
+from serve_app.patches.uvicorn import listen_beside
 
 
 async def _app(scope: Scope, receive: Receive, send: Send) -> None:

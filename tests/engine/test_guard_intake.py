@@ -3,20 +3,16 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from vllm.exceptions import VLLMValidationError
-from vllm.sampling_params import SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.serial_utils import MsgpackEncoder
 
 from serve_app.api.engine_client import EngineRequest, Operation
 from serve_app.api.errors import ApiError
 from serve_app.engine.local_client import LocalEngine
-from serve_app.engine.sequence_intake import check_lists
-from serve_app.engine.serving import Serving
+from serve_app.engine.operations import Serving
 from tests.engine.stub_engine_core import StubEngineCore, configured, put_in_place
 
 
@@ -105,52 +101,3 @@ async def test_a_sequence_that_cannot_be_sent_is_an_answer_and_leaves_nothing(
         assert engine.output_processor.request_states == {}
         assert engine.output_processor.parent_requests == {}
         assert {request.request_id for request in core.requests} <= set(core.aborted)
-
-
-def params(**fields: Any) -> Any:
-    made = SamplingParams(**{name: value for name, value in fields.items() if name != "bad"})
-    return SimpleNamespace(
-        allowed_token_ids=made.allowed_token_ids,
-        logit_bias=made.logit_bias,
-        min_tokens=made.min_tokens,
-        all_stop_token_ids=made.all_stop_token_ids,
-        bad_words_token_ids=fields.get("bad"),
-    )
-
-
-@pytest.mark.parametrize(
-    ("fields", "parameter"),
-    [
-        ({"allowed_token_ids": list(range(1025))}, "allowed_token_ids"),
-        ({"logit_bias": dict.fromkeys(range(1025), 1.0)}, "logit_bias"),
-        ({"stop_token_ids": list(range(129)), "min_tokens": 1}, "stop_token_ids"),
-        ({"bad": [[5] * 1000, [5] * 25]}, "bad_words"),
-    ],
-)
-def test_lists_that_would_end_a_gpus_engine_core_are_refused(fields: dict[str, Any], parameter: str) -> None:
-    with pytest.raises(VLLMValidationError, match="at most") as caught:
-        check_lists(params(**fields))
-    assert caught.value.parameter == parameter
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"allowed_token_ids": list(range(1024)), "logit_bias": dict.fromkeys(range(1024), 1.0)},
-        {"stop_token_ids": list(range(1000))},
-        {"stop_token_ids": list(range(128)), "min_tokens": 1},
-        {"bad": [[5] * 1000, [5] * 24]},
-    ],
-)
-def test_lists_that_a_gpus_engine_core_has_room_for_pass(fields: dict[str, Any]) -> None:
-    check_lists(params(**fields))
-
-
-def test_the_bounds_of_lists_are_those_of_vllms_model_runner() -> None:
-    from vllm.v1.worker.gpu.sample import logit_bias
-
-    check_lists(params(allowed_token_ids=list(range(logit_bias.MAX_NUM_ALLOWED_TOKEN_IDS))))
-    check_lists(params(logit_bias=dict.fromkeys(range(logit_bias.MAX_NUM_LOGIT_BIAS_TOKENS), 1.0)))
-    stops = list(range(logit_bias.MAX_NUM_STOP_TOKEN_IDS))
-    check_lists(params(stop_token_ids=stops, min_tokens=1))

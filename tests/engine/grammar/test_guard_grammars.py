@@ -10,8 +10,8 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 
-from serve_app.engine.grammar.install import guard_grammars
-from serve_app.engine.grammar.trial import Trial
+from serve_app.engine.grammar.compiler import GrammarCompiler
+from serve_app.engine.grammar.guard import guard_grammars
 from serve_app.settings.tree import StructuredOutputSettings
 from tests.engine.stub_engine_core import vllm_restored
 
@@ -21,11 +21,10 @@ HOSTILE_TAG = {"type": "structural_tag", "format": {"type": "regex", "pattern": 
 class Llm:
     """An engine that says which parameters vLLM's own check found valid."""
 
-    def __init__(self, trial: Trial) -> None:
-        self.vllm_config = trial._config
-        self.input_processor = SimpleNamespace(tokenizer=trial._tokenizer)
+    def __init__(self, compiler: GrammarCompiler) -> None:
+        self.vllm_config = compiler._config
+        self.input_processor = SimpleNamespace(tokenizer=compiler._tokenizer)
         self.closed = False
-        self.finish_reason = "stop"
 
     async def generate(
         self, prompt: Any, sampling_params: SamplingParams, request_id: str
@@ -39,15 +38,15 @@ class Llm:
         )
         try:
             yield SimpleNamespace(params=copied, outputs=[SimpleNamespace(finish_reason=None)])
-            yield SimpleNamespace(params=copied, outputs=[SimpleNamespace(finish_reason=self.finish_reason)])
+            yield SimpleNamespace(params=copied, outputs=[SimpleNamespace(finish_reason="stop")])
         finally:
             self.closed = True
 
 
 @pytest.fixture(scope="module")
-async def guarded(make_trial: Callable[[], Trial]) -> AsyncIterator[Llm]:
+async def guarded(make_compiler: Callable[[], GrammarCompiler]) -> AsyncIterator[Llm]:
     """Of all tests here, because a frozen heap is one that was collected first, which takes 0.7 s."""
-    made = Llm(make_trial())
+    made = Llm(make_compiler())
     with vllm_restored():
         guard = guard_grammars(made, StructuredOutputSettings())
         yield made
@@ -56,11 +55,11 @@ async def guarded(make_trial: Callable[[], Trial]) -> AsyncIterator[Llm]:
 
 @pytest.fixture
 def llm(guarded: Llm) -> Llm:
-    guarded.closed, guarded.finish_reason = False, "stop"
+    guarded.closed = False
     return guarded
 
 
-async def test_a_structured_output_reaches_the_engine_after_its_trial(llm: Llm) -> None:
+async def test_a_structured_output_reaches_the_engine_after_its_compile_job(llm: Llm) -> None:
     params = SamplingParams(structured_outputs=StructuredOutputsParams(choice=["ebb", "flow"]))
 
     outputs = llm.generate("sea", params, "r-1")
@@ -69,6 +68,7 @@ async def test_a_structured_output_reaches_the_engine_after_its_trial(llm: Llm) 
 
     assert (seen.grammar, seen._backend) == ('root ::= "ebb" | "flow"', "xgrammar")
     assert llm.closed
+    assert gc.get_freeze_count() > 100_000  # no collection parts the memory that is shared
 
 
 async def test_one_that_does_not_pass_never_reaches_it(llm: Llm) -> None:
@@ -78,26 +78,11 @@ async def test_one_that_does_not_pass_never_reaches_it(llm: Llm) -> None:
         await anext(llm.generate("sea", params, "r-1"))
 
 
-async def test_a_dead_end_that_only_the_engine_meets_is_the_clients(llm: Llm) -> None:
-    params = SamplingParams(structured_outputs=StructuredOutputsParams(choice=["ebb", "flow"]))
-    llm.finish_reason = "error"
-
-    outputs = llm.generate("sea", params, "r-1")
-    await anext(outputs)
-    with pytest.raises(VLLMValidationError, match="no text that matches"):
-        await anext(outputs)
-    assert llm.closed
-
-
 async def test_other_requests_keep_the_engines_own_generator(llm: Llm) -> None:
     outputs = llm.generate("sea", SamplingParams(), "r-1")
 
     assert outputs.ag_code is Llm.generate.__code__
     await outputs.aclose()
-
-
-async def test_no_collection_of_garbage_parts_the_memory_that_is_shared(llm: Llm) -> None:
-    assert gc.get_freeze_count() > 100_000
 
 
 async def test_nothing_is_compiled_while_a_body_is_parsed(llm: Llm, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,13 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from serve_app.engine.continued_core import DELIVERED, core_continues, delivered_count, let_core_continue
-from serve_app.engine.continuing_worker import ContinuingWorker
+from serve_app.engine.continuation import (
+    DELIVERED,
+    ContinuingWorker,
+    core_continues,
+    delivered_count,
+    let_core_continue,
+)
 from tests.engine.stub_engine_core import configured
 
 

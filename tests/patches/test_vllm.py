@@ -1,11 +1,13 @@
 import asyncio
+import gc
 
 import pytest
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.output_processor import RequestOutputCollector
+from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-from serve_app.engine.outputs_now import hand_on_now
+from serve_app.patches.vllm import InProcessExecutor, forward_at_once
 
 
 def output(text: str, finished: bool = False) -> RequestOutput:
@@ -21,9 +23,9 @@ class Stream:
         self.raises: Exception | None = None
         self.spared: list[str] = []
         self.collector = RequestOutputCollector(RequestOutputKind.DELTA, "r")
-        hand_on_now(self.collector, self._hand_on)
+        forward_at_once(self.collector, self._forward)
 
-    def _hand_on(self, output: RequestOutput) -> bool:
+    def _forward(self, output: RequestOutput) -> bool:
         if self.raises is not None:
             raise self.raises
         if self.takes:
@@ -86,3 +88,18 @@ async def test_an_error_of_the_engine_reaches_a_reader_that_waits() -> None:
 
     with pytest.raises(RuntimeError, match="the engine is gone"):
         await reader
+
+
+def test_the_end_of_a_core_collects_no_frozen_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+
+    def as_an_engine_core_ends(_: UniProcExecutor) -> None:
+        gc.unfreeze()
+        found.append(gc.get_freeze_count())
+
+    monkeypatch.setattr(gc, "unfreeze", gc.unfreeze)  # it is put back
+    unfreeze = gc.unfreeze
+    monkeypatch.setattr(UniProcExecutor, "shutdown", as_an_engine_core_ends)
+    InProcessExecutor.shutdown(object.__new__(InProcessExecutor))
+    unfreeze()
+    assert found[0] > 10_000

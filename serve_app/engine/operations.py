@@ -1,0 +1,217 @@
+"""vLLM's handlers of the OpenAI API around one engine, behind this API's bounds."""
+
+from __future__ import annotations
+
+import hmac
+from argparse import Namespace
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel
+from starlette.datastructures import State
+from starlette.requests import Request
+from starlette.responses import Response
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.pooling.embed.protocol import (
+    EmbeddingChatRequest,
+    EmbeddingCompletionRequest,
+    EmbeddingRequest,
+)
+from vllm.entrypoints.serve.tokenize.protocol import (
+    DetokenizeRequest,
+    TokenizeChatRequest,
+    TokenizeCompletionRequest,
+    TokenizeRequest,
+)
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from serve_app.api.engine_client import EngineReply, EngineRequest
+from serve_app.api.errors import ApiError, not_an_object, unsupported_feature
+from serve_app.engine.api_errors import from_response
+from serve_app.engine.bounds import (
+    check_characters,
+    check_inputs,
+    check_sampling,
+    check_token_ids,
+    guard_intake,
+)
+from serve_app.engine.continuation import core_continues
+from serve_app.engine.continued_stream import continue_streams
+from serve_app.engine.media import check_media, guard_media
+from serve_app.engine.plain_stream import prefer_plain_streams
+from serve_app.engine.request_body import RequestModel, errors_named_in
+from serve_app.patches.vllm_compat import PLAIN_STREAMS, ErrorResponse, init_app_state
+
+CHAT = RequestModel(ChatCompletionRequest)
+COMPLETION = RequestModel(CompletionRequest)
+EMBEDDING = RequestModel(
+    EmbeddingRequest, {"messages": EmbeddingChatRequest, "input": EmbeddingCompletionRequest}
+)
+TOKENIZE = RequestModel(
+    TokenizeRequest, {"messages": TokenizeChatRequest, "prompt": TokenizeCompletionRequest}
+)
+_DETOKENIZE = RequestModel(DetokenizeRequest)
+_MAX_INPUTS = 2048
+"""OpenAI's own bound on the texts of one request for embeddings."""
+
+ReplyOrFrames = EngineReply | AsyncIterator[str | bytes]
+"""A finished reply, or the frames of a stream as vLLM yields them."""
+
+
+class _Input(msgspec.Struct):
+    input: Any = None
+
+
+_input = msgspec.json.Decoder(_Input)
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """vLLM's handlers of one engine, by the names that its own API server uses."""
+
+    engine: AsyncLLM
+    state: State
+
+    @classmethod
+    async def mount(cls, engine: AsyncLLM, namespace: Namespace) -> Serving:
+        """Build the handlers of every task that the engine's model supports."""
+        guard_media()
+        state = State()
+        await init_app_state(engine, state, namespace, await engine.get_supported_tasks())
+        chat = getattr(state, "openai_serving_chat", None)
+        if chat is not None and PLAIN_STREAMS:
+            prefer_plain_streams(chat)
+        if core_continues(engine.vllm_config):
+            continue_streams(engine)
+        guard_intake(engine)
+        return cls(engine, state)
+
+
+class Operations:
+    """The operations of the OpenAI API on one engine.
+
+    Args:
+        max_sequences: Bound on `n` times the number of prompts of one request.
+    """
+
+    def __init__(self, serving: Serving, max_sequences: int) -> None:
+        self._handlers = serving.state
+        self._engine = serving.engine
+        self._max_sequences = max_sequences
+        self._config = serving.engine.model_config
+        self._vocabulary = self._config.get_vocab_size()
+
+    async def chat(self, call: EngineRequest) -> ReplyOrFrames:
+        """Chat completion: a reply, or the frames of a stream."""
+        handler = self._handler("openai_serving_chat", "chat completions")
+        request = CHAT.parse(call.body, self._config)
+        check_media(call.body, self._config)
+        check_sampling(request, 1, self._max_sequences, self._vocabulary)
+        request.cache_salt = cache_salt(call, request.cache_salt)
+        with errors_named_in(request):
+            return _answer(await handler.create_chat_completion(request, raw_request(call)))
+
+    async def text(self, call: EngineRequest) -> ReplyOrFrames:
+        """Text completion of one or more prompts: a reply, or the frames of a stream."""
+        handler = self._handler("openai_serving_completion", "completions")
+        request = COMPLETION.parse(call.body, self._config)
+        prompts = check_token_ids("prompt", request.prompt, self._vocabulary)
+        check_sampling(request, prompts, self._max_sequences, self._vocabulary)
+        request.cache_salt = cache_salt(call, request.cache_salt)
+        with errors_named_in(request):
+            return _answer(await handler.create_completion(request, raw_request(call)))
+
+    async def embeddings(self, call: EngineRequest) -> ReplyOrFrames:
+        """Embeddings of the input."""
+        handler = self._handler("serving_embedding", "embeddings")
+        # Before the parsing: pydantic tries every type that an input may have, 18 µs a text.
+        try:
+            inputs = _input.decode(call.body).input
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise not_an_object(error) from None
+        check_inputs("input", inputs, _MAX_INPUTS)
+        request = EMBEDDING.parse(call.body, self._config)
+        check_media(call.body, self._config)
+        check_token_ids("input", getattr(request, "input", None), self._vocabulary)
+        request.cache_salt = cache_salt(call, request.cache_salt)
+        with errors_named_in(request):
+            response: Response = await handler(request, raw_request(call))
+            if response.status_code >= 400:
+                refusal = msgspec.json.decode(bytes(response.body)).get("error", {})
+                raise ApiError(response.status_code, refusal.get("message", ""), param=refusal.get("param"))
+            return EngineReply(200, bytes(response.body))
+
+    async def tokenize(self, call: EngineRequest) -> ReplyOrFrames:
+        """Text or messages to token ids."""
+        handler = self._handler("serving_tokenization", "tokenization")
+        request = TOKENIZE.parse(call.body, self._config)
+        check_media(call.body, self._config)
+        # vLLM bounds only the prompts of generations.
+        messages = getattr(request, "messages", None)
+        check_characters(
+            "prompt" if messages is None else "messages",
+            getattr(request, "prompt", None) if messages is None else _texts(messages),
+            self._config.max_model_len,
+            self._engine.get_tokenizer(),
+        )
+        with errors_named_in(request):
+            return _answer(await handler.create_tokenize(request, raw_request(call)))
+
+    async def detokenize(self, call: EngineRequest) -> ReplyOrFrames:
+        """Token ids to text."""
+        handler = self._handler("serving_tokenization", "tokenization")
+        request = _DETOKENIZE.parse(call.body, self._config)
+        check_token_ids("tokens", request.tokens, self._vocabulary)
+        limit = self._config.max_model_len
+        if len(request.tokens) > limit:
+            raise ApiError(
+                400,
+                f"tokens: {len(request.tokens)} tokens, and the model's context length is {limit}",
+                param="tokens",
+                code="context_length_exceeded",
+            )
+        with errors_named_in(request):
+            return _answer(await handler.create_detokenize(request, raw_request(call)))
+
+    def _handler(self, name: str, feature: str) -> Any:
+        """Return vLLM's handler `name`. Raises ApiError 400 if the model does not support `feature`."""
+        handler = getattr(self._handlers, name, None)
+        if handler is None:
+            raise unsupported_feature(feature)
+        return handler
+
+
+def raw_request(call: EngineRequest) -> Request:
+    """Return an HTTP request for vLLM's handlers, which read its id and its trace headers."""
+    headers = [(b"x-request-id", call.request_id.encode("latin-1"))]
+    if call.trace is not None:
+        headers += call.trace.headers()
+    return Request({"type": "http", "method": "POST", "headers": headers})
+
+
+def cache_salt(call: EngineRequest, own: str | None) -> str | None:
+    """Return the salt of a prompt's prefix cache: the client's `own`, within that of its API key."""
+    if not call.cache_salt or own is None:
+        return call.cache_salt or own
+    return hmac.new(call.cache_salt.encode(), own.encode("utf-8", "surrogatepass"), "sha256").hexdigest()
+
+
+def _answer(result: Any) -> ReplyOrFrames:
+    """Return the result of a handler of vLLM. Raises ApiError if the result is an error."""
+    if isinstance(result, ErrorResponse):
+        raise from_response(result)
+    if isinstance(result, BaseModel):
+        return EngineReply(200, result.model_dump_json().encode())
+    stream: AsyncIterator[str | bytes] = result
+    return stream
+
+
+def _texts(messages: list[Any]) -> str:
+    """All the text of chat messages, in one."""
+    contents = [message.get("content") for message in messages if isinstance(message, dict)]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    texts = [part.get("text") if isinstance(part, dict) else part for part in (*contents, *parts)]
+    return "".join(text for text in texts if isinstance(text, str))

@@ -1,0 +1,301 @@
+"""vLLM's step statistics: into metrics, and into the signals of the autoscaling policy."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any, NamedTuple
+
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.metrics.loggers import StatLoggerBase
+from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
+
+from serve_app.settings.knobs import ITL_PERCENTILES, PERCENTILES
+from serve_app.telemetry.engine_metrics import EngineGauges, EngineMetrics
+from serve_app.telemetry.latency_window import LatencyWindow
+from serve_app.wire.signals import EngineSignals
+
+logger = logging.getLogger("ray.serve")
+
+_WINDOW_S = 30.0
+_MOST_LATENCIES = 1 << 17
+"""Bounds the latencies that wait for a report, which comes once a second: seconds of the fastest engine."""
+
+
+class FirstToken(NamedTuple):
+    """The parts of one request's time to first token, in seconds."""
+
+    queue_s: float
+    """In the engine's queue."""
+    prefill_s: float
+    """From the first step with the prompt to the token."""
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Sums over the engine steps since the last report, and the latencies in them."""
+
+    steps: int = 0
+    step_s: float = 0.0
+    batch: int = 0
+    """Sequences that decoded."""
+    prefill_tokens: int = 0
+    kv_cache_usage: float = 0.0
+    inter_token_s: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_LATENCIES))
+    first_tokens: deque[FirstToken] = field(default_factory=lambda: deque(maxlen=_MOST_LATENCIES))
+
+
+class EngineReport:
+    """An engine replica's report to the autoscaling policy, once a second.
+
+    A report has totals since the object was built, means since the last report, and percentiles of the last
+    30 s. Build it after the warm-up, whose requests are then not counted.
+
+    Args:
+        requests: vLLM's states of its requests, by id; the very mapping that vLLM keeps.
+        kv_cache_tokens: Size of the whole KV cache in tokens.
+        clock: Seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        requests: Mapping[str, Any],
+        kv_cache_tokens: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.steps = 0
+        """Steps that `add` has been given."""
+        self._requests = requests
+        self._kv_cache_tokens = kv_cache_tokens
+        self._clock = clock
+        self._sums = _Sums()
+        self._prompt_tokens = self._finished_requests = 0
+        self._finished_prompt_tokens = self._finished_generation_tokens = 0
+        self._scheduler = SchedulerStats()
+        """The scheduler's statistics of the last step."""
+        self._last_step_at: float | None = None
+        """When the last step's statistics came, if the engine had work to do after it."""
+        self._last_first_token_ts = 0.0
+        """The engine core's time of the last step with a first token."""
+        self._queue_waits = LatencyWindow(_WINDOW_S)
+        self._prefills = LatencyWindow(_WINDOW_S)
+        self._inter_token = LatencyWindow(_WINDOW_S)
+
+    @classmethod
+    def of(cls, engine: AsyncLLM) -> EngineReport:
+        """Return the report of an engine that has started."""
+        # Not blocks times block size: a hybrid model's sequence has blocks of several kinds. A model
+        # without a KV cache has no size.
+        tokens: int = engine.vllm_config.cache_config.kv_cache_size_tokens or 0
+        return cls(engine.output_processor.request_states, tokens)
+
+    @property
+    def unfinished(self) -> int:
+        """The engine's sequences, waiting or running."""
+        return len(self._requests)
+
+    def add(self, scheduler: SchedulerStats | None, iteration: IterationStats | None) -> list[FirstToken]:
+        """Add one engine step; return the first tokens that requests got with it.
+
+        `iteration` is None if the step had no result for any request.
+        """
+        self.steps += 1
+        first_tokens = [] if iteration is None else self._add_results(iteration)
+        if scheduler is None:
+            return first_tokens
+        self._scheduler = scheduler
+        now = self._clock()
+        since_last_s = None if self._last_step_at is None else now - self._last_step_at
+        self._last_step_at = now if self._requests else None
+        details = getattr(scheduler, "iteration_details", None)  # vLLM has them since 0.26
+        # With asynchronous scheduling the core has begun one more step before it sees that the last request
+        # has ended. That step serves no request.
+        if details is None or details.is_dummy or (iteration is None and not self._requests):
+            return first_tokens
+        sums = self._sums
+        sums.steps += 1
+        sums.step_s += step_seconds(
+            iteration.inter_token_latencies_iter if iteration is not None else (),
+            since_last_s,
+            min((first.prefill_s for first in first_tokens), default=None),
+            details.elapsed_ms,
+        )
+        sums.batch += details.num_generation_requests
+        sums.prefill_tokens += details.num_ctx_tokens
+        sums.kv_cache_usage += scheduler.kv_cache_usage
+        return first_tokens
+
+    def _add_results(self, iteration: IterationStats) -> list[FirstToken]:
+        self._prompt_tokens += iteration.prompt_token_stats.computed
+        for request in iteration.finished_requests:
+            self._finished_requests += 1
+            self._finished_prompt_tokens += request.num_prompt_tokens
+            self._finished_generation_tokens += request.num_generation_tokens
+        first_tokens = self._first_tokens(iteration) if iteration.time_to_first_tokens_iter else []
+        self._sums.inter_token_s.extend(iteration.inter_token_latencies_iter)
+        self._sums.first_tokens.extend(first_tokens)
+        return first_tokens
+
+    def _first_tokens(self, iteration: IterationStats) -> list[FirstToken]:
+        """Find first tokens of this step. vLLM's own figures of a request come with its end."""
+        # Requests that end with their first token have left `requests`. Their decode time is exactly zero.
+        firsts = [
+            FirstToken(request.queued_time, request.prefill_time)
+            for request in iteration.finished_requests
+            if request.decode_time == 0.0
+        ]
+        newest = self._last_first_token_ts
+        for state in self._requests.values():
+            stats = state.stats
+            if stats.first_token_ts > self._last_first_token_ts:
+                newest = max(newest, stats.first_token_ts)
+                begun = stats.scheduled_ts
+                firsts.append(FirstToken(begun - stats.queued_ts, stats.first_token_ts - begun))
+        self._last_first_token_ts = newest
+        # A request that the core refused was never scheduled. Its time of scheduling is zero, and the
+        # differences are the machine's uptime, one above and one below zero.
+        return [first for first in firsts if first.queue_s >= 0.0 and first.prefill_s >= 0.0]
+
+    def gauges(self) -> EngineGauges:
+        """Return the queue now, and the KV cache as of the last step.
+
+        The queue is counted from the requests: an idle engine takes no steps, and the scheduler's statistics
+        of its last step still report running requests.
+        """
+        states = self._requests.values()
+        running = min(len(states), self._scheduler.num_running_reqs)
+        return EngineGauges(
+            running_requests=running,
+            waiting_requests=len(states) - running,
+            running_tokens=sum(
+                (state.prompt_len or 0) + state.stats.num_generation_tokens
+                for state in states
+                if not state.is_prefilling
+            ),
+            waiting_tokens=sum(state.prompt_len or 0 for state in states if state.is_prefilling),
+            kv_cache_usage_ratio=self._scheduler.kv_cache_usage if states else 0.0,
+        )
+
+    def take(self, ongoing_requests: int) -> EngineSignals:
+        """Return a report, at most one a second, and begin new means.
+
+        Args:
+            ongoing_requests: Requests open on the data plane.
+        """
+        now = self._clock()
+        sums, self._sums = self._sums, _Sums()
+        self._inter_token.observe(sums.inter_token_s, now)
+        self._queue_waits.observe([first.queue_s for first in sums.first_tokens], now)
+        self._prefills.observe([first.prefill_s for first in sums.first_tokens], now)
+        steps = sums.steps or 1
+        values = {
+            **asdict(self.gauges()),
+            "ongoing_requests": ongoing_requests,
+            "kv_cache_tokens": self._kv_cache_tokens,
+            "prompt_tokens_total": self._prompt_tokens,
+            "finished_requests_total": self._finished_requests,
+            "finished_prompt_tokens_total": self._finished_prompt_tokens,
+            "finished_generation_tokens_total": self._finished_generation_tokens,
+            "steps": sums.steps,
+            "step_s": sums.step_s / steps,
+            "step_batch": sums.batch / steps,
+            "step_prefill_tokens": sums.prefill_tokens / steps,
+            "step_kv_tokens": sums.kv_cache_usage / steps * self._kv_cache_tokens,
+            "ttft_count": self._queue_waits.count(now),
+            **_percentiles("ttft_queue", self._queue_waits, now, PERCENTILES),
+            **_percentiles("ttft_prefill", self._prefills, now, PERCENTILES),
+            "itl_count": self._inter_token.count(now),
+            **_percentiles("itl", self._inter_token, now, ITL_PERCENTILES),
+        }
+        return EngineSignals(**{name: float(value) for name, value in values.items()})
+
+
+def step_seconds(
+    inter_token_s: Sequence[float], since_last_s: float | None, prefill_s: float | None, elapsed_ms: float
+) -> float:
+    """Return the duration of a step.
+
+    vLLM's own `elapsed_ms` is the engine core's wait for the result. It is too short where steps overlap
+    (asynchronous scheduling), and almost zero where the model runs in the core's process. So it comes last.
+
+    Args:
+        inter_token_s: Inter-token latencies of the sequences that decoded, by the core's own clock. The
+            median counts, because a preempted sequence has waited longer.
+        since_last_s: Time since the result of the previous step, if the engine had work all along.
+        prefill_s: The shortest prefill that ended with this step. After a pause, that is the step.
+        elapsed_ms: vLLM's figure, the only one for the first of several prefill steps after a pause.
+    """
+    if inter_token_s:
+        return median(inter_token_s)
+    if since_last_s is not None:
+        return since_last_s
+    return elapsed_ms / 1e3 if prefill_s is None else prefill_s
+
+
+def _percentiles(
+    name: str, window: LatencyWindow, now: float, percentiles: tuple[int, ...]
+) -> dict[str, float]:
+    return {f"{name}_p{q}_s": window.percentile(q, now) for q in percentiles}
+
+
+class StepStats(StatLoggerBase):  # type: ignore[misc]
+    """The logger that vLLM calls after every engine step: adds the step to the metrics and the report.
+
+    `report` is None until the warm-up is over.
+    """
+
+    def __init__(self, metrics: EngineMetrics) -> None:
+        self._metrics = metrics
+        self._failed = False
+        self.report: EngineReport | None = None
+
+    def record(
+        self,
+        scheduler_stats: SchedulerStats | None,
+        iteration_stats: IterationStats | None,
+        mm_cache_stats: MultiModalCacheStats | None = None,
+        engine_idx: int = 0,
+    ) -> None:
+        """Add one step's statistics. Never raises."""
+        try:
+            if self.report is not None:
+                for queue_s, prefill_s in self.report.add(scheduler_stats, iteration_stats):
+                    self._metrics.queue_wait.observe(queue_s)
+                    self._metrics.prefill.observe(prefill_s)
+            self._export(scheduler_stats, iteration_stats)
+        except Exception:
+            # Raised, it would end vLLM's output loop, and every stream of this replica with it. A step
+            # may come every few milliseconds, so only the first failure is logged.
+            if not self._failed:
+                self._failed = True
+                logger.exception("the statistics of an engine step were lost; metrics are incomplete")
+
+    def _export(self, scheduler_stats: SchedulerStats | None, iteration_stats: IterationStats | None) -> None:
+        metrics = self._metrics
+        if scheduler_stats is not None:
+            prefix = scheduler_stats.prefix_cache_stats
+            if prefix.queries:
+                metrics.prefix_queries.inc(prefix.queries)
+            if prefix.hits:
+                metrics.prefix_hits.inc(prefix.hits)
+        if iteration_stats is None:
+            return
+        for seconds in iteration_stats.time_to_first_tokens_iter:
+            metrics.ttft.observe(seconds)
+        metrics.inter_token.observe(iteration_stats.inter_token_latencies_iter)
+        if iteration_stats.num_prompt_tokens:
+            metrics.prompt_tokens.inc(iteration_stats.num_prompt_tokens)
+        if iteration_stats.num_generation_tokens:
+            metrics.completion_tokens.inc(iteration_stats.num_generation_tokens)
+        if iteration_stats.num_preempted_reqs:
+            metrics.preemptions.inc(iteration_stats.num_preempted_reqs)
+        for request in iteration_stats.finished_requests:
+            metrics.e2e.observe(request.e2e_latency)
+            metrics.requests.inc(1, tags={"finish_reason": str(request.finish_reason)})
+
+    def log_engine_initialized(self) -> None:
+        """Do nothing: the replica logs its own start-up line."""

@@ -1,0 +1,29 @@
+"""Every change that Tideserve makes to the code of Ray, vLLM, torch and uvicorn while it runs.
+
+A module holds the changes to one library and imports that library. `patches.ray` imports Ray only inside its
+functions, so a process without Ray can load it. A change that needs objects of Tideserve takes them as arguments.
+
+Since: the release that the change was written for. Until: what would make the change unnecessary.
+
+| function | what it changes | why | since | until | test |
+|---|---|---|---|---|---|
+| `ray.ask_gcs_seldom` | `ClusterNodeInfoCache.update` runs once a second | Ray's controller asks the GCS 30 times a second | Ray 2.60 | Ray asks at changes | `test_the_caches_of_rays_controller_ask_once_a_second` |
+| `ray.run_router_here` | `DeploymentHandle._init` before the first call | in a thread of its own, Ray cannot take back a queued request, which would wake a GPU | Ray 2.60 | an option of `serve.get_deployment_handle` | `tests/ingress/test_wake.py` |
+| `ray.show_zero` | `Counter._record` without the check of `inc` | PromQL's `increase` misses the first count of a new series | Ray 2.60 | `inc` accepts zero | `test_a_counter_is_exported_at_zero` |
+| `ray.use_setproctitle` | `ray._raylet.setproctitle` in a fork of the zygote | Ray's own copy does not find the environment a second time | Ray 2.60 | Ray depends on setproctitle | `tests/zygote` |
+| `ray.keep_log_handlers` | `logging._handlerList` is empty during the import of vLLM | vLLM's `dictConfig` closes the log of a Serve replica, and a restarted controller then stops the replica | vLLM 0.24 | vLLM leaves other loggers alone | `test_a_replicas_log_survives_vllms_set_up` |
+| `uvicorn.listen_beside` | `Server.startup` opens a Unix socket, too | HAProxy reaches it with 12 µs a token, a TCP port with 17 µs; Ray shows nobody its server | uvicorn 0.54 | Ray Serve takes a `uds` option | `tests/patches/test_uvicorn.py` |
+| `torch.one_gloo_device` | `distributed_c10d.ProcessGroupGloo` during the start of a worker | 13 process groups of one process wake 13 threads 100 times a second, 0.017 of a core | torch 2.13 | gloo shares its devices | `test_all_process_groups_share_one_thread` |
+| `vllm.InProcessExecutor` | `UniProcExecutor`; `gc.unfreeze` does nothing at its end | a drained replica frees its GPU after 0.2 s, not 4.5 s | vLLM 0.24 | vLLM collects no garbage at its end | `test_the_end_of_a_core_collects_no_frozen_garbage` |
+| `vllm.forward_at_once` | class of one `RequestOutputCollector` | waking the reader's task is a third of the front end's time per token at 256 streams | vLLM 0.32 | vLLM has a callback for outputs | `tests/patches/test_vllm.py` |
+| `vllm.wrap_generate`, `wrap_add_request`, `wrap_send` | methods of one `AsyncLLM`, its `OutputProcessor` and its core client | vLLM has no hook for structured outputs, continued streams, request records and bounds of a sequence | vLLM 0.24 | vLLM has a request middleware | `tests/engine` |
+| `vllm.wrap_chat_stream` | `chat_completion_stream_generator` of one handler | vLLM builds a pydantic model per token | vLLM 0.28, until 0.32 | vLLM's encoder is as lean | `tests/engine/test_plain_stream.py` |
+| `vllm.skip_structured_output_checks` | `SamplingParams._validate_structured_outputs`, `validate_structural_tag_payload` | vLLM compiles a grammar on the event loop, a regular expression for up to 5 s | vLLM 0.24 | vLLM validates in a process | `tests/engine/grammar` |
+| `vllm.split_prompts_in_workers` | `CachedRequestState.__post_init__` | vLLM's first model runner has no place for outputs in a new request | vLLM 0.32 | the first model runner is gone | `tests/engine/test_continued_stream.py` |
+| `vllm.register_kernels_once` | `current_platform.register_triton_kernel_overrides` does nothing the second time | 0.3 s of CPU and a warning per kernel in every engine core | vLLM 0.32 | vLLM registers once | start of a warm engine, `benchmarks/cold_start` |
+| `vllm.find_ray_again` | reload of `vllm.v1.executor.ray_utils` | a zygote imports vLLM without Ray, and vLLM would refuse tensor parallel engines | vLLM 0.24 | vLLM looks for Ray when it needs it | `tests/zygote` |
+
+`vllm_compat` is no change: it finds names that have moved between releases of vLLM. `engine/continuation.py` uses
+vLLM's own places for a scheduler and a worker extension. `env.py` has the variables by which Ray and HAProxy
+load Tideserve's code.
+"""  # noqa: E501  a table

@@ -1,0 +1,93 @@
+"""Changes to Ray Serve. Ray is imported inside the functions: the zygote loads this module without Ray."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ray.serve._private.cluster_node_info_cache import ClusterNodeInfoCache
+    from ray.serve.handle import DeploymentHandle
+    from ray.util import metrics
+
+GCS_INTERVAL_S = 1.0
+"""The controller may see a node's death, drain or free resources this much later."""
+
+
+def ask_gcs_seldom() -> None:
+    """Have Ray Serve's controller ask the GCS for the nodes of the cluster at most once a second.
+
+    Ray's own controller asks three times in every turn of its control loop, ten turns a second. Ray calls
+    this function in the controller, by the path in `RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH`.
+    """
+    from ray.serve._private.cluster_node_info_cache import ClusterNodeInfoCache  # noqa: PLC0415
+
+    ClusterNodeInfoCache.update = at_most_every(GCS_INTERVAL_S, ClusterNodeInfoCache.update)
+
+
+def at_most_every(
+    interval_s: float,
+    update: Callable[[ClusterNodeInfoCache], None],
+    clock: Callable[[], float] = time.monotonic,
+) -> Callable[[ClusterNodeInfoCache], None]:
+    """Return `update`, which skips calls until `interval_s` after its last success for the same cache."""
+
+    def update_if_due(cache: ClusterNodeInfoCache) -> None:
+        now = clock()
+        if now < getattr(cache, "due_at", now):
+            return
+        update(cache)
+        cache.due_at = now + interval_s
+
+    return update_if_due
+
+
+def run_router_here(handle: DeploymentHandle) -> None:
+    """Have Ray push the deployment's running replicas into the running event loop, from now on.
+
+    By default Ray makes the router at the handle's first use and, depending on Ray's flags, in a thread of
+    its own. A request that is queued in such a thread cannot be taken back: it would wake a GPU for nothing.
+    """
+    if not handle.is_initialized:
+        handle._init(_run_router_in_separate_loop=False)
+
+
+def show_zero(counter: metrics.Counter, **tags: str) -> None:
+    """Export `counter` before it has counted anything, with these `tags` beside its default ones.
+
+    PromQL's `increase` and `rate` see differences only. If a series appears with its first increment, they
+    miss that increment, and it may be the only one.
+    """
+    # `inc` refuses zero. The method that it calls after that check accepts zero.
+    counter._record(0.0, tags)
+
+
+def use_setproctitle(setproctitle: Callable[[str], None]) -> None:
+    """Have Ray set process titles with `setproctitle`, if Ray has been imported.
+
+    Ray's own copy looks for the process's environment, and fails if another copy has moved the environment.
+    """
+    if raylet := sys.modules.get("ray._raylet"):
+        raylet.setproctitle = setproctitle  # type: ignore[attr-defined]
+
+
+@contextmanager
+def keep_log_handlers() -> Iterator[None]:
+    """Within the block, `logging.config.dictConfig` closes no handler that existed before the block.
+
+    vLLM calls `dictConfig` when it is imported, and that closes every handler of the process. The log of a
+    Ray Serve replica would end there, and later lines would pile up in memory. A restarted controller would
+    stop the replica, because the controller asks a replica for the path of its log. `dictConfig` finds
+    handlers in the list that `logging` keeps for its shutdown, so the block empties that list.
+    """
+    registered: list[Any] = logging._handlerList  # type: ignore[attr-defined]
+    kept = registered[:]
+    registered.clear()
+    try:
+        yield
+    finally:
+        registered[:0] = kept

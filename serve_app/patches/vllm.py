@@ -1,0 +1,179 @@
+"""Changes to vLLM, in the processes of an engine. Names that vary between releases are in `vllm_compat`."""
+
+import gc
+import importlib
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from vllm.exceptions import VLLMValidationError
+from vllm.outputs import RequestOutput
+from vllm.sampling_params import SamplingParams
+from vllm.v1.engine.output_processor import RequestOutputCollector
+from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+from serve_app.patches.torch import one_gloo_device
+from serve_app.patches.vllm_compat import check_json_nesting, structural_tag_module
+
+Forward = Callable[[RequestOutput], bool]
+Method = Callable[..., Any]
+Wrapper = Callable[[Method], Method]
+
+validate_structured_outputs: Method = SamplingParams._validate_structured_outputs
+"""vLLM's own check, as it was before `skip_structured_output_checks`."""
+
+
+class InProcessExecutor(UniProcExecutor):  # type: ignore[misc]  # vLLM has no types
+    """Runs the model in the process of the engine core, with one thread for all gloo process groups.
+
+    vLLM imports this class by its path, `serve_app.patches.vllm.InProcessExecutor`.
+    """
+
+    def _init_executor(self) -> None:
+        with one_gloo_device():
+            super()._init_executor()
+
+    def shutdown(self) -> None:
+        """Release the model without a search for garbage, because the process of the engine core ends now.
+
+        vLLM collects garbage three times and the interpreter once more when it ends. Each time they search
+        all objects that a zygote has imported: a drained replica freed its GPU after 4.5 s, now after 0.2 s.
+        """
+        gc.freeze()
+        gc.unfreeze = lambda: None
+        super().shutdown()
+
+
+class _Collector(RequestOutputCollector):  # type: ignore[misc]  # vLLM has no types
+    """A collector that gives outputs to `forward` before it wakes its reader."""
+
+    forward: Forward
+    _awaited = False
+
+    async def get(self) -> Any:
+        self._awaited = True
+        try:
+            return await super().get()
+        finally:
+            self._awaited = False
+
+    def put(self, output: Any) -> None:
+        if self._awaited and self.output is None and isinstance(output, RequestOutput):
+            try:
+                if self.forward(output):
+                    return
+            except Exception as error:  # raised here, the error would end every stream
+                output = error
+        super().put(output)
+
+
+def forward_at_once(collector: RequestOutputCollector | None, forward: Forward) -> None:
+    """Offer each output to `forward` within the call that brings it, unless older outputs wait.
+
+    vLLM's front end puts each output into the collector of its request. That wakes a task, which takes the
+    output through the generators of vLLM's handler and of ours: at 256 streams, a third of the front end's
+    time per token. `forward` returns whether the reader must not get the output.
+    """
+    if collector is not None:  # None for an engine that is not asynchronous
+        # Methods on the instance would refer to the instance, and only the garbage collector would free it.
+        collector.__class__ = _Collector
+        collector.forward = forward
+
+
+def wrap_generate(llm: Any, wrapper: Wrapper) -> None:
+    """Replace `generate` of this `AsyncLLM`."""
+    _wrap(llm, "generate", wrapper)
+
+
+def wrap_add_request(processor: Any, wrapper: Wrapper) -> None:
+    """Replace `add_request` of this `OutputProcessor`, which takes a sequence into the front end."""
+    _wrap(processor, "add_request", wrapper)
+
+
+def wrap_send(core: Any, wrapper: Wrapper) -> None:
+    """Replace `add_request_async` of this engine core client, which sends a sequence to the engine core."""
+    _wrap(core, "add_request_async", wrapper)
+
+
+def wrap_chat_stream(handler: Any, wrapper: Wrapper) -> None:
+    """Replace the generator that this chat handler makes the frames of a stream with."""
+    _wrap(handler, "chat_completion_stream_generator", wrapper)
+
+
+def _wrap(owner: Any, name: str, wrapper: Wrapper) -> None:
+    # On the instance: vLLM may build other objects from the class.
+    setattr(owner, name, wrapper(getattr(owner, name)))
+
+
+def skip_structured_output_checks() -> None:
+    """Keep vLLM from parsing grammars on the event loop, once a compile sandbox checks them.
+
+    vLLM parses a regular expression for up to 5 s, and any other grammar without a bound. Requests whose
+    backend is marked as validated (`mark_validated`) are not parsed again; others are checked as before.
+    """
+    SamplingParams._validate_structured_outputs = _validate_unless_marked
+    structural_tag_module.validate_structural_tag_payload = _check_tag_without_compiling
+
+
+def _validate_unless_marked(self: SamplingParams, model: Any, config: Any, tokenizer: Any) -> None:
+    given = self.structured_outputs
+    if given is not None and given._backend is None:
+        validate_structured_outputs(self, model, config, tokenizer)
+
+
+def _check_tag_without_compiling(payload: Any, *, parameter: str) -> None:
+    """vLLM compiles a structural tag while it parses a body; the compile sandbox does that instead."""
+    if not isinstance(payload, str) or not payload:
+        raise VLLMValidationError(f"Invalid {parameter} structural_tag specification.", parameter=parameter)
+    check_json_nesting(payload, structural_tag=True)
+
+
+def mark_validated(params: Any, backend: str, *, automatic: bool) -> None:
+    """Mark structured output parameters as vLLM's own check does: with the backend it chose."""
+    params._backend, params._backend_was_auto = backend, automatic
+
+
+def validated_backend(params: Any) -> tuple[str, bool]:
+    """Return the backend that vLLM's check chose, and whether the choice was automatic."""
+    return params._backend, params._backend_was_auto
+
+
+def split_prompts_in_workers(outputs_in_prompt: Callable[[Any], int]) -> None:
+    """Have vLLM's first model runner treat the end of a new request's prompt as outputs.
+
+    The second model runner receives prompts and outputs apart. `outputs_in_prompt` returns the number of
+    output tokens at the end of the prompt, from the request's sampling parameters.
+    """
+    from vllm.v1.worker.gpu_input_batch import CachedRequestState  # noqa: PLC0415  27 ms
+
+    post_init = CachedRequestState.__post_init__
+
+    def split(state: Any) -> None:
+        if count := outputs_in_prompt(state.sampling_params):
+            state.output_token_ids = state.prompt_token_ids[-count:]
+            state.prompt_token_ids = state.prompt_token_ids[:-count]
+        post_init(state)
+
+    CachedRequestState.__post_init__ = split
+
+
+def register_kernels_once() -> None:
+    """Have vLLM replace its Triton kernels by the CPU's now, and not in each engine core: 0.3 s of CPU.
+
+    A second registration would repeat all work, with a warning for each kernel.
+    """
+    from vllm.platforms import current_platform  # noqa: PLC0415
+
+    with suppress(AttributeError):  # other releases have no such method
+        current_platform.register_triton_kernel_overrides()
+        current_platform.register_triton_kernel_overrides = lambda: None
+
+
+def find_ray_again() -> None:
+    """Have vLLM look for Ray again, after vLLM was imported in a process without Ray.
+
+    Without Ray, vLLM refuses to run tensor parallel engines.
+    """
+    if module := sys.modules.get("vllm.v1.executor.ray_utils"):
+        importlib.reload(module)

@@ -1,0 +1,180 @@
+"""The OpenAI operations on vLLM's own handlers, of the embedded model, with a stub of the engine core."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from starlette.datastructures import State
+from starlette.responses import JSONResponse
+
+from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
+from serve_app.api.errors import ApiError
+from serve_app.api.trace_context import TraceContext
+from serve_app.engine.local_client import LocalEngine
+from serve_app.engine.operations import Operations, Serving, raw_request
+from serve_app.settings import ModelSettings
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+SEA = [{"role": "user", "content": "sea"}]
+
+
+@pytest.fixture
+def operations(serving: Serving) -> Operations:
+    return Operations(serving, max_sequences=4)
+
+
+def call(**body: Any) -> EngineRequest:
+    return EngineRequest("chat_completions", json.dumps(body).encode(), "r-1")
+
+
+async def document(outcome: Any) -> Any:
+    reply = await outcome
+    assert isinstance(reply, EngineReply)
+    assert reply.status == 200
+    return json.loads(reply.body)
+
+
+async def refusal(outcome: Any) -> tuple[int, str | None, str | None]:
+    with pytest.raises(ApiError) as caught:
+        await outcome
+    return caught.value.status, caught.value.code, caught.value.param
+
+
+async def test_a_chat_is_completed(operations: Operations) -> None:
+    answer = await document(operations.chat(call(messages=SEA, max_tokens=3)))
+
+    assert answer["object"] == "chat.completion"
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"]["completion_tokens"] == 3
+
+
+async def test_a_streamed_chat_is_frames_of_server_sent_events(operations: Operations) -> None:
+    frames = await operations.chat(call(messages=SEA, max_tokens=2, stream=True))
+
+    assert isinstance(frames, AsyncIterator)
+    texts = [frame if isinstance(frame, str) else frame.decode() async for frame in frames]
+    assert all(text.startswith("data: ") and text.endswith("\n\n") for text in texts)
+    assert texts[-1] == "data: [DONE]\n\n"
+
+
+async def test_prompts_are_completed_as_text_and_as_tokens(operations: Operations) -> None:
+    for prompt, choices in (("sea", 1), (["sea", "tide"], 2), ([1, 2, 3], 1), ([[1], [2]], 2)):
+        answer = await document(operations.text(call(prompt=prompt, max_tokens=1)))
+
+        assert len(answer["choices"]) == choices
+
+
+async def test_text_goes_to_tokens_and_back(operations: Operations) -> None:
+    sea = (await document(operations.tokenize(call(prompt="the sea"))))["tokens"]
+    chat = await document(operations.tokenize(call(messages=SEA)))
+
+    assert (await document(operations.detokenize(call(tokens=sea))))["prompt"] == "the sea"
+    assert chat["count"] > len(sea)
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "expected"),
+    [
+        ("chat", {"messages": SEA, "n": 5}, (400, "invalid_value", "n")),
+        ("chat", {"messages": SEA, "model": "other"}, (404, "model_not_found", "model")),
+        ("text", {"prompt": ["a"] * 3, "n": 2}, (400, "invalid_value", "n")),
+        ("text", {"prompt": [2048]}, (400, "invalid_value", "prompt")),
+        ("tokenize", {"prompt": "a" * 100_000}, (400, "context_length_exceeded", "prompt")),
+        (
+            "tokenize",
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "a" * 100_000}]}]},
+            (400, "context_length_exceeded", "messages"),
+        ),
+        ("detokenize", {"tokens": [2048]}, (400, "invalid_value", "tokens")),
+        ("detokenize", {"tokens": [5] * 257}, (400, "context_length_exceeded", "tokens")),
+        ("embeddings", {"input": "sea"}, (400, "unsupported_feature", "model")),
+    ],
+)
+async def test_what_is_out_of_bounds_is_refused_by_its_field(
+    operations: Operations,
+    name: str,
+    body: dict[str, Any],
+    expected: tuple[int, str, str],
+) -> None:
+    operation = getattr(operations, name)
+    assert await refusal(operation(call(**body))) == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (JSONResponse({"data": []}), {"data": []}),
+        (JSONResponse({"error": {"message": "no", "param": "model"}}, 422), (422, None, "model")),
+    ],
+)
+@pytest.mark.parametrize("body", [{"input": "sea"}, {"messages": SEA}])
+async def test_an_embedding_handlers_finished_response_is_the_reply_or_the_refusal(
+    serving: Serving, answer: JSONResponse, expected: Any, body: dict[str, Any]
+) -> None:
+    salts: list[str | None] = []
+
+    async def stub_handler(request: Any, raw: Any) -> JSONResponse:
+        salts.append(request.cache_salt)
+        return answer
+
+    operations = Operations(Serving(serving.engine, State({"serving_embedding": stub_handler})), 1)
+    asked = call(**body)
+    asked.cache_salt = "key-a"
+    outcome = operations.embeddings(asked)
+
+    assert await (document(outcome) if answer.status_code == 200 else refusal(outcome)) == expected
+    assert salts == ["key-a"]
+
+
+async def test_too_many_texts_are_refused_before_they_are_looked_at(serving: Serving) -> None:
+    operations = Operations(Serving(serving.engine, State({"serving_embedding": object()})), 1)
+
+    assert await refusal(operations.embeddings(call(input=["a"] * 2049))) == (400, "invalid_value", "input")
+
+
+def test_handlers_read_the_requests_id_and_its_trace_from_its_headers() -> None:
+    asked = call()
+    assert dict(raw_request(asked).headers) == {"x-request-id": "r-1"}
+
+    asked.trace = TraceContext(PARENT, "a=1")
+    assert dict(raw_request(asked).headers) == {
+        "x-request-id": "r-1",
+        "traceparent": PARENT,
+        "tracestate": "a=1",
+    }
+
+
+async def core_request(serving: Serving, operation: Operation, key: str = "", **body: Any) -> Any:
+    """The request that the engine core gets for a client whose key has this salt."""
+    client = LocalEngine(serving, ModelSettings(name="tide"), lambda _: None)
+    prompt = {"messages": SEA} if operation == "chat_completions" else {"prompt": "sea"}
+    asked = EngineRequest(operation, json.dumps({**prompt, "max_tokens": 1, **body}).encode(), "r-1")
+    asked.cache_salt, asked.trace = key, TraceContext(PARENT, "a=1")
+    async with client.call(asked) as reply:
+        assert reply.status == 200
+    return serving.engine.engine_core.requests[-1]
+
+
+@pytest.mark.parametrize("operation", ["chat_completions", "completions", "generate"])
+async def test_the_engine_core_gets_the_salt_and_the_trace(
+    serving: Serving, operation: Operation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if an engine had been started with it. Without it, vLLM passes no trace on.
+    monkeypatch.setattr(serving.engine.observability_config, "otlp_traces_endpoint", "http://127.0.0.1:9")
+
+    async def salt(key: str, **body: Any) -> Any:
+        return (await core_request(serving, operation, key, **body)).cache_salt
+
+    assert [await salt(key) for key in ("", "key-a", "key-b")] == [None, "key-a", "key-b"]
+    assert dict((await core_request(serving, operation)).trace_headers) == {
+        "traceparent": PARENT,
+        "tracestate": "a=1",
+    }
+    if operation != "generate":  # a client's own salt counts within that of its key
+        own, one, other, again = [
+            await salt(key, cache_salt="own") for key in ("", "key-a", "key-b", "key-a")
+        ]
+        assert (own, one) == ("own", again)
+        assert len({own, one, other, "key-a", "key-b"}) == 5
+        assert len(one) == 64
