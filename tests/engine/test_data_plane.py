@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.api.engine_client import OPERATIONS, EngineReply, EngineRequest, Operation
+from serve_app.api.engine_client import OPERATIONS, EngineReply, EngineRequest, Operation, RequestState
 from serve_app.api.errors import ApiError
 from serve_app.api.trace_context import TraceContext
 from serve_app.engine import data_plane
