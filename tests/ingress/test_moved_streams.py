@@ -1,6 +1,7 @@
 """Streams whose replica is lost or drains within them: another replica goes on with each."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -336,3 +337,17 @@ async def test_tokens_of_the_old_replica_refund_no_move(
 
     assert b'"code":"replica_lost"' in text
     assert sum(len(engine.requests) for engine in dying) == 2
+
+
+async def test_a_stream_that_two_engines_died_of_gets_no_third(fleet: Fleet) -> None:
+    engines = [CountingEngine(until=n, dies=DIED) for n in (20, 24)]
+    third = CountingEngine()
+    for engine in (*engines, third):
+        await fleet.start(engine)
+    async with reading(fleet) as answer:
+        text, _ = without_comments(await answer)
+
+    assert third.requests == []
+    assert text.startswith(b"".join(frame(n) for n in range(24)))
+    event = text.split(b"\n\n")[-3]
+    assert json.loads(event.removeprefix(b"event: error\ndata: "))["error"]["code"] == "replica_lost"
