@@ -20,7 +20,7 @@ if [ ! -x .venv/bin/pip ]; then
     echo "== creating .venv with Python $version"
     "$python" -m venv .venv || fail "cannot create a virtual environment; on Debian: apt install python3-venv"
 fi
-echo "== installing $(cat requirements/cpu.txt requirements/lab.txt | grep -c ==) locked packages (about 600 MB to download the first time, 2 minutes from a cache)"
+echo "== installing $(grep -c == requirements/cpu.txt) locked packages (about 600 MB to download the first time, 2 minutes from a cache)"
 pip=(.venv/bin/pip install --quiet --disable-pip-version-check --no-deps --no-compile)
 locked=("${pip[@]}" --require-hashes -r)
 # Python 3.11 comes with pip 23, which takes twice as long, most of it over the lists of versions.
@@ -38,7 +38,7 @@ $refusal
 uv, with PyTorch's own index, said what is above. Without access to that index, set PIP_EXTRA_INDEX_URL to a mirror of \
 it, or PIP_FIND_LINKS to a folder that holds the wheel."
 fi
-"${locked[@]}" requirements/cpu.txt -r requirements/lab.txt
+"${locked[@]}" requirements/cpu.txt
 # Byte code on all cores at once: pip would take a minute for it on one. A quarter is left out that is never
 # imported here. Some packages come with files for other versions of Python, which cannot be compiled.
 unused='/kubernetes/aio/|/kubernetes/client/api/(?!core_v1)[a-z]|/transformers/models/(?!auto/)[^/]+/'

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Resolve the lock files: cpu.txt and gpu.txt to serve, lab.txt for the laboratory and dev.txt for tests, each on
-# top of those before it, checkov.txt for the security scan, which needs other versions and has an environment of
+# Resolve the lock files: cpu.txt and gpu.txt to serve, with the laboratory, dev.txt for tests on top of
+# cpu.txt, checkov.txt for the security scan, which needs other versions and has an environment of
 # its own, pip.txt, and uv.txt, which set-up takes where the package index has no CPU build of torch.
 # A version that is locked already is kept where it still fits; uv's own arguments move them:
 #   requirements/lock.sh --upgrade                      all of them
@@ -20,7 +20,7 @@ resolve() { # lock file, then requirements and extra arguments
     echo "$lock: $(grep -c == "$lock") packages"
 }
 
-cpu=(pyproject.toml --extra cpu --extra kubernetes --override requirements/cpu.overrides.txt)
+cpu=(pyproject.toml --extra cpu --extra lab --extra kubernetes --override requirements/cpu.overrides.txt)
 [ -n "${PIP_FIND_LINKS:-}" ] && cpu+=(--find-links "$PIP_FIND_LINKS")
 # PyTorch's index has old releases of other packages too: take the best match of both indexes.
 [ -n "${PIP_EXTRA_INDEX_URL:-}" ] &&
@@ -32,10 +32,8 @@ beyond() { # arguments that keep the versions of these lock files, and leave the
     sed -n 's/^\([^ =]*\)==.*/--no-emit-package=\1/p' $(printf 'requirements/%s.txt ' "$@")
 }
 mapfile -t locked < <(beyond cpu)
-resolve lab "${cpu[@]}" --extra lab "${locked[@]}"
-mapfile -t locked < <(beyond cpu lab)
-resolve dev "${cpu[@]}" --extra lab --extra dev "${locked[@]}"
-resolve gpu pyproject.toml --extra gpu --extra kubernetes
+resolve dev "${cpu[@]}" --extra dev "${locked[@]}"
+resolve gpu pyproject.toml --extra gpu --extra lab --extra kubernetes
 resolve checkov requirements/checkov.in --override requirements/checkov.overrides.txt
 resolve pip requirements/pip.in
 resolve uv requirements/uv.in

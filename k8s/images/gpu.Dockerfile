@@ -77,10 +77,8 @@ LABEL org.opencontainers.image.title="tideserve" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.base.name="${BASE_IMAGE}"
 
-# What `python -m benchmarks.gpu_proof` needs on top of what serves.
+# The modules of `python -m benchmarks.gpu_proof`; its packages are in the serving image.
 FROM dependencies AS laboratory
-RUN /opt/pip/bin/pip --python /opt/tideserve/bin/python install --prefix /opt/laboratory \
-        --no-cache-dir --no-deps --no-compile --require-hashes --requirement requirements/lab.txt
 WORKDIR /opt/laboratory/lib/python3.11/site-packages
 COPY benchmarks benchmarks
 COPY loadtests loadtests

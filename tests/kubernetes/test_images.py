@@ -80,7 +80,7 @@ def test_python_packages_come_from_locks_only(image: str) -> None:
     locked = [install for install in installs if "--requirement" in install]
     assert all("--require-hashes" in install for install in locked)
     assert [re.findall(r"--requirement (\S+)", install) for install in locked] == [
-        ["requirements/pip.txt"], [f"requirements/{image}.txt"], ["requirements/lab.txt"],
+        ["requirements/pip.txt"], [f"requirements/{image}.txt"],
     ]  # fmt: skip
     assert [install.split()[-1] for install in installs if install not in locked] == ["."]
 
@@ -155,8 +155,8 @@ def test_the_proof_begins_with_the_packages_of_its_image(tmp_path: Path) -> None
         if top not in ours and "site-packages" in files[name] and top in makers
     }
     for image in TEXTS:
-        texts = [(PROJECT / f"requirements/{lock}.txt").read_text() for lock in (image, "lab")]
-        locked = set(re.findall(r"(?m)^([a-z0-9-]+)==", "\n".join(texts)))
+        text = (PROJECT / f"requirements/{image}.txt").read_text()
+        locked = set(re.findall(r"(?m)^([a-z0-9-]+)==", text))
         # tqdm imports colorama where it is installed.
         assert [sorted(made) for made in wanted if not made & {*locked, "tideserve", "colorama"}] == []
 
@@ -167,9 +167,7 @@ def test_the_context_has_only_what_images_are_made_of() -> None:
     assert [path for path in out if not ignored(path)] == []
     files = [path for folder in ("serve_app", "config") for path in (PROJECT / folder).rglob("*")]
     inside = [str(path.relative_to(PROJECT)) for path in files if "__pycache__" not in path.parts]
-    inside += [
-        f"requirements/{name}" for name in ("pip.txt", "cpu.txt", "gpu.txt", "lab.txt", "wheels/a.whl")
-    ]
+    inside += [f"requirements/{name}" for name in ("pip.txt", "cpu.txt", "gpu.txt", "wheels/a.whl")]
     assert len(inside) > 100
     assert [path for path in inside if ignored(path)] == []
 

@@ -71,7 +71,7 @@ def test_without_it_uv_installs_torch_from_pytorchs_index(checkout: Path) -> Non
     assert "--torch-backend cpu --no-deps --require-hashes" in call
     assert call.endswith("+cpu \\")
     assert any("--require-hashes -r requirements/uv.txt" in call for call in calls)
-    assert calls[-2].endswith("--require-hashes -r requirements/cpu.txt -r requirements/lab.txt")
+    assert calls[-2].endswith("--require-hashes -r requirements/cpu.txt")
 
 
 def test_without_both_it_stops_with_the_error_of_pip(checkout: Path) -> None:
