@@ -120,4 +120,4 @@ _STATIC = PolicySpec("static:REPLICAS", ("",), lambda settings, _: Static(whole(
 def _kinds() -> Mapping[str, PolicySpec]:
     """Every baseline by its name: those of other packages, then static fleets."""
     found = sorted(entry_points(group="tideserve.policies"), key=lambda entry: entry.name)
-    return {name: law for entry in found for name, law in entry.load().items()} | {STATIC: _STATIC}
+    return {name: spec for entry in found for name, spec in entry.load().items()} | {STATIC: _STATIC}

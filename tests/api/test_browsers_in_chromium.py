@@ -33,7 +33,7 @@ async function tell(name, asked) {
   } catch (error) { seen[name] = null; }
 }
 (async () => {
-  const json = {"Content-Type": "application/json", Authorization: "Bearer none", "X-Session-ID": "s"};
+  const json = {"Content-Type": "application/json", Authorization: "Bearer none"};
   for (const path of ["/v1/completions", "/generate"]) {
     await tell("text" + path, fetch(api + path, {method: "POST", body}));
     await tell("hidden" + path, fetch(api + path, {method: "POST", mode: "no-cors", body}));

@@ -68,7 +68,7 @@ def test_a_command_line_that_says_nothing_is_refused(arguments: list[str], told:
 
 
 def test_starting_values_are_taken_from_a_fleet_file_as_far_as_it_has_them(tmp_path: Path) -> None:
-    law = {
+    coefficients = {
         "step_base_s": 0.004,
         "step_per_sequence_s": 0.0002,
         "step_per_kv_token_s": 4e-7,
@@ -76,12 +76,12 @@ def test_starting_values_are_taken_from_a_fleet_file_as_far_as_it_has_them(tmp_p
     }
     file = tmp_path / "fleet.yaml"
     file.write_text(
-        yaml.safe_dump({"name": "n", "source": "s", "gpu": "g", **law, "kv_cache_tokens": 131_072})
+        yaml.safe_dump({"name": "n", "source": "s", "gpu": "g", **coefficients, "kv_cache_tokens": 131_072})
     )
 
     assert parse_arguments(["a", f"starting_values=@{file}"]) == (
         "a",
-        {"starting_values": {**law, "kv_cache_tokens": 131_072}},
+        {"starting_values": {**coefficients, "kv_cache_tokens": 131_072}},
     )
     (_, by_name) = parse_arguments(["starting_values=@h100"])
     assert by_name["starting_values"]["cold_start_s"] == [60.0, 90.0]
@@ -195,8 +195,10 @@ def test_schedules_are_shown_as_they_could_be_written() -> None:
 
 
 def test_starting_values_are_shown_as_they_could_be_written() -> None:
-    law = dict.fromkeys(("step_per_sequence_s", "step_per_kv_token_s", "step_per_prefill_token_s"), 0.0001)
-    given = {"step_base_s": 0.004, **law, "cold_start_s": [22.0, 24.0]}
+    coefficients = dict.fromkeys(
+        ("step_per_sequence_s", "step_per_kv_token_s", "step_per_prefill_token_s"), 0.0001
+    )
+    given = {"step_base_s": 0.004, **coefficients, "cold_start_s": [22.0, 24.0]}
 
     text = value_text(Knobs.model_validate({"starting_values": given}).starting_values)
 

@@ -29,9 +29,9 @@ def test_only_whole_lines_that_are_meant_for_the_user_are_returned(log: ServerLo
 
 
 def test_what_haproxys_supervisor_says_is_for_the_user_too(log: ServerLog) -> None:
-    write(log, "\x1b[36m(HAProxyManager pid=7)\x1b[0m tideserve: HAProxy's keeper ended with status 1\n")
+    write(log, "\x1b[36m(HAProxyManager pid=7)\x1b[0m tideserve: HAProxy ended with status 1\n")
 
-    assert list(log.look()) == ["tideserve: HAProxy's keeper ended with status 1"]
+    assert list(log.look()) == ["tideserve: HAProxy ended with status 1"]
 
 
 def test_a_log_folder_that_is_deleted_does_not_end_the_server(

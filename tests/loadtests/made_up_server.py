@@ -1,4 +1,4 @@
-"""A server that answers by a law: when its replicas come, its first tokens, and the gaps between tokens."""
+"""A server that answers by a known behaviour: when its replicas come, its first tokens, and the gaps between tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ PHASES = (
 
 
 @dataclass(frozen=True)
-class Law:
+class Behaviour:
     """How a made-up server answers. Seconds."""
 
     ttft_s: float = 0.062
@@ -39,23 +39,23 @@ class Law:
 def answers(
     rng: np.random.Generator,
     at_s: Sequence[float],
-    law: Law,
+    behaviour: Behaviour,
     first: int = 0,
     *,
     ready_s: Sequence[float] = (),
     kind: str = "chat",
     model: str = MODEL,
 ) -> list[Record]:
-    """A whole answer to each request, as `law` says, after the wait for replicas that come at `ready_s`."""
+    """A whole answer to each request, as `behaviour` says, after the wait for replicas that come at `ready_s`."""
     out = []
-    load_at = _load(rng, max(at_s, default=0.0), law)
+    load_at = _load(rng, max(at_s, default=0.0), behaviour)
     for place, at in enumerate(at_s):
-        load = law.slower * load_at[int(at)]
+        load = behaviour.slower * load_at[int(at)]
         released = ready_s[place % len(ready_s)] + 0.011 * (place // len(ready_s)) if ready_s else at
         waited = max(0.0, released - at)
-        tokens = int(rng.integers(law.tokens[0], law.tokens[1] + 1))
-        ttft = law.ttft_s * load * float(np.exp(rng.normal(0, law.ttft_sigma)))
-        gaps = law.itl_s * load * np.exp(rng.normal(0, law.itl_sigma, tokens - 1))
+        tokens = int(rng.integers(behaviour.tokens[0], behaviour.tokens[1] + 1))
+        ttft = behaviour.ttft_s * load * float(np.exp(rng.normal(0, behaviour.ttft_sigma)))
+        gaps = behaviour.itl_s * load * np.exp(rng.normal(0, behaviour.itl_sigma, tokens - 1))
         gaps[rng.random(tokens - 1) < 0.01] *= 2.2
         pieces = at + waited + ttft + np.concatenate(([0.0], np.cumsum(gaps)))
         sent = float(at) + float(rng.exponential(0.0006))
@@ -82,10 +82,10 @@ def answers(
     return out
 
 
-def _load(rng: np.random.Generator, until_s: float, law: Law) -> list[float]:
+def _load(rng: np.random.Generator, until_s: float, behaviour: Behaviour) -> list[float]:
     """By second, an autoregressive load around 1."""
-    kept = float(np.exp(-1 / law.memory_s))
-    shocks = rng.normal(0, law.swing, int(until_s) + 1)
+    kept = float(np.exp(-1 / behaviour.memory_s))
+    shocks = rng.normal(0, behaviour.swing, int(until_s) + 1)
     out = [float(shocks[0])]
     for shock in shocks[1:].tolist():
         out.append(kept * out[-1] + (1 - kept**2) ** 0.5 * shock)

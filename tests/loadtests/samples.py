@@ -9,7 +9,7 @@ import numpy as np
 
 from loadtests.record import Outcome, Record, Run, Sample, Timekeeping
 from loadtests.scenario import Scenario
-from tests.loadtests.made_up_server import MODEL, Law, answers, arrivals
+from tests.loadtests.made_up_server import MODEL, Behaviour, answers, arrivals
 
 BEGAN = 1_795_255_200.0
 MACHINE = {"cpu": "2 cores, x86_64", "memory": "8 GB", "system": "Linux 6.8", "python": "3.11.9"}
@@ -145,7 +145,7 @@ def cold_burst(seed: int = 7, slower: float = 1.0) -> Run:
     one stream breaks while a replica drains.
     """
     rng = np.random.default_rng(seed)
-    law = Law(slower=slower)
+    behaviour = Behaviour(slower=slower)
     of = scenario(
         name="cold-burst",
         about="Thirty requests at once with no replica up; three come, and all go again.",
@@ -175,8 +175,8 @@ def cold_burst(seed: int = 7, slower: float = 1.0) -> Run:
     )
     ready = [19.6 * slower + float(rng.normal(0, 0.4)) + late for late in (0.0, 0.5, 1.7)]
     times = arrivals(rng, 40, 140, 3)
-    records = answers(rng, [0.0] * 30, law, ready_s=ready)
-    records += answers(rng, times, law, first=30)
+    records = answers(rng, [0.0] * 30, behaviour, ready_s=ready)
+    records += answers(rng, times, behaviour, first=30)
     for at in range(3, len(records), 4):
         records[at] = replace(records[at], kind="impatient")
     for at in range(35, len(records), 24):
@@ -241,7 +241,7 @@ def steady(seed: int = 7, slower: float = 1.0, for_s: float = 120.0, rate: float
     """Even traffic on two warm replicas; `slower` is a factor on every latency."""
     rng = np.random.default_rng(seed)
     of = scenario(seed=seed, arrivals=[{"shape": "steady", "for_s": for_s, "rate": rate}])
-    records = answers(rng, arrivals(rng, 0, for_s, rate), Law(slower=slower))
+    records = answers(rng, arrivals(rng, 0, for_s, rate), Behaviour(slower=slower))
     ready = {0.0: {"wanted": 2, "target": 2, "ready": 2, "running": 4}}
     return run(of, records, duration_s=for_s + 3.0, samples=looks(for_s + 3.0, ready))
 
@@ -312,7 +312,7 @@ def long(seed: int = 7, slower: float = 1.0) -> Run:
     drawn = np.sort(rng.uniform(0, hours * 3600, 60_000))
     wave = (1 + 0.6 * np.sin(drawn / 3600 * 2 * np.pi - np.pi / 2)) / 1.6
     times = np.sort(rng.permutation(drawn[rng.random(60_000) < wave])[:20_000])
-    records = answers(rng, np.round(times, 4).tolist(), Law(slower=slower, tokens=(16, 64)))
+    records = answers(rng, np.round(times, 4).tolist(), Behaviour(slower=slower, tokens=(16, 64)))
     changes: dict[float, dict[str, int]] = {0.0: {"wanted": 1, "target": 1, "ready": 1}}
     decisions = []
     for hour in range(hours):

@@ -10,8 +10,8 @@ from loadtests.kinds import Length, Think, Turns
 from loadtests.plan import draw_pause_s, draw_whole
 
 
-def drawn(law: Any, given: Any, draw: Any, count: int = 20_000) -> Any:
-    parsed = TypeAdapter(law).validate_python(given)
+def drawn(distribution: Any, given: Any, draw: Any, count: int = 20_000) -> Any:
+    parsed = TypeAdapter(distribution).validate_python(given)
     rng = np.random.default_rng(1)
     return np.array([draw(parsed, rng) for _ in range(count)])
 

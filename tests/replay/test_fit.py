@@ -16,26 +16,26 @@ def seconds(step: StepTime, batch: float, kv_tokens: float, prefill: float) -> f
     return step.decode_s(batch, kv_tokens) + step.per_prefill_token_s * prefill
 
 
-def steps(law: StepTime, count: int = 80, noise: float = 0.0, seed: int = 1) -> list[StepSample]:
-    """Steps by `law` under loads as a sweep makes them, each off by a factor of about 1 +- `noise`."""
+def steps(step_time: StepTime, count: int = 80, noise: float = 0.0, seed: int = 1) -> list[StepSample]:
+    """Steps by `step_time` under loads as a sweep makes them, each off by a factor of about 1 +- `noise`."""
     random = np.random.default_rng(seed)
     made = []
     for _ in range(count):
         batch = float(random.choice([1, 8, 64]))
         kv_tokens = batch * float(random.choice([60, 400, 2100]))
         prefill = float(random.choice([0, 0, 30, 600, 2000])) * random.random()
-        exact = seconds(law, batch, kv_tokens, prefill)
+        exact = seconds(step_time, batch, kv_tokens, prefill)
         made.append(StepSample(exact * float(np.exp(noise * random.normal())), batch, kv_tokens, prefill))
     return made
 
 
-def errors(law: StepTime, found: StepTime) -> list[float]:
-    """Relative errors of what the two laws say of typical steps."""
+def errors(step_time: StepTime, found: StepTime) -> list[float]:
+    """Relative errors of what the two step_times say of typical steps."""
     loads = [(1.0, 60.0, 0.0), (64.0, 25_000.0, 0.0), (8.0, 16_000.0, 500.0), (0.0, 4000.0, 2000.0)]
-    return [abs(seconds(found, *load) / seconds(law, *load) - 1.0) for load in loads]
+    return [abs(seconds(found, *load) / seconds(step_time, *load) - 1.0) for load in loads]
 
 
-laws = st.builds(
+step_times = st.builds(
     StepTime,
     st.floats(0.001, 0.1),
     st.floats(0.0, 0.001),
@@ -45,13 +45,13 @@ laws = st.builds(
 
 
 @settings(max_examples=40, deadline=None)
-@given(law=laws, seed=st.integers(0, 10_000))
-def test_known_coefficients_come_back_under_noise(law: StepTime, seed: int) -> None:
-    found = fit(steps(law, 200, noise=0.05, seed=seed))
+@given(step_time=step_times, seed=st.integers(0, 10_000))
+def test_known_coefficients_come_back_under_noise(step_time: StepTime, seed: int) -> None:
+    found = fit(steps(step_time, 200, noise=0.05, seed=seed))
 
-    assert max(errors(law, found.step)) < 0.1
+    assert max(errors(step_time, found.step)) < 0.1
     for name in ("base_s", "per_sequence_s", "per_kv_token_s", "per_prefill_token_s"):
-        off = abs(getattr(found.step, name) - getattr(law, name))
+        off = abs(getattr(found.step, name) - getattr(step_time, name))
         assert off <= 6.0 * getattr(found.standard_error, name) + 1e-9, name
 
 

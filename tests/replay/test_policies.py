@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from benchmarks.peers.laws import PUBLISHED
 
+from benchmarks.peers.policies import PUBLISHED
 from replay.policies import Engines, SpecError, make, names
 from replay.sample import Autoscaler
 from tests.benchmarks.peers.build import A100_7B, drive, sample, spread

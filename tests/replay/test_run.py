@@ -1,6 +1,6 @@
 import pytest
-from benchmarks.peers.laws import PUBLISHED
 
+from benchmarks.peers.policies import PUBLISHED
 from replay.defaults import GOAL
 from replay.policies import SpecError
 from replay.run import check_policy, least_static, policy_names, replay, static

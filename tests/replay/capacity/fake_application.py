@@ -1,4 +1,4 @@
-"""An application with one engine replica whose steps follow a known law, as its HTTP API shows it."""
+"""An application with one engine replica whose steps follow a known step-time model, as its HTTP API shows it."""
 
 import asyncio
 import random

@@ -22,19 +22,19 @@ def test_every_load_fits_the_server(limits: Limits) -> None:
 
 @pytest.mark.parametrize("limits", [GPU, LAPTOP, replace(LAPTOP, max_num_seqs=2)])
 def test_the_loads_tell_every_coefficient(limits: Limits) -> None:
-    law = StepTime(0.0115, 0.00012, 1.2e-7, 5e-5)
+    step_time = StepTime(0.0115, 0.00012, 1.2e-7, 5e-5)
     samples = []
     for load in plan_loads(limits, 0):
         # Where every request has its prompt prefilled and then decodes, one step after the other.
         kv_tokens = load.concurrency * (load.prompt_tokens + load.output_tokens / 2)
         prefill = load.concurrency * load.prompt_tokens / load.output_tokens
-        step_s = law.decode_s(load.concurrency, kv_tokens) + law.per_prefill_token_s * prefill
+        step_s = step_time.decode_s(load.concurrency, kv_tokens) + step_time.per_prefill_token_s * prefill
         samples.append(StepSample(step_s, load.concurrency, kv_tokens, prefill))
 
     found = fit(samples).step
 
-    assert found.per_kv_token_s == pytest.approx(law.per_kv_token_s, rel=1e-6)
-    assert found.per_prefill_token_s == pytest.approx(law.per_prefill_token_s, rel=1e-6)
+    assert found.per_kv_token_s == pytest.approx(step_time.per_kv_token_s, rel=1e-6)
+    assert found.per_prefill_token_s == pytest.approx(step_time.per_prefill_token_s, rel=1e-6)
 
 
 def test_the_order_is_the_seeds_and_the_loads_are_not() -> None:
