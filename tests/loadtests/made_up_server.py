@@ -1,4 +1,4 @@
-"""A server that answers by a known behaviour: when its replicas come, its first tokens, and the gaps between tokens."""
+"""A server of known behaviour: when its replicas come, its first tokens, the gaps between tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ def answers(
     kind: str = "chat",
     model: str = MODEL,
 ) -> list[Record]:
-    """A whole answer to each request, as `behaviour` says, after the wait for replicas that come at `ready_s`."""
+    """Answer each request whole, as `behaviour` says; replicas come at `ready_s`."""
     out = []
     load_at = _load(rng, max(at_s, default=0.0), behaviour)
     for place, at in enumerate(at_s):

@@ -1,4 +1,4 @@
-"""An application with one engine replica whose steps follow a known step-time model, as its HTTP API shows it."""
+"""The HTTP API of an application with one engine replica whose steps follow a known step-time model."""
 
 import asyncio
 import random
