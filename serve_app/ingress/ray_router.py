@@ -15,6 +15,7 @@ from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import FIFOMixin, PendingRequest, RequestRouter, RunningReplica
 
 from serve_app.ingress.replica_set import ReplicaSet, replica_set
+from serve_app.patches.ray import run_router_here
 
 logger = logging.getLogger("ray.serve")
 
@@ -51,16 +52,6 @@ class EngineRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
         return [[replica] for replica in candidate_replicas]
 
 
-def connect(handle: DeploymentHandle) -> None:
-    """Have Ray push the deployment's running replicas into the running event loop, from now on.
-
-    By default Ray's router is made at the handle's first use, and depending on Ray's flags in a thread
-    of its own. There a queued request cannot be taken back: it would wake a GPU that no request needs.
-    """
-    if not handle.is_initialized:
-        handle._init(_run_router_in_separate_loop=False)
-
-
 class Wake:
     """Keeps one request in Ray Serve's queue as long as a replica is needed.
 
@@ -86,7 +77,7 @@ class Wake:
         self._needed = needed
         self._on_unavailable = on_unavailable
         self._task: asyncio.Task[None] | None = None
-        connect(handle)
+        run_router_here(handle)
 
     def start(self) -> None:
         """Ask Ray for a replica. Does nothing while that is going on."""

@@ -8,7 +8,7 @@ Since: the release that the change was written for. Until: what would make the c
 | function | what it changes | why | since | until | test |
 |---|---|---|---|---|---|
 | `ray.ask_gcs_seldom` | `ClusterNodeInfoCache.update` runs once a second | Ray's controller asks the GCS 30 times a second | Ray 2.60 | Ray asks at changes | `test_the_caches_of_rays_controller_ask_once_a_second` |
-| `ray.run_router_here` | `DeploymentHandle._init` before the first call | in a thread of its own, Ray cannot take back a queued request, which would wake a GPU | Ray 2.60 | an option of `serve.get_deployment_handle` | `tests/ingress/test_wake.py` |
+| `ray.run_router_here` | `DeploymentHandle._init` before the first call | in a thread of its own, Ray cannot take back a queued request, which would wake a GPU | Ray 2.60 | an option of `serve.get_deployment_handle` | `tests/ingress/test_ray_router.py` |
 | `ray.show_zero` | `Counter._record` without the check of `inc` | PromQL's `increase` misses the first count of a new series | Ray 2.60 | `inc` accepts zero | `test_a_counter_is_exported_at_zero` |
 | `ray.use_setproctitle` | `ray._raylet.setproctitle` in a fork of the zygote | Ray's own copy does not find the environment a second time | Ray 2.60 | Ray depends on setproctitle | `tests/zygote` |
 | `ray.keep_log_handlers` | `logging._handlerList` is empty during the import of vLLM | vLLM's `dictConfig` closes the log of a Serve replica, and a restarted controller then stops the replica | vLLM 0.24 | vLLM leaves other loggers alone | `test_a_replicas_log_survives_vllms_set_up` |

@@ -9,8 +9,9 @@ from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.request_router import RequestRouter
 
 from serve_app.ingress import ray_router
-from serve_app.ingress.ray_router import EngineRouter, Wake, connect
+from serve_app.ingress.ray_router import EngineRouter, Wake
 from serve_app.ingress.replica_set import replica_set
+from serve_app.patches.ray import run_router_here
 from tests.ingress.fleet import StubHandle
 from tests.stub_engine import LIMIT_S
 
@@ -70,7 +71,7 @@ async def test_rays_router_runs_in_the_event_loop_of_the_requests() -> None:
     Asked(handle)
 
     assert handle.init_options == {"_run_router_in_separate_loop": False}
-    connect(handle)  # once: Ray allows no second time
+    run_router_here(handle)  # once: Ray allows no second time
 
 
 async def test_a_wake_asks_once_until_it_is_stopped_and_again_later() -> None:
