@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -119,9 +120,7 @@ async def test_an_embedding_handlers_finished_response_is_the_reply_or_the_refus
         return answer
 
     operations = Operations(Serving(serving.engine, State({"serving_embedding": stub_handler})), 1)
-    asked = call(**body)
-    asked.cache_salt = "key-a"
-    outcome = operations.embeddings(asked)
+    outcome = operations.embeddings(replace(call(**body), cache_salt="key-a"))
 
     assert await (document(outcome) if answer.status_code == 200 else refusal(outcome)) == expected
     assert salts == ["key-a"]
@@ -134,11 +133,10 @@ async def test_too_many_texts_are_refused_before_they_are_looked_at(serving: Ser
 
 
 def test_handlers_read_the_requests_id_and_its_trace_from_its_headers() -> None:
-    asked = call()
-    assert dict(raw_request(asked).headers) == {"x-request-id": "r-1"}
+    assert dict(raw_request(call()).headers) == {"x-request-id": "r-1"}
 
-    asked.trace = TraceContext(PARENT, "a=1")
-    assert dict(raw_request(asked).headers) == {
+    traced = replace(call(), trace=TraceContext(PARENT, "a=1"))
+    assert dict(raw_request(traced).headers) == {
         "x-request-id": "r-1",
         "traceparent": PARENT,
         "tracestate": "a=1",
@@ -149,8 +147,9 @@ async def core_request(serving: Serving, operation: Operation, key: str = "", **
     """The request that the engine core gets for a client whose key has this salt."""
     client = LocalEngine(serving, ModelSettings(name="tide"), lambda _: None)
     prompt = {"messages": SEA} if operation == "chat_completions" else {"prompt": "sea"}
-    asked = EngineRequest(operation, json.dumps({**prompt, "max_tokens": 1, **body}).encode(), "r-1")
-    asked.cache_salt, asked.trace = key, TraceContext(PARENT, "a=1")
+    document = json.dumps({**prompt, "max_tokens": 1, **body}).encode()
+    trace = TraceContext(PARENT, "a=1")
+    asked = EngineRequest(operation, document, "r-1", cache_salt=key, trace=trace)
     async with client.call(asked) as reply:
         assert reply.status == 200
     return serving.engine.engine_core.requests[-1]

@@ -154,7 +154,7 @@ async def test_a_late_heartbeat_heals_a_suspect_replica(monkeypatch: pytest.Monk
         assert one.failures == 1
 
         (connection,) = replica.plane._connections
-        connection.tell(Beat(""))
+        connection.send_heartbeat(Beat(""))
         await until(lambda: one.failures == 0)
 
 

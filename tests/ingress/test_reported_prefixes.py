@@ -85,20 +85,20 @@ async def test_a_heartbeat_has_the_latest_prefixes_of_others_within_its_bound() 
     source, listener = plane._connections
     blocks = list(range(1, 256))
     for number in range(40):
-        plane._tell_others(source, Prefix(blocks, number))
+        plane._share_prefix(source, Prefix(blocks, number))
 
     listener._known = True
     sent: list[Beat] = []
     listener.frames.send = sent.append  # type: ignore[method-assign]
-    listener.tell(Beat(""))
-    listener.tell(Beat(""))
+    listener.send_heartbeat(Beat(""))
+    listener.send_heartbeat(Beat(""))
 
     most = MOST_BLOCKS // 256
     assert [[prefix.end for prefix in beat.prefixes] for beat in sent] == [list(range(40 - most, 40)), []]
     assert not source._of_others
-    plane._tell_others(source, Prefix(blocks, 1))
+    plane._share_prefix(source, Prefix(blocks, 1))
     listener.frames.writable = False  # its ingress reads nothing: heartbeats must not pile up
-    listener.tell(Beat(""))
+    listener.send_heartbeat(Beat(""))
     assert sent[-1].prefixes == []
     for connection in (source, listener):
         plane._forget(connection)

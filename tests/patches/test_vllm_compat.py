@@ -190,4 +190,4 @@ def test_an_error_with_a_status_keeps_it_where_vllm_has_none_of_that_kind() -> N
 def test_the_list_of_what_is_imported_has_what_has_moved() -> None:
     assert vllm_compat.MOVED.items() <= places().items()
     assert places()["AsyncLLM"] == ("vllm.v1.engine.async_llm",)
-    assert all(folder.is_dir() for folder in vllm_releases.ENGINE)
+    assert vllm_releases.APPLICATION.is_dir()
