@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from types import TracebackType
 
@@ -52,7 +53,14 @@ def over_http_1_0(port: int, path: str, body: dict, *headers: str) -> tuple[str,
     with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
         connection.sendall("\r\n".join([*lines, "", ""]).encode() + data)
         received = b""
-        while got := connection.recv(65536):
+        while not _is_whole(received) and (got := connection.recv(65536)):
             received += got
     head, _, answer = received.partition(b"\r\n\r\n")
     return head.decode().lower(), answer
+
+
+def _is_whole(received: bytes) -> bool:
+    """Whether an answer with a `Content-Length` is there. The server may keep its connection for 90 s."""
+    head, _, answer = received.partition(b"\r\n\r\n")
+    found = re.search(rb"(?i)\r\ncontent-length: (\d+)", head)
+    return found is not None and len(answer) >= int(found[1])
