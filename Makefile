@@ -32,8 +32,8 @@ serve: setup
 # Without bytecode each of pytest's processes would compile its plugins and all test modules anew: 10 s.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: setup-dev lint
-	@echo '== pytest: the load-test client, which needs the machine to itself'
-	@$(BIN)/python -m pytest tests/loadtests/client
+	@echo '== pytest: the accuracy of the load-test client, which needs the machine to itself'
+	@$(BIN)/python -m pytest tests/loadtests/client/test_known_delays.py
 	@$(MAKE) --no-print-directory --jobs 2 test-unit test-integration
 
 # A server waits for most of its test, so unit tests run beside it, in what time of the cores it leaves.
@@ -42,7 +42,7 @@ test-unit:
 	@echo '== pytest: unit tests; what they print follows when they are over (build/unit-tests.log)'
 	@# Neighbours stay in one process, which renders, compiles and makes up once what they share.
 	@status=0; nice -n 10 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal -p no:schemathesis \
-		--ignore tests/integration --ignore tests/loadtests/client >build/unit-tests.log 2>&1 || status=$$?; \
+		--ignore tests/integration --ignore tests/loadtests/client/test_known_delays.py >build/unit-tests.log 2>&1 || status=$$?; \
 		echo; echo '== pytest: unit tests'; cat build/unit-tests.log; exit $$status
 
 test-integration:
