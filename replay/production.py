@@ -15,8 +15,8 @@ from serve_app.learning.state import PolicyState
 from serve_app.policy.decide import Decision
 from serve_app.policy.snapshot import Snapshot
 from serve_app.settings.knobs import IngressKnobs, Knobs
+from serve_app.settings.tree import INGRESS
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
-from serve_app.wire.names import INGRESS
 from serve_app.wire.phases import DRAINING
 from serve_app.wire.served_models import ServedApplication, ServedModel
 from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS, ONGOING_REQUESTS, ingress_key

@@ -12,7 +12,7 @@ from serve_app.engine.engine_deployment import Engine
 from serve_app.ingress.ingress_deployment import Ingress
 from serve_app.settings import AppSettings, ModelSettings, RequestLogSettings, knob_defaults, load_settings
 from serve_app.settings.knobs import Knobs
-from serve_app.wire.names import INGRESS
+from serve_app.settings.tree import INGRESS
 
 # Three checks in a row must fail: a process that does not answer is replaced after some 18 s, not after 90.
 _HEALTH_CHECKS: dict[str, Any] = {"health_check_period_s": 1.0, "health_check_timeout_s": 5.0}

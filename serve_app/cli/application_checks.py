@@ -13,9 +13,8 @@ from serve_app.settings import AppSettings, SettingsError, knob_defaults, load_s
 from serve_app.settings.document import unique_keys
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.settings_error import shown
-from serve_app.settings.tree import ENGINE_PREFIX
+from serve_app.settings.tree import ENGINE_PREFIX, INGRESS
 from serve_app.settings.user_config import read_user_config
-from serve_app.wire.names import INGRESS
 
 IMPORT_PATH = "serve_app.app:build"
 POLICY_FUNCTION = "serve_app.controller.serve_policy:ServePolicy"

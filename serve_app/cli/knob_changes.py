@@ -13,7 +13,7 @@ from serve_app.cli import laboratory
 from serve_app.settings.document import parse_yaml
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.settings_error import SettingsError, shown
-from serve_app.wire.names import INGRESS
+from serve_app.settings.tree import INGRESS
 
 INGRESS_SCOPE = "ingress"
 """The word that selects the ingress's own knobs in place of a model's."""

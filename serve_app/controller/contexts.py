@@ -11,8 +11,8 @@ from serve_app.controller.mailbox import Deployment, Inbox
 from serve_app.controller.sightings import Sightings
 from serve_app.policy.snapshot import Capacity, Snapshot
 from serve_app.settings.identity import identity_number
+from serve_app.settings.tree import INGRESS
 from serve_app.wire.ingress_reports import IngressReport
-from serve_app.wire.names import INGRESS
 from serve_app.wire.phases import DRAINING
 from serve_app.wire.served_models import ServedApplication
 from serve_app.wire.signals import (

@@ -23,8 +23,8 @@ from serve_app.policy.decide import Decision
 from serve_app.policy.ingress_scaling import decide_ingress
 from serve_app.policy.inputs import Need
 from serve_app.policy.snapshot import Snapshot
+from serve_app.settings.tree import INGRESS
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics, ReplicaTime
-from serve_app.wire.names import INGRESS
 from serve_app.wire.served_models import ServedApplication, ServedModel
 
 logger = logging.getLogger("ray.serve")

@@ -1,4 +1,4 @@
-"""Admission: a reservation on an engine replica for each request, at once where one has room."""
+"""Admission: find a reservation on an engine replica for each request, or queue the request."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ if TYPE_CHECKING:  # a replay imports this module, and needs no Ray
     from serve_app.ingress.cold_queue import ColdQueue
 
 MOST_PROMPT_TOKENS = 32_768
-"""The bound on a prompt where a model's context length is not set. An image may be megabytes of a body and a
-thousand tokens: unbounded, it would keep every other request away from its replica until it is answered."""
+"""The bound on an estimated prompt where `max_model_len` is not set. An image of a thousand tokens may take
+megabytes. Without a bound, its estimate would keep all other requests away from its replica."""
 PREFILL_BUDGET_SHARE = 0.8
-"""The share of the TTFT target that a request may be expected to wait for prefill, its own included. The last
-fifth is for what the expectation does not know: bytes tell tokens to some 20 %, and the step under way has to
-end."""
+"""The share of the TTFT target that a request may wait for prefill, its own included. The last fifth is a
+margin: the estimate of tokens from bytes is off by some 20 %, and the engine's current step has to end."""
 
 
 class Admission:
@@ -27,7 +26,7 @@ class Admission:
 
     Args:
         queue: Takes the requests that no replica can take now.
-        knobs: The model's knobs, as they are now.
+        knobs: Returns the model's present knobs.
     """
 
     def __init__(self, model: ModelSettings, queue: ColdQueue, knobs: Callable[[], Knobs]) -> None:
@@ -42,25 +41,24 @@ class Admission:
         self,
         request: EngineRequest,
         *,
-        again: bool = False,
+        retry: bool = False,
         identity: str | None = None,
         refused: Collection[Replica] = (),
     ) -> Reservation:
-        """A reservation on a replica for `request`, which the caller gives back with `replicas.release`.
+        """Return a reservation on a replica for `request`. The caller gives it back with `replicas.release`.
 
         Args:
-            request: Waits if there is no replica, or others wait for one. The time before its first token
-                is added to its `queued_s`.
-            again: Whether it had a replica before, and lost it. It then waits for room as well, before
-                all others, and is not refused: it had been let in already.
-            identity: The model that has begun the answer, for a stream that goes on: only its replicas can
-                take the request. None for an answer that has not begun.
-            refused: Replicas that have refused the request, and are passed over while another has room.
+            request: It is queued if there is no replica, or if other requests are queued. The time in the
+                queue before its first token is added to its `queued_s`.
+            retry: Whether the request has lost a replica. Such a request is queued even if all replicas are
+                full. It goes before all others, and the bound of the queue does not refuse it.
+            identity: The model that began the answer: only its replicas can continue a stream. None for an
+                answer that has not begun.
+            refused: Replicas that have refused the request. They come last.
 
         Raises:
-            ApiError: 429 if replicas are up and full, or as many requests as may be are queued already;
-                503 if no replica has room in time, the engines cannot start, or another model has replaced
-                the one that has begun the answer.
+            ApiError: 429 if replicas are up and full, or if the queue is full. 503 if no replica has room in
+                time, if the engines cannot start, or if the model that began the answer has been replaced.
         """
         prompt_tokens = self._prompt_tokens(request)
         knobs = self._knobs()
@@ -73,10 +71,10 @@ class Admission:
                 reservation = self.replicas.take(*asked)
             if reservation is not None:
                 return reservation
-        return await self.queue.wait(request, prompt_tokens, budget_s, again, identity)
+        return await self.queue.wait(request, prompt_tokens, budget_s, retry, identity)
 
     def is_draining_too_long(self, replica: Replica) -> bool:
-        """Whether a replica has drained for so long that streams should migrate from it."""
+        """Whether `replica` has drained for `drain_move_after_s`: its streams should migrate."""
         after_s = self._knobs().drain_move_after_s
         if replica.unlisted_at is None or after_s is None:
             return False
@@ -85,12 +83,12 @@ class Admission:
     def take_for_move(
         self, request: EngineRequest, delivered_tokens: int, identity: str
     ) -> Reservation | None:
-        """A reservation for a stream whose replica drains, where it would run at once; None if there is none.
+        """Return a reservation for a stream whose replica drains; None if no other could run it at once.
 
         Args:
             request: Its body may have been released.
-            delivered_tokens: Those generated so far, which the next engine prefills behind the prompt.
-            identity: The model that has begun the answer.
+            delivered_tokens: The number of delivered tokens. The next engine prefills them after the prompt.
+            identity: The model that began the answer.
         """
         tokens = self._prompt_tokens(request) + delivered_tokens
         limit = min(self._limit, self._batch)
@@ -102,7 +100,7 @@ class Admission:
 
 
 def estimated_prompt_tokens(request: EngineRequest, bytes_per_token: float, most: int) -> int:
-    """The prompt tokens that `request` asks an engine to prefill, at most `most`; 0 for tokenizing."""
+    """Return the prompt tokens that an engine prefills for `request`, at most `most`; 0 for tokenizing."""
     if request.operation not in GPU_OPERATIONS:
         return 0
     return min(int(request.body_bytes / bytes_per_token), most)

@@ -23,9 +23,9 @@ from serve_app.ingress.replica_set import replica_set
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import ModelSettings
 
-# Between the end of a sequence and the arrival of the next queued request in the engine pass 5 to 10 ms, a
-# step or a few. With no more sent than the batch takes, it would run with gaps. An eighth of it waiting in
-# the engine fills them for answers down to a few dozen tokens, and is little to commit to one replica.
+# When a sequence ends, the next queued request needs 5 to 10 ms to reach the engine: a few steps. The batch
+# would have gaps in these steps. So an eighth of a batch waits in the engine. It fills the gaps if answers
+# have at least a few dozen tokens, and commits few requests to one replica.
 _AHEAD_SHARE = 1 / 8
 
 
@@ -34,75 +34,71 @@ class QueuedRequest:
     """One request in the queue."""
 
     since: float
-    """When it came, in seconds of the caller's clock."""
+    """When it was queued, in seconds of the caller's clock."""
     request: EngineRequest
     prompt_tokens: int
-    """As estimated at its admission."""
+    """The estimate at admission."""
     prefill_budget_s: float
-    """How long it may wait for prefill once it is on a replica; see `ReplicaSet.take`."""
-    again: bool
-    """Whether it had a replica before, and lost it."""
+    """How long it may wait for prefill on a replica; see `ReplicaSet.take`."""
+    retry: bool
+    """Whether it has lost a replica."""
     identity: str | None
-    """The model that has begun its answer, which alone can go on with it; None for an answer not begun."""
+    """The model that began its answer; None for an answer that has not begun."""
     reservation: asyncio.Future[Reservation]
     """Becomes the request's reservation on a replica."""
 
 
 @dataclass(slots=True)
 class WaitingLine:
-    """First come, first served; requests that had a replica and lost it come before all others.
+    """First come, first served, but requests that have lost a replica go first: they arrived earlier."""
 
-    Those were let in before every request that is still here.
-    """
-
-    _again: dict[QueuedRequest, None] = field(default_factory=dict)
+    _retries: dict[QueuedRequest, None] = field(default_factory=dict)
     _newcomers: dict[QueuedRequest, None] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self._again) + len(self._newcomers)
+        return len(self._retries) + len(self._newcomers)
 
     def enter(self, queued: QueuedRequest) -> None:
-        """Put `queued` behind those of its kind."""
+        """Add `queued` at the end of its kind."""
         self._line(queued)[queued] = None
 
     def leave(self, queued: QueuedRequest) -> None:
-        """Take `queued` out, if it is still in."""
+        """Remove `queued`, if it is still in the line."""
         self._line(queued).pop(queued, None)
 
-    def leaving(self) -> Iterator[QueuedRequest]:
-        """The requests that had a replica, then the first of the others, and the next once that has left.
+    def candidates(self) -> Iterator[QueuedRequest]:
+        """Yield the requests that may get a reservation now: those that lost a replica, then newcomers.
 
-        A request that had a replica may wait for one model only, and the next of them can go before it.
-        Newcomers can go anywhere, and none overtakes another.
+        A request that lost a replica may need one model, so the next of its kind can overtake it. No newcomer
+        overtakes another: each is yielded only after the one before has left the line.
         """
-        yield from list(self._again)
+        yield from list(self._retries)
         while self._newcomers:
             yield next(iter(self._newcomers))
 
     def all(self) -> list[QueuedRequest]:
-        """Every request, in the order in which they leave."""
-        return [*self._again, *self._newcomers]
+        """Return every request, in the order of the line."""
+        return [*self._retries, *self._newcomers]
 
     def _line(self, queued: QueuedRequest) -> dict[QueuedRequest, None]:
-        return self._again if queued.again else self._newcomers
+        return self._retries if queued.retry else self._newcomers
 
 
 class ColdQueue:
-    """A queue for a model without a replica: bounded in number and in time, first come, first served.
+    """A queue for a model without a replica, bounded in number and time. First come, first served.
 
-    While requests are in it and there is no replica, Ray is asked for one. Once there is one, requests leave
-    as fast as replicas have room for them in their batches. The others stay: replicas come up seconds apart,
-    and a request that waits here goes to whichever has room first. Until the last one has left, newcomers
-    join the end: to overtake would be unfair, and would fill the engines' queues all the same.
+    While requests are queued and there is no replica, the queue asks Ray for one. Then requests leave as fast
+    as the replicas' batches have room. The others stay, because replicas start seconds apart and a queued
+    request goes to the first with room. Until the queue is empty, newcomers join its end.
 
-    For a model with replicas, only requests are queued that lost theirs while all others are full.
+    If the model has replicas, a request is queued only if it has lost a replica and all others are full.
 
-    For the event loop of the ingress alone, from the constructor on.
+    Call it, the constructor included, only in the event loop of the ingress.
 
     Args:
-        handle: Its engine deployment.
-        knobs: The model's knobs, as they are now.
-        progress: What to tell the clients that wait.
+        handle: The engine deployment.
+        knobs: Returns the model's present knobs.
+        progress: The progress that queued clients are told.
         clock: Seconds, as `time.perf_counter` gives them.
         on_cold: Called when a replica is needed and there is none.
     """
@@ -127,7 +123,7 @@ class ColdQueue:
         self._clock = clock
         self._line = WaitingLine()
         self.cold = False
-        """Whether at some time since the queue was last empty there was no replica."""
+        """Whether the model was without a replica at some time since the queue was last empty."""
         self._wake = Wake(model.name, handle, self._needs_replica, self._fail_all)
         self.replicas.notify(self._release)
 
@@ -136,16 +132,16 @@ class ColdQueue:
 
     @property
     def body_bytes(self) -> int:
-        """Bytes of the bodies of the requests queued."""
+        """The size of the bodies of all queued requests."""
         return sum(queued.request.body_bytes for queued in self._line.all())
 
     def oldest_s(self) -> float:
-        """How long ago the first of the requests queued came, in seconds; 0 if there is none."""
+        """Return the seconds for which the oldest request has been queued; 0 if there is none."""
         now = self._clock()
         return max((now - queued.since for queued in self._line.all()), default=0.0)
 
     def newest_s(self) -> float:
-        """How long ago the last of the requests queued came, in seconds; 0 if there is none."""
+        """Return the seconds for which the newest request has been queued; 0 if there is none."""
         now = self._clock()
         return min((now - queued.since for queued in self._line.all()), default=0.0)
 
@@ -154,21 +150,21 @@ class ColdQueue:
         request: EngineRequest,
         prompt_tokens: int,
         prefill_budget_s: float,
-        again: bool,
+        retry: bool,
         identity: str | None = None,
     ) -> Reservation:
-        """Queue `request` until a replica can take it; see `Admission.take`."""
+        """Queue `request` until a replica can take it. `Admission.take` explains arguments and errors."""
         knobs = self._knobs()
         if identity is not None and not self.replicas.may_continue(identity):
             raise replaced(self._model)
-        if not again:
+        if not retry:
             if not self.cold and len(self.replicas):
                 raise replicas_busy(self._model, self._limit)
             if len(self) >= knobs.max_held_requests:
                 raise queue_is_full(self._model, len(self), knobs.max_held_requests, self._progress.current)
         future: asyncio.Future[Reservation] = asyncio.get_running_loop().create_future()
         now = self._clock()
-        queued = QueuedRequest(now, request, prompt_tokens, prefill_budget_s, again, identity, future)
+        queued = QueuedRequest(now, request, prompt_tokens, prefill_budget_s, retry, identity, future)
         self._enter(queued)
         try:
             await self._until_released(queued, knobs)
@@ -180,11 +176,11 @@ class ColdQueue:
             raise
         finally:
             self._leave(queued)
-            if request.state.ttft_s is None:  # later it is a pause within a stream, and no part of the TTFT
+            if request.state.ttft_s is None:  # else it is a pause within a stream, and no part of the TTFT
                 request.state.queued_s += self._clock() - queued.since
 
     async def _until_released(self, queued: QueuedRequest, knobs: Knobs) -> None:
-        """Return when `queued` has its reservation; meanwhile tell its client, and mind the deadline."""
+        """Wait until `queued` has its reservation. Tell its client the progress, and keep the deadline."""
         deadline = queued.since + knobs.cold_wait_timeout_s
         tell_at = queued.since + knobs.keep_alive_interval_s
         while not queued.reservation.done():
@@ -196,7 +192,7 @@ class ColdQueue:
                 if (tell_wait := queued.request.state.tell_wait) is not None:
                     seen = self._progress.current
                     await tell_wait(ColdWait(self._model, seen.phase, seen.eta_s, now - queued.since))
-            # At least one turn of the event loop, however short the interval.
+            # Not below 0: `asyncio.wait` gives the event loop at least one turn.
             timeout_s = max(0.0, min(deadline, tell_at) - self._clock())
             await asyncio.wait((queued.reservation,), timeout=timeout_s)
 
@@ -212,7 +208,7 @@ class ColdQueue:
             self.replicas.awaited = self.cold = False
             self._progress.stop()
             if not len(self.replicas):
-                # With a replica, Ray has answered and the wake is about to end by itself.
+                # With a replica, Ray has answered, and the wake ends by itself.
                 self._wake.stop()
 
     def _needs_replica(self) -> bool:
@@ -226,9 +222,9 @@ class ColdQueue:
             self._wake.start()
 
     def _release(self) -> None:
-        """Give the requests at the front a reservation each, as far as there is room."""
+        """Give requests reservations, from the front of the line, as far as there is room."""
         limit = self._release_limit if self.cold else self._limit
-        for queued in self._line.leaving():
+        for queued in self._line.candidates():
             tokens, budget_s, prefix = queued.prompt_tokens, queued.prefill_budget_s, queued.request.prefix
             reservation = self.replicas.take(limit, tokens, budget_s, self._batch, prefix, queued.identity)
             if reservation is not None:
@@ -250,9 +246,8 @@ class ColdQueue:
 
 
 def release_limit(model: ModelSettings) -> int:
-    """Requests in flight on one replica up to which queued ones are released to it.
+    """Return how many requests one replica may have in flight while queued requests are released to it.
 
-    It follows from the settings, as the engine's batch does. A request of several sequences counts as one;
-    what then exceeds the batch waits in the engine's queue.
+    A request of several sequences counts as one. Sequences beyond the batch wait in the engine's queue.
     """
     return min(model.max_ongoing_requests, model.max_num_seqs + math.ceil(_AHEAD_SHARE * model.max_num_seqs))

@@ -1,4 +1,4 @@
-"""How far the start of a model's next replica has come, by what replicas and policy have stored."""
+"""The progress of a cold start, from the documents that replicas and the policy store."""
 
 import asyncio
 import time
@@ -13,30 +13,30 @@ from serve_app.wire.own_clock import OwnClock
 from serve_app.wire.phases import DRAINING, FAILED, read_phases
 
 _NOT_STARTING = ("ready", FAILED, DRAINING)
-# From a replica's own readiness to Ray's putting it into service it takes a second or two.
+# A ready replica gets requests a second or two later, when Ray lists it.
 _INTO_SERVICE_S = 5.0
 _STATUS_AGE_S = 10.0
 """The policy writes its status at least this often."""
 _INTERVAL_S = 1.0
 _WAIT_S = 1.0
 _BELIEVED_S = 10.0
-"""The last reading of a store that does not answer counts for so long."""
+"""How long the last reading counts while the store does not answer."""
 _FRESH_S = 0.5
 _STATUS_LIFE_S = 60.0
-"""A policy writes its status every ten seconds; a much older one was left by a policy that is gone."""
+"""A status this old belongs to a policy that is gone: a policy writes its status every ten seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """One reading of what is stored, with its times on the reader's clock."""
+    """One reading of the stored documents, with times on the reader's clock."""
 
     status: Mapping[str, Any] | None = None
-    """The policy's status, with the keys that `parse_status` checks; None while there is none."""
+    """The policy's status (see `parse_status`); None while there is none."""
     phases: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
-    """Phase documents by engine deployment and replica: of replicas that exist or could not start."""
+    """Phase documents by engine deployment and replica, of replicas that exist or could not start."""
 
     def of(self, deployment: str, now: float) -> Mapping[str, Any] | None:
-        """The policy's status of one engine deployment; None if it is too old at `now`."""
+        """Return the policy's status of one engine deployment; None if it is too old at `now`."""
         if self.status is None or now - float(self.status["at"]) >= _STATUS_LIFE_S:
             return None
         found: Mapping[str, Any] | None = self.status["models"].get(deployment)
@@ -49,9 +49,9 @@ def stored_state(
     clock: Callable[[], float] = time.monotonic,
     unix_clock: Callable[[], float] = time.time,
 ) -> BoundedCall[StoredState]:
-    """The stored state of these engine deployments of `app`, half a second old as long as the GCS answers.
+    """Return a reader of the stored state of these engine deployments of `app`.
 
-    Its times are on `clock`.
+    Readings are at most half a second old while the GCS answers. Their times are on `clock`.
     """
     names = tuple(deployments)
     own = OwnClock()
@@ -61,7 +61,7 @@ def stored_state(
         phases = read_phases(app, names)
         now, unix_now = clock(), unix_clock()
         if status is not None:
-            # Not believed: the status of a policy whose clock is behind would never count.
+            # Not believed: if the policy's clock is behind, its status would always be too old.
             at = own.times(STATUS, {STATUS: float(status["at"])}, now, unix_now, believed=False)
             status["at"] = at[STATUS]
         return StoredState(
@@ -73,10 +73,10 @@ def stored_state(
 
 @dataclass(frozen=True, slots=True)
 class ColdStartProgress:
-    """The phase of the replica nearest to readiness, and the seconds that it is expected to take still.
+    """The phase of the replica nearest to readiness, and the seconds until it is expected to be ready.
 
-    Phases are those of a replica's start-up, and where none is known: `requested` (no replica has been
-    started yet), `pending_capacity` (the cluster has no room for it), `process` (its process starts), `busy`
+    The phase is one of a replica's start-up. If no such phase is known, it is `requested` (no replica has
+    been started yet), `pending_capacity` (the cluster has no room), `process` (the process starts), `busy`
     (replicas are up and full) or `unknown`.
     """
 
@@ -90,23 +90,23 @@ UNKNOWN = ColdStartProgress("unknown", None)
 def cold_start_progress(
     status: Mapping[str, Any] | None, phases: Mapping[str, Mapping[str, Any]], now: float
 ) -> ColdStartProgress:
-    """How far the next replica of one deployment is.
+    """Return the progress of the next replica of one deployment.
 
     Args:
-        status: What the policy says of the deployment (`documents.STATUS`), or None while it says nothing.
-        phases: The phase documents of its replicas, by replica. Those of replicas that were killed
-            linger, so only the newest are believed, as many as the policy is waiting for.
-        now: On the clock of the times in `phases`, in seconds.
+        status: The policy's status of the deployment (`documents.STATUS`); None while there is none.
+        phases: The phase documents of its replicas, by replica. Documents of killed replicas linger. So only
+            the newest count, as many as the policy waits for.
+        now: Seconds on the clock of the times in `phases`.
 
     Returns:
-        Its ETA is a lower bound while the cluster has no room, and None where nothing was measured.
+        The ETA is a lower bound while the cluster has no room, and None if nothing was measured.
     """
     newest = sorted(phases.values(), key=lambda document: float(document["since"]), reverse=True)
     starting = [document for document in newest if document["phase"] not in _NOT_STARTING]
     if status is None:
         return ColdStartProgress(starting[0]["phase"], None) if starting else UNKNOWN
     known, awaited = int(status["starting"]), int(status["starting"]) + int(status["pending"])
-    # A replica that is pending has no phase yet, or a new one: an older document is another replica's.
+    # A pending replica has no phase document yet, or a new one. An older document is another replica's.
     begun_after = now - _STATUS_AGE_S - float(status.get("pending_s", 0.0))
     candidates = [
         ColdStartProgress(document["phase"], _remaining_s(document, _expected(document, status), now))
@@ -129,14 +129,14 @@ def cold_start_progress(
 
 
 def _expected(document: Mapping[str, Any], status: Mapping[str, Any]) -> Mapping[str, float]:
-    """The typical seconds of each phase on the replica's kind of node; of the next replica's if unknown."""
+    """Return the typical seconds of each phase on this kind of node; by default those of the next replica."""
     kind = "warm" if document.get("warm_node") else "cold"
     expected: Mapping[str, float] = status.get(f"{kind}_node_phases_s") or status["phases_s"]
     return expected
 
 
 def _remaining_s(document: Mapping[str, Any], expected: Mapping[str, float], now: float) -> float | None:
-    """The rest of the phase a replica is in, and all later ones; None if that phase was never measured."""
+    """Return the seconds left of a replica's phase and all later ones; None for an unmeasured phase."""
     phase = document["phase"]
     if phase not in expected:
         return None
@@ -146,12 +146,7 @@ def _remaining_s(document: Mapping[str, Any], expected: Mapping[str, float], now
 
 
 class ProgressReader:
-    """Between `start` and `stop`, keeps the progress of one deployment at most about a second old.
-
-    Args:
-        stored: What the replicas and the policy of the application have written down.
-        deployment: The engine deployment.
-    """
+    """Reads the progress of one deployment every second, from `start` to `stop`."""
 
     def __init__(self, stored: BoundedCall[StoredState], deployment: str) -> None:
         self._stored = stored
@@ -161,17 +156,17 @@ class ProgressReader:
 
     @property
     def current(self) -> ColdStartProgress:
-        """The newest progress; unknown once its reading is 10 s old."""
+        """The newest progress; `UNKNOWN` once its reading is 10 s old."""
         age_s = self._stored.age_s()
         return self._last if age_s is not None and age_s <= _BELIEVED_S else UNKNOWN
 
     def start(self) -> None:
-        """Read from now on. Nothing, if that is going on."""
+        """Start to read. A second call does nothing."""
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
     def stop(self) -> None:
-        """Stop reading, and forget what was read."""
+        """Stop reading, and forget the last reading."""
         if self._task is not None:
             self._task.cancel()
             self._task = None

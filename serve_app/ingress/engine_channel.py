@@ -1,4 +1,4 @@
-"""An ingress replica's connections to engine replicas: one to each, and the calls on it."""
+"""An ingress replica's connections, one to each engine replica, and the calls on them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class EngineChannel:
 
     Attributes:
         beat: The last heartbeat.
-        on_beat: Called with each.
+        on_beat: Called with each heartbeat.
     """
 
     def __init__(self, address: str) -> None:
@@ -56,17 +56,17 @@ class EngineChannel:
         """Done when the connection has ended, with the reason."""
         self._met: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._frames: Frames[FromEngine] = Frames(FromEngine, self._take, self._end)
-        # After the end of the replica, another program may listen at its port.
+        # Another program may listen at the port of a replica that is gone.
         self._frames.most_bytes = GREETING_BYTES
         self._numbers = count()
         self._streams: dict[int, EngineStream] = {}
 
     @classmethod
     async def connect(cls, address: str, token: str, timeout_s: float) -> EngineChannel:
-        """Connect to the data plane at `address`, `host:port`, and show it the replica's token.
+        """Connect to the data plane at `address` (`host:port`), and show the replica's token.
 
         Raises:
-            NeverBegunError: nobody listens there, or another than this replica does.
+            NeverBegunError: no program listens there, or another program than this replica.
         """
         channel = cls(address)
         host, _, port = address.rpartition(":")
@@ -91,7 +91,7 @@ class EngineChannel:
         continuation: Continuation | None = None,
         expected_cached_tokens: int | None = None,
     ) -> EngineStream:
-        """Send `request` with `body`, and with the delivered part of its answer if others have begun it.
+        """Send `request` with `body`, and with the delivered tokens of a stream that continues here.
 
         Raises:
             NeverBegunError: the connection has ended.
@@ -119,15 +119,15 @@ class EngineChannel:
         return stream
 
     def send(self, message: Hello | Call | Credit | Cancel) -> None:
-        """Send a message; nothing happens once the connection has ended."""
+        """Send a message. Does nothing once the connection has ended."""
         self._frames.send(message)
 
     def forget(self, number: int) -> None:
-        """Receive nothing more for a stream."""
+        """Ignore further messages for a stream."""
         self._streams.pop(number, None)
 
     def close(self, reason: str = "this process closed it") -> None:
-        """End the connection, and with it every stream that has not ended."""
+        """End the connection and all its open streams."""
         self._end(ConnectionError(f"{self.address}: {reason}"))
         self._frames.close()
 
@@ -165,7 +165,7 @@ class EngineChannel:
 class EngineStream:
     """One call on a channel, for one reader."""
 
-    __slots__ = ("_arrived", "_channel", "_error", "_number", "_over", "_passed_on", "_take_now", "_waiter")
+    __slots__ = ("_arrived", "_channel", "_error", "_forwarded", "_number", "_over", "_take_now", "_waiter")
 
     def __init__(self, channel: EngineChannel, number: int) -> None:
         self._channel = channel
@@ -174,29 +174,29 @@ class EngineStream:
         self._waiter: asyncio.Future[None] | None = None
         self._error: Exception | None = None
         self._over = False
-        self._passed_on = 0
+        self._forwarded = 0
         self._take_now: Callable[[Piece], bool] | None = None
 
     async def answer(self) -> Answer:
-        """The first message of the answer. Raises ConnectionError if the replica is lost before it comes."""
+        """Return the first message of the answer. Raises ConnectionError if the replica is lost before."""
         first = await self._next()
         assert isinstance(first, Answer)
         self._over = not first.streamed
         return first
 
-    async def begun(self) -> None:
-        """Wait for the first event. Raises ConnectionError if the stream is lost, or ends, before it."""
+    async def wait_for_event(self) -> None:
+        """Wait for the first event. Raises ConnectionError if the stream is lost, or ends, before."""
         first = await self._next()
         self._arrived.appendleft(first)
         if not isinstance(first, Piece) or not first.data:
             raise ConnectionError("the stream ended before its first event")
 
     async def pieces(self, take_now: Callable[[Piece], bool] | None = None) -> AsyncIterator[Piece]:
-        """The pieces of the stream. A piece counts as passed on when the next one is asked for.
+        """Yield the pieces of the stream. A piece counts as forwarded when the caller asks for the next.
 
         Args:
-            take_now: Called with each piece but the last that comes while the next one is being waited for.
-                Returns whether it has passed the piece on; then it is left out here.
+            take_now: Called with each piece, except the last, that arrives while the caller waits. If it
+                returns True, it has forwarded the piece, which is then not yielded.
 
         Raises:
             ConnectionError: the replica is lost.
@@ -211,14 +211,14 @@ class EngineStream:
             self._count(piece)
 
     def close(self) -> None:
-        """End the call: the engine frees its sequences."""
+        """End the call. The engine frees its sequences."""
         self._channel.forget(self._number)
         if not self._over and self._error is None:
             self._over = True
             self._channel.send(Cancel(self._number))
 
     def take(self, piece: Piece) -> None:
-        """Receive a piece, and pass it on at once if the reader only waits for it. Runs for every token."""
+        """Receive a piece, and forward it at once if the reader waits. Runs for every token."""
         if self._waiter is None or self._take_now is None or piece.last or not self._take_now(piece):
             self.put(piece)
         else:
@@ -227,7 +227,7 @@ class EngineStream:
     def put(self, part: Answer | Piece) -> None:
         """Queue a message for the reader.
 
-        Pieces that wait for this process become one: the busier it is, the less each token costs.
+        Pieces that wait for the reader are merged. So a busier process spends less time on each token.
         """
         before = self._arrived[-1] if self._arrived else None
         if isinstance(before, Piece) and isinstance(part, Piece):
@@ -240,16 +240,16 @@ class EngineStream:
         self._wake()
 
     def fail(self, error: Exception) -> None:
-        """Note that the channel has ended. Messages that came before can still be read."""
+        """Note that the channel has ended. The reader still gets the messages that came before."""
         self._error = error
         self._wake()
 
     def _count(self, piece: Piece) -> None:
-        """Count a piece that was passed on, on either path, and give the engine replica credit for it."""
-        self._passed_on += len(piece.data)
-        if self._passed_on >= _CREDIT_STEP:
-            self._channel.send(Credit(self._number, self._passed_on))
-            self._passed_on = 0
+        """Give the engine replica credit for a forwarded piece."""
+        self._forwarded += len(piece.data)
+        if self._forwarded >= _CREDIT_STEP:
+            self._channel.send(Credit(self._number, self._forwarded))
+            self._forwarded = 0
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None
@@ -266,25 +266,25 @@ class EngineStream:
 
 
 class EngineChannels:
-    """Opens a channel to a replica where there is none, and keeps it."""
+    """Opens one channel to each replica, and keeps it."""
 
     def __init__(self) -> None:
         self._opening: dict[Replica, asyncio.Task[EngineChannel]] = {}
 
     async def to(self, replica: Replica) -> EngineChannel:
-        """The channel to `replica`.
+        """Return the channel to `replica`, which is opened if there is none.
 
         Raises:
-            NeverBegunError: it cannot be reached, or refuses.
+            NeverBegunError: the replica cannot be reached, or refuses.
         """
         opening = self._opening.get(replica)
-        if opening is None or (opening.done() and self.at_hand(replica) is None):
+        if opening is None or (opening.done() and self.current(replica) is None):
             connecting = EngineChannel.connect(replica.address, replica.token, _CONNECT_TIMEOUT_S)
             opening = self._opening[replica] = asyncio.create_task(connecting)
-        return await asyncio.shield(opening)  # others may wait for it too
+        return await asyncio.shield(opening)  # other requests may wait for it too
 
-    def at_hand(self, replica: Replica) -> EngineChannel | None:
-        """The channel to `replica` if there is one now."""
+    def current(self, replica: Replica) -> EngineChannel | None:
+        """Return the channel to `replica`; None if there is none now."""
         opening = self._opening.get(replica)
         if opening is None or not opening.done() or opening.cancelled() or opening.exception():
             return None
@@ -292,17 +292,17 @@ class EngineChannels:
         return None if channel.lost.done() else channel
 
     def close(self, replica: Replica, reason: str) -> None:
-        """End the channel to `replica`; for its requests the replica is lost.
+        """End the channel to `replica`. Its requests lose the replica.
 
-        A channel that is being opened is closed once it is open. If it were cancelled, so would be the
-        requests that wait for it, as if their clients had left.
+        A channel that is being opened is closed once it is open. Cancelling it would also cancel the requests
+        that wait for it, as if their clients had left.
         """
         opening = self._opening.pop(replica, None)
         if opening is not None:
             opening.add_done_callback(partial(_close_opened, reason))
 
     def close_all(self) -> None:
-        """End all of them."""
+        """End all channels."""
         for replica in list(self._opening):
             self.close(replica, "this ingress replica ends")
 

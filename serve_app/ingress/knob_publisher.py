@@ -1,4 +1,4 @@
-"""An ingress replica's side of autoscaling: the knobs it publishes, and the decisions it can show."""
+"""An ingress replica's part in autoscaling: it publishes the knobs, and shows the policy's decisions."""
 
 import asyncio
 import logging
@@ -32,21 +32,21 @@ T = TypeVar("T")
 
 _FRESH_S = 0.5
 _WAIT_S = 0.4
-"""For each of two documents: `/autoscaling/decisions` answers within a second."""
+"""For each of two documents, so that `/autoscaling/decisions` answers within a second."""
 _PUBLISH_WAIT_S = 1.0
 _RETRY_S = 1.0
 _ADOPT_WAIT_S = 5.0
-"""For the knobs of other replicas, which are all that a replica has that starts with invalid ones."""
+"""For the knobs of other replicas: a replica that starts with invalid knobs has no others."""
 
 
 class KnobPublisher:
-    """Takes knobs from Ray, publishes them for the policy, and reads what the policy wrote.
+    """Takes knobs from Ray, publishes them for the policy, and reads the policy's documents.
 
     Args:
         app: The Serve application.
-        models: Its models' settings.
-        live: The knobs, which this object alone changes.
-        ingress_resources: What one ingress replica takes of the cluster, by Ray's names of resources.
+        models: Its models' settings, by name.
+        live: The knobs in force. Only this object changes them.
+        ingress_resources: The resources of one ingress replica, by Ray's names.
         zygote: Whether nodes keep zygotes.
     """
 
@@ -77,13 +77,13 @@ class KnobPublisher:
         )
 
     async def apply(self, user_config: Mapping[str, Any] | None) -> None:
-        """Take over the knobs in `user_config` and publish them.
+        """Apply the knobs in `user_config`, and publish them.
 
-        Invalid knobs leave those in force as they are; they are logged and shown by `/autoscaling/knobs`.
-        Where the GCS does not answer within a second, the policy gets them later.
+        If they are invalid, the previous knobs stay in force, and `/autoscaling/knobs` shows the problems. If
+        the GCS does not answer within a second, the policy gets the knobs later.
 
         Raises:
-            SettingsError: for invalid knobs where none have ever been in force.
+            SettingsError: the knobs are invalid, and there are no previous ones.
         """
         try:
             self._live.apply(user_config)
@@ -92,12 +92,12 @@ class KnobPublisher:
             if not self._applied and not await self._adopt_last():
                 raise
             self._rejected = "; ".join(error.problems)
-            logger.error("knobs rejected, those before stay in force: %s", self._rejected)
+            logger.error("knobs rejected, the previous knobs stay in force: %s", self._rejected)
         self._applied = True
         await self._publisher.publish(self._served().document(time.time()), _PUBLISH_WAIT_S)
 
     async def _adopt_last(self) -> bool:
-        """Take over the knobs of the other replicas: this one starts while invalid ones are deployed."""
+        """Apply the knobs of the other replicas, because the deployed knobs are invalid."""
         answer = await self._last.get(_ADOPT_WAIT_S)
         served = answer.value if answer is not None else None
         if served is None:
@@ -147,9 +147,9 @@ class KnobPublisher:
 
 
 class _Publisher:
-    """Writes the newest knobs of one application, however long that takes, in threads.
+    """Writes the newest knobs of one application in threads, and retries until it succeeds.
 
-    Ray hands knobs over in the event loop, which must not wait for Ray's store.
+    Ray passes knobs in the event loop, which must not wait for Ray's store.
     """
 
     def __init__(self, app: str) -> None:
@@ -158,7 +158,7 @@ class _Publisher:
         self._writing = threading.Lock()
 
     async def publish(self, document: Mapping[str, Any], wait_s: float) -> None:
-        """Have `document` written, and wait for that for at most `wait_s` seconds."""
+        """Start to write `document`, and wait at most `wait_s` seconds for the end."""
         self._newest = document
         written: Future[None] = Future()
         threading.Thread(
@@ -169,7 +169,7 @@ class _Publisher:
     def _write(self, document: Mapping[str, Any], written: Future[None]) -> None:
         failed = threading.Event()
         logged = False
-        # One at a time: of two writes that hang, the older must not be done after the newer.
+        # One write at a time: an older one that hangs must not end after a newer one.
         with self._writing:
             while document is self._newest:
                 try:

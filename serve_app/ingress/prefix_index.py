@@ -1,8 +1,8 @@
-"""Which prefixes each engine replica has cached, as far as this process knows.
+"""An index of the prefixes that each engine replica has cached, as far as this process knows.
 
-The index evicts as vLLM does, within the size of each replica's cache: the longest unused block first, and
-the end of a prompt before its beginning. Engine replicas correct it: they report the true number of cached
-tokens, and the prefixes that other ingress replicas sent them.
+The index has the size of each replica's cache and evicts as vLLM does: the least recently used block first,
+and the end of a prompt before its beginning. Engine replicas correct the index. They report the true number
+of cached tokens, and the prefixes that other ingress replicas sent them.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
 from serve_app.wire.data_plane import Prefix
 
 BYTES_PER_TOKEN = 4
-"""The ratio of English text, used until the engines' counts tell the model's own ratio."""
+"""The ratio of English text, assumed until engines have reported token counts."""
 _UNKNOWN_CACHE_TOKENS = 32_768
-"""The assumed size of a cache until its replica reports it: less than any GPU's, and a long prompt."""
+"""The size of a cache until its replica reports it: a long prompt, and less than any GPU's cache."""
 _FADE = 0.99
 """Ratios are means over about a hundred prompts."""
 _LEAST_BYTES, _MOST_BYTES = 1.0, 8.0
-"""A prompt with fewer or more bytes per token is no text: it has images, or mostly spaces."""
+"""Prompts outside these bytes per token do not count as text: they have images, or mostly spaces."""
 _SURE_SHARE = 0.9
 _SLACK_TOKENS = 128
-"""If less than this share of the expected tokens is cached, and so many tokens less, blocks were evicted.
-The parts of a prompt differ by some 10 % in bytes per token, and a cache has whole blocks, of at most 128
-tokens."""
+"""Blocks were evicted if the cached tokens, plus the slack, are below this share of the expected tokens.
+Parts of a prompt differ by some 10 % in bytes per token. A cache has whole blocks of up to 128 tokens."""
 
 
 @dataclass(slots=True)
 class Ratio:
-    """One amount over another, both summed up and fading."""
+    """The ratio of two sums, which fade."""
 
     amount: float = 0.0
     other: float = 0.0
@@ -43,13 +42,13 @@ class Ratio:
         self.other = self.other * _FADE + other
 
     def value(self, unknown: float) -> float:
-        """The ratio; `unknown` while there is none."""
+        """Return the ratio; `unknown` before the first prompt."""
         return self.amount / self.other if self.other else unknown
 
 
 @dataclass(slots=True)
 class _Cache:
-    """One replica's: the hash of each block and of each prompt's end, by its last use, the oldest first."""
+    """The blocks and prompt ends in one replica's cache: the last use of each hash, the oldest first."""
 
     bit: int
     most: int
@@ -57,12 +56,12 @@ class _Cache:
 
 
 class Expected(NamedTuple):
-    """The part of a prompt that is expected in the cache of the replica that it is sent to."""
+    """The part of a prompt that is expected in its replica's cache."""
 
     size: int
     """Bytes."""
     last_uses: tuple[int, ...] = ()
-    """The last use of each cached block, before this prompt used it."""
+    """The last use of each cached block before this prompt."""
     use: int = 0
     """The number of this use."""
 
@@ -76,19 +75,19 @@ class PrefixIndex:
     def __init__(self) -> None:
         self._caches: dict[str, _Cache] = {}
         self._names: dict[int, str] = {}
-        """The replicas' names, by bit."""
+        """The names of replicas, by bit."""
         self._holders: dict[int, int] = {}
-        """By hash, the bits of the replicas that have it cached."""
+        """The bits of the replicas that have a hash cached, by hash."""
         self._uses = 0
         self._bytes_per_token = Ratio()
         """The ratio of whole prompts."""
         self._bytes_per_found_token = Ratio()
-        """The ratio of the parts expected in caches. Prompts that share nothing may be of another kind,
-        caches have whole blocks, and answers have other bytes per token."""
+        """The ratio of the parts expected in caches. It differs: prompts that share nothing may be of another
+        kind, caches have whole blocks, and answers have other bytes per token."""
 
     @property
     def bytes_per_token(self) -> float:
-        """The model's own ratio, as far as the engines' counts tell it."""
+        """The model's ratio, by the counts that engines have reported."""
         return self._bytes_per_token.value(BYTES_PER_TOKEN)
 
     def tokens(self, expected: Expected) -> int:
@@ -96,7 +95,7 @@ class PrefixIndex:
         return round(expected.size / self._bytes_per_found_token.value(self.bytes_per_token))
 
     def keep(self, replicas: Collection[str]) -> None:
-        """Know these replicas and no others; the index of those that stay is kept."""
+        """Forget all other replicas, and add those that are new."""
         for name in [name for name in self._caches if name not in replicas]:
             cache = self._caches.pop(name)
             self._evict(cache, len(cache.last_use))
@@ -110,13 +109,13 @@ class PrefixIndex:
                 self._caches[name] = _Cache(bit, self._blocks(_UNKNOWN_CACHE_TOKENS))
 
     def resize(self, replica: str, tokens: int) -> None:
-        """Set the size of the cache of `replica`, in tokens; 0 where it has none."""
+        """Set the size of the cache of `replica`, in tokens; 0 if it has none."""
         if (cache := self._caches.get(replica)) is not None:
             cache.most = self._blocks(tokens)
             self._evict(cache, len(cache.last_use) - cache.most)
 
-    def matched(self, prefix: PromptPrefix) -> dict[str, int]:
-        """Return how many bytes of a prompt each replica has cached, for those that have some."""
+    def match(self, prefix: PromptPrefix) -> dict[str, int]:
+        """Return how many bytes of a prompt each replica has cached, without the replicas that have none."""
         holders, names = self._holders, self._names
         found: dict[str, int] = {}
         common, depth = -1, 0
@@ -140,8 +139,8 @@ class PrefixIndex:
                     found[name] = size
         return found
 
-    def sent(self, replica: str, prefix: PromptPrefix, matched: int) -> Expected:
-        """Note that a prompt goes to `replica`, which has `matched` bytes of it cached so far."""
+    def record_prompt(self, replica: str, prefix: PromptPrefix, matched: int) -> Expected:
+        """Record that a prompt goes to `replica`, which has `matched` bytes of it cached."""
         cache = self._caches.get(replica)
         if cache is None:
             return NOTHING
@@ -154,8 +153,8 @@ class PrefixIndex:
         self.add(replica, prefix)
         return Expected(matched, tuple(uses), self._uses)
 
-    def never_prefilled(self, replica: str, prefix: PromptPrefix, expected: Expected) -> None:
-        """Note that a prompt sent to `replica` was not prefilled: its new blocks are not cached."""
+    def forget_unprefilled(self, replica: str, prefix: PromptPrefix, expected: Expected) -> None:
+        """Remove the new blocks of a prompt that `replica` got and did not prefill."""
         cache = self._caches.get(replica)
         if cache is None:
             return
@@ -165,13 +164,13 @@ class PrefixIndex:
                 self._let_go(block, cache.bit)
 
     def add(self, replica: str, prefix: PromptPrefix | Prefix) -> None:
-        """Note that `replica` has a prompt cached now, sent by this process or another one."""
+        """Record that `replica` has cached a prompt, which this or another process sent."""
         cache = self._caches.get(replica)
         if cache is None:
             return
         last_use, holders, bit = cache.last_use, self._holders, cache.bit
         self._uses = use = self._uses + 1
-        # The first block last: without it the others are useless, so the end of a prompt is evicted first.
+        # The first block comes last, and so is evicted last: without it the others are useless.
         for block in (prefix.end, *reversed(prefix.blocks)):
             if not block:
                 continue
@@ -185,14 +184,14 @@ class PrefixIndex:
     def learn(
         self, replica: str, prefix: PromptPrefix, expected: Expected, cached_tokens: int, prompt_tokens: int
     ) -> None:
-        """Correct the index by the true number of cached tokens of a prompt sent to `replica`."""
+        """Correct the index with the true number of cached tokens of a prompt sent to `replica`."""
         if _LEAST_BYTES <= prefix.size / prompt_tokens <= _MOST_BYTES:
             self._bytes_per_token.learn(prefix.size, prompt_tokens)
         if not expected.size:
             return
-        # By the prompt's own bytes per token: those of two kinds of traffic may differ by a factor of three.
+        # The prompt's own bytes per token count: two kinds of traffic may differ by a factor of three.
         expected_tokens = prompt_tokens * expected.size / prefix.size
-        # Only blocks were known to be there; that an answer is, was a guess.
+        # Only blocks are sure to have been cached. That an answer was cached is a guess.
         known = prompt_tokens * len(expected.last_uses) * BLOCK_BYTES / prefix.size
         cache = self._caches.get(replica)
         if cached_tokens + _SLACK_TOKENS >= known * _SURE_SHARE:
@@ -203,7 +202,7 @@ class PrefixIndex:
         if cache is None:
             return
         missing = int(len(expected.last_uses) * cached_tokens / known)
-        # Blocks that had not been used since the missing one was are gone, too.
+        # All blocks last used before the missing one are evicted too.
         gone, last_use = expected.last_uses[missing], cache.last_use
         old = 0
         for used in last_use.values():

@@ -1,8 +1,8 @@
-"""Ray Serve's request router for engine deployments: it knows which replicas run, and a wake asks it for one.
+"""Ray Serve's request router for engine deployments, which tells the ingress the running replicas.
 
-To reserve a place on a replica through Ray costs two actor calls, 2.5 ms of one core for each request; a
-burst of 32 would wait 80 ms for them. So the relay picks from this process's own view of the running
-replicas, which Ray pushes here the moment it changes, and uses Ray's queue only where there is none.
+A reservation through Ray costs two actor calls: 2.5 ms of one core per request, and 80 ms for a burst of 32.
+So admission picks from this process's own list of running replicas. Ray pushes each change of the list here.
+Ray's queue is used only while there is no replica.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from serve_app.patches.ray import run_router_here
 
 logger = logging.getLogger("ray.serve")
 
-# Ray says only to new requests that the engines cannot start; those queued already wait on.
+# Only new requests hear from Ray that the engines cannot start. Requests in Ray's queue wait on.
 _ASK_AGAIN_S = 5.0
 _PAUSE_S = 1.0
 
@@ -30,11 +30,11 @@ class EngineRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
     _replica_set: ReplicaSet | None = None
 
     def initialize_state(self, **kwargs: Any) -> None:
-        """Ray calls this with `request_router_kwargs`: the `deployment` whose replicas these are."""
+        """Ray calls this with `request_router_kwargs`: the name of the `deployment`."""
         self._replica_set = replica_set(kwargs["deployment"])
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
-        """Ray calls this whenever a replica starts or stops running; a draining one is not among them."""
+        """Ray calls this with all running replicas, none of them draining, after each change."""
         super().update_replicas(replicas)
         if self._replica_set is not None:
             self._replica_set.update(
@@ -48,21 +48,21 @@ class EngineRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        """Return each replica as a rank of its own: only a wake asks, and it sends no request."""
+        """Return the replicas in any order, because only `Wake` asks, and it sends no request."""
         return [[replica] for replica in candidate_replicas]
 
 
 class Wake:
     """Keeps one request in Ray Serve's queue as long as a replica is needed.
 
-    The policy starts replicas for the requests that the ingress reports. This one has Ray make its router and
-    say when the engines cannot start, and is what Ray's own policy would act on.
+    Tideserve's policy starts replicas for the requests that the ingress reports. The request of a wake makes
+    Ray report engines that cannot start. Ray's own policy would also act on it.
 
     Args:
         model: The model's name, for the log.
         handle: Its engine deployment.
-        needed: Whether a replica is still needed.
-        on_unavailable: Called when Ray says that the engines cannot start.
+        needed: Returns whether a replica is still needed.
+        on_unavailable: Called when Ray reports that the engines cannot start.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Wake:
         run_router_here(handle)
 
     def start(self) -> None:
-        """Ask Ray for a replica. Does nothing while that is going on."""
+        """Start to ask Ray for a replica, unless it is being asked."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
 
@@ -102,6 +102,6 @@ class Wake:
                 if asking.expired():
                     continue
                 logger.exception("model %s: asking Ray for a replica failed", self._model)
-            # Ray has a replica that it has not pushed here yet, or an error: asking at once would not help.
+            # Ray has failed, or has not pushed its new replica here yet. To ask at once would not help.
             if self._needed():
                 await asyncio.sleep(_PAUSE_S)

@@ -1,7 +1,7 @@
-"""Whether a model can be served, and the metrics of every replica, for `/ready` and `/metrics`.
+"""Answer `/ready` and `/metrics`: whether each model can be served, and the metrics of all replicas.
 
-Both are answered within a second. What this process knows by itself comes first; the rest is the last that
-Ray Serve's controller and Ray's GCS have said, with its age.
+Both are answered within a second. The knowledge of this process counts first. The rest comes from the last
+answers of Ray Serve's controller and Ray's GCS, which are reported with their age.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from serve_app.telemetry.exposition import NodeMetrics
 from serve_app.wire.phases import DRAINING, FAILED
 
 _WAIT_S = 0.8
-"""How long to wait for Ray, which answers within 50 ms unless overloaded: we answer in less than 1 s."""
+"""How long to wait for Ray, so that clients have an answer within 1 s. Usually Ray answers within 50 ms."""
 _FRESH_S = 0.5
 _UNREACHABLE_S = 2.0
 """The controller or the GCS is reported as unreachable if a question this old has no answer."""
@@ -40,7 +40,7 @@ class ServeObserver:
         app: The Serve application.
         models: Its models.
         live: The knobs in force.
-        stored: What its replicas and its policy have stored.
+        stored: The documents that its replicas and its policy have stored.
         zygote: Whether nodes keep zygotes.
     """
 
@@ -66,10 +66,10 @@ class ServeObserver:
         self._metrics = NodeMetrics()
 
     async def readiness(self) -> Readiness:
-        """Every model's readiness, within a second."""
+        """Return every model's readiness, within a second."""
         replicas = {model.name: live_replicas(model.deployment_name) for model in self._models}
-        # What Ray said before a replica came or went here says nothing of the state it left: a model that
-        # has just gone to zero would be taken for one that has lost its replica.
+        # After a replica came or went, Ray's older answers are out of date: a model that was just scaled to
+        # zero would look as if it had lost its replica.
         since = time.monotonic() if replicas != self._replicas else None
         self._replicas = replicas
         await asyncio.gather(self._serve.get(_WAIT_S, since), self._stored.get(_WAIT_S, since))
@@ -88,16 +88,16 @@ class ServeObserver:
             stored.of(name, now),
             control.reason,
         )
-        # The replicas as they are now, after the wait.
+        # The wait may have changed the replicas.
         return judge(model, self._live.of(model.name).min_replicas, live_replicas(name), known, now)
 
     async def metrics(self) -> bytes:
-        """The `llm_*` series of every replica on every node, within a second."""
+        """Return the `llm_*` series of every replica on every node, within a second."""
         return await self._metrics.exposition()
 
 
 def live_replicas(deployment: str) -> LiveReplicas:
-    """The replicas of an engine deployment, as this process finds them."""
+    """Return the replicas of an engine deployment, as this process sees them."""
     replicas = replica_set(deployment)
     out = {replica.replica_id: replica.trouble for replica in replicas.listed() if replica.trouble}
     return LiveReplicas(len(replicas), out)
@@ -105,12 +105,12 @@ def live_replicas(deployment: str) -> LiveReplicas:
 
 @dataclass(frozen=True, slots=True)
 class LiveReplicas:
-    """The replicas of one model that Ray says run, as this process finds them."""
+    """The replicas of one model that Ray lists, as this process sees them."""
 
     usable: int = 0
-    """The number of replicas that requests go to."""
+    """The number of replicas that get requests."""
     out: Mapping[str, str] = field(default_factory=dict)
-    """The trouble of each of the others, by replica."""
+    """The trouble of each other replica, by replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,28 +118,28 @@ class Known:
     """The last answers of Ray, the replicas and the policy about one model."""
 
     deployment: Any = None
-    """Ray Serve's status of its engine deployment; None while Ray Serve has none, or has never answered."""
+    """Ray Serve's status of the engine deployment; None if Ray Serve has none, or has never answered."""
     phases: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Phase documents of the replicas that exist and of those that could not start, by replica."""
     scaling: Mapping[str, Any] | None = None
-    """The policy's status of it; None while there is none."""
+    """The policy's status of the model; None while there is none."""
     unreachable: str = ""
-    """Which part of Ray does not answer, and for how long; "" where all do."""
+    """Which part of Ray does not answer, and for how long; "" if all parts answer."""
 
 
 def judge(
     model: ModelSettings, min_replicas: int, live: LiveReplicas, known: Known, now: float
 ) -> ModelReadiness:
-    """Readiness of one model.
+    """Return the readiness of one model.
 
     A model with a replica that takes requests is up, even if Ray does not answer.
 
     Args:
-        model: Its settings.
-        min_replicas: The knob as it stands.
-        live: Its replicas.
-        known: The last answers about it.
-        now: On the clock of the times in the documents, in seconds.
+        model: The model's settings.
+        min_replicas: The knob in force.
+        live: The model's replicas.
+        known: The last answers about the model.
+        now: Seconds on the clock of the times in the documents.
     """
     states = _replica_states(known.deployment)
     total = sum(count for state, count in states.items() if state != "STOPPING")
@@ -159,13 +159,13 @@ def judge(
     if live.usable:
         return found
     starting = None if newest is None or newest["phase"] in (FAILED, "ready") else newest
-    if live.out:  # which this process knows without Ray
+    if live.out:  # known without Ray
         why = "; ".join(f"{replica}: {trouble}" for replica, trouble in live.out.items())
         return _loading(
             found, starting, now, "waiting_for_replacement", f"no replica can take requests: {why}"
         )
     if known.unreachable:
-        # A model at zero is not idle then: without Ray, no replica would be started for a request.
+        # A model at zero is not idle: without Ray, no replica starts for a request.
         return _loading(found, starting, now, "waiting_for_ray", known.unreachable)
     if known.deployment is None:
         return replace(found, state="loading", phase="deploying")
@@ -192,7 +192,7 @@ def _loading(
     otherwise: str,
     reason: str | None,
 ) -> ModelReadiness:
-    """Loading, in the phase of the replica that starts; in `otherwise` if none does."""
+    """Return `found` as loading, in the phase of the replica that starts, or in `otherwise`."""
     if starting is None:
         return replace(found, state="loading", phase=otherwise, reason=reason)
     seconds = round(now - float(starting["since"]), 3)
@@ -206,7 +206,7 @@ def _replica_states(deployment: Any) -> dict[str, int]:
 
 
 def _newest(phases: Mapping[str, Mapping[str, Any]], live: LiveReplicas) -> Mapping[str, Any] | None:
-    """The document written last, except for those of replicas that drain or are out."""
+    """Return the newest phase document of all replicas that neither drain nor are out."""
     candidates = [
         document
         for replica, document in phases.items()
@@ -216,14 +216,14 @@ def _newest(phases: Mapping[str, Mapping[str, Any]], live: LiveReplicas) -> Mapp
 
 
 def _failure(known: Known, newest: Mapping[str, Any] | None, total: int, min_replicas: int) -> str | None:
-    """Why the model has failed for good, as far as Ray is concerned; None if it has not."""
+    """Return why the model has failed for good; None if it has not."""
     deployment = known.deployment
     status = str(getattr(deployment.status, "value", deployment.status))
     reason = str(deployment.message)
     if newest is not None and newest["phase"] == FAILED:
         reason = _why_failed(newest)
-        # The document of a replica that failed to start stays. It says nothing of a model that has had
-        # other replicas since and is at zero, and that Ray reports as healthy.
+        # The document of a replica that failed to start is kept. It does not count if the model is healthy
+        # by Ray and at zero, because other replicas have run since.
         if not total and not (min_replicas == 0 and status == "HEALTHY"):
             return reason
     return reason if status in ("UNHEALTHY", "DEPLOY_FAILED") else None

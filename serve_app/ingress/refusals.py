@@ -1,4 +1,4 @@
-"""The errors for a client whose request no replica can take, or whose replica is lost."""
+"""The errors for requests that no replica can take, or that lose their replica."""
 
 import math
 
@@ -6,13 +6,13 @@ from serve_app.api.errors import ApiError
 from serve_app.ingress.cold_start_progress import ColdStartProgress
 
 DEFAULT_RETRY_AFTER_S = 30
-"""When nothing is known of how long a replica will take."""
+"""For an unknown ETA."""
 _LOST_RETRY_AFTER_S = 5
 _BUSY_RETRY_AFTER_S = 1
 
 
 def retry_after(progress: ColdStartProgress) -> str:
-    """The `Retry-After` header for a model that has no replica yet: whole seconds, at least one."""
+    """Return the `Retry-After` header for a model without a replica: whole seconds, at least one."""
     return str(DEFAULT_RETRY_AFTER_S if progress.eta_s is None else max(1, math.ceil(progress.eta_s)))
 
 
@@ -26,7 +26,7 @@ def unavailable(model: str, why: str, retry_after_s: int = _LOST_RETRY_AFTER_S) 
 
 
 def replaced(model: str) -> ApiError:
-    """A 503: a stream cannot go on, because other weights are served under the model's name by now."""
+    """A 503: a stream cannot continue, because the model's name now stands for other weights."""
     return unavailable(model, "the weights that began the answer have been replaced.")
 
 
@@ -36,7 +36,7 @@ def cannot_start(model: str) -> ApiError:
 
 
 def replicas_busy(model: str, limit: int) -> ApiError:
-    """A 429: each replica of the model has as many requests as it may have."""
+    """A 429: each replica of the model has `limit` requests."""
     why = (
         f"every replica already has {limit} requests from this ingress replica "
         f"(max_ongoing_requests = {limit})."
@@ -45,7 +45,7 @@ def replicas_busy(model: str, limit: int) -> ApiError:
 
 
 def queue_is_full(model: str, queued: int, bound: int, progress: ColdStartProgress) -> ApiError:
-    """A 429: no replica can take the request, and as many requests are queued as may be."""
+    """A 429: no replica can take the request, and the queue is full."""
     why = (
         f"no replica can take the request yet, and this ingress replica already queues {queued} others "
         f"(max_held_requests = {bound})."
@@ -63,7 +63,7 @@ def waited_too_long(model: str, timeout_s: float, progress: ColdStartProgress) -
 
 
 def replica_lost(model: str) -> ApiError:
-    """A 502 for a stream whose replica was lost after its first event; the client sees it as an event."""
+    """A 502, sent as an event: the replica was lost after the first event of the stream."""
     return ApiError(
         502, f"Model {model!r}: the engine replica was lost while it was generating.", code="replica_lost"
     )

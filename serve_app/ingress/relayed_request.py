@@ -1,4 +1,4 @@
-"""The relay: a request's way to a replica, to the next one if that is lost, and the answer's way back."""
+"""The relay: it sends a request to a replica, and to another if that is lost, and returns the answer."""
 
 import asyncio
 import logging
@@ -25,27 +25,27 @@ from serve_app.wire.data_plane import Answer, Piece
 
 logger = logging.getLogger("ray.serve")
 
-# Ray needs about 4 s to take a replica whose engine core died out of its routing (three health
-# checks, one a second); the waits of 0.2, 0.4, … s between seven attempts outlast that.
+# Ray lists a replica whose engine core died for about 4 s more: three health checks, one a second. The waits
+# between seven attempts (0.2 s, 0.4 s, …) take 4.2 s.
 _ATTEMPTS = 7
 _BACKOFF_S = 0.2
 _MOVE_RETRY_S = 1.0
 _COME_LATER = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 MOST_BODY_BYTES = 256 << 10
 MOST_TOKENS = 64 << 10
-"""Beyond these a stream is not continued: it keeps at most 256 KiB of body and 256 KiB of token ids."""
+"""A stream with a larger body or more tokens is not continued: each may take 256 KiB of memory."""
 _RESERVED_TOKENS = 1024
-"""Memory is reserved for so many tokens at a time."""
+"""Memory is reserved in steps of so many tokens."""
 _TOKEN_BYTES = 4
 _CREATED = re.compile(rb'"created":(\d+)')
 
 
 class RelayClient:
-    """Reaches a model's engine replicas over the ports they open: the `EngineClient` of the ingress.
+    """The ingress's `EngineClient`: it reaches engine replicas over the ports that they open.
 
     Args:
         admission: Finds replicas, and queues requests while there is none.
-        channels: The connections to engine replicas, shared with whatever listens to their heartbeats.
+        channels: The connections to engine replicas, which heartbeats share.
     """
 
     def __init__(self, model: ModelSettings, admission: Admission, channels: EngineChannels) -> None:
@@ -57,7 +57,7 @@ class RelayClient:
 
     @asynccontextmanager
     async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
-        """Run `request` on a replica. One that is lost is replaced, within a stream too where it can be.
+        """Run `request` on a replica, and on another if that is lost. Most streams can continue elsewhere.
 
         Raises:
             ApiError: no replica could take it, or replicas were lost one after another.
@@ -72,10 +72,10 @@ class RelayClient:
             relayed.end()
 
     def _give_up(self, replica: Replica) -> None:
-        """Send the requests on a replica that hangs or is dead to another one of the same model.
+        """Send the requests of a replica that hangs or is dead to another replica of the same model.
 
-        If there is none, they stay until the replica works again or Ray replaces it. Ray does not check a
-        draining replica: they leave it after the same time.
+        If there is no other, they stay until the replica recovers or Ray replaces it. Ray does not check a
+        draining replica. So requests leave a draining replica once it has hung for `engine_hang_timeout_s`.
         """
         hung = replica.unlisted_at is not None and replica.still_s >= self._hang_timeout_s
         if hung or self._admission.replicas.has_substitute(replica):
@@ -83,12 +83,11 @@ class RelayClient:
 
 
 class Delivered:
-    """The delivered tokens of one stream: those whose events the client was sent.
+    """The delivered tokens of one stream: tokens whose events were sent to the client.
 
     Args:
-        identity: The model that generates them.
-        share: Takes the bytes that are kept: those of the request's body and those of the tokens. None where
-            nobody counts them.
+        identity: The model that generates the tokens.
+        share: Counts the bytes kept of the request's body and the tokens; None if no bound applies.
     """
 
     __slots__ = ("_created", "_reserved", "_share", "_tokens", "count", "identity")
@@ -96,18 +95,18 @@ class Delivered:
     def __init__(self, identity: str, share: BodyShare | None) -> None:
         self.identity = identity
         self.count = 0
-        """Tokens, over all sequences."""
+        """The number of delivered tokens, over all sequences."""
         self._share = share
         self._reserved = 0
         self._tokens: list[array[int]] = []
         self._created: int | None = None
 
     def keep(self, body: bytes) -> bool:
-        """Count a body that is kept to be sent again. Returns whether it is small enough and fits in."""
+        """Reserve memory for the body, which may be sent again. Returns whether it fits the bounds."""
         return len(body) <= MOST_BODY_BYTES and self._reserve(len(body))
 
     def note(self, piece: Piece) -> bool:
-        """Note a piece whose events the client was sent. Returns whether no more is kept than may be."""
+        """Record a piece that was sent to the client. Returns whether the stream fits the bounds."""
         if self._created is None and piece.data:
             found = _CREATED.search(piece.data)
             self._created = int(found[1]) if found else 0
@@ -123,7 +122,7 @@ class Delivered:
         return self.count <= MOST_TOKENS and self._reserve(more * _TOKEN_BYTES)
 
     def continuation(self, ttft_s: float, moves: int) -> Continuation | None:
-        """The record for the next engine; None if the client has been sent nothing."""
+        """Return the record for the next engine; None if the client has got nothing yet."""
         if self._created is None:
             return None
         tokens = [list(ids) for ids in self._tokens] or [[]]
@@ -133,7 +132,7 @@ class Delivered:
         try:
             if self._share is not None:
                 self._share.grow(size)
-        except ApiError:  # without memory the stream goes on as one that cannot be continued
+        except ApiError:  # no memory: the stream goes on, and cannot be continued elsewhere
             return False
         return True
 
@@ -144,21 +143,21 @@ class _Attempt:
 
     reservation: Reservation
     continues: bool = False
-    """Whether other engines have begun the answer. What they generated is prompt to this one."""
+    """Whether other engines began the answer. Their tokens are prompt to this engine."""
     stream: EngineStream | None = None
     sent_at: float = 0.0
     delivered_before: int = 0
-    """Tokens of the stream that others have generated."""
+    """Delivered tokens that other engines generated."""
     spent_before: int = 0
-    """The retry budget spent before this replica answered."""
+    """The part of the retry budget that was spent before this replica answered."""
 
 
 class RelayedRequest:
-    """A request, and the replica that it is on.
+    """A request, and the replica that runs it.
 
     Args:
         model: The model's name.
-        request: Its body is kept to its end if it is small enough to be sent again.
+        request: If its body is small enough to be sent again, it is kept until the end.
     """
 
     def __init__(
@@ -171,53 +170,53 @@ class RelayedRequest:
         self._channels = channels
         self._attempt: _Attempt | None = None
         self._delivered: Delivered | None = None
-        """The delivered tokens of a stream that another replica can go on with; else None."""
+        """The delivered tokens of a stream that another replica can continue; else None."""
         self._budget = RetryBudget()
         self._complete = False
-        """Whether the client has been sent the stream's last event."""
-        self._again = False
-        self._looks_again_at = 0.0
+        """Whether the client has got the stream's last event."""
+        self._retry = False
+        self._next_move_at = 0.0
 
     async def begin(self, continuation: Continuation | None = None) -> Answer:
-        """The first message of an answer, from the first replica that gives one.
+        """Return the first message of an answer, from the first replica that sends one.
 
-        A request that has lost a replica is not given up for another replica's 429 or 503.
+        If the request has lost a replica, a 429 or 503 of another replica leads to one more attempt.
 
         Raises:
             ApiError: no replica could take it, replicas were lost one after another, or no replica serves the
-                model that has begun the stream.
+                model that began the stream.
         """
         lost: Exception | None = None
         refused: set[Replica] = set()
         identity = None if continuation is None else continuation.identity
         for number in range(1, _ATTEMPTS + 1):
-            again, self._again = self._again, True
+            retry, self._retry = self._retry, True
             reservation = await self._admission.take(
-                self._request, again=again, identity=identity, refused=refused
+                self._request, retry=retry, identity=identity, refused=refused
             )
             self._attempt = _Attempt(reservation)
             try:
                 answer = await self._ask(self._attempt, continuation)
             except ConnectionError as error:
-                self._lose(error)
+                self._record_loss(error)
                 lost = error
             else:
-                if not again or answer.status not in _COME_LATER or number == _ATTEMPTS:
+                if not retry or answer.status not in _COME_LATER or number == _ATTEMPTS:
                     return answer
                 refused.add(reservation.replica)
-                self._leave()
+                self._end_attempt()
             if self._budget.is_spent:
                 break
-            # The lost replica is not counted as busy while Ray finds out about it.
+            # The request has no reservation while it waits for Ray to notice the loss.
             await asyncio.sleep(_BACKOFF_S * number)
         raise unavailable(self._model, "replicas were lost one after another.") from lost
 
     async def events(self, answer: Answer) -> AsyncIterator[bytes]:
-        """The frames of a stream that has begun with `answer`, whichever replicas they come from."""
+        """Yield the frames of the stream that began with `answer`, from all replicas that run it."""
         assert self._attempt is not None
         self._delivered = Delivered(self._attempt.reservation.replica.identity, self._request.kept)
         if not (answer.continuable and self._delivered.keep(self._body)):
-            self._forget()
+            self._release_kept()
         moves = 0
         while True:
             assert self._attempt is not None
@@ -230,7 +229,7 @@ class RelayedRequest:
                         self._learn(piece)
                     if piece.data:
                         yield piece.data
-                    self._note(piece)
+                    self._record(piece)
                     if self._delivered is not None and not piece.last and self._should_migrate():
                         began = time.perf_counter()
                         if await self._move(self._delivered, moves + 1):
@@ -241,17 +240,17 @@ class RelayedRequest:
                 began = time.perf_counter()
                 if self._complete:
                     return
-                self._lose(error)
-                if self._delivered is None or not await self._go_on(self._delivered, moves + 1):
+                self._record_loss(error)
+                if self._delivered is None or not await self._continue_elsewhere(self._delivered, moves + 1):
                     yield replica_lost(self._model).last_frames()
                     return
             moves += 1
             yield b": continued on another replica after %.2f s\n\n" % (time.perf_counter() - began)
 
     def _write_now(self, piece: Piece) -> bool:
-        """Write a piece to the client within the call that receives it, if nothing else is to be done.
+        """Write a piece to the client within the call that receives it. Returns whether it was written.
 
-        This is the fast path of a token. Returns whether it was taken.
+        This is the fast path of a token. Streams of a draining replica take the slow path, to move from it.
         """
         write_now = self._request.state.write_now
         attempt = self._attempt
@@ -259,31 +258,31 @@ class RelayedRequest:
             return False
         if not write_now(piece.data):
             return False
-        self._note(piece)
+        self._record(piece)
         return True
 
-    def _note(self, piece: Piece) -> None:
-        """Note a piece that the client was sent, on either path."""
-        if piece.data.endswith(DONE):  # a replica that went on with the stream would say it once more
+    def _record(self, piece: Piece) -> None:
+        """Record a piece that was sent to the client, on either path."""
+        if piece.data.endswith(DONE):  # a replica that continued the stream would send it twice
             self._complete = True
-            self._forget()
+            self._release_kept()
         elif self._delivered is not None and not self._delivered.note(piece):
-            self._forget()
+            self._release_kept()
 
-    def _forget(self) -> None:
-        """Keep nothing of the stream any more: no other replica is to go on with it."""
+    def _release_kept(self) -> None:
+        """Release the memory of the stream: no other replica will continue it."""
         self._delivered, self._body = None, b""
         if self._request.kept is not None:
             self._request.kept.release()
 
     def end(self) -> None:
-        """Give back its reservation and its memory; the engine stops working on it."""
-        self._leave()
-        self._forget()
+        """Give back the reservation and the memory. The engine stops working on the request."""
+        self._end_attempt()
+        self._release_kept()
 
-    def _leave(self) -> None:
+    def _end_attempt(self) -> None:
         if self._attempt is not None:
-            self._end(self._attempt)
+            self._give_back(self._attempt)
             self._attempt = None
 
     async def _ask(self, attempt: _Attempt, continuation: Continuation | None) -> Answer:
@@ -298,15 +297,15 @@ class RelayedRequest:
             answer = await attempt.stream.answer()
             raise_if_lost(answer.lost)
             if answer.streamed:
-                await attempt.stream.begun()
+                await attempt.stream.wait_for_event()
         except NeverBegunError:
-            # Otherwise it would always have the least load, and be tried again and again.
+            # Without this, the unreachable replica would have the least load and be picked again.
             reservation.replica.failures += 1
             raise
         self._budget.answered = True
         attempt.spent_before = self._budget.spent
         if continuation is None and self._delivered is not None:
-            # The client had been sent nothing of the answer that another model began.
+            # The client has got nothing of the answer that another model began.
             self._delivered.identity = reservation.replica.identity
         if answer.status < HTTPStatus.BAD_REQUEST:
             replicas.note_first_byte(reservation)
@@ -315,15 +314,15 @@ class RelayedRequest:
         return answer
 
     def _learn(self, end: Answer | Piece) -> None:
-        """Note the counts of prompt tokens that come with the end of an answer."""
+        """Record the counts of prompt tokens that come with the end of an answer."""
         state = self._request.state
         state.cached_tokens, state.prompt_tokens = end.cached_tokens, end.prompt_tokens
         if self._attempt is not None and not self._attempt.continues:
             reservation = self._attempt.reservation
             self._admission.replicas.learn(reservation, end.cached_tokens, end.prompt_tokens)
 
-    async def _go_on(self, delivered: Delivered, moves: int) -> bool:
-        """Have another replica go on with the stream of one that is lost. Returns whether one does."""
+    async def _continue_elsewhere(self, delivered: Delivered, moves: int) -> bool:
+        """Let another replica continue the stream of a lost replica. Returns whether one does."""
         if self._budget.is_spent:
             return False
         try:
@@ -336,21 +335,21 @@ class RelayedRequest:
         return answer.streamed
 
     def _should_migrate(self) -> bool:
-        """Whether its replica has drained for long enough, and no other was looked for in the last second."""
+        """Whether the replica has drained for long enough, and the next search for another is due."""
         assert self._attempt is not None
         replica = self._attempt.reservation.replica
         if replica.unlisted_at is None or not self._admission.is_draining_too_long(replica):
             return False
         now = time.perf_counter()
-        if now < self._looks_again_at:
+        if now < self._next_move_at:
             return False
-        self._looks_again_at = now + _MOVE_RETRY_S
+        self._next_move_at = now + _MOVE_RETRY_S
         return True
 
     async def _move(self, delivered: Delivered, moves: int) -> bool:
-        """Have another replica go on with a stream whose replica drains. Returns whether one does now.
+        """Let another replica continue the stream of a draining replica. Returns whether one does.
 
-        Until then the present replica goes on, and its tokens are not read.
+        Meanwhile the present replica goes on generating, and its tokens are not read.
         """
         reservation = self._admission.take_for_move(self._request, delivered.count, delivered.identity)
         if reservation is None:
@@ -361,33 +360,33 @@ class RelayedRequest:
             answer = await self._ask(attempt, delivered.continuation(ttft_s, moves))
             moved = answer.streamed
             if answer.status == HTTPStatus.CONFLICT:
-                self._looks_again_at = math.inf  # every engine refuses it
+                self._next_move_at = math.inf  # every engine would refuse it
         except ConnectionError as error:
             logger.warning("request %s: not moved: %s", self._request.request_id, error)
             failed = self._budget.charge(error, reservation.replica, attempt.sent_at)
             if failed or self._budget.is_spent:
-                self._looks_again_at = math.inf  # it can stay where it is, and others lose no engine
+                self._next_move_at = math.inf  # it may have ended the engine: it stays where it is
         finally:
             if not moved:
-                self._end(attempt)
+                self._give_back(attempt)
         if moved:
             if self._request.prefix is not None:
                 replica_id = reservation.replica.replica_id
                 self._admission.replicas.prefixes.add(replica_id, self._request.prefix)
-            self._leave()
+            self._end_attempt()
             self._attempt = attempt
         return moved
 
-    def _end(self, attempt: _Attempt) -> None:
+    def _give_back(self, attempt: _Attempt) -> None:
         if attempt.stream is not None:
             attempt.stream.close()
         self._admission.replicas.release(attempt.reservation)
 
-    def _lose(self, error: ConnectionError) -> None:
+    def _record_loss(self, error: ConnectionError) -> None:
         logger.warning("request %s: replica lost: %s", self._request.request_id, error)
         if (attempt := self._attempt) is not None:
             if self._delivered is not None:
                 tokens = self._delivered.count - attempt.delivered_before
                 self._budget.refund(attempt.spent_before, tokens)
             self._budget.charge(error, attempt.reservation.replica, attempt.sent_at)
-        self._leave()
+        self._end_attempt()

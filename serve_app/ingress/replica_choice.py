@@ -1,7 +1,7 @@
-"""The pick: which of the running replicas a request goes to.
+"""Pick the running replica that gets a request.
 
-A step that prefills delays every sequence of its batch, however many prompts share the step. So streams are
-sent in prefill groups: prompts that one engine step prefills together.
+A step that prefills delays every sequence of its batch once, whether it prefills one prompt or several. So
+streams are sent in prefill groups: prompts that one engine step prefills together.
 """
 
 from __future__ import annotations
@@ -16,53 +16,53 @@ from serve_app.ingress.prefix_index import NOTHING, Expected
 SEQUENCE_TOKENS = 64
 """The weight of a request in flight in a pick, in prompt tokens still to be prefilled.
 
-A prompt token makes one step longer, the one that prefills it; a running sequence makes every step longer,
-for all that share the batch. By the step time that is assumed of a 7B model on an A100, a sequence of 600
-tokens costs 0.12 ms + 600 * 0.12 us = 0.19 ms a step, as much as four prompt tokens of 50 us; 64 is its cost
-over sixteen steps.
+A prompt token lengthens only the step that prefills it. A running sequence lengthens every step, for all
+sequences of the batch. For a 7B model on an A100, a sequence of 600 tokens is assumed to cost
+0.12 ms + 600 * 0.12 us = 0.19 ms a step: as much as four prompt tokens of 50 us. So 64 is its cost over
+sixteen steps.
 """
 GROUP_REQUESTS = 4
-"""The most requests of one prefill group: a group of four makes a quarter of the late steps, and each further
-request saves little and makes its step longer."""
+"""The most requests of one prefill group. Groups of four delay a quarter as many steps. Each further request
+saves little and lengthens the step."""
 
 
 @dataclass(slots=True, eq=False)
 class Replica:
-    """One running engine replica: where its data plane is, and which requests of this process it has."""
+    """One running engine replica: the address of its data plane, and its requests of this process."""
 
     replica_id: str
     address: str
     token: str
     identity: str = ""
-    """Which model it serves; see `weights.model_identity`. "" where an earlier version does not say."""
+    """The model that it serves; see `weights.model_identity`. "" from an earlier version."""
     in_flight: int = 0
     load: int = 0
     """`pending_prompt_tokens + SEQUENCE_TOKENS * in_flight`."""
     trouble: str = ""
-    """Why no request goes to it, as its heartbeats or their absence tell; "" where nothing is wrong."""
+    """Why it gets no requests, by its heartbeats or their absence; "" if nothing is wrong."""
     unlisted_at: float | None = None
-    """When Ray ceased to list it, by the clock of its `ReplicaSet`: it drains, or is lost. Else None."""
+    """When Ray stopped listing it, on the clock of its `ReplicaSet`: it drains or is lost. Else None."""
     still_s: float = 0.0
-    """For how long at least it has been standing still, where that is its trouble."""
+    """The least time for which it has stood still, if that is its trouble."""
     failures: int = 0
-    """How often it could not be reached, or had no living engine, since its last sign of life."""
+    """How often it was unreachable or had no living engine, since its last sign of life."""
     group: int = 0
-    """The number of the prefill group under way, whose prompts the engine prefills in one step."""
+    """The number of the current prefill group, whose prompts the engine prefills in one step."""
     group_since: float = 0.0
-    """When that group began."""
+    """When the current group began."""
     group_tokens: int = 0
-    """Prompt tokens of that group."""
+    """Prompt tokens of the current group."""
     next_tokens: int = 0
-    """Prompt tokens of the requests sent meanwhile, which will share the step after it."""
+    """Prompt tokens of the next group: requests sent meanwhile, which will share the next step."""
     next_requests: int = 0
 
     @property
     def pending_prompt_tokens(self) -> int:
-        """Prompt tokens, as estimated, of the requests in flight that have no answer yet."""
+        """The estimated prompt tokens of all requests in flight without an answer."""
         return self.load - SEQUENCE_TOKENS * self.in_flight
 
     def join_group(self, reservation: Reservation, now: float) -> None:
-        """Put a request that has just been picked for into the group that the next step prefills."""
+        """Add a new reservation to the current group, or to the next one while a group is prefilled."""
         reservation.group = self.group
         reservation.sent = now
         reservation.tokens_before = self.pending_prompt_tokens
@@ -75,7 +75,7 @@ class Replica:
             self.next_requests += 1
 
     def leave_group(self, reservation: Reservation, now: float) -> None:
-        """Take a request that ends before its first token out of its group."""
+        """Remove a request that ends before its first token from its group."""
         if reservation.group > self.group:
             self.next_tokens -= reservation.pending_prompt_tokens
             self.next_requests -= 1
@@ -85,10 +85,9 @@ class Replica:
             self.end_groups(self.group, now)
 
     def end_groups(self, group: int, now: float) -> None:
-        """Count all groups up to `group` as prefilled: engines prefill in the order in which requests came.
+        """Count all groups up to `group` as prefilled, because engines prefill in the order of arrival.
 
-        The group under way ends with its first token, since all its first tokens come together; then the
-        group that was sent after it begins.
+        A group ends with its first token, because all its first tokens come together. Then the next begins.
         """
         self.group_tokens = self.next_tokens if group == self.group else 0
         self.next_tokens = self.next_requests = 0
@@ -104,7 +103,7 @@ class Reservation:
     pending_prompt_tokens: int
     """0 once the replica has answered."""
     group: int = -1
-    """Its prefill group; -1 for a request that is not streamed, since the end of its prefill is not seen."""
+    """Its prefill group; -1 for a request that is not streamed, whose end of prefill is not visible."""
     tokens_before: int = 0
     """Prompt tokens that the replica had to prefill when the request was sent, its own included."""
     sent: float = 0.0
@@ -125,28 +124,28 @@ def least_delay(
     step_tokens: float,
     oldest: float,
 ) -> Replica | None:
-    """The replica where a prompt delays requests least, if it meets the TTFT target there.
+    """Return the replica where a prompt delays requests least; None if all would miss its TTFT target.
 
-    The delay is counted in prompt tokens to be prefilled: the prompt's own, once for itself and once for each
-    stream whose token they make late. A prompt that joins a group makes none late. A prompt that begins a
-    group makes as many late as requests are in flight, and half as many if the group comes after the one
-    under way, since others will join it, or if the prompt fits the step in part only. The prompt tokens ahead
-    count with the weight `waiting`: waiting costs nothing while short new prompts share steps.
+    The delay is counted in prompt tokens: the prompt's own, once for the prompt itself and once for each
+    delayed stream. A prompt that joins a group delays no stream. A prompt that begins a group delays every
+    request in flight. Half as many count in two cases: while a group is being prefilled, because other
+    prompts will join the next group; and if only part of the prompt fits the group's step. The prompt tokens
+    ahead count with the weight `waiting`. Waiting costs nothing while short new prompts share steps.
 
     Args:
-        replicas: All that are running, the longest unused first.
+        replicas: All running replicas, the least recently used first.
         room: Only replicas with fewer requests in flight are considered.
-        prompt_tokens: Of the prompt.
+        prompt_tokens: The tokens of the prompt.
         cached: The prompt tokens in the replicas' caches, by replica id.
         waiting: The weight of a prompt token ahead, 0 to 1.
-        most_tokens: Prompt tokens to prefill, ahead and own, with which a replica is still considered.
+        most_tokens: The most prompt tokens to prefill on a replica, the prompt's own included.
         step_tokens: The most tokens of an engine's step.
-        oldest: A group that began before this time does not end: its engine stands still.
+        oldest: If a group began before this time, its engine stands still.
     """
     chosen: Replica | None = None
     least_ahead = fewest = 0
     delay = least = 0.0
-    waits = 2.0 * waiting  # delays are doubled, so that half a late token is a whole number
+    waits = 2.0 * waiting  # delays are doubled, so that half a delayed stream is a whole number
     fewest_failures: float = math.inf
     own = prompt_tokens
     for replica in replicas:
@@ -185,9 +184,9 @@ def least_delay(
 
 
 def least_loaded(replicas: Iterable[Replica], limit: int, cached: Mapping[str, int]) -> Replica | None:
-    """The replica with the least load, of those with fewer than `limit` requests in flight.
+    """Return the least loaded replica with fewer than `limit` requests in flight; None if there is none.
 
-    Cached prompt tokens need no prefill, and are subtracted from the load.
+    Cached prompt tokens need no prefill, so they are subtracted from the load.
     """
     chosen: Replica | None = None
     least = fewest = 0

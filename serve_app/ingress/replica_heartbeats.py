@@ -1,9 +1,8 @@
-"""Listening to the heartbeats of engine replicas, so that no request goes to one that hangs or is dead.
+"""Listen to the heartbeats of engine replicas, so that no request goes to a replica that hangs or is dead.
 
-They also report the size of a replica's prefix cache, and prompts in it.
-
-Ray stops listing a replica when three health checks have failed: 4 s after the death of an engine core, 18 s
-after a process was stopped. What an ingress replica hears itself is half a second old.
+Heartbeats also report the size of a replica's prefix cache, and prompts in it. They come every half second.
+Ray stops listing a replica only after three failed health checks: 4 s after the death of an engine core, and
+18 s after a process was stopped.
 """
 
 import asyncio
@@ -21,13 +20,13 @@ logger = logging.getLogger("ray.serve")
 
 LOOK_INTERVAL_S = 0.25
 SILENT_LOOKS = 8
-"""Looks in a row without a heartbeat until a replica counts as silent: 2 s, four heartbeats. They are counted
-in looks, not in seconds: while this process stands still it neither hears nor looks, by its own fault."""
+"""A replica is silent after so many looks in a row without a heartbeat: 2 s, or four heartbeats. Looks are
+counted instead of seconds, because a replica is not at fault while this process itself stands still."""
 SUSPECT_LOOKS = 4
-"""After so many, 1 s, it is picked only where no other has room: streams that have just lost a replica would
-otherwise go to the next one that is about to be found lost."""
+"""After so many looks (1 s), a replica is picked only if no other has room. Otherwise streams that have just
+lost a replica could go to another lost replica."""
 _STILL_S = SILENT_LOOKS * LOOK_INTERVAL_S - BEAT_S
-"""A replica that begins to count as silent has stood still for this long: a heartbeat was due within
+"""When a replica becomes silent, it has stood still for at least this long: a heartbeat was due within
 `BEAT_S`."""
 _RETRY_S = 0.5
 
@@ -46,8 +45,8 @@ class Heartbeats:
     """Keeps replicas out of picks while their heartbeats are missing or report trouble.
 
     Args:
-        deployments: The running replicas of each, as Ray pushes them.
-        channels: What they are heard on, and their requests go through.
+        deployments: The running replicas of each deployment.
+        channels: The connections for heartbeats and requests.
     """
 
     def __init__(self, deployments: Sequence[ReplicaSet], channels: EngineChannels) -> None:
@@ -67,9 +66,9 @@ class Heartbeats:
             self._channels.close_all()
 
     def look(self) -> None:
-        """Listen to new replicas, stop listening to those that are gone, and find those that are silent.
+        """Listen to new replicas, stop listening to replicas that are gone, and find silent ones.
 
-        One that Ray no longer lists drains: it is listened to until it has nothing of this process left.
+        Heartbeats of a draining replica are heard until it has no request of this process.
         """
         listed = {replica: known for known in self._deployments for replica in known.listed()}
         for replica in listed.keys() - self._listeners.keys():
@@ -78,11 +77,11 @@ class Heartbeats:
             if replica not in listed and not replica.in_flight:
                 self._forget(listener)
                 self._channels.close(replica, "the replica is gone")
-            elif self._silent(listener):
+            elif self._is_silent(listener):
                 silence_s = SILENT_LOOKS * LOOK_INTERVAL_S
                 self._keep_away(listener, f"it has sent no heartbeat for {silence_s:g} s")
 
-    def _silent(self, listener: _Listener) -> bool:
+    def _is_silent(self, listener: _Listener) -> bool:
         if listener.task is None or listener.task.done():
             return False
         listener.silent_looks += 1
@@ -102,29 +101,29 @@ class Heartbeats:
         replica, known = listener.replica, listener.known
         while True:
             try:
-                await self._hear(listener)
+                await self._follow(listener)
             except Exception:
-                # Until the next try, requests go by what Ray says alone.
-                logger.exception("replica %s: its heartbeats cannot be listened to", replica.replica_id)
+                # Until the next try, only Ray's list decides.
+                logger.exception("replica %s: cannot listen to its heartbeats", replica.replica_id)
                 known.note_reachable(replica)
                 known.welcome(replica)
                 await asyncio.sleep(_RETRY_S)
 
-    async def _hear(self, listener: _Listener) -> None:
-        """Hear one connection to its end."""
+    async def _follow(self, listener: _Listener) -> None:
+        """Record the heartbeats of one connection until it ends."""
         replica = listener.replica
         try:
             channel = await self._channels.to(replica)
         except NeverBegunError as error:
-            # A connection may break, and is opened again at once; a dead process refuses.
+            # A broken connection is opened again at once. A dead process refuses connections.
             self._keep_away(listener, f"its data plane cannot be reached: {error}")
             await asyncio.sleep(_RETRY_S)
             return
-        self._heard(listener, channel.beat)
-        channel.on_beat = partial(self._heard, listener)
+        self._record(listener, channel.beat)
+        channel.on_beat = partial(self._record, listener)
         await asyncio.shield(channel.lost)
 
-    def _heard(self, listener: _Listener, beat: Beat) -> None:
+    def _record(self, listener: _Listener, beat: Beat) -> None:
         listener.silent_looks = 0
         replica, known = listener.replica, listener.known
         replica.still_s = beat.still_s

@@ -1,4 +1,4 @@
-"""The running engine replicas of a deployment, as this process knows them, and its requests on them."""
+"""The running engine replicas of a deployment, and the requests of this process on them."""
 
 import math
 import time
@@ -17,26 +17,26 @@ from serve_app.ingress.replica_choice import (
 )
 
 PACE_FADE = 0.99
-"""The pace of prefill is a mean over about a hundred first tokens."""
+"""Means cover about a hundred first tokens or prompts."""
 
 
 @dataclass(slots=True)
 class PrefillPace:
-    """How fast the engines of a deployment prefill: sums over first tokens, which fade."""
+    """The speed of prefill of a deployment's engines, as sums over first tokens that fade."""
 
     seconds: float = 0.0
-    """From sending a request to its first token."""
+    """The time from sending a request to its first token."""
     tokens: float = 0.0
-    """Prompt tokens prefilled meanwhile."""
+    """Prompt tokens prefilled in that time."""
     prompts: float = 0.0
     prompt_tokens: float = 0.0
     """The requests' own prompt tokens."""
 
     def learn(self, seconds: float, tokens: float, prompt_tokens: int) -> None:
-        """Count one first token, which came after `seconds`, in which the engine had `tokens` to prefill.
+        """Count a first token that came after `seconds`, while the engine had `tokens` to prefill.
 
-        Tokens are an estimate: cached ones, and those counted for an image's bytes, take no time. So no first
-        token may claim more than twice the known pace.
+        `tokens` is an estimate: cached tokens, and tokens estimated from an image's bytes, take no time. So
+        one first token counts at most as twice the known pace.
         """
         if self.seconds > 0.0:
             tokens = min(tokens, 2.0 * seconds * self.tokens / self.seconds)
@@ -50,8 +50,8 @@ class PrefillPace:
 class ReplicaSet:
     """The running replicas of one deployment, and the requests of this process on them.
 
-    A request takes a reservation, has its first answer, and gives the reservation back. For the event loop of
-    the ingress alone; Ray's router, which keeps the set current, runs in it too (see `connect`).
+    Each request calls `take`, then `note_first_byte`, then `release`. Call it only in the event loop of the
+    ingress. Ray's router, which keeps the set current, runs in the same loop (see `connect`).
     """
 
     clock: Callable[[], float] = time.perf_counter
@@ -59,22 +59,22 @@ class ReplicaSet:
     pace: PrefillPace = field(default_factory=PrefillPace)
     prefixes: PrefixIndex = field(default_factory=PrefixIndex)
     sharing: float = 0.0
-    """The share of prompts of which some replica cached some, over about the last hundred."""
+    """The share of the last hundred or so prompts that had a cached prefix at some replica."""
     step_tokens: float = math.inf
-    """The most tokens of an engine's step; infinite until one has reported it."""
+    """The most tokens of an engine's step; infinite until an engine has reported it."""
     awaited: bool = False
-    """Whether queued requests wait for room. Only then is a free place announced."""
+    """Whether requests are queued. Only then a free place is announced."""
     _usable: dict[str, Replica] = field(default_factory=dict)
-    """The replicas picked from, the longest unused first."""
+    """The replicas that can be picked, the least recently used first."""
     _on_change: Callable[[], None] = lambda: None
     _listed: dict[str, Replica] = field(default_factory=dict)
-    """The replicas that Ray says run."""
+    """The replicas that Ray lists as running."""
     _missed: dict[str, Replica] = field(default_factory=dict)
-    """Replicas that are gone while requests of this process still are on them."""
+    """Replicas that Ray no longer lists, and that still have requests of this process."""
     _on_trouble: Callable[[Replica], None] = lambda _: None
 
     def __len__(self) -> int:
-        """The number of replicas that requests go to: those that run and that nothing is wrong with."""
+        """Return the number of replicas that get requests: those that run and have no trouble."""
         return len(self._usable)
 
     def take(
@@ -87,29 +87,31 @@ class ReplicaSet:
         identity: str | None = None,
         refused: Collection[Replica] = (),
     ) -> Reservation | None:
-        """A reservation on one of the replicas with fewer than `limit` requests in flight.
+        """Reserve a place on a replica with fewer than `limit` requests in flight.
 
-        A stream goes where its prefill delays requests least (`least_delay`), if its first token is expected
-        within `prefill_budget_s`, and within the time of a full group and one more request of mean length: a
-        longer wait would make hardly a token less late. Any other request goes to the replica with the least
-        load, and so does a stream before the pace of prefill is known. Cached prompt tokens need no prefill.
-        Ties go to the longest unused. A replica that could not be reached comes after all others, even if
-        those are full: Ray will drop it, or its next heartbeat heals it within half a second.
+        A stream goes where its prefill delays requests least (`least_delay`). There its first token must be
+        expected within `prefill_budget_s`, and within the time that a full group and one more request of mean
+        length take. A longer wait would hardly save a late token. All other requests go to the least loaded
+        replica, and so do streams before the pace of prefill is known.
+
+        Cached prompt tokens need no prefill. Ties go to the least recently used replica. A replica that was
+        unreachable comes last, even if all others are full: Ray drops it, or a heartbeat clears it within
+        half a second.
 
         Args:
-            limit: Requests of this process that a replica may have.
-            prompt_tokens: What the request adds to the load until the replica answers, if its prompt is new.
+            limit: The most requests of this process on a replica.
+            prompt_tokens: The load that the request adds until the replica answers, if its prompt is new.
             prefill_budget_s: How long a stream may wait for prefill, its own included; 0 for other requests.
-            batch: Requests that an engine runs at a time. Behind so many, it waits for more than prefill.
-            prefix: The hashes of the prompt; None where it shares nothing.
+            batch: The most requests that an engine runs at once. Further requests wait for more than prefill.
+            prefix: The hashes of the prompt; None if it shares nothing.
             identity: Only replicas of this identity are considered; None for any.
             refused: Replicas that are not considered.
 
         Returns:
-            None where there is no such replica, or none with room.
+            The reservation; None if no such replica has room.
         """
         chosen: Replica | None = None
-        matched = self.prefixes.matched(prefix) if prefix is not None and prompt_tokens else {}
+        matched = self.prefixes.match(prefix) if prefix is not None and prompt_tokens else {}
         cached: dict[str, int] = {}
         if matched and prefix is not None:
             most, size = prompt_tokens - 1, prefix.size  # the last token is always computed
@@ -137,7 +139,7 @@ class ReplicaSet:
         if chosen is None:
             return None
         name = chosen.replica_id
-        # To the end of the order, so that equals take turns.
+        # Move it to the end of the order, so that equal replicas take turns.
         self._usable[name] = self._usable.pop(name)
         if cached:
             prompt_tokens -= cached.get(name, 0)
@@ -146,18 +148,18 @@ class ReplicaSet:
         reservation = Reservation(chosen, prompt_tokens)
         if prefix is not None:
             reservation.prefix = prefix
-            reservation.expected = self.prefixes.sent(name, prefix, matched.get(name, 0))
+            reservation.expected = self.prefixes.record_prompt(name, prefix, matched.get(name, 0))
             self.sharing = self.sharing * PACE_FADE + (1.0 - PACE_FADE) * bool(cached)
         if streamed:
             chosen.join_group(reservation, now)
         return reservation
 
     def expected_tokens(self, reservation: Reservation) -> int | None:
-        """The prompt tokens expected in the replica's cache; None where the prompt has no hashes."""
+        """Return the prompt tokens expected in the replica's cache; None if the prompt has no hashes."""
         return None if reservation.prefix is None else self.prefixes.tokens(reservation.expected)
 
     def learn(self, reservation: Reservation, cached_tokens: int | None, prompt_tokens: int | None) -> None:
-        """Note how many prompt tokens the engine found in its cache, if it reports them."""
+        """Record how many prompt tokens the engine found in its cache, if it reports them."""
         if reservation.prefix is not None and cached_tokens is not None and prompt_tokens:
             self.prefixes.learn(
                 reservation.replica.replica_id,
@@ -168,7 +170,7 @@ class ReplicaSet:
             )
 
     def note_first_byte(self, reservation: Reservation) -> None:
-        """Note the first byte of a good answer: the prompt is prefilled, and the replica is alive."""
+        """Record the first byte of a good answer: the prompt is prefilled, and the replica is alive."""
         replica, tokens = reservation.replica, reservation.pending_prompt_tokens
         replica.load -= tokens
         if tokens and reservation.group >= 0:
@@ -180,21 +182,21 @@ class ReplicaSet:
         self.note_reachable(replica)
 
     def note_reachable(self, replica: Replica) -> None:
-        """Note that a replica is reachable and its engine lives: its failures are over."""
+        """Clear the failures of a replica that is reachable and has a living engine."""
         if replica.failures:
             replica.failures = 0
             if self.awaited:
                 self._on_change()
 
     def release(self, reservation: Reservation) -> None:
-        """Give a reservation back, also of a replica that has left the set. A second call does nothing."""
+        """Give a reservation back, even if its replica has left the set. A second call does nothing."""
         if reservation.released:
             return
         reservation.released = True
         replica = reservation.replica
         replica.in_flight -= 1
         if reservation.prefix is not None and reservation.pending_prompt_tokens:
-            self.prefixes.never_prefilled(replica.replica_id, reservation.prefix, reservation.expected)
+            self.prefixes.forget_unprefilled(replica.replica_id, reservation.prefix, reservation.expected)
         replica.load -= reservation.pending_prompt_tokens + SEQUENCE_TOKENS
         if reservation.pending_prompt_tokens and reservation.group >= replica.group:
             replica.leave_group(reservation, self.clock())
@@ -203,21 +205,24 @@ class ReplicaSet:
             self._on_change()
 
     def notify(self, on_change: Callable[[], None]) -> None:
-        """Call `on_change`, and nothing else, when replicas may have changed or, if `awaited`, got room."""
+        """Call `on_change` when replicas may have changed and, while `awaited`, when one may have room.
+
+        It replaces the previous `on_change`.
+        """
         self._on_change = on_change
 
     def notify_trouble(self, on_trouble: Callable[[Replica], None]) -> None:
-        """Call `on_trouble`, and nothing else, whenever requests are kept away from a replica.
+        """Call `on_trouble` when a replica gets trouble, and again when others may take over its requests.
 
-        And again when another may take over what is still on it.
+        It replaces the previous `on_trouble`.
         """
         self._on_trouble = on_trouble
 
     def update(self, metadata: Mapping[str, Mapping[str, str]]) -> None:
-        """Replace the set by the metadata of each replica, which `Engine.record_replica_metadata` returns.
+        """Set the running replicas by their metadata, which `Engine.record_replica_metadata` returns.
 
-        Counts of those that stay are kept. So are those of a replica that is missing once and comes back: it
-        would seem to have nothing to do.
+        Replicas that stay keep their counts. So does a replica that is missing once and comes back: without
+        its counts it would look idle.
         """
         known = {**self._missed, **self._listed}
         self._listed = {
@@ -238,11 +243,11 @@ class ReplicaSet:
         self._changed()
 
     def listed(self) -> Collection[Replica]:
-        """Every replica that Ray says runs, including those that are not picked."""
+        """Return every replica that Ray lists, including those that are not picked."""
         return self._listed.values()
 
     def may_continue(self, identity: str) -> bool:
-        """Whether a listed replica serves the model `identity`, or none is listed and the next one may."""
+        """Whether a listed replica serves the model `identity`. If none is listed, the next one may."""
         return not self._listed or any(one.identity == identity for one in self._listed.values())
 
     def has_substitute(self, replica: Replica) -> bool:
@@ -250,9 +255,9 @@ class ReplicaSet:
         return any(one.identity == replica.identity and one is not replica for one in self._usable.values())
 
     def keep_away(self, replica: Replica, trouble: str) -> None:
-        """Do not pick `replica` until it is `welcome` again, and report its trouble.
+        """Stop picking `replica` until `welcome`, and report its trouble.
 
-        The trouble of a draining replica with requests is reported each time: Ray does not check it.
+        For a draining replica each call reports the trouble, because Ray does not check draining replicas.
         """
         known = self._listed.get(replica.replica_id) or self._missed.get(replica.replica_id)
         if known is not replica:
@@ -274,16 +279,16 @@ class ReplicaSet:
     def _changed(self) -> None:
         self._on_change()
         for replica in [*self._listed.values(), *self._missed.values()]:
-            if replica.trouble and replica.in_flight:  # there was no other for them when its trouble began
+            if replica.trouble and replica.in_flight:  # no other could take its requests so far
                 self._on_trouble(replica)
 
     def in_flight(self, replica_id: str) -> int:
-        """Requests that this process has on a replica; 0 for one that is not picked."""
+        """Return the requests of this process on a replica; 0 for a replica that is not picked."""
         replica = self._usable.get(replica_id)
         return replica.in_flight if replica is not None else 0
 
     def load(self, replica_id: str) -> int:
-        """The load that picks go by (`Replica.load`); 0 for a replica that is not picked."""
+        """Return the load of a replica (`Replica.load`); 0 for a replica that is not picked."""
         replica = self._usable.get(replica_id)
         return replica.load if replica is not None else 0
 
@@ -292,5 +297,5 @@ _sets: dict[str, ReplicaSet] = {}
 
 
 def replica_set(deployment: str) -> ReplicaSet:
-    """This process's set for `deployment`: one object, which its router and its client share."""
+    """Return this process's only set for `deployment`, which Ray's router and the relay share."""
     return _sets.setdefault(deployment, ReplicaSet())

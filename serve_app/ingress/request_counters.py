@@ -1,4 +1,4 @@
-"""Counts the requests of one ingress replica, for metrics and for the autoscaling policy."""
+"""The counts of requests of one ingress replica, for metrics and for the autoscaling policy."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:  # a replay imports this module, and needs no Ray
     from serve_app.telemetry.ingress_metrics import IngressMetrics
 
 COLD_AFTER_S = 0.5
-"""A request queued for no longer than this did not wait for a cold start, but for news of a replica."""
+"""A shorter wait in the queue is not a cold start: the request waited for news of a replica."""
 
 
 class IngressCounters(Traffic):
-    """Counts the requests of one model. Tokenizing is not counted: it is no work for a GPU.
+    """Counts the requests of one model, without tokenizing, which is no work for a GPU.
 
-    For the event loop of the ingress alone.
+    Call it only in the event loop of the ingress.
 
     Args:
         deployment: The model's engine deployment.
-        queue: Its requests that wait for a replica, of any operation.
+        queue: The model's queue, with requests of any operation.
     """
 
     def __init__(self, deployment: str, queue: ColdQueue, metrics: IngressMetrics) -> None:
@@ -62,15 +62,14 @@ class IngressCounters(Traffic):
             self._metrics.cold_wait.observe(state.queued_s)
 
     def publish_queue(self) -> None:
-        """Publish how many requests are queued, and for how long the first of them has been.
+        """Publish the number of queued requests, and the wait of the oldest.
 
-        To be called once a second: Ray forgets a gauge that is not set for two.
+        Call it every second: Ray forgets a gauge that is not set for two.
         """
         self._metrics.held.set(len(self.queue))
         self._metrics.oldest_held.set(self.queue.oldest_s())
 
     def signals(self) -> IngressSignals:
-        """Return the counts so far."""
         return IngressSignals(
             arrivals_total=self._arrivals,
             arrived_bytes_total=self._arrived_bytes,

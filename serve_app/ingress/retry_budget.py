@@ -1,7 +1,7 @@
-"""The retry budget of a request: how many engines it may lose before it is given up.
+"""The retry budget of a request: how many engines it may lose before it fails.
 
-An engine that dies with a request may have died of it. The budget is spent by two engines that failed by
-themselves, by four that were killed, or by one and two.
+The request may have caused the death of an engine that ran it. The budget allows the loss of two engines that
+failed by themselves, of four that were killed, or of one and two.
 """
 
 import time
@@ -16,7 +16,7 @@ _HARMLESS_TOKENS = 16
 
 
 class EngineFailedError(ConnectionError):
-    """The engine died with the request, by itself: nobody killed it."""
+    """The engine died by itself with the request."""
 
 
 def raise_if_lost(lost: str) -> None:
@@ -30,38 +30,39 @@ def raise_if_lost(lost: str) -> None:
 
 
 class RetryBudget:
-    """The retry budget of one request."""
+    """The part of one request's budget that is spent."""
 
     def __init__(self) -> None:
         self.spent = 0
         self.answered = False
-        """Whether some engine has begun to answer."""
+        """Whether any engine has begun to answer."""
 
     @property
     def is_spent(self) -> bool:
-        """Whether the request is to be sent to no other engine."""
+        """Whether the request may be sent to no other engine."""
         return self.spent >= _BUDGET
 
     def charge(self, error: ConnectionError, replica: Replica, sent_at: float) -> bool:
-        """Charge the loss of a replica that had the request since `sent_at`. Returns whether it failed."""
+        """Charge the loss of a replica that got the request at `sent_at`. Returns whether it failed."""
         cost = self._cost(error, replica, sent_at)
         self.spent += cost
         return cost >= _FAILED
 
     def refund(self, spent_before: int, tokens: int) -> None:
-        """Give back what had been spent before a replica, if that has produced enough tokens of the request.
+        """Give back `spent_before`, spent before a replica, if that replica produced enough `tokens`.
 
-        The tokens show that the earlier losses were not the request's fault.
+        The tokens show that the request did not cause the earlier losses.
         """
         if tokens >= _HARMLESS_TOKENS:
             self.spent -= spent_before
 
     def _cost(self, error: ConnectionError, replica: Replica, sent_at: float) -> int:
-        """How much of the budget the loss of a replica takes.
+        """Return the cost of the loss of a replica.
 
-        Nothing, if the replica had been dead or standing still when the request came. Little, if that is not
-        sure, or if its process was killed or cut off: clusters lose nodes in a row, and few requests end a
-        process so. But one that has no answer so far may have ended each process that tried to read it.
+        The cost is 0 if the replica was dead or stood still before the request came, and low if that is not
+        sure. It is also low if the process was killed or cut off: clusters lose nodes in a row, and a request
+        rarely ends a process this way. But until the first answer, the request may have ended each process
+        that read it, so the cost is high.
         """
         if isinstance(error, NeverBegunError):
             return 0

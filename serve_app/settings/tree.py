@@ -13,6 +13,8 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from serve_app.settings.closed_model import ClosedModel
 
+INGRESS = "Ingress"
+"""The name of the ingress deployment."""
 ENGINE_PREFIX = "Engine-"
 """Prefix of the names of engine deployments."""
 EMBEDDED = "embedded"

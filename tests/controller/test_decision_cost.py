@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from serve_app.settings.knobs import Knobs
-from serve_app.wire.names import INGRESS
+from serve_app.settings.tree import INGRESS
 from tests.policy.fake_application import Clock, FakeApplication
 
 WARM_UP_TURNS = 12

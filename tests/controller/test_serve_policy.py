@@ -17,7 +17,7 @@ from serve_app.controller.mailbox import ColdStarts, Deployment, StartUp
 from serve_app.controller.serve_policy import ServePolicy
 from serve_app.controller.sync import Sync
 from serve_app.settings.knobs import Knobs
-from serve_app.wire.names import INGRESS
+from serve_app.settings.tree import INGRESS
 from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS
 from tests.policy.fake_application import KNOBS, Clock, FakeApplication, holding
 from tests.stub_engine import LIMIT_S

@@ -12,7 +12,7 @@ from serve_app.controller.serve_policy import ServePolicy
 from serve_app.learning.state import MixSums, PolicyState
 from serve_app.policy.decide import Decision
 from serve_app.policy.snapshot import Snapshot
-from serve_app.wire.names import INGRESS
+from serve_app.settings.tree import INGRESS
 from serve_app.wire.served_models import ServedModel
 from tests.policy.fake_application import KNOBS, Clock, FakeApplication, holding
 

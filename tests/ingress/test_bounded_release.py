@@ -166,7 +166,7 @@ async def test_who_lost_a_replica_goes_before_those_held_and_is_not_refused() ->
     await burst.ask(4)
     await burst.up("a")
     await burst.ask(3)
-    await burst.ask(again=True)  # 7
+    await burst.ask(retry=True)  # 7
     assert len(burst.held) == 5
 
     await burst.end(0)
@@ -185,7 +185,7 @@ async def test_a_replica_that_dies_delays_its_requests_and_nobody_for_good() -> 
     await burst.up("b")
     for number in lost:
         await burst.end(number)
-    await burst.ask(ROOM, again=True)  # 8, 9 and 10
+    await burst.ask(ROOM, retry=True)  # 8, 9 and 10
     assert (burst.in_flight, len(burst.held)) == ({"b": ROOM}, 5)
     await burst.up("b", "c")
 
@@ -218,7 +218,7 @@ async def test_a_warm_model_that_loses_a_request_s_replica_holds_that_one_only()
     warm = Hold()
     await warm.up("a")
     await warm.ask(5)
-    await warm.ask(again=True)  # 5
+    await warm.ask(retry=True)  # 5
     assert len(warm.held) == 1
     with pytest.raises(ApiError, match="max_ongoing_requests = 5"):
         await warm.admission.take(request())
@@ -233,7 +233,7 @@ async def test_a_warm_model_whose_last_replica_goes_is_a_cold_one() -> None:
     warm = Hold()
     await warm.up("a")
     await warm.ask(5)
-    await warm.ask(4, again=True)
+    await warm.ask(4, retry=True)
 
     await warm.up()
     await warm.up("b")
@@ -325,7 +325,7 @@ class Fleet(Hold):
             elif event == "unreachable":
                 slot.replica.failures += 1
                 await self.end(number)
-                await self.ask(again=True)
+                await self.ask(retry=True)
 
     def check(self) -> None:
         among = self.held.replicas

@@ -75,7 +75,7 @@ async def test_a_request_that_lost_its_replica_waits_for_room() -> None:
     queue.up("a")
     first = [await queue.admission.take(request()) for _ in range(4)]
 
-    task = queue.ask(again=True)
+    task = queue.ask(retry=True)
     await asyncio.sleep(0)
     assert len(queue.held) == 1
     assert queue.handle.chosen == 0  # there is a replica: Ray has nothing to start
@@ -163,7 +163,7 @@ async def test_a_pause_within_a_stream_is_no_queue_time() -> None:
     admission = hold(MODEL, StubHandle(holds=True), clock=lambda: now)
     asked = request()
     for moment, ttft_s in ((3.0, 3.5), (20.0, 3.5)):  # before its first token, and when it was lost later
-        taking = asyncio.create_task(admission.take(asked, again=now > 0.0))
+        taking = asyncio.create_task(admission.take(asked, retry=now > 0.0))
         await asyncio.sleep(0)
         now = moment
         admission.replicas.update({"a": {"address": "a:1", "token": "t"}})

@@ -73,7 +73,7 @@ async def test_a_failed_report_ends_the_series(replica: Replica, caplog: pytest.
     with caplog.at_level(logging.WARNING, "ray.serve"):
         replica.reports.start()
         await replica.turns(20)
-    assert caplog.messages == ["the report of queued requests could not be sent at once"]
+    assert caplog.messages == ["the report of queued requests could not be sent early"]
 
     replica.controller.fails = None
     replica.reports.start()

@@ -112,7 +112,7 @@ async def test_later_invalid_knobs_are_rejected_and_shown(
     assert told().rejected == WRONG
     assert replica.store.knobs()["rejected"] == WRONG
     assert replica.store.knobs()["models"]["tide"]["max_replicas"] == 8
-    assert caplog.messages == [f"knobs rejected, those before stay in force: {WRONG}"]
+    assert caplog.messages == [f"knobs rejected, the previous knobs stay in force: {WRONG}"]
 
 
 async def test_one_invalid_knob_keeps_out_all_that_came_with_it(replica: Replica) -> None:

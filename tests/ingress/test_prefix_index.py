@@ -29,35 +29,35 @@ def index(*replicas: str, blocks: int = 100) -> PrefixIndex:
 
 def test_a_next_turn_finds_the_answer_too() -> None:
     known = index("a", "b")
-    known.sent("a", prompt(1, end=77, rest=200), 0)
+    known.record_prompt("a", prompt(1, end=77, rest=200), 0)
 
     turn = prompt(1, 5, 6, turns=((88, 1500), (77, 1100)))
-    assert known.matched(turn) == {"a": 1100}
-    known.sent("b", prompt(1, 5, end=88, rest=10), 0)
-    assert known.matched(turn) == {"a": 1100, "b": 1500}
+    assert known.match(turn) == {"a": 1100}
+    known.record_prompt("b", prompt(1, 5, end=88, rest=10), 0)
+    assert known.match(turn) == {"a": 1100, "b": 1500}
 
 
 def test_the_longest_unused_goes_first_and_of_a_prompt_its_end() -> None:
     known = index("a", blocks=5)
-    known.sent("a", prompt(1, 2, 3), 0)
-    known.sent("a", prompt(4, 5), 0)
-    known.sent("a", prompt(6, 7), 0)
+    known.record_prompt("a", prompt(1, 2, 3), 0)
+    known.record_prompt("a", prompt(4, 5), 0)
+    known.record_prompt("a", prompt(6, 7), 0)
 
-    assert known.matched(prompt(1, 2, 3)) == {"a": BLOCK_BYTES}
-    assert known.matched(prompt(4, 5)) == {"a": 2 * BLOCK_BYTES}
+    assert known.match(prompt(1, 2, 3)) == {"a": BLOCK_BYTES}
+    assert known.match(prompt(4, 5)) == {"a": 2 * BLOCK_BYTES}
 
 
 def test_a_replica_that_is_gone_is_forgotten_and_the_others_are_not() -> None:
     known = index("a", "b")
     for name in "ab":
-        known.sent(name, prompt(1, 2), 0)
+        known.record_prompt(name, prompt(1, 2), 0)
 
     known.keep(["b", "c"])
-    assert known.matched(prompt(1, 2)) == {"b": 2 * BLOCK_BYTES}
-    known.sent("c", prompt(1), 0)  # it has the bit that was a's
-    assert known.matched(prompt(1, 2)) == {"b": 2 * BLOCK_BYTES, "c": BLOCK_BYTES}
+    assert known.match(prompt(1, 2)) == {"b": 2 * BLOCK_BYTES}
+    known.record_prompt("c", prompt(1), 0)  # it has the bit that was a's
+    assert known.match(prompt(1, 2)) == {"b": 2 * BLOCK_BYTES, "c": BLOCK_BYTES}
     known.keep([])
-    assert known.matched(prompt(1, 2)) == {}
+    assert known.match(prompt(1, 2)) == {}
     assert known._holders == {}
 
 
@@ -67,31 +67,31 @@ def test_what_others_sent_counts_and_an_unknown_replica_does_not() -> None:
     known.add("z", Prefix([1, 2], 9))
     known.resize("z", 1000)
 
-    assert known.matched(prompt(1, 2)) == {"a": 2 * BLOCK_BYTES}
+    assert known.match(prompt(1, 2)) == {"a": 2 * BLOCK_BYTES}
 
 
 def test_a_prompt_that_was_evicted_takes_with_it_all_that_was_used_before() -> None:
     known = index("a")
     for blocks in ((1, 2), (3, 4), (5, 6)):
-        known.sent("a", prompt(*blocks), 0)
+        known.record_prompt("a", prompt(*blocks), 0)
 
     again = prompt(3, 4)
-    expected = known.sent("a", again, 2 * BLOCK_BYTES)
+    expected = known.record_prompt("a", again, 2 * BLOCK_BYTES)
     known.learn("a", again, expected, 0, 2 * BLOCK_TOKENS)
 
-    assert known.matched(prompt(1, 2)) == {}
-    assert known.matched(prompt(3, 4)) == {"a": 2 * BLOCK_BYTES}  # it is there again
-    assert known.matched(prompt(5, 6)) == {"a": 2 * BLOCK_BYTES}
+    assert known.match(prompt(1, 2)) == {}
+    assert known.match(prompt(3, 4)) == {"a": 2 * BLOCK_BYTES}  # it is there again
+    assert known.match(prompt(5, 6)) == {"a": 2 * BLOCK_BYTES}
 
 
 def test_tokens_follow_what_engines_find() -> None:
     """Three bytes a token in prompts, and of what is expected a tenth is never found."""
     known = index("a")
     asked = prompt(*range(1, 31))
-    assert known.tokens(known.sent("a", asked, 0)) == 0
-    known.learn("a", asked, known.sent("a", asked, 0), 0, asked.size // 3)
+    assert known.tokens(known.record_prompt("a", asked, 0)) == 0
+    known.learn("a", asked, known.record_prompt("a", asked, 0), 0, asked.size // 3)
 
-    expected = known.sent("a", asked, asked.size)
+    expected = known.record_prompt("a", asked, asked.size)
     assert known.tokens(expected) == asked.size // 3
     for _ in range(100):
         known.learn("a", asked, expected, round(asked.size / 3 * 0.9), asked.size // 3)
@@ -102,14 +102,16 @@ def test_new_prompts_do_not_change_the_ratio_of_cached_ones() -> None:
     """Conversations of two bytes a token, and a flood of one and a half."""
     known = index("a", blocks=10_000)
     asked = prompt(*range(1, 21))
-    known.sent("a", asked, 0)
+    known.record_prompt("a", asked, 0)
     for _ in range(50):
-        known.learn("a", asked, known.sent("a", asked, asked.size), asked.size // 2, asked.size // 2)
+        known.learn("a", asked, known.record_prompt("a", asked, asked.size), asked.size // 2, asked.size // 2)
     for number in range(500):
         new = prompt(1000 + number)
-        known.learn("a", new, known.sent("a", new, 0), 0, round(new.size / 1.5))
+        known.learn("a", new, known.record_prompt("a", new, 0), 0, round(new.size / 1.5))
 
-    assert known.tokens(known.sent("a", asked, asked.size)) == pytest.approx(asked.size / 2, rel=0.01)
+    assert known.tokens(known.record_prompt("a", asked, asked.size)) == pytest.approx(
+        asked.size / 2, rel=0.01
+    )
 
 
 def test_other_bytes_per_token_are_no_evictions() -> None:
@@ -120,43 +122,43 @@ def test_other_bytes_per_token_are_no_evictions() -> None:
         for kind, bytes_per_token in ((1, 2), (2, 6))
     ]
     for asked, _ in kinds:
-        known.sent("a", asked, 0)
+        known.record_prompt("a", asked, 0)
     for _ in range(20):
         for asked, bytes_per_token in kinds:
-            matched = known.matched(asked)["a"]
+            matched = known.match(asked)["a"]
             assert matched == asked.size
             tokens = asked.size // bytes_per_token
-            known.learn("a", asked, known.sent("a", asked, matched), tokens - 1, tokens)
+            known.learn("a", asked, known.record_prompt("a", asked, matched), tokens - 1, tokens)
 
 
 def test_a_prompt_that_came_to_nothing_takes_back_what_was_new_of_it() -> None:
     known = index("a")
-    known.sent("a", prompt(1, 2, end=7), 0)
+    known.record_prompt("a", prompt(1, 2, end=7), 0)
     longer = prompt(1, 2, 3, 4, end=8)
 
-    known.never_prefilled("a", longer, known.sent("a", longer, 2 * BLOCK_BYTES))
+    known.forget_unprefilled("a", longer, known.record_prompt("a", longer, 2 * BLOCK_BYTES))
 
-    assert known.matched(longer) == {"a": 2 * BLOCK_BYTES}
-    known.never_prefilled("z", longer, known.sent("z", longer, 0))
+    assert known.match(longer) == {"a": 2 * BLOCK_BYTES}
+    known.forget_unprefilled("z", longer, known.record_prompt("z", longer, 0))
 
 
 def test_a_wrong_guess_at_an_answer_evicts_nothing() -> None:
     """Reasoning is not in the next turn."""
     known = index("a")
     for number in range(30):
-        known.sent("a", prompt(1, 100 + number), 0)
+        known.record_prompt("a", prompt(1, 100 + number), 0)
     turn = prompt(1, *range(600, 619), turns=((77, 18 * BLOCK_BYTES),))
-    expected = known.sent("a", turn, 18 * BLOCK_BYTES)
+    expected = known.record_prompt("a", turn, 18 * BLOCK_BYTES)
     known.learn("a", turn, expected, BLOCK_TOKENS, 20 * BLOCK_TOKENS)
 
-    assert all(known.matched(prompt(1, 100 + number)) == {"a": 2 * BLOCK_BYTES} for number in range(30))
+    assert all(known.match(prompt(1, 100 + number)) == {"a": 2 * BLOCK_BYTES} for number in range(30))
 
 
 def test_images_do_not_change_the_bytes_per_token() -> None:
     known = index("a")
     for size, tokens in ((8 << 20, 12), (40, 40_000), (512, 0)):
         asked = PromptPrefix(size, (1,), 0)
-        known.learn("a", asked, known.sent("a", asked, 0), 0, max(tokens, 1))
+        known.learn("a", asked, known.record_prompt("a", asked, 0), 0, max(tokens, 1))
 
     assert known.bytes_per_token == BYTES_PER_TOKEN
 
@@ -168,7 +170,7 @@ class Plain:
         self.most = most
         self.caches: dict[str, OrderedDict[int, None]] = {}
 
-    def sent(self, replica: str, blocks: tuple[int, ...]) -> None:
+    def record_prompt(self, replica: str, blocks: tuple[int, ...]) -> None:
         cache = self.caches.setdefault(replica, OrderedDict())
         for block in reversed(blocks):
             cache[block] = None
@@ -176,7 +178,7 @@ class Plain:
         while len(cache) > self.most:
             cache.popitem(last=False)
 
-    def matched(self, blocks: tuple[int, ...]) -> dict[str, int]:
+    def match(self, blocks: tuple[int, ...]) -> dict[str, int]:
         found = {}
         for name, cache in self.caches.items():
             depth = next((number for number, block in enumerate(blocks) if block not in cache), len(blocks))
@@ -199,12 +201,12 @@ def test_it_agrees_with_the_plain_way(steps: list[tuple[str, list[int], bool]], 
     known, plain = index("a", "b", "c", blocks=most), Plain(most)
     for replica, path, gone in steps:
         blocks = chain(path)
-        assert known.matched(prompt(*blocks)) == plain.matched(blocks)
+        assert known.match(prompt(*blocks)) == plain.match(blocks)
         if gone:
             known.keep([name for name in "abc" if name != replica])
             known.keep("abc")
             known.resize(replica, most * BLOCK_TOKENS)
             plain.caches.pop(replica, None)
         else:
-            known.sent(replica, prompt(*blocks), 0)
-            plain.sent(replica, blocks)
+            known.record_prompt(replica, prompt(*blocks), 0)
+            plain.record_prompt(replica, blocks)

@@ -59,7 +59,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 def hears(listener: Heartbeats, replica: Picked) -> bool:
     """Whether it has a channel to `replica`, and what that says is noted."""
-    channel = listener._channels.at_hand(replica)
+    channel = listener._channels.current(replica)
     return channel is not None and isinstance(channel.on_beat, partial)
 
 

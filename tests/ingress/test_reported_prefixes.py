@@ -31,7 +31,7 @@ async def test_the_engines_count_corrects_the_expectation(fleet: Fleet) -> None:
         assert (asked.state.cached_tokens, asked.state.prompt_tokens) == (0, 300)
         assert engine.request.expected_cached_tokens == expected
     # It was sent there for the second time, and is there whatever was found.
-    assert known.matched(ASKED) == {"r1": ASKED.size}
+    assert known.match(ASKED) == {"r1": ASKED.size}
 
 
 async def test_a_whole_answer_tells_as_much(fleet: Fleet) -> None:
@@ -73,7 +73,7 @@ async def test_an_ingress_replica_learns_what_another_one_sent(
         async with fleet.client.call(request(prefix=ASKED)):
             pass
 
-        await until(lambda: other.prefixes.matched(ASKED) == {"r1": ASKED.size})
+        await until(lambda: other.prefixes.match(ASKED) == {"r1": ASKED.size})
         assert other.prefixes._caches["r1"].most == 100  # blocks of 128 tokens
         assert other.step_tokens == 2048
 
@@ -109,7 +109,7 @@ async def test_a_replica_without_a_prefix_cache_is_expected_to_hold_nothing(flee
         async with fleet.client.call(request(prefix=ASKED)):
             pass
 
-        assert fleet.known.prefixes.matched(ASKED) == {}
+        assert fleet.known.prefixes.match(ASKED) == {}
 
 
 async def test_a_prompt_that_is_refused_is_not_expected_in_the_cache(fleet: Fleet) -> None:
@@ -118,4 +118,4 @@ async def test_a_prompt_that_is_refused_is_not_expected_in_the_cache(fleet: Flee
     async with fleet.client.call(request(prefix=ASKED)) as reply:
         assert reply.status == 400
 
-    assert fleet.known.prefixes.matched(ASKED) == {}
+    assert fleet.known.prefixes.match(ASKED) == {}

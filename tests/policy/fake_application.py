@@ -28,8 +28,8 @@ from serve_app.cluster.ray_resources import Node
 from serve_app.controller.mailbox import Deployment, Inbox, Learned, Mailbox
 from serve_app.controller.serve_policy import ServePolicy
 from serve_app.settings.knobs import IngressKnobs, Knobs
+from serve_app.settings.tree import INGRESS
 from serve_app.wire.ingress_reports import IngressReport
-from serve_app.wire.names import INGRESS
 from serve_app.wire.served_models import ServedApplication, ServedModel
 from serve_app.wire.signals import EngineSignals, IngressSignals, ingress_key
 from tests.policy.build import NOW

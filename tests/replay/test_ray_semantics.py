@@ -16,7 +16,7 @@ from serve_app.learning.state import PolicyState
 from serve_app.policy.decide import Decision
 from serve_app.policy.snapshot import Snapshot
 from serve_app.settings.knobs import Knobs
-from serve_app.wire.names import INGRESS
+from serve_app.settings.tree import INGRESS
 from serve_app.wire.served_models import ServedModel
 from tests.policy.fake_application import Clock, FakeApplication, FakeMailbox, FakeMetrics
 

@@ -1,4 +1,0 @@
-"""Names that processes of one application know each other by."""
-
-INGRESS = "Ingress"
-"""The Ray Serve deployment of the ingress."""
