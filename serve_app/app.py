@@ -1,4 +1,4 @@
-"""`build`: the import path of every configuration file, and the only wiring."""
+"""`build`, the import path of every configuration file, makes the Serve application."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,10 +14,10 @@ from serve_app.settings import AppSettings, ModelSettings, RequestLogSettings, k
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import INGRESS
 
-# Three checks in a row must fail: a process that does not answer is replaced after some 18 s, not after 90.
+# A process is replaced after three failed checks: some 18 s here, and 90 s with Ray's defaults.
 _HEALTH_CHECKS: dict[str, Any] = {"health_check_period_s": 1.0, "health_check_timeout_s": 5.0}
 ENGINE_INTERVAL_S = 1.0
-# The ingress reports twice a second: a request at zero replicas waits for its report.
+# The ingress reports twice a second, because a request at zero replicas waits for the report.
 _INGRESS_INTERVAL_S = 0.5
 _MOST_REPLICAS = 10_000
 
@@ -36,7 +36,7 @@ def build_application(
 ) -> Application:
     """Return one engine deployment for each model, behind one ingress.
 
-    `knobs` are those of each model, by name, where the `user_config` of `Ingress` says nothing.
+    `knobs` are the default knobs of each model, by name. The `user_config` of `Ingress` overrides them.
     """
     engines = [
         engine_deployment(model, settings.request_log, settings.zygote, engine_class)
@@ -50,7 +50,7 @@ def build_application(
         ray_actor_options=actor_options(ingress.cpus_per_replica, ingress.resources),
         graceful_shutdown_timeout_s=max(model.drain_timeout_s for model in settings.models),
         **_HEALTH_CHECKS,
-        # Not None: Ray would not tell replicas when knobs given once are taken away again.
+        # Not None: else Ray would not tell replicas when knobs are removed again.
         user_config={},
         autoscaling_config=open_bounds(1, _INGRESS_INTERVAL_S),
     ).bind(
@@ -61,10 +61,10 @@ def build_application(
 
 
 def open_bounds(least: int, interval_s: float) -> dict[str, Any]:
-    """Return autoscaling settings of Ray that leave every decision to the policy, which keeps to the knobs.
+    """Return Ray's autoscaling settings that leave every decision to the policy, which applies the knobs.
 
-    Bounds here could not follow knobs that change; delays and factors would be applied to what the
-    policy has decided already.
+    Bounds here could not follow changed knobs. Ray's delays and factors would be applied on top of the
+    policy's decisions.
     """
     return {
         "min_replicas": least,

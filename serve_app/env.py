@@ -48,14 +48,14 @@ HAPROXY = {
     # HAProxy stops using an ingress replica that has died within 1.3 s, and one that hangs within 4.8 s;
     # with Ray's interval of 5 s it took up to 10 s.
     "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "1s",
-    # How soon Ray replaces a manager that has died; by default, after three failed checks of 10 s each.
+    # Ray replaces a dead manager after three failed checks, by default of 10 s each.
     "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
     HEADER_TIMEOUT_S: "10",
     CONNECTIONS_PER_ADDRESS: "0",
     HAPROXY_ADMIN_HOST: "127.0.0.1",
 }
-"""Limits for HAProxy's clients, and how soon failures are noticed. They are set with the fast data path
-unless the operator has set them; `serve_app/haproxy` reads those that begin with `TIDESERVE_`."""
+"""Limits for HAProxy's clients, and intervals of health checks. They are set with the fast data path unless
+the operator has set them. `serve_app/haproxy` reads the variables that begin with `TIDESERVE_`."""
 
 FAST_PATH_PORTS = {
     "RAY_SERVE_HAPROXY_METRICS_PORT": 9101,
@@ -74,19 +74,19 @@ ALWAYS = {
     # Metrics leave a replica every second, not every ten: dashboards and autoscaling act on them.
     "RAY_metrics_report_interval_ms": "1000",
     # Ray keeps a stopping ingress replica open this long (30 s by default) until load balancers notice.
-    # Here the balancer is HAProxy on the same machine, which is told at once.
+    # Here the balancer is HAProxy on the same machine, which Ray notifies at once.
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
-    # A replica that fails its health checks is dead or hangs. By default Ray waits for its requests to end,
-    # and for as long as a drain may take its replacement cannot have its GPUs.
+    # A replica that fails its health checks is dead or hangs. By default Ray waits for its requests as long
+    # as a drain may take, and its replacement cannot have its GPUs.
     "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
     # Ray gives up a proxy, and `serve run` with it, after three checks of so many seconds, 5 by default. On a
     # machine whose cores are busy with an engine's imports, 15 s are too few for HAProxy's manager to start.
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "15",
     # Ray's controller asks the GCS for the nodes in each turn of its loop, ten times a second.
     "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "serve_app.patches.ray:ask_gcs_seldom",
-    # Serve hands its metrics on ten times a second, Ray exports them once a second.
+    # By default Serve passes its metrics to Ray ten times a second. Ray exports them once a second.
     "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "1000",
-    # Ray's agent reads the memory of each process page by page to tell its use; Prometheus asks every 15 s.
+    # Ray's agent measures the memory of each process page by page. Prometheus scrapes it every 15 s.
     "REPORTER_UPDATE_INTERVAL_MS": "15000",
     # The dashboard does the same with its own processes.
     "METRICS_RECORD_INTERVAL_S": "15",
@@ -97,8 +97,8 @@ ALWAYS = {
     "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve_app.api.ray_headers:middlewares",
     # Ray runs its workers at niceness 15, below anything else on the node; engines are the node's purpose.
     "RAY_worker_niceness": "0",
-    # Ray starts no more workers at once than a node has CPUs, and drops what it was to start in advance. Of
-    # three replicas that started on two CPUs, one waited 5 s for its process.
+    # By default Ray starts no more workers at once than a node has CPUs, and cancels prestarted ones beyond.
+    # Of three replicas that started on two CPUs, one waited 5 s for its process.
     "RAY_worker_maximum_startup_concurrency": "8",
     "RAY_USAGE_STATS_ENABLED": "0",
     "VLLM_NO_USAGE_STATS": "1",
@@ -126,11 +126,11 @@ ENGINE = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "TOKENIZERS_PARALLELISM": "false",
-    # A replica forks the process that tries grammars, which forks others. In them, gRPC's fork handlers would
-    # wake threads that do not exist, through descriptors that are closed, and end the process.
+    # A replica forks the compile sandbox, which forks compile jobs. There gRPC's fork handlers would use
+    # threads that do not exist and closed descriptors, and end the process.
     "GRPC_ENABLE_FORK_SUPPORT": "0",
 }
-"""Environment of every engine replica, which a model's own `env` overrides."""
+"""The environment of every engine replica. A model's own `env` overrides it."""
 
 EAGER_CPU = {"TORCHDYNAMO_DISABLE": "1"}
 """Added on the CPU with `enforce_eager`. Without it, vLLM's sampler compiles its log-probability helpers on
@@ -159,10 +159,10 @@ PROCESS_ASKED_AT = "TIDESERVE_PROCESS_ASKED_AT"
 """When `tideserve-python` was started for a process (Unix time), which a zygote may have forked later."""
 
 ZYGOTE_READY_AT = "TIDESERVE_ZYGOTE_READY_AT"
-"""Since when the zygote that forked a process has had everything imported (Unix time)."""
+"""When the zygote that forked a process had finished its imports (Unix time)."""
 
 RAY_JOB = "RAY_JOB_ID"
-"""Ray reads it, and the raylet's process id, when it is imported: a zygote is of one job and one raylet."""
+"""Ray reads the job and the raylet's process id at import. So a zygote serves one job and one raylet."""
 
 RAYLET = "RAY_RAYLET_PID"
 """Ray sets it in its workers to the process id of their raylet."""

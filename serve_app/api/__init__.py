@@ -1,1 +1,1 @@
-"""The HTTP surface, written once against `EngineClient`; nothing here knows of Ray or vLLM."""
+"""The HTTP API over `EngineClient`, which does not depend on Ray or vLLM."""

@@ -1,7 +1,7 @@
-"""Lets in only clients with an API key, where the settings name a file of keys.
+"""Require an API key, if `http.api_keys_file` names a file of keys.
 
-The file is read again when it changes. Only digests of keys are kept, and neither they nor a line of the file
-gets into a message or a log.
+The file is read again when it changes. Only digests of keys are kept. No message and no log contains a digest
+or a line of the file.
 """
 
 import asyncio
@@ -24,17 +24,17 @@ from serve_app.settings.settings_error import SettingsError
 logger = logging.getLogger("ray.serve")
 
 OPEN_PATHS = frozenset(("/health", "/ready", "/metrics"))
-"""For probes and scrapes, which have no key."""
+"""Probes and scrapes have no key."""
 _POLICY_VIOLATION = 1008
 """RFC 6455, 7.4.1."""
 _CACHE_SALT = b"tideserve: salt of the prefix cache"
 SETTING = "http.api_keys_file"
 _LOOK_S = 1.0
 _LOOK_WAIT_S = 1.0
-"""How long a request waits for a look at the file; a network file system may never answer."""
+"""How long a request waits for a check of the file. A network file system may never answer."""
 _MOST_BYTES = 1 << 20
 _MOST_KEYS = 1000
-"""Each is compared with what a client sends: 1,000 take 0.1 ms."""
+"""Each request is compared with every key: 1,000 keys take 0.1 ms."""
 _KEY = re.compile(rb"[\x21-\x7e]+")
 """Printable ASCII without spaces, which a header can carry."""
 
@@ -48,15 +48,15 @@ class _UnusableError(Exception):
 class ApiKeyFile:
     """The keys in force.
 
-    A file that vanishes, or becomes empty or invalid, leaves the previous keys in force: it may be in the
-    middle of a change, and neither locking every client out nor letting every client in would be right.
+    If the file vanishes, or becomes empty or invalid, the previous keys stay in force. The file may be in the
+    middle of a change, and such a change must neither lock all clients out nor let all clients in.
 
     Args:
         path: A file with one key per line. Blank lines, and lines that begin with `#`, are skipped.
         clock: Seconds on a clock that never goes back.
 
     Raises:
-        SettingsError: if the file has no usable keys to begin with.
+        SettingsError: the file has no usable keys at the start.
     """
 
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -69,12 +69,12 @@ class ApiKeyFile:
         self._trouble = ""
         self._looking = False
         self.due_s = clock() + _LOOK_S
-        """When to look at the file again."""
+        """When the file is to be checked again."""
 
     async def refresh(self) -> None:
-        """Look at the file in a thread: even a local disk may take its time, and streams are in this loop.
+        """Check the file in a thread, because even a local disk may be slow and this loop serves streams.
 
-        Only one caller waits for a look, for a second at most.
+        Only one caller waits for a check, for at most a second.
         """
         if self._looking:
             return
@@ -104,7 +104,7 @@ class ApiKeyFile:
 
 
 def _read(path: str) -> tuple[tuple[bytes, ...], _Signature]:
-    """Return the digests of a file's keys, and the signature by which a change of it is noticed."""
+    """Return the digests of a file's keys, and the signature that shows a change."""
     try:
         with open(path, "rb") as file:
             signature = _signature(os.fstat(file.fileno()))
@@ -120,7 +120,7 @@ def _read(path: str) -> tuple[tuple[bytes, ...], _Signature]:
             continue
         if not _KEY.fullmatch(key):
             raise _UnusableError(f"line {number} is not a key: printable ASCII without spaces, one per line")
-        if key in keys:  # whoever deletes one of the two lines believes that the key is revoked
+        if key in keys:  # an operator who deletes one of the two lines believes that the key is revoked
             raise _UnusableError(f"line {number} has the key of line {keys[key]} again; give each key once")
         keys[key] = number
     if not keys:
@@ -135,7 +135,7 @@ def _glance(path: str) -> _Signature:
 
 
 def _signature(found: os.stat_result) -> _Signature:
-    """Differs after a change in place, and after a swap of the symbolic link that Kubernetes mounts."""
+    """Return values that change with the file, also if Kubernetes swaps the symbolic link that it mounts."""
     return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
 
@@ -144,32 +144,32 @@ def _reason(error: Exception) -> str:
 
 
 async def is_known(keys: ApiKeyFile, key: bytes) -> bool:
-    """Whether a client may use `key`. At most once a second, a caller waits for a look at the file."""
+    """Whether a client may use `key`. At most once a second, a caller waits for a check of the file."""
     if keys.clock() >= keys.due_s:
         await keys.refresh()
     given = sha256(key).digest()
     found = 0
-    for digest in keys.digests:  # All of them, so that the time does not tell which one it was.
+    for digest in keys.digests:  # all of them, so that the time does not show which key matched
         found |= hmac.compare_digest(digest, given)
     return bool(found)
 
 
 def cache_salt(key: bytes) -> str:
-    """Return the salt of the prefix cache of a client with `key`: 64 characters, which do not tell the key.
+    """Return the salt of the prefix cache for clients with `key`: 64 characters, which do not reveal the key.
 
-    It follows from nothing else, so that it is the same at each replica and after each restart.
+    It depends only on the key, so all replicas compute the same salt, also after a restart.
     """
     return hmac.new(key, _CACHE_SALT, sha256).hexdigest()
 
 
 class ApiKeyMiddleware:
-    """Answers 401 to requests without a key of `keys`, before their path or body is looked at.
+    """Answers 401 to requests without a key of `keys`, before their path or body is read.
 
-    What passes is handed on as it is, with a short name of the key and its cache salt in the request's state:
-    a stream pays nothing for it.
+    Other requests are forwarded unchanged, so a stream costs nothing more. The request's state gets a short
+    name of the key, and its cache salt.
 
     Args:
-        share_prefix_cache: Whether clients with different keys share prefix caches; then there is no salt.
+        share_prefix_cache: Whether clients with different keys share prefix caches. If so, there is no salt.
     """
 
     def __init__(self, app: ASGIApp, keys: ApiKeyFile, share_prefix_cache: bool = False) -> None:
@@ -199,7 +199,7 @@ class ApiKeyMiddleware:
 
 
 def _key(scope: Scope) -> bytes:
-    """The client's key, a bearer token (RFC 6750, 2.1). Raises ApiError where there is not exactly one."""
+    """Return the client's key, a bearer token (RFC 6750, 2.1). Raises ApiError if it is not exactly one."""
     given: list[bytes] = [value for name, value in scope["headers"] if name == b"authorization"]
     if len(given) != 1:
         what = f"given {len(given)} times; it must be given once" if given else "an API key is required"

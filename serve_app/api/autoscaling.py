@@ -8,30 +8,30 @@ from serve_app.api.errors import ApiError
 
 
 class AutoscalingView(Protocol):
-    """Where the HTTP API finds the decisions and the knobs."""
+    """The HTTP API's source of decisions and knobs."""
 
     async def status(self) -> dict[str, Any] | None:
-        """The state of every model, as the policy wrote it last; None while no policy has written any."""
+        """Return the state of every model, as the policy last wrote it; None if no policy has written."""
         ...
 
     async def decisions(self) -> list[dict[str, Any]]:
-        """The decision records kept, oldest first."""
+        """Return the stored decision records, oldest first."""
         ...
 
     def age_s(self) -> float | None:
-        """Seconds since what `status` and `decisions` return was read; None while nothing has been."""
+        """Return the seconds since `status` and `decisions` were read; None before the first reading."""
         ...
 
     def knobs(self) -> dict[str, Any]:
-        """The knobs in force in this process, and what was rejected of those set."""
+        """Return the knobs in force in this process, and the problems of rejected knobs."""
         ...
 
 
 def autoscaling_router(view: AutoscalingView) -> APIRouter:
-    """`/autoscaling/decisions` and `/autoscaling/knobs`."""
+    """Return the routes `/autoscaling/decisions` and `/autoscaling/knobs`."""
     router = APIRouter(prefix="/autoscaling", tags=["operations"])
 
-    @router.get("/decisions", summary="What was decided, and why")
+    @router.get("/decisions", summary="The decisions and their reasons")
     async def decisions(
         model: Annotated[str | None, Query(description="Only this model's records.")] = None,
         limit: Annotated[int, Query(ge=1, le=10_000, description="At most this many, the newest.")] = 100,

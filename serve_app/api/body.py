@@ -1,8 +1,8 @@
-"""A request's JSON body: read within bounds of size, time, memory and structure.
+"""Read a request's JSON body within bounds of size, time, memory and structure.
 
-Pydantic holds the GIL while it validates, and the cost of a body is not its bytes but its values: up to 45 µs
-for each, 9 s for a megabyte of `"input": [[1], [1], …]`. So values are counted before. A long text is one
-value, and a valid token id costs 0.1 µs.
+Pydantic holds the GIL while it validates. The cost depends on the number of values: up to 45 µs for each, and
+9 s for a megabyte of `"input": [[1], [1], …]`. So values are counted before. A long text is one value, and a
+valid token id costs 0.1 µs.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from serve_app.api.errors import ApiError, body_memory_full, body_too_large, bod
 from serve_app.api.prompt_prefix import PromptFields
 
 SLOWEST_BYTES_PER_S = 16_384
-"""A body may take a second longer for so many bytes received: 8 MiB at 131 kbit/s are still read."""
+"""Each so many bytes received give the body one more second. So 8 MiB at 131 kbit/s are still read."""
 MAX_CONTAINERS = 4096
-"""Objects and lists of a body."""
+"""The most objects and lists of a body."""
 MAX_VALUES = 16_384
-"""Members of objects and lists, not counting token ids."""
+"""The most members of a body's objects and lists, without token ids."""
 MAX_TOKEN_IDS = 1 << 18
-"""Token ids of a body, in `prompt`, `tokens` or `input`."""
+"""The most token ids of a body, in `prompt`, `tokens` or `input`."""
 _IN_THREAD_BYTES = 1 << 16
 _NONE = msgspec.Raw(b"null")
 _UNREAD = "other requests that are being read"
@@ -31,12 +31,12 @@ KEPT = "streams that another replica can go on with"
 
 
 class BodyMemory:
-    """Counts the bytes of bodies until their requests have an answer, and those kept to continue streams.
+    """Counts the bytes of bodies until their requests have an answer, and bytes kept to continue streams.
 
-    All of them may have `limit_bytes`, and one group of requests half of that, so that the other half is left
-    to the others. A request belongs to the group of its API key, where keys are needed, and to the group of
-    its model. Until its model has been read, a request without a key belongs to the group of those that
-    are being read. What is kept of streams is a group, too. For one event loop.
+    Together they may take `limit_bytes`. One group of requests may take half, so that the other half stays
+    free for other groups. A request belongs to the group of its model and, if keys are required, to the group
+    of its API key. Without a key, it belongs to the group of unread requests until its model is known. The
+    memory kept of streams is also a group. Use it in one event loop.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -46,10 +46,10 @@ class BodyMemory:
 
 
 class BodyShare:
-    """The bytes of one request's body, or of what is kept of its stream. `release` them in the end.
+    """The bytes of one request's body, or the bytes kept of its stream. Call `release` in the end.
 
     Args:
-        group: The request's API key if keys are needed, or `KEPT`.
+        group: The request's API key if keys are required, or `KEPT`.
     """
 
     def __init__(self, memory: BodyMemory, group: str | None) -> None:
@@ -58,9 +58,9 @@ class BodyShare:
         self._bytes = 0
 
     def expect(self, length: int) -> None:
-        """Refuse a body of `length` bytes that does not fit now, before any of it is read.
+        """Refuse a body of `length` bytes that does not fit now, before it is read.
 
-        Nothing is reserved: a client that declares a large body and sends none must not keep others out.
+        Nothing is reserved: a client that declares a large body and sends nothing must not block others.
 
         Raises:
             ApiError: 429.
@@ -68,14 +68,14 @@ class BodyShare:
         self._check(self._groups, length, length)
 
     def grow(self, more: int) -> None:
-        """Take `more` bytes. Raises ApiError 429 where they do not fit, and takes none."""
+        """Take `more` bytes. If they do not fit, take none and raise ApiError 429."""
         self._check(self._groups, more, more)
         self._count(self._groups, more)
         self._memory.used_bytes += more
         self._bytes += more
 
     def belongs_to(self, model: str) -> None:
-        """Count the body, now read, for `model`. Raises ApiError 429 if its share is used up."""
+        """Count the body for `model`, once it is read. Raises ApiError 429 if the model's share is full."""
         group = f"model {model!r}"
         self._check([group], self._bytes, 0)
         if _UNREAD in self._groups:
@@ -85,13 +85,13 @@ class BodyShare:
         self._groups.append(group)
 
     def release(self) -> None:
-        """Give everything back. A second call does nothing."""
+        """Give all bytes back. A second call does nothing."""
         self._count(self._groups, -self._bytes)
         self._memory.used_bytes -= self._bytes
         self._bytes = 0
 
     def __del__(self) -> None:
-        # A response that is dropped before it is sent must not take its bytes along for ever.
+        # A response that is dropped before it is sent must give its bytes back.
         self.release()
 
     def _count(self, groups: list[str], more: int) -> None:
@@ -126,14 +126,13 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float, share: B
     """The whole body.
 
     Args:
-        timeout_s: Seconds it may take, and one more for each `SLOWEST_BYTES_PER_S` bytes received: a client
-            that trickles a body would keep its connection and its memory for as long as it likes.
-        share: Takes its bytes as they come; the caller releases them.
+        timeout_s: Seconds that the body may take. Each `SLOWEST_BYTES_PER_S` bytes received give one second
+            more. The bound keeps slow clients from occupying a connection and memory for ever.
+        share: Takes the bytes as they come. The caller releases them.
 
     Raises:
-        ApiError: 413 once it is larger than `max_bytes`, and 429 where the memory for bodies does not hold
-            it: before it has all been read, and before any of it where its length is declared; 408 once it
-            has taken too long.
+        ApiError: 413 if the body is larger than `max_bytes`, 429 if the memory for bodies does not hold it,
+            408 if it takes too long. A declared length is checked before the body is read.
     """
     length = request.headers.get("content-length", "0")
     if length.isascii() and length.isdigit():
@@ -158,21 +157,21 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float, share: B
 
 
 async def check_structure(body: bytes) -> None:
-    """Refuse a body of more values than can be validated without holding up other requests.
+    """Refuse a body with so many values that its validation would delay other requests.
 
-    A body that is not a JSON object passes here, and is refused where it is parsed.
+    A body that is not a JSON object passes here. The parser refuses it later.
 
     Raises:
         ApiError: 400, which names the count and the bound.
     """
-    # Text may contain brackets and commas, so this is an upper bound; nearly every body is below it.
+    # Text may contain brackets and commas, so this is an upper bound. Nearly all bodies are below it.
     containers, values = body.count(b"{") + body.count(b"["), body.count(b",") + 1
     if containers > MAX_CONTAINERS or values > MAX_VALUES:
         await _count_and_check(body)
 
 
 def peek(body: bytes) -> Peek:
-    """Return what the ingress needs to know of a body. Raises ApiError 400 when it is not a JSON object."""
+    """Return the fields of a body that the ingress needs. Raises ApiError 400 if it is not a JSON object."""
     try:
         return _peek.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -180,7 +179,7 @@ def peek(body: bytes) -> Peek:
 
 
 class _TokenFields(msgspec.Struct):
-    """Fields that may hold token ids. All others are skipped: building 400,000 values took 0.3 s."""
+    """Fields that may hold token ids. Others are skipped, because building 400,000 values took 0.3 s."""
 
     prompt: msgspec.Raw = _NONE
     tokens: msgspec.Raw = _NONE
@@ -193,7 +192,7 @@ _batches = msgspec.json.Decoder(list[list[int]])
 
 
 async def _count_and_check(body: bytes) -> None:
-    """Count the values of `body`, of a long one in a thread. Raises ApiError 400 if they are too many."""
+    """Count the values of `body`, in a thread if it is long. Raises ApiError 400 if they are too many."""
     if len(body) > _IN_THREAD_BYTES:
         await asyncio.to_thread(_check, body)
     else:
@@ -201,7 +200,7 @@ async def _count_and_check(body: bytes) -> None:
 
 
 def count_values(text: bytes | memoryview) -> tuple[int, int]:
-    """Objects and lists of a JSON text, and values separated by commas; neither within strings."""
+    """Return the number of a JSON text's objects and lists, and its values separated by commas."""
     plain = np.frombuffer(bytes(text).replace(b"\\\\", b"").replace(b'\\"', b""), np.uint8)
     outside = plain[~np.logical_xor.accumulate(plain == ord('"'))]
     containers = np.count_nonzero((outside == ord("{")) | (outside == ord("[")))
@@ -223,7 +222,7 @@ def _check(body: bytes) -> None:
 
 
 def _token_ids(body: bytes) -> list[tuple[str, int]]:
-    """Fields of a body that hold token ids and nothing else, each with their number."""
+    """Return the fields of a body that hold only token ids, and the number of ids in each."""
     found: list[tuple[str, int]] = []
     try:
         fields = _fields.decode(body)

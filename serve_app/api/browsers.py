@@ -1,8 +1,8 @@
-"""Which web pages may use the API.
+"""Decide which web pages may use the API.
 
 A browser lets any page send some requests to a server on its machine, and hides only the answers (Fetch
-Standard, "CORS protocol"). Where clients need no API key, three headers tell such a request: `Host` names the
-page's own site after DNS rebinding, `Origin` names the page, and no form sends the `Content-Type` of JSON.
+Standard, "CORS protocol"). If clients need no API key, three headers reveal such a request. `Host` names the
+page's own site after DNS rebinding. `Origin` names the page. No form sends the `Content-Type` of JSON.
 """
 
 import ipaddress
@@ -19,11 +19,11 @@ from serve_app.settings.settings_error import shown
 from serve_app.settings.tree import HttpSettings
 
 PROBES = frozenset(("/health", "/ready"))
-"""Load balancers ask for these at an address of their own, which need not be an allowed host."""
+"""Load balancers ask for these paths by an address that need not be an allowed host."""
 _EXPOSED = b"X-Request-ID, Retry-After, X-Should-Retry"
 _METHODS = b"GET, HEAD, POST"
 _MAX_AGE_S = b"7200"
-"""For so long a browser may remember a preflight. Chromium's own bound is the same."""
+"""How long a browser may cache a preflight. Chromium allows no more."""
 _HEADER_NAMES = re.compile(rb"[A-Za-z0-9_, -]+")
 _CHANGES_NOTHING = ("GET", "HEAD", "OPTIONS")
 
@@ -39,13 +39,13 @@ def is_loopback(address: str | None) -> bool:
 
 
 class BrowserMiddleware:
-    """Refuses hosts and pages that are not allowed, and tells browsers about pages that are.
+    """Refuses hosts and pages that are not allowed, and sends the CORS headers of allowed pages.
 
-    A request without `Origin` costs a look at each of its headers, and its answer nothing.
+    A request without `Origin` costs one pass over its headers. Its answer costs nothing.
 
     Args:
         http: The allowed hosts and origins.
-        listens_on: The address that the server listens on; None where that is not known.
+        listens_on: The address that the server listens on; None if it is not known.
         keyless: Whether clients need no API key.
     """
 
@@ -97,7 +97,7 @@ class BrowserMiddleware:
             await self._app(scope, receive, with_cors)
 
     def _check_hosts(self, given: list[bytes]) -> None:
-        """Raise ApiError 421 for a host that is not allowed. HTTP/1.0 needs no `Host`; browsers send it."""
+        """Raise ApiError 421 for a host that is not allowed. HTTP/1.0 clients may leave `Host` out."""
         for value in given:
             text = value.decode("latin-1").lower()
             name, colon, port = text.rpartition(":")
@@ -113,17 +113,18 @@ class BrowserMiddleware:
                 )
 
     def _check_origin(self, origin: bytes, method: str, hosts: list[bytes], preflight: bool) -> _RawHeaders:
-        """The headers that let a page read the answer; none for a page that may not.
+        """Return the headers that let a page read the answer; none for a page that may not.
 
         Raises:
-            ApiError: 403 for a page that is not allowed, and for its preflights on every server.
+            ApiError: 403 for a preflight of a page that is not allowed. On a loopback address without API
+                keys, also for other requests of such a page that may change something.
         """
         if b"*" in self._origins:
             return [(b"access-control-allow-origin", b"*")]
         if origin in self._origins:
             return [(b"access-control-allow-origin", origin), (b"vary", b"Origin")]
         harmless = method in _CHANGES_NOTHING or not self._closed
-        # Of its own pages, such as /docs; a proxy with TLS in front changes the scheme.
+        # This server's own pages, such as /docs, may. Do not compare the scheme, which a TLS proxy changes.
         if preflight or not (harmless or [origin.partition(b"://")[2]] == hosts):
             raise ApiError(
                 403,
@@ -135,7 +136,7 @@ class BrowserMiddleware:
 
 
 def _preflight_headers(asked: Iterable[tuple[bytes, bytes]]) -> _RawHeaders:
-    """What an allowed page may send: any header, since it sends no cookies, and none of ours is harmful."""
+    """Return the headers for a preflight. Any header is allowed: the API uses no cookies."""
     headers = [(b"access-control-allow-methods", _METHODS), (b"access-control-max-age", _MAX_AGE_S)]
     for name, value in asked:
         if name == b"access-control-request-headers" and _HEADER_NAMES.fullmatch(value):
@@ -146,9 +147,9 @@ def _preflight_headers(asked: Iterable[tuple[bytes, bytes]]) -> _RawHeaders:
 
 
 def check_content_type(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Refuse a body that is not declared to be JSON: any page may send text, and what a form sends.
+    """Refuse a body that is not declared as JSON, because any page may send text or a form.
 
-    curl declares a form unless it is told otherwise. A page can also send a body without any `Content-Type`.
+    A page can also send a body without `Content-Type`. curl declares a form by default.
 
     Raises:
         ApiError: 415.

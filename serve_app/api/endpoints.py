@@ -1,4 +1,4 @@
-"""The endpoints of engine operations: read the body within bounds, find the model, answer."""
+"""The endpoints of engine operations: read the body within bounds, find the model, send the answer."""
 
 import asyncio
 import time
@@ -42,10 +42,10 @@ class ApiModel:
     """Runs its requests."""
     max_model_len: int | None = None
     traffic: Traffic = field(default_factory=Traffic)
-    """Hears of the events of its requests."""
+    """Gets the events of its requests."""
 
     def card(self) -> dict[str, str | int | None]:
-        """The model's entry in `/v1/models`."""
+        """Return the model's entry in `/v1/models`."""
         return {
             "id": self.name,
             "object": "model",
@@ -62,11 +62,11 @@ class Seen:
     model: ApiModel
     wants_stream: bool
     fields: PromptFields | None
-    """The fields of its prompt; None where there is none."""
+    """The fields of the prompt; None for an operation without generation."""
 
 
 class Endpoints:
-    """Answers requests for the models of one application, within the bounds on their bodies."""
+    """Answers requests for the models of one application."""
 
     def __init__(self, served: Sequence[ApiModel], bounds: HttpSettings) -> None:
         self.models = {model.name: model for model in served}
@@ -74,7 +74,7 @@ class Endpoints:
         self._memory = BodyMemory(bounds.max_body_memory_bytes)
 
     def find(self, name: str | None) -> ApiModel:
-        """The model called `name`; the only model, if none is named. Raises ApiError 404 or 400."""
+        """Return the model `name`; without a name, the only model. Raises ApiError 404 or 400."""
         if name is None and len(self.models) == 1:
             return next(iter(self.models.values()))
         if name is None or name not in self.models:
@@ -82,7 +82,7 @@ class Endpoints:
         return self.models[name]
 
     def openai(self, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
-        """The endpoint of `operation`, whose body only the engine replica validates."""
+        """Return the endpoint of `operation`. Only the engine replica validates its body."""
         streamable = operation in ("chat_completions", "completions")
 
         def read(body: bytes) -> Seen:
@@ -96,7 +96,7 @@ class Endpoints:
         return endpoint
 
     async def answer(self, http: Request, operation: Operation, read: Callable[[bytes], Seen]) -> Response:
-        """The engine's answer. `read` finds the fields that the ingress needs."""
+        """Return the engine's answer. `read` finds the fields that the ingress needs."""
         check_content_type(http.scope["headers"])
         timeout_s = request_timeout_s(http.scope)
         state = http.state
@@ -131,7 +131,7 @@ class Endpoints:
             raise
 
     async def _read(self, http: Request, share: BodyShare, timeout_s: float | None) -> bytes:
-        """The body, within the settings' bounds and the client's own deadline."""
+        """Read the body, within the settings' bounds and the client's deadline."""
         due = None
         if timeout_s is not None:
             due = asyncio.get_running_loop().time() + timeout_s - (time.perf_counter() - http.state.arrived)
@@ -146,7 +146,7 @@ class Endpoints:
 
 
 def openai_router(endpoints: Endpoints) -> APIRouter:
-    """Completions, embeddings, tokenization and the model list."""
+    """Return the routes of completions, embeddings, tokenization and the model list."""
     router = APIRouter()
     for path, operation, summary in _PATHS:
         router.add_api_route(
@@ -173,7 +173,7 @@ def openai_router(endpoints: Endpoints) -> APIRouter:
 
 
 def generate_router(endpoints: Endpoints) -> APIRouter:
-    """`/generate`."""
+    """Return the route `/generate`."""
     router = APIRouter()
     first = next(iter(endpoints.models))
 

@@ -1,4 +1,4 @@
-"""The engine as the HTTP API sees it, wherever the engine runs: requests, replies and their state."""
+"""The HTTP API's view of an engine: requests, replies and their state."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from serve_app.wire.continuation import Continuation, DeliveredTokens
 Operation = Literal["chat_completions", "completions", "embeddings", "tokenize", "detokenize", "generate"]
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 GPU_OPERATIONS = frozenset(OPERATIONS) - {"tokenize", "detokenize"}
-"""Operations that are work for a GPU. Tokenizing is not."""
+"""The operations that use a GPU."""
 
 Outcome = Literal["ok", "rejected", "error", "client_error", "abandoned"]
-"""How a request ended, as its client saw it; error rates count outcomes. Answered in full; refused for now
-(429); failed (5xx, or a stream that ended in an error event or was cut); wrong in itself (any other 4xx),
-or ended by its client's deadline; left by its client before the end."""
+"""How a request ended for its client. Error rates count outcomes. `ok`: answered in full. `rejected`: refused
+with 429. `error`: 5xx, or a stream that was cut or ended in an error event. `client_error`: any other 4xx,
+such as an invalid request or its client's deadline. `abandoned`: the client left before the end."""
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 JSON = "application/json"
@@ -36,13 +36,13 @@ class ColdWait:
 
     model: str
     phase: str
-    """How far the replica nearest to readiness is."""
+    """The phase of the replica nearest to readiness."""
     eta_s: float | None
-    """Until that replica is expected to be ready; None where nothing was ever measured."""
+    """The time until that replica is expected to be ready; None if no start was measured."""
     waited_s: float
 
     def comment(self) -> bytes:
-        """The SSE comment for the client: ignored by parsers, readable by people."""
+        """Return the SSE comment for the client: parsers ignore it, and people can read it."""
         eta = "unknown" if self.eta_s is None else str(math.ceil(self.eta_s))
         return (
             f": waiting for a replica of {self.model}: phase={self.phase} eta_s={eta} "
@@ -57,30 +57,30 @@ class RequestState:
     tell_wait: Callable[[ColdWait], Awaitable[None]] | None = None
     """Awaited every `keep_alive_interval_s` while no replica can take the request."""
     write_now: Callable[[bytes], bool] | None = None
-    """Sends the next bytes of a stream at once, and returns whether it did; if not, the reply's `stream` is
-    to yield them. Empty bytes send nothing, and return whether others would be sent. It may be called while
-    `stream` is waited for, and at no other time. None until the first of the stream has been sent, and where
-    there is no such way."""
+    """Sends the next bytes of a stream at once, and returns whether it did. If not, the reply's `stream` must
+    yield them. With empty bytes it sends nothing, and returns whether the client still reads. Call it only
+    while the reader waits for `stream`. None until the first chunk has been sent, and on other servers than
+    uvicorn."""
     queued_s: float = 0.0
-    """The part of the time before the first token for which no replica could take the request."""
+    """The time before the first token in which no replica could take the request."""
     cached_tokens: int | None = None
-    """Prompt tokens that the engine found in its prefix cache, over all sequences. None until its answer has
-    ended, and for an operation that generates nothing."""
+    """Prompt tokens that the engine found in its prefix cache, over all sequences. None until the answer has
+    ended, and for an operation without generation."""
     prompt_tokens: int | None = None
     """All prompt tokens. None until the answer has ended, and for several sequences."""
     lost: str = ""
-    """On an engine replica: which of the data plane's `LOSSES` has ended the answer; "" for none."""
+    """On an engine replica: which of the data plane's `LOSSES` ended the answer; "" for none."""
     ttft_s: float | None = None
-    """From the arrival to the first event of a stream, or to the whole answer. None for a failure."""
+    """The time from arrival to the first event of a stream, or to the whole answer. None for a failure."""
     outcome: Outcome | None = None
     """How the request ended; None until then."""
     refused: bool = False
-    """Whether it was refused with 429 or 503, and counted as that."""
+    """Whether the request was refused with 429 or 503, and counted so."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """One API call as it arrived, at the ingress or at an engine replica, and the state of it there."""
+    """One API call as it arrived at the ingress or at an engine replica, and its state there."""
 
     operation: Operation
     body: bytes
@@ -89,22 +89,22 @@ class EngineRequest:
     arrived: float = field(default_factory=time.perf_counter, compare=False)
     """When the request arrived at the ingress, by this process's `time.perf_counter`, in seconds."""
     wants_stream: bool = False
-    """Whether the client asked for a stream: its first byte then shows that the prompt is prefilled."""
+    """Whether the client asked for a stream, whose first byte shows that the prompt is prefilled."""
     timeout_s: float | None = None
-    """How long after its arrival the client wants it to be answered or given up. None for no such wish."""
+    """The client's deadline, in seconds after the arrival. None if the client gave none."""
     trace: TraceContext | None = None
-    """The trace that the client has made it a part of."""
+    """The client's trace context."""
     cache_salt: str = field(default="", repr=False)
-    """Keeps prompts of clients with different API keys apart in prefix caches; "" where nothing does."""
+    """Separates clients with different API keys in prefix caches; "" if they share caches."""
     prefix: PromptPrefix | None = field(default=None, compare=False, repr=False)
-    """At the ingress: what its prompt may share with others; None where it shares nothing."""
+    """At the ingress: the hashes of the prompt's beginnings; None if it shares nothing."""
     kept: BodyShare | None = field(default=None, compare=False, repr=False)
-    """At the ingress: counts the memory of what is kept of a stream to continue it elsewhere."""
+    """At the ingress: counts the memory kept to continue the stream elsewhere."""
     continuation: Continuation | None = None
-    """On an engine replica: the delivered part of the answer. The engine sends what comes after it."""
+    """On an engine replica: the delivered part of the answer, which the engine continues."""
     expected_cached_tokens: int | None = None
     """On an engine replica: the prompt tokens that the ingress expects in its prefix cache, over all
-    sequences; None where it expects nothing in particular."""
+    sequences; None without an expectation."""
     state: RequestState = field(default_factory=RequestState, compare=False)
     body_bytes: int = field(init=False, compare=False)
     """The size of the body, also after its release."""
@@ -118,7 +118,7 @@ class EngineRequest:
         return time.perf_counter() - self.arrived
 
     def release_body(self) -> None:
-        """Let go of the body once an answer has begun: it may be megabytes, and the answer take minutes."""
+        """Free the body once an answer has begun: it may have megabytes, and the answer may take minutes."""
         object.__setattr__(self, "body", b"")
 
 
@@ -126,8 +126,8 @@ class EngineRequest:
 class EngineReply:
     """An engine's answer: either a whole JSON `body`, or an event `stream` of whole SSE frames.
 
-    The first chunk of `stream` is at hand before the reply exists, so that whatever goes wrong
-    earlier still has an HTTP status of its own.
+    The reply is made only when the first chunk of `stream` is there. So an earlier failure has its own HTTP
+    status.
     """
 
     status: int
@@ -135,11 +135,11 @@ class EngineReply:
     stream: AsyncIterator[bytes] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     delivered: DeliveredTokens | None = None
-    """The delivered tokens of `stream`. None where another engine could not go on with it."""
+    """The delivered tokens of `stream`. None if no other engine could continue it."""
 
     @property
     def content_type(self) -> str:
-        """The media type of what is sent."""
+        """The media type of the answer."""
         return JSON if self.stream is None else EVENT_STREAM
 
 
@@ -147,16 +147,16 @@ class EngineClient(Protocol):
     """A model's engines, seen from the HTTP API."""
 
     def call(self, request: EngineRequest) -> AbstractAsyncContextManager[EngineReply]:
-        """Run `request`; leaving the context, or cancelling, frees its sequences in the engine.
+        """Run `request`. Leaving the context, or cancelling, frees its sequences in the engine.
 
         Raises:
-            ApiError: when no engine could take the request or the engine was lost.
+            ApiError: no engine could take the request, or the engine was lost.
         """
         ...
 
 
 class Traffic:
-    """Hears of the events of one model's requests. This class ignores them; `IngressCounters` counts."""
+    """Gets the events of one model's requests. This class ignores them; `IngressCounters` counts them."""
 
     def opened(self, request: EngineRequest) -> None:
         """The request has arrived with all of its body."""

@@ -1,8 +1,8 @@
-"""An HTTP response that runs an engine call, and ends it the moment its client leaves.
+"""An HTTP response that runs an engine call, and ends the call when its client leaves.
 
-An ASGI application hands each part of a body to `send`, a coroutine. Between ours and uvicorn's there are
-those of Ray and Starlette, and a task has to wake to await them all. So uvicorn's connection is put into the
-scope, as an extension of ours, and most events are written to it directly (`WriteNow`).
+An ASGI application passes each part of a body to the coroutine `send`. Ray's and Starlette's coroutines lie
+between this `send` and uvicorn's, and a task has to wake to await them all. So an extension in the scope has
+uvicorn's connection, and most events are written to it directly (`WriteNow`).
 """
 
 import asyncio
@@ -38,16 +38,16 @@ _EXTENSION = "tideserve.write_now"
 
 
 class EngineResponse(Response):
-    """Streams or sends what an engine answers to `request`.
+    """Sends or streams an engine's answer to `request`.
 
-    A client that asked for a stream is sent comments while its request is queued. The first of them sends the
-    status, 200; from then on a failure is an SSE error event.
+    While a request for a stream is queued, its client gets comments. The first comment sends the status 200.
+    From then on a failure is an SSE error event.
 
     Args:
-        engine: The engines of the model that the request is for.
-        request: What to run.
-        traffic: Hears of the events of the request.
-        release_body: Called when the request's body is needed no more: with the first byte of an answer, or
+        engine: The engines of the request's model.
+        request: The request to run.
+        traffic: Gets the events of the request.
+        release_body: Called when the request's body is no longer needed: with the first byte of an answer, or
             at the end. It may be called again.
     """
 
@@ -70,14 +70,14 @@ class EngineResponse(Response):
         self._write_now: WriteNow | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer, or stop working on it when the client leaves first."""
+        """Send the answer, or cancel the call if the client leaves first."""
         request, self._send, self._write_now = self._request, send, write_now(scope)
         self._traffic.opened(request)
         if request.wants_stream:
             request.state.tell_wait = self._tell_wait
         answer = asyncio.ensure_future(self._answer())
         leaving = asyncio.ensure_future(_disconnected(receive))
-        left = True  # also where Ray cancels this call, which it does on a client's behalf
+        left = True  # also if Ray cancels this call, which it does when a client leaves
         try:
             rest_s = None if request.timeout_s is None else max(0.0, request.timeout_s - request.waited_s)
             done, _ = await asyncio.wait(
@@ -92,10 +92,10 @@ class EngineResponse(Response):
                 task.cancel()
             try:
                 results = await asyncio.gather(answer, leaving, return_exceptions=True)
-            finally:  # A second cancellation must not leave the request open for ever.
+            finally:  # a second cancellation must not leave the request open for ever
                 state = request.state
                 state.outcome = state.outcome or ("abandoned" if left else "error")
-                # They refer to this response, which refers to the request.
+                # Break the reference cycle between this response and the request.
                 state.tell_wait = state.write_now = None
                 self._drop_body()
                 self._traffic.closed(request)
@@ -103,7 +103,7 @@ class EngineResponse(Response):
             raise results[0]
 
     async def _expire(self, answer: asyncio.Future[None]) -> None:
-        """Give up at the client's deadline: the engine frees its sequences, then the client gets an error."""
+        """End the call at the client's deadline, and then send an error."""
         answer.cancel()
         await asyncio.wait((answer,))
         if not answer.cancelled() or self._ended:
@@ -140,7 +140,7 @@ class EngineResponse(Response):
     ) -> None:
         await self._start(status, {**STREAM_HEADERS, **headers})
         before = last = b""
-        written = self._write_now  # what of the stream does not come here
+        written = self._write_now  # parts that are written directly do not come here
         try:
             async for chunk in stream:
                 await self._send_part(chunk)
@@ -155,7 +155,7 @@ class EngineResponse(Response):
         else:
             await self._send_part(b"", more=False)
         finally:
-            if last.endswith(DONE):  # Clients may leave with it, before the engine's stream has ended.
+            if last.endswith(DONE):  # clients may leave with it, before the engine's stream has ended
                 self._request.state.outcome = stream_outcome(before, last)
 
     async def _send_whole(self, status: int, body: bytes, extra: Mapping[str, str]) -> None:
@@ -172,7 +172,7 @@ class EngineResponse(Response):
             self._first_byte()
 
     async def _send_failure(self) -> None:
-        # The status has been sent; a stream that just stopped would look complete to many clients.
+        # The status has been sent. A stream that just stopped would look complete to many clients.
         logger.exception("request %s: failed within its stream", self._request.request_id)
         await self._send_part(stream_failed().last_frames(), more=False)
 
@@ -204,7 +204,7 @@ async def _disconnected(receive: Receive) -> None:
 
 
 def status_outcome(status: int) -> Outcome:
-    """The outcome of a request that was answered with this HTTP status."""
+    """Return the outcome of a request that was answered with this HTTP status."""
     if status < HTTPStatus.BAD_REQUEST:
         return "ok"
     if status == HTTPStatus.TOO_MANY_REQUESTS:
@@ -213,11 +213,11 @@ def status_outcome(status: int) -> Outcome:
 
 
 def stream_outcome(before: bytes, last: bytes) -> Outcome:
-    """The outcome of a stream by its last two chunks, each of whole frames; `before` is empty for only one.
+    """Return the outcome of a stream by its last two chunks of whole frames; `before` is empty for only one.
 
     An engine or a relay that ends a stream with an error sends the error event and `[DONE]` as the last two
-    frames. So it is enough to look at two frames, once, when the stream is over. Within the JSON of a frame
-    there is no line break, so no text can be mistaken for an event.
+    frames. So only these two frames are checked, when the stream is over. The JSON of a frame has no line
+    break, so no text can be mistaken for an event.
     """
     if not last.endswith(DONE):
         return "error"
@@ -234,13 +234,13 @@ class WriteNow:
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle, self._flow, self._transport = cycle, cycle.flow, cycle.transport
         self.last = b""
-        """The part that was written last."""
+        """The last part that was written."""
 
     def __call__(self, part: bytes) -> bool:
-        """Write a part of a body that has begun.
+        """Write a part of a body that has begun. Returns whether it was written.
 
-        Returns whether it was written. If not, because the client reads too slowly or has left, or because
-        the body is not sent in chunks, `send` knows what to do.
+        It is not written if the client reads too slowly or has left, or if the body is not sent in chunks.
+        Then the caller must use `send`.
         """
         if self._flow.write_paused or not self._cycle.chunked_encoding or self._transport.is_closing():
             return False
@@ -255,10 +255,10 @@ class WriteNow:
 
 
 class WriteNowMiddleware:
-    """Offers the extension, and sends what HTTP/1.0 clients can read, where `send` is uvicorn's own.
+    """Adds the extension to the scope if `send` is uvicorn's own, and fixes answers to HTTP/1.0 clients.
 
-    uvicorn sends a body of unknown length in chunks to HTTP/1.0 clients too, which cannot read them (RFC
-    9112, 6.1). Here the end of such a body is the end of its connection. This is the outermost middleware.
+    uvicorn sends a body of unknown length in chunks. HTTP/1.0 clients cannot read chunks (RFC 9112, 6.1), so
+    for them the end of the connection is the end of the body. This must be the outermost middleware.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -274,7 +274,7 @@ class WriteNowMiddleware:
 
 
 def _without_chunks(cycle: RequestResponseCycle) -> Send:
-    """Send a body of unknown length as it is. uvicorn closes each connection of HTTP/1.0 after the answer."""
+    """Return a `send` without chunks. uvicorn closes each HTTP/1.0 connection after the answer."""
     known = False
 
     async def send(message: Message) -> None:
@@ -284,7 +284,7 @@ def _without_chunks(cycle: RequestResponseCycle) -> Send:
             if not known:
                 cycle.chunked_encoding = False  # None would be made True
         elif not known:
-            # uvicorn counts a body that is not sent in chunks down to 0.
+            # uvicorn counts the bytes of a body without chunks down to 0.
             cycle.expected_content_length = len(message.get("body", b""))
         await cycle.send(message)  # type: ignore[arg-type]  # uvicorn has a type for each
 
@@ -292,6 +292,6 @@ def _without_chunks(cycle: RequestResponseCycle) -> Send:
 
 
 def write_now(scope: Scope) -> WriteNow | None:
-    """The extension, where the server offers it."""
+    """Return the extension, if the server has it."""
     found: WriteNow | None = scope.get("extensions", {}).get(_EXTENSION)
     return found

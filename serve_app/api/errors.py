@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 DONE = b"data: [DONE]\n\n"
-"""The frame every stream ends with."""
+"""The last frame of every stream."""
 ERROR_EVENT = b"event: error\n"
-"""How the frame of an error within a stream begins."""
+"""The beginning of an error's frame."""
 
 
 class ApiError(Exception):
@@ -16,7 +16,7 @@ class ApiError(Exception):
     Args:
         status: HTTP status code.
         message: For a person: what was wrong, with the value and the bound.
-        param: The request field at fault, if one is.
+        param: The request field at fault, if there is one.
         code: Machine-readable reason, such as `model_not_found`.
         headers: Extra response headers, such as `Retry-After`.
     """
@@ -39,35 +39,35 @@ class ApiError(Exception):
 
     @property
     def type(self) -> str:
-        """OpenAI's type of error, which says whose fault it is."""
+        """OpenAI's type of the error: the client's fault or the server's."""
         return "invalid_request_error" if self.status < 500 else "server_error"
 
     def body(self) -> bytes:
-        """The JSON document of this error."""
+        """Return the JSON document of this error."""
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         return msgspec.json.encode({"error": error})
 
     def frame(self) -> bytes:
-        """The same as an SSE `error` event, for a stream whose status has already been sent."""
+        """Return an SSE `error` event, for a stream whose status has already been sent."""
         return ERROR_EVENT + b"data: " + self.body() + b"\n\n"
 
     def last_frames(self) -> bytes:
-        """The error event and the end of the stream."""
+        """Return the error event and the end of the stream."""
         return self.frame() + DONE
 
 
 def internal_error() -> ApiError:
-    """A 500 for a fault of the server's own, before anything was sent. Its cause is logged."""
+    """A 500 for a fault of the server, before anything was sent. Its cause is logged."""
     return ApiError(500, "The server failed to answer this request.", code="internal_error")
 
 
 def stream_failed() -> ApiError:
-    """The same within a stream, whose status has been sent."""
+    """A 500 for a fault of the server within a stream, sent as an event."""
     return ApiError(500, "The server failed while streaming this answer.", code="stream_failed")
 
 
 def body_too_large(max_bytes: int) -> ApiError:
-    """A 413 for a body that is, or declares to be, larger than the bound."""
+    """A 413 for a body whose size or declared length exceeds the bound."""
     return ApiError(
         413, f"The body is larger than the {max_bytes} bytes this server accepts.", code="body_too_large"
     )
@@ -79,14 +79,14 @@ def body_too_slow(timeout_s: float, slowest_bytes_per_s: int, received: int) -> 
         f"The body is incomplete: {received} bytes arrived in time. This server waits {timeout_s:g} s for a "
         f"body, and one second more for each {slowest_bytes_per_s} bytes received."
     )
-    # The rest of the body may still come: it must not be taken for the next request.
+    # The rest of the body may still come. It must not be read as the next request.
     return ApiError(408, message, code="body_timeout", headers={"Connection": "close"})
 
 
 def deadline_exceeded(timeout_s: float) -> ApiError:
-    """A 408 for what was not answered within the time that its client allowed."""
+    """A 408 for a request that was not answered by its client's deadline."""
     message = f"The answer was not complete within the {timeout_s:g} s of X-Request-Timeout-Seconds."
-    # OpenAI's clients send a request that got a 408 again, which would make three deadlines of one.
+    # OpenAI's clients retry a 408 twice, so the deadline would be three times as long.
     return ApiError(408, message, code="deadline_exceeded", headers={"X-Should-Retry": "false"})
 
 
@@ -97,7 +97,7 @@ def body_memory_full(limit: int, used: int, group: str, of_group: int, more: int
         f"This ingress replica has {used} bytes of request bodies in memory, {of_group} of them of {group}, "
         f"which may have half of max_body_memory_bytes = {limit}; this body would add {more}.",
         code="body_memory_full",
-        # What has not been read of the body must not be taken for the next request.
+        # The unread rest of the body must not be read as the next request.
         headers={"Retry-After": "5", "Connection": "close"},
     )
 
@@ -113,7 +113,7 @@ def not_an_object(error: Exception) -> ApiError:
 
 
 def no_such_model(name: str | None, served: Iterable[str]) -> ApiError:
-    """A 404 for a model that is not served; a 400 where none was named and there are several."""
+    """A 404 for a model that is not served; a 400 if several are served and none was named."""
     names = ", ".join(repr(each) for each in served)
     if name is None:
         return ApiError(
@@ -124,5 +124,5 @@ def no_such_model(name: str | None, served: Iterable[str]) -> ApiError:
 
 
 def unsupported_feature(feature: str) -> ApiError:
-    """A 400 for what the model named cannot do."""
+    """A 400 for a feature that the model lacks."""
     return ApiError(400, f"This model does not support {feature}.", param="model", code="unsupported_feature")

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class GenerateRequest(BaseModel):
-    """A prompt to continue, and how. No chat template is applied."""
+    """A prompt to continue, without a chat template."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -19,7 +19,7 @@ class GenerateRequest(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _leave_out_nulls(cls, body: Any) -> Any:
-        """A field that is null counts as not given, as in the OpenAI endpoints."""
+        """Treat a null field as not given, as the OpenAI endpoints do."""
         if isinstance(body, dict):
             return {name: value for name, value in body.items() if value is not None}
         return body

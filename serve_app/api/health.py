@@ -1,4 +1,4 @@
-"""Liveness, readiness and metrics, seen from HTTP."""
+"""The routes of liveness, readiness and metrics."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
@@ -11,9 +11,9 @@ State = Literal["up", "idle_at_zero", "loading", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class ModelReadiness:
-    """Whether requests for one model would be served, and if not, why not.
+    """Whether requests for one model would be served, and the reason if not.
 
-    `up` and `idle_at_zero` count as ready: the second wakes on a request.
+    `up` and `idle_at_zero` count as ready, because a request starts a replica of an idle model.
     """
 
     model: str
@@ -25,25 +25,25 @@ class ModelReadiness:
     reason: str | None = None
     startup_seconds: dict[str, float] = field(default_factory=dict)
     replicas_out: dict[str, str] = field(default_factory=dict)
-    """The trouble of each replica that Ray lists and that takes no requests."""
+    """The trouble of each replica that Ray lists and that gets no requests."""
     warm_node: bool | None = None
-    """Whether a node with a warm zygote has room for the next replica; None while the policy says nothing."""
+    """Whether a node with a warm zygote has room for the next replica; None if the policy has no status."""
     warm_node_start_s: float | None = None
-    """Typical seconds of a start on such a node; None before the first."""
+    """Typical seconds of a start on a node with a warm zygote; None before the first."""
     cold_node_start_s: float | None = None
-    """The same on any other node."""
+    """Typical seconds of a start on any other node; None before the first."""
 
     @property
     def ready(self) -> bool:
-        """Whether a request would be served."""
         return self.state in ("up", "idle_at_zero")
 
 
 @dataclass(frozen=True, slots=True)
 class ControlPlane:
-    """The age of what is known through Ray, in seconds; None while nothing is known.
+    """The age of Ray's last answers, in seconds; None before the first.
 
-    Engines go on serving without Ray's control plane, but only it starts, stops and replaces replicas.
+    Engines go on serving without Ray's control plane. But only the control plane starts, stops and replaces
+    replicas.
     """
 
     controller_age_s: float | None
@@ -51,11 +51,11 @@ class ControlPlane:
     gcs_age_s: float | None
     """The age of the GCS's answer: phases of starting replicas, and the policy's status."""
     limit_s: float
-    """An age above this means that a later question has not been answered."""
+    """A greater age means that Ray has not answered a later call."""
 
     @property
     def reason(self) -> str:
-        """Which part of Ray does not answer, and for how long; "" if all do."""
+        """Which part of Ray does not answer, and for how long; "" if all parts answer."""
         parts = (("Ray Serve's controller", self.controller_age_s), ("Ray's GCS", self.gcs_age_s))
         return "; ".join(
             f"{who} has not answered yet" if age is None else f"{who} has not answered for {age:.1f} s"
@@ -64,7 +64,7 @@ class ControlPlane:
         )
 
     def document(self) -> dict[str, Any]:
-        """The `control_plane` of `/ready`."""
+        """Return the `control_plane` of `/ready`."""
         ages = (self.controller_age_s, self.gcs_age_s)
         known = [age for age in ages if age is not None]
         return {
@@ -78,29 +78,29 @@ class ControlPlane:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Every model's readiness, in the order of the configuration, and how fresh it is."""
+    """Every model's readiness, in the order of the configuration, and the age of Ray's answers."""
 
     models: list[ModelReadiness]
     control_plane: ControlPlane | None = None
-    """None where there is no Ray."""
+    """None without Ray."""
     zygote: bool = False
     """Whether nodes keep zygotes, from which replicas are forked."""
 
 
 class Observer(Protocol):
-    """Where the HTTP API finds readiness and metrics."""
+    """The HTTP API's source of readiness and metrics."""
 
     async def readiness(self) -> Readiness:
-        """Every model's readiness, within a second even where Ray does not answer."""
+        """Return every model's readiness, within a second even if Ray does not answer."""
         ...
 
     async def metrics(self) -> bytes:
-        """A Prometheus exposition of every replica's metrics, within a second; it names what is missing."""
+        """Return every replica's metrics for Prometheus, within a second. Comments name missing nodes."""
         ...
 
 
 def health_router(observer: Observer) -> APIRouter:
-    """`/health`, `/ready` and `/metrics`."""
+    """Return the routes `/health`, `/ready` and `/metrics`."""
     router = APIRouter(tags=["operations"])
 
     @router.get("/health", summary="Liveness: this process answers")

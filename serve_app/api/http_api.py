@@ -1,4 +1,4 @@
-"""The FastAPI application: every route and every error shape. Knows nothing of Ray or vLLM."""
+"""The FastAPI application with all routes and error shapes. It does not depend on Ray or vLLM."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -36,16 +36,16 @@ def create_app(
     behind_ray: bool = False,
     listens_on: str | None = None,
 ) -> FastAPI:
-    """The HTTP API over `models`, whatever their clients are.
+    """Return the HTTP API over `models`.
 
     Args:
-        models: What is served, in the order of the configuration.
+        models: The models served, in the order of the configuration.
         observer: Answers `/ready` and `/metrics`.
         http: The bounds on request bodies, and the hosts and pages that are allowed.
-        api_keys: The keys that clients may use; None lets every client in.
-        autoscaling: Answers `/autoscaling/…`; None where nothing scales.
-        behind_ray: Whether Ray Serve is in front, which puts `X-Request-ID` on responses itself.
-        listens_on: The address that the server listens on; None where that is not known.
+        api_keys: The keys that clients may use; None if no key is needed.
+        autoscaling: Answers `/autoscaling/…`; None if nothing scales.
+        behind_ray: Whether Ray Serve is in front, which itself adds `X-Request-ID` to responses.
+        listens_on: The address that the server listens on; None if it is not known.
     """
     app = FastAPI(
         title="Tideserve",
@@ -103,15 +103,15 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:
-    """An internal error, in the shape of every other one; Starlette logs it and raises it again."""
+    """Return an internal error in OpenAI's shape. Starlette logs the cause and raises it again."""
     reply = _reply(internal_error())
-    # Starlette answers outside of every middleware, and a page reads only what says that it may.
+    # Starlette sends this outside of all middleware. Pages can read it only with the CORS headers.
     reply.raw_headers += getattr(request.state, "cors", [])
     return reply
 
 
 async def _generate_error(request: Request, error: Exception) -> Response:
-    """FastAPI's details for `/generate`, beside the error in the shape of every other endpoint."""
+    """Return FastAPI's `detail` for `/generate`, beside the error in OpenAI's shape."""
     assert isinstance(error, RequestValidationError)
     details = jsonable_encoder(error.errors(), exclude={"input", "ctx", "url"})
     first = error.errors()[0]

@@ -1,4 +1,4 @@
-"""Middleware of every request: its id, and `HEAD` for every path that answers `GET`."""
+"""Middleware of all requests: request ids, and `HEAD` for each path that answers `GET`."""
 
 import re
 import time
@@ -8,19 +8,18 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 USABLE_ID = re.compile(rb"[\x21-\x7e]{1,256}")
-"""An id that can break neither a header nor a line of a log."""
+"""Ids that break neither a header nor a log line."""
 
 
 class RequestMiddleware:
-    """Gives each request an id, the client's own if it sent a usable one, and answers `HEAD` as `GET`.
+    """Gives each request an id, by default the client's, and answers `HEAD`.
 
     Sets `request.state.request_id` and `request.state.arrived` (`perf_counter` seconds). FastAPI's routes do
-    not answer `HEAD`; here it gets what `GET` would, without the body (RFC 9110, section 9.3.2).
+    not answer `HEAD`. Here `HEAD` gets the answer to `GET` without the body (RFC 9110, section 9.3.2).
 
     Args:
-        app: The application within.
-        add_header: Whether to put the id on the response as `X-Request-ID`. Ray Serve does so itself, and
-            would then send it twice.
+        app: The inner application.
+        add_header: Whether to add `X-Request-ID` to the response. False behind Ray Serve, which adds it.
     """
 
     def __init__(self, app: ASGIApp, add_header: bool) -> None:
@@ -51,7 +50,7 @@ class RequestMiddleware:
 
 
 def route_path(scope: Scope) -> str:
-    """The path as the routes see it: below the application's `route_prefix`."""
+    """Return the path below the application's `route_prefix`, as routes see it."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     return path[len(root) :] if path.startswith(f"{root}/") else path

@@ -1,7 +1,7 @@
-"""Hashes of the beginnings of a prompt, by which prompts that share a prefix are found.
+"""Hash the beginnings of a prompt, to find prompts that share a prefix.
 
-A client serialises a conversation alike each time, so the bytes of its next turn begin with those of the one
-before, up to the last message. Hashing them takes no tokenizer, and 0.4 us a kilobyte.
+A client serialises a conversation the same way each time. So the bytes of each turn begin with the bytes of
+the turn before, up to its last message. Hashing takes 0.4 us per kilobyte, and needs no tokenizer.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 BLOCK_BYTES = 512
-"""128 tokens of English: a prefix counts in whole blocks. With 256 bytes hashing takes twice as long, to find
-some 32 tokens more of a prompt on average."""
+"""A prefix counts in whole blocks, each about 128 tokens of English. With blocks of 256 bytes hashing takes
+twice as long, and finds some 32 tokens more per prompt on average."""
 MOST_BLOCKS = 256
-"""128 KiB, the 32,768 tokens that a prompt is counted as at most (`ingress.admission`)."""
+"""128 KiB, or 32,768 tokens: the bound on an estimated prompt (`ingress.admission`)."""
 _MOST_BACK = 4
-"""How many messages back from its end a prompt may have ended at the turn before: the answer, a user's
-message, and the results of two tool calls more."""
+"""The turn before may have ended so many messages before the prompt's end: an answer, a user's message, and
+the results of two tool calls."""
 
 _LIST = ord("[")
 _UNSET = (b"", b"null")
@@ -27,12 +27,12 @@ _messages = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class PromptFields(msgspec.Struct):
-    """The fields of a body that decide with which tokens its prompt begins, each as the client wrote it."""
+    """The fields of a body that decide the first tokens of its prompt, as the client wrote them."""
 
     messages: msgspec.Raw = _NONE
     prompt: msgspec.Raw = _NONE
     prompt_logprobs: msgspec.Raw = _NONE
-    """With them vLLM leaves its cache aside."""
+    """With prompt logprobs vLLM does not use its prefix cache."""
     cache_salt: msgspec.Raw = _NONE
     tools: msgspec.Raw = _NONE
     documents: msgspec.Raw = _NONE
@@ -49,27 +49,27 @@ _NOTHING_BEFORE = (_NONE,) * len(_FIRST)
 
 
 class PromptPrefix(msgspec.Struct, frozen=True):
-    """Hashes of what a prompt begins with. Two prompts that share one share all bytes before it."""
+    """Hashes of the beginnings of a prompt. Two prompts with the same hash share all bytes up to its end."""
 
     size: int
-    """Bytes of the prompt as JSON, with its tools and whatever else comes first."""
+    """Bytes of the prompt as JSON, with the tools and other fields that come first."""
     blocks: tuple[int, ...]
-    """One for each whole block, of all bytes up to its end; at most `MOST_BLOCKS`."""
+    """The hash of all bytes up to the end of each whole block; at most `MOST_BLOCKS`."""
     end: int
-    """The hash of the whole prompt; 0 where it is longer than the blocks reach."""
+    """The hash of the whole prompt; 0 if the prompt is longer than `MOST_BLOCKS` blocks."""
     turns: tuple[tuple[int, int], ...] = ()
-    """(hash, bytes): where the prompt of an earlier turn may have ended, latest first, and the bytes up to
-    the end of the message behind it, its answer, which the engine has cached, too."""
+    """Possible ends of earlier turns' prompts, latest first: the hash at that end, and the bytes up to the
+    end of the next message. That message is the answer, which the engine has cached too."""
 
 
 def prompt_prefix(fields: PromptFields, cache_salt: str = "") -> PromptPrefix | None:
-    """Return what a prompt may share with others; None for a batch of prompts, and for what is no prompt.
+    """Return the hashes of a prompt; None for a batch of prompts, or without a valid prompt.
 
-    A prefix under another salt or behind other tools has other hashes, and so never matches. `cache_salt` is
-    that of the client's API key, beside which the body may have one.
+    Another salt or other tools give other hashes, which never match. `cache_salt` is the salt of the client's
+    API key. The body may have its own salt too.
     """
     written = fields.messages if len(fields.messages) else fields.prompt
-    # What closes the text or the list is left out; the next turn goes on before it.
+    # Leave out the closing quote or bracket: the next turn continues before it.
     size = len(written) - 1
     if size <= 0 or bytes(fields.prompt_logprobs) not in _UNSET:
         return None
@@ -105,7 +105,7 @@ def _hash_to(end: int, text: bytes, blocks: list[int], salted: int) -> int:
 
 
 def _last_ends(text: bytes, messages: list[msgspec.Raw]) -> list[int]:
-    """Where the last messages, which are objects, end in `text`, the last one first."""
+    """Return where the last messages (JSON objects) end in `text`, the last message first."""
     ends, before = [], len(text)
     for message in reversed(messages[-_MOST_BACK - 1 :]):
         end = text.rfind(b"}", 0, before) + 1

@@ -1,10 +1,11 @@
-"""Request headers that Ray Serve reads before the application does, made safe for it.
+"""Remove request headers that Ray Serve cannot read, or must not obey.
 
-Ray decodes them as UTF-8 and answers a plain 500 where that fails, so what it could not read is taken
-out first. Some change what Ray does with the request: they are taken out, too. `X-Request-Timeout-Seconds` is
-one of these, at which Ray would cut a stream without a word; the application has it from the scope instead.
-`RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH` names `middlewares`; Ray calls it for the server of every ingress
-replica and for its own proxy, and wraps what it returns around its own middleware.
+Ray decodes some headers as UTF-8, and answers 500 if that fails. Other headers change how Ray handles the
+request: at `X-Request-Timeout-Seconds` Ray would cut a stream without an error. The application finds this
+timeout in the scope instead.
+
+`RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH` names `middlewares`. Ray calls `middlewares` for the server of
+each ingress replica and for its own proxy, and wraps the result around its own middleware.
 """
 
 import re
@@ -34,7 +35,7 @@ _READ_BY_RAY = frozenset((b"x-session-id", b"traceparent", b"tracestate"))
 
 
 class RayHeadersMiddleware:
-    """Removes headers that Ray cannot read or would obey, and unusable request ids: Ray makes new ones."""
+    """Removes headers that Ray cannot read or would obey, and unusable request ids, which Ray replaces."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -50,15 +51,15 @@ class RayHeadersMiddleware:
 
 
 def middlewares() -> list[Middleware]:
-    """The middlewares of Ray Serve's HTTP servers, the outermost last."""
+    """Return the middlewares for Ray Serve's HTTP servers, the outermost last."""
     return [Middleware(RayHeadersMiddleware), Middleware(WriteNowMiddleware)]
 
 
 def request_timeout_s(scope: Scope) -> float | None:
-    """How long after its arrival a request is to be answered, in seconds; None if its client does not say.
+    """Return the client's deadline, in seconds after the arrival; None if the client gave none.
 
     Raises:
-        ApiError: 400 where the client says what is no such time.
+        ApiError: 400 for an invalid value.
     """
     given = scope.get("extensions", {}).get(_TIMEOUT_EXTENSION) or _timeouts(scope["headers"])
     if not given:

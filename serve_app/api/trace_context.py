@@ -1,7 +1,7 @@
 """The trace that a client's request belongs to: W3C Trace Context, `traceparent` and `tracestate`.
 
-The trace context is passed on as it came, because this process makes no span: what the engine records becomes
-a child of the client's own span.
+The trace context is forwarded unchanged, because this process makes no span. The engine's span becomes a
+child of the client's span.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ class TraceContext:
         return self.traceparent[3:35]
 
     def fields(self) -> dict[str, str]:
-        """By the names of its headers."""
+        """Return the values by header name."""
         given = {"traceparent": self.traceparent, "tracestate": self.tracestate}
         return {name: value for name, value in given.items() if value}
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """As the headers of an HTTP request."""
+        """Return the headers of an HTTP request."""
         return [(name.encode(), value.encode()) for name, value in self.fields().items()]
 
     @classmethod
     def of(cls, headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
-        """The trace context in the headers of a request, whose names are in lower case.
+        """Return the trace context in the headers of a request, whose names are in lower case.
 
-        None without a valid `traceparent`, or with several. A `tracestate` with anything wrong in it is left
-        out whole, and the trace goes on without it (https://www.w3.org/TR/trace-context/).
+        None without exactly one valid `traceparent`. An invalid `tracestate` is dropped as a whole, and the
+        trace continues without it (https://www.w3.org/TR/trace-context/).
         """
         parents: list[bytes] = []
         states: list[bytes] = []
@@ -68,14 +68,14 @@ def _parent(value: bytes) -> str | None:
     version, trace, span, flags, more = found.groups()
     if version == _NO_VERSION or not trace.strip(b"0") or not span.strip(b"0"):
         return None
-    if version != b"00":  # a later one: only what version 00 knows of it can be passed on
+    if version != b"00":  # a later version: forward only the parts that version 00 has
         flags, more = b"%02x" % (int(flags, 16) & _SAMPLED), None
     return None if more is not None else (b"00-%b-%b-%b" % (trace, span, flags)).decode("ascii")
 
 
 def _state(values: list[bytes]) -> str:
     entries = [entry.strip(b" \t") for entry in b",".join(values).split(b",")]
-    entries = [entry for entry in entries if entry]  # which may be empty
+    entries = [entry for entry in entries if entry]  # entries may be empty
     keys = {entry.partition(b"=")[0] for entry in entries}
     valid = all(map(_ENTRY.fullmatch, entries)) and len(keys) == len(entries) <= _MOST_ENTRIES
     return b",".join(entries).decode("ascii") if valid else ""

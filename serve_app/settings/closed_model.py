@@ -30,8 +30,10 @@ class ClosedModel(BaseModel):
 
 @cache
 def _number_expected(model: type[BaseModel], field: str) -> str | None:
-    """The numbers that a field takes, in words; None if it takes none. Nested models check their own
-    fields."""
+    """Return the numbers that a field takes, in words; None if it takes none.
+
+    Nested models check their own fields.
+    """
     parts = list(_parts(model.model_fields[field]))
     if bool in parts or not (int in parts or float in parts):
         return None
@@ -46,7 +48,7 @@ def _number_expected(model: type[BaseModel], field: str) -> str | None:
 
 
 def _parts(annotation: Any) -> Iterator[Any]:
-    """The types in a field's annotation, and the bounds on them."""
+    """Yield the types in a field's annotation, and the bounds on them."""
     if isinstance(annotation, FieldInfo):
         yield from _parts(annotation.annotation)
         yield from annotation.metadata

@@ -1,4 +1,4 @@
-"""Read YAML and JSON that people write. A repeated key is an error, which PyYAML and json ignore."""
+"""Read YAML and JSON that people write. A repeated key is an error here; PyYAML and json ignore it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Document:
     node: yaml.Node | None
 
     def line(self, location: Sequence[int | str]) -> int:
-        """The line of the deepest part of `location` that is in the document."""
+        """Return the line of the deepest part of `location` that is in the document."""
         node = self.node
         line = 1 if node is None else node.start_mark.line + 1
         for part in location:
@@ -37,7 +37,7 @@ class Document:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file. Raises SettingsError, which names it, if it cannot be read or is not UTF-8."""
+    """Return the text of a file. Raises SettingsError if it cannot be read or is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -49,10 +49,10 @@ def read_text(path: Path) -> str:
 def parse_yaml(
     text: str, where: str, loader_class: type[yaml.SafeLoader] = yaml.SafeLoader, *, numbered: bool = True
 ) -> Document:
-    """The YAML document in `text`, which errors call `where`, with line numbers if `numbered`.
+    """Return the YAML document in `text`. Errors call it `where`, with line numbers if `numbered`.
 
     Raises:
-        SettingsError: if it is not YAML; for each key that a mapping has more than once, with both lines.
+        SettingsError: the text is not YAML, or a mapping has a key more than once.
     """
 
     def place(mark: yaml.Mark | None) -> str:
@@ -85,7 +85,7 @@ def parse_yaml(
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, for json's `object_pairs_hook`. Raises ValueError if it has a key twice."""
+    """Return a JSON object, for json's `object_pairs_hook`. Raises ValueError if it has a key twice."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:

@@ -32,7 +32,7 @@ def _check_at_most(path: str, least: int, most: int) -> None:
 
 
 class Schedule(ClosedModel):
-    """At least `min_replicas` ready from `start` to `end` on `days`, in local time of `timezone`.
+    """Keeps at least `min_replicas` ready from `start` to `end` on `days`, in local time of `timezone`.
 
     A window whose `end` is at or before its `start` runs past midnight. `days` are the days on which windows
     start.
@@ -206,7 +206,7 @@ def overlay(defaults: Knobs, given: Mapping[str, Any]) -> Knobs:
 
 
 def scheduled_minimum(schedules: Sequence[Schedule], now: float, lead_s: float) -> int:
-    """The largest `min_replicas` of the windows open now or within the next `lead_s` seconds.
+    """Return the largest `min_replicas` of the windows open now or within the next `lead_s` seconds.
 
     `lead_s` is the time that a replica takes to start, so that the replicas are ready when a window opens.
     The time until then is checked minute by minute, because windows open and close at whole minutes.

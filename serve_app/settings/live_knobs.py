@@ -1,4 +1,4 @@
-"""The knobs in force, by which requests are admitted and which `/autoscaling/knobs` shows."""
+"""The knobs in force in one process."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ class LiveKnobs:
         self.ingress = IngressKnobs()
 
     def of(self, model: str) -> Knobs:
-        """The knobs of `model` at this moment. Callers should not keep them."""
+        """Return the present knobs of `model`. Callers should not keep them."""
         return self._knobs[model]
 
     def apply(self, user_config: Mapping[str, Any] | None) -> None:
@@ -24,11 +24,11 @@ class LiveKnobs:
         self._knobs, self.ingress = read_user_config(self._defaults, user_config)
 
     def adopt(self, knobs: Mapping[str, Knobs], ingress: IngressKnobs) -> None:
-        """Apply knobs that have been checked elsewhere."""
+        """Apply knobs that another replica has checked."""
         self._knobs, self.ingress = dict(knobs), ingress
 
     def document(self) -> dict[str, Any]:
-        """All knobs in force, as plain data."""
+        """Return all knobs in force, as plain data."""
         return {
             "models": {model: knobs.model_dump(mode="json") for model, knobs in self._knobs.items()},
             "ingress": self.ingress.model_dump(mode="json"),

@@ -1,7 +1,7 @@
-"""Turn the `args:` of a configuration file, over its latency/cost profile, into checked settings.
+"""Check the `args:` of a configuration file, over its latency/cost profile, and return settings.
 
-The names of vLLM's arguments are read from the source of the installed vLLM: an import takes seconds and
-loads torch, for which `tideserve check` and the controller have no time.
+The names of vLLM's arguments are read from the source of the installed vLLM. To import vLLM takes seconds and
+loads torch, which is too slow for `tideserve check` and the controller.
 """
 
 import ast
@@ -88,10 +88,10 @@ def apply_profile(args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def knob_defaults(args: Mapping[str, Any]) -> dict[str, Knobs]:
-    """The knobs that hold where `user_config` sets none, by model name, for checked `args`.
+    """Return the default knobs by model name, for checked `args`. `user_config` overrides them.
 
     Raises:
-        SettingsError: if `profile` is not the name of a profile.
+        SettingsError: `profile` is not the name of a profile.
     """
     profile = args.get("profile")
     given = read_profile(profile).get(KNOBS, {}) if profile is not None else {}
@@ -110,7 +110,7 @@ def _under(own: Mapping[str, Any], profile: Mapping[str, Any]) -> dict[str, Any]
 
 @cache
 def known_arguments() -> frozenset[str] | None:
-    """The names that vLLM accepts, or None on a machine without vLLM, where the engine will check them."""
+    """Return the names that vLLM accepts; None without vLLM, where the engine checks them later."""
     spec = PathFinder.find_spec("vllm")
     if spec is None or spec.origin is None:
         return None
@@ -129,7 +129,7 @@ def known_arguments() -> frozenset[str] | None:
 
 
 def check_engine_args(path: str, model: ModelSettings) -> list[str]:
-    """The problems of a model's pass-through arguments, one line each."""
+    """Return the problems of a model's pass-through arguments, one line each."""
     problems = []
     known = known_arguments()
     for name, value in model.engine_args.items():

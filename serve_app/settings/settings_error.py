@@ -16,12 +16,12 @@ class SettingsError(ValueError):
         super().__init__("invalid settings:\n" + "\n".join(f"  - {line}" for line in self.problems))
 
     def __reduce__(self) -> tuple[type[Self], tuple[list[str]]]:
-        """Ray pickles it, and an exception would be rebuilt from its text instead of its problems."""
+        """Ray pickles it. By default an exception is rebuilt from its text, not from its problems."""
         return type(self), (self.problems,)
 
 
 def dotted(location: Sequence[int | str]) -> str:
-    """`("models", 0, "dtype")` as `models[0].dtype`."""
+    """Return `("models", 0, "dtype")` as `models[0].dtype`."""
     path = ""
     for part in location:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
@@ -29,22 +29,22 @@ def dotted(location: Sequence[int | str]) -> str:
 
 
 def shown(value: Any) -> str:
-    """The `repr` of a value, cut to a readable length."""
+    """Return the `repr` of a value, cut to a readable length."""
     text = repr(value)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
 def from_pydantic(error: ValidationError) -> SettingsError:
-    """Every problem that pydantic found, as `key = value: what is allowed`."""
+    """Return every problem that pydantic found, as `key = value: the allowed values`."""
     return SettingsError([problem for _, problem in located(error)])
 
 
 def located(
     error: ValidationError, tags: frozenset[str] = frozenset()
 ) -> list[tuple[tuple[int | str, ...], str]]:
-    """Every problem that pydantic found, with its location in the document.
+    """Return every problem that pydantic found, with its location in the document.
 
-    `tags` are words that pydantic adds to locations and that are not in the document: those of tagged unions.
+    `tags` are words of tagged unions, which pydantic adds to locations and which are not in the document.
     """
     problems = []
     items = error.errors(include_url=False)
@@ -52,7 +52,7 @@ def located(
     for item in items:
         below = len(item["loc"])
         if item["type"] == "too_short" and any(loc[:below] == item["loc"] != loc for loc in locations):
-            continue  # pydantic counts only the valid entries, and reports what is wrong with the others
+            continue  # pydantic counts only valid entries, and reports the others separately
         location = tuple(part for part in item["loc"] if part not in tags)
         key = dotted(location)
         if item["type"] in ("extra_forbidden", "unexpected_keyword_argument"):  # of a model, of a dataclass

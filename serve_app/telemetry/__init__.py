@@ -1,1 +1,1 @@
-"""Prometheus metrics, exported from every replica through Ray's metrics agents."""
+"""Prometheus metrics of every replica, exported through Ray's metrics agents, and the request log."""

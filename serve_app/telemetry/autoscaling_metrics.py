@@ -24,12 +24,12 @@ _GAUGES = {
 
 
 _LONGEST_GAP_S = 10.0
-"""As long as a report counts as fresh. Nobody knows which replicas existed during a longer silence: a step of
-the clock, or a controller that was away for an hour, must not become an hour of GPUs."""
+"""As long as a report counts. In a longer gap the number of replicas is unknown: a step of the clock, or an
+hour without a controller, must not count as an hour of GPUs."""
 
 
 class ReplicaTime:
-    """Adds up how long replicas existed, by what they were doing: times their GPUs, what a model costs."""
+    """Adds up the time of replicas by their state. Times GPUs per replica, it is the cost of a model."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, Mapping[str, int]]] = {}
@@ -39,10 +39,10 @@ class ReplicaTime:
         self._last = {name: last for name, last in self._last.items() if name in models}
 
     def add(self, model: str, replicas: Mapping[str, int], now: float) -> dict[str, float]:
-        """Return the replica-seconds by state since the last call: the replicas then, times the time since.
+        """Return the replica-seconds by state since the last call: its `replicas`, times the elapsed time.
 
-        The first call returns nothing, and more than ten seconds count as ten. `now` is Unix time in
-        seconds; if it goes back, nothing is counted.
+        The first call returns nothing. More than ten seconds count as ten. `now` is Unix time in seconds; if
+        it goes back, nothing is counted.
         """
         at, seen = self._last.get(model, (now, {}))
         self._last[model] = (now, replicas)
@@ -51,7 +51,7 @@ class ReplicaTime:
 
 
 class AutoscalingMetrics:
-    """Registers the series with Ray; build it inside the process that exports them."""
+    """Registers the series with Ray. Build it in the process that exports them."""
 
     def __init__(self) -> None:
         self._gauges = {
@@ -113,7 +113,7 @@ class AutoscalingMetrics:
                 self._replica_seconds.inc(amount, tags={"model": model, "state": state})
 
     def set_knobs_rejected(self, rejected: bool) -> None:
-        """Publish whether the last knobs are invalid, so that the earlier ones stay in force."""
+        """Publish whether the last knobs are invalid."""
         self._rejected.set(float(rejected))
 
     def count_error(self) -> None:
@@ -121,5 +121,5 @@ class AutoscalingMetrics:
         self._errors.inc(1)
 
     def __reduce__(self) -> Any:
-        """Series belong to one process: a copy elsewhere registers its own."""
+        """Series belong to one process. A copy in another process registers its own."""
         return AutoscalingMetrics, ()

@@ -31,7 +31,7 @@ class EngineLimits:
 
 
 class EngineMetrics:
-    """Registers the series of one replica with Ray; build it inside the replica, never at import."""
+    """Registers the series of one replica with Ray. Build it inside the replica, never at import."""
 
     def __init__(self, model: str, replica: str) -> None:
         series = ReplicaSeries(model, replica)
@@ -85,11 +85,11 @@ class EngineMetrics:
         self._max_num_batched_tokens.set(limits.max_num_batched_tokens)
 
     def publish_tallies(self) -> None:
-        """Publish what is counted in this process. Call it every second, as above."""
+        """Publish the counts of this process. Call it every second, for the same reason."""
         self.inter_token.publish()
 
     def count_steps(self, signals: EngineSignals) -> None:
-        """Count the steps of one report, as sums, which lose nothing when a scrape misses reports."""
+        """Count the steps of one report as sums, which stay right if a scrape misses reports."""
         steps = signals.steps
         for counter, amount in (
             (self._steps, steps),
@@ -102,7 +102,7 @@ class EngineMetrics:
                 counter.inc(amount)
 
     def count_call(self, request: EngineRequest) -> None:
-        """Count what the ingress expected of a call."""
+        """Count the cached tokens that the ingress expected."""
         if request.expected_cached_tokens:
             self.prefix_expected.inc(request.expected_cached_tokens)
 

@@ -1,4 +1,4 @@
-"""The metrics of every replica, from the metrics agents of Ray's nodes, under Tideserve's own names."""
+"""The metrics of all replicas, from the metrics agents of Ray's nodes, without Ray's prefix."""
 
 import asyncio
 import re
@@ -15,15 +15,15 @@ _PREFIX = "ray_"
 _OURS = re.compile(r"^ray_(llm_[a-zA-Z0-9_]*)")
 _LOST_NODE = "# lost node"
 _PART = re.compile("_(bucket|sum|count)$")
-"""How the names of a histogram's series end."""
+"""The ends of the names of a histogram's series."""
 _HISTOGRAM = re.compile("^# TYPE ray_(llm_[a-zA-Z0-9_]*)(?: histogram|_bucket gauge)$", re.MULTILINE)
 """Ray's histograms, and `TalliedHistogram`, whose parts are gauges to Ray."""
 _NODES_FRESH_S = 2.0
 _NODES_WAIT_S = 0.3
 _TOTAL_S = 0.9
-"""Bound on a whole scrape, so that every caller has an answer within a second."""
+"""The bound on a scrape, so that each caller has an answer within a second."""
 _SHARED_S = 0.5
-"""A caller gets the result of a scrape no older than this: agents have new values once a second."""
+"""Callers share a scrape that is not older. Agents have new values once a second."""
 
 
 def _alive_nodes() -> list[str]:
@@ -37,7 +37,7 @@ def _alive_nodes() -> list[str]:
 class NodeMetrics:
     """Scrapes the agents of the nodes that are alive.
 
-    Concurrent callers share a scrape. `nodes` may block: it runs in a thread of its own.
+    Concurrent callers share a scrape. `nodes` may block, because it runs in its own thread.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class NodeMetrics:
         self._session: aiohttp.ClientSession | None = None
 
     async def exposition(self) -> bytes:
-        """Return the `llm_*` series of all nodes, at most half a second old, and which nodes are missing."""
+        """Return the `llm_*` series of all nodes, at most half a second old. Comments name missing nodes."""
         scrape = self._scrape
         if scrape is None or (scrape.done() and self._clock() - self._ended_at > _SHARED_S):
             scrape = self._scrape = asyncio.create_task(self._scrape_all())
-        # A scraper that leaves must not end it for the others.
+        # A caller that leaves must not end the scrape for others.
         return await asyncio.shield(scrape)
 
     async def _scrape_all(self) -> bytes:
@@ -95,8 +95,8 @@ class NodeMetrics:
 def cluster_exposition(answers: Mapping[str, str], nodes_age_s: float | None) -> str:
     """Return the `llm_*` series of all nodes that have answered, and comments on the others.
 
-    `answers` are by the URLs of the nodes' agents. `nodes_age_s` is the time since Ray's GCS was asked for
-    the nodes; None if it has never answered.
+    `answers` has the URLs of the nodes' agents as keys. `nodes_age_s` is the age of the list of nodes from
+    Ray's GCS; None if the GCS has never answered.
     """
     if nodes_age_s is None:
         return "# the nodes are not known: Ray's GCS has not answered yet\n"
@@ -115,9 +115,9 @@ def cluster_exposition(answers: Mapping[str, str], nodes_age_s: float | None) ->
 
 
 def merge_expositions(texts: Iterable[str]) -> str:
-    """Return the `llm_*` series of every text, each family described once, its samples together.
+    """Return the `llm_*` series of all texts, with one description per family.
 
-    Ray prefixes every series with `ray_`; here they have the names of the documentation.
+    Ray prefixes all series with `ray_`. The prefix is removed here.
     """
     described: dict[str, dict[str, str]] = {}
     samples: dict[str, list[str]] = {}

@@ -12,7 +12,7 @@ COLD_WAIT_S = (
 
 
 class IngressMetrics:
-    """Registers the series of one model with Ray; build it inside the replica, never at import."""
+    """Registers the series of one model with Ray. Build it inside the replica, never at import."""
 
     def __init__(self, model: str, replica: str) -> None:
         series = ReplicaSeries(model, replica)

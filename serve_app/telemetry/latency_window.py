@@ -11,16 +11,16 @@ _LONGEST_S = 1e3
 _RATIO = 1.05
 _BUCKETS = ceil(log(_LONGEST_S / _SHORTEST_S) / log(_RATIO))
 _EDGES_S = _SHORTEST_S * _RATIO ** np.arange(1, _BUCKETS)
-"""Where each bucket ends, and the next begins."""
+"""The upper ends of all buckets but the last."""
 _SLICES = 6
 
 
 class LatencyWindow:
     """Latencies of the last `window_s` seconds, in log-spaced buckets from 0.1 ms to 1000 s.
 
-    A latency outside counts as the nearest bound. Old observations leave a sixth of the window at a time,
-    so that it covers between 5/6 of `window_s` and all of it. `now` is in seconds of one clock throughout;
-    while the clock goes back, no observation leaves.
+    A latency outside counts as the nearest bound. Old observations leave in slices of a sixth of the window.
+    So the window covers 5/6 of `window_s` to all of it. `now` is always in seconds of the same clock. While
+    the clock goes back, no observation leaves.
     """
 
     def __init__(self, window_s: float) -> None:
@@ -42,7 +42,7 @@ class LatencyWindow:
         rank = q / 100.0 * below[-1]
         if not below[-1]:
             return 0.0
-        # The first bucket that reaches the rank and is not empty, which matters for q = 0.
+        # The first bucket that reaches the rank. At least 0.5, so that it is not empty for q = 0.
         index = int(np.searchsorted(below, max(rank, 0.5)))
         before = below[index - 1] if index else 0
         share = (rank - before) / (below[index] - before)
@@ -54,7 +54,7 @@ class LatencyWindow:
         return int(self._slices.sum())
 
     def _turn(self, now: float) -> None:
-        """Make the slice of `now` the current one, and empty those that have left the window meanwhile."""
+        """Make the slice of `now` the current one, and empty the slices that have left the window."""
         at = int(now // self._slice_s)
         for number in range(max(self._at, at - _SLICES) + 1, at + 1):
             self._slices[number % _SLICES] = 0

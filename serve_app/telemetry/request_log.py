@@ -27,11 +27,12 @@ _SEGMENTS = 8
 class LogSegments:
     """Appends to a file until it is an eighth of `max_bytes`, then to the next one.
 
-    Before each new file, the oldest files of its family are removed, whichever process wrote them, until
-    there is room for it. So a family takes `max_bytes`, and an eighth more per other process that writes.
+    Before each new file, the oldest files of its family are removed until the new one fits, even if other
+    processes wrote them. So a family takes `max_bytes`, and an eighth more for each other process that
+    writes.
 
-    Several threads may append; each write is whole. The folder is made with the first file. The names of
-    a family's files begin with the parts `family`, and `writer` tells the files of this process apart.
+    Several threads may append, and each write is whole. The folder is made with the first file. The names of
+    a family's files begin with the parts of `family`. `writer` distinguishes the files of this process.
     """
 
     def __init__(self, folder: Path, family: Sequence[str], writer: str, max_bytes: int) -> None:
@@ -48,7 +49,7 @@ class LogSegments:
         """Write `data`.
 
         Raises:
-            OSError: the disk's. The next call tries anew, and begins a line of its own.
+            OSError: the disk refused. The next call tries again, and begins a new line.
         """
         with self._lock:
             file = self._opened(len(data))
@@ -61,7 +62,7 @@ class LogSegments:
                 try:
                     os.ftruncate(file, end)
                 except OSError:
-                    self._close()  # a torn line stays there, and the next write begins another file
+                    self._close()  # the torn line stays, and the next write begins another file
                 raise
 
     def close(self) -> None:
@@ -72,7 +73,7 @@ class LogSegments:
     def _opened(self, more_bytes: int) -> int:
         if self._file is not None:
             now = os.fstat(self._file)
-            # No links: another process has removed it to make room.
+            # Without links, another process has removed the file to make room.
             if now.st_nlink and (now.st_size == 0 or now.st_size + more_bytes <= self._segment_bytes):
                 return self._file
             self._close()
@@ -81,7 +82,7 @@ class LogSegments:
         self._number += 1
         path = self._folder / f"{self._family}.{self._writer}.{self._number:04d}.jsonl"
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        # A process of the same name that was killed while it wrote has left a torn line.
+        # A killed process with the same writer may have left a torn line.
         if (end := os.fstat(self._file).st_size) and os.pread(self._file, 1, end - 1) != b"\n":
             os.write(self._file, b"\n")
         return self._file
@@ -113,7 +114,7 @@ def request_log_segments(
 ) -> LogSegments | None:
     """Return the files of a replica's request log, or None if it is switched off.
 
-    By default they are in Ray Serve's log folder of this node, which log shippers and `ray logs` know.
+    The default folder is Ray Serve's log folder of this node, which log shippers and `ray logs` read.
     """
     if not settings.enabled:
         return None
@@ -131,9 +132,9 @@ def _plain(name: str) -> str:
 
 
 class RequestLog:
-    """Takes lines in the event loop, where that costs some microseconds, and writes them in a thread.
+    """Takes lines in the event loop, in some microseconds each, and writes them in a thread.
 
-    Lines that cannot be written are lost, and their number is logged: serving goes on.
+    Lines that cannot be written are lost, and their number is logged. Requests are still served.
     """
 
     def __init__(self, destination: LogSegments, clock: Callable[[], float] = time.monotonic) -> None:
@@ -162,7 +163,7 @@ class RequestLog:
             lines, self._lines, self._waiting_bytes = self._lines, [], 0
             if not lines:
                 return
-            lines.append(b"")  # each line ends with a line break, the last one too
+            lines.append(b"")  # the last line ends with a line break too
             try:
                 await asyncio.to_thread(self._destination.append, b"\n".join(lines))
             except OSError as error:

@@ -1,8 +1,7 @@
 """Make the series of one replica, each labelled with the model and the replica.
 
-The boundaries of histograms are in seconds. They resolve 10 ms to 10 s, densely around the targets operators
-alert on: 100, 200 and 500 ms for TTFT, 15, 25 and 40 ms for inter-token latency, so that a P95 near a target
-is read off a narrow bucket.
+The boundaries of histograms are in seconds. They are dense around the usual targets: 100, 200 and 500 ms for
+TTFT, and 15, 25 and 40 ms for inter-token latency. So a P95 near a target falls into a narrow bucket.
 """
 
 from bisect import bisect_left
@@ -28,15 +27,15 @@ E2E_S = (
 
 
 class TalliedHistogram:
-    """A histogram that is counted here; Ray gets the totals once a second.
+    """A histogram that counts in this process and gives Ray the totals once a second.
 
-    Ray's own takes each value, and the metrics agent of the node records each of them once more, in
-    Python: 10 µs per token there, so that an agent would be full at 100,000 tokens per second on its node.
+    With Ray's own histogram, the metrics agent of the node records each value again in Python: 10 µs per
+    token. It would be fully busy at 100,000 tokens per second on its node.
 
     Args:
-        bucket: Set to how many values were at most `le`, its additional label.
-        total: Set to the sum of all values.
-        count: Set to their number.
+        bucket: The gauge for the number of values up to `le`, its additional label.
+        total: The gauge for the sum of all values.
+        count: The gauge for the number of values.
         bounds: Upper bounds of the buckets, ascending.
     """
 
@@ -63,35 +62,32 @@ class TalliedHistogram:
 
 
 class ReplicaSeries:
-    """Registers series with Ray; use it inside the replica, never at import.
+    """Registers series with Ray. Use it inside the replica, never at import.
 
-    `more` are labels beside the model and the replica, which each observation or increment gives.
+    `more` are further labels, which each observation or increment gives.
     """
 
     def __init__(self, model: str, replica: str) -> None:
         self._tags = {"model": model, "replica": replica}
 
     def histogram(self, name: str, text: str, bounds: tuple[float, ...], *more: str) -> Histogram:
-        """A histogram with upper `bounds`."""
         metric = Histogram(name, text, boundaries=list(bounds), tag_keys=LABELS + more)
         metric.set_default_tags(self._tags)
         return metric
 
     def tallied(self, name: str, text: str, bounds: tuple[float, ...]) -> TalliedHistogram:
-        """A histogram with upper `bounds`, for more values than Ray's can take."""
+        """Return a histogram for more values than Ray's can take."""
         bucket = self.gauge(f"{name}_bucket", text, "le")
         return TalliedHistogram(
             bucket, self.gauge(f"{name}_sum", text), self.gauge(f"{name}_count", text), bounds
         )
 
     def counter(self, name: str, text: str, *more: str) -> Counter:
-        """A counter."""
         metric = Counter(name, text, tag_keys=LABELS + more)
         metric.set_default_tags(self._tags)
         return metric
 
     def gauge(self, name: str, text: str, *more: str) -> Gauge:
-        """A gauge."""
         metric = Gauge(name, text, tag_keys=LABELS + more)
         metric.set_default_tags(self._tags)
         return metric

@@ -1,1 +1,1 @@
-"""What two processes agree on: signals, headers, documents in Ray's store."""
+"""Contracts between processes: the data plane's messages, signals, and documents in Ray's store."""

@@ -1,8 +1,8 @@
-"""The record by which an engine goes on with a stream of another one, and the tokens in it.
+"""The record with which an engine continues a stream of another engine, and the delivered tokens in it.
 
-Delivered tokens are tokens whose events the client was sent. An engine notes them in `DeliveredTokens`, each
-once all of its events have left, and they go to the ingress with the stream. If the engine is lost, the
-ingress sends them to another one in a `Continuation`.
+Delivered tokens are tokens whose events were sent to the client. An engine notes each token in
+`DeliveredTokens` once all of its events have left. They go to the ingress with the stream. If the engine is
+lost, the ingress sends them to another engine in a `Continuation`.
 """
 
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ class Continuation(msgspec.Struct, array_like=True, frozen=True):
     created: int
     """`created` of the answer's events: whole seconds of Unix time; 0 for an answer that has none."""
     ttft_s: float
-    """From the request's arrival at the ingress to its first event."""
+    """The time from the request's arrival at the ingress to its first event."""
     moves: int = 1
     """How often the stream has moved to another engine, this time included."""
     identity: str = ""
     """The model that generated the tokens (`weights.model_identity`). An engine of another identity answers
-    with 409. "" where an earlier version does not tell; then nothing is compared."""
+    409. "" from an earlier version: then identities are not compared."""
 
     def is_of(self, identity: str, vocabulary: int) -> bool:
-        """Whether an engine of the model `identity`, with token ids below `vocabulary`, can go on with it."""
+        """Whether an engine of the model `identity`, with token ids below `vocabulary`, can continue it."""
         if self.identity and self.identity != identity:
             return False
         return all(min(ids) >= 0 and max(ids) < vocabulary for ids in self.tokens if ids)
@@ -39,11 +39,11 @@ class DeliveredTokens:
 
     def __init__(self) -> None:
         self.outputs = 0
-        """How often tokens have been noted: at least once for each output of the engine."""
+        """The number of calls of `note`: at least one for each output of the engine."""
         self._noted: list[tuple[int, Sequence[int]]] = []
 
     def note(self, sequence: int, ids: Sequence[int]) -> None:
-        """Note tokens of a sequence, all of whose events have left."""
+        """Note tokens of a sequence whose events have all left."""
         self.outputs += 1
         self._noted.append((sequence, ids))
 

@@ -1,7 +1,7 @@
 """Small JSON documents in Ray's key-value store, through which the processes of an application communicate.
 
-The policy runs in Ray Serve's controller, which no replica may call, and gets nothing from replicas but the
-numbers they report. Knobs reach it, and decisions leave it, through these documents.
+The policy runs in Ray Serve's controller. Replicas may not call the controller, and can only report numbers
+to it. So knobs reach the policy, and decisions leave it, through these documents.
 """
 
 import json
@@ -27,18 +27,18 @@ DECISIONS = "decisions"
 WARMED = "warmed"
 """Written by ingress replicas: `(node, model)` for each node with a zygote that has imported vLLM for it."""
 LEARNED = "learned"
-"""Written by the policy: what it has learned, for the policy that comes after it."""
+"""Written by the policy: its learned values, for the policy of the next controller."""
 
 
 def put_document(kind: str, app: str, document: Any) -> None:
-    """Store `document` as the only one of its kind for `app`. A call to Ray's GCS, about 0.5 ms."""
+    """Store `document` as the only one of its kind for `app`, by a call to Ray's GCS of about 0.5 ms."""
     write(_key(kind, app), zlib.compress(json.dumps(document, separators=(",", ":")).encode(), 1))
 
 
 def read_document(kind: str, app: str, parse: Callable[[Any], _T]) -> _T | None:
-    """Return the parsed document; None while there is none that can be read.
+    """Return the parsed document; None if it is absent or cannot be read.
 
-    A document that is damaged, or that another version wrote, is logged once and counts as absent.
+    An unreadable document, damaged or of another version, is logged once.
     """
     key = _key(kind, app)
     data = internal_kv._internal_kv_get(key, namespace=NAMESPACE)
@@ -46,12 +46,12 @@ def read_document(kind: str, app: str, parse: Callable[[Any], _T]) -> _T | None:
 
 
 def write(key: str, data: bytes) -> None:
-    """Store `data` at `key`. A call to Ray's GCS, about 0.5 ms."""
+    """Store `data` at `key`, by a call to Ray's GCS of about 0.5 ms."""
     internal_kv._internal_kv_put(key, data, overwrite=True, namespace=NAMESPACE)
 
 
 def claim(key: str) -> bool:
-    """Take `key` if nobody has it, and return whether this caller has it now. `erase` gives it back."""
+    """Create `key`, and return whether it was absent. `erase` removes it."""
     return not internal_kv._internal_kv_put(key, b"1", overwrite=False, namespace=NAMESPACE)
 
 
@@ -61,12 +61,12 @@ def keys(prefix: str) -> list[str]:
 
 
 def erase(key: str) -> None:
-    """Remove what is stored at `key`, if anything is."""
+    """Remove `key`, if it exists."""
     internal_kv._internal_kv_del(key, namespace=NAMESPACE)
 
 
 def read_all(prefix: str, parse: Callable[[bytes], _T]) -> dict[str, _T]:
-    """Return all that is stored under `prefix` and can be parsed, by the rest of the key."""
+    """Return all readable documents under `prefix`, by the rest of the key."""
     found = {}
     for key in keys(prefix):
         data = internal_kv._internal_kv_get(key, namespace=NAMESPACE)
@@ -97,10 +97,10 @@ _unreadable: dict[str, str] = {}
 
 
 def parse_status(document: Any) -> dict[str, Any]:
-    """Return a `STATUS` document that has all that its readers use.
+    """Return a `STATUS` document with all that its readers use.
 
     Raises:
-        KeyError, TypeError, ValueError: if it lacks some of it.
+        KeyError, TypeError, ValueError: a part is missing or invalid.
     """
     float(document["at"])
     for model in document["models"].values():
@@ -117,12 +117,12 @@ def parse_status(document: Any) -> dict[str, Any]:
 
 
 def parse_warmed(document: Any) -> frozenset[tuple[str, str]]:
-    """Return a `WARMED` document. Raises ValueError or TypeError if it is none."""
+    """Return a `WARMED` document. Raises ValueError or TypeError if it is invalid."""
     return frozenset((str(node), str(model)) for node, model in document)
 
 
 def parse_records(document: Any) -> tuple[dict[str, Any], ...]:
-    """Return a `DECISIONS` document. Raises if its records lack a number or a model."""
+    """Return a `DECISIONS` document. Raises if a record lacks `seq` or `model`."""
     return tuple({**record, "seq": int(record["seq"]), "model": str(record["model"])} for record in document)
 
 

@@ -12,12 +12,12 @@ Message = TypeVar("Message")
 
 
 class Frames(asyncio.Protocol, Generic[Message]):
-    """One end of a connection. What it cannot read closes it.
+    """One end of a connection, which an unreadable frame closes.
 
     Args:
-        kinds: The union of the messages that the other end sends.
-        received: Called with each of them. What it raises closes the connection.
-        closed: Called once, when the connection has ended for whatever reason.
+        kinds: The union of the other end's messages.
+        received: Called with each message. An exception from it closes the connection.
+        closed: Called once, when the connection has ended for any reason.
     """
 
     def __init__(
@@ -30,32 +30,32 @@ class Frames(asyncio.Protocol, Generic[Message]):
         self._rest = bytearray()
         self._closing = False
         self.peer = ""
-        """The address of the other end, for people to read."""
+        """The address of the other end, for people."""
         self.fault: Exception | None = None
-        """Why this end has closed the connection; None as long as it has not, or had been asked to."""
+        """The error for which this end closed the connection; None without an error."""
         self.most_bytes = MOST_BYTES
-        """A longer frame is not read, and closes the connection."""
+        """A longer frame closes the connection."""
         self._transport: asyncio.Transport | None = None
         self.writable = True
-        """False while what has been sent waits for the other end to read."""
+        """False while sent data waits for the other end to read."""
         self.on_writable: Callable[[], None] = lambda: None
         self.on_connected: Callable[[], None] = lambda: None
-        """Called when the other end can be reached, after the handshake of TLS."""
+        """Called when the connection is ready, after the TLS handshake."""
 
     def send(self, message: Any) -> None:
-        """Send it, or do nothing once the connection has ended."""
+        """Send `message`. Does nothing once the connection has ended."""
         if self._transport is not None:
             data = self._encoder.encode(message)
             self._transport.write(LENGTH.pack(len(data)) + data)
 
     def close(self) -> None:
-        """End the connection when what has been sent is out. Nothing is received any more."""
+        """End the connection once all sent data is out. Nothing more is received."""
         self._closing = True
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """End the connection now, whatever has been sent."""
+        """End the connection at once."""
         self._closing = True
         if self._transport is not None:
             self._transport.abort()
@@ -91,10 +91,10 @@ class Frames(asyncio.Protocol, Generic[Message]):
             del rest[:start]
 
     def eof_received(self) -> None:
-        """Asyncio calls this: the other end sends no more, and all that it has sent has been received.
+        """Asyncio calls this when the other end sends no more, and all its data has been received.
 
-        Nothing is left to say. Asyncio would close the connection by itself, but only once the other end has
-        read what waits here, and it may never read again.
+        By default asyncio closes the connection only once the other end has read all data that waits here.
+        The other end may never read again.
         """
         assert self._transport is not None
         self._transport.abort()

@@ -1,8 +1,8 @@
 """Reports of ingress replicas with queued requests, through Ray's key-value store.
 
-Ray hands the policy the reports of running replicas only. An ingress replica that drains still has its
-requests, and they wait for engine replicas that nothing would ask for. So a replica stores its report for as
-long as it has a queued request, and the policy reads the reports that Ray leaves out.
+Ray gives the policy only the reports of running replicas. A draining ingress replica may still have queued
+requests, for which the policy must start engine replicas. So an ingress replica stores its report while it
+has a queued request, and the policy reads the reports that Ray leaves out.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _INTERVAL_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class IngressReport:
-    """One replica's report: when it was made, in Unix time, and its values by their names on the wire."""
+    """One replica's report: its Unix time, and its values by their names on the wire."""
 
     at: float
     values: Mapping[str, float]
@@ -36,17 +36,14 @@ def publish_report(app: str, replica: str, values: Mapping[str, float], at: floa
 
 
 async def keep_report(
-    app: str, replica: str, holds: Callable[[], bool], report: Callable[[], Mapping[str, float]]
+    app: str, replica: str, has_queued: Callable[[], bool], report: Callable[[], Mapping[str, float]]
 ) -> None:
-    """Store the `report` twice a second while the replica `holds` requests, and remove it afterwards.
-
-    Never returns.
-    """
+    """Store the `report` twice a second while `has_queued()`, then remove it. Never returns."""
     written = failing = False
     while True:
         try:
-            if holds():
-                values = report()  # here: what it reads belongs to the event loop
+            if has_queued():
+                values = report()  # not in the thread: it reads objects of the event loop
                 written = True
                 await asyncio.to_thread(publish_report, app, replica, values, time.time())
             elif written:
@@ -54,7 +51,7 @@ async def keep_report(
                 written = False
             failing = False
         except Exception:
-            # The GCS is away; the requests wait all the same.
+            # The GCS does not answer. The requests stay queued.
             if not failing:
                 logger.warning("the report of queued requests cannot be written", exc_info=True)
             failing = True

@@ -1,4 +1,4 @@
-"""Put time stamps of other nodes on the clock of their reader. Pure."""
+"""Convert time stamps of other nodes to the reader's clock. Pure."""
 
 from collections.abc import Mapping
 from math import inf
@@ -8,9 +8,9 @@ from typing import Any
 class OwnClock:
     """Remembers when the reader first saw each time stamp.
 
-    Clocks of nodes differ, by a minute where nothing sets them. So a stamp only shows whether its document
-    has changed, and an age counts from the reading that first had it. The reading before had not: a stamp
-    is never taken for older than that. Only where there was none is it as old as it says.
+    The clocks of two nodes may differ by a minute. So a stamp mainly shows whether its document has changed,
+    and its age counts from the first reading that had it. It is never older than the reading before, which
+    did not have it. Only a stamp of the first reading is as old as it says.
     """
 
     def __init__(self) -> None:
@@ -30,11 +30,11 @@ class OwnClock:
         """Return when each source set its stamp, on the clock that says `now`.
 
         Args:
-            kind: What is read: stamps of a kind are read together.
+            kind: The kind of document. All stamps of a kind are read together.
             stamps: Unix times in seconds, on the clocks of the sources.
             now: The reader's clock, in seconds.
             unix_now: The same moment in Unix time.
-            believed: Whether a stamp of the first reading is as old as it says, and not new.
+            believed: Whether a stamp of the first reading is as old as it says. If not, it counts as new.
         """
         before, seen = self._read_at.get(kind, -inf if believed else now), self._seen.get(kind, {})
         found = {}

@@ -1,7 +1,7 @@
-"""Start-up phases in Ray's key-value store, where the ingress and the policy can read them.
+"""Start-up phases of replicas, in Ray's key-value store for the ingress and the policy.
 
-A replica that is still loading cannot be called through Serve, so it stores a document with its phase. A
-replica that is killed leaves its document behind; Ray knows which replicas exist.
+A loading replica cannot be called through Serve, so it stores a document with its phase. A killed replica
+leaves its document behind. Ray's list of actors shows which replicas exist.
 """
 
 import json
@@ -16,7 +16,7 @@ from ray.util import list_named_actors
 from serve_app.wire.documents import erase, keys, read_all, write
 
 DRAINING = "draining"
-"""The phase of a replica that finishes its requests, and then ends."""
+"""The phase of a replica that finishes its requests and then ends."""
 FAILED = "failed"
 """The phase of a replica that could not start. Its document is kept, because it says why."""
 
@@ -28,7 +28,7 @@ class Phases:
     existing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The documents of the replicas that exist, and of those that could not start."""
     left_behind: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The documents of the others, which were killed."""
+    """The documents of killed replicas."""
 
 
 def _prefix(app: str, deployment: str) -> str:
@@ -36,7 +36,7 @@ def _prefix(app: str, deployment: str) -> str:
 
 
 def publish_phase(app: str, deployment: str, replica: str, document: str) -> None:
-    """Store a replica's phase document; see `Startup` for what is in it."""
+    """Store a replica's phase document (see `Startup`)."""
     write(_prefix(app, deployment) + replica, document.encode())
 
 
@@ -81,7 +81,7 @@ def _sort_out(found: Mapping[str, Mapping[str, Any]], alive: set[str], deploymen
 
 
 def _parse(data: bytes) -> dict[str, Any]:
-    """Parse a phase document with all that its readers use. Raises if it lacks some of it."""
+    """Parse a phase document with all that its readers use. Raises if a part is missing."""
     document = json.loads(data)
     if not isinstance(document["phase"], str):
         raise TypeError(f"phase = {document['phase']!r}: must be a text")

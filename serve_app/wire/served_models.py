@@ -1,4 +1,4 @@
-"""The document in which ingress replicas tell the policy what is served, and with which knobs. Pure."""
+"""The document in which ingress replicas tell the policy the served models and their knobs. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ class ServedModel:
     resources: Mapping[str, float] = field(default_factory=dict)
     """Ray resources of one replica, such as `{"GPU": 1}`."""
     identity: str = ""
-    """The engine's identity, see `serve_app.settings.identity`; empty where the writer does not say."""
+    """The engine's identity (`serve_app.settings.identity`); "" from an earlier version."""
 
 
 _model = TypeAdapter(ServedModel)
@@ -41,7 +41,7 @@ class ServedApplication:
     """Whether nodes keep zygotes."""
 
     def document(self, at: float) -> dict[str, Any]:
-        """As plain data, written at Unix time `at`."""
+        """Return the document as plain data, written at Unix time `at`."""
         return {
             "at": at,
             "models": [_model.dump_python(model, mode="json") for model in self.models.values()],
@@ -53,7 +53,7 @@ class ServedApplication:
 
 
 def read_served(document: Mapping[str, Any]) -> ServedApplication:
-    """Read a `ServedApplication.document()`. Raises ValidationError, KeyError or TypeError if it is none."""
+    """Read a `ServedApplication.document()`. Raises ValidationError, KeyError or TypeError if invalid."""
     models = [_model.validate_python(item) for item in document["models"]]
     return ServedApplication(
         {model.deployment: model for model in models},

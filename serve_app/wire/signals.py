@@ -1,7 +1,7 @@
-"""The signals that engine and ingress replicas report, and a report with its age.
+"""The signals that engine and ingress replicas report to the policy.
 
-A replica reports flat numbers, because that is all Ray Serve carries from a replica to a policy. The
-field names here are the names on the wire, in the decision records and in the documentation.
+A replica reports flat numbers, because Ray Serve carries nothing else from a replica to a policy. The field
+names are used on the wire, in the decision records and in the documentation.
 """
 
 from dataclasses import dataclass, fields
@@ -10,11 +10,10 @@ from typing import Generic, TypeVar
 S = TypeVar("S")
 
 STALE_AFTER_S = 10.0
-"""A report older than this no longer says what its replica does: ten missed reports, one a second."""
+"""An older report no longer counts: ten reports in a row, one a second, are missing."""
 
 ONGOING_REQUESTS = "ongoing_requests"
-"""The metric of an ingress replica for its open requests of all models, without those queued for a start."""
-
+"""The metric of an ingress replica for its open requests of all models, without queued ones."""
 
 ENGINE_IDENTITY = "engine_identity"
 """The metric of an engine replica for its identity: `identity_number` of `serve_app.settings.identity`."""
@@ -22,7 +21,7 @@ ENGINE_IDENTITY = "engine_identity"
 
 @dataclass(frozen=True, slots=True)
 class EngineSignals:
-    """One engine replica. Totals count since the replica started; the rest is of now or the last seconds."""
+    """The signals of one engine replica. Totals count since its start. The rest covers the last seconds."""
 
     running_requests: float = 0.0
     waiting_requests: float = 0.0
@@ -30,19 +29,19 @@ class EngineSignals:
     waiting_tokens: float = 0.0
     """Prompt tokens not yet prefilled."""
     ongoing_requests: float = 0.0
-    """Open on the data plane: what a drain would wait for."""
+    """Requests open on the data plane. A drain waits for them."""
     kv_cache_usage_ratio: float = 0.0
     kv_cache_tokens: float = 0.0
     """The size of the whole KV cache in tokens."""
 
     prompt_tokens_total: float = 0.0
-    """Prompt tokens prefilled, those found in the prefix cache not counted."""
+    """Prompt tokens prefilled, without those found in the prefix cache."""
     finished_requests_total: float = 0.0
     finished_prompt_tokens_total: float = 0.0
     finished_generation_tokens_total: float = 0.0
 
     steps: float = 0.0
-    """Engine steps since the last report; 0 when idle. The means below are over these."""
+    """Engine steps since the last report; 0 when idle. The next four fields are means over these steps."""
     step_s: float = 0.0
     step_batch: float = 0.0
     """Sequences that decoded in a step."""
@@ -71,11 +70,11 @@ class EngineSignals:
 
 @dataclass(frozen=True, slots=True)
 class IngressSignals:
-    """One ingress replica's view of one model. Held requests are queued for a cold start."""
+    """One ingress replica's signals about one model. Held requests are queued for a cold start."""
 
     arrivals_total: float = 0.0
     arrived_bytes_total: float = 0.0
-    """Bytes of the request bodies; prompt tokens are learned from them, because only engines tokenize."""
+    """Bytes of the request bodies. The policy estimates prompt tokens from them: only engines tokenize."""
     held_requests: float = 0.0
     held_bytes: float = 0.0
     oldest_held_s: float = 0.0
@@ -91,7 +90,7 @@ class Reading(Generic[S]):
 
     @property
     def fresh(self) -> bool:
-        """Whether the report still speaks for its replica."""
+        """Whether the report still counts."""
         return 0.0 <= self.age_s <= STALE_AFTER_S
 
 
@@ -100,5 +99,5 @@ INGRESS_FIELDS = tuple(item.name for item in fields(IngressSignals))
 
 
 def ingress_key(deployment: str, name: str) -> str:
-    """The name on the wire of an ingress signal about the model of engine deployment `deployment`."""
+    """Return the name on the wire of an ingress signal about the model of an engine deployment."""
     return f"{deployment}:{name}"

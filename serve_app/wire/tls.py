@@ -1,8 +1,8 @@
-"""TLS of the data plane: where Ray's own connections have it, ours have it, with the same files.
+"""TLS of the data plane: it is used if Ray's own connections use it, with the same files.
 
 Ray reads `RAY_USE_TLS`, `RAY_TLS_SERVER_CERT`, `RAY_TLS_SERVER_KEY` and `RAY_TLS_CA_CERT` on every node
-(docs.ray.io, "TLS authentication"). As there, each end shows its certificate, and the name in the server's
-has to be the address that it is reached at.
+(docs.ray.io, "TLS authentication"). As with Ray, each end shows its certificate, and the server's certificate
+must name the address that clients connect to.
 """
 
 import ssl
@@ -15,26 +15,27 @@ _CERTIFICATE, _KEY, _AUTHORITY = "RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "R
 
 
 def server_tls(variables: Mapping[str, str]) -> ssl.SSLContext | None:
-    """The context an engine replica listens with; None where Ray has no TLS. Raises as `client_tls` does."""
+    """Return the context of a listening engine replica; None without TLS. Raises as `client_tls` does."""
     return _context(variables, ssl.Purpose.CLIENT_AUTH)
 
 
 def client_tls(variables: Mapping[str, str]) -> ssl.SSLContext | None:
-    """The context an ingress replica connects with; None where Ray has no TLS.
+    """Return the context of a connecting ingress replica; None without TLS.
 
     Raises:
-        OSError: a variable is missing, or its file cannot be read or is no certificate or key; it is named.
+        OSError: a variable is missing, or its file is not readable or not a certificate or key. The message
+            names the variable.
     """
     return _context(variables, ssl.Purpose.SERVER_AUTH)
 
 
 def check_tls(variables: Mapping[str, str], address: str) -> None:
-    """Find out whether two processes on the node with this address would accept each other.
+    """Check that two processes on the node with this address would accept each other's certificates.
 
-    Nothing is done where Ray has no TLS. With files that are wrong Ray 2.60 says nothing: its GCS crashes.
+    Does nothing without TLS. With wrong files, the GCS of Ray 2.60 crashes without a message.
 
     Raises:
-        OSError: they would not, or `client_tls` raises it; the message names the reason and the variables.
+        OSError: they would not, or `client_tls` raises. The message names the reason and the variables.
     """
     accepting, connecting = server_tls(variables), client_tls(variables)
     if accepting is None or connecting is None:
@@ -43,7 +44,7 @@ def check_tls(variables: Mapping[str, str], address: str) -> None:
     client = connecting.wrap_bio(back, there, server_hostname=address)
     server = accepting.wrap_bio(there, back, server_side=True)
     try:
-        for end in (client, server, client, server):  # as many turns as a handshake has messages
+        for end in (client, server, client, server):  # one turn for each message of the handshake
             with suppress(ssl.SSLWantReadError):
                 end.do_handshake()
     except ssl.SSLError as error:

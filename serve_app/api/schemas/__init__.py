@@ -1,7 +1,7 @@
 """JSON schemas of the OpenAI request bodies, for the OpenAPI document.
 
-They are vLLM's own models, written down by `python -m tools.request_schemas` so that the
-ingress need not import vLLM; a test keeps them in step.
+`python -m tools.request_schemas` writes them from vLLM's models, so that the ingress need not import vLLM. A
+test compares them with vLLM's models.
 """
 
 from functools import cache
@@ -28,7 +28,7 @@ def body_schema(operation: Operation) -> dict[str, Any]:
 
 
 def generate_schema() -> dict[str, Any]:
-    """The OpenAPI `requestBody` of `/generate`, whose model is our own."""
+    """The OpenAPI `requestBody` of `/generate`."""
     return {"required": True, "content": {JSON: {"schema": GenerateRequest.model_json_schema()}}}
 
 
