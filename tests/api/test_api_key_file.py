@@ -101,7 +101,7 @@ def test_a_file_beyond_its_bounds_is_refused(tmp_path: Path) -> None:
     assert problem(path) == "has more than 1,048,576 bytes"
 
 
-async def test_a_secret_that_is_swapped_is_in_force_a_second_later(
+async def test_swapped_secret_is_in_force_a_second_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     mounted, clock = Mounted(tmp_path, "sk-old\n"), Clock()

@@ -80,9 +80,7 @@ async def test_one_models_records_may_be_asked_for(scaled: Server, view: StubVie
     assert await numbers(scaled, model="org/embed") == [2]
 
 
-async def test_a_model_without_records_has_none_and_one_that_is_not_served_is_a_404(
-    scaled: Server, view: StubView
-) -> None:
+async def test_model_without_records_is_empty_and_unknown_one_404(scaled: Server, view: StubView) -> None:
     assert await numbers(scaled, model="tide") == []
 
     reply = await scaled.http.get("/autoscaling/decisions", params={"model": "nope"})

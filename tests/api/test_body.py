@@ -34,7 +34,7 @@ def test_the_model_is_read_off_a_body(body: bytes, model: str | None) -> None:
 @pytest.mark.parametrize(
     ("value", "name"), [(b"5", "int"), (b"true", "bool"), (b"[]", "array"), (b"{}", "object")]
 )
-def test_a_model_that_is_no_text_is_named_with_what_it_is(value: bytes, name: str) -> None:
+def test_model_that_is_no_text_is_refused_with_its_type(value: bytes, name: str) -> None:
     error = refused(b'{"model":' + value + b"}")
 
     assert (error.param, error.code) == ("model", "invalid_value")
@@ -97,7 +97,7 @@ def test_a_body_may_be_as_large_as_the_bound(length: bytes | None) -> None:
     assert read(Upload(b"12345", b"67890"), 10, length) == b"1234567890"
 
 
-def test_a_body_announced_as_too_large_is_refused_before_it_is_read() -> None:
+def test_too_large_declared_body_is_refused_before_reading() -> None:
     upload = Upload(b"x" * 11)
 
     with pytest.raises(ApiError) as caught:
@@ -109,7 +109,7 @@ def test_a_body_announced_as_too_large_is_refused_before_it_is_read() -> None:
 
 
 @pytest.mark.parametrize("length", [None, b"2", b"0", b"-5", b"many"])
-def test_a_body_larger_than_announced_is_refused_as_soon_as_it_is(length: bytes | None) -> None:
+def test_body_beyond_its_declared_length_is_refused_early(length: bytes | None) -> None:
     upload = Upload(b"x" * 6, b"x" * 6, b"x" * 6, b"x" * 6)
 
     with pytest.raises(ApiError) as caught:

@@ -27,7 +27,7 @@ def flood(memory: BodyMemory, client: str | None, model: str, size: int = 1) -> 
             return shares
 
 
-def test_a_model_or_a_key_gets_half_and_leaves_the_other_half() -> None:
+def test_one_model_or_key_gets_half_the_memory() -> None:
     memory = BodyMemory(1200)
     of_key = [flood(memory, "key 1", model) for model in ("a", "b", "c")]
 
@@ -51,7 +51,7 @@ def test_bodies_that_are_read_count_as_they_come() -> None:
     assert caught.value.code == "body_memory_full"
 
 
-def test_the_error_names_the_bound_and_says_when_to_come_back() -> None:
+def test_error_names_the_bound_and_has_retry_after() -> None:
     memory = BodyMemory(1000)
     kept = taken(memory, None, "tide", 450)
 
@@ -85,7 +85,7 @@ def padded(model: str, size: int) -> bytes:
     return b'{"model":"%s","pad":"%s"}' % (model.encode(), b"x" * size)
 
 
-async def test_a_model_s_flood_is_refused_at_half_and_another_model_is_served() -> None:
+async def test_flood_of_one_model_leaves_another_served() -> None:
     chat = MuteEngine()
     server = Server(chat=chat, max_body_memory_bytes=20_000)
     waiting = [await held(server, "/v1/chat/completions", padded("tide", 3000)) for _ in range(3)]

@@ -41,7 +41,7 @@ async def serving(listens_on: str | None = "127.0.0.1", **settings: Any) -> Asyn
         None,
     ],
 )
-async def test_a_body_that_is_not_declared_as_json_is_a_415(path: str, given: str | None) -> None:
+async def test_body_not_declared_as_json_is_a_415(path: str, given: str | None) -> None:
     async with serving() as server:
         del server.http.headers["content-type"]
         headers = LOCAL if given is None else {**LOCAL, "Content-Type": given}

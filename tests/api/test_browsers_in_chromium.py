@@ -98,7 +98,7 @@ async def test_an_allowed_page_streams_and_reads_errors(tmp_path: Path) -> None:
     assert [request.body.decode() for request in server.chat.requests] == [BODY]
 
 
-async def test_a_name_that_was_bound_to_this_machine_later_is_no_way_in(tmp_path: Path) -> None:
+async def test_dns_rebinding_is_refused(tmp_path: Path) -> None:
     server = Server(listens_on="127.0.0.1")
     async with server.http, listening(server.app) as port:
         opened = await asyncio.to_thread(visited, f"http://evil.example:{port}/v1/models", tmp_path)

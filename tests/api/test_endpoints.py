@@ -94,16 +94,14 @@ async def test_the_trace_of_a_request_is_handed_on(server: Server, path: str) ->
         (b',"stream":{"a":[1]}', False),
     ],
 )
-async def test_whether_a_stream_is_asked_for_is_read_off_a_body(
-    server: Server, stream: bytes, wants_stream: bool
-) -> None:
+async def test_stream_field_of_the_body_is_read(server: Server, stream: bytes, wants_stream: bool) -> None:
     for path in ("/v1/chat/completions", "/v1/embeddings"):
         await server.http.post(path, content=b'{"model":"tide"' + stream + b"}")
 
     assert [request.wants_stream for request in server.chat.requests] == [wants_stream, False]
 
 
-async def test_an_unknown_model_is_a_404_that_names_those_there_are(server: Server) -> None:
+async def test_unknown_model_is_a_404_that_names_the_models(server: Server) -> None:
     reply = await server.http.post("/v1/chat/completions", json={"model": "nope"})
 
     error = error_of(reply)
@@ -155,7 +153,7 @@ async def test_the_models_are_listed_in_the_order_of_the_configuration(server: S
     }
 
 
-async def test_one_model_is_found_even_with_a_slash_in_its_name(server: Server) -> None:
+async def test_model_with_a_slash_in_its_name_is_found(server: Server) -> None:
     assert (await server.http.get("/v1/models/tide")).json()["id"] == "tide"
     assert (await server.http.get("/v1/models/org/embed")).json()["id"] == "org/embed"
     assert (await server.http.get("/v1/models/org%2Fembed")).json()["id"] == "org/embed"
@@ -183,7 +181,7 @@ async def test_generate_runs_on_the_first_model_unless_another_is_named(server: 
         (b"[]", ["body"], None),
     ],
 )
-async def test_generate_keeps_fastapis_422_beside_the_error_of_every_other_endpoint(
+async def test_generate_has_fastapis_422_beside_the_common_error(
     server: Server, body: bytes, location: list[str], param: str | None
 ) -> None:
     reply = await server.http.post("/generate", content=body)
@@ -215,7 +213,7 @@ async def test_a_deadline_bounds_the_body_too(server: Server) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/generate", "/tokenize"])
-async def test_a_wrong_deadline_is_a_400_before_the_body_is_read(server: Server, path: str) -> None:
+async def test_wrong_deadline_is_a_400_before_the_body(server: Server, path: str) -> None:
     reply = await server.http.post(path, content=b"nonsense", headers={"X-Request-Timeout-Seconds": "-1"})
 
     error = error_of(reply)

@@ -16,7 +16,7 @@ def test_a_wait_is_told_in_a_comment_that_parsers_skip(eta_s: float | None, eta:
     )
 
 
-def test_requests_are_equal_whenever_they_came_and_whatever_became_of_them() -> None:
+def test_equality_of_requests_ignores_time_and_state() -> None:
     early = EngineRequest("generate", b"{}", "r", 1.0, state=RequestState(queued_s=1.0))
     assert early == EngineRequest("generate", b"{}", "r")
 

@@ -62,7 +62,7 @@ async def test_a_stream_is_sent_chunk_by_chunk_as_it_comes() -> None:
     assert [message["more_body"] for message in connection.sent[1:]] == [True, True, False]
 
 
-async def test_a_failure_before_anything_was_sent_has_a_status_of_its_own() -> None:
+async def test_failure_before_the_first_byte_has_its_own_status() -> None:
     error = ApiError(503, "no replica", code="model_unavailable", headers={"Retry-After": "5"})
 
     connection = await exchange(StubEngine(error))
@@ -73,7 +73,7 @@ async def test_a_failure_before_anything_was_sent_has_a_status_of_its_own() -> N
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("secret"), ApiError(502, "secret"), OSError("secret")])
-async def test_a_failure_within_a_stream_is_an_error_event_and_an_end(
+async def test_failure_within_a_stream_ends_in_an_error_event(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = StubEngine(failing(error, FIRST))
@@ -145,7 +145,7 @@ async def test_ttft_is_from_the_arrival_to_the_first_event(monkeypatch: pytest.M
     [frames(FIRST, SECOND, DONE), EngineReply(200, b"{}"), ApiError(400, "no")],
     ids=["stream", "whole", "error"],
 )
-async def test_the_body_is_dropped_with_the_first_byte_or_the_end(answer: Any) -> None:
+async def test_body_is_released_with_first_byte_or_end(answer: Any) -> None:
     """An answer may take minutes, and nobody will send the request again."""
     asked, traffic, released = request(), TrafficLog(), []
     connection = Connection()
@@ -236,7 +236,7 @@ async def test_a_client_may_leave_with_the_last_event(last: bytes, ended: str) -
     assert traffic.seen["closed"][0] == ended
 
 
-async def test_a_last_event_that_its_client_never_took_is_no_answer() -> None:
+async def test_untaken_last_event_is_no_answer() -> None:
     connection, traffic = Connection(reads=False), TrafficLog()
 
     await leaves(StubEngine(stalled(SECOND + DONE)), connection.body_arrived, connection, traffic)
@@ -304,7 +304,7 @@ async def test_a_deadline_before_the_first_byte_is_a_408() -> None:
     assert (asked.state.outcome, log.names) == ("client_error", ["opened", "closed"])
 
 
-async def test_a_deadline_within_a_stream_is_an_error_event_and_an_end() -> None:
+async def test_deadline_within_a_stream_ends_in_an_error_event() -> None:
     engine = StubEngine(stalled(FIRST, SECOND))
     asked = request(timeout_s=0.5)
 

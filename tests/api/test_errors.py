@@ -31,7 +31,7 @@ def test_the_type_says_whose_fault_it_is(status: int, kind: str) -> None:
     assert ApiError(status, "no").type == kind
 
 
-def test_a_frame_is_one_error_event_with_the_body_as_its_data() -> None:
+def test_frame_is_an_error_event_with_the_body() -> None:
     error = ApiError(502, "first line\n\nsecond line", code="replica_lost")
 
     assert error.frame() == b"event: error\ndata: " + error.body() + b"\n\n"

@@ -47,7 +47,7 @@ def test_bounds_themselves_are_within(fields: str) -> None:
         ('"top_k":5', "top_k"),
     ],
 )
-def test_a_value_out_of_its_bounds_is_refused_under_its_name(fields: str, field: str) -> None:
+def test_value_out_of_bounds_is_refused_by_name(fields: str, field: str) -> None:
     with pytest.raises(ValidationError) as caught:
         parse(fields)
 

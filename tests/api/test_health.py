@@ -26,11 +26,11 @@ async def get(path: str, *models: ModelReadiness) -> Response:
 
 
 @pytest.mark.parametrize("state", get_args(State))
-def test_up_and_idle_at_zero_count_as_ready_and_nothing_else(state: State) -> None:
+def test_only_up_and_idle_at_zero_are_ready(state: State) -> None:
     assert ModelReadiness("a", state).ready is (state in {"up", "idle_at_zero"})
 
 
-async def test_ready_while_every_model_is_up_or_wakes_on_a_request() -> None:
+async def test_ready_if_every_model_is_up_or_idle() -> None:
     reply = await get(
         "/ready",
         ModelReadiness(
@@ -58,7 +58,7 @@ async def test_ready_while_every_model_is_up_or_wakes_on_a_request() -> None:
     assert reply.json()["zygote"] is True
 
 
-async def test_not_ready_while_one_model_is_not_and_the_body_says_why() -> None:
+async def test_not_ready_names_the_model_and_reason() -> None:
     loading = ModelReadiness(
         "b", "loading", phase="weights_and_kv_cache", phase_seconds=3.5, startup_seconds={"imports": 7.25}
     )
@@ -99,7 +99,7 @@ async def test_metrics_come_in_the_text_format_prometheus_reads() -> None:
         (None, 0.5, False, None, "Ray Serve's controller has not answered yet"),
     ],
 )
-def test_the_control_plane_is_reachable_while_what_it_says_is_two_seconds_old_at_most(
+def test_control_plane_is_reachable_for_two_seconds(
     controller_age_s: float | None, gcs_age_s: float, reachable: bool, age_s: float | None, reason: str | None
 ) -> None:
     assert ControlPlane(controller_age_s, gcs_age_s, 2.0).document() == {

@@ -29,7 +29,7 @@ async def test_an_unknown_path_is_a_404_in_openais_shape(server: Server) -> None
         ("POST", "/ready", "GET"),
     ],
 )
-async def test_a_wrong_method_is_a_405_that_says_which_is_right(
+async def test_wrong_method_is_a_405_with_the_allowed_one(
     server: Server, method: str, path: str, allowed: str
 ) -> None:
     reply = await server.http.request(method, path)

@@ -42,7 +42,7 @@ def ids(sent: list[Message]) -> list[bytes]:
 @pytest.mark.parametrize(
     "given", [b"", b" ", b"a b", b"a\tb", b"a\r\nset-cookie: x", b"caf\xc3\xa9", b"\xff", b"a" * 257]
 )
-def test_the_pattern_takes_no_id_that_could_break_a_header_or_a_log_line(given: bytes) -> None:
+def test_usable_ids_break_no_header_or_log_line(given: bytes) -> None:
     assert middleware.USABLE_ID.fullmatch(given) is None
 
 
@@ -56,7 +56,7 @@ async def test_an_unusable_id_is_replaced(given: bytes) -> None:
     assert ids(sent) == [made.encode()]
 
 
-async def test_of_several_ids_the_first_usable_one_counts_and_one_is_sent() -> None:
+async def test_first_usable_id_counts() -> None:
     _, sent = await exchange(
         (b"x-request-id", b"not usable"), (b"x-request-id", b"b"), (b"x-request-id", b"c")
     )
@@ -64,7 +64,7 @@ async def test_of_several_ids_the_first_usable_one_counts_and_one_is_sent() -> N
     assert ids(sent) == [b"b"]
 
 
-async def test_behind_ray_the_id_is_known_within_and_not_put_on_the_response_twice() -> None:
+async def test_behind_ray_the_id_is_not_added_to_the_response() -> None:
     scope, sent = await exchange((b"x-request-id", b"a"), add_header=False)
 
     assert scope["state"]["request_id"] == "a"

@@ -32,7 +32,7 @@ def shared_blocks(one: PromptPrefix, other: PromptPrefix) -> int:
 
 
 @pytest.mark.parametrize("layout", [{}, {"separators": (",", ":")}, {"indent": 2}])
-def test_the_next_turn_holds_all_blocks_of_the_one_before_and_knows_where_it_ended(
+def test_next_turn_has_the_blocks_and_end_before(
     layout: dict[str, Any],
 ) -> None:
     first = [SYSTEM, user("What is a tide? " * 50)]
@@ -54,7 +54,7 @@ def test_a_turn_is_found_behind_the_results_of_tools() -> None:
     assert ended in [end for end, _ in prefix({"messages": [*asked, *calls, user("So?")]}).turns]
 
 
-def test_fields_before_the_messages_do_not_matter_but_those_that_make_the_prompt_do() -> None:
+def test_only_fields_of_the_prompt_change_its_hashes() -> None:
     messages = {"messages": [SYSTEM, user("Hello")]}
     plain = prefix({"model": "tide", "seed": 1, **messages})
 
@@ -73,7 +73,7 @@ def test_fields_before_the_messages_do_not_matter_but_those_that_make_the_prompt
     assert shared_blocks(salted, otherwise) == 0
 
 
-def test_a_salt_of_the_key_parts_all_hashes_and_changes_no_size() -> None:
+def test_key_salt_changes_all_hashes_and_no_size() -> None:
     fields = peek(json.dumps({"messages": [SYSTEM, user("Hello")], "cache_salt": "own"}).encode())
     found = [prompt_prefix(fields, salt) for salt in ("", "key-a", "key-b", "key-a")]
 
@@ -128,7 +128,7 @@ def test_what_is_no_single_prompt_is_left_out_or_harmless(body: dict[str, Any]) 
     assert found is None or not found.blocks
 
 
-def test_a_prompt_beyond_what_is_hashed_has_no_end_of_its_own() -> None:
+def test_prompt_beyond_the_blocks_has_no_end() -> None:
     long = prefix({"prompt": "x" * (MOST_BLOCKS + 2) * BLOCK_BYTES})
 
     assert (len(long.blocks), long.end, long.turns) == (MOST_BLOCKS, 0, ())
@@ -141,9 +141,7 @@ history = st.lists(st.tuples(st.sampled_from(("user", "assistant", "tool")), tex
 
 
 @given(history=history, more=st.lists(texts, min_size=1, max_size=3))
-def test_whatever_is_said_a_longer_history_begins_with_the_shorter_one(
-    history: list[tuple[str, str]], more: list[str]
-) -> None:
+def test_longer_history_begins_with_the_shorter_one(history: list[tuple[str, str]], more: list[str]) -> None:
     messages = [{"role": role, "content": text} for role, text in history]
     one = prefix({"messages": messages})
     two = prefix({"messages": [*messages, *map(user, more)]})

@@ -167,7 +167,7 @@ async def test_who_asks_for_a_stream_gets_comments(path: str, body: dict[str, An
     assert reply.headers["x-request-id"]
 
 
-async def test_a_request_refused_before_it_reaches_a_model_is_no_traffic() -> None:
+async def test_request_refused_before_its_model_is_no_traffic() -> None:
     tide = TrafficLog()
     server = Server(traffic={"tide": tide})
     async with server.http:

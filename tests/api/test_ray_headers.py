@@ -38,7 +38,7 @@ async def seen_by_ray(*headers: tuple[bytes, bytes]) -> tuple[Headers, Headers]:
 
 
 @pytest.mark.parametrize("given", [b"caf\xe9", b"caf\xc3\xa9", b"", b"a b", b"a" * 257])
-async def test_an_id_of_another_form_is_replaced_inside_and_on_the_response(given: bytes) -> None:
+async def test_unusable_id_is_replaced_inside_and_on_the_response(given: bytes) -> None:
     within, response = await seen_by_ray((b"x-request-id", given))
 
     (made,) = [value for name, value in within if name == b"x-request-id"]

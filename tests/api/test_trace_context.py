@@ -64,7 +64,7 @@ def test_two_parents_are_none() -> None:
 @pytest.mark.parametrize(
     ("rest", "flags"), [("-01", "01"), ("-02", "00"), ("-01-what", "01"), ("-03-", "01")]
 )
-def test_of_a_later_version_only_what_is_known_is_passed_on(rest: str, flags: str) -> None:
+def test_only_known_parts_of_a_later_version_are_forwarded(rest: str, flags: str) -> None:
     assert of(f"cc-{TRACE}-{SPAN}{rest}") == TraceContext(f"00-{TRACE}-{SPAN}-{flags}")
 
 

@@ -85,7 +85,7 @@ async def test_http_1_0_gets_a_stream_without_chunks(more: str) -> None:
     assert "connection: close" in head
 
 
-async def test_http_1_0_gets_a_known_length_and_no_body_as_before() -> None:
+async def test_http_1_0_keeps_known_lengths_and_empty_bodies() -> None:
     async with serving() as port:
         head, body = await answered(port, "GET /whole HTTP/1.0")
         assert (f"content-length: {len(body)}" in head, body) == (True, b"".join(EVENTS))

@@ -78,7 +78,7 @@ class Hold:
     ("max_num_seqs", "max_ongoing_requests", "room"),
     [(1, 1000, 2), (2, 1000, 3), (64, 1000, 72), (256, 1000, 288), (1000, 1000, 1000), (64, 24, 24)],
 )
-def test_the_room_is_the_batch_and_an_eighth_and_no_more_than_a_replica_may_have(
+def test_release_limit_is_nine_eighths_of_the_batch(
     max_num_seqs: int, max_ongoing_requests: int, room: int
 ) -> None:
     model = MODEL.model_copy(
@@ -88,7 +88,7 @@ def test_the_room_is_the_batch_and_an_eighth_and_no_more_than_a_replica_may_have
     assert release_limit(model) == room
 
 
-async def test_a_burst_spreads_over_replicas_that_come_up_one_after_the_other() -> None:
+async def test_burst_spreads_over_replicas_as_they_start() -> None:
     burst = Hold()
     await burst.ask(10)
 
@@ -104,7 +104,7 @@ async def test_a_burst_spreads_over_replicas_that_come_up_one_after_the_other() 
     assert burst.order == list(range(10))
 
 
-async def test_with_one_replica_only_a_burst_goes_through_it_in_order() -> None:
+async def test_burst_passes_a_single_replica_in_order() -> None:
     burst = Hold()
     await burst.ask(8)
     await burst.up("a")
@@ -161,7 +161,7 @@ async def test_newcomers_count_towards_those_that_may_be_held() -> None:
     assert "max_held_requests = 4" in error.message
 
 
-async def test_who_lost_a_replica_goes_before_those_held_and_is_not_refused() -> None:
+async def test_request_that_lost_a_replica_goes_first_unrefused() -> None:
     burst = Hold(max_held_requests=4)
     await burst.ask(4)
     await burst.up("a")
@@ -175,7 +175,7 @@ async def test_who_lost_a_replica_goes_before_those_held_and_is_not_refused() ->
     assert burst.order == [0, 1, 2, 7, 3]
 
 
-async def test_a_replica_that_dies_delays_its_requests_and_nobody_for_good() -> None:
+async def test_dead_replica_delays_requests_but_blocks_none() -> None:
     burst = Hold()
     await burst.ask(8)
     await burst.up("a", "b")
@@ -196,7 +196,7 @@ async def test_a_replica_that_dies_delays_its_requests_and_nobody_for_good() -> 
     assert burst.order[9:] == [6, 7]
 
 
-async def test_a_replica_that_can_be_reached_again_gets_those_held_at_once() -> None:
+async def test_reachable_replica_gets_queued_requests_at_once() -> None:
     burst = Hold()
     await burst.ask(9)
     await burst.up("a", "b")
@@ -213,7 +213,7 @@ async def test_a_replica_that_can_be_reached_again_gets_those_held_at_once() -> 
     assert (burst.in_flight, len(burst.held)) == ({"a": ROOM, "b": ROOM}, 1)
 
 
-async def test_a_warm_model_that_loses_a_request_s_replica_holds_that_one_only() -> None:
+async def test_warm_model_queues_only_a_request_that_lost_its_replica() -> None:
     """It waits for the next slot that a replica may give, not for one in a batch; others are refused."""
     warm = Hold()
     await warm.up("a")
@@ -229,7 +229,7 @@ async def test_a_warm_model_that_loses_a_request_s_replica_holds_that_one_only()
     assert warm.in_flight == {"a": 5}
 
 
-async def test_a_warm_model_whose_last_replica_goes_is_a_cold_one() -> None:
+async def test_model_is_cold_after_its_last_replica_goes() -> None:
     warm = Hold()
     await warm.up("a")
     await warm.ask(5)
@@ -364,7 +364,7 @@ EVENTS = st.sampled_from(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(EVENTS, st.integers(0, 1000)), max_size=60))
-def test_whatever_happens_order_is_kept_room_is_used_and_nobody_is_forgotten(
+def test_any_sequence_keeps_order_fills_room_and_forgets_nobody(
     events: list[tuple[str, int]],
 ) -> None:
     async def scenario() -> None:

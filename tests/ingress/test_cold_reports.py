@@ -53,13 +53,13 @@ async def test_a_report_is_what_ray_would_send_as_of_now(replica: Replica) -> No
     assert replica.controller.reports == [ReplicaMetricReport(REPLICA, values, now)]
 
 
-async def test_ten_reports_are_sent_each_with_the_requests_held_by_then(replica: Replica) -> None:
+async def test_ten_reports_each_have_the_present_queue(replica: Replica) -> None:
     replica.reports.start()
 
     assert await replica.turns(20) == list(range(1, 11))
 
 
-async def test_another_model_at_zero_begins_the_second_anew_and_no_second_task(replica: Replica) -> None:
+async def test_second_cold_model_restarts_the_second_in_one_task(replica: Replica) -> None:
     replica.reports.start()
     await replica.turns(7)
     replica.reports.start()

@@ -41,14 +41,12 @@ def phase(name: str, ago_s: float) -> dict[str, Any]:
         ("warm_up", 500.0, 0.0),
     ],
 )
-def test_what_remains_is_the_rest_of_the_phase_and_all_later_ones(
-    name: str, ago_s: float, eta_s: float
-) -> None:
+def test_eta_is_the_rest_of_this_and_later_phases(name: str, ago_s: float, eta_s: float) -> None:
     assert progress(status(starting=1), {"a": phase(name, ago_s)}, NOW) == Progress(name, eta_s)
 
 
 @pytest.mark.parametrize(("warm_node", "eta_s"), [(True, 3.0), (False, 20.0)])
-def test_a_replica_takes_as_long_as_others_on_its_kind_of_node(warm_node: bool, eta_s: float) -> None:
+def test_eta_uses_the_replicas_kind_of_node(warm_node: bool, eta_s: float) -> None:
     kinds = {"warm_node_phases_s": {"weights_and_kv_cache": 3.0}, "cold_node_phases_s": PHASES_S}
     document = {**phase("weights_and_kv_cache", 0.0), "warm_node": warm_node}
     expected = eta_s if warm_node else eta_s + 3.0  # and the warm-up
@@ -62,18 +60,18 @@ def test_of_several_replicas_the_nearest_counts() -> None:
     assert progress(status(starting=3), phases, NOW) == Progress("warm_up", 1.0)
 
 
-def test_what_killed_replicas_left_behind_is_not_taken_for_a_start() -> None:
+def test_documents_of_killed_replicas_are_no_start() -> None:
     phases = {"killed": phase("warm_up", 7200.0), "b": phase("imports", 1.0)}
 
     assert progress(status(starting=1), phases, NOW) == Progress("imports", 32.0)
     assert progress(status(), phases, NOW) == Progress("requested", COLD_START_S)
 
 
-def test_a_replica_that_has_just_begun_is_believed_before_the_policy_has_seen_it() -> None:
+def test_new_replica_counts_before_the_policy_sees_it() -> None:
     assert progress(status(pending=1), {"a": phase("imports", 0.5)}, NOW) == Progress("imports", 32.5)
 
 
-def test_a_pending_replica_is_not_told_by_the_phase_of_one_that_was_killed() -> None:
+def test_pending_replica_ignores_the_phase_of_a_killed_one() -> None:
     """For 600 s clients were told that a replica warmed up, which had no slot to run."""
     phases = {"killed": phase("warm_up", 700.0)}
 
@@ -84,7 +82,7 @@ def test_a_pending_replica_is_not_told_by_the_phase_of_one_that_was_killed() -> 
 
 
 @pytest.mark.parametrize("over", ["ready", "failed", "draining"])
-def test_a_replica_that_is_not_starting_says_nothing_of_the_next(over: str) -> None:
+def test_replica_that_is_not_starting_is_ignored(over: str) -> None:
     assert progress(status(starting=1), {"a": phase(over, 60.0)}, NOW) == Progress("process", COLD_START_S)
 
 
@@ -110,19 +108,19 @@ def test_when_a_full_replica_has_room_nobody_knows() -> None:
     assert progress(status(ready=2), {"a": phase("ready", 60.0)}, NOW) == Progress("busy", None)
 
 
-def test_beside_full_replicas_one_that_starts_is_what_is_waited_for() -> None:
+def test_starting_replica_counts_beside_full_ones() -> None:
     assert progress(status(ready=2, starting=1), {"a": phase("warm_up", 1.0)}, NOW) == Progress(
         "warm_up", 2.0
     )
 
 
-def test_a_measured_replica_is_preferred_to_one_nothing_is_known_of() -> None:
+def test_replica_with_an_eta_is_preferred() -> None:
     phases = {"a": phase("download", 1.0), "b": phase("imports", 5.0)}
 
     assert progress(status(starting=2), phases, NOW) == Progress("imports", 28.0)
 
 
-def test_without_a_word_from_the_policy_the_phase_is_that_of_the_newest_replica() -> None:
+def test_without_a_status_the_newest_phase_counts() -> None:
     assert progress(None, {}, NOW) == UNKNOWN
     phases = {"a": phase("imports", 5.0), "b": phase("warm_up", 1.0), "c": phase("ready", 0.5)}
     assert progress(None, phases, NOW) == Progress("warm_up", None)
@@ -188,7 +186,7 @@ def reader(store: Store) -> ProgressReader:
     return ProgressReader(store.stored, "Engine-tide")
 
 
-async def test_the_progress_is_read_while_somebody_wants_it_and_off_the_event_loop(
+async def test_progress_is_read_off_the_event_loop_while_started(
     store: Store, reader: ProgressReader
 ) -> None:
     assert (reader.current, store.reads) == (UNKNOWN, 0)
@@ -202,7 +200,7 @@ async def test_the_progress_is_read_while_somebody_wants_it_and_off_the_event_lo
     assert reader.current == UNKNOWN
 
 
-async def test_a_store_that_fails_leaves_the_progress_as_it_was_for_ten_seconds_and_is_asked_again(
+async def test_progress_survives_a_failing_store_for_ten_seconds(
     store: Store, reader: ProgressReader
 ) -> None:
     reader.start()
@@ -226,7 +224,7 @@ async def test_a_store_that_fails_leaves_the_progress_as_it_was_for_ten_seconds_
     [None, {"at": 1_700_000_000.0, "models": {}}, {"at": 1_699_999_940.0, "models": {"Engine-tide": MODEL}}],
     ids=["no policy", "another model's", "a policy that is gone"],
 )
-async def test_where_the_policy_has_said_nothing_yet_the_progress_is_unknown(
+async def test_progress_is_unknown_without_a_status(
     store: Store, reader: ProgressReader, status: Any
 ) -> None:
     store.state = StoredState(status)

@@ -71,7 +71,7 @@ async def stack(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncExitStack
         yield made
 
 
-async def test_a_stream_is_told_what_it_waits_for_until_its_tokens_come(stack: AsyncExitStack) -> None:
+async def test_queued_stream_gets_progress_until_its_first_token(stack: AsyncExitStack) -> None:
     cold = Cold(stack, keep_alive_interval_s=0.001)
     cold.ask()
     async with asyncio.timeout(LIMIT_S):
@@ -113,7 +113,7 @@ async def test_a_deadline_before_the_first_comment_has_its_own_status(stack: Asy
     assert cold.connection.headers["retry-after"] == "12"
 
 
-async def test_a_client_that_leaves_while_it_is_held_wakes_no_gpu(stack: AsyncExitStack) -> None:
+async def test_client_that_leaves_the_queue_starts_no_replica(stack: AsyncExitStack) -> None:
     cold = Cold(stack, keep_alive_interval_s=0.001)
     cold.ask()
     async with asyncio.timeout(LIMIT_S):

@@ -116,7 +116,7 @@ async def test_most_events_take_the_fast_path(fleet: Fleet) -> None:
     assert server.requests[0].state.write_now is None
 
 
-async def test_a_stream_on_the_fast_path_moves_from_its_last_event(fleet: Fleet) -> None:
+async def test_stream_on_the_fast_path_continues_after_its_last_event(fleet: Fleet) -> None:
     first, second = CountingEngine(until=1), CountingEngine()
     plane = await fleet.start(first)
     async with serving(fleet) as server:

@@ -169,7 +169,7 @@ async def test_the_wait_for_a_replica_counts_towards_a_deadline(
     assert await deployed.stats("held_requests", "ongoing_requests") == [0, 0]
 
 
-async def test_the_first_request_of_a_model_at_zero_is_reported_at_once(deployed: Deployed) -> None:
+async def test_first_request_of_a_cold_model_is_reported_at_once(deployed: Deployed) -> None:
     await deployed.build()
     assert deployed.controller.reports == []
 

@@ -241,7 +241,7 @@ async def test_knobs_are_published_once_the_store_answers(
     assert len(threads) <= 3
 
 
-async def test_a_write_that_failed_is_made_up_for_and_logged_once(
+async def test_failed_write_is_retried_and_logged_once(
     replica: Replica, kv: StubKv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(publisher_module, "_RETRY_S", 0.0)

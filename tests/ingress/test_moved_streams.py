@@ -81,7 +81,7 @@ async def test_a_stream_may_move_again_after_twenty_tokens(fleet: Fleet) -> None
 
 
 @pytest.mark.parametrize("why", ["not continuable", "a long body", "many tokens", "refused"])
-async def test_a_stream_that_cannot_be_continued_ends_in_an_error_event(
+async def test_stream_without_continuation_ends_in_an_error_event(
     fleet: Fleet, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = CountingEngine(until=25, continuable=why != "not continuable")

@@ -51,7 +51,7 @@ def test_prompts_share_the_step_after_the_one_under_way() -> None:
     assert (a.group_tokens, a.next_tokens, a.next_requests) == (200, 600, 3)
 
 
-def test_only_prompts_that_fit_its_step_join_a_group_for_nothing() -> None:
+def test_only_prompts_that_fit_the_step_join_without_delay() -> None:
     """A third prompt of 800 tokens does not fit a step of 2,000."""
     ingress = Ingress("a", "b", running=2)
     ingress.among.step_tokens = 2000
@@ -60,7 +60,7 @@ def test_only_prompts_that_fit_its_step_join_a_group_for_nothing() -> None:
     assert ingress.burst(*[800] * 4, prefill_budget_s=0.32) == ["a", "a", "a", "b"]
 
 
-def test_prompts_of_which_no_two_fit_a_step_are_not_made_to_wait_for_each_other() -> None:
+def test_prompts_too_long_to_share_a_step_do_not_wait() -> None:
     """Grouped, the second waits for the first on a, which makes half of three streams late and not two."""
     for step_tokens, expected in {8000: "a", 1000: "b"}.items():
         ingress = Ingress("a", "b", running=2)
@@ -92,13 +92,13 @@ def test_nobody_joins_a_group_beyond_its_prefill_budget() -> None:
     assert ingress.burst(1500, 1500, 300) == ["a", "a", "b"]
 
 
-def test_a_prompt_too_long_for_its_prefill_budget_anywhere_goes_to_the_least_load() -> None:
+def test_prompt_beyond_every_prefill_budget_goes_to_least_load() -> None:
     ingress = Ingress("a", "b", running=2)
 
     assert ingress.burst(500, 5000, 5000) == ["a", "b", "a"]
 
 
-def test_waiting_ends_where_another_prompt_in_the_group_is_worth_little() -> None:
+def test_full_group_is_not_waited_for() -> None:
     """At a lax target: a full group and one request more, of the mean length, are 5,000 tokens."""
     ingress = Ingress("a", "b", running=2)
 
@@ -124,7 +124,7 @@ def test_nobody_joins_a_group_whose_engine_stands_still() -> None:
     assert ingress.burst(200, 200) == ["b", "b"]
 
 
-def test_a_prompt_that_needed_no_prefill_claims_no_more_than_twice_the_pace() -> None:
+def test_prompt_without_prefill_counts_at_most_twice_the_pace() -> None:
     """A prefix cache had it, or its bytes were an image's."""
     ingress = Ingress("a", running=100)
     pace = ingress.among.pace.tokens / ingress.among.pace.seconds
@@ -135,7 +135,7 @@ def test_a_prompt_that_needed_no_prefill_claims_no_more_than_twice_the_pace() ->
     assert ingress.among.pace.tokens / ingress.among.pace.seconds == pytest.approx(pace, rel=0.02)
 
 
-def test_before_anything_is_known_of_the_pace_the_least_load_counts() -> None:
+def test_unknown_pace_picks_the_least_load() -> None:
     ingress = Ingress("a", "b")
     a = ingress.among.take(LIMIT, 100, 0.0)
     assert a is not None
@@ -143,7 +143,7 @@ def test_before_anything_is_known_of_the_pace_the_least_load_counts() -> None:
     assert ingress.burst(200, 200, 200) == ["b", "a", "b"]
 
 
-def test_requests_that_are_not_streamed_join_no_group_and_teach_no_pace() -> None:
+def test_unstreamed_requests_join_no_group_and_leave_the_pace() -> None:
     """Their first byte is their last: it says nothing of when the prompt was prefilled."""
     ingress = Ingress("a", "b", running=1)
     pace = (ingress.among.pace.seconds, ingress.among.pace.tokens)
@@ -162,7 +162,7 @@ def groups(slot: Reservation) -> tuple[int, int, int]:
     return replica.group_tokens, replica.next_tokens, replica.next_requests
 
 
-def test_with_its_first_token_a_group_is_over_and_the_next_under_way() -> None:
+def test_first_token_ends_a_group_and_begins_the_next() -> None:
     ingress = Ingress("a")
     first, second, third = (ingress.send(tokens, paced=False) for tokens in (100, 200, 300))
     assert groups(first) == (100, 500, 2)
@@ -177,7 +177,7 @@ def test_with_its_first_token_a_group_is_over_and_the_next_under_way() -> None:
     assert groups(later) == (400, 0, 0)
 
 
-def test_a_first_token_of_the_next_group_tells_that_both_are_over() -> None:
+def test_first_token_of_the_next_group_ends_both() -> None:
     """Both had come before the same step began."""
     ingress = Ingress("a")
     ingress.send(100, paced=False)
@@ -188,7 +188,7 @@ def test_a_first_token_of_the_next_group_tells_that_both_are_over() -> None:
     assert groups(second) == (0, 0, 0)
 
 
-def test_the_pace_is_that_of_all_the_tokens_a_prompt_waited_for() -> None:
+def test_pace_counts_all_tokens_ahead_of_a_prompt() -> None:
     ingress = Ingress("a")
     first = ingress.send(1000, paced=False)
     second = ingress.send(3000, paced=False)

@@ -37,7 +37,7 @@ def test_a_next_turn_finds_the_answer_too() -> None:
     assert known.match(turn) == {"a": 1100, "b": 1500}
 
 
-def test_the_longest_unused_goes_first_and_of_a_prompt_its_end() -> None:
+def test_least_recently_used_block_and_prompt_end_go_first() -> None:
     known = index("a", blocks=5)
     known.record_prompt("a", prompt(1, 2, 3), 0)
     known.record_prompt("a", prompt(4, 5), 0)
@@ -47,7 +47,7 @@ def test_the_longest_unused_goes_first_and_of_a_prompt_its_end() -> None:
     assert known.match(prompt(4, 5)) == {"a": 2 * BLOCK_BYTES}
 
 
-def test_a_replica_that_is_gone_is_forgotten_and_the_others_are_not() -> None:
+def test_only_the_replica_that_is_gone_is_forgotten() -> None:
     known = index("a", "b")
     for name in "ab":
         known.record_prompt(name, prompt(1, 2), 0)
@@ -70,7 +70,7 @@ def test_what_others_sent_counts_and_an_unknown_replica_does_not() -> None:
     assert known.match(prompt(1, 2)) == {"a": 2 * BLOCK_BYTES}
 
 
-def test_a_prompt_that_was_evicted_takes_with_it_all_that_was_used_before() -> None:
+def test_evicted_prompt_evicts_everything_used_before() -> None:
     known = index("a")
     for blocks in ((1, 2), (3, 4), (5, 6)):
         known.record_prompt("a", prompt(*blocks), 0)
@@ -131,7 +131,7 @@ def test_other_bytes_per_token_are_no_evictions() -> None:
             known.learn("a", asked, known.record_prompt("a", asked, matched), tokens - 1, tokens)
 
 
-def test_a_prompt_that_came_to_nothing_takes_back_what_was_new_of_it() -> None:
+def test_unprefilled_prompt_removes_only_its_new_blocks() -> None:
     known = index("a")
     known.record_prompt("a", prompt(1, 2, end=7), 0)
     longer = prompt(1, 2, 3, 4, end=8)

@@ -89,7 +89,7 @@ def test_a_salted_prompt_finds_nothing_of_another() -> None:
     assert ingress.send(prompt(51, 52, 53)).expected.size == 0
 
 
-def test_traffic_that_shares_nothing_is_picked_for_as_if_nobody_looked() -> None:
+def test_traffic_without_shared_prefixes_is_picked_by_load() -> None:
     known, unknown = Ingress("a", "b", "c"), Ingress("a", "b", "c")
     unknown.among.sharing = known.among.sharing
     picked = []

@@ -74,7 +74,7 @@ async def test_rays_router_runs_in_the_event_loop_of_the_requests() -> None:
     run_router_here(handle)  # once: Ray allows no second time
 
 
-async def test_a_wake_asks_once_until_it_is_stopped_and_again_later() -> None:
+async def test_wake_asks_once_until_stopped_and_can_restart() -> None:
     handle = StubHandle(holds=True)
     asked = Asked(handle)
     asked.wake.stop()  # which was never started

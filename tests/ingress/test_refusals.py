@@ -14,7 +14,7 @@ from serve_app.ingress.refusals import (
 @pytest.mark.parametrize(
     ("eta_s", "header"), [(None, "30"), (0.0, "1"), (0.2, "1"), (1.0, "1"), (41.01, "42"), (600.0, "600")]
 )
-def test_clients_are_told_to_come_back_when_a_replica_is_expected(eta_s: float | None, header: str) -> None:
+def test_retry_after_is_the_eta_of_a_replica(eta_s: float | None, header: str) -> None:
     assert retry_after(ColdStartProgress("imports", eta_s)) == header
 
 

@@ -46,7 +46,7 @@ async def test_an_answer_that_names_a_loss_is_no_loss(fleet: Fleet) -> None:
     assert await fleet.whole() == unsaid
 
 
-async def test_an_engines_refusal_is_passed_on_with_when_to_come_back(fleet: Fleet) -> None:
+async def test_engine_refusal_is_forwarded_with_retry_after(fleet: Fleet) -> None:
     error = ApiError(429, "later", headers={"Retry-After": "3", "X-Internal": "1"})
     await fleet.start(StubEngine(error))
 
@@ -66,7 +66,7 @@ async def test_leaving_a_stream_ends_its_generation(fleet: Fleet) -> None:
     assert fleet.in_flight == [0]
 
 
-async def test_more_requests_than_a_replica_may_hold_are_refused_at_once(fleet: Fleet) -> None:
+async def test_requests_beyond_the_replica_limit_are_refused_at_once(fleet: Fleet) -> None:
     await fleet.start(StubEngine(stalled(FIRST)))
 
     async with AsyncExitStack() as open_calls:
@@ -103,7 +103,7 @@ async def test_a_request_does_not_wait_if_a_replica_has_room(fleet: Fleet) -> No
     assert fleet.handle.chosen == 0
 
 
-async def test_a_request_that_lost_the_only_replica_waits_for_the_next(fleet: Fleet) -> None:
+async def test_request_that_lost_the_only_replica_is_queued(fleet: Fleet) -> None:
     class Dying(StubEngine):
         async def _reply(self) -> EngineReply:
             fleet.lose()
@@ -160,7 +160,7 @@ async def test_replicas_that_are_all_gone_are_a_503(fleet: Fleet) -> None:
     assert fleet.in_flight == [0, 0]
 
 
-async def test_a_stranger_on_a_replicas_port_is_not_taken_for_it(fleet: Fleet) -> None:
+async def test_stranger_on_a_replicas_port_gets_no_request(fleet: Fleet) -> None:
     stranger = StubEngine(EngineReply(200, b"stranger"))
     await fleet.start(stranger, token="the token of the replica that had this port before")
     await fleet.start(StubEngine(EngineReply(200, b"ours")))
@@ -229,16 +229,14 @@ async def test_an_ordinary_503_of_an_engine_is_its_answer(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("answer", [frames(), failing(OSError("killed"))], ids=["nothing", "lost"])
-async def test_a_stream_lost_before_its_first_frame_is_begun_again_elsewhere(
-    fleet: Fleet, answer: Any
-) -> None:
+async def test_stream_lost_before_its_first_frame_restarts_elsewhere(fleet: Fleet, answer: Any) -> None:
     await fleet.start(StubEngine(answer))
     await fleet.start(StubEngine(frames(FIRST, DONE)))
 
     assert await fleet.streamed() == FIRST + DONE
 
 
-async def test_a_stream_lost_after_its_first_frame_ends_in_an_error_event(
+async def test_stream_lost_after_its_first_frame_ends_in_an_error(
     fleet: Fleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One that another engine could not go on with: its engine notes no delivered tokens."""
@@ -255,7 +253,7 @@ async def test_a_stream_lost_after_its_first_frame_ends_in_an_error_event(
     assert fleet.in_flight == [0]
 
 
-async def test_a_request_that_a_hanging_replica_has_not_answered_goes_to_another(fleet: Fleet) -> None:
+async def test_unanswered_request_leaves_a_hanging_replica(fleet: Fleet) -> None:
     mute, well = MuteEngine(), StubEngine(EngineReply(200, b"{}"))
     await fleet.start(mute)
     asking = asyncio.create_task(fleet.whole())
@@ -284,7 +282,7 @@ async def test_without_another_replica_it_stays_where_it_is(fleet: Fleet) -> Non
 
 
 @pytest.mark.parametrize("next_one", ["new", "well again"])
-async def test_requests_of_a_hanging_replica_go_to_the_next_usable_one(fleet: Fleet, next_one: str) -> None:
+async def test_requests_of_a_hanging_replica_go_to_a_usable_one(fleet: Fleet, next_one: str) -> None:
     mute, well = MuteEngine(), StubEngine(EngineReply(200, b"{}"))
     await fleet.start(mute)
     if next_one == "well again":
@@ -326,7 +324,7 @@ async def test_a_stream_counts_its_prompt_until_its_first_event(
     assert fleet.loads == [0]
 
 
-async def test_a_client_that_leaves_before_its_first_token_takes_its_prompt_along(fleet: Fleet) -> None:
+async def test_client_that_leaves_early_removes_its_prompt_from_the_load(fleet: Fleet) -> None:
     engine = MuteEngine()
     await fleet.start(engine)
     asked = asyncio.create_task(fleet.whole(request(body=LONG)))
@@ -359,7 +357,7 @@ async def test_a_replica_lost_within_a_stream_keeps_no_load(fleet: Fleet) -> Non
     assert (fleet.loads, fleet.in_flight) == ([0], [0])
 
 
-async def test_a_stranger_on_a_replica_s_port_is_not_tried_again_for_having_no_load(fleet: Fleet) -> None:
+async def test_stranger_without_load_is_not_picked_again(fleet: Fleet) -> None:
     await fleet.start(StubEngine(EngineReply(200, b"stranger")), token="of the replica that was there")
     await fleet.start(StubEngine(stalled(FIRST)))
     async with fleet.client.call(request()), fleet.client.call(request()):

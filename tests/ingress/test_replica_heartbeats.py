@@ -89,7 +89,7 @@ async def test_a_replica_in_trouble_gets_no_requests() -> None:
         assert known.take(10) is not None
 
 
-async def test_for_how_long_an_engine_has_stood_still_is_known_of_its_replica() -> None:
+async def test_heartbeat_reports_how_long_the_engine_stood_still() -> None:
     known = ReplicaSet()
     async with running() as replica, listening(known) as listener:
         replica.still_s, replica.trouble = 4.0, "its engine has taken no step for 4 s"
@@ -177,7 +177,7 @@ async def test_trouble_of_a_draining_replica_is_logged_once(caplog: pytest.LogCa
     assert [record.message.split(": ")[1] for record in caplog.records] == [told[0]]
 
 
-async def test_a_stranger_on_a_lost_replicas_port_does_not_pass_for_it() -> None:
+async def test_stranger_on_a_lost_replicas_port_is_refused() -> None:
     known = ReplicaSet()
     async with running() as replica, listening(known) as listener:
         known.update({"a": {**replica.metadata, "token": "another"}})
@@ -186,7 +186,7 @@ async def test_a_stranger_on_a_lost_replicas_port_does_not_pass_for_it() -> None
         await until(lambda: len(known) == 0)
 
 
-async def test_a_draining_replica_is_listened_to_until_it_has_nothing_left() -> None:
+async def test_draining_replica_is_heard_until_its_last_request() -> None:
     known = ReplicaSet()
     async with running() as replica, listening(known) as listener:
         known.update({"a": replica.metadata})

@@ -46,7 +46,7 @@ def test_equals_take_turns() -> None:
     assert picks(replicas("a", "b", "c"), 7) == ["a", "b", "c", "a", "b", "c", "a"]
 
 
-def test_whoever_waits_hears_of_replicas_that_come_and_go_and_of_room_on_them() -> None:
+def test_on_change_reports_replicas_and_room() -> None:
     among = ReplicaSet()
     heard: list[int] = []
     among.notify(lambda: heard.append(sum(among.in_flight(name) for name in "ab")))
@@ -61,7 +61,7 @@ def test_whoever_waits_hears_of_replicas_that_come_and_go_and_of_room_on_them() 
     assert heard == [0, 1, 0]
 
 
-def test_whoever_waits_hears_of_a_replica_that_is_one_of_equals_again() -> None:
+def test_on_change_reports_a_replica_without_failures_again() -> None:
     among = replicas("a", "b")
     a, _ = take(among, "a", "b")
     heard: list[int] = []
@@ -76,7 +76,7 @@ def test_whoever_waits_hears_of_a_replica_that_is_one_of_equals_again() -> None:
     assert (a.replica.failures, heard) == (0, [0])
 
 
-def test_a_replica_that_is_missed_once_comes_back_with_what_it_has() -> None:
+def test_replica_missed_once_keeps_its_counts() -> None:
     among = replicas("a", "b")
     slots = [slot for slot in (among.take(LIMIT) for _ in range(8)) if slot]
     among.update(where("b"))
@@ -90,7 +90,7 @@ def test_a_replica_that_is_missed_once_comes_back_with_what_it_has() -> None:
     assert (among.in_flight("a"), among.in_flight("b")) == (0, 0)
 
 
-def test_requests_that_run_weigh_as_many_tokens_as_the_constant_says() -> None:
+def test_running_requests_weigh_sequence_tokens() -> None:
     among = replicas("a", "b")
     running = taken(*(among.take(LIMIT) for _ in range(4)))
     for slot in running:
@@ -104,7 +104,7 @@ def test_requests_that_run_weigh_as_many_tokens_as_the_constant_says() -> None:
     assert [slot.replica.replica_id for slot in more] == ["b", "b"]
 
 
-def test_a_replica_in_trouble_is_not_picked_and_keeps_its_counts() -> None:
+def test_replica_in_trouble_keeps_counts_and_is_not_picked() -> None:
     among = replicas("a", "b")
     (a,) = take(among, "a")
 
@@ -147,7 +147,7 @@ def test_trouble_is_told_once() -> None:
     assert a.trouble == "its engine core has died"
 
 
-def test_a_replica_that_is_gone_is_neither_kept_away_nor_welcomed() -> None:
+def test_trouble_of_a_gone_replica_changes_nothing() -> None:
     among = replicas("a", "b")
     a, _ = among.listed()
     among.update(where("b"))
@@ -159,7 +159,7 @@ def test_a_replica_that_is_gone_is_neither_kept_away_nor_welcomed() -> None:
     assert len(among) == 1
 
 
-def test_only_replicas_of_the_same_model_are_picked_for_a_stream_that_goes_on() -> None:
+def test_continued_stream_goes_only_to_replicas_of_its_model() -> None:
     among = replicas("a")
     among.update({**where("a"), "b": {**where("b")["b"], "identity": "new"}})
     _, b = among.listed()

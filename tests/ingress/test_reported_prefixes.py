@@ -78,7 +78,7 @@ async def test_an_ingress_replica_learns_what_another_one_sent(
         assert other.step_tokens == 2048
 
 
-async def test_a_heartbeat_has_the_latest_prefixes_of_others_within_its_bound() -> None:
+async def test_heartbeat_has_the_latest_prefixes_within_its_bound() -> None:
     plane = DataPlane(StubEngine(EngineReply(200)))
     for _ in range(2):
         plane._connection().on_connected()  # type: ignore[attr-defined]
@@ -104,7 +104,7 @@ async def test_a_heartbeat_has_the_latest_prefixes_of_others_within_its_bound() 
         plane._forget(connection)
 
 
-async def test_a_replica_without_a_prefix_cache_is_expected_to_hold_nothing(fleet: Fleet) -> None:
+async def test_replica_without_prefix_cache_has_nothing_expected(fleet: Fleet) -> None:
     async with heard(0, fleet.known):
         async with fleet.client.call(request(prefix=ASKED)):
             pass
@@ -112,7 +112,7 @@ async def test_a_replica_without_a_prefix_cache_is_expected_to_hold_nothing(flee
         assert fleet.known.prefixes.match(ASKED) == {}
 
 
-async def test_a_prompt_that_is_refused_is_not_expected_in_the_cache(fleet: Fleet) -> None:
+async def test_refused_prompt_is_not_expected_in_the_cache(fleet: Fleet) -> None:
     await fleet.start(StubEngine(ApiError(400, "no such parameter")))
 
     async with fleet.client.call(request(prefix=ASKED)) as reply:

@@ -69,9 +69,7 @@ def request(operation: Operation = "chat_completions", body: bytes = b"12345", *
 
 
 @pytest.mark.parametrize("operation", ["chat_completions", "completions", "embeddings", "generate"])
-def test_an_arrival_is_counted_once_with_the_bytes_of_its_body(
-    counted: Counted, operation: Operation
-) -> None:
+def test_arrival_counts_once_with_its_body_bytes(counted: Counted, operation: Operation) -> None:
     counted.counters.opened(request(operation, b"x" * 700))
 
     assert (counted.signals.arrivals_total, counted.signals.arrived_bytes_total) == (1, 700)
@@ -107,7 +105,7 @@ def test_how_a_request_ended_is_counted_when_it_has(counted: Counted) -> None:
     assert counted.seen == {"llm_responses_total": [(1, {"outcome": outcome}) for outcome in OUTCOMES]}
 
 
-def test_a_client_that_left_without_an_answer_is_counted_as_such_too(counted: Counted) -> None:
+def test_client_that_left_unanswered_counts_as_abandoned(counted: Counted) -> None:
     counted.counters.closed(request(outcome="abandoned"))
 
     assert counted.seen == {
@@ -140,7 +138,7 @@ def test_a_moment_without_a_replica_is_no_cold_start(counted: Counted, held_s: f
     }
 
 
-def test_the_ttft_of_requests_that_waited_for_a_cold_start_is_told_apart(counted: Counted) -> None:
+def test_ttft_after_a_cold_start_has_its_own_label(counted: Counted) -> None:
     served = request(ttft_s=42.0, queued_s=41.5, outcome="ok")
     counted.counters.first_byte(served)
     counted.counters.closed(served)

@@ -41,7 +41,7 @@ def test_losses_without_an_answer_cost_as_failures_do() -> None:
 
 
 @pytest.mark.parametrize(("there_s", "cost"), [(4.9, 0), (5.1, 1), (5.6, 2)])
-def test_an_engine_that_stood_still_costs_by_how_sure_the_request_did_it(
+def test_loss_of_a_hung_engine_costs_by_certainty(
     there_s: float, cost: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A heartbeat was due within half a second of the moment from which the engine stands still."""

@@ -106,7 +106,7 @@ def test_whatever_comes_first_is_a_difference_from_zero(metrics: AutoscalingMetr
     ]
 
 
-def test_rejected_knobs_are_a_one_until_others_are_taken_and_errors_are_counted(
+def test_rejected_knobs_set_a_gauge_and_errors_count(
     metrics: AutoscalingMetrics,
 ) -> None:
     metrics.set_knobs_rejected(True)
@@ -141,7 +141,7 @@ def test_replica_seconds_are_the_replicas_seen_times_the_time_since() -> None:
     assert time.add("embed", {"ready": 4}, NOW + 2.0) == {"ready": 8.0}
 
 
-def test_replica_seconds_of_a_long_silence_are_those_of_ten_seconds() -> None:
+def test_long_silence_counts_as_ten_replica_seconds() -> None:
     time = ReplicaTime()
     time.add("tide", {"ready": 2}, NOW)
 

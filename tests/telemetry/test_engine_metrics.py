@@ -44,7 +44,7 @@ def test_histograms_have_the_boundaries_made_for_them(metrics: EngineMetrics) ->
     }
 
 
-def test_what_is_tallied_is_published_with_the_boundaries_made_for_it(metrics: EngineMetrics) -> None:
+def test_tallies_are_published_with_their_boundaries(metrics: EngineMetrics) -> None:
     metrics.inter_token.observe([0.02])
     metrics.publish_tallies()
 
@@ -54,7 +54,7 @@ def test_what_is_tallied_is_published_with_the_boundaries_made_for_it(metrics: E
     assert SERIES["llm_inter_token_seconds_count"].values == [(1, {})]
 
 
-def test_a_reading_and_the_limits_go_to_the_gauges_of_their_names(metrics: EngineMetrics) -> None:
+def test_reading_and_limits_set_their_gauges(metrics: EngineMetrics) -> None:
     metrics.set_gauges(EngineGauges(1, 2, 30, 40, kv_cache_usage_ratio=0.5))
     metrics.set_limits(EngineLimits(kv_cache_tokens=5000, max_num_seqs=8, max_num_batched_tokens=512))
 
@@ -71,7 +71,7 @@ def test_a_reading_and_the_limits_go_to_the_gauges_of_their_names(metrics: Engin
     }
 
 
-def test_what_the_ingress_expected_in_the_cache_is_counted_where_it_expected_something(
+def test_expected_cached_tokens_are_counted(
     metrics: EngineMetrics,
 ) -> None:
     for expected in (None, 0, 48):
@@ -81,7 +81,7 @@ def test_what_the_ingress_expected_in_the_cache_is_counted_where_it_expected_som
     assert SERIES["llm_prefix_cache_expected_total"].values == [(48, {})]
 
 
-def test_the_means_of_a_report_are_counted_as_sums_over_its_steps(metrics: EngineMetrics) -> None:
+def test_step_means_are_counted_as_sums(metrics: EngineMetrics) -> None:
     metrics.count_steps(EngineSignals())  # an idle engine
     metrics.count_steps(
         EngineSignals(steps=50, step_s=0.02, step_batch=8, step_kv_tokens=4000, step_prefill_tokens=0)

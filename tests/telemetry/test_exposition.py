@@ -108,7 +108,7 @@ def test_odd_families_are_merged_too(text: str, merged: str) -> None:
     assert merge_expositions([text]) == merged
 
 
-def test_a_node_that_did_not_answer_is_told_with_since_when_and_takes_nothing_from_the_others() -> None:
+def test_lost_node_is_named_and_other_nodes_are_served() -> None:
     lost = "# lost node http://10.0.0.8:8080/metrics: connection refused; last answered 12.3 s ago"
     answers = {
         "http://10.0.0.7:8080/metrics": node("a", 10, 4),
@@ -128,7 +128,7 @@ def test_a_node_that_did_not_answer_is_told_with_since_when_and_takes_nothing_fr
     }  # fmt: skip
 
 
-def test_where_the_nodes_are_not_known_there_is_no_age_and_no_series() -> None:
+def test_unknown_nodes_give_no_age_and_no_series() -> None:
     assert list(text_string_to_metric_families(cluster_exposition({}, None))) == []
 
 
@@ -208,7 +208,7 @@ async def test_every_node_is_scraped_and_told_to_be_up(cluster: Cluster) -> None
     }  # fmt: skip
 
 
-async def test_a_hundred_scrapers_at_once_and_shortly_after_are_one_scrape(cluster: Cluster) -> None:
+async def test_a_hundred_scrapers_share_one_scrape(cluster: Cluster) -> None:
     answers = await asyncio.gather(*(cluster.metrics.exposition() for _ in range(100)))
     cluster.now += 0.5
     answers += await asyncio.gather(*(cluster.metrics.exposition() for _ in range(100)))
@@ -221,7 +221,7 @@ async def test_a_hundred_scrapers_at_once_and_shortly_after_are_one_scrape(clust
     assert [agent.scrapes for agent in cluster.agents] == [2, 2]
 
 
-async def test_an_agent_that_hangs_is_named_and_its_old_series_are_not_served(
+async def test_hanging_agent_is_named_without_its_old_series(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, hanging = cluster.agents
@@ -247,7 +247,7 @@ async def test_an_agent_that_refuses_is_named(cluster: Cluster) -> None:
     assert lines[0].endswith("; never answered before")
 
 
-async def test_while_the_gcs_hangs_the_nodes_known_last_are_scraped_and_the_age_of_the_list_is_told(
+async def test_known_nodes_are_scraped_while_the_gcs_hangs(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await cluster.lines()

@@ -42,7 +42,7 @@ def test_histograms_reach_from_a_warm_token_to_the_longest_wait(metrics: Ingress
     assert (COLD_WAIT_S[0], COLD_WAIT_S[-1]) == (1.0, 600.0)
 
 
-def test_an_error_rate_has_all_its_counters_before_the_first_request(metrics: IngressMetrics) -> None:
+def test_outcome_counters_exist_before_the_first_request(metrics: IngressMetrics) -> None:
     """The increase of a series that begins with its first error does not contain that error."""
     assert {name: series.shown for name, series in SERIES.items() if series.shown} == {
         "llm_arrivals_total": [{}],

@@ -63,7 +63,7 @@ def test_other_families_and_other_files_are_left_alone(tmp_path: Path) -> None:
     assert set(others) < set(names(tmp_path))
 
 
-def test_a_file_that_another_replica_removed_is_not_written_any_more(tmp_path: Path) -> None:
+def test_file_removed_by_another_replica_is_not_written(tmp_path: Path) -> None:
     idle = segments(tmp_path, "idle")
     idle.append(BLOCK)
     (tmp_path / "requests.app.Engine-a.idle.0001.jsonl").unlink()
@@ -114,7 +114,7 @@ LogSegments(Path(sys.argv[1]), ("requests", "app", "Engine-a"), "r1", 8_000).app
 """
 
 
-def test_a_process_killed_while_writing_leaves_a_log_that_goes_on(tmp_path: Path) -> None:
+def test_log_goes_on_after_a_killed_writer(tmp_path: Path) -> None:
     line = '{"arrived_at": 1763712000.5, "input_tokens": 8, "output_tokens": 2}\n'
     killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), line], check=False)
     assert killed.returncode == -signal.SIGKILL

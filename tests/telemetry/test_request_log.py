@@ -91,7 +91,7 @@ async def test_what_is_written_can_be_replayed(tmp_path: Path) -> None:
     assert chunk.output_tokens.tolist() == [7, 128]
 
 
-async def test_what_the_disk_refuses_is_lost_and_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+async def test_lines_refused_by_the_disk_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     disk = Disk(fails=True)
     log = RequestLog(disk, clock=lambda: now[0])

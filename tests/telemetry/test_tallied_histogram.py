@@ -24,7 +24,7 @@ def published(histogram: TalliedHistogram) -> tuple[dict[str, float], float, flo
     return {tags["le"]: value for value, tags in SERIES["llm_x_seconds_bucket"].values}, total, count
 
 
-def test_a_bucket_counts_the_values_up_to_its_bound_and_the_bound_itself(histogram: TalliedHistogram) -> None:
+def test_bucket_counts_values_up_to_and_at_its_bound(histogram: TalliedHistogram) -> None:
     histogram.observe([0.05, 0.1, 0.5, 2.0])
 
     assert published(histogram) == ({"0.1": 2, "1.0": 3, "+Inf": 4}, pytest.approx(2.65), 4)

@@ -14,7 +14,7 @@ def packed(message: Any) -> bytes:
     return msgspec.msgpack.encode(message)
 
 
-def test_settings_allow_no_body_that_does_not_fit_into_a_frame_with_what_is_beside_it() -> None:
+def test_largest_allowed_body_fits_into_a_frame() -> None:
     with pytest.raises(ValidationError, match="max_body_bytes"):
         HttpSettings(max_body_bytes=MOST_BYTES - (1 << 20), max_body_memory_bytes=4 << 30)
 

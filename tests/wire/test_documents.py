@@ -67,7 +67,7 @@ def test_five_hundred_decision_records_are_kept_small_in_the_store(kv: StubKv) -
     assert set(kv.kept) == {(NAMESPACE, b"decisions/shop")}
 
 
-def test_a_store_that_is_gone_is_an_error_and_not_an_absent_document(kv: StubKv) -> None:
+def test_store_that_is_gone_raises(kv: StubKv) -> None:
     kv.fails = RuntimeError("GCS is gone")
 
     with pytest.raises(RuntimeError, match="GCS is gone"):
@@ -76,7 +76,7 @@ def test_a_store_that_is_gone_is_an_error_and_not_an_absent_document(kv: StubKv)
         read_document(STATUS, "shop", dict)
 
 
-def test_what_one_has_claimed_another_gets_once_it_was_given_back() -> None:
+def test_claim_is_free_again_after_erase() -> None:
     assert [claim("spares/a"), claim("spares/a"), claim("spares/b")] == [True, False, True]
 
     erase("spares/a")
@@ -117,7 +117,7 @@ def test_a_document_is_read_through_what_checks_it() -> None:
     ],
     ids=repr,
 )  # fmt: skip
-def test_a_status_of_another_version_is_as_good_as_none_and_is_logged_once(
+def test_status_of_another_version_is_absent_and_logged_once(
     status: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     put_document(STATUS, "shop", status)

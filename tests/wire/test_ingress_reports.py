@@ -8,7 +8,7 @@ from serve_app.wire.ingress_reports import IngressReport, forget_report, publish
 from tests.stub_kv import StubKv
 
 
-def test_a_report_is_read_as_it_was_written_until_it_is_forgotten(kv: StubKv) -> None:
+def test_report_is_read_as_written_until_forgotten(kv: StubKv) -> None:
     publish_report("shop", "i1", {"Engine-a:held_requests": 9.0}, 100.0)
     publish_report("shop", "i1", {"Engine-a:held_requests": 8.0}, 100.5)
     publish_report("shop", "i2", {"Engine-a:held_requests": 1.0}, 100.0)
@@ -33,9 +33,7 @@ def test_a_report_is_read_as_it_was_written_until_it_is_forgotten(kv: StubKv) ->
         b'{"at": NaN}',
     ],
 )
-def test_what_another_version_wrote_is_no_report_and_costs_the_others_nothing(
-    kv: StubKv, document: bytes
-) -> None:
+def test_unreadable_report_is_left_out(kv: StubKv, document: bytes) -> None:
     publish_report("shop", "i1", {}, 100.0)
     kv._internal_kv_put("ingress/shop/i0", document, overwrite=True, namespace=NAMESPACE)
 

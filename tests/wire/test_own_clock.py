@@ -24,7 +24,7 @@ def test_a_first_stamp_that_is_not_believed_is_new() -> None:
 
 
 @pytest.mark.parametrize("skew_s", [-3600.0, -50.0, 0.0, 50.0])
-def test_a_stamp_that_changed_is_no_older_than_the_reading_before(skew_s: float) -> None:
+def test_changed_stamp_is_no_older_than_the_last_reading(skew_s: float) -> None:
     clock = OwnClock()
     age(clock, UNIX - 7.0 + skew_s, 0.0)
 
@@ -39,7 +39,7 @@ def test_between_readings_a_stamp_of_the_same_clock_is_believed() -> None:
     assert age(clock, UNIX + 21.0, 60.0) == 39.0
 
 
-def test_a_drain_ends_as_long_after_its_begin_as_it_was_written() -> None:
+def test_drain_keeps_its_written_length() -> None:
     clock = OwnClock()
     document: dict[str, Any] = {"phase": "draining", "since": UNIX - 50.0, "until": UNIX + 250.0}
     clock.phases("Engine-a", {}, NOW, UNIX)

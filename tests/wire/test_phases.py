@@ -58,7 +58,7 @@ def test_why_a_replica_could_not_start_outlives_it(kv: StubKv) -> None:
     assert read() == Phases({"r1": failed})
 
 
-def test_replicas_are_asked_for_after_the_documents_so_that_one_that_has_just_begun_is_on_the_list(
+def test_replicas_are_listed_after_reading_their_documents(
     kv: StubKv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other way round, a replica that starts in between would be taken for a killed one."""
@@ -88,9 +88,7 @@ def test_a_replica_that_is_no_more_is_forgotten(kv: StubKv) -> None:
     assert set(read().existing) == {"r2"}
 
 
-def test_a_document_that_goes_while_it_is_read_is_left_out(
-    kv: StubKv, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_document_removed_during_the_read_is_left_out(kv: StubKv, monkeypatch: pytest.MonkeyPatch) -> None:
     publish("r1")
     monkeypatch.setattr(kv, "_internal_kv_get", lambda key, *, namespace: None)
 
@@ -110,7 +108,7 @@ def test_a_document_that_goes_while_it_is_read_is_left_out(
     ],
     ids=lambda data: repr(data[:50]),
 )  # fmt: skip
-def test_a_document_that_cannot_be_read_is_left_out_and_logged_once(
+def test_unreadable_document_is_left_out_and_logged_once(
     kv: StubKv, caplog: pytest.LogCaptureFixture, data: bytes
 ) -> None:
     alive(kv, "good", "bad")

@@ -40,7 +40,7 @@ def test_a_document_without_one_of_its_parts_is_refused(key: str) -> None:
         read_served(document)
 
 
-def test_a_document_of_a_version_that_knew_no_identities_is_read() -> None:
+def test_document_without_identities_is_read() -> None:
     document: dict[str, Any] = json.loads(json.dumps(SERVED.document(at=1.0)))
     for model in document["models"]:
         del model["identity"]

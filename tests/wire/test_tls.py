@@ -13,7 +13,7 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "ours")
 
 
-def test_right_files_are_right_and_so_is_a_cluster_without_tls(authority: Authority) -> None:
+def test_valid_files_and_no_tls_pass_the_check(authority: Authority) -> None:
     check_tls(authority.variables(), "127.0.0.1")
     check_tls({**authority.variables("127.0.0.2"), "RAY_USE_TLS": "0"}, "127.0.0.1")
     check_tls({}, "127.0.0.1")
