@@ -42,7 +42,7 @@ def ids(sent: list[Message]) -> list[bytes]:
 @pytest.mark.parametrize(
     "given", [b"", b" ", b"a b", b"a\tb", b"a\r\nset-cookie: x", b"caf\xc3\xa9", b"\xff", b"a" * 257]
 )
-def test_usable_ids_break_no_header_or_log_line(given: bytes) -> None:
+def test_ids_that_break_a_header_or_log_line_are_unusable(given: bytes) -> None:
     assert middleware.USABLE_ID.fullmatch(given) is None
 
 

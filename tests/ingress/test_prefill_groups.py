@@ -98,7 +98,7 @@ def test_prompt_beyond_every_prefill_budget_goes_to_least_load() -> None:
     assert ingress.burst(500, 5000, 5000) == ["a", "b", "a"]
 
 
-def test_full_group_is_not_waited_for() -> None:
+def test_waiting_ends_after_a_full_group_and_one_request() -> None:
     """At a lax target: a full group and one request more, of the mean length, are 5,000 tokens."""
     ingress = Ingress("a", "b", running=2)
 
