@@ -45,10 +45,10 @@ from serve_app.haproxy.sockets import (
     give,
     listen,
     listen_unix,
-    local_socket,
     private_folder,
     take,
 )
+from serve_app.wire.local_socket import local_socket
 from serve_app.zygote.parents_death import signal_on_parents_death
 
 HANDOVER = "handover.sock"

@@ -23,7 +23,6 @@ from ray.serve.handle import DeploymentHandle
 from serve_app.api.api_keys import ApiKeyFile
 from serve_app.api.endpoints import ApiModel
 from serve_app.api.http_api import create_app
-from serve_app.haproxy.sockets import local_socket
 from serve_app.ingress.admission import Admission
 from serve_app.ingress.cold_queue import ColdQueue
 from serve_app.ingress.cold_start_progress import ProgressReader, stored_state
@@ -40,6 +39,7 @@ from serve_app.settings.live_knobs import LiveKnobs
 from serve_app.settings.tree import AppSettings, ModelSettings
 from serve_app.telemetry.ingress_metrics import IngressMetrics
 from serve_app.wire.ingress_reports import keep_report
+from serve_app.wire.local_socket import local_socket
 from serve_app.wire.signals import INGRESS_FIELDS, ONGOING_REQUESTS, ingress_key
 from serve_app.zygote.warm_nodes import keep_nodes_warm
 

