@@ -22,7 +22,7 @@ POLICY_FUNCTION = "serve_app.controller.serve_policy:ServePolicy"
 _OWNED = ("autoscaling_config", "num_replicas")
 # In place of the defaults of an application whose own are not known; no knob breaks its bounds.
 _UNBOUNDED = Knobs(max_replicas=10_000)
-_SMALLEST = 1e-4
+_RESOURCE_STEP = 1e-4
 """Ray counts resources in ten-thousandths."""
 
 
@@ -68,7 +68,7 @@ def check_application(application: Mapping[str, Any], cpus: Cpus | None = None) 
     Raises:
         SettingsError: with every problem, each with its path within the application.
     """
-    args, invalid = _without_scaling(application.get("args"))
+    args, invalid = _refuse_scaling(application.get("args"))
     settings = None
     try:
         settings = load_settings(args)
@@ -110,7 +110,7 @@ def _under_args(problem: str) -> str:
     return f"args.{problem}".replace("args.(top level)", "args")
 
 
-def _without_scaling(args: Any) -> tuple[Any, list[str]]:
+def _refuse_scaling(args: Any) -> tuple[Any, list[str]]:
     """`args` without `scaling`, which models once had, and a line for each with what replaces it."""
     if not isinstance(args, Mapping) or not isinstance(args.get("models"), list):
         return args, []
@@ -228,9 +228,9 @@ def check_room(
     for model in settings.models:
         waking = 0.0 if knobs[model.name].min_replicas else model.cpus_per_replica
         left = cpus.count - standing - waking
-        if each <= 0 or left >= most * each - _SMALLEST:
+        if each <= 0 or left >= most * each - _RESOURCE_STEP:
             continue
-        fit = math.floor((left + _SMALLEST) / each)
+        fit = math.floor((left + _RESOURCE_STEP) / each)
         bound = (
             f"must be at most {fit}" if fit > 0 else "not even one fits: lower one of the cpus_per_replica"
         )

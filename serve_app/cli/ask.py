@@ -313,7 +313,7 @@ class Question:
         return self.url.rstrip("/")
 
     async def _first_model(self, session: "aiohttp.ClientSession") -> str:
-        async with self._replied(session.get(f"{self._root}/v1/models", allow_redirects=False)) as reply:
+        async with self._open_reply(session.get(f"{self._root}/v1/models", allow_redirects=False)) as reply:
             body = await reply.read()
         try:
             return str(json.loads(body)["data"][0]["id"])
@@ -334,7 +334,7 @@ class Question:
         self._answer = answer = Answer(model)
         sent = time.monotonic()
         call = session.post(f"{self._root}{path}", json=document, allow_redirects=False)
-        async with self._replied(call) as reply:
+        async with self._open_reply(call) as reply:
             if reply.content_type != EVENT_STREAM:
                 raise CommandError(f"{self._root}{path} answers with {reply.content_type}, not with a stream")
             async for event in read_events(reply.content.iter_any()):
@@ -366,7 +366,7 @@ class Question:
         return False
 
     @asynccontextmanager
-    async def _replied(
+    async def _open_reply(
         self, call: AbstractAsyncContextManager["aiohttp.ClientResponse"]
     ) -> AsyncIterator["aiohttp.ClientResponse"]:
         """Yield a reply with status 200. Raises CommandError, with the server's message, for others."""

@@ -47,7 +47,7 @@ class Display:
         self._began: float | None = None
         self._wait: tuple[float, Wait] | None = None
         self._phase = ""
-        self._shown = False
+        self._wait_line_open = False
         self._open_line = False
         self._reasoned = False
 
@@ -65,7 +65,7 @@ class Display:
         if self._rewrites:
             self.tick()
         elif wait.phase != self._phase:
-            self.write_line(self._words(wait, 0.0))
+            self.write_line(self._wait_text(wait, 0.0))
         self._phase = wait.phase
 
     def tick(self) -> None:
@@ -77,10 +77,10 @@ class Display:
             words = f"waiting for the first token, {now - self._began:.0f} s"
         else:
             came_at, wait = self._wait
-            words = self._words(wait, now - came_at)
+            words = self._wait_text(wait, now - came_at)
         self._err.write(f"\r\x1b[K{words}")
         self._err.flush()
-        self._shown = True
+        self._wait_line_open = True
 
     def write_piece(self, piece: Piece) -> None:
         """Write text of the answer, which ends the wait."""
@@ -117,12 +117,12 @@ class Display:
         self._out.flush()
 
     def _clear(self) -> None:
-        if self._shown:
+        if self._wait_line_open:
             self._err.write("\r\x1b[K")
             self._err.flush()
-            self._shown = False
+            self._wait_line_open = False
 
-    def _words(self, wait: Wait, since_s: float) -> str:
+    def _wait_text(self, wait: Wait, since_s: float) -> str:
         parts = [f"waiting for a replica: {plain(wait.phase)}"]
         if wait.eta_s is not None:
             left = wait.eta_s - since_s

@@ -9,7 +9,7 @@ import yaml
 from serve_app.cli.application_checks import Cpus, local_cpus
 from serve_app.cli.config_file import read_config
 from serve_app.cli.formats import count, seconds
-from serve_app.cli.listening import check_host, meaning
+from serve_app.cli.listening import check_host, describe_listening
 from serve_app.settings import ModelSettings
 from serve_app.settings.knobs import IngressKnobs, Knobs
 
@@ -42,10 +42,10 @@ def check(options: argparse.Namespace) -> int:
     for name, app in config.applications.items():
         print(f"{config.path}: application {name!r} is valid")
         for model in app.settings.models:
-            print(f"  {model.name}: {_placed(model)}; {_scaled(app.knobs[model.name])}")
+            print(f"  {model.name}: {_placement_text(model)}; {_scaling_text(app.knobs[model.name])}")
         streams = f"{app.ingress_knobs.target_ongoing_requests:g} streams per replica"
-        print(f"  ingress: {_range(app.ingress_knobs)}; {streams}")
-    print(*meaning(config.keyless, host, config.port), sep="\n")
+        print(f"  ingress: {_range_text(app.ingress_knobs)}; {streams}")
+    print(*describe_listening(config.keyless, host, config.port), sep="\n")
     return 0
 
 
@@ -56,15 +56,15 @@ def _cpus(text: str) -> float:
     return cpus
 
 
-def _placed(model: ModelSettings) -> str:
+def _placement_text(model: ModelSettings) -> str:
     gpus = f"{model.tensor_parallel_size} x {model.accelerator_type or 'any GPU'} per replica"
     return f"{model.model} on {'CPU' if model.device == 'cpu' else gpus}"
 
 
-def _scaled(knobs: Knobs) -> str:
+def _scaling_text(knobs: Knobs) -> str:
     """The policy's bounds and targets, in a line."""
     parts = [
-        _range(knobs),
+        _range_text(knobs),
         f"targets: p{knobs.ttft_percentile} TTFT {seconds(knobs.ttft_target_s)}, "
         f"ITL {seconds(knobs.itl_target_s)}, {knobs.queue_target_per_replica:g} queued requests per replica",
     ]
@@ -77,5 +77,5 @@ def _scaled(knobs: Knobs) -> str:
     return "; ".join(parts)
 
 
-def _range(knobs: Knobs | IngressKnobs) -> str:
+def _range_text(knobs: Knobs | IngressKnobs) -> str:
     return f"{knobs.min_replicas} to {knobs.max_replicas} replicas"

@@ -103,10 +103,10 @@ def choose(details: Mapping[str, Any], name: str | None, address: str) -> Deploy
     """
     applications: Mapping[str, Mapping[str, Any]] = details["applications"]
     ours = [key for key, app in applications.items() if _config(app).get("import_path") == IMPORT_PATH]
-    there = f"there is {_listed(applications)}" if applications else "nothing is deployed"
+    there = f"there is {_list_names(applications)}" if applications else "nothing is deployed"
     if name is None:
         if len(ours) > 1:
-            raise CommandError(f"several applications at {address}: give --app, one of {_listed(ours)}")
+            raise CommandError(f"several applications at {address}: give --app, one of {_list_names(ours)}")
         if not ours:
             others = f"; {there}" if applications else ""
             raise CommandError(f"no Tideserve application is deployed at {address}{others}")
@@ -205,5 +205,5 @@ def _config(application: Mapping[str, Any]) -> dict[str, Any]:
     return application.get("deployed_app_config") or {}
 
 
-def _listed(names: Iterable[str]) -> str:
+def _list_names(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names))

@@ -123,7 +123,7 @@ def explain(
     """
     status = document.autoscaler
     models, zygote = ({}, True) if status is None else (status.models, status.zygote)
-    rejected = _hanging(REJECTED, document.knobs_rejected, 2) if document.knobs_rejected else []
+    rejected = _wrap_after(REJECTED, document.knobs_rejected, 2) if document.knobs_rejected else []
     trouble = [NO_POLICY] if status is None else []
     if status is not None and (late := now - status.at if status.age_s is None else status.age_s) > _LATE_S:
         trouble.append(
@@ -161,7 +161,7 @@ def history_line(
         arrow = f"{record.old_target} ({record.wanted})"
     model = f"{record.model or 'application'}  " if with_model else ""
     head = f"  {_clock(record.at, zone, dated)}  {model}{arrow:<8}  {record.binding:<12}  "
-    lines = _hanging(head, _without(record.reason, record.binding))
+    lines = _wrap_after(head, _strip_binding(record.reason, record.binding))
     if record.kind == "error":
         lines = [style.warn(line) for line in lines]
     elif record.kind == "heartbeat":
@@ -211,12 +211,12 @@ def _replicas(state: _ModelStatus, zygote: bool, style: Style) -> list[str]:
     counts = f"{state.ready} ready{moving}, target {state.target}{other}"
     lines = [f"  Replicas: {counts}. Mode: {state.mode}. Cold start: {cold}."]
     if state.warm_node is not None and not state.pending:
-        lines += _hanging("  ", _next_start(state, zygote), indent=4)
+        lines += _wrap_after("  ", _next_start(state, zygote), indent=4)
     if state.pending:
         have = "replica has" if state.pending == 1 else "replicas have"
         waits = f"{state.pending} {have} been pending for {seconds(state.pending_s)}."
         why = f"{waits} Reason: {state.reason or 'the cluster gives none'}"
-        lines += [style.warn(line) for line in _hanging("  ", why, indent=4)]
+        lines += [style.warn(line) for line in _wrap_after("  ", why, indent=4)]
     return lines
 
 
@@ -240,17 +240,17 @@ def _decision(record: RecordDocument, now: float, zone: tzinfo | None, style: St
         else f"stays at {new}"
     )
     lines = [style.bold(f"  Newest decision, {at}: the target {move}, because of {record.binding}.")]
-    lines += _hanging("  ", _without(record.reason, record.binding))
+    lines += _wrap_after("  ", _strip_binding(record.reason, record.binding))
     if record.counterfactual:
-        lines += _hanging("  ", record.counterfactual)
+        lines += _wrap_after("  ", record.counterfactual)
     lines += ["", *_reasons(record, style), ""]
     for note in record.notes:
-        lines += [style.warn(line) for line in _hanging("  note: ", note)]
+        lines += [style.warn(line) for line in _wrap_after("  note: ", note)]
     if (share := record.signals.get("cached_share")) is not None:
         tokens = record.signals.get("prompt_tokens_mean", 0.0)
         prompts = f"{tokens:,.0f} tokens on average, of which {100 * share:.0f} % were cached."
-        lines += [style.dim(line) for line in _hanging("  prompts: ", prompts)]
-    lines += [style.dim(line) for line in _hanging("  reports: ", _ages(record.ages_s))]
+        lines += [style.dim(line) for line in _wrap_after("  prompts: ", prompts)]
+    lines += [style.dim(line) for line in _wrap_after("  reports: ", _ages_text(record.ages_s))]
     return lines
 
 
@@ -266,12 +266,12 @@ def _reasons(record: RecordDocument, style: Style) -> list[str]:
             lines.append(style.dim(f"    {title[0]:<{width}}  {title[1]:>8}  {title[2]}"))
         for name, replicas, why in table:
             binding = name == record.binding
-            row = _hanging(f"  {'>' if binding else ' '} {name:<{width}}  {replicas:>8}  ", why)
+            row = _wrap_after(f"  {'>' if binding else ' '} {name:<{width}}  {replicas:>8}  ", why)
             lines += [style.bold(line) if binding else line for line in row]
     return lines
 
 
-def _ages(ages_s: Mapping[str, float]) -> str:
+def _ages_text(ages_s: Mapping[str, float]) -> str:
     """Return how old the reports of a decision are, and name the replicas whose reports are stale."""
     if not ages_s:
         return "none"
@@ -286,12 +286,12 @@ def _ages(ages_s: Mapping[str, float]) -> str:
     return f"{text}; too old to use: {shown}"
 
 
-def _without(reason: str, binding: str) -> str:
+def _strip_binding(reason: str, binding: str) -> str:
     """Return the reason without the name of what was binding, which is shown before it."""
     return reason.removeprefix(f"{binding}: ")
 
 
-def _hanging(head: str, text: str, indent: int | None = None) -> list[str]:
+def _wrap_after(head: str, text: str, indent: int | None = None) -> list[str]:
     """Return `text` after `head`, wrapped at 100 columns below its own start or at `indent`."""
     return textwrap.wrap(
         text or "-",

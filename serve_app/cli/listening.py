@@ -45,7 +45,7 @@ def url_here(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def meaning(keyless: Iterable[str], host: str, port: int, *, local: bool = True) -> list[str]:
+def describe_listening(keyless: Iterable[str], host: str, port: int, *, local: bool = True) -> list[str]:
     """Return lines that say which programs can reach a server that listens on `host`.
 
     `keyless` names the applications without API keys; unless `local`, the server listens on every node.

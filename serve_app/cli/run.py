@@ -22,7 +22,7 @@ from serve_app.api.api_keys import ApiKeyFile
 from serve_app.cli.application_checks import Cpus, local_cpus
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.config_file import ConfigFile, read_config
-from serve_app.cli.listening import LOOPBACK, check_host, check_port, meaning, port_taken, url_here
+from serve_app.cli.listening import LOOPBACK, check_host, check_port, describe_listening, port_taken, url_here
 from serve_app.cli.progress import Progress, say, show
 from serve_app.cli.ray_processes import Cluster, adopt_orphans, reap_orphans, stop_descendants
 from serve_app.cli.ray_token import prepare_token
@@ -278,7 +278,7 @@ def _start(start: Start, folder: Path, log: ServerLog) -> subprocess.Popen[bytes
     path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
     proxy = "HAProxy" if start.values[env.HAPROXY_FLAG] == "1" else "Ray's own proxy"
     say(f"starting {start.config.path} behind {proxy}; Ctrl-C stops everything")
-    for line in meaning(start.config.keyless, start.host, start.port, local=start.local):
+    for line in describe_listening(start.config.keyless, start.host, start.port, local=start.local):
         say(line)
     if not start.local:
         log.named = True

@@ -73,11 +73,11 @@ class ServerLog:
 
     def look(self) -> Iterator[str]:
         """The lines written since the last call that the user should see; with `verbose`, all of them."""
-        yield from self._shown(self._reader.read())
+        yield from self._lines_to_show(self._reader.read())
         if self._reader.tell() > _MAX_BYTES:
             yield from self._rotate()
 
-    def _shown(self, data: bytes) -> Iterator[str]:
+    def _lines_to_show(self, data: bytes) -> Iterator[str]:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             text = line.decode(errors="replace")
@@ -97,7 +97,7 @@ class ServerLog:
             unseen = self._reader.read()
             os.truncate(self.path, 0)
             self._reader.seek(0)
-            yield from self._shown(unseen)
+            yield from self._lines_to_show(unseen)
 
     def errors(self) -> list[str]:
         """The last lines that tell of errors, if there are any near the end."""

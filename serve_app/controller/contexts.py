@@ -99,7 +99,7 @@ class SnapshotBuilder:
         return Capacity(starting, pending, pending_s, "; ".join(filter(None, reasons)))
 
 
-def queued_at_zero(contexts: Collection[Any]) -> bool:
+def has_requests_at_zero(contexts: Collection[Any]) -> bool:
     """Return whether the ingress has queued requests for a deployment whose target is zero."""
     at_zero = [str(ctx.deployment_name) for ctx in contexts if ctx.target_num_replicas == 0]
     if not at_zero:  # Ray computes the reports when they are asked for

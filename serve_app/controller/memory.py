@@ -59,7 +59,7 @@ class Memory:
         return known, f"The model is {identity!r} again. The figures learned of it are used again."
 
 
-def remembered(memories: Mapping[str, Memory], served: Collection[str], now: float) -> dict[str, Memory]:
+def drop_forgotten(memories: Mapping[str, Memory], served: Collection[str], now: float) -> dict[str, Memory]:
     """Return `memories` without those of deployments that have not been `served` for a day.
 
     Of others that are not served, the latest `KEPT_REMOVED` stay. `now` is Unix time in seconds.
@@ -85,13 +85,13 @@ def with_replica_part(state: PolicyState, replica: PolicyState | None) -> Policy
     The mix of a `replica` that has seen no request is that of `state`, until 25 requests outweigh it.
     """
     found = replica or _FRESH
-    sums = found.sums if found.sums.finished else _faded(state.sums)
+    sums = found.sums if found.sums.finished else _fade_mix(state.sums)
     traffic = {name: getattr(state, name) for name in _TRAFFIC}
     arrived = {"arrivals": state.sums.arrivals, "bytes": state.sums.bytes}
     return replace(replica_part(found), **traffic, sums=replace(sums, **arrived))
 
 
-def _faded(sums: MixSums) -> MixSums:
+def _fade_mix(sums: MixSums) -> MixSums:
     """Return the same mean request, known as well as from 25 requests at the most."""
     share = min(1.0, _FORMER_MIX / sums.finished) if sums.finished else 1.0
     return MixSums(**{field.name: getattr(sums, field.name) * share for field in fields(sums)})

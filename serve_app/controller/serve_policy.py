@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from serve_app.controller.contexts import SnapshotBuilder, ingress_room, queued_at_zero
+from serve_app.controller.contexts import SnapshotBuilder, has_requests_at_zero, ingress_room
 from serve_app.controller.journal import HEARTBEAT_S, Journal
 from serve_app.controller.mailbox import ColdStarts, Inbox, Mailbox
-from serve_app.controller.memory import Memory, remembered
+from serve_app.controller.memory import Memory, drop_forgotten
 from serve_app.controller.sync import Sync
 from serve_app.learning.next_decision import next_decision
 from serve_app.learning.state import PolicyState
@@ -93,7 +93,9 @@ class ServePolicy:
             return {}, {}
         now = time.time() if self._clock is None else self._clock()
         try:
-            if 0.0 < self._next_at - now <= _DECIDE_INTERVAL_S and not queued_at_zero(contexts.values()):
+            if 0.0 < self._next_at - now <= _DECIDE_INTERVAL_S and not has_requests_at_zero(
+                contexts.values()
+            ):
                 return {}, {}
             self._next_at = now + _DECIDE_INTERVAL_S
             return self._answer(contexts, now), {}
@@ -146,7 +148,7 @@ class ServePolicy:
 
     def _forget(self, served: frozenset[str], metrics: AutoscalingMetrics, now: float) -> None:
         """Forget the deployments that are not `served`: what was learned after a day, all else at once."""
-        self.memories = remembered(self.memories, served, now)
+        self.memories = drop_forgotten(self.memories, served, now)
         if served == self._served:
             return
         self._served = served

@@ -29,7 +29,7 @@ _INT32 = (-(1 << 31), (1 << 31) - 1)
 _INT64 = (-(1 << 63), (1 << 63) - 1)
 _PACKED = (-(1 << 63), (1 << 64) - 1)
 """MessagePack's own range: JSON of the client, such as a schema, may have these numbers."""
-_WIDE = ("seed", "priority")
+_INT64_FIELDS = ("seed", "priority")
 """Fields of 64 bits."""
 _FLOAT32 = (-3.4e38, 3.4e38)
 _FLOAT64 = (-sys.float_info.max, sys.float_info.max)
@@ -42,7 +42,7 @@ _RANGES: dict[str, _Bounds] = {
     "max_pattern_size": (0, 1024),
 }
 _TOKEN_LISTS = ("stop_token_ids", "allowed_token_ids", "logprob_token_ids")
-_ELSEWHERE = ("messages", "prompt", "input", "tokens")
+_TOKENIZED = ("messages", "prompt", "input", "tokens")
 """Fields that the core receives as token ids, which `check_token_ids` bounds."""
 _UNPACKABLE = (OverflowError, TypeError, ValueError, RecursionError)
 """MessagePack raises these for values of a request that it cannot carry."""
@@ -89,7 +89,7 @@ def _first_outside(value: Any) -> tuple[str, float, _Bounds] | None:
     elif isinstance(value, BaseModel):
         typed, fields = True, vars(value)
         # Fields that were not given have defaults, which fit.
-        members = ((name, fields.get(name)) for name in value.model_fields_set if name not in _ELSEWHERE)
+        members = ((name, fields.get(name)) for name in value.model_fields_set if name not in _TOKENIZED)
     elif is_dataclass(value):
         typed, members = True, vars(value).items()
     for name, item in members:
@@ -111,7 +111,7 @@ def _bounds_of(name: str, kind: type) -> _Bounds:
     bounds = _RANGES.get(name)
     if bounds is not None:
         return bounds
-    return _FLOAT32 if kind is float else _INT64 if name in _WIDE else _INT32
+    return _FLOAT32 if kind is float else _INT64 if name in _INT64_FIELDS else _INT32
 
 
 def _name_in_body(model: Any, name: str) -> str:

@@ -38,12 +38,14 @@ def archive_of(shared: str, vllm: str, model: str) -> Path:
 
 def fetch(archive: Path, home: Path) -> None:
     """Unpack files that `home` lacks. Without an archive, or with a broken one, the engine compiles."""
-    _tried(f"{archive} cannot be unpacked, so the engine compiles", lambda: _fetch(archive, home))
+    _try_or_warn(f"{archive} cannot be unpacked, so the engine compiles", lambda: _fetch(archive, home))
 
 
 def store(archive: Path, home: Path) -> None:
     """Replace the archive, whole or not at all, if `home` has files that the archive lacks."""
-    _tried(f"{archive} cannot be written, so the next engine compiles again", lambda: _store(archive, home))
+    _try_or_warn(
+        f"{archive} cannot be written, so the next engine compiles again", lambda: _store(archive, home)
+    )
 
 
 def _fetch(archive: Path, home: Path) -> None:
@@ -81,7 +83,7 @@ def _store(archive: Path, home: Path) -> None:
     logger.info("%s: written with %d compiled files", archive, len(names))
 
 
-def _tried(otherwise: str, work: Callable[[], None]) -> None:
+def _try_or_warn(otherwise: str, work: Callable[[], None]) -> None:
     try:
         work()
     except (OSError, tarfile.TarError) as error:

@@ -27,7 +27,7 @@ from serve_app.patches.vllm import Method, forward_at_once, wrap_add_request, wr
 from serve_app.wire.continuation import DeliveredTokens
 
 _CREATED = re.compile(rb'"created":\d+')  # a text that has it in it has its quotes escaped
-_A_TURN = 16
+_REPLAYED_PER_TURN = 16
 """Tokens replayed before other streams have a turn: vLLM's own encoder takes some 0.1 ms for one."""
 _NOT_CONTINUED = (
     # Fields of vLLM's sampling parameters.
@@ -89,7 +89,7 @@ class ContinuableStream:
                 for count, output in enumerate(self._replay):
                     output.num_cached_tokens = min(first.num_cached_tokens or 0, len(first.prompt_token_ids))
                     yield output
-                    if count % _A_TURN == 0:
+                    if count % _REPLAYED_PER_TURN == 0:
                         await asyncio.sleep(0)
                 self._replaying = False
                 if self._is_new(first):

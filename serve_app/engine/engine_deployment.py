@@ -72,7 +72,7 @@ class Engine:
         if log is not None:
             self._stop.push_async_callback(log.close)
 
-        with lower_priority(), keep_log_handlers(), self._imports_beside():
+        with lower_priority(), keep_log_handlers(), self._import_core_beside():
             self._engine = await launch(self._model, self._metrics, self._startup, log)
         self._stop.callback(self._stop_engine)
         if env.ZYGOTE in os.environ:
@@ -96,7 +96,7 @@ class Engine:
             await self._data_plane.start(ray.util.get_node_ip_address())
         self._startup.finish()
 
-    def _imports_beside(self) -> AbstractContextManager[None]:
+    def _import_core_beside(self) -> AbstractContextManager[None]:
         """Without a zygote of the node, import vLLM for the engine core while this process does for itself.
 
         Not for a tensor parallel engine, whose core needs Ray, nor where vLLM has been imported.

@@ -108,7 +108,7 @@ class IngressConnection:
         met: Callable[["IngressConnection"], None],
         refused: Callable[[str, str], None],
     ) -> None:
-        self.frames: Frames[FromIngress] = Frames(FromIngress, self._take, self._lost)
+        self.frames: Frames[FromIngress] = Frames(FromIngress, self._take, self._handle_loss)
         self.frames.on_writable = self._flush
         self.frames.most_bytes = HELLO_BYTES
         self._met = met
@@ -163,11 +163,11 @@ class IngressConnection:
             stream = self.streams[message.stream] = _Stream(message.stream)
             stream.task = asyncio.create_task(self._run(stream, message))
             # Not in the task: one that is cancelled before its first step never runs.
-            stream.task.add_done_callback(partial(self._over, message.stream))
+            stream.task.add_done_callback(partial(self._forget_stream, message.stream))
         elif isinstance(message, Cancel) and (stream := self.streams.get(message.stream)) is not None:
             stream.cancel()
 
-    def _over(self, number: int, _: asyncio.Task[None]) -> None:
+    def _forget_stream(self, number: int, _: asyncio.Task[None]) -> None:
         self.streams.pop(number, None)
 
     def _meet(self, message: FromIngress) -> None:
@@ -191,7 +191,7 @@ class IngressConnection:
         self._refuse(reason)
         self.frames.abort()
 
-    def _lost(self, error: Exception) -> None:
+    def _handle_loss(self, error: Exception) -> None:
         if not self._known and self.frames.fault is not None:
             self._refused(self.frames.peer, str(error))
         self._cancel_all()

@@ -83,9 +83,9 @@ async def launch(
     """
     with startup.phase("imports"), collector_off():
         # These imports, torch's among them, take seconds. Only the process of an engine makes them.
-        from serve_app.patches.vllm_compat import lacking, named_if_missing, unchecked  # noqa: PLC0415
+        from serve_app.patches.vllm_compat import lacking, name_missing_imports, unchecked  # noqa: PLC0415
 
-        with named_if_missing():
+        with name_missing_imports():
             from vllm import __version__  # noqa: PLC0415
             from vllm.envs import enable_envs_cache  # noqa: PLC0415
             from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415

@@ -42,7 +42,7 @@ from serve_app.engine.continuation import core_continues
 from serve_app.engine.continued_stream import continue_streams
 from serve_app.engine.media import check_media, guard_media
 from serve_app.engine.plain_stream import prefer_plain_streams
-from serve_app.engine.request_body import RequestModel, errors_named_in
+from serve_app.engine.request_body import RequestModel, name_field_in_errors
 from serve_app.patches.vllm_compat import PLAIN_STREAMS, ErrorResponse, init_app_state
 
 CHAT = RequestModel(ChatCompletionRequest)
@@ -111,7 +111,7 @@ class Operations:
         check_media(call.body, self._config)
         check_sampling(request, 1, self._max_sequences, self._vocabulary)
         request.cache_salt = cache_salt(call, request.cache_salt)
-        with errors_named_in(request):
+        with name_field_in_errors(request):
             return _answer(await handler.create_chat_completion(request, raw_request(call)))
 
     async def text(self, call: EngineRequest) -> ReplyOrFrames:
@@ -121,7 +121,7 @@ class Operations:
         prompts = check_token_ids("prompt", request.prompt, self._vocabulary)
         check_sampling(request, prompts, self._max_sequences, self._vocabulary)
         request.cache_salt = cache_salt(call, request.cache_salt)
-        with errors_named_in(request):
+        with name_field_in_errors(request):
             return _answer(await handler.create_completion(request, raw_request(call)))
 
     async def embeddings(self, call: EngineRequest) -> ReplyOrFrames:
@@ -137,7 +137,7 @@ class Operations:
         check_media(call.body, self._config)
         check_token_ids("input", getattr(request, "input", None), self._vocabulary)
         request.cache_salt = cache_salt(call, request.cache_salt)
-        with errors_named_in(request):
+        with name_field_in_errors(request):
             response: Response = await handler(request, raw_request(call))
             if response.status_code >= 400:
                 refusal = msgspec.json.decode(bytes(response.body)).get("error", {})
@@ -157,7 +157,7 @@ class Operations:
             self._config.max_model_len,
             self._engine.get_tokenizer(),
         )
-        with errors_named_in(request):
+        with name_field_in_errors(request):
             return _answer(await handler.create_tokenize(request, raw_request(call)))
 
     async def detokenize(self, call: EngineRequest) -> ReplyOrFrames:
@@ -173,7 +173,7 @@ class Operations:
                 param="tokens",
                 code="context_length_exceeded",
             )
-        with errors_named_in(request):
+        with name_field_in_errors(request):
             return _answer(await handler.create_detokenize(request, raw_request(call)))
 
     def _handler(self, name: str, feature: str) -> Any:

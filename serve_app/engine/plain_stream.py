@@ -91,7 +91,7 @@ class PlainChatStream:
             request.stream_options.include_usage
         )
         fingerprint = serving.system_fingerprint
-        self._stamp = b"" if fingerprint is None else b',"system_fingerprint":' + _encode(fingerprint)
+        self._fingerprint = b"" if fingerprint is None else b',"system_fingerprint":' + _encode(fingerprint)
         self._generated = [0] * choices
         self._finished = [False] * choices
         self._prompt_tokens = 0
@@ -109,7 +109,7 @@ class PlainChatStream:
                     b'"choices":[],"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}'
                     % (self._prompt_tokens, self._prompt_tokens + total, total)
                 )
-                yield self._head + usage + self._stamp + b"}\n\n"
+                yield self._head + usage + self._fingerprint + b"}\n\n"
         except Exception as error:
             yield f"data: {self._serving.create_streaming_error_response(error)}\n\n".encode()
         yield DONE
@@ -146,6 +146,10 @@ class PlainChatStream:
                 self._before[i]
                 + text
                 + b'},"logprobs":null,"finish_reason":%b,"stop_reason":%b,"token_ids":null}]%b}\n\n'
-                % (_encode(reason), _encode(output.stop_reason), b"" if self._include_usage else self._stamp)
+                % (
+                    _encode(reason),
+                    _encode(output.stop_reason),
+                    b"" if self._include_usage else self._fingerprint,
+                )
             )
         return b"".join(frames)

@@ -29,8 +29,8 @@ _TEXT_IN = {
     "tool_reference": "name",
 }
 """The field that has the text of a content part, by the part's type."""
-_MAY_BE_NULL = ("text", "refusal")
-_WRITTEN_FOR = {
+_NULLABLE_TEXT = ("text", "refusal")
+_BODY_FIELDS_OF = {
     # vLLM's own name of what is at fault: the fields of a body that it is made from.
     "extra_args": ("vllm_xargs", "kv_transfer_params", "ec_transfer_params"),
     "input_tokens": ("messages", "prompt", "input"),
@@ -62,7 +62,7 @@ class RequestModel:
             ApiError: 400, which names the field, its value and the bound.
         """
         if b"null" in body:
-            body = _without_nulls(body)
+            body = _drop_nulls(body)
         try:
             request = self._adapter.validate_json(body)
         except Exception as error:
@@ -88,19 +88,19 @@ class RequestModel:
             return failure
         if not isinstance(members, dict):
             return failure
-        found = _first_wrong(self._meant(members), members)
+        found = _first_wrong(self._intended_model(members), members)
         if found is not None:
             return found
         if failure.status >= 500:
             logger.warning("a request could not be validated", exc_info=error)
         return ApiError(400, failure.message, param=failure.param, code="invalid_value")
 
-    def _meant(self, members: dict[str, Any]) -> type[BaseModel]:
+    def _intended_model(self, members: dict[str, Any]) -> type[BaseModel]:
         named = (model for name, model in self._by_field.items() if name in members)
         return next(named, list(self._by_field.values())[-1])
 
 
-def _without_nulls(body: bytes) -> bytes:
+def _drop_nulls(body: bytes) -> bytes:
     try:
         members = _members.decode(body)
     except (msgspec.DecodeError, RecursionError):
@@ -183,12 +183,12 @@ def _check_part(path: str, part: dict[str, Any], media: bool) -> None:
             400, f"{path}.{name}: required, and not given.", param=f"{path}.{name}", code="missing_field"
         )
     value = part[name]
-    if not isinstance(value, str) and (value is not None or kind not in _MAY_BE_NULL):
+    if not isinstance(value, str) and (value is not None or kind not in _NULLABLE_TEXT):
         raise reject(f"{path}.{name}", value, "must be a string")
 
 
 @contextmanager
-def errors_named_in(request: Any) -> Iterator[None]:
+def name_field_in_errors(request: Any) -> Iterator[None]:
     """Raise what the block does as an `ApiError` whose `param` is a path in the body of `request`."""
     try:
         yield
@@ -210,20 +210,20 @@ def _path_of(param: str | None, message: str, request: Any) -> str | None:
     if param is None:
         first = message.partition(" ")[0].strip("`'")
         return first if first in fields else None
-    for name in _WRITTEN_FOR.get(param, ()):
+    for name in _BODY_FIELDS_OF.get(param, ()):
         if name in request.model_fields_set:
             return name
     head = param.partition(".")[0]
     messages = getattr(request, "messages", None)
     if head in fields or not isinstance(messages, list):
         return param
-    for path, found in _places(messages):
+    for path, found in _message_parts(messages):
         if head in found:
             return f"{path}.{param}"
     return "messages"
 
 
-def _places(messages: Sequence[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _message_parts(messages: Sequence[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the parts of messages, each before the message that it is in, and where they are."""
     for index, message in enumerate(messages):
         if not isinstance(message, dict):

@@ -143,7 +143,7 @@ def keep_servers(text: str, last: str) -> str:
     return text
 
 
-def through_sockets(text: str, sockets: Mapping[str, str]) -> str:
+def use_unix_sockets(text: str, sockets: Mapping[str, str]) -> str:
     """Return Ray's configuration with the servers that `sockets` names reached by these Unix sockets."""
 
     def reached(line: re.Match[str]) -> str:
@@ -153,7 +153,7 @@ def through_sockets(text: str, sockets: Mapping[str, str]) -> str:
     return re.sub(r"^(?P<before> +server (?P<name>\S+) )\S+", reached, text, flags=re.MULTILINE)
 
 
-def first_served(source: Source, last: str) -> bool:
+def has_new_backend(source: Source, last: str) -> bool:
     """Return whether a HAProxy with Ray's configuration `last` has no replica of some application."""
     before = {backend.name: {name for name, _ in backend.servers} for backend in _backends(last)}
     return any(

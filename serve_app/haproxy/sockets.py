@@ -12,7 +12,6 @@ from serve_app import env
 _BACKLOG = 4096
 _MOST_SOCKETS = 16
 _WAIT_S = 2.0
-_DONE = b"done\n"
 
 Address = tuple[str, int]
 

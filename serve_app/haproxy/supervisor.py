@@ -33,9 +33,9 @@ from serve_app.haproxy.configuration import (
     FRONTEND,
     Source,
     amend,
-    first_served,
+    has_new_backend,
     keep_servers,
-    through_sockets,
+    use_unix_sockets,
     write_pages,
 )
 from serve_app.haproxy.environment import Limits
@@ -84,7 +84,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     limits = Limits.read(environ)
     os.chdir(path.parent)
     private_folder(".")
-    source = _source(path, limits, reloads)
+    source = _read_source(path, limits, reloads)
     before = Former.find()
     handed = take(HANDOVER)
     if before is not None and not handed:
@@ -101,7 +101,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     Path(configuration).write_text(text, encoding="utf-8")
     supervisor = Supervisor(_binary(environ), source, sockets)
     # While both accept, the former HAProxy would answer /health with 503 for routes that only this one has.
-    waits = before is not None and first_served(source, _last())
+    waits = before is not None and has_new_backend(source, _read_last())
     try:
         if before is not None and waits:
             before.pause()
@@ -254,12 +254,12 @@ class Supervisor:
             for key, _ in self._selector.select(wait_s):
                 if key.fd in self._selector.get_map():  # an event before this one may have closed it
                     key.data(key.fileobj)
-            self._look(time.monotonic())
+            self._step(time.monotonic())
         if self._stopping:
             self._signal(signal.SIGTERM)
         return 0
 
-    def _look(self, now: float) -> None:
+    def _step(self, now: float) -> None:
         if self._haproxy is not None and self._haproxy.poll() is not None:
             self._say(f"HAProxy ended with status {self._haproxy.returncode}")
             self._haproxy = None
@@ -378,24 +378,24 @@ def _parse(arguments: Sequence[str]) -> tuple[Path, bool]:
     return options.path, options.finish is not None
 
 
-def _last() -> str:
+def _read_last() -> str:
     """Return Ray's last configuration with routes, "" if there was none."""
     return Path(LAST).read_text(encoding="utf-8") if Path(LAST).exists() else ""
 
 
-def _source(path: Path, limits: Limits, reloads: bool) -> Source:
+def _read_source(path: Path, limits: Limits, reloads: bool) -> Source:
     """Return Ray's configuration, or the last one with routes while a new manager knows none yet.
 
     Replicas of this node that listen on a Unix socket are reached there, which takes less time than TCP.
     """
     text = path.read_text(encoding="utf-8")
-    if last := _last():
+    if last := _read_last():
         text = keep_servers(text, last)
         if not reloads and not Source(text, limits).backends:
             text = last
     servers = [name for backend in Source(text, limits).backends for name, _ in backend.servers]
     near = {name: there for name in servers if accepts(there := local_socket(name))}
-    return Source(through_sockets(text, near), limits)
+    return Source(use_unix_sockets(text, near), limits)
 
 
 def _binary(environ: Mapping[str, str]) -> str:

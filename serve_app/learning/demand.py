@@ -53,7 +53,7 @@ class Demand:
         head = max(0.0, self.start + BUCKET_S - self.until) * per_s
         middle = min(passed - 1, MAX_BUCKETS)
         closed = (*before, last + requests * head, *[requests * (BUCKET_S * per_s)] * middle)
-        histogram = _remember(self.histogram, closed, 1 + middle, horizon_s, memory_s)
+        histogram = _add_to_histogram(self.histogram, closed, 1 + middle, horizon_s, memory_s)
         buckets = (*closed, requests * ((now - start) * per_s))
         return Demand(buckets[-MAX_BUCKETS:], start, now, histogram, window)
 
@@ -131,7 +131,7 @@ def _level(counts: Sequence[float]) -> float:
     return max(sum(counts) / (len(counts) * BUCKET_S), _weighted(counts))
 
 
-def _remember(
+def _add_to_histogram(
     histogram: DemandHistogram, counts: Sequence[float], closed: int, horizon_s: float, memory_s: float
 ) -> DemandHistogram:
     """Return the histogram with the last `closed` of `counts`, buckets that have just been closed.

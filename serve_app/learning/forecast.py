@@ -45,7 +45,7 @@ class Rises:
 
     def faded(self, fade: float) -> Rises:
         """Return the rises `fade` times as heavy."""
-        return Rises(_faded(self.weights, fade), self.requests * fade, self.squares * fade)
+        return Rises(_fade_weights(self.weights, fade), self.requests * fade, self.squares * fade)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +66,14 @@ class DemandHistogram:
         None where it was not seen, and `around` the requests of the window around the bucket, which has
         `window` buckets.
         """
-        levels = _faded(self.levels, fade)
+        levels = _fade_weights(self.levels, fade)
         levels[_bin(level)] = levels.get(_bin(level), 0.0) + weight
         rises = {near: each.faded(fade) for near, each in self.rises.items()}
         if before is not None:
             share = 1.0 / window
             near = _near(before)
             new = Rises({_bin(level - before): weight}, around * share, around * around * share)
-            rises[near] = _together([rises[near], new]) if near in rises else new
+            rises[near] = _add_rises([rises[near], new]) if near in rises else new
         return DemandHistogram(levels, {near: each for near, each in rises.items() if each.weights})
 
     def level(self, q: float) -> float:
@@ -83,12 +83,12 @@ class DemandHistogram:
     @property
     def all_rises(self) -> Rises:
         """The rises from any demand."""
-        return _together(self.rises.values())
+        return _add_rises(self.rises.values())
 
     def rises_from(self, level: float) -> Rises:
         """Return the rises from a demand like `level`, in requests per second."""
         here = _near(level)
-        return _together(each for near, each in self.rises.items() if abs(near - here) <= 1)
+        return _add_rises(each for near, each in self.rises.items() if abs(near - here) <= 1)
 
 
 def forecast(
@@ -101,7 +101,7 @@ def forecast(
     above the quantile. By that probability for the windows after a demand like this one, the rise is the rise
     from any demand instead. By that probability for all windows, a part of the rise is added.
     """
-    q = _shifted(quantile, horizon_s)
+    q = _quantile_for_start(quantile, horizon_s)
     alike, any_rises = histogram.rises_from(level), histogram.all_rises
     new_here, unsure, most = q**alike.windows, q**any_rises.windows, histogram.level(q)
     rise = (1.0 - new_here) * alike.quantile(q) + new_here * any_rises.quantile(q)
@@ -116,7 +116,7 @@ def forecast(
     )
 
 
-def _shifted(quantile: float, horizon_s: float) -> float:
+def _quantile_for_start(quantile: float, horizon_s: float) -> float:
     """Return the share of requests that the forecast covers: the knob's, where a start takes a minute.
 
     A request above the quantile is late for as long as a start takes, so a shorter start may leave out more.
@@ -127,7 +127,7 @@ def _shifted(quantile: float, horizon_s: float) -> float:
     return 1.0 - min(left_out * min(max(more, 1.0), 4.0), 1.0)
 
 
-def _together(parts: Iterable[Rises]) -> Rises:
+def _add_rises(parts: Iterable[Rises]) -> Rises:
     weights: dict[int, float] = {}
     requests = squares = 0.0
     for part in parts:
@@ -146,7 +146,7 @@ def _bin(value: float) -> int:
     return round(math.log(value, _RATIO)) if value > 0 else _ZERO
 
 
-def _faded(weights: Mapping[int, float], fade: float) -> dict[int, float]:
+def _fade_weights(weights: Mapping[int, float], fade: float) -> dict[int, float]:
     return {bin_: weight * fade for bin_, weight in weights.items() if weight >= _FORGOTTEN}
 
 

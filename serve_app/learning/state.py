@@ -39,7 +39,7 @@ class MixSums:
 
     def add(self, new: Self, elapsed_s: float) -> Self:
         """Return the sums with what has finished and arrived in the last `elapsed_s` seconds."""
-        keep, keep_in = _kept(new.finished, elapsed_s), _kept(new.arrivals, elapsed_s)
+        keep, keep_in = _share_kept(new.finished, elapsed_s), _share_kept(new.arrivals, elapsed_s)
         return replace(
             self,
             finished=self.finished * keep + new.finished,
@@ -70,7 +70,7 @@ class MixSums:
         return min((self.prompt_tokens / self.finished) / (self.bytes / self.arrivals), 1000.0)
 
 
-def _kept(requests: float, elapsed_s: float) -> float:
+def _share_kept(requests: float, elapsed_s: float) -> float:
     """Return the share of the mix that stays when `requests` more come within `elapsed_s` seconds."""
     return 1.0 - min(elapsed_s / _MIX_MEMORY_S, requests / _LEAST_MIX_MEMORY, 1.0)
 
@@ -173,7 +173,7 @@ def restore(document: Mapping[str, Any]) -> PolicyState:
     Raises:
         ValueError: for a document of another version; start afresh then.
     """
-    document = _renamed(document)
+    document = _rename_peaks(document)
     _check_fields(document, PolicyState().document())
     state: PolicyState = _STATES.validate_python(document)
     size = len(StepTimeFit().moment)
@@ -189,7 +189,7 @@ def restore(document: Mapping[str, Any]) -> PolicyState:
 _STATES = TypeAdapter(PolicyState)
 
 
-def _renamed(document: Mapping[str, Any]) -> dict[str, Any]:
+def _rename_peaks(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return `document` with the present names of two fields that earlier versions called `peaks`."""
     found = {("recent_needs" if name == "peaks" else name): part for name, part in document.items()}
     if isinstance(demand := found.get("demand"), Mapping):

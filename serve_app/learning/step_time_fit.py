@@ -60,7 +60,7 @@ class StepTimeFit:
             return self
         g, m = list(self.gram), list(self.moment)
         total = self.steps
-        for steps, step_s, *loads in _merged(samples):
+        for steps, step_s, *loads in _merge_samples(samples):
             x = (1.0, loads[0] / _UNITS[1], loads[1] / _UNITS[2], loads[2] / _UNITS[3])
             projected = [sum(map(mul, g[row * _SIZE : (row + 1) * _SIZE], x)) for row in range(_SIZE)]
             share = min(steps / _MEMORY_STEPS, 0.5)
@@ -92,7 +92,7 @@ class StepTimeFit:
         return StepTime(max(scaled[0], _MIN_BASE_S), scaled[1], scaled[2], scaled[3])
 
 
-def _merged(samples: list[tuple[float, float, float, float, float]]) -> list[tuple[float, ...]]:
+def _merge_samples(samples: list[tuple[float, float, float, float, float]]) -> list[tuple[float, ...]]:
     """Merge samples with similar prefill into at most `_GROUPS` weighted means.
 
     The step time is linear, so it holds for means too, and a hundred replicas cost no more than four.

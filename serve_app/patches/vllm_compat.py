@@ -79,7 +79,7 @@ def _find(name: str, otherwise: Any = None) -> Any:
 
 
 @contextmanager
-def named_if_missing() -> Iterator[None]:
+def name_missing_imports() -> Iterator[None]:
     """Raise an import of the block that vLLM cannot fulfil as an ImportError that names its release."""
     try:
         yield
@@ -105,20 +105,22 @@ class _GracefulHTTPError(_find("GenerationError")):  # type: ignore[misc]
         self.status_code = self.http_status = http_status
 
 
-def _nested(values: Iterable[Any]) -> list[Any]:
+def _containers_in(values: Iterable[Any]) -> list[Any]:
     return [value for value in values if isinstance(value, dict | list)]
 
 
 def _check_json_nesting(spec: Any, *, structural_tag: bool = False) -> None:
     """Refuse JSON that is nested deeper than 64 levels, or 80 in a structural tag, as vLLM 0.32 does."""
     try:
-        level = _nested([loads(spec) if isinstance(spec, str) else spec])
+        level = _containers_in([loads(spec) if isinstance(spec, str) else spec])
     except RecursionError:
         raise VLLMValidationError(_TOO_DEEP) from None
     except ValueError:
         return  # for the backend to refuse
     for _ in range(80 if structural_tag else 64):
-        level = _nested(x for node in level for x in (node if isinstance(node, list) else node.values()))
+        level = _containers_in(
+            x for node in level for x in (node if isinstance(node, list) else node.values())
+        )
     if level:
         raise VLLMValidationError(_TOO_DEEP)
 

@@ -74,13 +74,13 @@ class Decision:
             "counterfactual": self.counterfactual,
             "terms": [asdict(term) for term in self.terms],
             "clamps": [asdict(clamp) for clamp in self.clamps],
-            "signals": _rounded(self.signals),
-            "ages_s": _rounded(dict(oldest)),
+            "signals": _round_values(self.signals),
+            "ages_s": _round_values(dict(oldest)),
             "notes": list(self.notes),
         }
 
 
-def _rounded(values: Mapping[str, float]) -> dict[str, float]:
+def _round_values(values: Mapping[str, float]) -> dict[str, float]:
     return {name: float(f"{value:.4g}") for name, value in values.items()}
 
 

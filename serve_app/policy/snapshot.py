@@ -48,7 +48,7 @@ class Snapshot:
     @property
     def cold_start_s(self) -> float | None:
         """The measured start on the next replica's kind of node; on the other where only that is known."""
-        warm_s, cold_s = _known(self.warm_node_start_s), _known(self.cold_node_start_s)
+        warm_s, cold_s = _if_measured(self.warm_node_start_s), _if_measured(self.cold_node_start_s)
         return (warm_s or cold_s) if self.warm_node else (cold_s or warm_s)
 
     @property
@@ -57,7 +57,7 @@ class Snapshot:
 
         A start on a warm node takes no longer than one on a cold node, but not the other way round.
         """
-        known_s = self.cold_start_s if self.warm_node else _known(self.cold_node_start_s)
+        known_s = self.cold_start_s if self.warm_node else _if_measured(self.cold_node_start_s)
         return known_s is not None
 
     @property
@@ -67,5 +67,5 @@ class Snapshot:
         return start_s if self.start_measured else max(start_s, self.assumed_start_s)
 
 
-def _known(start_s: float | None) -> float | None:
+def _if_measured(start_s: float | None) -> float | None:
     return start_s if start_s is not None and 0 < start_s < inf else None

@@ -81,19 +81,19 @@ def _zygote_socket(arguments: list[str]) -> tuple[str, int | None]:
 
 
 def _connect(path: str, owner: int | None) -> socket.socket | None:
-    connection = _connected(path)
+    connection = _try_connect(path)
     if connection is not None or owner is None:
         return connection
     with open(f"{path}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of workers that start at once, one starts the zygote
-        connection = _connected(path)
+        connection = _try_connect(path)
         if connection is not None:
             return connection
         with suppress(KeyError, OSError):  # there is none, or it is another job's
             early = early_socket(os.environ[env.EARLY_ZYGOTES], os.environ[env.ZYGOTE])
             os.close(os.open(f"{early}.taken", os.O_CREAT | os.O_EXCL, 0o600))
             os.symlink(early, path)
-            connection = _connected(path)
+            connection = _try_connect(path)
         if connection is not None:
             return connection
         with suppress(FileNotFoundError):
@@ -104,11 +104,11 @@ def _connect(path: str, owner: int | None) -> socket.socket | None:
             zygote = start_zygote(path, owner, os.environ, output)
         while connection is None and zygote.poll() is None:
             time.sleep(_LOOK_S)
-            connection = _connected(path)
+            connection = _try_connect(path)
     return connection
 
 
-def _connected(path: str) -> socket.socket | None:
+def _try_connect(path: str) -> socket.socket | None:
     connection = socket.socket(socket.AF_UNIX)
     with suppress(OSError):
         connection.connect(path)
@@ -174,7 +174,7 @@ def _represent(connection: socket.socket, process: int, parent: int) -> None:
     for number in (0, 1, 2):
         with suppress(OSError):
             os.close(number)
-    ended, orphaned = _opened(process), _opened(parent)
+    ended, orphaned = _open_pidfd(process), _open_pidfd(parent)
     watched = [each for each in (wake, connection.fileno(), ended, orphaned) if each is not None]
     while True:
         ready, _, _ = select.select(watched, [], [])
@@ -193,7 +193,7 @@ def _represent(connection: socket.socket, process: int, parent: int) -> None:
             os._exit(1)
 
 
-def _opened(process: int) -> int | None:
+def _open_pidfd(process: int) -> int | None:
     try:
         return os.pidfd_open(process)
     except OSError:  # it has ended, or the kernel is older than 5.3

@@ -85,7 +85,7 @@ def warm(models: Sequence[ModelSettings], warmed: set[tuple[str, str]]) -> None:
                 warmed.add((name, model.name))
                 _read_weights(name, model)
             else:
-                pending[_run(_nothing, name, model, zygote=True)] = (name, model)
+                pending[_run(_do_nothing, name, model, zygote=True)] = (name, model)
     done, _ = ray.wait(list(pending), num_returns=len(pending), timeout=_WAIT_S) if pending else ([], [])
     failure = None
     for reference in done:
@@ -148,7 +148,7 @@ def _run(function: Callable[..., Any], node: str, model: ModelSettings, *argumen
     return remote.remote(*arguments)
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """The task itself: all that matters is the process it runs in."""
 
 

@@ -69,7 +69,7 @@ class Zygote:
                 elif key.fd == self.owner:
                     return None
                 else:
-                    self._abandoned(key.data)
+                    self._end_abandoned(key.data)
             self._reap()
 
     def _take(self) -> tuple[Request, list[int]] | None:
@@ -92,7 +92,7 @@ class Zygote:
             return None
         if process == 0:
             client.close()
-            self._leave()
+            self._close_all_sockets()
             return request, passed
         close_all(passed)
         self._clients[process] = client
@@ -109,13 +109,13 @@ class Zygote:
         gc.freeze()  # the collector would otherwise touch, and so copy, every page that the forks share
         self.ready_at = time.time()
 
-    def _leave(self) -> None:
+    def _close_all_sockets(self) -> None:
         self.listener.close()
         self._selector.close()
         for client in self._clients.values():
             client.close()
 
-    def _abandoned(self, process: int) -> None:
+    def _end_abandoned(self, process: int) -> None:
         """End a process whose client has died: nobody would wait for it."""
         if process in self._clients:
             os.kill(process, signal.SIGKILL)

@@ -5,7 +5,14 @@ import pytest
 
 from serve_app.cli import listening
 from serve_app.cli.config_file import read_config
-from serve_app.cli.listening import check_host, free_port, free_ports, meaning, port_taken, url_here
+from serve_app.cli.listening import (
+    check_host,
+    describe_listening,
+    free_port,
+    free_ports,
+    port_taken,
+    url_here,
+)
 from serve_app.settings import SettingsError
 
 CONFIG = Path(__file__).parents[2] / "config" / "serve.yaml"
@@ -54,13 +61,13 @@ def test_it_is_asked_where_it_listens(host: str, url: str) -> None:
 
 
 def test_on_this_machine_alone_nothing_is_warned_of() -> None:
-    assert meaning(["tide"], "127.0.0.1", 8000) == [
+    assert describe_listening(["tide"], "127.0.0.1", 8000) == [
         "listens on 127.0.0.1:8000; only this machine can connect; --host 0.0.0.0 opens it to others"
     ]
 
 
 def test_open_without_keys_is_warned_of_in_plain_words() -> None:
-    opened, warned = meaning(["tide"], "0.0.0.0", 8000)
+    opened, warned = describe_listening(["tide"], "0.0.0.0", 8000)
 
     assert opened.startswith("listens on every network interface of this machine, port 8000; other machines")
     assert "not encrypted" in opened
@@ -70,14 +77,14 @@ def test_open_without_keys_is_warned_of_in_plain_words() -> None:
 
 
 def test_open_with_keys_says_what_it_means_and_no_more() -> None:
-    [line] = meaning([], "192.0.2.2", 8000)
+    [line] = describe_listening([], "192.0.2.2", 8000)
 
     assert line.startswith("listens on 192.0.2.2, port 8000; other machines can connect")
 
 
 def test_of_a_cluster_it_speaks_of_nodes() -> None:
-    [closed] = meaning([], "127.0.0.1", 8000, local=False)
-    [opened] = meaning([], "0.0.0.0", 8000, local=False)
+    [closed] = describe_listening([], "127.0.0.1", 8000, local=False)
+    [opened] = describe_listening([], "0.0.0.0", 8000, local=False)
 
     assert "only programs on the same node can connect;" in closed
     assert opened.startswith("listens on every network interface of every node, port 8000; ")

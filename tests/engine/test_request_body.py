@@ -11,7 +11,7 @@ from vllm.exceptions import VLLMValidationError
 
 from serve_app.api.errors import ApiError
 from serve_app.engine.operations import EMBEDDING, TOKENIZE
-from serve_app.engine.request_body import RequestModel, errors_named_in
+from serve_app.engine.request_body import RequestModel, name_field_in_errors
 
 CHAT = RequestModel(ChatCompletionRequest)
 TEXT = RequestModel(CompletionRequest)
@@ -164,7 +164,7 @@ def test_what_vllm_calls_a_part_is_named_by_its_path() -> None:
     body = json.dumps({"messages": [SEA, {"role": "user", "content": ["a", part]}]}).encode()
     request = CHAT.parse(body, MULTIMODAL)
 
-    with pytest.raises(ApiError) as caught, errors_named_in(request):
+    with pytest.raises(ApiError) as caught, name_field_in_errors(request):
         raise VLLMValidationError("no such picture", parameter="image_url.url")
 
     assert caught.value.param == "messages[1].content[1].image_url.url"
@@ -193,7 +193,7 @@ def test_what_vllm_calls_a_part_is_named_by_its_path() -> None:
 def test_what_vllm_calls_a_field_is_named_as_in_the_body(
     fields: dict[str, Any], raised: Exception, param: str | None
 ) -> None:
-    with pytest.raises(ApiError) as caught, errors_named_in(chat(**fields)):
+    with pytest.raises(ApiError) as caught, name_field_in_errors(chat(**fields)):
         raise raised
 
     assert (caught.value.status, caught.value.param) == (400, param)

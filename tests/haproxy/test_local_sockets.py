@@ -10,7 +10,7 @@ from socketserver import ThreadingUnixStreamServer
 import pytest
 
 from serve_app import env
-from serve_app.haproxy.configuration import through_sockets
+from serve_app.haproxy.configuration import use_unix_sockets
 from serve_app.haproxy.sockets import accepts
 from serve_app.wire.local_socket import local_socket
 from tests.haproxy.proxy import Proxy, Replica, replica
@@ -78,4 +78,4 @@ def test_ray_and_haproxy_have_names_for_a_replica_that_name_one_socket(name: str
 def test_only_the_named_servers_addresses_change() -> None:
     text = "backend http-app\n    server a 127.0.0.1:1 check\n    server ab 127.0.0.1:2 check backup\n"
 
-    assert through_sockets(text, {"a": "i-a", "other": "i-b"}) == text.replace("127.0.0.1:1 ", "unix@i-a ")
+    assert use_unix_sockets(text, {"a": "i-a", "other": "i-b"}) == text.replace("127.0.0.1:1 ", "unix@i-a ")

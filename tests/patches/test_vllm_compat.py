@@ -138,7 +138,7 @@ def test_an_import_of_the_engine_that_vllm_cannot_fulfil_is_refused_in_the_same_
     with pytest.raises(
         ImportError, match=r"^vLLM \S+ lacks what the engine needs: .*Tide.* runs with 0\.24 to"
     ):
-        with vllm_compat.named_if_missing():
+        with vllm_compat.name_missing_imports():
             from vllm.outputs import Tide  # noqa: F401
 
 
@@ -152,7 +152,7 @@ def test_a_package_that_is_missing_besides_is_no_fault_of_the_release(
     with pytest.raises(ModuleNotFoundError, match=r"^No module named 'tide_that_is_not_installed'$"):
         vllm_compat._find("Tide")
     with pytest.raises(ModuleNotFoundError, match=r"^No module named 'tide_that_is_not_installed'$"):
-        with vllm_compat.named_if_missing():
+        with vllm_compat.name_missing_imports():
             import needs_more  # noqa: F401
     assert "needs_more" not in sys.modules
 

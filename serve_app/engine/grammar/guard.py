@@ -204,12 +204,12 @@ def guard_grammars(llm: AsyncLLM, bounds: StructuredOutputSettings) -> GrammarGu
     guard = GrammarGuard(prepare, bounds)
     freeze_gc_heap()  # a collection writes to every object, and 150 MiB would no longer be shared
     guard.start()
-    wrap_generate(llm, lambda generate: _guarded(generate, guard))
+    wrap_generate(llm, lambda generate: _guard_generate(generate, guard))
     skip_structured_output_checks()
     return guard
 
 
-def _guarded(generate: Method, guard: GrammarGuard) -> Method:
+def _guard_generate(generate: Method, guard: GrammarGuard) -> Method:
     async def guarded(
         prompt: Any, sampling_params: SamplingParams, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[RequestOutput, None]:

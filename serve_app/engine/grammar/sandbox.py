@@ -89,7 +89,7 @@ class Sandbox:
     def start(self) -> None:
         """Fork the sandbox now, before the process has grown. If that fails, the first job tries again."""
         with suppress(SandboxEndedError):
-            self._started()
+            self._ensure_started()
 
     def stop(self) -> None:
         """End the sandbox. A job ends with the cancellation of its `run`."""
@@ -109,7 +109,7 @@ class Sandbox:
             return await self._run(payload)
 
     async def _run(self, payload: bytes) -> JobEnd:
-        control = self._started()
+        control = self._ensure_started()
         try:
             return await self._exchange(control, payload)
         except SandboxEndedError:
@@ -138,7 +138,7 @@ class Sandbox:
                 length = await _receive(ours, _LENGTH_BYTES)
                 return JobEnd(await _receive(ours, int.from_bytes(length, "big")))
 
-    def _started(self) -> socket.socket:
+    def _ensure_started(self) -> socket.socket:
         if self._control is None:
             try:
                 self.pid, self._control = fork_sandbox(self._prepare, self._cpu_s, self._memory_bytes)
