@@ -20,7 +20,7 @@ IMPORT_PATH = "serve_app.app:build"
 POLICY_FUNCTION = "serve_app.controller.serve_policy:ServePolicy"
 
 _OWNED = ("autoscaling_config", "num_replicas")
-# In place of the defaults of an application whose own are not known; no knob breaks its bounds.
+# The defaults if an application's settings are invalid. No valid knob exceeds these bounds.
 _UNBOUNDED = Knobs(max_replicas=10_000)
 _RESOURCE_STEP = 1e-4
 """Ray counts resources in ten-thousandths."""
@@ -31,16 +31,16 @@ class Cpus:
     """The CPUs against which applications are checked."""
 
     count: float
-    told: bool
-    """Whether these are known to be the CPUs that will serve. Otherwise they are only this machine's, and a
-    file for a cluster may be checked on any machine."""
+    certain: bool
+    """Whether the application will run on these CPUs. If not, they are this machine's, and the file may be
+    meant for a cluster."""
 
 
 def local_cpus() -> float:
-    """The CPUs that a Ray started here counts: the machine's or container's, unless it is told others.
+    """Return the CPUs that a Ray started here counts: those in `RAY_RESOURCES`, or the machine's.
 
     Raises:
-        SettingsError: if what it is told is not JSON, or not a number.
+        SettingsError: if the variable is not JSON, or its CPUs are not a number.
     """
     from ray._private.utils import get_num_cpus  # noqa: PLC0415
 
@@ -63,7 +63,11 @@ class CheckedApplication:
 
 
 def check_application(application: Mapping[str, Any], cpus: Cpus | None = None) -> CheckedApplication:
-    """Check one entry of `applications` that Ray Serve's schema has accepted, against `cpus` if not None.
+    """Check one entry of `applications` that Ray Serve's schema has accepted.
+
+    Args:
+        application: The entry.
+        cpus: The CPUs that the application must fit into; None skips this check.
 
     Raises:
         SettingsError: with every problem, each with its path within the application.
@@ -97,7 +101,7 @@ def check_application(application: Mapping[str, Any], cpus: Cpus | None = None) 
 
 
 def given_user_config(deployments: Iterable[Mapping[str, Any]]) -> tuple[int | None, dict[str, Any]]:
-    """The index of the ingress's entry in `deployments`, or None if it has none, and its `user_config`."""
+    """Return the index of the ingress in `deployments` (None if absent), and its `user_config`."""
     for index, deployment in enumerate(deployments):
         if deployment.get("name") == INGRESS:
             return index, dict(deployment.get("user_config") or {})
@@ -111,7 +115,7 @@ def _under_args(problem: str) -> str:
 
 
 def _refuse_scaling(args: Any) -> tuple[Any, list[str]]:
-    """`args` without `scaling`, which models once had, and a line for each with what replaces it."""
+    """Return `args` without the former key `scaling` of models, and a problem for each such key."""
     if not isinstance(args, Mapping) or not isinstance(args.get("models"), list):
         return args, []
     problems: list[str] = []
@@ -173,7 +177,7 @@ def _is_ours(function: Any) -> bool:
 
 
 def _check_deployments(deployments: Iterable[Mapping[str, Any]], settings: AppSettings | None) -> list[str]:
-    """The problems of `deployments`. Where `settings` are invalid (None), the names are not checked."""
+    """Return the problems of `deployments`. The names are not checked if `settings` is None (invalid)."""
     problems: list[str] = []
     known = None if settings is None else [INGRESS, *(model.deployment_name for model in settings.models)]
     seen: set[str] = set()
@@ -201,7 +205,7 @@ def _check_deployments(deployments: Iterable[Mapping[str, Any]], settings: AppSe
 
 
 def _names(args: Any) -> list[str]:
-    """The names of the models in `args`, which may otherwise be invalid."""
+    """Return the names of the models in `args`, which may be invalid."""
     models = args.get("models") if isinstance(args, Mapping) else None
     if not isinstance(models, list):
         return []
@@ -212,16 +216,15 @@ def _names(args: Any) -> list[str]:
 def check_room(
     settings: AppSettings, knobs: Mapping[str, Knobs], ingress: IngressKnobs, cpus: Cpus, path: str
 ) -> list[str]:
-    """Return the problem if the ingress at its maximum leaves some model no room for its first replica.
+    """Return a problem if the ingress at `max_replicas` leaves a model no room for its first replica.
 
-    The room is what the ingress at `max_replicas` and the other models at `min_replicas` leave of the CPUs,
-    which count as one sum, because the nodes are not known. An application with custom resources is not
-    checked: they name nodes about which nothing is known here. An application with GPUs is checked only
-    against CPUs that are known to be those that will serve. `path` is that of the ingress's knobs.
+    The other models count with `min_replicas`. All CPUs count as one sum, because the nodes are unknown. An
+    application with custom resources is not checked, because such resources name particular nodes. An
+    application with GPUs is checked only if `cpus.certain`. `path` is the path of the ingress's knobs.
     """
     if settings.ingress.resources or any(model.resources for model in settings.models):
         return []
-    if not cpus.told and any(model.device != "cpu" for model in settings.models):
+    if not cpus.certain and any(model.device != "cpu" for model in settings.models):
         return []
     each, most = settings.ingress.cpus_per_replica, ingress.max_replicas
     standing = sum(knobs[model.name].min_replicas * model.cpus_per_replica for model in settings.models)
@@ -231,9 +234,7 @@ def check_room(
         if each <= 0 or left >= most * each - _RESOURCE_STEP:
             continue
         fit = math.floor((left + _RESOURCE_STEP) / each)
-        bound = (
-            f"must be at most {fit}" if fit > 0 else "not even one fits: lower one of the cpus_per_replica"
-        )
+        bound = f"must be at most {fit}" if fit > 0 else "no ingress replica fits: lower a cpus_per_replica"
         return [
             f"{path}.max_replicas = {most}: the ingress may take {most * each:g} of {cpus.count:g} CPUs "
             f"(ingress.cpus_per_replica = {each:g}), but one replica of model {model.name!r} and the "

@@ -32,11 +32,11 @@ _MAX_TOKENS = 128
 _TIMEOUT_S = 600.0
 """The default of `cold_wait_timeout_s`, the bound of the queue for a cold start."""
 _LONGEST = 1000
-"""The most characters that are printed of a server's error."""
+"""Characters of a server's error that are printed at most."""
 _INTERRUPTED = 130
-"""The status that a shell reports for a process that Ctrl-C ended."""
+"""A shell's exit status for a process that Ctrl-C ended."""
 _MOST_BYTES = 64 * 2**10
-"""The most bytes that are read of an error."""
+"""Bytes of an error response that are read at most."""
 _NO_CHAT = "chat template"
 """vLLM's message has these words if a model has no chat template."""
 _WAIT = re.compile(r"\bphase=(?P<phase>\S+) eta_s=(?P<eta>\S+) waited_s=(?P<waited>[0-9]{1,9})")
@@ -47,25 +47,25 @@ def add_command(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "ask",
         help="send one prompt and print the answer as it comes",
-        description="Stream one chat completion. The answer goes to standard output; the wait for it and "
-        "the figures at the end go to standard error.",
-        epilog="Exit status: 0 if a complete answer came, 1 if not, 130 after Ctrl-C. "
-        f"If {env.API_KEY} is set, it is sent as a bearer token.",
+        description="Stream one chat completion. Standard output gets the answer. Standard error gets the "
+        "progress and the latency figures.",
+        epilog="Exit status: 0 after a complete answer, 1 without one, 130 after Ctrl-C. "
+        f"The command sends the value of {env.API_KEY} as the API key.",
     )
     add = parser.add_argument
     add("prompt", nargs="?", default=PROMPT, metavar="PROMPT", help=f"text to send; by default {PROMPT!r}")
     add("--url", default=DEFAULT_URL, help=f"URL of the server; by default {DEFAULT_URL}")
-    add("--model", metavar="NAME", help="model to ask; by default the first that the server lists")
-    tokens_help = f"length of the answer; by default {_MAX_TOKENS}"
+    add("--model", metavar="NAME", help="model; by default the first one that the server lists")
+    tokens_help = f"maximum length of the answer in tokens; by default {_MAX_TOKENS}"
     add("--max-tokens", type=int, default=_MAX_TOKENS, metavar="N", help=tokens_help)
-    timeout_help = f"time limit for the whole answer, a cold start included; by default {_TIMEOUT_S:g}"
+    timeout_help = f"time limit for the whole answer, including a cold start; by default {_TIMEOUT_S:g}"
     add("--timeout", type=float, default=_TIMEOUT_S, metavar="SECONDS", help=timeout_help)
     add("--json", action="store_true", help="print one JSON document at the end instead of the text")
     parser.set_defaults(command=run_ask)
 
 
 def run_ask(options: argparse.Namespace) -> int:
-    """Send the prompt and print what comes back."""
+    """Send the prompt and print the answer."""
     _check(options)
     # A stream that the shell has closed is None.
     printed, beside = (LastingStream(stream or StringIO()) for stream in (sys.stdout, sys.stderr))
@@ -99,7 +99,7 @@ def _check(options: argparse.Namespace) -> None:
         login = parts.username is not None
     except ValueError:  # an invalid port or IPv6 address
         good = login = False
-    if login:  # it would appear in messages, and there is only one Authorization header
+    if login:  # messages would show the password, and a request has only one Authorization header
         problems.append(f"--url: must not contain a user name or password; the key in {env.API_KEY} is sent")
     elif not good:
         problems.append(f"--url = {options.url!r}: must be an http(s) URL, such as {DEFAULT_URL}")
@@ -121,17 +121,17 @@ class Answer:
     text: str = ""
     reasoning: str = ""
     pieces: int = 0
-    """The events with a token. A token may be half a character, and its event then has no text."""
+    """The events with a token. The event of a token that is half a character has no text."""
     first_s: float = 0.0
     last_s: float = 0.0
     finish_reason: str | None = None
     usage: Mapping[str, Any] = field(default_factory=dict)
     latency: Mapping[str, Any] = field(default_factory=dict)
-    """Tideserve's own figures (docs/api.md); other servers send none."""
+    """Tideserve's own figures (docs/api.md). Other servers send none."""
 
     @property
     def tokens(self) -> int:
-        """The number of tokens as the server counted them, or else of events with a token."""
+        """The server's count of tokens. If the server sends none, the number of events with a token."""
         return int(_number(self.usage, "completion_tokens") or self.pieces)
 
     def take(self, data: str, now_s: float) -> Piece | None:
@@ -163,7 +163,7 @@ class Answer:
         return piece
 
     def figures(self) -> str:
-        """One line with the tokens, and the times as the server reported them or else as measured here."""
+        """Return one line with the tokens and latencies: the server's figures, or those measured here."""
         ttft_ms, itl_ms = _number(self.latency, "ttft_ms"), _number(self.latency, "inter_token_ms")
         cold_ms, rate = _number(self.latency, "cold_wait_ms"), _number(self.latency, "tokens_per_second")
         seen = ""
@@ -217,7 +217,7 @@ class Event(NamedTuple):
 
 
 async def read_events(blocks: AsyncIterator[bytes]) -> AsyncIterator[Event | Wait]:
-    """Yield events, and comments about a wait, which libraries for such streams drop."""
+    """Yield events and comments about a wait. Libraries for server-sent events drop comments."""
     rest, name, lines = b"", "", list[str]()
     async for block in blocks:
         *whole, rest = (rest + block).split(b"\n")
@@ -240,7 +240,7 @@ async def read_events(blocks: AsyncIterator[bytes]) -> AsyncIterator[Event | Wai
 
 @dataclass(slots=True)
 class Question:
-    """A prompt, the server to send it to, and the bounds of the answer, which `display` shows."""
+    """A prompt, its server, and the bounds of the answer. `display` shows the answer."""
 
     url: str
     """Without the path `/v1/...`."""
@@ -256,8 +256,8 @@ class Question:
     _wait: Wait | None = field(default=None, init=False)
 
     async def ask(self) -> Answer:
-        """Return the complete answer. Raises CommandError if none came, and says what came instead."""
-        import aiohttp  # noqa: PLC0415  it takes time, which other commands need not spend
+        """Return the complete answer. Raises CommandError if no complete answer came."""
+        import aiohttp  # noqa: PLC0415  the import takes time that other commands need not spend
 
         ticking = asyncio.create_task(self._tick())
         try:
@@ -279,7 +279,7 @@ class Question:
             self.display.tick()
 
     async def _ask(self) -> Answer:
-        """Ask for the models if none is given, then for a chat, or for a completion if there is no chat."""
+        """Request a chat completion, or a text completion if the model has no chat template."""
         import aiohttp  # noqa: PLC0415
 
         async with aiohttp.ClientSession(
@@ -298,7 +298,7 @@ class Question:
             return await self._stream(session, model, "/v1/completions", {"prompt": self.prompt})
 
     def _state(self) -> str:
-        """How far the answer had come, as a clause."""
+        """Return how far the answer had come, as a clause."""
         answer, wait = self._answer, self._wait
         if answer is None:
             return "no answer had begun"
@@ -343,7 +343,7 @@ class Question:
         raise CommandError(f"the stream was cut off: it ended without [DONE]; {self._state()}")
 
     def _take(self, answer: Answer, event: Event | Wait, now_s: float) -> bool:
-        """Take one event. Returns whether it ended a complete answer."""
+        """Handle one event. Returns whether the answer is now complete."""
         if isinstance(event, Wait):
             self._wait = event
             self.display.show_wait(event)
@@ -369,7 +369,7 @@ class Question:
     async def _open_reply(
         self, call: AbstractAsyncContextManager["aiohttp.ClientResponse"]
     ) -> AsyncIterator["aiohttp.ClientResponse"]:
-        """Yield a reply with status 200. Raises CommandError, with the server's message, for others."""
+        """Yield a reply with status 200. Raises CommandError with the server's message for any other."""
         async with call as reply:
             if reply.status == HTTPStatus.OK:
                 yield reply

@@ -1,4 +1,4 @@
-"""The terminal's part of `tideserve ask`: the answer on one stream, the wait for it on another."""
+"""The terminal output of `tideserve ask`: the answer on one stream, the progress on another."""
 
 import re
 import time
@@ -10,7 +10,7 @@ from serve_app.cli.formats import plain
 from serve_app.cli.terminal_output import Style, style_for
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Control characters, which a model could write too. Tabs and line ends are text."""
+"""Control characters, which a model may generate. Tabs and line ends are text."""
 _LONGEST = 300
 
 
@@ -32,9 +32,9 @@ class Wait:
 
 
 class Display:
-    """Writes text as it comes. The wait is one line that is rewritten on a terminal, else one line per phase.
+    """Writes the answer to `out` as it comes, and progress to `err`. Without `out` the answer is not shown.
 
-    The answer goes to `out`, or nowhere if it is None, and everything else to `err`.
+    A terminal shows the wait in one line that is rewritten. Otherwise each phase of the wait is a line.
     """
 
     def __init__(self, out: TextIO | None, err: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
@@ -83,7 +83,7 @@ class Display:
         self._wait_line_open = True
 
     def write_piece(self, piece: Piece) -> None:
-        """Write text of the answer, which ends the wait."""
+        """Write text of the answer. This ends the wait."""
         self._began = None
         self._clear()
         if self._out is None or not piece.text:
@@ -104,7 +104,7 @@ class Display:
             self._open_line = False
 
     def write_line(self, words: str) -> None:
-        """Write a line beside the answer."""
+        """Write a line to `err`."""
         self._clear()
         self._err.write(f"{plain(words, _LONGEST)}\n")
         self._err.flush()

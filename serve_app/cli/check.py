@@ -17,20 +17,27 @@ from serve_app.settings.knobs import IngressKnobs, Knobs
 def add_command(commands: Any) -> None:
     """Register `check`."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "check", help="validate a configuration without starting anything"
+        "check",
+        help="validate a configuration without starting anything",
+        description="Validate a configuration without starting anything. Print each model's placement, "
+        "replica bounds and targets.",
+        epilog="Exit status: 0 if the file is valid, 2 if not.",
     )
-    parser.add_argument("config", type=Path, help="a Serve configuration file")
-    show_help = "print the settings and knobs in force, defaults included"
+    parser.add_argument("config", type=Path, help="Serve configuration file")
+    show_help = "print all settings and knobs in force, including defaults"
     parser.add_argument("--show", action="store_true", help=show_help)
-    cpus_help = "CPUs of the cluster that will serve it; by default this machine's, for a file without GPUs"
+    cpus_help = (
+        "CPUs of the cluster that will serve the file; by default a file without GPUs is checked against the "
+        "CPUs of this machine"
+    )
     parser.add_argument("--cpus", type=_cpus, metavar="N", help=cpus_help)
     parser.set_defaults(command=check)
 
 
 def check(options: argparse.Namespace) -> int:
     """Print one line per model, or every setting. Raises SettingsError for an invalid file."""
-    told = options.cpus is not None
-    config = read_config(options.config, Cpus(options.cpus if told else local_cpus(), told))
+    certain = options.cpus is not None
+    config = read_config(options.config, Cpus(options.cpus if certain else local_cpus(), certain))
     host = check_host("http_options.host", config.host, haproxy=False)  # the proxy is an option of `run`
     if options.show:
         for name, app in config.applications.items():
@@ -62,7 +69,7 @@ def _placement_text(model: ModelSettings) -> str:
 
 
 def _scaling_text(knobs: Knobs) -> str:
-    """The policy's bounds and targets, in a line."""
+    """Return the policy's bounds and targets in one line."""
     parts = [
         _range_text(knobs),
         f"targets: p{knobs.ttft_percentile} TTFT {seconds(knobs.ttft_target_s)}, "

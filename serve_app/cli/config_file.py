@@ -29,9 +29,9 @@ class ConfigFile:
 
     @property
     def forked(self) -> list[ModelSettings]:
-        """The models whose engine replicas are forked from zygotes, and whose environment is known here.
+        """The models whose engine replicas are forked from zygotes.
 
-        In an application with a `runtime_env` of its own only the ingress knows it.
+        Applications with their own `runtime_env` are left out: only their ingress knows the environment.
         """
         own = {app.get("name", "default") for app in self.document["applications"] if app.get("runtime_env")}
         settings = [app.settings for name, app in self.applications.items() if name not in own]
@@ -50,11 +50,15 @@ class ConfigFile:
 
 
 def read_config(path: Path, cpus: Cpus | None = None) -> ConfigFile:
-    """Read and check `path` without starting anything, against `cpus` too if they are known.
+    """Read and check `path` without starting anything.
+
+    Args:
+        path: The file.
+        cpus: The CPUs that the applications must fit into; None skips this check.
 
     Raises:
-        SettingsError: if the file cannot be read, has a key twice, is no Serve configuration, or holds a
-            Tideserve application whose settings or knobs are invalid, or which another policy would scale.
+        SettingsError: if the file cannot be read, has a key twice or is no Serve configuration. Also if a
+            Tideserve application has invalid settings or knobs, or another policy.
     """
     document = parse_yaml(read_text(path), str(path)).value
     if not isinstance(document, dict) or not isinstance(document.get("applications"), list):
@@ -84,7 +88,7 @@ def _port(document: Mapping[str, Any]) -> int:
 
 
 def _check_timeout(document: Mapping[str, Any]) -> None:
-    """Ray would answer in plain text, and cut a stream without an error event."""
+    """Refuse `request_timeout_s`: Ray answers in plain text, and cuts a stream without an error event."""
     timeout_s = (document.get("http_options") or {}).get("request_timeout_s")
     if timeout_s:
         raise SettingsError(
@@ -96,7 +100,7 @@ def _check_timeout(document: Mapping[str, Any]) -> None:
 
 
 def _check_schema(document: dict[str, Any]) -> None:
-    """Ray Serve's own schema: everything outside `args`."""
+    """Check everything outside `args` with Ray Serve's own schema."""
     from ray.serve.schema import ServeDeploySchema  # noqa: PLC0415  Ray takes a second to import
 
     malformed = []  # the schema's own validators expect mappings

@@ -1,4 +1,4 @@
-"""Tideserve's applications as Ray's dashboard reports and changes them: the API behind `serve deploy`."""
+"""Reads and changes Tideserve's applications through Ray's dashboard, the API behind `serve deploy`."""
 
 import copy
 import json
@@ -17,7 +17,7 @@ from serve_app.settings.tree import INGRESS
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 
-# Ray's controller answers in milliseconds; a busy head node has been seen to take seconds.
+# Ray's controller answers in milliseconds, on a busy head node in seconds.
 _TIMEOUT_S = 30.0
 _INSTANCE_WIDE = ("proxy_location", "http_options", "grpc_options", "target_capacity")
 # Ray's dashboard reports this in place of the value of an environment variable.
@@ -25,7 +25,7 @@ _HIDDEN = "<redacted>"
 
 
 def default_address() -> str:
-    """The URL that Ray's own commands use: that of `RAY_DASHBOARD_ADDRESS`, or one of this machine."""
+    """Return the dashboard's URL as Ray's own commands do: `RAY_DASHBOARD_ADDRESS`, or this machine's."""
     return os.environ.get(env.DASHBOARD_ADDRESS) or DEFAULT_ADDRESS
 
 
@@ -41,7 +41,7 @@ class Dashboard:
         self._timeout_s = timeout_s
 
     def details(self) -> dict[str, Any]:
-        """Return Ray Serve's options, and its applications. Raises CommandError if no dashboard answers."""
+        """Return Ray Serve's options and applications. Raises CommandError if no dashboard answers."""
         body = self._ask(None)
         try:
             details = json.loads(body)
@@ -128,13 +128,13 @@ def choose(details: Mapping[str, Any], name: str | None, address: str) -> Deploy
 
 
 def redeployment(details: Mapping[str, Any], app: str, user_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration with `user_config` for the ingress of `app`, and all else as it is deployed.
+    """Return the deployed configuration with a new `user_config` for the ingress of `app`.
 
-    Ray takes a configuration as a whole: an application that is left out is deleted, and an option that is
-    left out is reset to its default.
+    Ray replaces the whole configuration: a missing application is deleted, and a missing option is reset to
+    its default.
 
     Raises:
-        CommandError: if Ray does not report all that would have to be sent back.
+        CommandError: if Ray does not report the whole configuration.
     """
     document = {key: details[key] for key in _INSTANCE_WIDE if details.get(key) is not None}
     configs = []
@@ -143,13 +143,13 @@ def redeployment(details: Mapping[str, Any], app: str, user_config: Mapping[str,
             configs.append(_with_user_config(config, user_config) if name == app else config)
         elif application.get("source") == "declarative" and application.get("status") != "DELETING":
             raise CommandError(
-                f"Ray does not report the configuration of application {name!r} and would delete the "
-                "application if it were left out; try again in a moment"
+                f"Ray does not report the configuration of application {name!r}, so a change would delete "
+                "the application; try again in a moment"
             )
     if _HIDDEN in json.dumps(configs):
         raise CommandError(
-            f"the dashboard hides the values of environment variables (as {_HIDDEN}); "
-            "sending that back would overwrite them"
+            f"the dashboard hides the values of environment variables (as {_HIDDEN}), "
+            "so a change would overwrite these values"
         )
     return {**document, "applications": configs}
 
@@ -177,10 +177,10 @@ class Rollout:
 def rollout(
     details: Mapping[str, Any], app: str, user_config: Mapping[str, Any], was_running: bool
 ) -> Rollout:
-    """Whether every ingress replica of `app` has applied `user_config`, by `details` of now.
+    """Return whether every ingress replica of `app` has applied `user_config`, according to `details`.
 
-    An application that was not RUNNING before the change is not waited for: its engines may take long to
-    start, or may not start at all.
+    If `was_running` is false, the application need not be RUNNING: its engines may take long to start, or
+    may fail to start.
     """
     application = details["applications"].get(app)
     if application is None:
@@ -201,7 +201,7 @@ def rollout(
 
 
 def _config(application: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration from which an application was deployed; empty if Ray reports none."""
+    """Return the configuration from which an application was deployed; empty if Ray reports none."""
     return application.get("deployed_app_config") or {}
 
 

@@ -33,7 +33,7 @@ class _Document(BaseModel):
 
 
 class _Term(_Document):
-    """One consideration: the replicas it needs by itself, and why."""
+    """A term of the policy: the replicas that it needs, and why."""
 
     name: str
     replicas: int
@@ -41,7 +41,7 @@ class _Term(_Document):
 
 
 class _Clamp(_Document):
-    """Something that kept the target from what the terms need."""
+    """A limit that kept the target from the need of the terms."""
 
     name: str
     effect: str = ""
@@ -85,27 +85,27 @@ class _ModelStatus(_Document):
     reason: str = ""
     cold_start_s: float | None = None
     warm_node: bool | None = None
-    """None where a server of an earlier version does not say."""
+    """None from a server of an earlier version."""
     warm_node_start_s: float | None = None
     cold_node_start_s: float | None = None
 
 
 class _Status(_Document):
-    """The last report of the policy, at `at` (Unix time, seconds, by its clock); models by deployment."""
+    """The policy's last report, made at `at` (Unix seconds, policy's clock). `models` by deployment."""
 
     at: float
     age_s: float | None = None
-    """By the clock of the server that was asked; None where one of an earlier version does not say."""
+    """By the server's clock. None from a server of an earlier version."""
     policy_errors: int = 0
     zygote: bool = True
     models: dict[str, _ModelStatus] = {}
 
 
 class DecisionsDocument(_Document):
-    """The whole answer: records oldest first, and `autoscaler` null while no policy has reported."""
+    """The whole response. Records are oldest first. `autoscaler` is null until a policy reports."""
 
     knobs_rejected: str = ""
-    """The error of the newest knobs, while the knobs before them stay in force; else empty."""
+    """The error of the newest knobs, if they are invalid and the previous knobs stay in force; else empty."""
     autoscaler: _Status | None
     decisions: tuple[RecordDocument, ...]
 
@@ -197,7 +197,7 @@ def _block(
     dated = any(_on_another_day(record.at, now, zone) for record in shown)
     lines += ["", style.bold("  History")]
     lines += [history_line(record, zone, style, dated=dated) for record in shown] or [
-        style.dim("  No change among the records that were asked for.")
+        style.dim("  The requested records have no change.")
     ]
     return "\n".join(lines)
 
@@ -248,14 +248,14 @@ def _decision(record: RecordDocument, now: float, zone: tzinfo | None, style: St
         lines += [style.warn(line) for line in _wrap_after("  note: ", note)]
     if (share := record.signals.get("cached_share")) is not None:
         tokens = record.signals.get("prompt_tokens_mean", 0.0)
-        prompts = f"{tokens:,.0f} tokens on average, of which {100 * share:.0f} % were cached."
+        prompts = f"{tokens:,.0f} tokens on average. {100 * share:.0f} % of the tokens were cached."
         lines += [style.dim(line) for line in _wrap_after("  prompts: ", prompts)]
     lines += [style.dim(line) for line in _wrap_after("  reports: ", _ages_text(record.ages_s))]
     return lines
 
 
 def _reasons(record: RecordDocument, style: Style) -> list[str]:
-    """Return a row for each term and each clamp; `>` marks the one that was binding."""
+    """Return a row for each term and each clamp. `>` marks the binding term or clamp."""
     terms = sorted(record.terms, key=lambda term: -term.replicas)
     rows = [(term.name, str(term.replicas), term.why) for term in terms]
     clamps = [(clamp.name, "", clamp.effect) for clamp in record.clamps]
@@ -287,12 +287,12 @@ def _ages_text(ages_s: Mapping[str, float]) -> str:
 
 
 def _strip_binding(reason: str, binding: str) -> str:
-    """Return the reason without the name of what was binding, which is shown before it."""
+    """Return the reason without the name of the binding term or clamp, which the line already shows."""
     return reason.removeprefix(f"{binding}: ")
 
 
 def _wrap_after(head: str, text: str, indent: int | None = None) -> list[str]:
-    """Return `text` after `head`, wrapped at 100 columns below its own start or at `indent`."""
+    """Return `text` after `head`, wrapped at 100 columns and indented to its own start or to `indent`."""
     return textwrap.wrap(
         text or "-",
         WIDTH,

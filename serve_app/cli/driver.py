@@ -1,7 +1,7 @@
-"""Ray's `serve run`, which also says what fails and ends when Serve is gone.
+"""Ray's `serve run`, which also prints failures, and ends when Serve is gone.
 
-It is started as `python -m serve_app.cli.driver run FILE`. Ray's own goes on sleeping after `serve shutdown`
-and after the loss of every node, and does not print why an application cannot be deployed.
+Started as `python -m serve_app.cli.driver run FILE`. Ray's own `serve run` sleeps on after `serve shutdown`
+or the loss of every node. It does not print why an application cannot be deployed.
 """
 
 import os
@@ -34,7 +34,7 @@ _MESSAGE_LINES = 12
 
 
 def lost() -> str | None:
-    """What is lost for good, or None. Ray restarts a controller that was only killed."""
+    """Return a sentence if Serve is lost for good, else None. Ray restarts a killed controller."""
     try:
         ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
     except ValueError:
@@ -45,9 +45,9 @@ def lost() -> str | None:
 
 
 def statuses() -> list[StatusOverview]:
-    """Return every application's status, which the controller has in memory.
+    """Return every application's status from the controller's memory.
 
-    `serve.status()` would make it read every configuration from the GCS, in its event loop, without a limit.
+    `serve.status()` would block the controller's event loop while it reads every configuration from the GCS.
     """
     controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
     answer = ray.get(controller.list_serve_statuses.remote(), timeout=_ANSWER_S)
@@ -55,7 +55,7 @@ def statuses() -> list[StatusOverview]:
 
 
 def failures(applications: Iterable[StatusOverview]) -> Iterator[tuple[str, list[str]]]:
-    """Each application whose deployment has failed, with the last lines of what Serve says of it."""
+    """Yield each application whose deployment has failed, with the last lines of Serve's message."""
     for each in applications:
         if each.app_status.status == "DEPLOY_FAILED":
             said = [each.app_status.message, *(one.message for one in each.deployment_statuses)]
@@ -80,17 +80,17 @@ def main() -> None:
     except BaseException as error:
         if interrupted.is_set():
             raise
-        if not isinstance(error, SystemExit):  # that one has printed what failed
+        if not isinstance(error, SystemExit):  # Ray has printed the failure before a SystemExit
             traceback.print_exc()
-        # Python's own exit would end Ray's processes first: they, not this one, would seem to have failed.
+        # Python's own exit would end Ray's processes first, and these would seem to have failed.
         os._exit(1)
 
 
 def take_any_agent_port() -> None:
-    """Have a Ray that this process starts choose the port of its dashboard agent's HTTP server.
+    """Have the Ray that this process starts choose any port for its dashboard agent's HTTP server.
 
-    It is 52365 otherwise, and no variable changes it. The agent of a second cluster on the machine tries for
-    3 s to get it, in which it takes no metrics, and then does without that server, so without jobs.
+    Ray's default is port 52365, and no variable changes it. The agent of a second cluster on the machine
+    tries to bind this port for 3 s, collects no metrics meanwhile, and then runs without the server for jobs.
     """
     parameter.RayParams = partial(parameter.RayParams, dashboard_agent_listen_port=0)
 
@@ -101,7 +101,7 @@ def _watch(interrupted: Event) -> None:
     with suppress(Exception):  # a client of a remote Ray does not know the address
         if url := get_dashboard_url():
             _say(f"Ray has started, with its dashboard at http://{url}")
-            # 10 s before an ingress replica could.
+            # An ingress replica would warm the nodes 10 s later.
             models = read_config(Path(sys.argv[2])).forked
             Thread(target=warm, args=(models, set()), daemon=True).start()
     started = False
@@ -112,16 +112,16 @@ def _watch(interrupted: Event) -> None:
             if found is None:
                 started = True
                 _report_failures(reported)
-        except Exception:  # noqa: S112 the GCS does not answer; if it stays so, Ray ends this process
+        except Exception:  # noqa: S112 the GCS does not answer; Ray ends this process if that lasts
             continue
-        # `tideserve run` sees within that time which of Ray's processes has ended, and tells that instead.
+        # Within this time `tideserve run` finds and names the process of Ray that has ended.
         if started and found is not None and not interrupted.wait(_PERIOD_S):
             _say(found)
-            os._exit(GONE)  # the main thread sleeps, and shutting down what is gone would hang
+            os._exit(GONE)  # the main thread sleeps, and a shutdown without a controller would hang
 
 
 def _report_failures(reported: set[str]) -> None:
-    """Print why applications cannot be deployed, each once for as long as it fails."""
+    """Print once per failure why an application cannot be deployed."""
     failed = dict(failures(statuses()))
     for name in failed.keys() - reported:
         _say(f"application {name!r} could not be deployed:", *(f"  {line}" for line in failed[name]))
@@ -130,7 +130,7 @@ def _report_failures(reported: set[str]) -> None:
 
 
 def _say(*lines: str) -> None:
-    # In one call, and on a line of its own: Ray's threads print here too, the end of a line after the line.
+    # One call, and a line end first: Ray's threads also print here, and write a line's end separately.
     sys.stderr.write("\n" + "".join(f"{PREFIX}{line}\n" for line in lines))
     sys.stderr.flush()
 

@@ -21,28 +21,30 @@ _POLL_S = 1.0
 _TIMEOUT_S = 10.0
 _LIMIT = 200
 _FOLLOWED = 500
-"""Records asked for while following: all that the policy keeps."""
+"""Records per request with --follow: all that the policy keeps."""
 
 
 def add_command(commands: Any) -> None:
     """Register `explain`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "explain",
-        help="explain why the autoscaler has the replicas it has",
-        epilog="Exit status: 0; 1 if nothing answers, or if the newest knobs are rejected.",
+        help="explain the current number of replicas",
+        description="Explain the autoscaler's newest decision for each model, and list earlier decisions.",
+        epilog="Exit status: 1 if no server answers or the newest knobs are rejected, else 0.",
     )
     add = parser.add_argument
-    add("--url", default=DEFAULT_URL, help=f"where the API is served; by default {DEFAULT_URL}")
-    add("--model", metavar="M", help="one model only")
-    limit_help = f"how many records to look at; by default {_LIMIT}"
+    add("--url", default=DEFAULT_URL, help=f"URL of the server; by default {DEFAULT_URL}")
+    add("--model", metavar="NAME", help="show only this model")
+    limit_help = f"newest decisions to read; by default {_LIMIT}"
     add("--limit", type=int, default=_LIMIT, metavar="N", help=limit_help)
-    add("--follow", action="store_true", help="keep printing new decisions until Ctrl-C")
-    add("--json", action="store_true", help="print the answer of the API, and with --follow each new record")
+    add("--follow", action="store_true", help="print new decisions until Ctrl-C")
+    json_help = "print the API's JSON document, and with --follow one JSON line per new decision"
+    add("--json", action="store_true", help=json_help)
     parser.set_defaults(command=run_explain)
 
 
 def run_explain(options: argparse.Namespace) -> int:
-    """Print the explanation, and with --follow what comes after it until Ctrl-C."""
+    """Print the explanation, and with --follow new decisions until Ctrl-C."""
     if urlsplit(options.url).scheme not in ("http", "https"):
         raise CommandError(f"--url = {options.url!r}: must be an http(s) URL, such as {DEFAULT_URL}")
     if options.limit < 1:
@@ -62,14 +64,14 @@ def run_explain(options: argparse.Namespace) -> int:
 def _follow(
     options: argparse.Namespace, document: DecisionsDocument, sleep: Callable[[float], None] = time.sleep
 ) -> None:
-    """Print new records until interrupted; if the server does not answer, say so once and go on asking."""
+    """Print new records until interrupted. A server that does not answer is reported once, then retried."""
     oldest = min((record.at for record in document.decisions), default=float("-inf"))
     style = style_for(sys.stdout)
     away = False
     if not options.json:
         print(f"\nFollowing {options.url}. Ctrl-C ends the command.", flush=True)
     while True:
-        # The server forgets old records, so its newest answer is all that has to be remembered.
+        # The server drops old records, so comparing with its previous answer is enough.
         known = {_identity(record) for record in document.decisions}
         sleep(_POLL_S)
         try:
@@ -98,7 +100,7 @@ def _identity(record: RecordDocument) -> tuple[str, int, float]:
 
 
 def _ask(url: str, model: str | None, limit: int) -> tuple[Any, DecisionsDocument]:
-    """Return the endpoint's JSON, as it is and as a document. Raises CommandError if there is none."""
+    """Return the endpoint's JSON, raw and parsed. Raises CommandError without a valid answer."""
     query = urlencode({**({"model": model} if model else {}), "limit": limit})
     try:
         reply = fetch(f"{url.rstrip('/')}/autoscaling/decisions?{query}", authorization(), _TIMEOUT_S)

@@ -6,9 +6,9 @@ _LONGEST_NAME = 60
 
 
 def seconds(value: float, digits: int = 3) -> str:
-    """Return a latency or a span in the unit it is read in: `182 ms`, `1.25 s`, `180 s`, `12 min`, `2.5 h`.
+    """Return a duration with a suitable unit: `182 ms`, `1.25 s`, `180 s`, `12 min`, `2.5 h`.
 
-    Up to ten minutes the unit is seconds, because bounds of cold starts are set, and compared, in seconds.
+    Durations below ten minutes are in seconds, because bounds of cold starts are set in seconds.
     """
     if not math.isfinite(value):
         return "-"
@@ -25,7 +25,7 @@ def count(number: int, noun: str) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share as `99.4 %`; it is not rounded up to 100 % while anything is missing."""
+    """Return a share as `99.4 %`. A share below 1 is never rounded up to 100 %."""
     if not math.isfinite(share):
         return "-"
     shown = 100 * share
@@ -40,6 +40,6 @@ def whole(value: float) -> str:
 
 
 def plain(name: str, longest: int = _LONGEST_NAME) -> str:
-    """Return text from outside on one line, shortened, without characters that would steer a terminal."""
+    """Return untrusted text on one line, shortened, and without control characters."""
     text = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name)
     return text if len(text) <= longest else f"{text[: longest - 1]}…"

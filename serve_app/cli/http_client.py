@@ -1,4 +1,4 @@
-"""How commands speak HTTP: with which key, through which proxy, and what an error's body says."""
+"""The HTTP client of the commands: API key, proxy, and the text of an error response."""
 
 import ipaddress
 import json
@@ -37,8 +37,8 @@ def fetch(
 ) -> Reply:
     """Return the response to a GET, or to a PUT of `body`.
 
-    Redirects of a GET are followed without `headers`: a key is only for the server it was meant for. The
-    timeout is for connecting and for each read. `direct` uses no proxy even if the environment names one.
+    Redirects of a GET are followed without `headers`, so that no other server gets the key. The timeout
+    applies to connecting and to each read. `direct` uses no proxy even if the environment names one.
 
     Raises:
         NoAnswerError: if the server cannot be reached, or the connection breaks.
@@ -74,9 +74,9 @@ def authorization(environment: Mapping[str, str] = os.environ) -> dict[str, str]
 
 
 def proxy_for(url: str) -> str | None:
-    """Return the proxy that the environment names for `url`, or None. Call it once: it costs 50 us.
+    """Return the proxy that the environment names for `url`, or None. A call costs 50 us.
 
-    It is None for this machine itself, whatever the environment says: a proxy elsewhere could not reach it.
+    A loopback URL gets no proxy: a proxy elsewhere could not reach this machine's loopback address.
     """
     parts = urllib.parse.urlsplit(url)
     if parts.hostname is None or is_loopback(parts.hostname) or urllib.request.proxy_bypass(parts.netloc):
@@ -85,7 +85,7 @@ def proxy_for(url: str) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or IP address in a URL is this machine's own."""
+    """Return whether a host name or IP address in a URL is a loopback address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -93,7 +93,7 @@ def is_loopback(host: str) -> bool:
 
 
 def error_words(body: bytes) -> str:
-    """Return the code and message of an OpenAI-shaped error, or another body on one line, cut at 500."""
+    """Return an OpenAI error's code and message, or any other body on one line; at most 500 characters."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):

@@ -16,7 +16,7 @@ from serve_app.settings.settings_error import SettingsError, shown
 from serve_app.settings.tree import INGRESS
 
 INGRESS_SCOPE = "ingress"
-"""The word that selects the ingress's own knobs in place of a model's."""
+"""The word that selects the ingress's knobs instead of a model's."""
 DEFAULT = "default"
 """The value that removes an override."""
 
@@ -25,7 +25,7 @@ _STARTING_VALUES = "starting_values"
 
 
 class _Values(yaml.SafeLoader):
-    """YAML without numbers to the base 60, which would turn `end: 18:00` into 1080."""
+    """YAML without base-60 numbers, which would turn `end: 18:00` into 1080."""
 
 
 _Values.yaml_implicit_resolvers = {
@@ -39,12 +39,12 @@ _Values.yaml_implicit_resolvers = {
 
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
-    """Split `[MODEL] name=value ...`; values are YAML, and the word `default` is left as it is.
+    """Split `[MODEL] name=value ...`. Values are YAML; the word `default` stays a string.
 
     `starting_values=@FILE` reads them from a fleet file, or from a built-in profile by its name.
 
     Raises:
-        SettingsError: with each argument that is not name=value, and with what is wrong with such a file.
+        SettingsError: with each argument that is not name=value, and with the problems of a fleet file.
     """
     first, *others = arguments
     model, pairs = (None, arguments) if "=" in first else (first, others)
@@ -91,7 +91,9 @@ def choose_scope(model: str | None, models: Sequence[str]) -> str:
 
 
 def changed(user_config: Mapping[str, Any], scope: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `user_config` with `values` set for `scope`; `default` removes one. Values are not checked.
+    """Return `user_config` with `values` set for `scope`. The value `default` removes a knob.
+
+    Values are not checked.
 
     Raises:
         SettingsError: for a name that is not a knob.
@@ -121,7 +123,7 @@ def changed(user_config: Mapping[str, Any], scope: str, values: Mapping[str, Any
 def differences(
     old: tuple[Mapping[str, Knobs], IngressKnobs], new: tuple[Mapping[str, Knobs], IngressKnobs]
 ) -> list[str]:
-    """Return `model.knob: old -> new` for each value in force that differs, the ingress's last."""
+    """Return `model.knob: old -> new` for each changed value in force. The ingress comes last."""
     pairs: list[tuple[str, Knobs | IngressKnobs, Knobs | IngressKnobs]]
     pairs = [(model, knobs, new[0][model]) for model, knobs in old[0].items()]
     pairs.append((INGRESS_SCOPE, old[1], new[1]))
@@ -134,7 +136,7 @@ def differences(
 
 
 def knob_table(scope: str, knobs: Knobs | IngressKnobs, defaults: Knobs | IngressKnobs) -> list[str]:
-    """One line for each knob of `scope`; a star marks those that differ from their default."""
+    """Return one line for each knob of `scope`. A star marks a knob that differs from its default."""
     lines = [scope]
     for name in type(knobs).model_fields:
         value, default = getattr(knobs, name), getattr(defaults, name)
@@ -146,7 +148,7 @@ def knob_table(scope: str, knobs: Knobs | IngressKnobs, defaults: Knobs | Ingres
 
 
 def value_text(value: Any) -> str:
-    """A knob's value as it could be written in the configuration."""
+    """Return a knob's value as the configuration would have it."""
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, tuple):
@@ -158,6 +160,6 @@ def value_text(value: Any) -> str:
 
 
 def snippet(user_config: Mapping[str, Any]) -> str:
-    """The YAML that gives an application's ingress this `user_config`."""
+    """Return the YAML that gives an application's ingress this `user_config`."""
     entry = {"deployments": [{"name": INGRESS, "user_config": dict(user_config)}]}
     return yaml.safe_dump(entry, sort_keys=False, default_flow_style=False, width=100)

@@ -27,37 +27,41 @@ _TIMEOUT_S = 120.0
 def add_command(commands: Any) -> None:
     """Register `knobs` with its `get` and `set`."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "knobs", help="print or change the autoscaling knobs of a running application"
+        "knobs",
+        help="print or change the autoscaling knobs of a running application",
+        description="Print or change the autoscaling knobs of a running application.",
+        epilog="`tideserve knobs set --help` explains how to change knobs.",
     )
     parser.set_defaults(command=get_knobs)
     _add_target(parser, default_address())
     actions = parser.add_subparsers(metavar="ACTION")
-    get = actions.add_parser("get", help="print the knobs in force (as `knobs` without an action does)")
+    get = actions.add_parser("get", help="print the knobs in force; the default action")
     _add_target(get)
     change = actions.add_parser(
         "set",
-        help="change knobs without restarting anything",
+        help="change knobs without a restart",
         usage="tideserve knobs set [-h] [--app NAME] [--address URL] [--dry-run] [MODEL] name=value ...",
-        description="Change the knobs of MODEL or, with `ingress` in its place, of the ingress. Values are "
-        "YAML; name=default resets a knob to its default.",
+        description="Change the knobs of MODEL. The word `ingress` instead of MODEL selects the knobs of the "
+        "ingress. MODEL may be left out if the application has one model. Values are YAML. name=default "
+        "resets a knob to its default.",
     )
     _add_target(change)
-    change.add_argument("--dry-run", action="store_true", help="print what would change, and send nothing")
+    change.add_argument("--dry-run", action="store_true", help="print the changes without sending them")
     change.add_argument("arguments", nargs="+", metavar="[MODEL] name=value", help="a knob and its new value")
     change.set_defaults(command=set_knobs)
 
 
 def _add_target(parser: argparse.ArgumentParser, address: str | None = None) -> None:
-    """Add the options that may stand before or after the action; the latter do not reset the former."""
+    """Add options that are accepted before and after the action. Without `address`, they have no default."""
     app, url = (argparse.SUPPRESS, argparse.SUPPRESS) if address is None else (None, address)
-    app_help = "the application; required if several Tideserve applications are deployed"
+    app_help = "application; required if several Tideserve applications are deployed"
     parser.add_argument("--app", metavar="NAME", default=app, help=app_help)
     address_help = "URL of Ray's dashboard; by default $RAY_DASHBOARD_ADDRESS or http://127.0.0.1:8265"
     parser.add_argument("--address", metavar="URL", default=url, help=address_help)
 
 
 def get_knobs(options: argparse.Namespace) -> int:
-    """Print every knob in force, with a mark on those that differ from their default."""
+    """Print every knob in force, with a star at each knob that differs from its default."""
     dashboard = Dashboard(options.address)
     app = choose(dashboard.details(), options.app, dashboard.address)
     defaults = _defaults(app)
@@ -66,7 +70,7 @@ def get_knobs(options: argparse.Namespace) -> int:
     for model, its in knobs.items():
         print("", *knob_table(model, its, defaults[model]), sep="\n")
     print("", *knob_table(INGRESS_SCOPE, ingress, IngressKnobs()), sep="\n")
-    print("\n* = set in the user_config of the Ingress deployment; the others have their defaults")
+    print("\n* = set in the user_config of the Ingress deployment; the other knobs have their defaults")
     return 0
 
 
@@ -83,7 +87,7 @@ def set_knobs(options: argparse.Namespace) -> int:
     )
     document = redeployment(details, app.name, user_config)
     print(f"tideserve: application {app.name!r} at {dashboard.address}")
-    for line in changes or ["every value in force stays as it is"]:
+    for line in changes or ["no value in force changes"]:
         print(f"  {line}")
     if options.dry_run or user_config == app.user_config:
         print("tideserve: nothing was sent" + (" (--dry-run)" if options.dry_run else ""))
@@ -95,9 +99,9 @@ def set_knobs(options: argparse.Namespace) -> int:
     dashboard.deploy(document)
     print("tideserve: sent", flush=True)
     _wait(dashboard.details, app.name, user_config, app.status == "RUNNING")
-    print(f"tideserve: the next deploy undoes this unless the file has it too, under {app.name!r}:")
+    print(f"tideserve: the next deploy undoes this change unless its file has, under {app.name!r}:")
     print("".join(f"  {line}\n" for line in snippet(user_config).splitlines()), end="")
-    print("On KubeRay the file is serveConfigV2 of the RayService, with which a new cluster starts.")
+    print("On KubeRay this file is serveConfigV2 of the RayService.")
     return 0
 
 

@@ -1,6 +1,6 @@
-"""The laboratory's commands, an extra that serves no requests: replay, advice, capacity and load tests.
+"""The laboratory's commands: replay, advice, capacity and load tests. They are an optional extra.
 
-Their packages are named here as text, because nothing that serves may import them.
+This module names the laboratory packages as text, because no serving package may import them.
 """
 
 import argparse
@@ -22,7 +22,7 @@ _INSTALL = "pip install 'tideserve[lab]'"
 
 
 def add_commands(commands: Any) -> None:
-    """Register the laboratory's commands; those that are not installed say how to install them."""
+    """Register the laboratory's commands. A command that is not installed says how to install it."""
     for name, module in _COMMANDS.items():
         try:
             import_module(module).add_command(commands)
@@ -36,7 +36,7 @@ def add_commands(commands: Any) -> None:
 
 
 def load(module: str, purpose: str) -> ModuleType:
-    """Import a module of the laboratory. Raises CommandError if it is missing: `purpose` needs it."""
+    """Import a module of the laboratory for `purpose`. Raises CommandError if the module is missing."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -44,7 +44,7 @@ def load(module: str, purpose: str) -> ModuleType:
 
 
 def missing(purpose: str, error: ModuleNotFoundError) -> CommandError:
-    """The error for a user who lacks the laboratory or a package that it needs."""
+    """Return the error for a missing laboratory, or for a missing package that the laboratory needs."""
     return CommandError(f"{purpose} needs the laboratory, and {error.name} is not installed: {_INSTALL}")
 
 

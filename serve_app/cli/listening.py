@@ -9,10 +9,10 @@ from itertools import islice
 from serve_app.settings.settings_error import SettingsError
 
 LOOPBACK = "127.0.0.1"
-"""Where a server listens unless it is told otherwise."""
+"""The default address of a server."""
 
 _ALL = ("0.0.0.0", "::")
-# Above those of Ray's workers (benchmarks of several nodes: to 21599), below Kubernetes' node ports.
+# Above the ports of Ray's workers (up to 21599 in benchmarks of several nodes), below Kubernetes' node ports.
 _SERVER_PORTS = range(22000, 30000)
 
 
@@ -20,8 +20,8 @@ def check_host(key: str, host: str, *, haproxy: bool) -> str:
     """Return the IP address that `host` names.
 
     Raises:
-        SettingsError: if it names none, or one that HAProxy cannot be put in front of: HAProxy reaches the
-            ingress replicas of its node at 127.0.0.1, and they listen at the same address as HAProxy.
+        SettingsError: if `host` names no address, or an address that HAProxy cannot use. HAProxy reaches the
+            ingress replicas of its node at 127.0.0.1, and they listen on the same address as HAProxy.
     """
     host = LOOPBACK if host == "localhost" else host
     try:
@@ -39,7 +39,7 @@ def check_host(key: str, host: str, *, haproxy: bool) -> str:
 
 
 def url_here(host: str, port: int) -> str:
-    """The URL at which this machine reaches a server that listens on `host`."""
+    """Return the URL at which this machine reaches a server that listens on `host`."""
     if host in _ALL:
         host = LOOPBACK
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -72,7 +72,10 @@ def check_port(key: str, port: object) -> int:
 
 
 def port_taken(port: int) -> bool:
-    """Whether a process listens on it. HAProxy would bind it too (SO_REUSEPORT) and share its connections."""
+    """Return whether a process listens on `port`.
+
+    HAProxy would bind such a port too (SO_REUSEPORT), and get a part of that process's connections.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -83,18 +86,18 @@ def port_taken(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A port on which no process listens now; see `free_ports`."""
+    """Return a port on which no process listens now; see `free_ports`."""
     return free_ports(1)[0]
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` distinct ports on which no process listens now.
+    """Return `count` distinct ports on which no process listens now.
 
-    One from the kernel's own range (32768 and up on Linux) could become the near end of somebody's connection
-    before its server binds it; Ray alone opens hundreds of these while it starts.
+    The kernel's own range (32768 and up on Linux) is avoided. The kernel could give such a port to an
+    outgoing connection before the server binds it. Ray alone opens hundreds of connections while it starts.
 
     Raises:
-        SettingsError: if there are not so many.
+        SettingsError: if fewer ports are free.
     """
     start = random.randrange(len(_SERVER_PORTS))  # noqa: S311 - no secret
     turned = (_SERVER_PORTS[(start + step) % len(_SERVER_PORTS)] for step in range(len(_SERVER_PORTS)))

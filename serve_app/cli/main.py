@@ -11,9 +11,9 @@ from serve_app.settings.settings_error import SettingsError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the process's exit status.
+    """Run one command and return the process's exit status.
 
-    It is 1 if the command could not be carried out, and 2 for invalid settings or an invalid command line.
+    The status is 1 if the command failed, and 2 for invalid settings or an invalid command line.
     """
     parser = argparse.ArgumentParser(prog="tideserve", description="LLM serving on Ray Serve and vLLM.")
     parser.add_argument("--version", action="version", version=f"tideserve {__version__}")

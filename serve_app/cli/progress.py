@@ -1,4 +1,4 @@
-"""How far a starting server is, as its `/ready` tells it."""
+"""The progress of a starting server, read from its `/ready`."""
 
 import contextlib
 import json
@@ -7,7 +7,7 @@ from typing import Any
 
 from serve_app.cli.http_client import NoAnswerError, fetch
 
-# Short, because Ray's processes are not looked at meanwhile.
+# Short, because nothing watches Ray's processes meanwhile.
 _TIMEOUT_S = 2.0
 _LONG_S = 30.0
 """After this many seconds in one phase, the reason for it is printed."""
@@ -19,7 +19,7 @@ def say(line: str) -> None:
 
 
 def show(line: str) -> None:
-    """Print a line as it is, if there still is a terminal: after a hang-up there is none."""
+    """Print a line unchanged. After a hang-up there is no terminal, and nothing is printed."""
     with contextlib.suppress(OSError):
         print(line, flush=True)
 
@@ -33,10 +33,10 @@ class Progress:
         self._phases: dict[str, tuple[str, float]] = {}
         self._explained: dict[str, str] = {}
         self.ready_at: float | None = None
-        """When it was first ready, on the monotonic clock."""
+        """When the server was first ready, on the monotonic clock."""
 
     def step(self) -> bool:
-        """Ask once, unless it has been ready; returns whether a model has failed since the last step."""
+        """Read `/ready` until the server is ready. Returns whether a model has failed since the last step."""
         if self.ready_at is not None:
             return False
         ready, models = ask_ready(self._url)
@@ -51,26 +51,26 @@ class Progress:
         say(f"{time.monotonic() - self._started:5.1f} s  {line}")
 
     def _note(self, name: str, model: dict[str, Any], ready: bool) -> bool:
-        """Print what has changed of one model; returns whether it has failed just now."""
+        """Print a change of one model's phase. Returns whether the model has just failed."""
         phase, reason = (model["phase"] or model["state"]).replace("_", " "), model["reason"]
         before, since = self._phases.get(name, ("", 0.0))
         if phase != before:
             self._phases[name] = phase, time.monotonic()
-            # A start that failed is tried again: then only its phase says so.
+            # Ray retries a failed start, and then only the phase shows the failure.
             if "failed" in (phase, model["state"]):
                 self.say(f"{name}: failed: {reason}")
                 return True
-            if not ready:  # the line that says so follows
+            if not ready:  # the line about readiness follows
                 self.say(f"{name}: {phase}")
         elif reason and reason != self._explained.get(name) and time.monotonic() - since > _LONG_S:
             self._explained[name] = reason
-            self._phases[name] = phase, time.monotonic()  # the next reason after as long again
+            self._phases[name] = phase, time.monotonic()  # the next reason comes _LONG_S later
             self.say(f"{name}: still {phase}: {reason}")
         return False
 
 
 def ask_ready(url: str) -> tuple[bool, dict[str, Any]]:
-    """Whether the server at `url` is ready, and its models as `/ready` tells them; none if it does not."""
+    """Return whether the server at `url` is ready, and the models in its `/ready`; none without an answer."""
     try:
         # A proxy would look for the server on its own machine.
         body = json.loads(fetch(f"{url}/ready", {}, _TIMEOUT_S, direct=True).body)

@@ -1,8 +1,8 @@
-"""The processes of a local Ray cluster: which of them have ended, what that means, and how to end them all.
+"""The processes of a local Ray cluster: notice their ends, and end them all.
 
-The raylet ends with its agents, and then connections are refused. Without the GCS, all others go on for 60 s
-until Ray ends them. Ray's driver notices neither. Every process of the cluster is a descendant of this one
-(`adopt_orphans`), so the process table tells, and no port has to be asked.
+The raylet ends with its agents, and then connections are refused. Without the GCS, all other processes go on
+for 60 s until Ray ends them. Ray's driver notices neither. Every process of the cluster is a descendant of
+this process (`adopt_orphans`), so the process table shows each end.
 """
 
 import contextlib
@@ -30,18 +30,18 @@ class _Role:
 
     name: str
     command: str
-    """A regular expression for the first words of its command line, its program without the folder."""
+    """A regular expression for the start of its command line, without the program's folder."""
     log: str
     needed: bool = False
     """Whether no request can be served without it."""
     then: str = ""
-    """What follows from its end."""
+    """The consequence of its end."""
 
 
 _ENDS = ": the raylet ends with it"
 _NO_DASHBOARD = ": requests are served, but `tideserve knobs` and Ray's own `serve` commands cannot connect"
 _ROLES = (
-    # In the order in which one ends with another, for ends that are seen at once.
+    # A process ends because of an earlier one in this list, so ends seen together are reported in this order.
     _Role("Ray's dashboard", r".* .*ray/dashboard/dashboard\.py( |$)", "dashboard.log", then=_NO_DASHBOARD),
     _Role("Ray's dashboard agent", "ray::DashboardAgent", "dashboard_agent.log", then=_ENDS),
     _Role("Ray's runtime environment agent", "ray::RuntimeEnvAgent", "runtime_env_agent.log", then=_ENDS),
@@ -51,7 +51,7 @@ _ROLES = (
 
 
 class Cluster:
-    """Watches the processes of one local cluster; once all are found, a look is one call of the kernel."""
+    """Watches the processes of one local cluster. Once all are found, `look` makes one system call."""
 
     def __init__(
         self, descendants: Callable[[], Iterable[psutil.Process]], clock: Callable[[], float] = time.monotonic
@@ -64,12 +64,12 @@ class Cluster:
         self._searched_at = float("-inf")
         self._ended: set[str] = set()
         self.log_folder: Path | None = None
-        """Where Ray's processes write their logs; None until one of them has been found."""
+        """The folder of Ray's logs; None until one of Ray's processes has been found."""
         self.lost = False
-        """Whether a process has ended without which no request can be served."""
+        """Whether the GCS or the raylet has ended: no request can be served."""
 
     def look(self) -> list[str]:
-        """Return a line for each process that has ended since the last look: what follows, and its log."""
+        """Return a line for each process that has ended since the last look: the consequence, and its log."""
         if len(self._found) < len(_ROLES) and self._clock() - self._searched_at >= _SEARCH_S:
             self._search()
             self._searched_at = self._clock()
@@ -101,7 +101,7 @@ class Cluster:
                     self.log_folder = self.log_folder or next(map(Path, folders), None)
 
     def _watch(self, process: psutil.Process) -> None:
-        """Have the kernel tell of its end, which Linux has done since 5.3."""
+        """Watch the end of `process` through a pidfd, which Linux has since 5.3."""
         with contextlib.suppress(OSError, AttributeError):
             self._pidfds.append(os.pidfd_open(process.pid))
             self._ends.register(self._pidfds[-1], select.POLLIN)
@@ -115,7 +115,7 @@ class Cluster:
 def _is_alive(process: psutil.Process) -> bool:
     try:
         if process.is_running() and process.status() == psutil.STATUS_ZOMBIE:
-            # Its first thread has ended. Another one may be in the kernel, and hold a GPU's memory.
+            # Its first thread has ended. Another thread may be in the kernel and hold a GPU's memory.
             return bool(process.num_threads() > 1)
         return bool(process.is_running())
     except psutil.NoSuchProcess:
@@ -123,9 +123,9 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 def adopt_orphans() -> None:
-    """Have the kernel hand this process every descendant whose own parent dies (Linux only).
+    """Have the kernel make this process the parent of every orphaned descendant (Linux only).
 
-    Ray's daemons and vLLM's engine cores outlive a killed parent; adopted, they can still be found.
+    Ray's daemons and vLLM's engine cores outlive a killed parent, and must still be found.
     """
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -133,20 +133,19 @@ def adopt_orphans() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """What became of the descendants of this process."""
+    """The result of `stop_descendants`."""
 
     killed: int = 0
-    """How many of them SIGTERM did not end."""
+    """Processes that SIGTERM did not end."""
     left: tuple[str, ...] = ()
-    """Those that SIGKILL did not end either, for people to read."""
+    """Descriptions of the processes that SIGKILL did not end."""
 
 
 def stop_descendants(grace_s: float, killed_within_s: float = 10.0) -> Stopped:
     """End all descendants with SIGTERM, after `grace_s` seconds with SIGKILL.
 
-    A process in uninterruptible sleep, as after a fault of a GPU or of a network file system, ends when the
-    kernel wakes it, which may be never. So `killed_within_s` seconds after the first SIGKILL no descendant is
-    waited for any more.
+    A fault of a GPU or of a network file system can leave a process in uninterruptible sleep for ever. So the
+    wait ends `killed_within_s` seconds after the first SIGKILL.
     """
     me = psutil.Process()
     processes = me.children(recursive=True)
@@ -168,7 +167,7 @@ def stop_descendants(grace_s: float, killed_within_s: float = 10.0) -> Stopped:
 
 
 def _describe(process: psutil.Process) -> str:
-    """Return a process's number, name and state; "" if it has ended after all."""
+    """Return a process's number, name and state; "" if it has ended."""
     try:
         state = process.status()
         if state == psutil.STATUS_DISK_SLEEP:
@@ -179,21 +178,21 @@ def _describe(process: psutil.Process) -> str:
 
 
 def reap_orphans(own: int) -> None:
-    """Reap adopted processes that have ended and would stay zombies, but not the child `own`.
+    """Reap adopted processes that have ended, but not the child `own`.
 
-    The kernel is asked for them: to find one's children, psutil reads every process of the machine.
+    `waitid` finds them; psutil would read every process of the machine.
     """
     if not sys.platform.startswith("linux"):
         return  # nothing has been adopted
     with contextlib.suppress(ChildProcessError):
         while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             if ended.si_pid == own:
-                return  # whoever waits for it does not go on
+                return  # the caller waits for `own` itself
             os.waitpid(ended.si_pid, 0)
 
 
 def _signal(process: psutil.Process, number: int) -> bool:
-    """Whether the process was still there to receive the signal, and belongs to this user."""
+    """Send a signal. Returns False if the process has ended or belongs to another user."""
     try:
         process.send_signal(number)
     except (psutil.NoSuchProcess, psutil.AccessDenied):

@@ -1,7 +1,7 @@
-"""The token of Ray's authentication, kept only where Ray looks for it.
+"""The token of Ray's authentication.
 
-Ray takes `RAY_AUTH_TOKEN`, the file `RAY_AUTH_TOKEN_PATH` or `~/.ray/auth_token`, in this order. Any
-program that has it can run code as the user who started the cluster, and Ray makes that file readable for all
+Ray reads `RAY_AUTH_TOKEN`, the file `RAY_AUTH_TOKEN_PATH` or `~/.ray/auth_token`, in this order. Any program
+that has the token can run code as the user who started the cluster. Ray makes the last file readable for all
 users.
 """
 
@@ -22,10 +22,10 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def prepare_token(values: Mapping[str, str]) -> list[str]:
-    """Make sure that a new cluster with this environment finds a token that no other user can read.
+    """Make sure that a new cluster in the environment `values` has a token that no other user can read.
 
     Returns:
-        Lines that the user who starts the cluster should see.
+        Lines for the user who starts the cluster.
 
     Raises:
         SettingsError: if the token's file cannot be read or written.
@@ -58,7 +58,7 @@ def prepare_token(values: Mapping[str, str]) -> list[str]:
 
 
 def _create(path: Path) -> None:
-    """Write a new token with mode 600 if there is none. No reader sees it half written."""
+    """Write a new token with mode 600 if the file does not exist. No reader sees a part of the token."""
     if path.exists():
         return
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -82,15 +82,15 @@ def token_header(address: str) -> dict[str, str]:
         SettingsError: if the file that `RAY_AUTH_TOKEN_PATH` names cannot be read.
     """
     mode = os.environ.get(env.AUTH_MODE, "").lower()
-    told = mode == "token" or env.AUTH_TOKEN in os.environ or env.AUTH_TOKEN_PATH in os.environ
-    if mode == "disabled" or not (told or is_loopback(urlsplit(address).hostname or "")):
+    required = mode == "token" or env.AUTH_TOKEN in os.environ or env.AUTH_TOKEN_PATH in os.environ
+    if mode == "disabled" or not (required or is_loopback(urlsplit(address).hostname or "")):
         return {}
-    # Ray takes a second to import; its stub lacks this.
+    # Imported here, because Ray takes a second to import. Ray's stub lacks the class.
     from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]  # noqa: PLC0415
     from ray.exceptions import AuthenticationError  # noqa: PLC0415
 
     loader = AuthenticationTokenLoader.instance()
-    loader.reset_cache()  # It caches what it has read, also for Ray's own connections of this process.
+    loader.reset_cache()  # the cache is also that of Ray's own connections of this process
     try:
         header: dict[str, str] = loader.get_token_for_http_header(ignore_auth_mode=True)
     except AuthenticationError as error:

@@ -1,4 +1,4 @@
-"""`tideserve run`: `serve run` closed to others, with progress and supervision, and nothing left behind."""
+"""`tideserve run`: a local `serve run` with progress, supervision and a complete shutdown."""
 
 import argparse
 import os
@@ -34,15 +34,15 @@ from serve_app.zygote.parents_death import signal_on_parents_death
 from serve_app.zygote.start import start_early_zygotes
 
 STABLE_S = 300.0
-"""A server that was ready for this many seconds has its next end counted as the first again."""
+"""The delay before a restart is reset after a server that was ready for this many seconds."""
 ATTEMPTS = 5
-"""After this many starts in a row that were never ready, no other start is tried."""
+"""The command gives up after this many consecutive starts that never became ready."""
 
 _LONGEST_DELAY_S = 60.0
 _POLL_S = 0.25
 _GRACE_S = 10.0
 _LOST_GRACE_S = 1.0
-"""Without the GCS or the raylet nothing ends in good order, and all should end within 5 s of the loss."""
+"""Without the GCS or the raylet no orderly shutdown is possible. All should end within 5 s of the loss."""
 _LOCAL = "local"
 
 
@@ -51,26 +51,27 @@ def add_command(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "run",
         help="start Ray and serve a configuration until Ctrl-C",
-        description="Start Ray and serve a configuration until Ctrl-C. What Ray, vLLM and torch write goes "
-        "to a log folder, whose name is printed.",
+        description="Start Ray and serve a configuration until Ctrl-C. The output of Ray, vLLM and torch goes "
+        "to a log folder. The command prints the folder's name.",
+        epilog="Exit status: 0 after Ctrl-C or SIGTERM, 1 after a failure, 2 for an invalid configuration.",
     )
     add = parser.add_argument
-    add("config", type=Path, help="a Serve configuration file")
-    add("--port", type=int, help="HTTP port, in place of the configuration's")
+    add("config", type=Path, help="Serve configuration file")
+    add("--port", type=int, help="HTTP port; overrides the configuration")
     host_help = (
-        f"address to listen on, in place of the configuration's: {LOOPBACK}, the default, for this "
-        "machine only; 0.0.0.0 for every network interface"
+        f"address to listen on; overrides the configuration: {LOOPBACK} (default) for this machine only, "
+        "0.0.0.0 for every network interface"
     )
     add("--host", help=host_help)
     proxy_help = (
-        "what accepts HTTP connections: HAProxy (fast; Linux on x86-64) or Ray's own proxy; by default "
-        "HAProxy where it is installed"
+        "HTTP proxy: HAProxy (fast; Linux on x86-64) or Ray's own proxy; auto (default) takes HAProxy if it "
+        "is installed"
     )
     add("--proxy", choices=("auto", "haproxy", "ray"), default="auto", help=proxy_help)
-    add("--address", default=_LOCAL, help="a running Ray cluster; by default a new one is started")
-    restart_help = "start again, after 1 to 60 s, when Ray or Serve dies after the server has been ready"
+    add("--address", default=_LOCAL, help="a running Ray cluster; by default a new cluster starts")
+    restart_help = "restart after 1 to 60 s if Ray or Serve dies; the first start must have become ready"
     add("--restart", action="store_true", help=restart_help)
-    parent_help = "also stop when the process with this number, which must have started this command, ends"
+    parent_help = "also stop when the process PID ends; PID must be the parent of this command"
     add("--stop-with-parent", type=int, metavar="PID", help=parent_help)
     add("--verbose", action="store_true", help="also print everything that Ray, vLLM and torch write")
     parser.set_defaults(command=run)
@@ -78,7 +79,7 @@ def add_command(commands: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What is started: a checked configuration, where it listens, and the environment of its processes."""
+    """A checked configuration, its address, and the environment of its processes."""
 
     config: ConfigFile
     host: str
@@ -89,12 +90,12 @@ class Start:
 
     @property
     def local(self) -> bool:
-        """Whether the cluster belongs to this command, which then starts, watches and ends it."""
+        """Whether this command starts, watches and ends the cluster."""
         return self.address == _LOCAL
 
 
 class Stopping:
-    """True once the command is told to stop, by a signal or by the end of the process `parent`."""
+    """True once the command must stop: after a signal, or after the end of the process `parent`."""
 
     def __init__(self, parent: int | None = None) -> None:
         self._parent = parent
@@ -104,7 +105,7 @@ class Stopping:
         return self.signalled or (self._parent is not None and os.getppid() != self._parent)
 
     def listen(self) -> None:
-        """Take SIGINT, SIGTERM and hang-ups for the word to stop; `nohup` keeps hang-ups ignored."""
+        """Stop at SIGINT, SIGTERM and SIGHUP. A SIGHUP that `nohup` ignores stays ignored."""
 
         def note(number: int, frame: FrameType | None) -> None:
             self.signalled = True
@@ -113,7 +114,7 @@ class Stopping:
         signal.signal(signal.SIGTERM, note)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             signal.signal(signal.SIGHUP, note)
-        # Under `stty tostop`, a line written from the background would stop this process.
+        # Under `stty tostop`, SIGTTOU would stop a background process that writes a line.
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)
 
 
@@ -126,10 +127,12 @@ class Backoff:
         self._was_ready = False
 
     def after(self, ready_s: float | None) -> float | None:
-        """Return the seconds to wait after a server that was ready for `ready_s` seconds, or never (None).
+        """Return the seconds until the next start; None to give up.
 
-        None is returned where no other start should be tried: the first start was never ready, so nothing
-        shows that this configuration can be served here, or `ATTEMPTS` starts in a row were not.
+        The command gives up if the first start, or `ATTEMPTS` consecutive starts, never became ready.
+
+        Args:
+            ready_s: Seconds for which the last server was ready; None if it never was.
         """
         if ready_s is None:
             self._never_ready += 1
@@ -147,10 +150,11 @@ class Backoff:
 def run(options: argparse.Namespace) -> int:
     """Serve until interrupted. Returns 0 after Ctrl-C or SIGTERM, 1 when Ray or Serve has died.
 
-    Raises CommandError, which exits with 1, if a process cannot be ended; see `stop_descendants`.
+    With `--restart` the server is started again, from the file's current content. Returns 1 if the first
+    start, or five consecutive starts, never became ready.
 
-    With `--restart` it is started again, from the file as it then is; returns 1 if the first start, or five
-    in a row, were never ready.
+    Raises:
+        CommandError: a process cannot be ended; see `stop_descendants`. The exit status is 1.
     """
     stopping = Stopping(options.stop_with_parent)
     if stopping:  # The parent may have ended while this process was loading.
@@ -170,9 +174,9 @@ def run(options: argparse.Namespace) -> int:
             return 1
         delay = backoff.after(ready_s)
         if delay is None:
-            say("not started again: it was never ready")
+            say("not restarted: the server never became ready")
             return 1
-        say(f"{time.strftime('%H:%M:%S')}: starts again in {delay:g} s, from {options.config} as it is then")
+        say(f"{time.strftime('%H:%M:%S')}: restarts in {delay:g} s and then reads {options.config} again")
         if _stops_within(delay, stopping):
             return 0
         start = _prepare(options)
@@ -186,13 +190,13 @@ def _stops_within(seconds: float, stopping: Stopping) -> bool:
 
 
 def _prepare(options: argparse.Namespace) -> Start:
-    """Find out now what would fail later.
+    """Check the options, the configuration and the port before anything starts.
 
     Raises:
         SettingsError, CommandError: for a bad configuration or option, and a port that is taken.
     """
     local = options.address == _LOCAL
-    config = read_config(options.config, Cpus(local_cpus(), told=True) if local else None)
+    config = read_config(options.config, Cpus(local_cpus(), certain=True) if local else None)
     values = environment(options.proxy, local=local)
     key = "--host" if options.host else "http_options.host"
     host = check_host(key, options.host or config.host, haproxy=values[env.HAPROXY_FLAG] == "1")
@@ -219,7 +223,7 @@ def _check_tls(values: Mapping[str, str]) -> None:
 
 
 def _serve(start: Start, stopping: Stopping) -> float | None:
-    """Run one server to its end; returns for how many seconds it had been ready, None if it never was."""
+    """Run one server to its end. Returns the seconds for which it was ready; None if it never was."""
     progress = Progress(url_here(start.host, start.port))
     ready_s = None
     with (
@@ -238,7 +242,7 @@ def _serve(start: Start, stopping: Stopping) -> float | None:
                     _show_lines(log, log.errors())
                 time.sleep(_POLL_S)
                 _show_news(log, progress)
-                if server.poll() is not None:  # Ray ends with it: that is no news of Ray
+                if server.poll() is not None:  # Ray ends with the driver, which is not a failure of Ray
                     break
                 for line in cluster.look():
                     say(line)
@@ -259,13 +263,13 @@ def _serve(start: Start, stopping: Stopping) -> float | None:
             left = _stop(server, lost=cluster.lost)
             for zygote in zygotes:
                 zygote.terminate()
-                with suppress(subprocess.TimeoutExpired):  # a descendant too, which may be among those left
+                with suppress(subprocess.TimeoutExpired):  # `left` names it if even SIGKILL did not end it
                     zygote.wait(_LOST_GRACE_S)
             _show_news(log, progress)
         if stopping and not log.named:
-            log.remove()  # It is in a temporary folder, and nobody would look for it.
+            log.remove()  # nobody would look for a log in a temporary folder
     if left:
-        # Not started again: what is left may hold a GPU, its memory or a port.
+        # Not restarted: a process that is left may hold a GPU, its memory or a port.
         raise CommandError(f"not all processes could be ended; left after SIGKILL: {'; '.join(left)}")
     return ready_s
 
@@ -284,9 +288,9 @@ def _start(start: Start, folder: Path, log: ServerLog) -> subprocess.Popen[bytes
         log.named = True
         say(f"log: {log.path}")
     command = [sys.executable, "-m", "serve_app.cli.driver", "run", str(path), "--address", start.address]
-    # A group of its own: a terminal's Ctrl-C then reaches only this process, which stops things in order. No
-    # session of its own: Linux shares out cores by session (sched_autogroup), and with the cores full of CPU
-    # engines a client of the same terminal then waited up to 10 s for a chunk, against 0.1 s in one session.
+    # The driver gets its own process group: a terminal's Ctrl-C then reaches only this process, which stops
+    # everything in order. It stays in this session: Linux shares cores by session (sched_autogroup). With its
+    # own session and all cores busy, a client in this terminal waited up to 10 s for a chunk, not 0.1 s.
     values = dict(start.values)
     if start.local:
         values = {**haproxy_environment(values, folder), env.EARLY_ZYGOTES: str(folder)}
@@ -298,8 +302,7 @@ def _start(start: Start, folder: Path, log: ServerLog) -> subprocess.Popen[bytes
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            # Killed, this process can end nothing: Serve's driver then shuts Serve down as on Ctrl-C, and Ray
-            # ends with it.
+            # If this process is killed, the driver gets a SIGINT, shuts Serve down, and Ray ends with it.
             preexec_fn=lambda: signal_on_parents_death(signal.SIGINT),  # noqa: PLW1509 - one thread
         )
 
@@ -313,7 +316,7 @@ def _show_news(log: ServerLog, progress: Progress) -> None:
 
 
 def _show_lines(log: ServerLog, lines: Sequence[str]) -> None:
-    """Print `lines` of the log, or only its name if there are none."""
+    """Print the log's name, and `lines` of the log."""
     log.named = True
     say(f"the last lines of {log.path}:" if lines else f"the log: {log.path}")
     for line in lines:
@@ -321,9 +324,9 @@ def _show_lines(log: ServerLog, lines: Sequence[str]) -> None:
 
 
 def _stop(server: subprocess.Popen[bytes], *, lost: bool) -> tuple[str, ...]:
-    """End everything that was started: Serve in good order, if it still runs, then all other processes.
+    """End Serve in order if it still runs, then all other processes.
 
-    Returns those that not even SIGKILL has ended, for people to read.
+    Returns descriptions of the processes that SIGKILL has not ended.
     """
     say("stopping")
     if server.poll() is None and not lost:

@@ -12,9 +12,10 @@ from serve_app.settings import SettingsError
 
 
 def environment(proxy: str, *, local: bool) -> dict[str, str]:
-    """Return the environment of Ray's processes. What the operator has set is kept, except for `proxy`.
+    """Return the environment of Ray's processes. Variables that the operator has set are kept.
 
-    `proxy` is `auto`, `haproxy` or `ray`. Unless `local`, the cluster runs already and has its flags.
+    `proxy` is `auto`, `haproxy` or `ray`; the last two override variables. Unless `local`, the cluster
+    already runs and has its own flags.
     """
     values = {**env.ALWAYS, **(env.LOCAL if local else {}), **os.environ}
     fast = env.has_haproxy() if proxy == "auto" else proxy == "haproxy"
@@ -34,8 +35,8 @@ def environment(proxy: str, *, local: bool) -> dict[str, str]:
 def private_folder(parent: Path) -> Path:
     """Return a folder for Ray's sessions that no other user can enter.
 
-    Ray creates its own folders writable for all users, also those of its sockets: a user who can enter them
-    could replace the raylet's socket. A socket's path has at most 107 bytes, so this path is short.
+    Ray makes its folders writable for all users, including the folder of the raylet's socket. A user who can
+    enter that folder could replace the socket. A socket's path has at most 107 bytes, so this path is short.
 
     Raises:
         SettingsError: if the folder belongs to another user, or others can enter it.
@@ -48,16 +49,16 @@ def private_folder(parent: Path) -> Path:
         raise SettingsError([f"{path}: {error.strerror}; set {env.TEMPORARY_FOLDER}"]) from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
         raise SettingsError(
-            [f"{path}: must be a folder of yours that no other user can enter; set {env.TEMPORARY_FOLDER}"]
+            [f"{path}: must be your folder, closed to other users; or set {env.TEMPORARY_FOLDER}"]
         )
     return path
 
 
 def log_folder(values: Mapping[str, str]) -> Path:
-    """Return the folder for the server's log until Ray, in the environment `values`, has one of its own.
+    """Return the folder for the server's log until Ray has a log folder. `values` is Ray's environment.
 
     Raises:
-        SettingsError: if it cannot be made.
+        SettingsError: if the folder cannot be made.
     """
     if env.TEMPORARY_FOLDER not in values:
         return private_folder(Path(tempfile.gettempdir()))

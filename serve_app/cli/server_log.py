@@ -1,4 +1,4 @@
-"""The log file that takes what Ray, vLLM and torch write while `tideserve run` serves."""
+"""The log file of `tideserve run`, with the output of Ray, vLLM and torch."""
 
 import os
 import re
@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 PREFIX = "tideserve: "
-"""How lines begin that Serve's driver, or HAProxy's supervisor under Ray, writes for the user."""
+"""The prefix of lines for the user, from Serve's driver or from HAProxy's supervisor."""
 
 GONE = 3
-"""The exit status of Serve's driver when Serve is gone, which it has said then."""
+"""The exit status of Serve's driver after it has printed that Serve is gone."""
 
 _FILE = "tideserve.log"
 _MAX_BYTES = 64 << 20
@@ -23,24 +23,24 @@ _LONGEST_LINE = 400
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _FOR_THE_USER = re.compile(rf"(\([^()]*pid=[^()]*\) )?(?P<line>{PREFIX}.*)")
 _ERROR = re.compile(r"\b(ERROR|CRITICAL|FATAL)\b|^(\(.*?\) )*[\w.]*(Error|Exception|Interrupt)\b")
-# What the raylet says of its machine, every ten seconds while it lasts.
+# The raylet repeats these warnings about its machine every ten seconds.
 _WARNINGS = ("killed due to memory pressure", "% full, available space")
 
 
 class ServerLog:
-    """One file for one start of a server; `look` returns its lines that concern the user.
+    """The log file of one start of a server. `look` yields its lines for the user.
 
-    The server's processes write to the file themselves, not to a pipe: they can go on writing, and shut down
-    in good order, after this process has been killed.
+    The server's processes write to the file and not to a pipe. So they can still write, and shut down in
+    order, after this process has been killed.
     """
 
     def __init__(self, folder: Path, *, verbose: bool = False) -> None:
         descriptor, path = tempfile.mkstemp(prefix="tideserve-", suffix=".log", dir=folder)
         os.close(descriptor)
         self.path = Path(path)
-        """Where the file is; `move_to` changes it."""
+        """The file's path, which `move_to` changes."""
         self.named = False
-        """Whether the user has been told where it is; `tideserve run` sets it."""
+        """Whether `tideserve run` has printed the path."""
         self._verbose = verbose
         self._reader = self.path.open("rb")
         self._rest = b""
@@ -60,11 +60,11 @@ class ServerLog:
         return Path(f"{self.path}.1")
 
     def writer(self) -> BinaryIO:
-        """The file, opened for the server to append to."""
+        """Open the file for the server to append to."""
         return self.path.open("ab")
 
     def move_to(self, folder: Path) -> bool:
-        """Put the file beside Ray's own logs; returns whether that was done now. Writers do not notice."""
+        """Move the file to Ray's log folder. Returns whether this call moved it. Writers do not notice."""
         if self.path.parent == folder:
             return False
         with suppress(OSError):
@@ -72,7 +72,7 @@ class ServerLog:
         return self.path.parent == folder
 
     def look(self) -> Iterator[str]:
-        """The lines written since the last call that the user should see; with `verbose`, all of them."""
+        """Yield the new lines for the user; all new lines with `verbose`."""
         yield from self._lines_to_show(self._reader.read())
         if self._reader.tell() > _MAX_BYTES:
             yield from self._rotate()
@@ -87,10 +87,10 @@ class ServerLog:
                 yield text
 
     def _rotate(self) -> Iterator[str]:
-        """Copy the file to `.1` and cut it. What is written in the moment between the two is lost."""
-        with suppress(OSError):  # the disk is full, or the file was deleted: neither may end the server
+        """Copy the file to `.1` and truncate it. Lines written between the two steps are lost."""
+        with suppress(OSError):  # a full disk or a deleted file must not end the server
             self._copy.unlink(missing_ok=True)
-            create = os.O_WRONLY | os.O_CREAT | os.O_EXCL  # no link of somebody else's is followed
+            create = os.O_WRONLY | os.O_CREAT | os.O_EXCL  # follow no link that another user has made
             with os.fdopen(os.open(self._copy, create, 0o600), "wb") as copy, self.path.open("rb") as file:
                 shutil.copyfileobj(file, copy)
         with suppress(OSError):
@@ -100,15 +100,15 @@ class ServerLog:
             yield from self._lines_to_show(unseen)
 
     def errors(self) -> list[str]:
-        """The last lines that tell of errors, if there are any near the end."""
+        """Return the last lines with errors near the end of the log."""
         return [line for line in self._end() if _ERROR.search(line)][-_TAIL_LINES:]
 
     def tail(self) -> list[str]:
-        """The last lines that tell of errors, or else the last lines."""
+        """Return the last lines with errors, or the last lines if there is no error."""
         return self.errors() or self._end()[-_TAIL_LINES:]
 
     def _end(self) -> list[str]:
-        """The last lines, without colours and not too long."""
+        """Return the last lines, shortened and without colours."""
         file = self._reader.fileno()
         start = max(0, os.fstat(file).st_size - _TAIL_BYTES)
         end = os.pread(file, _TAIL_BYTES, start).decode(errors="replace")

@@ -15,15 +15,12 @@ class Style:
     on: bool = False
 
     def bold(self, text: str) -> str:
-        """Headings."""
         return self._wrap("1", text)
 
     def dim(self, text: str) -> str:
-        """What is read last."""
         return self._wrap("2", text)
 
     def warn(self, text: str) -> str:
-        """What needs attention."""
         return self._wrap("33", text)
 
     def _wrap(self, code: str, text: str) -> str:
@@ -36,7 +33,7 @@ def style_for(stream: TextIO, environment: Mapping[str, str] = os.environ) -> St
 
 
 class LastingStream:
-    """Passes text on until its reader (a terminal, `| head`) goes away; a long run must not end with it."""
+    """Forwards text until its reader (a terminal, `| head`) goes away, which must not end a long run."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -59,7 +56,7 @@ class LastingStream:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        """Discard what is still buffered: writing it at exit would fail again and change the exit status."""
+        """Discard the buffered text. Writing it at exit would fail again and change the exit status."""
         self.failure = error
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._stream.fileno())

@@ -13,7 +13,7 @@ def problems(
     cpus: float = 2.0,
     ingresses: int = 4,
     each: float = 0.5,
-    told: bool = True,
+    certain: bool = True,
     **more: Any,
 ) -> list[str]:
     """Of models that take so many CPUs and have so many `min_replicas`."""
@@ -29,7 +29,7 @@ def problems(
         name: Knobs(min_replicas=least, max_replicas=8)
         for name, (_, least) in zip(names, models, strict=True)
     }
-    return check_room(settings, knobs, IngressKnobs(max_replicas=ingresses), Cpus(cpus, told), "ingress")
+    return check_room(settings, knobs, IngressKnobs(max_replicas=ingresses), Cpus(cpus, certain), "ingress")
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_the_error_names_the_key_its_value_and_the_bound() -> None:
 def test_where_no_ingress_replica_fits_no_bound_helps() -> None:
     (problem,) = problems((2.0, 0), ingresses=1)
 
-    assert "not even one fits" in problem
+    assert "no ingress replica fits" in problem
 
 
 def test_an_ingress_that_takes_no_cpus_takes_no_room() -> None:
@@ -81,12 +81,12 @@ def test_of_nodes_named_by_custom_resources_nothing_is_known() -> None:
 def test_a_file_with_gpus_is_for_another_machine_unless_its_cpus_are_told() -> None:
     gpu = {"device": "gpu"}
 
-    assert problems((4.0, 0), told=False, **gpu) == []
-    assert problems((4.0, 0), told=True, **gpu) != []
+    assert problems((4.0, 0), certain=False, **gpu) == []
+    assert problems((4.0, 0), certain=True, **gpu) != []
 
 
 def test_a_file_without_gpus_is_for_this_machine() -> None:
-    assert problems((0.4, 0), told=False) != []
+    assert problems((0.4, 0), certain=False) != []
 
 
 def test_the_cpus_here_are_what_ray_takes_them_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,7 +153,7 @@ def test_a_clamp_that_binds_is_marked() -> None:
 def test_what_prefix_caches_held_of_the_prompts_is_told_where_the_server_tells_it() -> None:
     signals = {"prompt_tokens_mean": 1250.4, "cached_share": 0.776}
 
-    told = "  prompts: 1,250 tokens on average, of which 78 % were cached."
+    told = "  prompts: 1,250 tokens on average. 78 % of the tokens were cached."
     assert told in explained(status(), record(NOON, signals=signals))
     assert not [line for line in explained(status(), record(NOON)) if "prompts:" in line]
 
@@ -236,7 +236,7 @@ def test_a_model_that_has_not_changed_says_so() -> None:
     lines = explained(status(**{"Engine-tiny": state_of()}), record(NOON, 1, 1, kind="heartbeat"))
 
     assert lines[1] == "  Replicas: 1 ready, target 3. Mode: act. Cold start: not measured yet."
-    assert lines[-2:] == ["  History", "  No change among the records that were asked for."]
+    assert lines[-2:] == ["  History", "  The requested records have no change."]
 
 
 def test_only_the_model_asked_for_is_told() -> None:

@@ -88,7 +88,7 @@ def test_setting_a_knob_changes_it_and_nothing_else(
         "tideserve: sent",
         *[line for line in out.splitlines() if " s  " in line],
         next(line for line in out.splitlines() if line.startswith("tideserve: in force after ")),
-        "tideserve: the next deploy undoes this unless the file has it too, under 'tide':",
+        "tideserve: the next deploy undoes this change unless its file has, under 'tide':",
         "  deployments:",
         "  - name: Ingress",
         "    user_config:",
@@ -96,7 +96,7 @@ def test_setting_a_knob_changes_it_and_nothing_else(
         "        tiny:",
         "          max_replicas: 5",
         "          mode: advise",
-        "On KubeRay the file is serveConfigV2 of the RayService, with which a new cluster starts.",
+        "On KubeRay this file is serveConfigV2 of the RayService.",
     ]
     said = [line.partition(" s  ")[2] for line in out.splitlines() if " s  " in line]
     assert said == ["RUNNING, the change has reached Ray", "DEPLOYING, Ingress UPDATING"]
@@ -148,7 +148,7 @@ def test_what_is_so_already_is_not_sent(
     status, out, _ = run(capsys, "set", "max_replicas=2")
 
     assert (status, ray.sent) == (0, [])
-    assert out.splitlines()[1:] == ["  every value in force stays as it is", "tideserve: nothing was sent"]
+    assert out.splitlines()[1:] == ["  no value in force changes", "tideserve: nothing was sent"]
 
 
 def test_another_application_that_ray_will_try_again_is_mentioned(

@@ -181,9 +181,9 @@ def config(tmp_path: Path) -> Path:
             ["--restart"],
             0,
             [1, 2, 4],
-            "starts again in 4 s, from {} as it is then",
+            "restarts in 4 s and then reads {} again",
         ),
-        ([None], ["--restart"], 1, [], "not started again: it was never ready"),
+        ([None], ["--restart"], 1, [], "not restarted: the server never became ready"),
     ],
     ids=["died", "stopped", "started again later each time", "never ready"],
 )

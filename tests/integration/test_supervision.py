@@ -40,7 +40,7 @@ def test_it_comes_back_by_itself_whatever_died_and_ends_when_told_to(restarting:
 
     restarting.processes("ray::DashboardAgent")[0].kill()
 
-    eventually("it is told", lambda: "starts again in 1 s" in restarting.log, WITHIN_S)
+    eventually("it is told", lambda: "restarts in 1 s" in restarting.log, WITHIN_S)
     assert re.search(
         r"dashboard agent \(process \d+\) ended: the raylet ends with it; its log: \S+", restarting.log
     )
