@@ -51,8 +51,8 @@ def add_command(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "run",
         help="start Ray and serve a configuration until Ctrl-C",
-        description="Start Ray and serve a configuration until Ctrl-C. The output of Ray, vLLM and torch goes "
-        "to a log folder. The command prints the folder's name.",
+        description="Start Ray and serve a configuration until Ctrl-C. The output of Ray, vLLM and torch "
+        "goes to a log folder. The command prints the folder's name.",
         epilog="Exit status: 0 after Ctrl-C or SIGTERM, 1 after a failure, 2 for an invalid configuration.",
     )
     add = parser.add_argument

@@ -16,20 +16,20 @@ from serve_app.wire.data_plane import ENGINE_DEAD, ENGINE_DIED, ENGINE_KILLED
 
 logger = logging.getLogger("ray.serve")
 
-# Segments of a pydantic location that name its own machinery or a union's branch, not a field.
+# Segments of a pydantic location that name pydantic's machinery or a union's branch, not a field.
 _MACHINERY = re.compile(r"[\[\]{}()]|^(?:function-|json-or-python|lax-or-strict|nullable|tagged-union|is-).*")
 _BRANCH = re.compile(r"^(?:[A-Z]\w+|str|int|float|bool|none|list|dict|literal.*|constrained-.*)$")
 
 
 _TAGS = (("role",), ("type",))
-"""The ends of locations that choose the branch of a union."""
+"""Locations that end so belong to the field that selects a union's branch."""
 
 ERROR_FRAME = b'data: {"error"'
-"""The beginning of vLLM's frame of an error within a stream."""
+"""The start of vLLM's error frame in a stream."""
 
 
 def engine_dead() -> ApiError:
-    """Return a 503 for a request that came after its engine core had died."""
+    """Return a 503 for a request that arrived after its engine core had died."""
     return ApiError(503, "The engine of this model has died; it is being replaced.", code=ENGINE_DEAD)
 
 
@@ -39,7 +39,7 @@ def engine_died() -> ApiError:
 
 
 def engine_killed() -> ApiError:
-    """Return a 503 for a request whose engine core was killed: probably not because of the request."""
+    """Return a 503 for a request whose engine core was killed, which the request probably did not cause."""
     return ApiError(503, "The engine of this model was killed; it is being replaced.", code=ENGINE_KILLED)
 
 
@@ -65,7 +65,7 @@ def from_validation(error: ValidationError, outer: str = "") -> ApiError:
     """Return a 400 that names the first wrong field, its value and what is allowed.
 
     Args:
-        outer: The path in the body of what has been validated; empty for the body.
+        outer: The path of the validated value in the body; empty for the whole body.
     """
     item = _likeliest(error.errors(include_url=False))
     inner = field_path(item["loc"])
@@ -79,9 +79,9 @@ def from_validation(error: ValidationError, outer: str = "") -> ApiError:
 
 
 def _likeliest(errors: Sequence[Any]) -> dict[str, Any]:
-    """Return the first error of the intended branch: pydantic has an error for each branch of a union.
+    """Return the first error of the intended branch. Pydantic reports an error for each branch of a union.
 
-    A branch with another `role` or `type` was not intended.
+    The client did not intend a branch with another `role` or `type`.
     """
     tags = [item for item in errors if item["type"] == "literal_error" and item["loc"][-1:] in _TAGS]
     others = {item["loc"][:-1] for item in tags}
@@ -98,7 +98,7 @@ def from_response(response: ErrorResponse) -> ApiError:
 
 
 def from_exception(error: Exception, *, log: bool = True) -> ApiError:
-    """Return the error for what an operation raised. Only a fault of the server is a 5xx, and is logged."""
+    """Return the API error for an exception of an operation. Only the server's faults are 5xx and logged."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ValidationError):
@@ -119,7 +119,7 @@ def from_frame(frame: bytes) -> ApiError:
 
 
 def _api_error(message: str, status: int, param: str | None) -> ApiError:
-    if status == 501:  # the client has asked for what vLLM cannot do
+    if status == 501:  # vLLM does not support the request
         return ApiError(400, message, param=param, code="unsupported_feature")
     if status == 404:
         return ApiError(404, message, param=param or "model", code="model_not_found")

@@ -13,12 +13,11 @@ from serve_app.settings.tree import EMBEDDED, ModelSettings
 from serve_app.weights import embedded_model_path
 
 _DEFAULT_CPU_KV_CACHE_BYTES = 256 << 20
-# vLLM turns its name for this one ("uni") into "mp" on the CPU, because "mp" pins OpenMP threads. With
-# the model in the engine core's own process a replica has one process less (0.5 GB), and the two do not
-# spin on each other's shared memory, which on two cores leaves everything else without a turn. Ray
-# gives OpenMP as many threads as the replica has CPUs.
+# On the CPU vLLM replaces its own name "uni" by "mp", because "mp" pins OpenMP threads. With the model in the
+# engine core's process, a replica has one process less (0.5 GB). Two processes would spin on their shared
+# memory, and on two cores nothing else would run. Ray gives OpenMP as many threads as the replica has CPUs.
 _IN_PROCESS_EXECUTOR = "serve_app.patches.vllm.InProcessExecutor"
-# Settings that have vLLM's name and meaning; the others are Tideserve's own.
+# Settings with vLLM's name and meaning. The other settings are Tideserve's own.
 _PASSED = (
     "revision",
     "tokenizer",
@@ -42,16 +41,16 @@ _PASSED = (
 
 
 def vllm_overrides(model: ModelSettings) -> dict[str, Any]:
-    """Return the vLLM arguments that these settings set; the others keep vLLM's defaults."""
+    """Return the vLLM arguments that the settings give. All other arguments keep vLLM's defaults."""
     values: dict[str, Any] = {name: value for name in _PASSED if (value := getattr(model, name)) is not None}
     values["allowed_media_domains"] = list(model.allowed_media_domains)
     values["model"] = str(embedded_model_path()) if model.model == EMBEDDED else model.model
     values["served_model_name"] = [model.name]
     values["enable_auto_tool_choice"] = model.tool_call_parser is not None
-    # Tideserve's own stat logger takes the step statistics; vLLM's default ones would count them once more.
+    # Tideserve's own stat logger reads the step statistics. vLLM's default loggers would count them again.
     values["disable_log_stats"] = True
-    # A step's statistics then tell its batch and its prefill tokens. Only the default loggers, which are
-    # off, would print them, one line per step.
+    # This adds the batch and the prefill tokens to a step's statistics. Only vLLM's default loggers, which
+    # are off, would print a line per step.
     values["enable_logging_iteration_details"] = STEP_DETAILS
     values["enable_log_requests"] = False
     values["structured_outputs_config"] = StructuredOutputsConfig(
@@ -64,7 +63,6 @@ def vllm_overrides(model: ModelSettings) -> dict[str, Any]:
         values.setdefault("kv_cache_memory_bytes", _DEFAULT_CPU_KV_CACHE_BYTES)
         values["distributed_executor_backend"] = _IN_PROCESS_EXECUTOR
     elif model.tensor_parallel_size > 1:
-        # One worker actor per bundle of the replica's placement group.
         values["distributed_executor_backend"] = "ray"
     values.update(model.engine_args)
     return values

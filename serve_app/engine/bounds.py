@@ -1,7 +1,8 @@
 """Bounds that vLLM leaves open, checked before a request may reach the engine core.
 
-A value that fails only inside the engine core can end the whole replica, so every value that the core uses as
-an index or a size is bounded here. `check_...` bound the fields of a request, `guard_intake` its sequences.
+A value that fails inside the engine core can end the whole replica. So this module bounds every value that
+the core uses as an index or a size. `check_...` bound a request's fields, `guard_intake` bounds its
+sequences.
 """
 
 import logging
@@ -25,29 +26,28 @@ logger = logging.getLogger("ray.serve")
 _Bounds = tuple[float, float]
 
 _INT32 = (-(1 << 31), (1 << 31) - 1)
-"""The core has most of its numbers in arrays of 32 bits, and NumPy refuses what does not fit."""
+"""The core keeps most numbers in 32-bit arrays, and NumPy refuses larger numbers."""
 _INT64 = (-(1 << 63), (1 << 63) - 1)
 _PACKED = (-(1 << 63), (1 << 64) - 1)
-"""MessagePack's own range: JSON of the client, such as a schema, may have these numbers."""
+"""MessagePack's range, for numbers in a client's JSON such as a schema."""
 _INT64_FIELDS = ("seed", "priority")
-"""Fields of 64 bits."""
 _FLOAT32 = (-3.4e38, 3.4e38)
 _FLOAT64 = (-sys.float_info.max, sys.float_info.max)
 _RANGES: dict[str, _Bounds] = {
-    # The core divides by it, and multiplies with it.
+    # The core divides by the penalty and multiplies with the penalty.
     "repetition_penalty": (1e-3, 1e3),
-    # The front end takes the power of a length: 1,000,000 ** 16 is a number, with 52 it no longer is.
+    # The front end computes length ** penalty: 1,000,000 ** 16 fits a float, 1,000,000 ** 52 does not.
     "length_penalty": (-16, 16),
-    # The core compares so many patterns after each token, 0.2 us each.
+    # The core compares up to this many patterns after each token, 0.2 us each.
     "max_pattern_size": (0, 1024),
 }
 _TOKEN_LISTS = ("stop_token_ids", "allowed_token_ids", "logprob_token_ids")
 _TOKENIZED = ("messages", "prompt", "input", "tokens")
-"""Fields that the core receives as token ids, which `check_token_ids` bounds."""
+"""Fields that the core receives as token ids. `check_token_ids` bounds these."""
 _UNPACKABLE = (OverflowError, TypeError, ValueError, RecursionError)
-"""MessagePack raises these for values of a request that it cannot carry."""
+"""MessagePack raises these errors for values that it cannot pack."""
 _LONGEST = {
-    # vLLM's model runner for GPUs raises beyond these (`vllm.v1.worker.gpu.sample.logit_bias`).
+    # vLLM's GPU model runner raises above these lengths (`vllm.v1.worker.gpu.sample.logit_bias`).
     "allowed_token_ids": 1024,
     "logit_bias": 1024,
 }
@@ -76,9 +76,9 @@ def check_numbers(request: Any) -> None:
 
 
 def _first_outside(value: Any) -> tuple[str, float, _Bounds] | None:
-    """Return the first number outside its bounds: its path below `value`, itself and the bounds.
+    """Return the path below `value`, the number and the bounds of the first number outside its bounds.
 
-    The path is built on the way back: a path for each value took 17 us for a small request, not 4.
+    The path is built only for that number: a small request takes 4 us, not 17 us with a path per value.
     """
     typed = False
     members: Iterable[tuple[Any, Any]] = ()
@@ -88,7 +88,7 @@ def _first_outside(value: Any) -> tuple[str, float, _Bounds] | None:
         members = enumerate(value)
     elif isinstance(value, BaseModel):
         typed, fields = True, vars(value)
-        # Fields that were not given have defaults, which fit.
+        # Default values are within bounds.
         members = ((name, fields.get(name)) for name in value.model_fields_set if name not in _TOKENIZED)
     elif is_dataclass(value):
         typed, members = True, vars(value).items()
@@ -120,7 +120,7 @@ def _name_in_body(model: Any, name: str) -> str:
 
 
 def check_characters(param: str, text: Any, max_model_len: int, tokenizer: Any) -> None:
-    """Refuse a text that is too long for the context whatever its tokens are, before it is tokenized.
+    """Refuse a text that cannot fit the context even with the longest tokens, before tokenization.
 
     Raises:
         ApiError: 400 with the number of characters and the bound.
@@ -149,7 +149,7 @@ def check_inputs(param: str, value: Any, most: int) -> None:
 
 
 def check_token_ids(param: str, value: Any, vocabulary: int) -> int:
-    """Bound the token ids of a prompt field, if it has any; return its number of prompts."""
+    """Check the token ids in a prompt field, and return the field's number of prompts."""
     if not isinstance(value, list):
         return 1
     if value and isinstance(value[0], int):
@@ -186,10 +186,10 @@ def check_sampling(request: Any, prompts: int, max_sequences: int, vocabulary: i
 
 
 def guard_intake(engine: AsyncLLM) -> None:
-    """Have `engine` refuse sequences that would end its core, and forget sequences that do not reach it.
+    """Have `engine` refuse sequences that would end its core, and forget sequences that were not sent.
 
-    vLLM's front end registers a sequence, and then packs and sends it. A registered sequence that was not
-    sent would wait for ever, and the engine would look as if it hung.
+    vLLM's front end registers a sequence, then packs and sends it. A registered sequence that was not sent
+    would wait for ever, and the engine would seem to hang.
     """
     processor = engine.output_processor
     bounded = bool(getattr(engine.vllm_config, "use_v2_model_runner", False))
@@ -215,7 +215,7 @@ def guard_intake(engine: AsyncLLM) -> None:
         async def wrapped(request: Any) -> None:
             try:
                 await send(request)
-            except BaseException as error:  # a client that leaves cancels the call
+            except BaseException as error:  # a client that disconnects cancels the call
                 await forget(request)
                 if isinstance(error, _UNPACKABLE):
                     logger.warning("a request could not be packed for the engine core", exc_info=error)
@@ -231,7 +231,7 @@ def guard_intake(engine: AsyncLLM) -> None:
 
 
 def check_list_lengths(params: Any) -> None:
-    """Refuse lists of sampling parameters that are too long for vLLM's model runner for GPUs.
+    """Refuse lists in sampling parameters that are too long for vLLM's GPU model runner.
 
     Raises:
         VLLMValidationError: with the field, its length and the bound.

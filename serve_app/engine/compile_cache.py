@@ -1,8 +1,8 @@
 """Compiled kernels that outlive the pod of an engine.
 
-vLLM and torch name the files that they are writing by their process id, and pods have process ids in common:
-two that compiled into one folder at once would write into the same file. So every pod compiles in its own
-home folder. Its compiled files become one archive in the shared folder, and the next pod begins with them.
+vLLM and torch name unfinished files by process id, and pods share process ids. Two pods that compile into one
+folder could write to the same file. So every pod compiles in its own home folder, and then stores the
+compiled files as one archive in the shared folder. The next pod starts with this archive.
 """
 
 import logging
@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 logger = logging.getLogger("ray.serve")
 
 KEPT = (
-    # Not all of vLLM's: which GPUs reach each other, and how much memory is free, is the node's.
+    # Not vLLM's other caches: GPU links and free memory are properties of one node.
     ".cache/vllm/torch_compile_cache",
     ".cache/vllm/modelinfos",
     ".cache/vllm/deep_gemm",
@@ -27,7 +27,7 @@ KEPT = (
 """Folders below the home folder. Their files are named by the model and its settings, the versions and the
 kind of GPU, so an archive may have files that a pod does not need."""
 _WITH_THE_MODEL = "/inductor_cache/"
-"""A folder of a compiled model. On CPUs every start adds a few files to it, under new names."""
+"""A folder of a compiled model. On CPUs every start adds a few files with new names."""
 _UNFINISHED = re.compile(r"\.(lock|tmp|part)$|(^|/)\.?tmp")
 
 
@@ -54,7 +54,7 @@ def _fetch(archive: Path, home: Path) -> None:
     with TemporaryDirectory(dir=home) as folder, tarfile.open(archive) as tar:
         tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
         tar.extractall(folder)  # noqa: S202  the filter keeps it below the folder
-        # Another engine of this pod may have loaded a file of the same name: it stays as it is.
+        # Existing files stay, because another engine of this pod may have loaded them.
         new = [(path, home / path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file()]
         for path, place in new:
             if not place.exists():

@@ -1,11 +1,10 @@
-"""How an engine goes on with a sequence that another engine began.
+"""How an engine continues a sequence that another engine began.
 
-vLLM can go on with a sequence whose tokens it has generated before: it does so after a preemption. The
-scheduler then keeps prompt and outputs apart, and so do penalties, grammars and budgets. But a request from
-outside always begins at its prompt. So a continued request carries its delivered tokens at the end of its
-prompt, and their number under the key `DELIVERED`. In the engine core, a scheduler and a worker extension,
-which vLLM lets others provide, turn these tokens into outputs again. `advance` brings the front end's state
-of the sequence to the same place.
+After a preemption, vLLM continues a sequence with its generated tokens. The scheduler, penalties, grammars
+and budgets then keep prompt and outputs apart. A new request, however, has a prompt only. So a continued
+request carries its delivered tokens at the end of its prompt, and their number under the key `DELIVERED`. In
+the engine core, a custom scheduler and a worker extension turn these tokens into outputs again. `advance`
+brings the front end's state of the sequence to the same place.
 """
 
 from __future__ import annotations
@@ -32,20 +31,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ray.serve")
 
 DELIVERED = "tideserve_delivered"
-"""The key in `SamplingParams.extra_args` of how many tokens at the prompt's end are outputs."""
+"""The key in `SamplingParams.extra_args` for the number of output tokens at the prompt's end."""
 
 
 def let_core_continue(config: VllmConfig) -> None:
-    """Have the engine core of `config` go on with sequences of other engines.
+    """Have the engine core of `config` continue sequences of other engines.
 
-    Nothing is changed where another scheduler or worker extension has been configured; `core_continues` then
-    returns False.
+    A configured scheduler or worker extension stays in place, and `core_continues` then returns False.
     """
     scheduler, parallel = config.scheduler_config, config.parallel_config
     if scheduler.scheduler_cls is not None or parallel.worker_extension_cls:
         logger.warning(
-            "This engine cannot go on with the streams of one that was lost: it has a scheduler_cls or a "
-            "worker_extension_cls of its own."
+            "This engine cannot continue the streams of a lost engine, because the configuration has its own "
+            "scheduler_cls or worker_extension_cls."
         )
         return
     scheduler.scheduler_cls = _SCHEDULERS[bool(scheduler.async_scheduling)]
@@ -54,25 +52,25 @@ def let_core_continue(config: VllmConfig) -> None:
 
 
 def core_continues(config: VllmConfig) -> bool:
-    """Return whether the engine core of `config` goes on with sequences of other engines."""
+    """Return whether the engine core of `config` continues sequences of other engines."""
     return config.scheduler_config.scheduler_cls in _SCHEDULERS.values()
 
 
 def delivered_count(params: Any) -> int:
-    """Return how many tokens at the end of a request's prompt are outputs, by its sampling parameters."""
+    """Return the number of output tokens at the end of a prompt, from the sampling parameters."""
     extra = params.extra_args if params is not None else None
     return int(extra.get(DELIVERED, 0)) if extra else 0
 
 
 class ContinuingScheduler(Scheduler):  # type: ignore[misc]
-    """vLLM's scheduler that waits for each step's result, for continued sequences too."""
+    """vLLM's synchronous scheduler, which also accepts continued sequences."""
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         return _separate_outputs(self, super().schedule(*args, **kwargs))
 
 
 class ContinuingAsyncScheduler(AsyncScheduler):  # type: ignore[misc]
-    """vLLM's scheduler that plans a step while the previous one runs, for continued sequences too."""
+    """vLLM's asynchronous scheduler, which also accepts continued sequences."""
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         return _separate_outputs(self, super().schedule(*args, **kwargs))
@@ -94,8 +92,8 @@ _SCHEDULERS = {False: _path(ContinuingScheduler), True: _path(ContinuingAsyncSch
 
 
 def _separate_outputs(scheduler: Scheduler, step: SchedulerOutput) -> SchedulerOutput:
-    # Not at a request's arrival: until a request is scheduled, vLLM takes all tokens that it finds in its
-    # prefix cache for prompt. And a grammar is certainly compiled only when its request is scheduled.
+    # Not when a request arrives: until it is scheduled, vLLM counts all cached tokens as prompt, and its
+    # grammar may not be compiled yet.
     for data in step.scheduled_new_reqs:
         request = scheduler.requests[data.req_id]
         count = delivered_count(request.sampling_params)
@@ -107,7 +105,7 @@ def _separate_outputs(scheduler: Scheduler, step: SchedulerOutput) -> SchedulerO
 
 
 def _split_request(request: Request, count: int, scheduler: Scheduler) -> None:
-    """Turn the last `count` tokens of a prompt into outputs, one by one, as if they were being generated."""
+    """Turn the last `count` tokens of a prompt into outputs, as if the engine generated them one by one."""
     delivered = request.prompt_token_ids[-count:]
     request.prompt_token_ids = request.prompt_token_ids[:-count]
     request.num_prompt_tokens -= count
@@ -116,7 +114,7 @@ def _split_request(request: Request, count: int, scheduler: Scheduler) -> None:
         request._all_token_ids.append(token)
         request._output_token_ids.append(token)
         if not scheduler.structured_output_manager.accept_tokens(request, [token]):
-            # The request ends with an error in this step, like one whose grammar does not compile.
+            # The request ends with an error in this step, as if its grammar did not compile.
             scheduler.grammar_compile_error_reqs.add(request.request_id)
             request._output_token_ids[:] = delivered
             request._all_token_ids[:] = [*request.prompt_token_ids, *delivered]
@@ -128,11 +126,11 @@ def advance(
 ) -> list[RequestOutput]:
     """Bring the front end's `state` of a new sequence to the end of the `delivered` tokens.
 
-    `request` goes to the engine core afterwards, with these tokens at the end of its prompt. If they end the
+    `request` then goes to the engine core with these tokens at the end of its prompt. If the tokens end the
     answer, the core generates one superfluous token.
 
     Returns:
-        The outputs that vLLM would have made of the tokens. The last one is finished if they end the answer.
+        The outputs that vLLM makes of the tokens. The last output is finished if the tokens end the answer.
     """
     outputs: list[RequestOutput] = []
     reason, stopped_by = _end_of(request, delivered, max_model_len)
@@ -153,7 +151,7 @@ def advance(
     state.sent_tokens_offset = state.detokenizer.num_output_tokens()
     ended = outputs[-1].outputs[0].finished()
     if ended and state.parent_req is not None:
-        state.parent_req.child_requests.add(state.request_id)  # the core's superfluous token ends it again
+        state.parent_req.child_requests.add(state.request_id)  # the superfluous token will remove it again
     _lengthen_prompt(request, state, delivered[:-1] if ended else delivered)
     if ended:
         request.sampling_params.max_tokens = len(delivered)
@@ -170,7 +168,7 @@ def _lengthen_prompt(request: Any, state: Any, delivered: list[int]) -> None:
 def _end_of(
     request: Any, delivered: list[int], max_model_len: int
 ) -> tuple[FinishReason | None, int | str | None]:
-    """Return why the core ended the answer with the last delivered token, and the stop that matched."""
+    """Return why the last delivered token ends the answer, and the stop that matched; None if it does not."""
     sequence = Request.from_engine_core_request(request, None)
     sequence.append_output_token_ids(delivered)
     if not check_stop(sequence, max_model_len):
@@ -179,6 +177,6 @@ def _end_of(
 
 
 def _unknown_logprobs(tokens: list[int]) -> LogprobsLists:
-    """Return a row for each of `tokens`, for the decoding of later tokens. No client receives its figures."""
+    """Return a row for each of `tokens`, which decoding later tokens needs. No client receives the rows."""
     ids = np.array(tokens)[:, None]
     return LogprobsLists(ids, np.zeros(ids.shape), np.zeros(len(tokens), dtype=int))

@@ -1,13 +1,13 @@
-"""Streams that another engine can go on with, and streams that another engine began.
+"""Streams that another engine can continue, and streams that another engine began.
 
-While a stream runs, the ids of its delivered tokens are noted: the tokens whose events have been sent.
-Another engine continues from them. There, vLLM's front end sees the original request, unchanged. The engine
-core also gets the delivered tokens, as outputs that it has generated (`continuation`). vLLM's handlers see
-them once more, as outputs of an engine, so that their state is right: counts, parsers, half a character, the
-beginning of a stop string. The events that the handlers make of them are left out.
+While a stream runs, its delivered tokens are recorded: the ids of the tokens whose events have been sent.
+Another engine continues from these tokens. There, vLLM's front end sees the original request, unchanged. The
+engine core gets the delivered tokens as outputs of its own (`continuation`). vLLM's handlers get them once
+more as outputs of the engine, so that counts, parsers, half characters and partial stop strings are right.
+The events that the handlers make of delivered tokens are dropped.
 
-Greedy sampling goes on with the token that would have come, up to rounding: the delivered tokens are
-prefilled together, and their keys and values may differ in the last bit. A seeded generator starts anew.
+Greedy sampling continues with the same token as before, up to rounding: the delivered tokens are prefilled
+together, and their keys and values may differ in the last bit. A seeded generator starts anew.
 """
 
 import asyncio
@@ -26,28 +26,28 @@ from serve_app.engine.continuation import DELIVERED, advance
 from serve_app.patches.vllm import Method, forward_at_once, wrap_add_request, wrap_generate
 from serve_app.wire.continuation import DeliveredTokens
 
-_CREATED = re.compile(rb'"created":\d+')  # a text that has it in it has its quotes escaped
+_CREATED = re.compile(rb'"created":\d+')  # inside a text the quotes would be escaped
 _REPLAYED_PER_TURN = 16
-"""Tokens replayed before other streams have a turn: vLLM's own encoder takes some 0.1 ms for one."""
+"""Tokens replayed before other streams get a turn. vLLM's own encoder takes about 0.1 ms per token."""
 _NOT_CONTINUED = (
     # Fields of vLLM's sampling parameters.
     "trace_decode_token_ids",
     "prompt_logprobs",
     "prompt_logprob_token_ids",
-    "extra_args",  # of samplers that are not vLLM's
+    "extra_args",  # for samplers outside vLLM
 )
 
 _current: ContextVar["ContinuableStream | None"] = ContextVar("continuable_stream", default=None)
 
 
 class ContinuableStream:
-    """The tokens of one stream that this engine generates: all, or those after the delivered tokens."""
+    """The tokens that this engine generates for one stream: all, or those after the delivered tokens."""
 
     def __init__(self, request: EngineRequest) -> None:
         self.delivered: DeliveredTokens | None = None
-        """The tokens generated here. None if no other engine could go on with the stream."""
+        """The tokens generated here. None if no other engine can continue the stream."""
         self.encode: Callable[[RequestOutput], bytes] | None = None
-        """Makes the events of an output. None if the events depend on more than the output."""
+        """Encodes an output as events. None if the events depend on more than the output."""
         self._request = request
         self._continuation = request.continuation
         delivered = () if request.continuation is None else request.continuation.tokens
@@ -55,14 +55,14 @@ class ContinuableStream:
         self._replaying = bool(self._before)
         self._replay: list[RequestOutput] = []
         self._ended: set[int] = set()
-        """The sequences that had ended with their delivered tokens."""
-        # A parser of tool calls or reasoning may pass over what comes in one piece.
+        """The sequences that ended with their delivered tokens."""
+        # A parser of tool calls or reasoning may miss markers if several tokens come at once.
         self._one_by_one = request.operation == "chat_completions"
         self._generations = 0
 
     @classmethod
     def begin(cls, request: EngineRequest) -> "ContinuableStream":
-        """Begin the stream to which all generations of this task and its children belong."""
+        """Begin the stream for all generations of this task and its child tasks."""
         stream = cls(request)
         _current.set(stream)
         return stream
@@ -73,19 +73,19 @@ class ContinuableStream:
         return _current.get()
 
     def open(self, prompt: Any, params: Any) -> None:
-        """Note the delivered tokens of a generation that is about to start, if it can be continued."""
+        """Start recording delivered tokens for a new generation, if the generation can be continued."""
         self._generations += 1
         single = self._generations == 1
         self.delivered = DeliveredTokens() if single and _is_continuable(prompt, params) else None
 
     async def outputs(self, generated: AsyncGenerator[RequestOutput]) -> AsyncGenerator[RequestOutput]:
-        """The delivered tokens once more, then `generated`, whose tokens are noted as delivered.
+        """Yield the delivered tokens again, then `generated`, and record its tokens as delivered.
 
-        A reader that asks for the next output has sent all events of the previous one.
+        A reader that asks for the next output has sent all events of the previous output.
         """
         try:
             if self._replaying:
-                first = await anext(generated)  # before it, vLLM has called `advance`
+                first = await anext(generated)  # vLLM calls `advance` before the first output
                 for count, output in enumerate(self._replay):
                     output.num_cached_tokens = min(first.num_cached_tokens or 0, len(first.prompt_token_ids))
                     yield output
@@ -104,7 +104,7 @@ class ContinuableStream:
             await generated.aclose()
 
     def _is_new(self, output: RequestOutput) -> bool:
-        """Drop tokens that a sequence generated after its end; return whether `output` has others."""
+        """Drop tokens that a sequence generated after its end. Returns whether `output` has other tokens."""
         if self._ended:
             output.outputs = [one for one in output.outputs if one.index not in self._ended]
         return bool(output.outputs)
@@ -115,11 +115,11 @@ class ContinuableStream:
                 self.delivered.note(one.index, one.token_ids)
 
     def forward(self, output: RequestOutput) -> bool:
-        """Send an output's events at once, past the generators that wait. Returns whether it did."""
+        """Send an output's events at once, past the waiting generators. Returns whether they were sent."""
         write_now = self._request.state.write_now
         if write_now is None or self.encode is None or self._continuation is not None or output.finished:
             return False
-        # One of several sequences has failed. The generators tell the client's errors from the server's.
+        # One of several sequences has failed. The generators distinguish client and server errors.
         if any(one.finish_reason == "error" for one in output.outputs):
             return False
         if not write_now(b""):
@@ -129,7 +129,7 @@ class ContinuableStream:
         return True
 
     def advance(self, request: Any, state: Any, max_model_len: int) -> None:
-        """Bring a sequence that vLLM has just taken to the end of its delivered tokens."""
+        """Bring a sequence that vLLM has just registered to the end of its delivered tokens."""
         index = state.request_index
         delivered = self._before.get(index)
         if not self._replaying or self.delivered is None or delivered is None:
@@ -140,7 +140,7 @@ class ContinuableStream:
             self._ended.add(index)
 
     async def new_frames(self, frames: AsyncIterator[str | bytes]) -> AsyncGenerator[bytes]:
-        """Yield a handler's frames that were not delivered yet, with the `created` of those that were.
+        """Yield a handler's frames that were not delivered yet, with the `created` of the first engine.
 
         Raises:
             ApiError: 409, if the stream cannot be continued.
@@ -148,7 +148,7 @@ class ContinuableStream:
         created = self._continuation.created if self._continuation is not None else 0
         try:
             async for frame in frames:
-                if self.delivered is None:  # which is known once vLLM has been asked to generate
+                if self.delivered is None:  # known once vLLM has started to generate
                     raise not_continuable()
                 data = frame if isinstance(frame, bytes) else frame.encode()
                 if self._replaying and not data.startswith(ERROR_FRAME):
@@ -160,7 +160,7 @@ class ContinuableStream:
 
 
 def continue_streams(engine: AsyncLLM) -> None:
-    """Have `engine` note delivered tokens, and continue streams of others. A second call does nothing."""
+    """Have `engine` record delivered tokens and continue other engines' streams, once per engine."""
     if "generate" in vars(engine):
         return
     processor = engine.output_processor
@@ -170,7 +170,7 @@ def continue_streams(engine: AsyncLLM) -> None:
         def wrapped(prompt: Any, params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[RequestOutput]:
             stream = ContinuableStream.current()
             if params.extra_args:
-                params.extra_args.pop(DELIVERED, None)  # a client's, who has made it up
+                params.extra_args.pop(DELIVERED, None)  # a client must not set this key
             generated: AsyncGenerator[RequestOutput] = generate(prompt, params, *args, **kwargs)
             if stream is not None:
                 stream.open(prompt, params)
@@ -194,7 +194,7 @@ def continue_streams(engine: AsyncLLM) -> None:
 
 
 def _is_continuable(prompt: Any, params: Any) -> bool:
-    """Whether the tokens generated so far are the whole state of a generation."""
+    """Return whether the tokens generated so far are the whole state of a generation."""
     return (
         isinstance(prompt, dict)
         and prompt.get("type") == "token"

@@ -1,9 +1,9 @@
 """The port that an engine replica opens for ingress replicas only.
 
-Ray's handles cost 0.1 to 0.65 ms for each item, and a token stream is mostly items. So the ingress picks a
-replica from the list that Ray pushes to it, and all streams between the two share one connection. The port is
-bound to the node's address and refuses callers without the replica's token, which only Ray's control plane
-hands out (`record_replica_metadata`).
+Ray's handles cost 0.1 to 0.65 ms per item, and a token stream has many items. So the ingress picks a replica
+from Ray's list of replicas, and all streams between an ingress and an engine replica share one connection.
+The port is bound to the node's address and refuses callers without the replica's token. Only Ray's control
+plane distributes this token (`record_replica_metadata`).
 """
 
 import asyncio
@@ -21,22 +21,22 @@ from serve_app.wire.tls import server_tls
 logger = logging.getLogger("ray.serve")
 
 _REFUSALS_LOGGED_S = 10.0
-"""Between two lines about refused callers, so that a caller cannot fill the log."""
-# An ingress that does not know yet may still send a request: half a second without one is the end.
+"""The interval between two log lines about refused callers, so that a caller cannot fill the log."""
+# An ingress that has not heard of the drain may still send a request. The drain ends after 0.5 s without one.
 _DRAIN_CHECK_S = 0.1
 _QUIET_CHECKS = 5
 
 
 class DataPlane:
-    """Serves an engine's operations on a port of its own, by the contract in `serve_app.wire.data_plane`.
+    """Serves an engine's operations on its own port, by the protocol in `serve_app.wire.data_plane`.
 
     Args:
         engine: Runs the operations.
-        trouble: Returns why the engine cannot take requests now, or "" if it can. It is sent twice a second
-            to every ingress replica.
-        still_s: Returns for how long the engine has taken no step, in seconds, if that is the trouble.
-        prefix_cache_tokens: Size of the engine's prefix cache: 0 without one, None if unknown.
-        step_tokens: The most tokens of one engine step; None if unknown.
+        trouble: Returns why the engine cannot take requests now, or "" if it can. Every ingress replica gets
+            this text twice a second.
+        still_s: Returns the seconds without an engine step, if that is the trouble.
+        prefix_cache_tokens: Size of the engine's prefix cache: 0 without a cache, None if unknown.
+        step_tokens: Maximum tokens of one engine step; None if unknown.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class DataPlane:
         self._heartbeats: asyncio.Task[None] | None = None
         self._connections: set[IngressConnection] = set()
         self._strangers: dict[IngressConnection, asyncio.TimerHandle] = {}
-        """The connections without a token so far, the oldest first, and the timer that cuts each off."""
+        """The connections that have not sent the token yet, oldest first, each with its cut-off timer."""
         self._refused = 0
-        """Callers that were refused since the last log line."""
+        """Callers refused since the last log line."""
         self._logs_again_at = 0.0
         self.token = secrets.token_hex(32)
         self.address = ""
@@ -72,7 +72,7 @@ class DataPlane:
         """Listen on a free port of `host`. Sets `address` to `host:port`.
 
         Raises:
-            OSError: the port cannot be opened, or Ray has TLS and its files are not right.
+            OSError: the port cannot be opened, or Ray's TLS files are not usable.
         """
         loop = asyncio.get_running_loop()
         tls = server_tls(os.environ)
@@ -85,9 +85,9 @@ class DataPlane:
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     async def drain(self) -> None:
-        """Wait until nothing is open. Ray has informed the ingress already; late requests are served.
+        """Wait until no call is open. Ray has already informed the ingress. Late requests are served.
 
-        Bounded by the caller: Ray ends the replica after its `graceful_shutdown_timeout_s`.
+        Ray bounds the wait: it ends the replica after `graceful_shutdown_timeout_s`.
         """
         quiet = 0
         while quiet < _QUIET_CHECKS:
@@ -112,7 +112,7 @@ class DataPlane:
             self._meet,
             self._log_refusal,
         )
-        # Not before: nobody learns of a TLS handshake that fails.
+        # Registered only when connected, because a failed TLS handshake calls nothing.
         connection.frames.on_connected = partial(self._connected, connection)
         return connection.frames
 
@@ -123,7 +123,7 @@ class DataPlane:
         timer = asyncio.get_running_loop().call_later(HELLO_S, connection.cut_off, late)
         self._strangers[connection] = timer
         if len(self._strangers) > MOST_STRANGERS:
-            # The oldest goes: an ingress shows the token at once, so others cannot keep it out.
+            # Close the oldest. An ingress sends the token at once, so strangers cannot keep it out.
             oldest = next(iter(self._strangers))
             self._meet(oldest)
             oldest.cut_off(f"more than {MOST_STRANGERS} connections without the data-plane token")

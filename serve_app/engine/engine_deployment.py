@@ -52,7 +52,7 @@ class Engine:
         self, model: dict[str, Any], request_log: dict[str, Any]
     ) -> None:
         self._stop = AsyncExitStack()
-        """The work of `__del__`, last things first. Ray also calls it for a replica that could not start."""
+        """The work of `__del__`, in reverse order. Ray also calls `__del__` after a failed start."""
         born = created(os.getpid())
         process, warm_node = process_start(os.environ, born, time.time(), busy_seconds())
         self._model = ModelSettings.model_validate(model)
@@ -97,16 +97,16 @@ class Engine:
         self._startup.finish()
 
     def _import_core_beside(self) -> AbstractContextManager[None]:
-        """Without a zygote of the node, import vLLM for the engine core while this process does for itself.
+        """If the node has no zygote, import vLLM for the engine core in parallel with this process.
 
-        Not for a tensor parallel engine, whose core needs Ray, nor where vLLM has been imported.
+        Not for a tensor parallel engine, whose core needs Ray, and not if vLLM is already imported.
         """
         if env.ZYGOTE_SOCKET in os.environ or "vllm" in sys.modules or self._model.tensor_parallel_size > 1:
             return nullcontext()
         return own_zygote("serve_app.engine.warm_imports:import_core")
 
     async def __del__(self) -> None:
-        """Ray calls this when the replica stops, and waits for it as long as the drain may take."""
+        """Drain and stop. Ray calls this when the replica stops, and waits until the drain's deadline."""
         await self._stop.aclose()
 
     def record_replica_metadata(self) -> dict[str, str]:
@@ -120,7 +120,7 @@ class Engine:
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """Return this replica's `EngineSignals` and identity, which Ray passes to the autoscaling policy.
 
-        A coroutine runs on the loop that counts the steps; Ray would call a plain method in a thread.
+        A coroutine runs on the event loop that counts the steps. Ray would call a plain method in a thread.
         """
         signals = self._engine.report.take(self._data_plane.open_requests)
         self._metrics.count_steps(signals)
@@ -139,7 +139,7 @@ class Engine:
             return "its engine core has died"
         if self._stall.noticed:
             unfinished = self._engine.report.unfinished
-            left = f"with {unfinished} sequences to work on" if unfinished else "and does not answer"
+            left = f"with {unfinished} unfinished sequences" if unfinished else "and does not answer"
             return f"its engine has taken no step for {self._stall.stalled_s:.0f} s, {left}"
         return ""
 
@@ -163,7 +163,7 @@ class Engine:
             await self._ask(_PHASE, partial(forget_phase, *self._replica))
 
     async def _ask(self, what: str, call: Callable[[], None]) -> None:
-        """Call Ray, which may not answer: the streams that still run must not wait for it."""
+        """Call Ray for 1 s at most: if Ray does not answer, running streams must not wait."""
         await BoundedCall(what, call, 0.0).get(_RAY_WAIT_S)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -192,8 +192,8 @@ class Engine:
                 asking.cancel()
 
     async def _ask_core(self) -> None:
-        """Call the engine core: without sequences, no step shows that it works."""
-        with suppress(Exception):  # it has died, which its health check says
+        """Call the engine core. Without sequences, only an answer shows that the core works."""
+        with suppress(Exception):  # the health check reports a dead core
             await self._engine.llm.is_sleeping()
             self._stall.note_answer()
 
@@ -202,8 +202,8 @@ class Engine:
 def raise_as_runtime_errors() -> Iterator[None]:
     """Raise any exception of the block as a RuntimeError that names its type.
 
-    A process that receives an exception imports the exception's class. A class of vLLM cost Ray Serve's
-    controller 400 MB for torch, and stopped its event loop for 15 s.
+    A process that receives an exception imports the exception's class. A class of vLLM imports torch: that
+    cost Ray Serve's controller 400 MB and stopped its event loop for 15 s.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""`/generate` on one engine: every token an event of its own, with the time it took."""
+"""`/generate` on one engine: one event per token, with the token's time."""
 
 import time
 from collections.abc import AsyncIterator
@@ -24,16 +24,15 @@ _encode = msgspec.json.Encoder().encode
 class TokenTexts:
     """Splits a generation's text into one piece per token.
 
-    vLLM may merge the tokens of several steps when the reader lags, and hands out their text in one
-    piece. So the engine is asked for no text, and the same detokenizer of vLLM's runs here, token by token.
-    A token that ends in the middle of a character adds nothing; the one that completes it adds the whole
-    character.
+    If the reader lags, vLLM merges the tokens of several steps and their text. So vLLM's detokenizer runs
+    here instead of in the engine, token by token. A token that ends inside a character adds no text. The
+    token that completes the character adds the whole character.
 
     Args:
         tokenizer: The model's tokenizer.
-        params: The generation's.
-        prompt: Its prompt's token ids, on which the space before the first word depends.
-        request_id: Names the request in vLLM's log.
+        params: The sampling parameters of the generation.
+        prompt: The prompt's token ids, which determine the space before the first word.
+        request_id: The request's name in vLLM's log.
     """
 
     def __init__(self, tokenizer: Any, params: SamplingParams, prompt: list[int], request_id: str) -> None:
@@ -43,7 +42,7 @@ class TokenTexts:
         self._detokenizer: Any = IncrementalDetokenizer.from_new_request(tokenizer, request)
 
     def split(self, token_ids: list[int], *, stopped: bool = False) -> list[str]:
-        """One string a token. `stopped`: the last of them ended the generation, and is no text."""
+        """Return one string per token. If `stopped`, the last token ended the generation and has no text."""
         texts, detokenizer, last = [], self._detokenizer, len(token_ids) - 1
         for index, token in enumerate(token_ids):
             detokenizer.update([token], stopped and index == last)
@@ -59,7 +58,7 @@ class GenerateOperation:
         self._model = model
 
     async def run(self, call: EngineRequest) -> EngineReply | AsyncIterator[bytes]:
-        """A reply with the text and timings, or the event frames of a stream."""
+        """Return a reply with text and timings, or the event frames of a stream."""
         if "generate" not in await self._engine.get_supported_tasks():
             raise ApiError(
                 400, "This model does not generate text.", param="model", code="unsupported_feature"
@@ -113,11 +112,11 @@ class GenerateOperation:
         return outputs, TokenTexts(tokenizer, params, tokens, request_id)
 
     async def _render(self, text: str) -> Any:
-        """A text as the engine takes it, with its `prompt_token_ids`.
+        """Return a text as an engine prompt, with its `prompt_token_ids`.
 
-        vLLM's renderer tokenizes in a thread of its own. The tokenizer has two copies, for that thread and
-        the event loop. Any other thread would make one more, which takes 0.3 s with a vocabulary of 128,000
-        and keeps the event loop from running.
+        vLLM's renderer tokenizes in its own thread. The tokenizer has two copies: one for that thread, one
+        for the event loop. Another thread would make a third copy, which blocks the event loop for 0.3 s with
+        a vocabulary of 128,000.
         """
         renderer = self._engine.renderer
         unbounded = replace(renderer.default_cmpl_tok_params, max_total_tokens=None)
@@ -127,7 +126,7 @@ class GenerateOperation:
     async def _frames(
         self, outputs: AsyncIterator[RequestOutput], texts: TokenTexts, *, replayed: bool = False
     ) -> AsyncIterator[bytes]:
-        """If `replayed`, the second output carries the time of the first two."""
+        """Yield the event frames. If `replayed`, the second output carries the time of the first two."""
         before = time.perf_counter()
         label = b"prefill_time_ms"
         async for output in outputs:

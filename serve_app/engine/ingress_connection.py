@@ -1,4 +1,4 @@
-"""One ingress replica's connection to an engine replica: its calls, and their answers step by step."""
+"""One ingress replica's connection to an engine replica: calls, and their answers in one message per step."""
 
 import asyncio
 import hmac
@@ -41,25 +41,25 @@ logger = logging.getLogger("ray.serve")
 
 @dataclass(slots=True, eq=False)
 class _Stream:
-    """One call, and the part of its answer that waits for the end of the step."""
+    """One call, and the data that wait for the end of the step."""
 
     number: int
     credit: int = CREDIT_BYTES
-    """Bytes that the ingress still accepts."""
+    """Bytes that the ingress still accepts for this stream."""
     room: asyncio.Event = field(default_factory=asyncio.Event)
     delivered: DeliveredTokens | None = None
     outputs: int = -1
-    """Outputs noted when data were last put."""
+    """The number of delivered outputs when data were last added."""
     data: list[bytes] = field(default_factory=list)
     ended: EngineRequest | None = None
-    """The request, once nothing more comes of it."""
+    """The request, once its answer is complete."""
     task: asyncio.Task[None] | None = None
 
     def begins_output(self) -> bool:
-        """Whether the next data begin a new output of the engine.
+        """Return whether the next data begin a new output of the engine.
 
-        One output may become several frames, and its tokens are delivered with the last of them. If the
-        frames were sent apart, an engine that goes on with the stream would send some of them again.
+        An output may have several frames, and its tokens count as delivered with the last frame. If the
+        frames were sent apart, an engine that continues the stream would send some frames again.
         """
         before, self.outputs = self.outputs, 0 if self.delivered is None else self.delivered.outputs
         return self.delivered is None or before != self.outputs
@@ -70,7 +70,7 @@ class _Stream:
             self.task.cancel()
 
     def piece(self) -> Piece:
-        """Take the data that wait."""
+        """Return the waiting data as a message, and clear the data."""
         data = b"".join(self.data)
         self.data.clear()
         tokens = [] if self.delivered is None else self.delivered.take()
@@ -85,16 +85,16 @@ class _Stream:
 class IngressConnection:
     """Runs the calls of one ingress replica.
 
-    The data of all streams are gathered until the event loop has run every task that the engine's step woke,
-    and go out in one message. The first token does not wait for another step.
+    An engine step wakes the tasks of many streams. Their data are collected until the event loop has run
+    these tasks, and are sent in one message. A first token does not wait for another step.
 
     Args:
         engine: Runs the calls.
-        token: The token that the ingress must show first.
-        beat: Makes the heartbeat that greets the ingress.
+        token: The token that the ingress must send first.
+        beat: Makes the first heartbeat, which answers the token.
         closed: Called with this connection when it has ended.
         cached: Called with this connection and the prefix of a prompt that the engine is about to cache.
-        met: Called with this connection when the ingress has shown the token.
+        met: Called with this connection when the ingress has sent the token.
         refused: Called with the address of a caller without the token, and the reason for the refusal.
     """
 
@@ -123,9 +123,9 @@ class IngressConnection:
         self._blocks = 0
         """Blocks of the prefixes that other ingress replicas have sent since the last heartbeat."""
         self._known = False
-        """Whether the caller has shown the token."""
+        """Whether the caller has sent the token."""
         self._waiting: list[_Stream] = []
-        """Streams that have something to send."""
+        """Streams with data to send."""
 
     def note(self, prefix: Prefix) -> None:
         """Keep a prefix from another ingress replica for the next heartbeat."""
@@ -162,7 +162,7 @@ class IngressConnection:
                 self._cached(self, message.prefix)
             stream = self.streams[message.stream] = _Stream(message.stream)
             stream.task = asyncio.create_task(self._run(stream, message))
-            # Not in the task: one that is cancelled before its first step never runs.
+            # A callback, because a task that is cancelled before its first step never runs its code.
             stream.task.add_done_callback(partial(self._forget_stream, message.stream))
         elif isinstance(message, Cancel) and (stream := self.streams.get(message.stream)) is not None:
             stream.cancel()
@@ -187,7 +187,7 @@ class IngressConnection:
         self.frames.close()
 
     def cut_off(self, reason: str) -> None:
-        """End the connection of a caller without the token, even if data wait for it."""
+        """End the connection of a caller without the token, even if it has unsent data."""
         self._refuse(reason)
         self.frames.abort()
 
@@ -243,11 +243,11 @@ class IngressConnection:
             return True
 
         async for data in reply.stream:
-            if request.state.lost:  # a client whose stream can go on elsewhere must not see it
+            if request.state.lost:  # the client must not see an error if another engine can continue
                 farewell += data
                 continue
             if stream.begins_output():
-                while stream.credit <= 0:  # an output may be larger than what is left
+                while stream.credit <= 0:  # an output may exceed the rest of the credit
                     stream.room.clear()
                     await stream.room.wait()
             put(data)
@@ -259,7 +259,7 @@ class IngressConnection:
     def _put(self, stream: _Stream, data: bytes) -> None:
         if not stream.data:
             if not self._waiting:
-                # Behind the tasks of the other streams, which the same step has woken.
+                # Runs after the tasks of the other streams that the same step has woken.
                 asyncio.get_running_loop().call_soon(self._flush)
             self._waiting.append(stream)
         stream.data.append(data)
@@ -269,7 +269,7 @@ class IngressConnection:
             self._send_step()
 
     def _send(self, answer: Answer) -> None:
-        self._send_step()  # pieces that wait came before it
+        self._send_step()  # waiting pieces come first
         self.frames.send(answer)
 
     def _send_step(self) -> None:

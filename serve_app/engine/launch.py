@@ -1,4 +1,4 @@
-"""Start one engine, phase by phase, and stop it again."""
+"""Start one engine phase by phase, and stop it."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ logger = logging.getLogger("ray.serve")
 
 _SHUTDOWN_TIMEOUT_S = 10.0
 _COLLECT_AFTER = (20_000, 2, 2)
-"""A step of 1,024 streams makes some 8,000 containers that live until its message is sent. With Python's own
-threshold of 700 the collector searches them again and again; with this threshold, a token costs this process
-15 % less CPU. All objects are searched as often as before: after 80,000 new ones, not 70,000."""
+"""A step of 1,024 streams makes some 8,000 containers that live until its message is sent. With Python's
+default threshold of 700 the collector searches them repeatedly. With this threshold a token costs this
+process 15 % less CPU. A full collection comes about as often as before: after 80,000 new objects instead of
+70,000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +47,11 @@ class RunningEngine:
     client: LocalEngine
     report: EngineReport
     identity: str
-    """The model that it runs; see `weights.model_identity`."""
+    """The identity of the model; see `weights.model_identity`."""
     guard: GrammarGuard | None = None
 
     def limits(self) -> EngineLimits:
-        """Return the bounds of its batch, as vLLM has set them."""
+        """Return the engine's batch limits, as vLLM has set them."""
         config = self.llm.vllm_config
         return EngineLimits(
             config.cache_config.kv_cache_size_tokens or 0,
@@ -65,7 +66,7 @@ class RunningEngine:
         return cache.kv_cache_size_tokens if cache.enable_prefix_caching else 0
 
     def shutdown(self) -> None:
-        """Stop the engine core and its workers, and wait until they are gone."""
+        """Stop the engine core and its workers, and wait until they have ended."""
         if self.guard is not None:
             self.guard.stop()
         self.llm.shutdown(timeout=_SHUTDOWN_TIMEOUT_S)
@@ -74,15 +75,15 @@ class RunningEngine:
 async def launch(
     model: ModelSettings, metrics: EngineMetrics, startup: Startup, request_log: RequestLog | None
 ) -> RunningEngine:
-    """Load `model` and answer one token before calling it ready.
+    """Load `model`, and send one warm-up request before the engine is ready.
 
     Raises:
         ImportError: the installed vLLM lacks something that the engine needs.
-        ValueError: vLLM's, for an argument it cannot accept.
-        RuntimeError: vLLM's, when the engine core does not come up.
+        ValueError: from vLLM, for an invalid argument.
+        RuntimeError: from vLLM, if the engine core does not start.
     """
     with startup.phase("imports"), collector_off():
-        # These imports, torch's among them, take seconds. Only the process of an engine makes them.
+        # These imports take seconds, and only the process of an engine needs them.
         from serve_app.patches.vllm_compat import lacking, name_missing_imports, unchecked  # noqa: PLC0415
 
         with name_missing_imports():
@@ -97,16 +98,16 @@ async def launch(
             from serve_app.engine.request_record import watch_sequences  # noqa: PLC0415
             from serve_app.engine.step_statistics import EngineReport, StepStats  # noqa: PLC0415
             from serve_app.engine.warm_imports import import_serving_layer  # noqa: PLC0415
-        import_serving_layer()  # beside the engine core's imports, which take longer
-    gc.freeze()  # imports stay: each search through them would take 0.3 s
+        import_serving_layer()  # in parallel with the engine core's imports, which take longer
+    gc.freeze()  # imported objects stay: each collection would search them for 0.3 s
     gc.set_threshold(*_COLLECT_AFTER)
     startup.hint = unchecked()
     for sentence in filter(None, (startup.hint, *lacking())):
         logger.warning("model %s: %s", model.name, sentence)
 
     if os.environ.get(env.ZYGOTE_SOCKET):
-        resource_tracker.ensure_running()  # as plain Python, which is all it needs
-        multiprocessing.set_executable(env.PYTHON)  # vLLM spawns the engine core, and this forks it
+        resource_tracker.ensure_running()  # started before the change below, because plain Python is enough
+        multiprocessing.set_executable(env.PYTHON)  # forks the engine core from the zygote
     stats = StepStats(metrics)
     shared = os.environ.get(env.COMPILE_CACHE)
     archive = compile_cache.archive_of(shared, __version__, model.name) if shared else None
@@ -115,13 +116,13 @@ async def launch(
             compile_cache.fetch(archive, Path.home())
         namespace = vllm_namespace(model)
         config = engine_config(namespace)
-    # In a thread beside the engine core, which loads the same files and takes longer.
+    # In a thread, in parallel with the engine core, which reads the same files and takes longer.
     identity = asyncio.get_running_loop().run_in_executor(None, model_identity, model)
     with startup.phase("weights_and_kv_cache"):
         llm = AsyncLLM.from_vllm_config(
             config, stat_loggers=[lambda *_: stats], disable_log_stats=namespace.disable_log_stats
         )
-    enable_envs_cache()  # as the core does: vLLM asks for a variable with each token
+    enable_envs_cache()  # as the core does, because vLLM reads a variable for each token
     guard: GrammarGuard | None = None
     try:
         with startup.phase("serving_layer"):
@@ -131,9 +132,9 @@ async def launch(
         with startup.phase("warm_up"):
             await _warm_up(client, model)
         if archive is not None:
-            # In a thread: the volume may be slow, and requests need not wait.
+            # In a thread, because requests must not wait for a slow volume.
             Thread(target=compile_cache.store, args=(archive, Path.home()), daemon=True).start()
-        # Only now, so that the warm-up is in no signal and no log.
+        # Only now, so that signals and logs do not include the warm-up.
         report = stats.report = EngineReport.of(llm)
         if request_log is not None:
             watch_sequences(llm.output_processor)
@@ -147,7 +148,7 @@ async def launch(
 
 
 async def _warm_up(client: LocalEngine, model: ModelSettings) -> None:
-    """Send one request through the whole path, so that no client waits for lazy set-up."""
+    """Send one request through the engine, so that no client waits for lazy initialization."""
     from serve_app.api.engine_client import EngineRequest  # noqa: PLC0415
 
     if model.task == "embed":

@@ -1,4 +1,4 @@
-"""An `EngineClient` around an engine in this very process."""
+"""An `EngineClient` for an engine in this process."""
 
 import asyncio
 import logging
@@ -35,7 +35,8 @@ class LocalEngine:
         model: The settings the engine was started with.
         on_error: Called with the error of every failed call, before or within a stream.
         on_call: Called with each call.
-        identity: The model that it runs; see `weights.model_identity`. It goes on with no other's streams.
+        identity: The identity of the model; see `weights.model_identity`. The engine continues only streams
+            of the same model.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class LocalEngine:
         identity: str = "",
     ) -> None:
         self.request_log: RequestLog | None = None
-        """Gets a line for each request that has ended. None during the warm-up, and where there is no log."""
+        """Gets a line for each ended request. None during the warm-up and without a request log."""
         self._model = model.name
         self._identity = identity
         self._vocabulary = serving.engine.model_config.get_vocab_size()
@@ -67,10 +68,10 @@ class LocalEngine:
 
     @asynccontextmanager
     async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
-        """Run one operation, or go on with its stream. Closing the context aborts what is still generating.
+        """Run one operation, or continue its stream. Closing the context aborts the generation.
 
         Raises:
-            ApiError: whatever went wrong before there was anything to send; 409 for what cannot be continued.
+            ApiError: for any failure before the first data; 409 for a stream that cannot be continued.
         """
         if self._engine.errored:
             raise engine_dead()
@@ -103,7 +104,7 @@ class LocalEngine:
             yield reply
         finally:
             self._log(record)
-            # The engine frees a sequence when its generator is closed, not when it is forgotten.
+            # The engine frees a sequence only when its generator is closed.
             if frames is not None and hasattr(frames, "aclose"):
                 await frames.aclose()
 
@@ -133,8 +134,8 @@ class LocalEngine:
                     data = record.with_latency(data)
                 yield data
         except Exception as error:
-            # The engine is gone, or our code is wrong. Raised, either would close the connection, and the
-            # ingress would tell the client that the replica was lost.
+            # The engine has died, or this code has a bug. If the error were raised, the connection would
+            # close, and the ingress would report a lost replica to the client.
             failure = self._lost(record.request) if self._engine.errored else stream_failed()
             logger.error("a stream failed: %s", failure.code, exc_info=error)
             record.fail(failure.status)
@@ -156,14 +157,15 @@ class LocalEngine:
             if line is not None:
                 self.request_log.add(line)
         except Exception:
-            # Raised, it would cost the client its answer. It may come with every request, so it is said once.
+            # If the error were raised, the client would lose its answer. Logged once, because it may recur
+            # with every request.
             if not self._unlogged:
                 self._unlogged = True
                 logger.exception("a request could not be logged; the request log is incomplete")
 
 
 def _cancelled() -> bool:
-    """Whether the client has left. vLLM's handlers of whole answers turn that into an error of their own."""
+    """Return whether the client has left. vLLM's handlers turn a cancellation into an error."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -1,7 +1,7 @@
 """Images, audio and video that prompts name by URL: only from the hosts that the settings allow.
 
-vLLM fetches from any host unless a list names some, and then from any address of such a host. A client could
-make an engine replica call services that only the replica can reach, such as a cloud's metadata.
+By default vLLM fetches from any host, and from any address of an allowed host. A client could make an engine
+replica call services that only the replica can reach, such as a cloud's metadata service.
 """
 
 import socket
@@ -34,31 +34,31 @@ _messages = msgspec.json.Decoder(_Messages)
 
 
 def check_media(body: bytes, config: ModelConfig) -> None:
-    """Refuse a body whose messages name media that would not be fetched, before anything is.
+    """Refuse a body whose messages name media that are not allowed, before any media is fetched.
 
     Raises:
         ApiError: 400 with the field, its value and the setting.
     """
-    if b"_url" not in body:  # whatever is written otherwise meets `GuardedConnector`
+    if b"_url" not in body:  # `GuardedConnector` checks an escaped key
         return
     try:
         messages = _messages.decode(body).messages
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return  # for the handler to refuse
+        return  # the handler will refuse it
     for field, url in _urls(messages):
         if problem := _problem(url, config.allowed_media_domains, config.allowed_local_media_path):
             raise ApiError(400, f"{field} = {shown(url)}: {problem}", param=field, code="invalid_value")
 
 
 class GuardedConnector(MediaConnector):  # type: ignore[misc]  # vLLM has no types
-    """vLLM's connector, which fetches from allowed hosts alone and connects to no private address."""
+    """vLLM's connector, restricted to allowed hosts and public addresses."""
 
     async def load_from_url_async(self, url: str, media_io: Any, *, fetch_timeout: int | None = None) -> Any:
-        """As vLLM's. Raises VLLMValidationError for what is not allowed, and for what cannot be fetched."""
+        """Load media as vLLM does. Raises VLLMValidationError for a URL that is not allowed or fails."""
         self._check(url)
         if url[:4].lower() != "http":
             return await super().load_from_url_async(url, media_io, fetch_timeout=fetch_timeout)
-        # A proxy of the environment would resolve the name again, so none is used.
+        # No proxy of the environment is used, because a proxy would resolve the name again.
         connector = aiohttp.TCPConnector(socket_factory=_public_socket, happy_eyeballs_delay=None)
         async with aiohttp.ClientSession(connector=connector, middlewares=(self._check_hop,)) as client:
             fetching = copy(self)
@@ -72,7 +72,7 @@ class GuardedConnector(MediaConnector):  # type: ignore[misc]  # vLLM has no typ
                 raise _invalid(f"{shown(url)}: could not be fetched: {reason}") from error
 
     def load_from_url(self, url: str, media_io: Any, *, fetch_timeout: int | None = None) -> Any:
-        """As vLLM's, for what needs no network: only the other way is guarded."""
+        """Load media as vLLM does, but without the network: only the asynchronous method is guarded."""
         self._check(url)
         if url[:4].lower() == "http":
             raise _invalid(f"{shown(url)}: this engine fetches media asynchronously only")
@@ -85,13 +85,13 @@ class GuardedConnector(MediaConnector):  # type: ignore[misc]  # vLLM has no typ
     async def _check_hop(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        """The URL as aiohttp reads it, and every URL that it is redirected to."""
+        """Check the URL as aiohttp parses it, and the URL of every redirect."""
         self._check(str(request.url))
         return await handler(request)
 
 
 class _Connection(HTTPConnection):  # type: ignore[misc]
-    """vLLM's, with a client of ours."""
+    """vLLM's connection with the given client."""
 
     def __init__(self, client: aiohttp.ClientSession) -> None:
         super().__init__()
@@ -102,12 +102,12 @@ class _Connection(HTTPConnection):  # type: ignore[misc]
 
 
 def guard_media() -> None:
-    """Have vLLM's handlers in this process load media by `GuardedConnector`."""
+    """Have vLLM's handlers in this process load media with `GuardedConnector`."""
     MEDIA_CONNECTOR_REGISTRY.register("http")(GuardedConnector)
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Return whether `address` is one host's on the internet."""
+    """Return whether `address` is the public address of a single host."""
     if isinstance(address, IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
         if address in _NAT64:
@@ -118,7 +118,7 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
 
 
 def _public_socket(info: tuple[Any, ...]) -> socket.socket:
-    """Make the socket for an address that is about to be connected to. Every name is resolved by now."""
+    """Make the socket for a connection. The address is resolved, so a name cannot change it any more."""
     family, kind, protocol, _, address = info
     if not is_public(ip_address(address[0])):
         raise _invalid(f"the host of a media URL has the address {address[0]}, which is not public")
@@ -126,7 +126,7 @@ def _public_socket(info: tuple[Any, ...]) -> socket.socket:
 
 
 def _urls(messages: Any) -> Iterator[tuple[str, str]]:
-    """The URLs in the parts of messages, each with its field."""
+    """Yield the URLs in the parts of messages, each with its field."""
     for number, message in enumerate(messages if isinstance(messages, list) else ()):
         content = message.get("content") if isinstance(message, dict) else None
         for index, part in enumerate(content if isinstance(content, list) else ()):
@@ -138,17 +138,17 @@ def _urls(messages: Any) -> Iterator[tuple[str, str]]:
 
 
 def _problem(url: str, hosts: list[str] | None, folder: Any) -> str:
-    """Why `url` is not to be loaded; "" if it may be."""
+    """Return why `url` must not be loaded; "" if it may be loaded."""
     if url[:5].lower() == "data:":
         return ""
-    if len(url) > _MOST_CHARACTERS:  # Python keeps the last 128 that it has split
+    if len(url) > _MOST_CHARACTERS:  # `urlsplit` caches its last 128 URLs
         return f"has {len(url)} characters; at most {_MOST_CHARACTERS} are accepted, but for a data: URL"
     try:
         parts = urlsplit(url)
         host = parts.hostname
     except ValueError as error:
         return f"not a URL: {error}"
-    if parts.scheme == "file" and folder:  # within which vLLM keeps it
+    if parts.scheme == "file" and folder:  # vLLM checks that the path is within `folder`
         return ""
     if parts.scheme not in ("http", "https"):
         return "must be a data: URL, or one with http: or https: of an allowed host"

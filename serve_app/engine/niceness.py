@@ -1,4 +1,4 @@
-"""A replica that starts has a lower priority than replicas that serve, until it is ready."""
+"""A starting replica has a lower priority than serving replicas."""
 
 import os
 import resource
@@ -7,8 +7,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 STARTING = 5
-"""At this niceness a process has a third of the weight of one that serves: two starting replicas on two cores
-take one core, and leave the other to a running engine."""
+"""The niceness of a starting replica: a third of a serving process's weight. On two cores, two starting
+replicas take one core and leave the other core to a running engine."""
 _CAP_SYS_NICE = 23
 _NICENESS_0 = 20
 """The value of RLIMIT_NICE with which a process may go back to niceness 0 (getrlimit(2))."""
@@ -16,10 +16,10 @@ _NICENESS_0 = 20
 
 @contextmanager
 def lower_priority() -> Iterator[None]:
-    """Run the block, and all that it starts, with a lower priority; restore the priority afterwards.
+    """Run the block and the processes that it starts with a lower priority, then restore the priority.
 
-    Does nothing where this process could not undo it: Linux lets only root, or a process whose RLIMIT_NICE
-    is 20 or more, lower a niceness.
+    Does nothing if this process cannot restore its priority. On Linux that takes CAP_SYS_NICE, or an
+    RLIMIT_NICE of 20 or more.
     """
     if not may_undo():
         yield
@@ -31,13 +31,13 @@ def lower_priority() -> Iterator[None]:
     finally:
         group = os.getpgrp()  # the engine core is in it
         for process in (int(each.name) for each in Path("/proc").iterdir() if each.name.isdecimal()):
-            with suppress(OSError):  # it has ended meanwhile
+            with suppress(OSError):  # the process has ended
                 if os.getpgid(process) == group:
                     _set(process, before)
 
 
 def may_undo() -> bool:
-    """Whether this process may lower its niceness again."""
+    """Return whether this process may lower its niceness again."""
     if resource.getrlimit(resource.RLIMIT_NICE)[0] >= _NICENESS_0:
         return True
     status = Path("/proc/self/status").read_text(encoding="ascii")
@@ -46,7 +46,7 @@ def may_undo() -> bool:
 
 
 def _set(process: int, niceness: int) -> None:
-    """Set every thread: each has a niceness of its own, and its threads and processes inherit it."""
+    """Set the niceness of every thread of `process`: on Linux each thread has its own."""
     for thread in Path(f"/proc/{process}/task").iterdir():
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, int(thread.name), niceness)

@@ -1,4 +1,4 @@
-"""vLLM's handlers of the OpenAI API around one engine, behind this API's bounds."""
+"""vLLM's handlers of the OpenAI API for one engine, behind Tideserve's bounds."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ TOKENIZE = RequestModel(
 )
 _DETOKENIZE = RequestModel(DetokenizeRequest)
 _MAX_INPUTS = 2048
-"""OpenAI's own bound on the texts of one request for embeddings."""
+"""OpenAI's bound on the number of texts in one embeddings request."""
 
 ReplyOrFrames = EngineReply | AsyncIterator[str | bytes]
-"""A finished reply, or the frames of a stream as vLLM yields them."""
+"""A complete reply, or the frames of a stream from vLLM."""
 
 
 class _Input(msgspec.Struct):
@@ -70,14 +70,14 @@ _input = msgspec.json.Decoder(_Input)
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """vLLM's handlers of one engine, by the names that its own API server uses."""
+    """vLLM's handlers of one engine, by the names of vLLM's API server."""
 
     engine: AsyncLLM
     state: State
 
     @classmethod
     async def mount(cls, engine: AsyncLLM, namespace: Namespace) -> Serving:
-        """Build the handlers of every task that the engine's model supports."""
+        """Build the handlers of all tasks that the engine's model supports."""
         guard_media()
         state = State()
         await init_app_state(engine, state, namespace, await engine.get_supported_tasks())
@@ -105,7 +105,7 @@ class Operations:
         self._vocabulary = self._config.get_vocab_size()
 
     async def chat(self, call: EngineRequest) -> ReplyOrFrames:
-        """Chat completion: a reply, or the frames of a stream."""
+        """Run a chat completion. Returns a reply, or the frames of a stream."""
         handler = self._handler("openai_serving_chat", "chat completions")
         request = CHAT.parse(call.body, self._config)
         check_media(call.body, self._config)
@@ -115,7 +115,7 @@ class Operations:
             return _answer(await handler.create_chat_completion(request, raw_request(call)))
 
     async def text(self, call: EngineRequest) -> ReplyOrFrames:
-        """Text completion of one or more prompts: a reply, or the frames of a stream."""
+        """Run a text completion of one or more prompts. Returns a reply, or the frames of a stream."""
         handler = self._handler("openai_serving_completion", "completions")
         request = COMPLETION.parse(call.body, self._config)
         prompts = check_token_ids("prompt", request.prompt, self._vocabulary)
@@ -125,9 +125,9 @@ class Operations:
             return _answer(await handler.create_completion(request, raw_request(call)))
 
     async def embeddings(self, call: EngineRequest) -> ReplyOrFrames:
-        """Embeddings of the input."""
+        """Compute the embeddings of the input."""
         handler = self._handler("serving_embedding", "embeddings")
-        # Before the parsing: pydantic tries every type that an input may have, 18 µs a text.
+        # Before parsing, because pydantic takes 18 µs per text to try every type of an input.
         try:
             inputs = _input.decode(call.body).input
         except (msgspec.DecodeError, RecursionError) as error:
@@ -145,11 +145,11 @@ class Operations:
             return EngineReply(200, bytes(response.body))
 
     async def tokenize(self, call: EngineRequest) -> ReplyOrFrames:
-        """Text or messages to token ids."""
+        """Convert text or messages to token ids."""
         handler = self._handler("serving_tokenization", "tokenization")
         request = TOKENIZE.parse(call.body, self._config)
         check_media(call.body, self._config)
-        # vLLM bounds only the prompts of generations.
+        # vLLM bounds prompts only if they generate.
         messages = getattr(request, "messages", None)
         check_characters(
             "prompt" if messages is None else "messages",
@@ -161,7 +161,7 @@ class Operations:
             return _answer(await handler.create_tokenize(request, raw_request(call)))
 
     async def detokenize(self, call: EngineRequest) -> ReplyOrFrames:
-        """Token ids to text."""
+        """Convert token ids to text."""
         handler = self._handler("serving_tokenization", "tokenization")
         request = _DETOKENIZE.parse(call.body, self._config)
         check_token_ids("tokens", request.tokens, self._vocabulary)
@@ -185,7 +185,7 @@ class Operations:
 
 
 def raw_request(call: EngineRequest) -> Request:
-    """Return an HTTP request for vLLM's handlers, which read its id and its trace headers."""
+    """Return an HTTP request for vLLM's handlers, with the request id and the trace headers."""
     headers = [(b"x-request-id", call.request_id.encode("latin-1"))]
     if call.trace is not None:
         headers += call.trace.headers()
@@ -193,14 +193,14 @@ def raw_request(call: EngineRequest) -> Request:
 
 
 def cache_salt(call: EngineRequest, own: str | None) -> str | None:
-    """Return the salt of a prompt's prefix cache: the client's `own`, within that of its API key."""
+    """Return the salt of a prompt's prefix cache: the API key's salt, combined with the client's `own`."""
     if not call.cache_salt or own is None:
         return call.cache_salt or own
     return hmac.new(call.cache_salt.encode(), own.encode("utf-8", "surrogatepass"), "sha256").hexdigest()
 
 
 def _answer(result: Any) -> ReplyOrFrames:
-    """Return the result of a handler of vLLM. Raises ApiError if the result is an error."""
+    """Return a vLLM handler's result. Raises ApiError if the result is an error."""
     if isinstance(result, ErrorResponse):
         raise from_response(result)
     if isinstance(result, BaseModel):
@@ -210,7 +210,7 @@ def _answer(result: Any) -> ReplyOrFrames:
 
 
 def _texts(messages: list[Any]) -> str:
-    """All the text of chat messages, in one."""
+    """Return the text of all chat messages, joined."""
     contents = [message.get("content") for message in messages if isinstance(message, dict)]
     parts = [part for content in contents if isinstance(content, list) for part in content]
     texts = [part.get("text") if isinstance(part, dict) else part for part in (*contents, *parts)]

@@ -1,9 +1,9 @@
 """A lean SSE encoder for plain-text chat streams.
 
-vLLM builds, validates and serialises a pydantic model for every token. For a stream that carries
-nothing but text the frame around the text is constant, so it is built once and each token costs one
-JSON string. Other streams (tools, logprobs, echo, reasoning, token ids, usage in every chunk) take vLLM's
-own path. `tests/engine/test_plain_stream.py` checks that both make the same bytes.
+vLLM builds, validates and serialises a pydantic model for every token. In a stream of plain text the frame
+around the text is constant. So the frame is built once, and each token costs one JSON string. Other streams
+(tools, logprobs, echo, reasoning, token ids, usage in every chunk) use vLLM's encoder.
+`tests/engine/test_plain_stream.py` checks that both make the same bytes.
 """
 
 import time
@@ -23,7 +23,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def is_plain(serving: OpenAIServingChat, request: ChatCompletionRequest) -> bool:
-    """Whether text, finish reasons and one final usage frame are all this stream will carry."""
+    """Return whether the stream will have only text, finish reasons and a final usage frame."""
     options = request.stream_options
     return not (
         request.tools
@@ -43,7 +43,7 @@ def is_plain(serving: OpenAIServingChat, request: ChatCompletionRequest) -> bool
 
 
 def prefer_plain_streams(serving: OpenAIServingChat) -> None:
-    """Make `serving` use the lean encoder wherever `is_plain`."""
+    """Have `serving` use the lean encoder for plain streams."""
     wrap_chat_stream(serving, lambda stock: _choose(serving, stock))
 
 
@@ -70,7 +70,7 @@ def _choose(serving: OpenAIServingChat, stock: Method) -> Method:
 
 
 class PlainChatStream:
-    """The SSE frames of one plain chat stream, byte for byte vLLM's."""
+    """Encodes the SSE frames of one plain chat stream, with exactly vLLM's bytes."""
 
     def __init__(
         self, serving: OpenAIServingChat, request: ChatCompletionRequest, request_id: str, model_name: str
@@ -98,7 +98,7 @@ class PlainChatStream:
         self._opened = False
 
     async def frames(self, results: AsyncIterator[RequestOutput]) -> AsyncGenerator[bytes, None]:
-        """The frames of `results` and of the stream's end; every chunk has whole frames."""
+        """Yield the frames of `results` and of the stream's end. Every chunk has whole frames."""
         try:
             async for result in results:
                 if frames := self.encode(result):
@@ -115,7 +115,7 @@ class PlainChatStream:
         yield DONE
 
     def encode(self, result: RequestOutput) -> bytes:
-        """The frames of the stream's next output. Raises what vLLM does if generating it has failed."""
+        """Return the frames of the next output. Raises vLLM's error if the generation has failed."""
         frames = []
         if result.prompt_token_ids is not None:
             self._prompt_tokens = len(result.prompt_token_ids)

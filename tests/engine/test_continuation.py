@@ -72,7 +72,7 @@ def test_classes_of_somebody_else_stay_and_the_log_says_what_is_missed(
     assert not core_continues(config)
     set_to = (config.scheduler_config.scheduler_cls, config.parallel_config.worker_extension_cls)
     assert set_to == (own.get("scheduler_cls"), own.get("worker_extension_cls", ""))
-    assert "cannot go on with the streams" in caplog.text
+    assert "cannot continue the streams" in caplog.text
 
 
 @pytest.mark.parametrize(

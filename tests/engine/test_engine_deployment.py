@@ -245,7 +245,7 @@ async def test_an_engine_that_takes_no_steps_is_a_reason_to_go_elsewhere_and_the
     replica.running.core.add("a")
     replica.engine._stall.stalled_s = 5.0
 
-    assert replica.engine._trouble() == ("its engine has taken no step for 5 s, with 1 sequences to work on")
+    assert replica.engine._trouble() == ("its engine has taken no step for 5 s, with 1 unfinished sequences")
     await replica.engine.check_health()
 
     replica.engine._stall.stalled_s = 100_000.0

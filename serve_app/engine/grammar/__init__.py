@@ -1,1 +1,1 @@
-"""Grammars that clients send, compiled in processes of their own before the engine core sees them."""
+"""The compile sandbox: clients' grammars are compiled in their own processes before the core gets them."""

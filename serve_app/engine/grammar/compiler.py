@@ -1,9 +1,9 @@
 """A compile job: validate a structured output, compile it, and draw tokens from it.
 
-A compile in C++ can be neither cancelled nor bounded from inside its process: with a vocabulary of 128,000,
-`{"type": "string", "maxLength": 1000}` took 5.4 s. And a grammar that has compiled may still be slow in the
-engine core's step: a token of `(.?){500}a{500}` takes 0.14 s with a vocabulary of 2,048, and the 34th token
-of `s ::= s s | "a" | …` takes 2 s with the large vocabulary. So a job does all that the engine core will do.
+A process cannot cancel or bound its own compile in C++. With a vocabulary of 128,000,
+`{"type": "string", "maxLength": 1000}` took 5.4 s. A compiled grammar may still be slow in the engine core's
+step: a token of `(.?){500}a{500}` takes 0.14 s with a vocabulary of 2,048. The 34th token of
+`s ::= s s | "a" | …` takes 2 s with a vocabulary of 128,000. So a job does all that the engine core will do.
 """
 
 import random
@@ -27,12 +27,12 @@ _SECONDS = 0.25
 """CPU seconds for `_TOKENS`, 1 ms per token. JSON schemas, choices and regular expressions took 0.4 ms."""
 _DRAWS = 64
 _WHERE = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: | \(parameter=\w+\)")
-"""xgrammar's line of its own source, and vLLM's suffix of messages."""
+"""xgrammar's source location, and vLLM's suffix of messages."""
 _UNSUPPORTED = "features not supported by"
 
 
 class Passed(msgspec.Struct, tag=True):
-    """The verdict on a structured output that may go to the engine core."""
+    """The verdict on an accepted structured output."""
 
     backend: str
     """The backend that vLLM chose for it."""
@@ -42,7 +42,7 @@ class Passed(msgspec.Struct, tag=True):
 
 
 class Refused(msgspec.Struct, tag=True):
-    """The verdict on a structured output that may not, and the reason."""
+    """The verdict on a refused structured output, and the reason."""
 
     message: str
 
@@ -69,7 +69,10 @@ class GrammarCompiler:
         self._backend("xgrammar" if backend == "auto" else backend)
 
     def run(self, payload: bytes) -> bytes:
-        """Run one job: from the fields of `StructuredOutputsParams` to a `Verdict`, both in MessagePack."""
+        """Run one job. The payload has the fields of `StructuredOutputsParams`, the result is a `Verdict`.
+
+        Both are MessagePack.
+        """
         verdict: Verdict
         try:
             with warnings.catch_warnings():  # a client cannot act on a deprecation
@@ -77,7 +80,7 @@ class GrammarCompiler:
                 verdict = self.compile(StructuredOutputsParams(**msgspec.msgpack.decode(payload)))
         except MemoryError:
             raise
-        except Exception as error:  # any that a backend raises: the grammar is the client's
+        except Exception as error:  # whatever a backend raises, the client's grammar caused it
             message = _WHERE.sub("", str(error)).strip() or type(error).__name__
             if _UNSUPPORTED in message:
                 message += " Another backend may support them (structured_output.backend)."
@@ -88,7 +91,7 @@ class GrammarCompiler:
         """Validate, compile and draw tokens.
 
         Raises:
-            VLLMValidationError: or any other exception of vLLM and its backends; each is the client's fault.
+            VLLMValidationError: or any other exception of vLLM and its backends. The client caused each.
         """
         began = time.process_time()
         validate_structured_outputs(
@@ -130,7 +133,7 @@ class GrammarCompiler:
                 return
 
     def _token(self, mask: Any, draw: random.Random) -> int | None:
-        """Return a random token that may come next; the end of the text only if nothing else may."""
+        """Return a random allowed token; the end of the text only if no other token is allowed."""
         end = self._tokenizer.eos_token_id
         size = len(mask) * 32
         for _ in range(_DRAWS):

@@ -1,7 +1,7 @@
-"""Let a structured output into the engine core only after it has compiled in the sandbox.
+"""Admit a structured output to the engine core only after it has compiled in the sandbox.
 
-vLLM parses a grammar on the event loop: a regular expression for up to 5 s, any other without a bound. A
-grammar that has passed here is not parsed again in this process.
+vLLM would parse grammars on the event loop: a regular expression for up to 5 s, other kinds without a bound.
+This process does not parse an admitted grammar again.
 """
 
 import asyncio
@@ -33,19 +33,20 @@ from serve_app.settings.tree import StructuredOutputSettings
 logger = logging.getLogger("ray.serve")
 
 _AT_ONCE = 4
-"""Jobs that share the CPU: a short job among long ones ends after four times its own time."""
+"""Jobs that share the CPU. A short job among long jobs takes four times its own time."""
 _WAITING = 64
 _REMEMBERED = 1024
 _SLOW_S = 0.1
-"""A compile that takes longer waits until the previous slow one has had its time in the engine core, which
-has half as many threads as the machine has CPUs: the other threads stay free for quick compiles."""
+"""A slower compile waits until the engine core has had time to compile the previous slow grammar. The core
+compiles with half as many threads as the machine has CPUs, and its other threads stay free for fast
+compiles."""
 _SLOW_WAITING = 8
 _DRAW_S = 1.0
-"""CPU seconds for the rest of a job: the fork, and the tokens drawn."""
+"""CPU seconds for the rest of a job: the fork and the drawn tokens."""
 _CRASHES = frozenset(
     {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP}
 )
-"""These end a compile that gets no memory: C++ aborts, or uses memory that it did not get."""
+"""These signals end a compile that runs out of memory: C++ aborts, or uses an invalid address."""
 _DEAD_END = "no text that matches this structured output begins as the text generated so far does"
 
 _verdict = msgspec.msgpack.Decoder(Verdict)
@@ -53,22 +54,22 @@ _verdict = msgspec.msgpack.Decoder(Verdict)
 
 @dataclass(slots=True)
 class _Shared:
-    """A job under way, and the number of requests that wait for its verdict."""
+    """A running job, and the number of requests that wait for its verdict."""
 
     task: asyncio.Task[Verdict]
     waiting: int = 0
 
 
 class GrammarGuard:
-    """Compiles structured outputs in the sandbox, a few at once, and remembers the verdicts.
+    """Compiles structured outputs in the sandbox, a few at once, and caches the verdicts.
 
-    A job that was killed from outside has no verdict: it is repeated once, and then the client is asked to
+    A job that was killed from outside has no verdict. The guard repeats it once, and then asks the client to
     try again.
 
     Args:
-        prepare: Makes the function that runs jobs, in the sandbox.
+        prepare: Called in the sandbox; returns the function that runs jobs.
         bounds: The model's settings.
-        draw_s: CPU seconds of a job beside the compile.
+        draw_s: CPU seconds of a job in addition to the compile.
     """
 
     def __init__(
@@ -84,7 +85,6 @@ class GrammarGuard:
         self._slow_waiting = 0
 
     def start(self) -> None:
-        """Start the sandbox."""
         self.sandbox.start()
 
     def stop(self) -> None:
@@ -94,11 +94,11 @@ class GrammarGuard:
             shared.task.cancel()
 
     async def admit(self, params: StructuredOutputsParams) -> None:
-        """Return once `params` has passed, marked with the backend that vLLM's own check chose.
+        """Return once `params` has passed, and mark `params` with the backend that vLLM's check chose.
 
         Raises:
-            VLLMValidationError: the structured output is too large, too slow, or not valid.
-            GracefulHTTPError: 429, too many jobs wait; 503, the job was killed twice from outside.
+            VLLMValidationError: the structured output is too large, too slow or invalid.
+            GracefulHTTPError: 429 if too many jobs wait, 503 if the job was killed twice from outside.
         """
         check_size(params, self._bounds)
         fields = {name: value for name, value in asdict(params).items() if not name.startswith("_")}
@@ -116,7 +116,7 @@ class GrammarGuard:
         mark_validated(params, verdict.backend, automatic=verdict.was_auto)
 
     async def _share(self, key: bytes, payload: bytes) -> Verdict:
-        """Share one job between all that wait for it, such as prompts of one request; the last ends it."""
+        """Share one job among all waiting requests, such as prompts of one request."""
         shared = self._under_way.get(key)
         if shared is None:
             shared = self._under_way[key] = _Shared(asyncio.create_task(self._judge(key, payload)))
@@ -137,13 +137,13 @@ class GrammarGuard:
         try:
             async with self._jobs:
                 verdict = self._verdict(await self._run(payload))
-        except TimeoutError:  # by the clock, not the CPU: not remembered, as the machine may be at fault
+        except TimeoutError:  # wall-clock time: not cached, because a busy machine may be the reason
             return Refused(_too_slow(self._bounds.compile_s))
         finally:
             self._waiting -= 1
         if isinstance(verdict, Passed) and verdict.compile_s > _SLOW_S:
             await self._wait_for_slow_one(verdict.compile_s)
-        # Not before: a request that leaves while it waits and comes again would overtake the slow one here.
+        # Cached only now: a request that leaves and returns must not overtake the previous slow compile.
         self._verdicts[key] = verdict
         if len(self._verdicts) > _REMEMBERED:
             self._verdicts.popitem(last=False)
@@ -153,14 +153,14 @@ class GrammarGuard:
         try:
             end = await self.sandbox.run(payload)
             if end.ended_by not in (0, signal.SIGPROF):
-                # Anybody may have killed it, even the kernel for want of memory. A job's own crash recurs.
+                # Another process or the kernel may have killed the job. A crash by the job itself recurs.
                 end = await self.sandbox.run(payload)
             return end
         except SandboxEndedError:
             raise _unavailable("the process that compiles structured outputs ended; try again") from None
 
     async def _wait_for_slow_one(self, compile_s: float) -> None:
-        """Wait until the engine core has had time to compile the previous slow one."""
+        """Wait until the engine core has had time to compile the previous slow grammar."""
         if self._slow_waiting >= _SLOW_WAITING:
             raise _busy(self._slow_waiting)
         self._slow_waiting += 1
@@ -181,7 +181,7 @@ class GrammarGuard:
                 f"{bounds.max_compile_bytes} bytes of memory (structured_output.max_compile_bytes)"
             )
         if end.ended_by:
-            logger.warning("a process that compiled a structured output got signal %d", end.ended_by)
+            logger.warning("signal %d ended a process that compiled a structured output", end.ended_by)
             raise _unavailable(
                 f"the process that compiled this structured output was killed by signal {end.ended_by}; "
                 "try again"
@@ -193,7 +193,7 @@ class GrammarGuard:
 
 
 def guard_grammars(llm: AsyncLLM, bounds: StructuredOutputSettings) -> GrammarGuard:
-    """Let a structured output into `llm` only after its compile job, instead of vLLM's checks on the loop."""
+    """Have `llm` admit structured outputs by compile jobs instead of vLLM's checks on the event loop."""
 
     def prepare() -> Work:
         config = llm.vllm_config
@@ -202,7 +202,7 @@ def guard_grammars(llm: AsyncLLM, bounds: StructuredOutputSettings) -> GrammarGu
         return compiler.run
 
     guard = GrammarGuard(prepare, bounds)
-    freeze_gc_heap()  # a collection writes to every object, and 150 MiB would no longer be shared
+    freeze_gc_heap()  # a garbage collection writes to all objects, and would unshare 150 MiB
     guard.start()
     wrap_generate(llm, lambda generate: _guard_generate(generate, guard))
     skip_structured_output_checks()
@@ -218,8 +218,8 @@ def _guard_generate(generate: Method, guard: GrammarGuard) -> Method:
         outputs = generate(prompt, sampling_params, *args, **kwargs)
         try:
             async for output in outputs:
-                # The core ends a request with "error" if its grammar accepts no token. vLLM reports a server
-                # error, but the grammar is the client's, with a dead end that the job did not meet.
+                # The core ends a request with "error" if its grammar accepts no token. vLLM calls that a
+                # server error, but the client's grammar has a dead end that the job did not meet.
                 if any(completion.finish_reason == "error" for completion in output.outputs):
                     raise VLLMValidationError(_DEAD_END, parameter="structured_outputs")
                 yield output
@@ -227,7 +227,7 @@ def _guard_generate(generate: Method, guard: GrammarGuard) -> Method:
             await outputs.aclose()
 
     def choose(prompt: Any, sampling_params: SamplingParams, *args: Any, **kwargs: Any) -> Any:
-        # Other requests keep vLLM's own generator: one more generator would cost time per token.
+        # Other requests keep vLLM's generator, because another generator would cost time per token.
         start = generate if sampling_params.structured_outputs is None else guarded
         return start(prompt, sampling_params, *args, **kwargs)
 

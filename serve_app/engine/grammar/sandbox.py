@@ -1,11 +1,11 @@
 """The compile sandbox: a process that forks one process per compile job, with bounds on CPU time and memory.
 
-The sandbox is forked from the replica's process, once, so it has all of vLLM (490 MB) without another import.
-It has one thread, so a fork from it is safe at any time.
+The sandbox is forked once from the replica's process, so it shares vLLM (490 MB) and imports nothing. It has
+one thread, so its forks are safe.
 
-The replica passes one end of a socket pair per job to the sandbox. The job's process reads the payload from
-it, and sends `_BEGUN` and then `_RESULT`. If the process ends without a result, the sandbox sends `_ENDED`
-and the signal. If the replica closes its end, the kernel ends the job's process.
+For each job the replica passes one end of a socket pair to the sandbox. The job's process sends `_BEGUN`,
+reads the payload, and sends `_RESULT`. If the process ends without a result, the sandbox sends `_ENDED` and
+the signal. If the replica closes its end, the kernel ends the job's process.
 """
 
 import asyncio
@@ -37,18 +37,18 @@ Work = Callable[[bytes], bytes]
 
 _TITLE = "Grammars"
 _NICENESS = 5
-"""Below the streams of the same machine, and still a quarter of a core if they would take all of it."""
+"""A lower priority than streams. A job still gets a quarter of a core that streams would fill."""
 _BEGUN, _RESULT, _ENDED = b"b", b"r", b"e"
 _LENGTH_BYTES = 4
 _ACCEPT_S = 30.0
-"""Bound on the time until a job begins, the sandbox's own start included (2 s with a vocabulary of 128,000).
-A sandbox that takes longer is stopped or hangs, and is replaced."""
+"""Bound on the time until a job begins, including the sandbox's start (2 s with a vocabulary of 128,000). A
+sandbox that takes longer hangs or was stopped, and is replaced."""
 _MOST_WALL = 10.0
-"""Wall-clock seconds per CPU second, on a machine that is busy with other requests."""
+"""Wall-clock seconds that a job may take per CPU second on a busy machine."""
 
 
 class SandboxEndedError(Exception):
-    """The sandbox ended, or could not be started, before it answered."""
+    """The sandbox could not be started, or ended without an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ class Sandbox:
 
     Args:
         prepare: Called once in the sandbox's process; returns the function that runs each job.
-        cpu_s: CPU seconds of a job, of all its threads together.
-        memory_bytes: Address space that a job may add.
+        cpu_s: CPU seconds of a job, over all its threads.
+        memory_bytes: Address space that a job may allocate.
         accept_s: Seconds until a job must begin.
         most_wall: Wall-clock seconds that a job may take per CPU second.
     """
@@ -87,12 +87,12 @@ class Sandbox:
         self._control: socket.socket | None = None
 
     def start(self) -> None:
-        """Fork the sandbox now, before the process has grown. If that fails, the first job tries again."""
+        """Fork the sandbox before this process grows. After a failure, the first job tries again."""
         with suppress(SandboxEndedError):
             self._ensure_started()
 
     def stop(self) -> None:
-        """End the sandbox. A job ends with the cancellation of its `run`."""
+        """End the sandbox. A running job ends when its `run` is cancelled."""
         if self._control is not None:
             self._discard(self._control)
 
@@ -101,7 +101,7 @@ class Sandbox:
 
         Raises:
             TimeoutError: the machine was too busy for the job.
-            SandboxEndedError: twice in a row.
+            SandboxEndedError: the sandbox ended twice in a row.
         """
         try:
             return await self._run(payload)
@@ -113,7 +113,7 @@ class Sandbox:
         try:
             return await self._exchange(control, payload)
         except SandboxEndedError:
-            logger.warning("the compile sandbox does not answer; another one is started")
+            logger.warning("the compile sandbox does not answer and is replaced")
             self._discard(control)
             raise
 
@@ -142,7 +142,7 @@ class Sandbox:
         if self._control is None:
             try:
                 self.pid, self._control = fork_sandbox(self._prepare, self._cpu_s, self._memory_bytes)
-            except OSError as error:  # no process or no memory: the engine's other requests go on
+            except OSError as error:  # no process or no memory: other requests must go on
                 logger.warning("the compile sandbox cannot be started: %s", error)
                 raise SandboxEndedError from error
         return self._control
@@ -154,7 +154,7 @@ class Sandbox:
         control.close()
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
-        # In a thread: a process that waits for a device or a file system does not end at once.
+        # In a thread, because a process that waits for a device or a file system does not end at once.
         threading.Thread(target=_wait_for_end, args=(self.pid,), daemon=True).start()
 
 
@@ -198,7 +198,7 @@ def fork_sandbox(prepare: Callable[[], Work], cpu_s: float, memory_bytes: int) -
 
 
 def _leave_parent(kept: int) -> None:
-    """Cut this process off from its parent's sockets and signals, and end it with its parent."""
+    """Detach this process from its parent's sockets and signals, and have it end with its parent."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
@@ -206,8 +206,8 @@ def _leave_parent(kept: int) -> None:
     os.closerange(3, kept)
     os.closerange(kept + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     os.nice(_NICENESS)
-    # A title of its own, because people and tools find replicas by their titles. Ray may have moved the
-    # arguments of this process to where only Ray finds them.
+    # Its own title, because people and tools find replicas by title. Ray may have moved the process's
+    # arguments, and then only Ray can set the title.
     if ray := sys.modules.get("ray._raylet"):
         ray.setproctitle(f"{envs.VLLM_PROCESS_NAME_PREFIX}::{_TITLE}")
     else:
@@ -233,7 +233,7 @@ def _serve(control: socket.socket, work: Work, cpu_s: float, memory_bytes: int) 
             job = socket.socket(fileno=descriptors[0])
             try:
                 pid = os.fork()
-            except OSError:  # no process or no memory: the other jobs go on
+            except OSError:  # no process or no memory: other jobs must go on
                 _report_end(job, signal.SIGKILL)
                 continue
             if not pid:
@@ -248,7 +248,7 @@ def _report_ends(jobs: dict[int, socket.socket]) -> None:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if not pid:
             return
-        # A job that ended by itself has sent its result, or raised an error, as for want of memory.
+        # A job without a signal has sent its result or raised an error, such as MemoryError.
         _report_end(jobs.pop(pid), os.WTERMSIG(status) if os.WIFSIGNALED(status) else signal.SIGABRT)
 
 
@@ -278,13 +278,14 @@ def _run_job(job: socket.socket, work: Work, cpu_s: float, memory_bytes: int) ->
 
 
 def _end_with_peer(job: socket.socket) -> None:
-    """Have the kernel end this process with SIGIO once the other end of `job` is closed.
+    """Have the kernel end this process with SIGIO when the other end of `job` is closed.
 
-    A compile in C++ cannot look. Where a kernel lacks this, the bound on CPU time ends the process.
+    A compile in C++ cannot poll the socket. If a kernel lacks this signal, the bound on CPU time ends the
+    process.
     """
     with suppress(OSError):
         fcntl.fcntl(job, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(job, fcntl.F_SETFL, fcntl.fcntl(job, fcntl.F_GETFL) | os.O_ASYNC)
     with suppress(BlockingIOError):
-        if not job.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):  # closed before
+        if not job.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):  # already closed
             os._exit(0)

@@ -1,4 +1,4 @@
-"""Bound the size of a structured output by counting alone: the first and cheapest check."""
+"""Bound the size of a structured output by counting: the first and cheapest check."""
 
 import json
 from dataclasses import dataclass
@@ -23,16 +23,16 @@ def check_size(params: StructuredOutputsParams, bounds: StructuredOutputSettings
     """Refuse a structured output that is larger than `bounds`.
 
     Raises:
-        VLLMValidationError: naming the constraint, its size, the bound and the setting.
+        VLLMValidationError: with the constraint, its size, the bound and the setting.
     """
     kind = next((name for name in _KINDS if getattr(params, name) is not None), None)
     if kind is None:
         return
-    check_json_nesting(params.json)  # before anything walks it
+    check_json_nesting(params.json)  # before any recursion
     check_json_nesting(params.structural_tag, structural_tag=True)
     spec = getattr(params, kind)
     text = spec if isinstance(spec, str) else json.dumps(spec, ensure_ascii=False)
-    # Characters first: a megabyte is not encoded only to find it too long.
+    # Characters first, so that a text that is far too long is not encoded.
     size = len(text) if len(text) > bounds.max_bytes else len(text.encode("utf-8", "surrogatepass"))
     if size > bounds.max_bytes:
         raise _too_large(kind, f"{size} bytes", bounds.max_bytes, "max_bytes")
@@ -59,7 +59,7 @@ def _counts(spec: Any) -> _Counts:
         try:
             spec = json.loads(spec)
         except (ValueError, RecursionError):
-            return counts  # for the backend to refuse
+            return counts  # the backend will refuse it
     waiting = [spec]
     while waiting:
         node = waiting.pop()
