@@ -1,1 +1,1 @@
-"""The policy inside Ray Serve's controller: its adapter to Ray."""
+"""The adapter between the scaling policy and Ray Serve's controller, in which the policy runs."""

@@ -1,4 +1,4 @@
-"""From Ray Serve's autoscaling contexts and the documents read to snapshots for the policy. No I/O."""
+"""Build the policy's snapshots from Ray Serve's autoscaling contexts and from documents. No I/O."""
 
 from collections import defaultdict
 from collections.abc import Collection, Container, Mapping, Sequence
@@ -27,7 +27,7 @@ from serve_app.wire.signals import (
 )
 
 _PENDING_GRACE_S = 5.0
-"""From asking for a replica to the first line of its constructor it takes Ray a second or two."""
+"""Ray takes one to two seconds from the request for a replica to the first line of its constructor."""
 
 _LOAD = ("running_requests", "waiting_requests", "running_tokens", "waiting_tokens", "ongoing_requests")
 
@@ -40,18 +40,18 @@ RawMetrics = Mapping[str, Mapping[Any, Sequence[Any]]]
 
 
 class SnapshotBuilder:
-    """Builds snapshots; remembers when reports were first seen, and since when replicas have been pending."""
+    """Builds snapshots. Remembers when reports were first seen, and since when replicas are pending."""
 
     def __init__(self) -> None:
         self._pending_since: dict[str, float] = {}
         self._seen: defaultdict[tuple[str, str], Sightings] = defaultdict(Sightings)
-        """By deployment, and by who reports of it, and how."""
+        """By deployment and kind of report."""
 
     def build(self, name: str, ctx: Any, ingress: Any | None, inbox: Inbox, now: float) -> Snapshot:
         """Return the snapshot of engine deployment `name` from its context and that of the ingress."""
         known, starts = inbox.deployments.get(name, Deployment()), inbox.cold_starts(name)
         starting, draining = count_phases(known.phases, running_ids(ctx), now)
-        # The ingress replicas that run, and those that drain with queued requests, which Ray leaves out.
+        # Running ingress replicas, and draining ones with queued requests, which Ray does not report.
         raw = (ingress.raw_metrics or {}) if ingress is not None else {}
         reported = ingress_readings(raw, name, now, self._seen[name, "ingress"])
         written = reported_readings(
@@ -95,14 +95,14 @@ class SnapshotBuilder:
             self._pending_since.pop(name, None)
         pending_s = now - self._pending_since.setdefault(name, now) if pending else 0.0
         if pending_s < _PENDING_GRACE_S:
-            return Capacity(missing)  # every start begins with a moment without a process
+            return Capacity(missing)  # Ray needs a moment to start the process
         return Capacity(starting, pending, pending_s, "; ".join(filter(None, reasons)))
 
 
 def has_requests_at_zero(contexts: Collection[Any]) -> bool:
     """Return whether the ingress has queued requests for a deployment whose target is zero."""
     at_zero = [str(ctx.deployment_name) for ctx in contexts if ctx.target_num_replicas == 0]
-    if not at_zero:  # Ray computes the reports when they are asked for
+    if not at_zero:  # reading `raw_metrics` makes Ray compute the reports
         return False
     raw = next((ctx.raw_metrics for ctx in contexts if ctx.deployment_name == INGRESS), None) or {}
     held = [raw.get(ingress_key(name, "held_requests"), {}) for name in at_zero]
@@ -112,15 +112,15 @@ def has_requests_at_zero(contexts: Collection[Any]) -> bool:
 def ingress_room(
     ctx: Any, engines: Mapping[str, Any], served: ServedApplication, inbox: Inbox, now: float
 ) -> int | None:
-    """Return the ingress replicas that may be added; None where ingress and engines never compete.
+    """Return how many ingress replicas may be added; None if ingress and engines share no resources.
 
-    `ctx` is the context of the ingress; `engines` are those of the engine deployments by name.
+    `ctx` is the context of the ingress; `engines` has the contexts of the engine deployments by name.
     """
     need = served.ingress_resources
     if not any(amount > 0 for amount in need.values()):
         return None
     if inbox.nodes is None:
-        return 0  # the nodes are read as soon as more replicas are wanted, which takes a moment
+        return 0  # `Sync` reads the nodes as soon as more replicas are wanted
     if not share_nodes(inbox.nodes, need, [model.resources for model in served.models.values()]):
         return None
     unplaced: int = max(0, ctx.target_num_replicas - ctx.current_num_replicas)
@@ -128,9 +128,8 @@ def ingress_room(
     for name, engine in engines.items():
         phases = inbox.deployments.get(name, Deployment()).phases
         starting, _ = count_phases(phases, running_ids(engine), now)
-        # A replica whose process has written down a phase has its node; for the second or two before that it
-        # is counted twice. A model at zero may wake at any time, and its requests would be held by ingress
-        # replicas that have taken its room.
+        # A replica with a phase document has its node. For one to two seconds before that document, it counts
+        # twice. A model at zero may wake at any time, and must find room.
         missing = engine.target_num_replicas - engine.current_num_replicas - starting
         awaited += [served.models[name].resources] * (missing if engine.target_num_replicas else 1)
     return max(0, room_for_ingress(inbox.nodes, need, awaited, served.ingress.max_replicas) - unplaced)
@@ -144,10 +143,14 @@ def running_ids(ctx: Any) -> frozenset[str]:
 def count_phases(
     phases: Mapping[str, Mapping[str, Any]], running: frozenset[str], now: float
 ) -> tuple[int, int]:
-    """Return how many replicas of a deployment are loading, and how many drain.
+    """Return how many replicas of a deployment are starting, and how many are draining.
 
-    `phases` are its phase documents by replica, `running` the ids of the replicas that run, and `now` is Unix
-    time in seconds. A replica that drained longer than allowed has been killed by Ray.
+    Ray has killed a replica whose drain is over its time limit.
+
+    Args:
+        phases: The deployment's phase documents by replica.
+        running: The ids of the running replicas.
+        now: Unix time in seconds.
     """
     starting = draining = 0
     for replica, document in phases.items():
@@ -162,11 +165,10 @@ def count_phases(
 def engine_readings(
     raw: RawMetrics, now: float, seen: Sightings | None = None, identity: str = ""
 ) -> dict[str, Reading[EngineSignals]]:
-    """Return the newest report of every engine replica that has made one, by replica id.
+    """Return the newest report of every engine replica with a report, by replica id.
 
-    `seen` knows the reports before. While Ray replaces replicas by others, the former still work and report.
-    Theirs say how loaded they are; their steps, latencies and sizes say nothing of replicas that are
-    `identity`, and are left out.
+    `seen` has the earlier reports. During an update, replicas of the former identity still serve and report.
+    Only their load counts: their steps, latencies and sizes say nothing about replicas of `identity`.
     """
     former = _replicas_other_than(identity, raw.get(ENGINE_IDENTITY, {}))
     return {
@@ -176,7 +178,7 @@ def engine_readings(
 
 
 def _replicas_other_than(identity: str, numbers: Mapping[Any, Sequence[Any]]) -> frozenset[str]:
-    """Return the replicas that report to be another identity; those of earlier versions do not say."""
+    """Return the replicas that report another identity. Replicas of earlier versions report none."""
     if not identity:
         return frozenset()
     number = identity_number(identity)
@@ -188,7 +190,7 @@ def _replicas_other_than(identity: str, numbers: Mapping[Any, Sequence[Any]]) ->
 
 
 def _load(values: Sequence[float]) -> EngineSignals:
-    """Return how loaded a replica is, from the values of its report, as one without any other number."""
+    """Return a report with only the load, from the values of a full report."""
     said = dict(zip(ENGINE_FIELDS, values, strict=True))
     return EngineSignals(**{name: said[name] for name in _LOAD})
 
@@ -209,10 +211,10 @@ def reported_readings(
     now: float,
     seen: Sightings | None = None,
 ) -> dict[str, Reading[IngressSignals]]:
-    """Return the fresh written reports of ingress replicas with queued requests that Ray does not report.
+    """Return the fresh documents of ingress replicas with queued requests that are not in `known`.
 
-    Such replicas drain, or the controller has just restarted. Stale reports are of replicas that were killed.
-    `known` are the replicas that Ray reports.
+    `known` has the replicas that Ray reports. The others are draining, or the controller has just restarted.
+    A stale document is from a killed replica.
     """
     names = [ingress_key(deployment, name) for name in INGRESS_FIELDS]
     ages = (seen or Sightings()).ages({replica: report.at for replica, report in reports.items()}, now)
@@ -240,15 +242,15 @@ def _rows(
     if len(columns) < len(names):
         return []
     replicas = list(columns[0])
-    # Ray fills every column in the order of the replicas, so whole columns can be read at once: for
-    # 1,000 replicas that is a third of the time of looking up each value by its replica.
+    # Ray fills every column in the order of the replicas, so whole columns can be read at once. For 1,000
+    # replicas this takes a third of the time of one lookup per value.
     if not all(list(column) == replicas and all(column.values()) for column in columns):
         replicas = [replica for replica in replicas if all(column.get(replica) for column in columns)]
         columns = [{replica: column[replica] for replica in replicas} for column in columns]
     values = zip(*[map(_value, map(_newest, column.values())) for column in columns], strict=True)
     ids = [str(replica.unique_id) for replica in replicas]
     stamps = dict(zip(ids, map(_timestamp, map(_newest, columns[0].values())), strict=True))
-    # A report without a finite time counts as none.
+    # A report without a finite time is ignored.
     timed = stamps if isfinite(sum(stamps.values())) else {k: at for k, at in stamps.items() if isfinite(at)}
     ages = (seen or Sightings()).ages(timed, now)
     return [

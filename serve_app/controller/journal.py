@@ -1,4 +1,4 @@
-"""The journal: a bounded ring of decision records, one per change and a heartbeat in between."""
+"""The journal: a bounded ring of decision records, one per change, and heartbeats in between."""
 
 from collections import deque
 from collections.abc import Container, Iterable, Mapping
@@ -9,11 +9,11 @@ from serve_app.policy.decide import Decision
 HEARTBEAT_S = 10.0
 FLICKER_S = 1.0
 KEPT = 500
-"""Records kept: an hour of heartbeats and the changes between them, about 2 KB each before compression."""
+"""The number of records: an hour of heartbeats and changes, about 2 KB each before compression."""
 
 
 class Journal:
-    """Keeps records as plain data, oldest first, and decides which decisions get one."""
+    """Keeps records as plain data, oldest first, and decides which decisions get a record."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._records: deque[dict[str, Any]] = deque(maxlen=kept)
@@ -22,7 +22,7 @@ class Journal:
         """The number of the newest record; 0 before the first."""
 
     def load(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Put the records of an earlier policy before one's own, and number on from them."""
+        """Insert an earlier policy's records before the present ones, and renumber the present ones."""
         own = self.records()
         self._records.clear()
         self._records.extend(dict(record) for record in records)
@@ -36,7 +36,7 @@ class Journal:
         return list(self._records)
 
     def models_except(self, deployments: Container[str]) -> set[str]:
-        """Return the models of the records that are of none of these engine deployments."""
+        """Return the models in records of other engine deployments."""
         return {
             str(record["model"])
             for record in self._records
@@ -44,7 +44,7 @@ class Journal:
         }
 
     def forget_except(self, deployments: Container[str]) -> None:
-        """Forget the last decision of all other deployments; their records stay until newer ones come."""
+        """Forget the last decision of all other deployments. Their records stay until newer records come."""
         self._last = {name: last for name, last in self._last.items() if name in deployments}
 
     def note(
@@ -58,7 +58,7 @@ class Journal:
         key = (decision.target, decision.wanted, mode, decision.binding)
         last = self._last.get(deployment)
         if last is not None and not moved:
-            # The replicas wanted or the binding term may flicker; one record per second shows that.
+            # `wanted` or the binding term may flicker. One record per second is enough to show that.
             spacing = HEARTBEAT_S if last[1:] == key else FLICKER_S
             if 0 <= now - last[0] < spacing:
                 return None

@@ -1,4 +1,4 @@
-"""The inbox and the outbox of the policy, which `Sync` keeps in step with Ray's store."""
+"""The inbox and the outbox of the policy. `Sync` synchronizes both with Ray's key-value store."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from serve_app.wire.ingress_reports import IngressReport
 from serve_app.wire.served_models import ServedApplication
 
 _KEPT = 5
-"""Starts remembered of each kind of node: enough for a median that one slow download does not move."""
+"""Starts kept per kind of node: enough for a median that one slow download does not move."""
 
 
 class StartUp(NamedTuple):
@@ -20,9 +20,9 @@ class StartUp(NamedTuple):
     replica: str
     phases_s: dict[str, float]
     warm_node: bool | None = None
-    """Whether vLLM was imported on the node before; None where an earlier version measured the start."""
+    """Whether vLLM was imported on the node before; None if an earlier version measured the start."""
     identity: str = ""
-    """See `serve_app.settings.identity`. Empty where an earlier version started the replica."""
+    """See `serve_app.settings.identity`. Empty if an earlier version started the replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class ColdStarts:
     startups: tuple[StartUp, ...] = ()
 
     def add(self, phases: Mapping[str, Mapping[str, Any]]) -> Self:
-        """Return them with the starts that are finished by the phase documents, given by replica."""
+        """Return the starts with newly finished ones from `phases`, the phase documents by replica."""
         known = {startup.replica for startup in self.startups}
         new = [
             StartUp(
@@ -55,26 +55,26 @@ class ColdStarts:
         return type(self)(tuple(each for each in found if each.replica in kept))
 
     def of(self, identity: str) -> Self:
-        """Return the starts of replicas that are `identity`; without any, those of which it is not known."""
+        """Return the starts of replicas of `identity`; without any, the starts of unknown identity."""
         if not identity:
             return self
         starts = [each for each in self.startups if each.identity == identity]
         return type(self)(tuple(starts or [each for each in self.startups if not each.identity]))
 
     def on(self, *, warm_node: bool) -> Self:
-        """Return the starts on warm nodes, or on cold ones; without any, those of which it is not known."""
+        """Return the starts on warm or on cold nodes; without any, the starts on unknown nodes."""
         starts = [each for each in self.startups if each.warm_node is warm_node]
         return type(self)(tuple(starts or [each for each in self.startups if each.warm_node is None]))
 
     def phases_s(self) -> dict[str, float]:
-        """Return the typical seconds of each phase, in the order replicas go through them."""
+        """Return the median seconds of each phase, in the order of the phases."""
         starts = [startup.phases_s for startup in self.startups]
         names = dict.fromkeys(name for phases in starts for name in phases)
         return {name: median(phases.get(name, 0.0) for phases in starts) for name in names}
 
     @property
     def total_s(self) -> float | None:
-        """Typical seconds from the start of a replica's process to its readiness; None before the first."""
+        """Median seconds from the start of a replica's process to its readiness; None without a start."""
         return median(sum(each.phases_s.values()) for each in self.startups) if self.startups else None
 
 
@@ -83,10 +83,10 @@ class Deployment:
     """The documents about one engine deployment."""
 
     phases: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Phase documents by replica: of the replicas that exist, and of those that could not start."""
+    """Phase documents by replica, of existing replicas and of replicas that could not start."""
     cold_starts: ColdStarts = field(default_factory=ColdStarts)
     no_room: str = ""
-    """Why the cluster has no room for another replica, as far as it says; empty if it has."""
+    """Why the cluster has no room for another replica; empty if it has room."""
     warm_node: bool = False
     """Whether a node whose zygote has imported vLLM has room for another replica."""
 
@@ -103,34 +103,34 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class Inbox:
-    """All that has been read. It is replaced as a whole, so that a reader sees one moment."""
+    """All documents that have been read. The inbox is replaced as a whole, so that it is consistent."""
 
     served: ServedApplication | None = None
     deployments: Mapping[str, Deployment] = field(default_factory=dict)
     """By engine deployment."""
     why_pods_wait: str = ""
-    """Why a GPU pod waits, as Kubernetes says; empty outside of Kubernetes."""
+    """Kubernetes' reason for a pending GPU pod; empty outside Kubernetes."""
     ingress_reports: Mapping[str, IngressReport] = field(default_factory=dict)
-    """By ingress replica with queued requests, whether Ray counts it as running or not."""
+    """By ingress replica with queued requests, including replicas that Ray does not count as running."""
     nodes: tuple[Node, ...] | None = None
-    """The nodes of the cluster, while `Outbox.look_at_nodes` asks for them."""
+    """The nodes of the cluster; None unless `Outbox.look_at_nodes` is set."""
     learned: Learned | None = None
     """Set no later than `served`."""
 
     def identity(self, deployment: str) -> str:
-        """Return what the replicas of an engine deployment are; empty while that is not known."""
+        """Return the identity of an engine deployment's replicas; empty if unknown."""
         model = self.served.models.get(deployment) if self.served is not None else None
         return model.identity if model is not None else ""
 
     def cold_starts(self, deployment: str) -> ColdStarts:
-        """Return the starts of such replicas as an engine deployment has now."""
+        """Return the starts of replicas with the present identity of an engine deployment."""
         known = self.deployments.get(deployment, Deployment())
         return known.cold_starts.of(self.identity(deployment))
 
 
 @dataclass(slots=True)
 class Outbox:
-    """All that is to be written. The policy replaces each part."""
+    """All data to write. The policy replaces each part."""
 
     status: dict[str, Any] = field(default_factory=dict)
     decisions: list[dict[str, Any]] = field(default_factory=list)
@@ -138,7 +138,7 @@ class Outbox:
     memories: Mapping[str, Memory] | None = None
     """By engine deployment; None until the memories of an earlier policy have been read."""
     unsettled: Collection[str] = ()
-    """The deployments whose replicas are starting or stopping."""
+    """The deployments with starting or stopping replicas."""
     look_at_nodes: bool = False
     """Whether the ingress would have more replicas if there is room."""
 
@@ -151,4 +151,4 @@ class Mailbox:
         self.outbox = Outbox()
 
     def send(self) -> None:
-        """Have the outbox written soon; here nobody reads it."""
+        """Have the outbox written soon. This base class writes nothing."""

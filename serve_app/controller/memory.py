@@ -1,7 +1,7 @@
 """The policy's memory of one engine deployment, by the identity of its replicas.
 
-Another model behind a name gets the same requests, so their demand goes on. How fast a step is, how much
-KV cache there is and how far the model of both can be trusted is true of the former replicas only.
+If another model gets the name, the requests stay the same, so their demand is kept. Step times, the size of
+the KV cache and the interference were measured on the former replicas and are not kept.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,39 +12,39 @@ from typing import Self
 from serve_app.learning.state import MixSums, PolicyState
 
 KEPT_IDENTITIES = 4
-"""The present replicas and the three kinds before: enough for a model, its successor, and a trial of each.
-A state without traffic is about 1 KB of the document."""
+"""The present identity and the three before: enough for a model, its successor, and a trial of each. A state
+without traffic takes about 1 KB."""
 FORGOTTEN_AFTER_S = 86_400.0
-"""The memory of a model that is no longer served is kept for a day: for a rename that is taken back."""
+"""The memory of a removed model is kept for a day, for a rename that is reverted."""
 KEPT_REMOVED = 16
-"""Models that are no longer served and still remembered, the latest: some 10 KB of the document each."""
+"""The number of removed models whose memory is kept, the latest first. Each takes about 10 KB."""
 
 _TRAFFIC = ("demand", "ingress_totals", "last_at")
-# Queues and delays in progress, most of them counted in replicas of the former speed. Without `since`,
-# nothing is removed until the new replicas have been observed for as long as a new policy observes.
+# Queues and delays in progress, most of them in units of former replicas. `since` is reset, so that no
+# replica is removed before the new replicas have been observed for as long as a new policy observes.
 _MOMENT = (
     "since", "minute", "ready_mean", "engine_totals", "queue", "recent_needs", "idle_since", "woken_at",
 )  # fmt: skip
 _FRESH = PolicyState()
-# Tokenizers count some 20 % more or fewer tokens in a text. Prompts scatter about as much as they are long,
-# so the mean of 25 requests is known to 20 %: a former mix is worth as many.
+# Tokenizers differ by about 20 % in the tokens of a text. The standard deviation of prompt lengths is about
+# their mean, so the mean of 25 requests is also exact to 20 %. A former mix counts as 25 requests.
 _FORMER_MIX = 25.0
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A policy's state, the identity of its replicas, and what is known of replicas before them."""
+    """A policy's state, the identity of its replicas, and what was learned about earlier replicas."""
 
     state: PolicyState = field(default_factory=PolicyState)
     identity: str = ""
-    """See `serve_app.settings.identity`; empty while it is not known."""
+    """See `serve_app.settings.identity`; empty if unknown."""
     former: tuple[tuple[str, PolicyState], ...] = ()
-    """(identity, what was learned) of earlier replicas, the newest first."""
+    """(identity, learned state) of earlier replicas, newest first."""
 
     def of(self, identity: str) -> tuple[Self, str]:
-        """Return the memory for replicas that are `identity`, and what an operator should know of a change.
+        """Return the memory for replicas of `identity`, and a message to the operator if it has changed.
 
-        Where either identity is unknown, as after an update of Tideserve, the replicas count as the same.
+        If either identity is unknown, as after an update of Tideserve, the replicas count as the same.
         """
         if not identity or identity == self.identity:
             return self, ""
@@ -60,9 +60,9 @@ class Memory:
 
 
 def drop_forgotten(memories: Mapping[str, Memory], served: Collection[str], now: float) -> dict[str, Memory]:
-    """Return `memories` without those of deployments that have not been `served` for a day.
+    """Return `memories` without deployments that have not been `served` for a day.
 
-    Of others that are not served, the latest `KEPT_REMOVED` stay. `now` is Unix time in seconds.
+    At most `KEPT_REMOVED` deployments that are not served stay, the latest. `now` is Unix time in seconds.
     """
 
     def unserved_s(name: str) -> float:
@@ -75,14 +75,14 @@ def drop_forgotten(memories: Mapping[str, Memory], served: Collection[str], now:
 
 
 def replica_part(state: PolicyState) -> PolicyState:
-    """Return what `state` knows of the replica, with the mix of requests as its tokenizer counts them."""
+    """Return the part of `state` about the replica, including the request mix in its tokenizer's tokens."""
     return replace(state, **{name: getattr(_FRESH, name) for name in (*_TRAFFIC, *_MOMENT)})
 
 
 def with_replica_part(state: PolicyState, replica: PolicyState | None) -> PolicyState:
-    """Return the traffic that `state` knows with what `replica` knows of the replica; None knows nothing.
+    """Return the traffic part of `state` with the replica part of `replica`; None stands for a fresh state.
 
-    The mix of a `replica` that has seen no request is that of `state`, until 25 requests outweigh it.
+    If `replica` has seen no request, the mix of `state` counts as 25 requests.
     """
     found = replica or _FRESH
     sums = found.sums if found.sums.finished else _fade_mix(state.sums)
@@ -92,6 +92,6 @@ def with_replica_part(state: PolicyState, replica: PolicyState | None) -> Policy
 
 
 def _fade_mix(sums: MixSums) -> MixSums:
-    """Return the same mean request, known as well as from 25 requests at the most."""
+    """Return the same mean request, weighted as 25 requests at most."""
     share = min(1.0, _FORMER_MIX / sums.finished) if sums.finished else 1.0
     return MixSums(**{field.name: getattr(sums, field.name) * share for field in fields(sums)})

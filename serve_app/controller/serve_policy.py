@@ -1,7 +1,7 @@
 """Ray Serve's application-level autoscaling policy around `next_decision`.
 
-Named in a configuration as `autoscaling_policy.policy_function`. Ray Serve's controller makes one
-instance, a new one whenever it builds the application anew, and calls it about ten times a second.
+A configuration names the class as `autoscaling_policy.policy_function`. Ray Serve's controller makes one
+instance each time it builds the application, and calls the instance about ten times a second.
 """
 
 import json
@@ -30,24 +30,24 @@ from serve_app.wire.served_models import ServedApplication, ServedModel
 logger = logging.getLogger("ray.serve")
 
 _DECIDE_INTERVAL_S = 0.5
-"""At the longest. While requests are queued for a model at zero, a decision is made when Ray asks, ten times
-a second: half a second would be a sixth of a start."""
+"""The longest interval. While requests are queued for a model at zero, each of Ray's calls decides, because
+half a second would be a sixth of a start."""
 _LONGEST_FAILURE_S = 10.0
-"""For so long a model's decisions may fail, one after the other, before its memory is given up."""
+"""If all decisions about a model fail for this long, the policy drops the model's memory."""
 
 
 class ServePolicy:
-    """Decides for every engine deployment of one application by its own model's signals, and for the ingress.
+    """Decides for the ingress and for every engine deployment of one application.
 
-    A deployment is left out of the answer while its target is right, which is what keeps Ray's own
-    rules (its cold-start rule above all, which asks for one replica while anything queues at zero)
-    from deciding instead. Subclasses may replace `decide`.
+    The answer contains only deployments whose target changes. For these, Ray's own rules have no effect (see
+    `_set_target`); the cold-start rule, for example, would ask for one replica while requests are queued at
+    zero. Subclasses may replace `decide`.
 
     Args:
-        clock: Unix time in seconds; the system's if not given.
-        mailbox: Read and written instead of the documents in Ray's key-value store.
-        metrics: Where metrics go instead of Ray's.
-        log: Where changes and errors are logged instead of Ray Serve's log.
+        clock: Unix time in seconds; by default the system's.
+        mailbox: Replaces the documents in Ray's key-value store.
+        metrics: Replaces Ray's metrics.
+        log: Replaces Ray Serve's log.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ServePolicy:
         self._snapshots = SnapshotBuilder()
         self.memories: dict[str, Memory] = {}
         self._news: dict[str, str] = {}
-        """News of a model for its operator, until a record has them."""
+        """By deployment, messages for the operator that no record contains yet."""
         self._ingress_needs: tuple[Need, ...] = ()
         self._look_at_nodes = False
         self._status: dict[str, dict[str, Any]] = {}
@@ -85,9 +85,9 @@ class ServePolicy:
         return next_decision(snapshot, model.knobs, state, now)
 
     def __call__(self, contexts: Mapping[Any, Any]) -> tuple[dict[Any, int], dict[Any, dict[str, Any]]]:
-        """Ray's hook: return the replicas of each deployment that should change.
+        """Return the targets of the deployments that should change. Ray calls this hook.
 
-        Raises nothing: Ray would stop autoscaling the application altogether.
+        Never raises, because Ray would then stop autoscaling the application.
         """
         if not contexts:
             return {}, {}
@@ -109,13 +109,13 @@ class ServePolicy:
         mailbox, metrics = self._open(next(iter(contexts.values())).app_name)
         inbox = mailbox.inbox
         if inbox.learned is not None and not self._remembers:
-            # Go on with what an earlier policy has left.
+            # Continue with the memories and records of an earlier policy.
             self._remembers = True
             self.memories = {**inbox.learned.memories, **self.memories}
             self._journal.load(inbox.learned.records)
         served = inbox.served
         if served is None:
-            return {}  # nothing has been read yet, or the ingress has not said what is served
+            return {}  # no document has been read yet, or the ingress has not written one
         self._forget(frozenset(served.models), metrics, now)
         metrics.set_knobs_rejected(bool(served.rejected))
         by_name = {str(ctx.deployment_name): (key, ctx) for key, ctx in contexts.items()}
@@ -130,10 +130,10 @@ class ServePolicy:
                 if snapshot.ready != snapshot.target or snapshot.draining:
                     unsettled.add(name)
                 decision = self._decide_model(model, snapshot, inbox, metrics, now)
-            except Exception as error:  # the other models are decided all the same
+            except Exception as error:  # other models must still get their decisions
                 if now - self._failing_since.setdefault(name, now) >= _LONGEST_FAILURE_S:
                     del self._failing_since[name]
-                    self.memories.pop(name, None)  # it may be the reason
+                    self.memories.pop(name, None)  # the memory may be the reason
                 self._report_error(name, model.name, ctx, error, now)
             else:
                 self._failing_since.pop(name, None)
@@ -147,7 +147,7 @@ class ServePolicy:
         return answer
 
     def _forget(self, served: frozenset[str], metrics: AutoscalingMetrics, now: float) -> None:
-        """Forget the deployments that are not `served`: what was learned after a day, all else at once."""
+        """Forget the deployments that are not `served`: memories after a day, all else at once."""
         self.memories = drop_forgotten(self.memories, served, now)
         if served == self._served:
             return
@@ -188,7 +188,7 @@ class ServePolicy:
         return decision
 
     def _recall(self, model: ServedModel) -> Memory:
-        """Return the memory of a model; if its replicas are others now, with what is known of these."""
+        """Return the memory of a model for its present replicas."""
         memory, news = self.memories.get(model.deployment, Memory()).of(model.identity)
         self.memories[model.deployment] = memory
         if news:
@@ -199,7 +199,7 @@ class ServePolicy:
     def _decide_ingress(
         self, ctx: Any, engines: Mapping[str, Any], served: ServedApplication, inbox: Inbox, now: float
     ) -> int:
-        """Return how many ingress replicas there should be; they take no room that an engine needs."""
+        """Return the target of the ingress, which leaves the room that engines need."""
         ongoing = self._snapshots.ongoing_of_ingress(ctx, now)
         ready, old = ctx.current_num_replicas, ctx.target_num_replicas
         room = ingress_room(ctx, engines, served, inbox, now)
@@ -241,7 +241,7 @@ class ServePolicy:
             self.metrics.count_error()
         last, at = self._logged.get(deployment, ("", 0.0))
         if text == last and 0 <= now - at < HEARTBEAT_S:
-            return  # it raises at every decision
+            return  # the same error at every decision is logged every 10 s
         self._logged[deployment] = (text, now)
         self._log.exception(
             "autoscaling of %s: the policy raised; its target is kept", deployment or "the application"
@@ -292,11 +292,11 @@ def _gauges(model: ServedModel, status: Mapping[str, Any], decision: Decision) -
 
 
 def _set_target(answer: dict[Any, int], key: Any, ctx: Any, target: int) -> None:
-    """Have Ray set the target to `target` in this very step.
+    """Have Ray set the target to `target` in this step.
 
-    Ray applies delays, factors and its cold-start rule to what a policy answers, all relative to the
-    target in the context, which it reads after the policy. With the target set there already, none of
-    them changes anything.
+    Ray applies delays, factors and its cold-start rule to a policy's answer, relative to the target in the
+    context. Ray reads this target after the policy's call. If it already equals the answer, the rules have no
+    effect.
     """
     if target != ctx.target_num_replicas:
         answer[key] = target

@@ -1,4 +1,4 @@
-"""How old reports are, whatever the clocks of their senders say. Pure."""
+"""The age of reports, independent of their senders' clocks. Pure."""
 
 from collections.abc import Mapping
 from math import inf
@@ -7,13 +7,12 @@ from math import inf
 class Sightings:
     """Remembers when the newest report of each source was first seen.
 
-    Clocks of nodes differ, by seconds where nothing sets them. So a sender's time stamp only shows whether a
-    report is another one than before, and its age counts from when it was seen. The report of a source that
-    was not seen the last time may be old, as after a restart: it is as old as its stamp says. If that was the
-    sender's clock, its next report, a second later, is new all the same.
+    Clocks of nodes may differ by seconds. So a time stamp only shows whether a report is a new one, and its
+    age counts from when it was first seen. The first report of a source may be old, as after a restart, so
+    its stamp is believed. If the sender's clock was wrong, its next report, a second later, corrects the age.
 
     Args:
-        believed: Whether the first report of a source is as old as its stamp says, and not new.
+        believed: Whether the first report of a source is as old as its stamp says. If not, it counts as new.
     """
 
     def __init__(self, *, believed: bool = True) -> None:
@@ -26,8 +25,8 @@ class Sightings:
     def ages(self, stamps: Mapping[str, float], now: float) -> dict[str, float]:
         """Return the age in seconds of the newest report of each source, given their finite time stamps.
 
-        `now` is Unix time in seconds. As long as it is not set back, `now` minus the age of a report stays
-        the same until the next report. If `now` is set back, no report becomes younger.
+        `now` is Unix time in seconds. If the clock is set back, no report becomes younger. Otherwise `now`
+        minus the age of a report is constant until the next report.
         """
         self._set_back_s += max(0.0, self._last - now)
         self._last = now

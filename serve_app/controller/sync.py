@@ -1,7 +1,7 @@
-"""A thread that reads and writes documents in Ray's store, so that the policy never waits for it.
+"""A thread that reads and writes documents in Ray's key-value store, so that the policy never waits.
 
-The policy runs in the event loop of Ray Serve's controller, ten times a second; a call to the GCS
-there would hold up every deployment of the cluster.
+The policy runs in the event loop of Ray Serve's controller, ten times a second. A call to the GCS there would
+block every deployment of the cluster.
 """
 
 import logging
@@ -47,9 +47,9 @@ _LEARNED_S = 10.0
 _KUBERNETES_S = 15.0
 _NODES_S = 1.0
 _REPORT_FORGOTTEN_S = 60.0
-"""An ingress replica with queued requests reports twice a second; after this silence it was killed."""
+"""An ingress replica with queued requests reports twice a second. After this silence it was killed."""
 _FORGOTTEN_S = 3600.0
-"""How long the reason is kept why a replica could not start."""
+"""How long the reason of a failed start is kept."""
 
 _COLD_STARTS = TypeAdapter(dict[str, tuple[StartUp, ...]])
 
@@ -60,8 +60,8 @@ class Sync(Mailbox):
     Args:
         app: The Serve application.
         nodes: Reads the nodes of the cluster.
-        pending_pods: Says why a GPU pod waits, as Kubernetes sees it.
-        poll_s: The longest time between two turns.
+        pending_pods: Reads from Kubernetes why a GPU pod is pending.
+        poll_s: The longest time between two turns, in seconds.
     """
 
     def __init__(
@@ -82,14 +82,13 @@ class Sync(Mailbox):
         self._done_at: dict[str, float] = {}
         """When each kind of document was last read or written."""
         self._pending_pods = PendingPods() if pending_pods is None else pending_pods
-        # Not believed: each report of a replica whose clock is behind would be removed as soon as it is made.
+        # If stamps were believed, reports of a replica whose clock is behind would be removed at once.
         self._reports_seen = Sightings(believed=False)
         self._own_clock = OwnClock()
         self._failures: set[str] = set()
         self._thread = threading.Thread(target=self._run, name=f"autoscaling-{app}", daemon=True)
 
     def start(self) -> None:
-        """Begin reading."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -98,13 +97,12 @@ class Sync(Mailbox):
         self._wake.set()
 
     def join(self, timeout_s: float) -> bool:
-        """Return whether the thread has ended, or never began, within `timeout_s` seconds."""
+        """Return whether the thread has ended within `timeout_s` seconds, or never began."""
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def send(self) -> None:
-        """Have the outbox written now rather than at the next turn."""
         self._wake.set()
 
     def _run(self) -> None:
@@ -114,9 +112,9 @@ class Sync(Mailbox):
             self._wake.clear()
 
     def turn(self, now: float) -> None:
-        """Read and write all that is due at `now`, Unix time in seconds.
+        """Read and write all documents that are due at `now`, Unix time in seconds.
 
-        Every step is taken by itself: a document that cannot be read must not stop those to be written.
+        Each step catches its own errors: a document that cannot be read must not stop the writing of others.
         """
         failures: set[str] = set()
         for step in (
@@ -126,13 +124,13 @@ class Sync(Mailbox):
         ):  # fmt: skip
             try:
                 step(now)
-            except Exception as error:  # a lost GCS must not end the thread: it comes back
+            except Exception as error:  # a lost GCS must not end the thread, because the GCS may come back
                 text = f"{type(error).__name__}: {error}"
                 if text not in self._failures | failures:
                     logger.exception("autoscaling of %s: could not read or write documents", self._app)
                 failures.add(text)
-            # Before `learned` is read, writing would replace what is to be read. After the end of a policy,
-            # it would replace what the next one writes.
+            # Before `learned` is read, a write would replace it. After `stop`, a write would replace
+            # documents of the next policy.
             if self.inbox.learned is None or self._stop.is_set():
                 break
         self._failures = failures
@@ -154,7 +152,7 @@ class Sync(Mailbox):
         everything = self._due("phases", _IDLE_PHASES_S, now)
         models = self._models()
         names = [name for name in models if everything or name in self.outbox.unsettled]
-        # Of models that are no longer served, what their last replicas wrote is to be removed.
+        # Remove the phase documents of models that are no longer served.
         removed = written_deployments(self._app) - models.keys() if everything and models else set()
         found = read_phases(self._app, [*names, *removed])
         deployments = self._remembered_deployments()
@@ -176,7 +174,7 @@ class Sync(Mailbox):
                 forget_phase(self._app, name, replica)
 
     def _remembered_deployments(self) -> dict[str, Deployment]:
-        """Return what the documents say, without the deployments that the policy has forgotten."""
+        """Return the deployments in the inbox that the policy still remembers."""
         kept = self.inbox.deployments
         if self.inbox.served is None or self.outbox.memories is None:
             return dict(kept)
@@ -263,9 +261,9 @@ class Sync(Mailbox):
 
 
 def _parse_learned(document: Any) -> tuple[dict[str, Memory], dict[str, ColdStarts]]:
-    """Parse a document of `_write_learned`. Raises if another version wrote it: the policy learns anew.
+    """Parse a document of `_write_learned`. Raises if an incompatible version wrote it.
 
-    A version that knew no identities wrote states and starts alone; those count as the present replicas'.
+    A document without identities, from an earlier version, counts as that of the present replicas.
     """
     identities, former = document.get("identities", {}), document.get("former", {})
     memories = {

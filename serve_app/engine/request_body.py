@@ -1,4 +1,4 @@
-"""From the body of a request to a request of vLLM's, with errors that name the field they are about."""
+"""Parse a request body into vLLM's request model. Errors name the field at fault."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -28,10 +28,10 @@ _TEXT_IN = {
     "thinking": "thinking",
     "tool_reference": "name",
 }
-"""The field that has the text of a content part, by the part's type."""
+"""The field with a content part's text, by the part's type."""
 _NULLABLE_TEXT = ("text", "refusal")
 _BODY_FIELDS_OF = {
-    # vLLM's own name of what is at fault: the fields of a body that it is made from.
+    # vLLM's name of a parameter: the fields of the body that set it.
     "extra_args": ("vllm_xargs", "kv_transfer_params", "ec_transfer_params"),
     "input_tokens": ("messages", "prompt", "input"),
     "structured_outputs": ("structured_outputs", "response_format", "tools"),
@@ -45,8 +45,8 @@ class RequestModel:
 
     Args:
         model: The type of a body.
-        by_field: For a union: the model of bodies with this field. The last model is for all other bodies.
-            Pydantic's errors of a union are about each of its models.
+        by_field: For a union: the model of bodies with this field. The last model is for all other bodies. It
+            selects errors, because pydantic reports errors for each model of a union.
     """
 
     def __init__(self, model: Any, by_field: dict[str, type[BaseModel]] | None = None) -> None:
@@ -54,12 +54,12 @@ class RequestModel:
         self._by_field = by_field or {"": model}
 
     def parse(self, body: bytes, config: ModelConfig) -> Any:
-        """Return the request in `body`, whose numbers the engine core can take.
+        """Return the request in `body`. The engine core can take all its numbers.
 
-        A field at the top that is `null` counts as not given, as clients with types send it.
+        A top-level field that is `null` counts as not given, because typed clients send such fields.
 
         Raises:
-            ApiError: 400, which names the field, its value and the bound.
+            ApiError: 400 with the field, its value and the bound.
         """
         if b"null" in body:
             body = _drop_nulls(body)
@@ -70,7 +70,7 @@ class RequestModel:
         check_numbers(request)
         messages = getattr(request, "messages", None)
         if isinstance(messages, list):
-            # An embedding's conversation may be its input; vLLM then makes it the messages, too.
+            # An embedding request may have its conversation in `input`, which vLLM copies to `messages`.
             path = "input" if "input" in request.model_fields_set else "messages"
             _check_messages(path, messages, config.is_multimodal_model or config.enable_prompt_embeds)
         return request
@@ -78,10 +78,10 @@ class RequestModel:
     def _failure(self, body: bytes, error: Exception) -> ApiError:
         if isinstance(error, ValidationError) and len(self._by_field) == 1:
             return from_validation(error)
-        failure = from_exception(error, log=False)  # no fault of the server's, whatever was raised
+        failure = from_exception(error, log=False)  # never the server's fault
         if failure.param is not None and not isinstance(error, ValidationError):
             return failure
-        # vLLM's validators see a body before its types have been checked, and some trip over them.
+        # Some of vLLM's validators run before the types are checked, and raise other errors for wrong types.
         try:
             members = from_json(body)
         except ValueError:
@@ -127,18 +127,20 @@ def _first_wrong(model: type[BaseModel], members: dict[str, Any]) -> ApiError | 
             _field_adapter(model, name).validate_python(members[name])
         except ValidationError as error:
             return from_validation(error, name)
-        except Exception as error:  # a validator of the field has tripped over the value
+        except Exception as error:  # a validator of the field has failed on the value
             return ApiError(400, f"{name}: {error}", param=name, code="invalid_value")
     return None
 
 
 def _check_messages(path: str, messages: list[Any], media: bool) -> None:
-    """Bring what pydantic validates only when it is read into lists, and check the parts of contents.
+    """Turn pydantic's lazily validated iterators into lists, and check the content parts.
 
-    vLLM checks a part when it renders the prompt, and its errors do not name the part's place in the body.
+    vLLM checks a part when it renders the prompt, and its errors do not name the part's path in the body.
 
     Args:
-        media: Whether the model takes anything but text.
+        path: The path of `messages` in the body.
+        messages: The messages, changed in place.
+        media: Whether the model takes other input than text.
     """
     for index, message in enumerate(messages):
         at = f"{path}[{index}]"
@@ -189,7 +191,7 @@ def _check_part(path: str, part: dict[str, Any], media: bool) -> None:
 
 @contextmanager
 def name_field_in_errors(request: Any) -> Iterator[None]:
-    """Raise what the block does as an `ApiError` whose `param` is a path in the body of `request`."""
+    """Raise an error of the block as an `ApiError` whose `param` is a path in the body of `request`."""
     try:
         yield
     except Exception as error:
@@ -205,7 +207,7 @@ def name_field_in_errors(request: Any) -> Iterator[None]:
 
 
 def _path_of(param: str | None, message: str, request: Any) -> str | None:
-    """Return where in the body is what vLLM calls `param`, or what its `message` begins with."""
+    """Return the path in the body of vLLM's `param`, or of the field that `message` begins with."""
     fields = type(request).model_fields
     if param is None:
         first = message.partition(" ")[0].strip("`'")
@@ -224,7 +226,7 @@ def _path_of(param: str | None, message: str, request: Any) -> str | None:
 
 
 def _message_parts(messages: Sequence[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the parts of messages, each before the message that it is in, and where they are."""
+    """Yield (path, part) for the parts of each message, and then for the message."""
     for index, message in enumerate(messages):
         if not isinstance(message, dict):
             continue

@@ -1,4 +1,4 @@
-"""The record of one request in this engine: its latency figures, and its line of the request log."""
+"""The record of one request in this engine: latency figures, and a line of the request log."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ _current: ContextVar[RequestRecord | None] = ContextVar("request_record", defaul
 
 @dataclass(slots=True)
 class RequestRecord:
-    """One call of the engine, from its arrival to its end: abandoned until another outcome is noted."""
+    """One call of the engine, from arrival to end. The outcome is `ABANDONED` until another is recorded."""
 
     request: EngineRequest
     arrived_at: float
     """When the request arrived at the ingress, in Unix time."""
     sequences: list[Any] = field(default_factory=list)
-    """vLLM's states of its sequences, which outlive their removal from the engine."""
+    """vLLM's states of the request's sequences, which stay valid after the sequences' removal."""
     first_token: float = 0.0
-    """When its first token came, by this process's `time.perf_counter`; 0 until then. If another engine began
-    the stream, when that engine made it."""
+    """When the first token came, by this process's `time.perf_counter`; 0 until then. For a stream that
+    another engine began, the time of that engine's first token."""
     status: int | None = None
     outcome: str = ABANDONED
 
     @classmethod
     def begin(cls, request: EngineRequest) -> RequestRecord:
-        """A record of `request`, to which the sequences that this task and its children start belong."""
+        """Return a record of `request`. It collects the sequences that this task and its children start."""
         record = cls(request, time.time() - request.waited_s)
         _current.set(record)
         return record
 
     def note_first_event(self) -> None:
-        """Note that the first event of a stream is at hand."""
+        """Record the time of a stream's first event."""
         continued, self.first_token = self.request.continuation, time.perf_counter()
         if continued is not None:
             self.first_token = self.request.arrived + continued.ttft_s
 
     def complete(self) -> None:
-        """Note that all of the answer has been generated, unless the request has failed already."""
+        """Record that the answer is complete, unless the request has failed already."""
         if self.outcome != FAILED:
             self.outcome = COMPLETED
         if self.sequences:
@@ -57,33 +57,32 @@ class RequestRecord:
                 self.request.state.prompt_tokens = self.prompt_tokens()
 
     def fail(self, status: int) -> None:
-        """Note that an error ended the request, with the status for a client that has not been sent one."""
+        """Record that an error ended the request. `status` counts if the client has not got a status yet."""
         self.outcome = FAILED
         if self.status is None:
             self.status = status
 
     def cached_tokens(self) -> int:
-        """Prompt tokens found in the prefix cache, over all sequences."""
+        """Return the prompt tokens found in the prefix cache, over all sequences."""
         return sum(sequence.num_cached_tokens for sequence in self.sequences)
 
     def prompt_tokens(self) -> int:
-        """Prompt tokens, over all sequences."""
+        """Return the prompt tokens of all sequences."""
         return sum(sequence.prompt_len for sequence in self.sequences)
 
     def with_latency(self, frame: bytes) -> bytes:
-        """`frame` with a `latency` field if it is the final usage frame of a stream, else unchanged.
+        """Return the final usage frame of a stream with a `latency` field; any other frame unchanged.
 
-        Only that frame has an empty `choices` (`USAGE_MARK`); inside a JSON string the mark's quotes would be
-        escaped. The field also has the prompt tokens found in the prefix cache, which vLLM's usage has only
-        if an argument of its server asks for them. For a stream that has moved, it covers the tokens of all
-        engines.
+        Only the usage frame has an empty `choices` (`USAGE_MARK`). Inside a JSON string the mark's quotes
+        would be escaped. The field also has the number of cached prompt tokens, which vLLM's usage lacks by
+        default. For a stream that has moved, the field covers the tokens of all engines.
         """
         document = msgspec.json.decode(frame[len(b"data: ") :])
         usage = document.get("usage")
         if not usage:
             return frame
         figures = latency_figures(self.request, self.first_token, usage.get("completion_tokens", 0))
-        # An engine that goes on with a stream may find what others have generated in its cache, too.
+        # An engine that continues a stream may also have other engines' output tokens in its cache.
         figures["cached_tokens"] = min(self.cached_tokens(), usage.get("prompt_tokens", 0))
         if self.request.continuation is not None and self.request.continuation.moves:
             figures["moves"] = self.request.continuation.moves
@@ -91,14 +90,14 @@ class RequestRecord:
         return b"data: " + msgspec.json.encode(document) + b"\n\n"
 
     def line(self, model: str) -> RequestLine | None:
-        """The line of a request that has just ended; None for one that never was in the engine.
+        """Return the log line of a request that has just ended; None if it never was in the engine.
 
-        If other engines began the stream, their tokens are input of this one.
+        The tokens of engines that began the stream count as input.
         """
         if not self.sequences:
             return None
         request = self.request
-        # vLLM has the time of a first token relative to when it took the sequence, in Unix time.
+        # vLLM measures a first token from the arrival of its sequence, which is in Unix time.
         first_at = min(
             (
                 sequence.stats.arrival_time + sequence.stats.first_token_latency
@@ -128,9 +127,12 @@ class RequestRecord:
 
 
 def latency_figures(request: EngineRequest, first: float, tokens: int) -> dict[str, float | int]:
-    """The latency of an answer of `tokens` tokens that ends now, from the arrival at the ingress.
+    """Return the latency figures of an answer that ends now, measured from the arrival at the ingress.
 
-    `first` is when its first token came, in seconds of `time.perf_counter`; 0 if none did.
+    Args:
+        request: The request.
+        first: The time of the first token by `time.perf_counter`; 0 without a token.
+        tokens: The number of tokens.
     """
     now = time.perf_counter()
     total = now - request.arrived
@@ -147,10 +149,10 @@ def latency_figures(request: EngineRequest, first: float, tokens: int) -> dict[s
 
 
 def watch_sequences(processor: OutputProcessor) -> None:
-    """Have `processor` note each sequence it takes in the record of the request that started it.
+    """Have `processor` add each new sequence to the record of its request.
 
-    vLLM reports a request's tokens only if it finishes by itself, and under an id that clients choose. Its
-    own states have the tokens of every request, and reading them costs nothing per token.
+    vLLM reports tokens only for requests that finish by themselves, and under an id that clients choose. The
+    states of sequences have the tokens of every request, and reading a state costs nothing per token.
     """
 
     def wrapper(add: Method) -> Method:

@@ -18,13 +18,13 @@ Publish = Callable[[str], None]
 
 _LONGEST_PROCESS_START_S = 30.0
 _AT_HAND_S = 1.0
-"""A process that was idle for longer than this had been started in advance."""
+"""A process with a longer idle time had been started in advance."""
 
 
 def created(process: int) -> float:
-    """Return when a process was created, in Unix seconds, to 10 ms. ProcessLookupError if there is none.
+    """Return when a process was created, in Unix time, exact to 10 ms. Raises ProcessLookupError.
 
-    psutil counts from the kernel's `btime`, whole seconds that may be off by one.
+    psutil counts from the kernel's `btime`, which is in whole seconds and may be off by one.
     """
     try:
         ticks = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19])
@@ -35,11 +35,11 @@ def created(process: int) -> float:
 
 
 def process_seconds(created: float, now: float) -> float:
-    """Return how long this replica's process took to reach its own code: the phase `process`.
+    """Return the seconds that this replica's process took to reach its own code: the phase `process`.
 
-    Ray may hand out a worker process that it had started in advance, whose age says nothing about the start.
-    A process takes a few seconds to start, ten under load; one older than 30 s was there before, and counts
-    as 0 s. So does one that seems to start in the future, because the clock was set back.
+    Ray may use a worker process that it started in advance, whose age says nothing about the start. A process
+    takes a few seconds to start, ten under load. So an age above 30 s counts as 0 s. A negative age, after
+    the clock was set back, also counts as 0 s.
 
     Args:
         created: When the process was created, in Unix time.
@@ -54,44 +54,44 @@ def process_start(
 ) -> tuple[float, bool]:
     """Return the seconds of the phase `process`, and whether this replica's start found its node warm.
 
-    A node is warm if its zygote had imported vLLM before the process was asked for, so that no import is part
-    of the start. A process that was not forked starts on a cold node, and so does one that waited for its
-    zygote to import: that wait is part of the phase.
+    A node is warm if its zygote had imported vLLM before the process was requested, so that the start
+    includes no import. The node is cold for a process that was not forked, or that waited for the zygote's
+    imports. This wait is part of the phase.
 
     Args:
-        environment: The process's own.
+        environment: The process's environment.
         created: When the process was created, in Unix time; for a fork, when it was forked.
         now: Unix time.
-        busy_s: For how much of its life the process has run or waited for a core; see `busy_seconds`.
+        busy_s: The seconds that the process has run or waited for a core; see `busy_seconds`.
     """
     process_s, ready_at = process_seconds(created, now), environment.get(env.ZYGOTE_READY_AT)
     if ready_at is None:
         return process_s, False
     if not process_s or process_s - busy_s > _AT_HAND_S:
-        return 0.0, True  # a fork that was at hand
+        return 0.0, True  # a spare process
     asked_at = float(environment[env.PROCESS_ASKED_AT])
     return process_s + max(0.0, created - asked_at), float(ready_at) <= asked_at
 
 
 def busy_seconds() -> float:
-    """Return for how long this process's main thread has run or waited for a core.
+    """Return the seconds that this process's main thread has run or waited for a core.
 
-    Infinite where the kernel keeps no statistics of its scheduler.
+    Infinite if the kernel has no scheduler statistics.
     """
     try:
         ran, waited, _ = Path("/proc/self/schedstat").read_text(encoding="ascii").split()
     except OSError:
         return math.inf
-    return (int(ran) + int(waited)) / 1e9 or math.inf  # zeros, where its statistics are switched off
+    return (int(ran) + int(waited)) / 1e9 or math.inf  # zeros if the statistics are off
 
 
 @dataclass(slots=True)
 class Startup:
     """The phases of a replica's start in order, with their seconds.
 
-    `publish` is called with a JSON document at every change: the current phase, when it began (Unix time),
-    the durations so far, whether the node was warm, and what the replica is. Phases that ended before are
-    given as `durations`.
+    `publish` is called with a JSON document at every change: the current phase, its begin (Unix time), the
+    durations so far, whether the node was warm, and the replica's identity. `durations` may contain phases
+    that have already ended.
     """
 
     model: str
@@ -100,7 +100,7 @@ class Startup:
     clock: Callable[[], float] = time.monotonic
     durations: dict[str, float] = field(default_factory=dict)
     hint: str = ""
-    """A possible explanation of a failure, published with its reason."""
+    """A possible explanation of a failure, published with the failure's reason."""
     warm_node: bool = False
     """Whether vLLM was imported on the node before the start; see `process_start`."""
     identity: str = ""
@@ -110,7 +110,7 @@ class Startup:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time the block as phase `name`; a failure is published with its reason and re-raised."""
+        """Time the block as phase `name`. A failure is published with its reason and raised again."""
         self._publish(name)
         started = self.clock()
         try:

@@ -1,4 +1,4 @@
-"""vLLM's step statistics: into metrics, and into the signals of the autoscaling policy."""
+"""vLLM's step statistics, for metrics and for the autoscaling policy's signals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger("ray.serve")
 
 _WINDOW_S = 30.0
 _MOST_LATENCIES = 1 << 17
-"""Bounds the latencies that wait for a report, which comes once a second: seconds of the fastest engine."""
+"""Bound on the latencies kept for the next report, which comes once a second."""
 
 
 class FirstToken(NamedTuple):
@@ -68,7 +68,7 @@ class EngineReport:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.steps = 0
-        """Steps that `add` has been given."""
+        """The number of calls of `add`."""
         self._requests = requests
         self._kv_cache_tokens = kv_cache_tokens
         self._clock = clock
@@ -80,7 +80,7 @@ class EngineReport:
         self._last_step_at: float | None = None
         """When the last step's statistics came, if the engine had work to do after it."""
         self._last_first_token_ts = 0.0
-        """The engine core's time of the last step with a first token."""
+        """When the last step with a first token ended, by the engine core's clock."""
         self._queue_waits = LatencyWindow(_WINDOW_S)
         self._prefills = LatencyWindow(_WINDOW_S)
         self._inter_token = LatencyWindow(_WINDOW_S)
@@ -88,8 +88,8 @@ class EngineReport:
     @classmethod
     def of(cls, engine: AsyncLLM) -> EngineReport:
         """Return the report of an engine that has started."""
-        # Not blocks times block size: a hybrid model's sequence has blocks of several kinds. A model
-        # without a KV cache has no size.
+        # Not blocks times block size, because a hybrid model has blocks of several kinds. A model without a
+        # KV cache has no size.
         tokens: int = engine.vllm_config.cache_config.kv_cache_size_tokens or 0
         return cls(engine.output_processor.request_states, tokens)
 
@@ -99,7 +99,7 @@ class EngineReport:
         return len(self._requests)
 
     def add(self, scheduler: SchedulerStats | None, iteration: IterationStats | None) -> list[FirstToken]:
-        """Add one engine step; return the first tokens that requests got with it.
+        """Add one engine step and return its first tokens.
 
         `iteration` is None if the step had no result for any request.
         """
@@ -112,8 +112,8 @@ class EngineReport:
         since_last_s = None if self._last_step_at is None else now - self._last_step_at
         self._last_step_at = now if self._requests else None
         details = getattr(scheduler, "iteration_details", None)  # vLLM has them since 0.26
-        # With asynchronous scheduling the core has begun one more step before it sees that the last request
-        # has ended. That step serves no request.
+        # With asynchronous scheduling the core begins another step before it sees the end of the last
+        # request. That step serves no request.
         if details is None or details.is_dummy or (iteration is None and not self._requests):
             return first_tokens
         sums = self._sums
@@ -141,8 +141,8 @@ class EngineReport:
         return first_tokens
 
     def _first_tokens(self, iteration: IterationStats) -> list[FirstToken]:
-        """Find first tokens of this step. vLLM's own figures of a request come with its end."""
-        # Requests that end with their first token have left `requests`. Their decode time is exactly zero.
+        """Return the first tokens of this step. vLLM itself reports them only when a request ends."""
+        # Requests that ended with their first token have left `_requests`. Their decode time is exactly zero.
         firsts = [
             FirstToken(request.queued_time, request.prefill_time)
             for request in iteration.finished_requests
@@ -156,15 +156,15 @@ class EngineReport:
                 begun = stats.scheduled_ts
                 firsts.append(FirstToken(begun - stats.queued_ts, stats.first_token_ts - begun))
         self._last_first_token_ts = newest
-        # A request that the core refused was never scheduled. Its time of scheduling is zero, and the
-        # differences are the machine's uptime, one above and one below zero.
+        # A request that the core refused has a scheduling time of zero. One difference is then minus the
+        # machine's uptime.
         return [first for first in firsts if first.queue_s >= 0.0 and first.prefill_s >= 0.0]
 
     def gauges(self) -> EngineGauges:
         """Return the queue now, and the KV cache as of the last step.
 
-        The queue is counted from the requests: an idle engine takes no steps, and the scheduler's statistics
-        of its last step still report running requests.
+        The queue is counted from the requests. The scheduler's statistics are of the last step, so an idle
+        engine would still report running requests.
         """
         states = self._requests.values()
         running = min(len(states), self._scheduler.num_running_reqs)
@@ -219,14 +219,15 @@ def step_seconds(
 ) -> float:
     """Return the duration of a step.
 
-    vLLM's own `elapsed_ms` is the engine core's wait for the result. It is too short where steps overlap
-    (asynchronous scheduling), and almost zero where the model runs in the core's process. So it comes last.
+    vLLM's `elapsed_ms` is the engine core's wait for the result. This wait is too short if steps overlap
+    (asynchronous scheduling), and almost zero if the model runs in the core's process. So it is the last
+    choice.
 
     Args:
-        inter_token_s: Inter-token latencies of the sequences that decoded, by the core's own clock. The
-            median counts, because a preempted sequence has waited longer.
-        since_last_s: Time since the result of the previous step, if the engine had work all along.
-        prefill_s: The shortest prefill that ended with this step. After a pause, that is the step.
+        inter_token_s: Inter-token latencies of the sequences that decoded, by the core's clock. The median
+            counts, because a preempted sequence waits longer.
+        since_last_s: Seconds since the previous step's result; None if the engine was idle in between.
+        prefill_s: The shortest prefill that ended with this step. After a pause it equals the step.
         elapsed_ms: vLLM's figure, the only one for the first of several prefill steps after a pause.
     """
     if inter_token_s:
@@ -243,7 +244,7 @@ def _percentiles(
 
 
 class StepStats(StatLoggerBase):  # type: ignore[misc]
-    """The logger that vLLM calls after every engine step: adds the step to the metrics and the report.
+    """Adds each step to the metrics and the report. vLLM calls this logger after every engine step.
 
     `report` is None until the warm-up is over.
     """
@@ -268,8 +269,8 @@ class StepStats(StatLoggerBase):  # type: ignore[misc]
                     self._metrics.prefill.observe(prefill_s)
             self._export(scheduler_stats, iteration_stats)
         except Exception:
-            # Raised, it would end vLLM's output loop, and every stream of this replica with it. A step
-            # may come every few milliseconds, so only the first failure is logged.
+            # An error raised here would end vLLM's output loop, and every stream of this replica with it.
+            # Steps come every few milliseconds, so only the first failure is logged.
             if not self._failed:
                 self._failed = True
                 logger.exception("the statistics of an engine step were lost; metrics are incomplete")

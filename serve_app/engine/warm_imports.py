@@ -1,7 +1,7 @@
-"""The imports and first calls of vLLM in an engine's start, for a zygote to make before the start.
+"""vLLM's imports and first calls of an engine's start, which a zygote makes in advance.
 
-The zygote calls these functions by name. `import_front_end` and `import_core` need no Ray: the zygote calls
-them before it can import Ray (`serve_app.zygote.zygote`).
+The zygote calls these functions by name. `import_front_end` and `import_core` need no Ray, because the zygote
+calls both before it can import Ray (`serve_app.zygote.zygote`).
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ _SERVING_LAYER = (
     "vllm.entrypoints.scale_out.token_in_token_out.serving",
     "vllm.entrypoints.serve.utils.fingerprint",
 )
-"""vLLM imports these when its serving layer is mounted: 0.3 s of CPU."""
+"""vLLM imports these modules when its serving layer is mounted: 0.3 s of CPU."""
 _CORE_ON_CPU = (
     "vllm.model_executor.layers.quantization.online.base",
     "vllm.v1.attention.backends.cpu_attn",
@@ -31,8 +31,8 @@ _CORE_ON_CPU = (
     "vllm.distributed.elastic_ep.elastic_execute",
     "vllm.v1.pool.flash_maxsim",
 )
-"""An engine core imports these when it makes its worker and loads the model: 0.9 s of a slow core. Whether
-the modules for a GPU initialize CUDA, which no fork could use, is untested."""
+"""An engine core on a CPU imports these modules when it starts its worker and loads the model: 0.9 s of a
+slow core. The modules for a GPU are untested: they might initialize CUDA, which no fork could use."""
 _WITH_RAY = (
     "serve_app.engine.arguments",
     "serve_app.engine.engine_deployment",
@@ -51,7 +51,7 @@ def import_front_end() -> None:
 
     import_module("vllm.v1.engine.async_llm")
     import_core()
-    make_arg_parser(FlexibleArgumentParser())  # vLLM caches its arguments in the process: 0.2 s of CPU
+    make_arg_parser(FlexibleArgumentParser())  # fills a cache of vLLM: 0.2 s of CPU
     import_serving_layer()
 
 
@@ -67,8 +67,8 @@ def import_core() -> None:
     _import(_CORE_ON_CPU)
     register_kernels_once()
     with suppress(ImportError):
-        # The set-up of logging takes 0.4 s of CPU in each process, because of the loggers of Ray and torch.
-        # vLLM repeats it unless this configuration, which follows the environment, is in force.
+        # The setup of logging takes 0.4 s of CPU in each process, because of the loggers of Ray and torch.
+        # vLLM skips it if this configuration, which depends on the environment, is already in force.
         from vllm.config.logging import LoggingConfig  # noqa: PLC0415
         from vllm.logger import configure_logging_if_needed  # noqa: PLC0415
 
@@ -76,12 +76,12 @@ def import_core() -> None:
 
 
 def import_serving_layer() -> None:
-    """Import what vLLM otherwise imports when its serving layer is mounted."""
+    """Import the modules of vLLM's serving layer."""
     _import(_SERVING_LAYER)
 
 
 def import_with_ray() -> None:
-    """Import the engine's own modules, which need Ray, after the others."""
+    """Import Tideserve's engine modules, which need Ray. Call this after `import_front_end`."""
     for name in _WITH_RAY:
         import_module(name)
     from serve_app.patches.vllm import find_ray_again  # noqa: PLC0415
@@ -91,5 +91,5 @@ def import_with_ray() -> None:
 
 def _import(names: Iterable[str]) -> None:
     for name in names:
-        with suppress(ImportError):  # other releases of vLLM have some modules elsewhere
+        with suppress(ImportError):  # other releases of vLLM have moved some modules
             import_module(name)
