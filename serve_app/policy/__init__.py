@@ -1,1 +1,1 @@
-"""How many replicas there should be, and why: pure, with time as an argument."""
+"""The scaling policy: how many replicas a model needs, and why. Pure, with time as an argument."""

@@ -1,7 +1,6 @@
-"""How many requests per second one replica can serve within the latency targets, and how many replicas a rate
-needs.
+"""The requests per second that one replica can serve within the latency targets, and the replicas for a rate.
 
-It follows from how long a step of continuous batching takes, in seconds:
+Both follow from the seconds of one step of continuous batching:
 
     step = base + per_sequence * batch + per_kv_token * KV tokens + per_prefill_token * prefill tokens
 """
@@ -14,13 +13,13 @@ from serve_app.settings.knobs import Knobs
 
 MOST_REPLICAS = 1_000_000
 KV_FILL = 0.9
-"""Share of the KV cache to fill: reported tokens are of one moment, and beyond it vLLM starts to preempt."""
+"""Share of the KV cache to fill. Reported tokens are momentary, and vLLM preempts when the cache is full."""
 _MAX_UTILISATION = 0.95
 _ITL_ROOM = 1.25
-"""A fleet is sized for an ITL no nearer than a quarter to that of a single sequence, whatever the target: the
-replicas that it takes have no bound as the two meet."""
+"""A fleet is sized for at least 1.25 times the ITL of a single sequence, whatever the target. Closer to that
+ITL, the number of replicas has no bound."""
 _TTFT_ROOM = 1.5
-"""The same of the TTFT: a request that finds a replica decoding waits for half a step before its own."""
+"""The same for the TTFT: a request that arrives during a decoding step waits for half a step on average."""
 _LARGEST_POOL = 64
 """In a larger fleet hardly any request waits."""
 
@@ -31,7 +30,7 @@ class Mix:
 
     prompt_tokens: float = 512.0
     computed_share: float = 1.0
-    """Share of the prompt tokens that is prefilled, not found in the prefix cache."""
+    """Share of the prompt tokens that are prefilled, because the prefix cache lacks them."""
     output_tokens: float = 128.0
 
     @property
@@ -73,7 +72,7 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class Feasibility:
-    """Whether an empty replica meets the targets, what it reaches, and what fleets are sized for."""
+    """The latencies of an empty replica, whether they meet the targets, and the limits for sizing a fleet."""
 
     ttft_s: float
     """Time to first token of a mean request on an empty replica."""
@@ -82,13 +81,13 @@ class Feasibility:
     ttft: bool
     itl: bool
     ttft_limit_s: float
-    """The target, or half as much again as an empty replica takes: what more replicas can still do."""
+    """The target, or 1.5 times the TTFT of an empty replica if that is more."""
     itl_limit_s: float
-    """The target, or a quarter more than a single sequence's."""
+    """The target, or 1.25 times the ITL of a single sequence if that is more."""
 
 
 def feasibility(step: StepTime, mix: Mix, knobs: Knobs) -> Feasibility:
-    """Return what the model says about an empty replica."""
+    """Return the feasibility of the targets by the step-time model."""
     itl_s = step.decode_s(1.0, mix.context_tokens)
     ttft_s = step.base_s + step.prefill_s(mix)
     return Feasibility(
@@ -104,16 +103,16 @@ def feasibility(step: StepTime, mix: Mix, knobs: Knobs) -> Feasibility:
 def slow_share(step: StepTime, mix: Mix, itl_limit_s: float, rate: float) -> float:
     """Return the share of inter-token latencies above `itl_limit_s` at `rate` requests per second.
 
-    A token is late when its step also prefills a prompt that is too long for the limit. If prompt lengths
-    are spread exponentially around their mean, exp(-left / prefill) of the prompts are too long: `left`
-    seconds of the limit remain beside decoding, and the mean prompt takes `prefill`. Such steps interrupt
-    decoding `rate` times per second, and a second has (1 - rate * prefill) / decode decoding steps.
+    A token is late if its step also prefills a prompt that is too long for the limit. Let `left` be the
+    seconds of the limit that decoding leaves, and `prefill` those of the mean prompt. With exponentially
+    distributed prompt lengths, exp(-left / prefill) of the prompts are too long. Prefills interrupt decoding
+    `rate` times per second, and a second has (1 - rate * prefill) / decode decoding steps.
     """
     return _slow_share(step, mix, itl_limit_s)(rate)
 
 
 def _slow_share(step: StepTime, mix: Mix, itl_limit_s: float) -> Callable[[float], float]:
-    """Return `slow_share` as a function of the rate alone: `itl_rps` tries seventeen rates."""
+    """Return `slow_share` as a function of the rate, because `itl_rps` tries seventeen rates."""
     work_s, prefill_s = step.work_s(mix), step.prefill_s(mix)
     output_tokens, context_tokens, base_s = mix.output_tokens, mix.context_tokens, step.base_s
 
@@ -135,10 +134,10 @@ def _slow_share(step: StepTime, mix: Mix, itl_limit_s: float) -> Callable[[float
 def itl_rps(step: StepTime, mix: Mix, knobs: Knobs, kv_cache_tokens: float, interference: float) -> float:
     """Return the requests per second at which one replica keeps its inter-token latencies.
 
-    The largest rate x with a utilisation x * work below 0.95; the mean step is then base / (1 - x * work),
-    and the batch x * output tokens * mean step (Little's law). Its tokens fit 0.9 of the KV cache, it
-    decodes within `Feasibility.itl_limit_s`, and at most 1 - percentile of its tokens are late because their
-    step also prefills: `slow_share` times `interference`.
+    At rate x the mean step takes base / (1 - x * work), and the batch is x * output tokens * mean step
+    (Little's law). The result is the largest rate x under four limits. The utilisation x * work is below
+    0.95. The batch fits 0.9 of the KV cache. The batch decodes within `Feasibility.itl_limit_s`. The share of
+    late tokens, `slow_share` times `interference`, is at most 1 - percentile.
     """
     work_s = max(step.work_s(mix), 1e-9)
     limited, limit_s = mix.output_tokens > 1.0, feasibility(step, mix, knobs).itl_limit_s
@@ -159,10 +158,10 @@ def itl_rps(step: StepTime, mix: Mix, knobs: Knobs, kv_cache_tokens: float, inte
 def ttft_rps(step: StepTime, mix: Mix, knobs: Knobs, most_rps: float, replicas: float) -> float:
     """Return the requests per second, up to `most_rps`, at which one of `replicas` keeps its TTFT.
 
-    At the percentile that is half a step of waiting, the prefill, and the wait behind other prompts. A
-    request goes to the replica with the least prefill outstanding, so it waits only where all n are busy:
-    with probability u^(sqrt(2 (n + 1)) - 1) (Sakasegawa's approximation of M/M/n; u for one replica), and
-    then for s / (n (1 - u)) on average, where s is the mean service time. All of it fits
+    The TTFT is half a step of waiting, the prefill, and at the percentile a wait behind other prompts. A
+    request goes to the replica with the least outstanding prefill, so it waits only if all n are busy. The
+    probability is u^(sqrt(2 (n + 1)) - 1) (Sakasegawa's approximation of M/M/n; u for one replica). The mean
+    wait is then s / (n (1 - u)), where s is the mean service time. The sum must not exceed
     `Feasibility.ttft_limit_s`.
     """
     limit_s = feasibility(step, mix, knobs).ttft_limit_s
@@ -196,16 +195,16 @@ def capacity_rps(
 ) -> float:
     """Return the requests per second that one of `replicas` can serve within the TTFT and ITL targets.
 
-    `interference` is the measured share of late tokens over `slow_share`. `kv_cache_tokens` is how many a
-    replica has room for, 0 for no limit.
+    `interference` is the measured share of late tokens divided by `slow_share`. `kv_cache_tokens` is the size
+    of a replica's KV cache, 0 for no limit.
     """
     return ttft_rps(step, mix, knobs, itl_rps(step, mix, knobs, kv_cache_tokens, interference), replicas)
 
 
 def _largest(high: float, holds: Callable[[float], bool]) -> float:
-    """Return the largest rate up to `high` at which `holds` is true, if it is false from some rate on.
+    """Return the largest rate up to `high` at which `holds`, which must be false above some rate.
 
-    It is exact to 2 parts in 100,000 of `high`, and never 0.
+    The result is exact to 2 parts in 100,000 of `high`, and never 0.
     """
     if holds(high):
         return high
@@ -221,7 +220,7 @@ def _largest(high: float, holds: Callable[[float], bool]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """The capacity of a replica for the mean request of this model, as learned."""
+    """The learned capacity of a replica for the mean request of one model."""
 
     step: StepTime
     mix: Mix
@@ -229,9 +228,9 @@ class Sizing:
     itl_rps: float
     """Requests per second at which a replica keeps its ITL target; see `itl_rps`."""
     headroom: float = 0.0
-    """Replicas beside those that the load needs, in units of their square root."""
+    """Replicas in addition to those that the load needs, in units of their square root."""
     _by_pool: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Capacities computed before: one decision needs the same few many times."""
+    """A cache, because one decision needs the same few capacities many times."""
 
     @property
     def feasibility(self) -> Feasibility:
@@ -246,11 +245,11 @@ class Sizing:
         return self._by_pool[pool]
 
     def replicas(self, rps: float) -> int:
-        """Return the fewest replicas for `rps` requests per second: the load, and headroom by its root."""
+        """Return the fewest replicas for `rps` requests per second, including headroom."""
         if rps <= 0:
             return 0
-        # Each replica of a larger fleet serves more. So the number by the rate of a single replica is enough.
-        # The number by the rate of each replica in that fleet is the least.
+        # Each replica of a larger fleet serves more. So the number by a single replica's rate is enough, and
+        # the number by the rate of a replica in that fleet is a lower bound.
         enough = self._needed(rps, 1)
         least = self._needed(rps, enough)
         while least < enough:

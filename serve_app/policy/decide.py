@@ -12,22 +12,22 @@ from serve_app.policy.capacity_model import KV_FILL, round_up
 from serve_app.policy.inputs import Inputs, Need
 from serve_app.settings.knobs import scheduled_minimum
 
-# A request that has waited for a cold start hardly notices a tenth of it more; replicas that clear the
-# backlog faster would be idle a second later.
+# After a cold start, a tenth of its time more hardly matters to a request. Replicas that clear the backlog
+# faster would be idle a second later.
 _BACKLOG_SHARE = 0.1
 COLD_BURST_S = 1.0
-"""A burst reaches the ingress over some hundred milliseconds, or a second from a slow client. Its size is
-known only after that; before, if its last request came `_QUIET_BURST_S` ago."""
+"""A burst arrives within some hundred milliseconds, or a second from a slow client. Its size is known after
+this time, or earlier if no request has come for `_QUIET_BURST_S`."""
 _QUIET_BURST_S = 0.2
 _AGES_KEPT = 20
-"""Reports whose age a record keeps, the oldest. The ages of a thousand replicas are 30 KB in each record."""
+"""A record keeps the ages of this many reports, the oldest. The ages of 1,000 replicas would take 30 KB."""
 
 ClampName = Literal["bounds", "delay", "signals", "batch_limit", "mode"]
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One consideration: how many replicas it needs by itself, and why, with its numbers."""
+    """One term: the replicas that it needs, and why."""
 
     name: str
     replicas: int
@@ -36,7 +36,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Clamp:
-    """A limit that kept the target from what the terms need, and how."""
+    """A limit that kept the target from the need of the terms, and its effect."""
 
     name: ClampName
     effect: str
@@ -44,12 +44,12 @@ class Clamp:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How many replicas there should be, and why, with the numbers that the decision used."""
+    """The target, the reasons, and the numbers behind the decision."""
 
     target: int
     """Replicas to ask for now."""
     wanted: int
-    """Replicas that the terms need, within the bounds: the target if there were no delays and no `advise`."""
+    """The need of the terms within the bounds: the target without delays and mode `advise`."""
     binding: str
     """The name of the term that needs the most replicas, or of the clamp that set the target."""
     reason: str
@@ -58,15 +58,15 @@ class Decision:
     terms: tuple[Term, ...] = ()
     clamps: tuple[Clamp, ...] = ()
     signals: Mapping[str, float] = field(default_factory=dict)
-    """Sums over the fresh reports, and what was derived from them."""
+    """Sums over the fresh reports, and derived numbers."""
     ages_s: Mapping[str, float] = field(default_factory=dict)
     """The age of every replica's report."""
     notes: tuple[str, ...] = ()
     recent_needs: tuple[Need, ...] = ()
-    """The needs of the load, for the `Inputs` of the next decision."""
+    """The recent needs of the load, for the `Inputs` of the next decision."""
 
     def document(self) -> dict[str, Any]:
-        """Return the reasons as plain data, with numbers rounded to what a reader can use."""
+        """Return the reasons as plain data, with numbers rounded to four digits."""
         oldest = sorted(self.ages_s.items(), key=lambda item: -item[1])[:_AGES_KEPT]
         return {
             "binding": self.binding,
@@ -90,17 +90,17 @@ IDLE = Term("idle", 0, "No request is waiting, running or arriving.")
 def decide(inputs: Inputs) -> Decision:
     """Decide for one model."""
     knobs, current = inputs.knobs, inputs.current
-    # Each term looks at one thing and says how many replicas it needs; the largest need counts.
+    # Each term says how many replicas it needs. The largest need counts.
     load, scheduled = _load_terms(inputs), _schedule(inputs)
     terms = (*load, _awake(inputs), *scheduled)
     strongest = max([IDLE, *terms], key=lambda term: term.replicas)
-    # Within the bounds, that is wanted.
+    # Keep the need within the bounds.
     wanted = min(max(strongest.replicas, knobs.min_replicas), knobs.max_replicas)
     bound = "min_replicas" if wanted > strongest.replicas else "max_replicas"
     clamps = []
     if wanted != strongest.replicas:
         clamps.append(Clamp("bounds", reasons.bounds(bound, wanted, strongest.replicas)))
-    # More replicas are asked for at once, fewer with every caution.
+    # Scale up at once, scale down with caution.
     needs = _recent_needs(inputs, load)
     if wanted < current:
         target, limits = _scale_down(inputs, wanted, needs[0])
@@ -110,8 +110,7 @@ def decide(inputs: Inputs) -> Decision:
     if knobs.mode == "advise" and target != current:
         clamps.append(Clamp("mode", reasons.advise(current, target)))
         target = current
-    # A clamp sets the target where the terms do not; else the bound does, or the strongest term.
-    # Of several, the bound comes last.
+    # If a clamp sets the target, the clamp is binding. Else the bound is binding, else the strongest term.
     limiting = [clamp for clamp in clamps if clamp.name != "bounds" and target != wanted]
     limiting += [clamp for clamp in clamps if clamp.name == "bounds"]
     setting = limiting[0] if limiting else None
@@ -137,7 +136,7 @@ def decide(inputs: Inputs) -> Decision:
 
 
 def _load_terms(inputs: Inputs) -> tuple[Term, ...]:
-    """Return the terms of the load: they look back, and need nothing where no request is left to serve."""
+    """Return the terms of the load. Past load needs nothing if the model is at zero or has been idle."""
     terms = (_demand(inputs), _queue(inputs), _kv_cache(inputs))
     if not inputs.snapshot.target and not inputs.seen.queued_requests:
         none = reasons.AT_ZERO
@@ -149,19 +148,19 @@ def _load_terms(inputs: Inputs) -> tuple[Term, ...]:
 
 
 def _demand(inputs: Inputs) -> Term:
-    """The requests that arrive, or may arrive before a replica that is asked for now is ready."""
+    """Return the need of the arriving requests, and of the rise until a new replica is ready."""
     rps = inputs.expected_rps
     replicas = inputs.sizing.replicas(rps)
     if replicas == inputs.sizing.replicas(inputs.arrivals.rps):
-        rps = inputs.arrivals.rps  # a forecast that asks for nothing is no reason
+        rps = inputs.arrivals.rps  # the forecast adds no replica, so the reason does not mention it
     return Term("demand", replicas, reasons.demand(inputs, rps, replicas))
 
 
 def _queue(inputs: Inputs) -> Term:
-    """The standing queue over the queue allowed: requests per replica, or prefill within a tenth of a start.
+    """Return the need of the standing queue, by requests per replica and by seconds of prefill.
 
-    The TTFT target is missed by all of a cold start already, whatever the number of replicas; and more
-    replicas than prompts would prefill nothing.
+    The prefill may take the TTFT target, one prompt, or a tenth of a start, whichever is longest. After a
+    cold start the target is missed for any number of replicas. More replicas than prompts would not help.
     """
     requests, tokens = inputs.standing_requests, inputs.standing_tokens
     if not requests and not tokens:
@@ -179,7 +178,7 @@ def _queue(inputs: Inputs) -> Term:
 
 
 def _kv_cache(inputs: Inputs) -> Term:
-    """Replicas whose KV caches have room for the running and the waiting requests."""
+    """Return the replicas whose KV caches hold the running and the waiting requests."""
     seen = inputs.seen
     tokens = seen.running_tokens + seen.waiting_tokens
     if seen.kv_cache_tokens <= 0 or tokens <= 0:
@@ -189,11 +188,11 @@ def _kv_cache(inputs: Inputs) -> Term:
     return Term("kv_cache", replicas, reasons.kv_cache(tokens, room, replicas))
 
 
-# The terms that count whatever the load.
+# The terms that do not depend on the load.
 
 
 def _awake(inputs: Inputs) -> Term:
-    """One replica while requests wait or run, and for `downscale_to_zero_delay_s` after the last."""
+    """Return one replica while requests wait or run, and for `downscale_to_zero_delay_s` afterwards."""
     delay_s = inputs.knobs.downscale_to_zero_delay_s
     if inputs.seen.queued_requests > 0 or inputs.seen.running_requests > 0:
         return Term("awake", 1, "Requests are waiting or running, so 1 replica is needed.")
@@ -206,7 +205,7 @@ def _awake(inputs: Inputs) -> Term:
 
 
 def _schedule(inputs: Inputs) -> tuple[Term, ...]:
-    """The largest minimum of the schedules that are open now or within one start."""
+    """Return the largest minimum of the schedules that are open now or within one start."""
     if not inputs.knobs.schedules:
         return ()
     lead_s = inputs.snapshot.horizon_s
@@ -218,9 +217,9 @@ def _schedule(inputs: Inputs) -> tuple[Term, ...]:
 
 
 def _recent_needs(inputs: Inputs, load: tuple[Term, ...]) -> tuple[Need, ...]:
-    """Return the needs of the load within the scale-down window, as a falling sequence of maxima.
+    """Return the needs of the load within the scale-down window, as falling maxima.
 
-    The need of now is taken with caution: the rate may have been read too low.
+    The present need includes two standard errors, because the measured rate may be too low.
     """
     needed = max(term.replicas for term in load)
     needed = max(needed, inputs.cautious_replicas(inputs.expected_rps)) if needed else 0
@@ -230,9 +229,9 @@ def _recent_needs(inputs: Inputs, load: tuple[Term, ...]) -> tuple[Need, ...]:
 
 
 def _scale_up(inputs: Inputs, wanted: int) -> tuple[int, list[Clamp]]:
-    """Return `wanted`, or zero while a burst on a cold model still arrives.
+    """Return `wanted`, or zero while a burst for a cold model is still arriving.
 
-    A part of the burst would ask for too few replicas, and asking twice costs a second cold start.
+    A part of the burst would need too few replicas, and later ones would cost a second cold start.
     """
     if not inputs.current and _burst_arrives(inputs) and wanted < inputs.knobs.max_replicas:
         return 0, [Clamp("delay", reasons.burst(COLD_BURST_S))]
@@ -240,16 +239,16 @@ def _scale_up(inputs: Inputs, wanted: int) -> tuple[int, list[Clamp]]:
 
 
 def _burst_arrives(inputs: Inputs) -> bool:
-    """Return whether a burst on a cold model has only begun, or still grows within its first second."""
+    """Return whether a burst for a cold model is younger than a second and still growing."""
     seen = inputs.seen
-    # By the age of the last request, not by whether one came since the last decision: a report that is late
-    # on a busy node is read by several decisions, and would look like quiet to all but the first.
+    # The age of the last request decides, not arrivals since the last decision. On a busy node several
+    # decisions read the same late report, and only the first would see arrivals.
     grows = seen.oldest_held_s < COLD_BURST_S and seen.newest_held_s < _QUIET_BURST_S
     return seen.held_requests > 0 and grows
 
 
 def _scale_down(inputs: Inputs, wanted: int, largest: Need) -> tuple[int, list[Clamp]]:
-    """Return the least target that recent needs, `largest` above all, and the running batch allow."""
+    """Return the least target that the `largest` recent need and the running batch allow."""
     knobs, current, clamps = inputs.knobs, inputs.current, []
     if inputs.silent:
         return current, [Clamp("signals", reasons.silent(engines=inputs.seen.ingress_known))]

@@ -1,4 +1,4 @@
-"""How many replicas the ingress itself should have: in proportion to its open requests. Pure."""
+"""The number of ingress replicas, in proportion to open requests. Pure."""
 
 import math
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from serve_app.wire.signals import STALE_AFTER_S
 
 @dataclass(frozen=True, slots=True)
 class IngressDecision:
-    """How many ingress replicas there should be, and why."""
+    """The target of the ingress, and the reason."""
 
     target: int
     wanted: int
-    """The target if there were room for any number of replicas."""
+    """The target without a limit on room."""
     recent_needs: tuple[Need, ...]
-    """Falling maxima of what was needed, to pass to the next call."""
+    """Falling maxima of recent needs, for the next call."""
     reason: str
 
 
@@ -30,18 +30,23 @@ def decide_ingress(
     now: float,
     room: int | None = None,
 ) -> IngressDecision:
-    """Decide for the ingress: more replicas at once, fewer after the delay.
+    """Decide for the ingress: scale up at once, scale down after the delay.
 
-    Requests that are queued for a cold start do not count as open: they wait for an engine replica, and
+    Requests that are queued for a cold start do not count as open. They wait for an engine replica, and
     another ingress replica could take the room of that engine.
 
-    `reported` is (open requests, age in seconds) of each replica that reports, `ready` the ingress replicas
-    that run, `target` those asked for, and `recent_needs` what the last decision returned. `room` is how many
-    replicas may be added without taking what engine replicas need, None for any number.
+    Args:
+        reported: (Open requests, age in seconds) by replica.
+        ready: Running ingress replicas.
+        target: The present target.
+        knobs: The knobs of the ingress.
+        recent_needs: From the last decision.
+        now: Unix time in seconds.
+        room: Replicas that may be added without taking room that engines need; None for no limit.
     """
     known = [ongoing for ongoing, age in reported.values() if age <= STALE_AFTER_S and math.isfinite(ongoing)]
     ongoing = sum(max(value, 0.0) for value in known)
-    # Bounded first: a sum of absurd reports may be infinite, and that cannot be rounded.
+    # Bounded before rounding, because a sum of invalid reports may be infinite.
     needed = math.ceil(min(ongoing / knobs.target_ongoing_requests, knobs.max_replicas) - 1e-9)
     wanted = max(needed, knobs.min_replicas)
     start = now - knobs.downscale_delay_s

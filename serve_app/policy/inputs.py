@@ -1,4 +1,4 @@
-"""The inputs of a decision about one model, as plain numbers: the reports summed up, and what was learned."""
+"""The inputs of a decision about one model: sums of reports, and learned numbers."""
 
 import math
 from bisect import bisect_right
@@ -21,30 +21,30 @@ class Latency:
 
     percents: tuple[int, ...]
     rows: tuple[tuple[float, ...], ...]
-    """For each replica that observed any: the number of observations, then the percentiles."""
+    """For each replica with observations: their number, then the percentiles."""
     count: float
     """Observations of all replicas."""
 
     def at(self, percentile: Percentile) -> float:
-        """Return the mean of the replicas' percentiles, weighted by their observations; 0 without any."""
+        """Return the mean of the replicas' percentiles, weighted by observations; 0 without observations."""
         column = 1 + self.percents.index(percentile)
         return sum([row[0] * row[column] for row in self.rows]) / self.count if self.rows else 0.0
 
     def share_above(self, limit_s: float) -> float:
-        """Return the share of observations above `limit_s`, interpolated for each replica by itself.
+        """Return the share of observations above `limit_s`, interpolated per replica.
 
-        Mean percentiles would not do: where latencies are of two kinds, the means belong to neither.
+        Means of percentiles would be wrong: if replicas differ, the means fit no replica.
         """
         percents, above = (0, *self.percents), 0.0
         for row in self.rows:
             if row[-1] > limit_s:
                 index = bisect_right(row, limit_s, 1) - 1
-                # Linear between two percentiles; the lowest is taken to start at 0 s.
+                # Linear between two percentiles. Latencies below the lowest percentile start at 0 s.
                 below, below_s = percents[index], row[index] if index else 0.0
                 width_s = row[index + 1] - below_s
                 part = (limit_s - below_s) / width_s if width_s > 0 else 0.0
                 above += row[0] * (100.0 - below - part * (percents[index + 1] - below))
-        # A report whose percentiles are out of order must not come to more than all, or less than none.
+        # Bounded, because a report's percentiles may be out of order.
         return min(max(above / (100.0 * self.count), 0.0), 1.0) if self.rows else 0.0
 
 
@@ -87,7 +87,7 @@ class Observation:
 
     @property
     def idle(self) -> bool:
-        """Whether the model is known to have nothing to do; a model with silent replicas is not."""
+        """Whether the model has no work. A model with silent replicas does not count as idle."""
         known = self.ingress_known and not self.unknown_engines
         return known and not (self.running_requests or self.queued_requests or self.arrivals)
 
@@ -97,11 +97,11 @@ class Arrivals:
     """The requests that arrive, per second."""
 
     rps: float
-    """The higher of the rates over a start and over half of it."""
+    """The higher of the rates over the window and over half of the window."""
     over_s: float
-    """The seconds over which `rps` was read."""
+    """The seconds over which `rps` was measured."""
     window_s: float
-    """The longer of the two."""
+    """The length of the window: about one start."""
     weighted_rps: float
     """The rate over the window, weighted by requests: requests in clumps wait for each other."""
     last_30s_rps: float
@@ -110,19 +110,19 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The demand to allow for until a replica that is asked for now is ready, in requests per second."""
+    """The demand to allow for until a new replica is ready, in requests per second."""
 
     rps: float
     quantile: float
-    """The share of past requests by which `rise` and `most` are read."""
+    """The quantile of past requests for `rise` and `most`."""
     rise: float
-    """Demand rose by this much, or less."""
+    """The rise of demand at the quantile."""
     alike: bool
-    """Whether `rise` is the rise from a demand like this one, and not from any demand."""
+    """Whether `rise` is the rise from a similar demand. If not, it is the rise from any demand."""
     most: float
-    """Demand was this high, or lower."""
+    """The demand at the quantile."""
     unsure_rps: float
-    """The part of `rps` that is added because little traffic is known."""
+    """The part of `rps` that is added because little traffic has been observed."""
     known_minutes: float
 
 
@@ -143,29 +143,29 @@ class Inputs:
     now: float
     seen: Observation
     ttft_missed: float
-    """Share of requests that waited too long in an engine's queue: beyond what prefill leaves of the target,
-    or beyond half a prefill if that is more."""
+    """Share of requests that waited too long in an engine's queue. The limit is the TTFT target minus the
+    prefill, or half a prefill if that is more."""
     itl_missed: float
     """Share of inter-token latencies above `Feasibility.itl_limit_s`."""
     sizing: Sizing
     steps_learned: float
-    """The steps that `sizing` follows from; 0 if from a prior."""
+    """The number of steps behind `sizing`; 0 if only a prior is."""
     interference: float
-    """Late tokens measured over late tokens expected."""
+    """Measured late tokens divided by expected late tokens."""
     arrivals: Arrivals
     forecast: Forecast | None
-    """None where knobs want none."""
+    """None if the knobs switch the forecast off."""
     standing_requests: float
-    """Requests that have waited throughout `upscale_delay_s`, and so do not clear by themselves."""
+    """The shortest queue within `upscale_delay_s`: requests that the present replicas do not clear."""
     standing_tokens: float
     waking_s: float
     """Seconds for which replicas have been starting with none ready."""
     idle_s: float | None
-    """Seconds for which the model has been idle; None if it is not known to be."""
+    """Seconds for which the model has been idle; None if it is not idle."""
     observed_s: float
     """Seconds for which the policy has observed the model since a start or a loss of memory."""
     rise_s: float
-    """Seconds of traffic in which the forecast can first see a rise; 0 without a forecast."""
+    """Seconds of traffic that the forecast needs before it can see a rise; 0 without a forecast."""
     recent_needs: tuple[Need, ...]
     """Falling maxima: each entry is the largest need of the load since its time."""
 
@@ -181,11 +181,11 @@ class Inputs:
 
     @property
     def most_for_queue(self) -> int:
-        """The most replicas that a queue may ask for: while replicas start, those already asked for.
+        """The most replicas that a queue may ask for: while replicas start, the present target.
 
-        A queue grows meanwhile because these replicas are not ready yet. Replicas asked for late would come
-        when those that start now have cleared the queue: at 1 request/s and a start of 60 s, 60 requests
-        would have asked for eight replicas where one is enough. The demand goes on asking.
+        While replicas start, the queue grows. More replicas would come when the starting ones have cleared
+        the queue. At 1 request/s and a start of 60 s, 60 queued requests would have asked for eight replicas
+        where one is enough. The demand term has no such limit.
         """
         snapshot = self.snapshot
         waking = self.waking_s > self.knobs.upscale_delay_s
@@ -194,10 +194,10 @@ class Inputs:
 
     @property
     def scale_down_window_s(self) -> float:
-        """Seconds for which fewer replicas must have been enough: `downscale_delay_s`, or four starts.
+        """The scale-down window in seconds: `downscale_delay_s`, or four starts within 10 to 60 s.
 
-        A replica that is kept for less than it takes to start one costs less than starting it again. Four
-        times as long, because the start is paid in late requests as well.
+        Keeping a replica for less than a start costs less than starting it again. The window is four starts,
+        because a start also costs late requests.
         """
         given = self.knobs.downscale_delay_s
         starts_s = _STARTS_IN_WINDOW * self.snapshot.horizon_s
@@ -207,25 +207,25 @@ class Inputs:
     def unobserved_s(self) -> float:
         """Seconds for which the policy must still observe the model before it removes a replica.
 
-        A lull of a minute says nothing about traffic that the policy has not observed, and before it has seen
-        how much demand rises while a replica starts it cannot tell which replica it will want back.
+        A short lull says nothing about traffic that the policy has not observed. The policy must first see
+        how much demand rises while a replica starts.
         """
         longest_s = max(self.scale_down_window_s, self.knobs.downscale_to_zero_delay_s, self.rise_s)
         return longest_s - self.observed_s
 
     @property
     def silent(self) -> bool:
-        """Whether too few report to remove a replica: an ingress replica is silent, or most engines are.
+        """Whether too many replicas are silent to remove one: an ingress replica, or most engine replicas.
 
-        Fewer silent engine replicas count like the others: see `observe`.
+        Fewer silent engine replicas count with the mean load of the others: see `observe`.
         """
         return 2 * self.seen.unknown_engines > self.snapshot.ready or not self.seen.ingress_known
 
     def cautious_replicas(self, rps: float) -> int:
-        """Return the replicas for `rps` and two standard errors of its reading; none may go before.
+        """Return the replicas for `rps` plus two standard errors; a scale-down keeps at least these.
 
-        So many Poisson arrivals scatter by their root. Without it 12 requests/s for two hours, which are read
-        as 11.1 to 12.9, took a replica away and brought it back 22 times an hour.
+        The standard error of Poisson arrivals is the square root of their number. Without it a steady 12
+        requests/s, measured as 11.1 to 12.9, removed and added a replica 22 times an hour.
         """
         error = math.sqrt(self.arrivals.rps / self.arrivals.window_s)
         return self.sizing.replicas(rps + _STANDARD_ERRORS * error)

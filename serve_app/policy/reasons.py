@@ -21,13 +21,13 @@ def are(number: float, noun: str) -> str:
 
 
 def amount(number: float, digits: int = 3) -> str:
-    """Return `number` with so many significant digits, and all those before its point: "0.62", "24,300"."""
+    """Return `number` with `digits` significant digits, and all digits before the point: "0.62", "24,300"."""
     rounded = round(number) if abs(number) >= 10**digits else float(f"{number:.{digits}g}")
     return f"{rounded:,.15g}"
 
 
 def _agreeing(total: float, each: float) -> tuple[str, str]:
-    """Return both numbers with the digits it takes for a reader who divides them to get the same replicas."""
+    """Return both numbers with enough digits that a reader who divides them gets the same replicas."""
     for digits in range(3, 16):
         shown, one = amount(total, digits), amount(each, digits)
         by_reader = float(shown.replace(",", "")) / float(one.replace(",", ""))
@@ -59,7 +59,7 @@ def demand(inputs: Inputs, rps: float, replicas: int) -> str:
 
 
 def _allowed_rise(inputs: Inputs, rps: float, load: str) -> list[str]:
-    """Return why the fleet is sized for `rps`, which is shown as `load`, and not for what arrives now."""
+    """Return why the fleet is sized for `rps`, shown as `load`, and not for the present arrivals."""
     forecast, weighted_rps = inputs.forecast, inputs.arrivals.weighted_rps
     weighted = load if rps == weighted_rps else amount(weighted_rps)
     clumps = f"Requests come in clumps, so the load counts as {weighted} requests/s."
@@ -80,7 +80,7 @@ def _allowed_rise(inputs: Inputs, rps: float, load: str) -> list[str]:
 
 
 def queue_length(requests: float, allowed: float, needed: int, replicas: int) -> str:
-    """Return why a queue of `requests` needs replicas, and that it may ask for `replicas` only."""
+    """Return why a queue of `requests` needs replicas, and the limit on them if there is one."""
     shown, limit = _agreeing(requests, allowed)
     waiting = f"{shown} request{' is' if shown == '1' else 's are'} waiting."
     return f"{waiting} One replica may have a queue of {limit} requests{_queue_needs(needed, replicas)}"
@@ -106,7 +106,7 @@ def kv_cache(tokens: float, room: float, replicas: int) -> str:
 
 
 def awake(delay_s: float, kept: bool) -> str:
-    """Return for how long an idle model keeps its last replica."""
+    """Return how long an idle model keeps its last replica."""
     over = "" if kept else ", which are over"
     return f"An idle model keeps 1 replica for {amount(delay_s)} s{over}."
 
@@ -137,7 +137,7 @@ def bounds(bound: str, wanted: int, needed: int) -> str:
 
 
 def advise(current: int, target: int) -> str:
-    """Return what mode `advise` keeps from happening."""
+    """Return the effect of mode `advise`."""
     stays = f"In mode advise the target stays at {counted(current, 'replica')}."
     return f"{stays} In mode act it would be {counted(target, 'replica')}."
 
@@ -149,19 +149,19 @@ def burst(longest_s: float) -> str:
 
 
 def silent(*, engines: bool) -> str:
-    """Return why nothing is removed while too few `engines` or ingress replicas report."""
+    """Return why no replica is removed while too few replicas report."""
     who = "Most engine" if engines else "Ingress"
     return f"{who} replicas do not report, so no replica is removed."
 
 
 def unobserved(observed_s: float, left_s: float) -> str:
-    """Return why nothing is removed soon after a start of the policy."""
+    """Return why no replica is removed soon after the policy's start."""
     observed = f"The policy has observed the load for {observed_s:.0f} s only."
     return f"{observed} Replicas can be removed in {left_s:.0f} s."
 
 
 def scale_down_window(largest: Need, now: float, window_s: float) -> str:
-    """Return why a need of the recent past keeps replicas."""
+    """Return why a recent need keeps replicas."""
     ago_s = now - largest.at
     need = f"The need was {counted(largest.replicas, 'replica')} {ago_s:.0f} s ago."
     left = f"replicas can be removed in {max(0.0, window_s - ago_s):.0f} s"
@@ -224,12 +224,12 @@ def _fall(inputs: Inputs, wanted: int, target: int, scheduled: int, largest: Nee
 
 
 def notes(inputs: Inputs) -> tuple[str, ...]:
-    """Return what an operator should know beside the terms and the clamps."""
+    """Return notes for the operator, beyond the terms and the clamps."""
     return (*_pending(inputs), *_infeasible(inputs), *_assumed(inputs), *inputs.seen.notes)
 
 
 def _pending(inputs: Inputs) -> list[str]:
-    """Return what is pending, and why; for how long is in the status, which is newer than a decision."""
+    """Return a note on pending replicas. The status, which is newer, has the time they are pending."""
     capacity = inputs.snapshot.capacity
     if not capacity.pending:
         return []
@@ -238,7 +238,7 @@ def _pending(inputs: Inputs) -> list[str]:
 
 
 def _infeasible(inputs: Inputs) -> list[str]:
-    """Return the targets that no number of replicas would meet, and what the fleet is sized for instead."""
+    """Return the targets that no number of replicas can meet, and the limits used instead."""
     knobs, seen, empty = inputs.knobs, inputs.seen, inputs.sizing.feasibility
     found = []
     prefill, target = seen.ttft_prefill, f"The target ttft_target_s is {amount(knobs.ttft_target_s)} s"
@@ -261,7 +261,7 @@ def _infeasible(inputs: Inputs) -> list[str]:
 
 
 def _assumed(inputs: Inputs) -> list[str]:
-    """Return a sentence for each value that the decision takes from the knob: nothing was measured yet."""
+    """Return a sentence for each value that comes from the knob `starting_values`, not from a measurement."""
     given = inputs.knobs.starting_values
     if given is None:
         return []
@@ -276,7 +276,7 @@ def _assumed(inputs: Inputs) -> list[str]:
 
 
 def signals(inputs: Inputs) -> dict[str, float]:
-    """Return the numbers that the decision is based on, by the names that docs/operating.md explains."""
+    """Return the numbers behind the decision, by the names in docs/operating.md."""
     snapshot, seen, arrivals, sizing = inputs.snapshot, inputs.seen, inputs.arrivals, inputs.sizing
     found = {
         "ready_replicas": snapshot.ready,

@@ -9,16 +9,16 @@ from serve_app.wire.signals import EngineSignals, IngressSignals, Reading
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The replicas that were asked for and do not run yet."""
+    """The requested replicas that do not run yet."""
 
     starting: int = 0
-    """Replicas whose process runs and is loading."""
+    """Replicas whose process is loading."""
     pending: int = 0
-    """Replicas that were asked for and that the cluster has no room for yet."""
+    """Replicas for which the cluster has no room yet."""
     pending_s: float = 0.0
-    """How long some replica has been pending."""
+    """Seconds for which at least one replica has been pending."""
     reason: str = ""
-    """Why, as far as the cluster says."""
+    """The cluster's reason, if it gives one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Snapshot:
     """The replicas of one model and their reports. A replica without a report is absent from the mappings."""
 
     target: int
-    """Replicas asked for at present."""
+    """The target in force."""
     ready: int
     """Replicas that take requests."""
     ingress_ready: int = 1
@@ -38,16 +38,16 @@ class Snapshot:
     warm_node: bool = False
     """Whether a node whose zygote has imported vLLM has room for the next replica."""
     warm_node_start_s: float | None = None
-    """Measured from the start of a replica's process to its readiness, where vLLM was imported on the node
-    before; None before the first such start."""
+    """Measured seconds from the start of a replica's process to its readiness, on a node with vLLM already
+    imported; None before the first such start."""
     cold_node_start_s: float | None = None
-    """The same where vLLM had to be imported, as on a node that has just come up."""
+    """The same on a node without vLLM imported, such as a new node."""
     assumed_start_s: float = 60.0
-    """A start until one has been measured."""
+    """The assumed seconds of a start until one has been measured."""
 
     @property
     def cold_start_s(self) -> float | None:
-        """The measured start on the next replica's kind of node; on the other where only that is known."""
+        """The measured start on the next replica's kind of node, or on the other kind; None without any."""
         warm_s, cold_s = _if_measured(self.warm_node_start_s), _if_measured(self.cold_node_start_s)
         return (warm_s or cold_s) if self.warm_node else (cold_s or warm_s)
 
@@ -62,7 +62,7 @@ class Snapshot:
 
     @property
     def horizon_s(self) -> float:
-        """How far ahead the policy plans: the time the next replica takes to start, measured or assumed."""
+        """The policy's planning horizon: the seconds that the next replica takes to start."""
         start_s = self.cold_start_s or 0.0
         return start_s if self.start_measured else max(start_s, self.assumed_start_s)
 
