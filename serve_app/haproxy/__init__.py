@@ -1,1 +1,1 @@
-"""HAProxy under a supervisor of ours, which Ray Serve starts as HAProxy. Nothing in here imports Ray."""
+"""HAProxy and its supervisor, which Ray Serve starts as HAProxy. Nothing in this package imports Ray."""

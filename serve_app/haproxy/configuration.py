@@ -1,7 +1,7 @@
 """Amend the configuration that Ray Serve writes for HAProxy. Pure.
 
-Ray's template is `ray/serve/_private/haproxy_templates.py`. If an expected line is missing, that is an error,
-so that another version of Ray fails at the start and not in an attack.
+Ray's template is `ray/serve/_private/haproxy_templates.py`. A missing line is an error, so that an
+incompatible version of Ray fails at the start and does not run without protection.
 """
 
 import json
@@ -15,7 +15,7 @@ from serve_app.haproxy.environment import Limits
 
 _OPEN_FILES_OF_ITS_OWN = 256
 _OPEN_FILES_A_CONNECTION = 2.5
-"""One each way, and pipes for splicing for every fourth; with fewer files HAProxy does not start."""
+"""Two sockets, and pipes for splicing for every fourth connection. HAProxy needs them to start."""
 _ALIVE = "tideserve_alive"
 _FALLBACK = "tideserve_fallback"
 FRONTEND = "http_frontend"
@@ -26,19 +26,19 @@ _ADDRESSES = (
     "    stick-table type ipv6 size 1m expire 10s store conn_cur",
 )
 _GRACE_S = 15
-"""How long HAProxy accepts connections after its supervisor was killed, which sends it SIGUSR1. Ray starts
+"""How long HAProxy accepts connections after a SIGUSR1, which it gets when its supervisor dies. Ray starts
 another supervisor within 3 to 10 s."""
 _CHECK_TIMEOUT_MS = 1750
 """With one check per second, a replica that hangs gets no requests after 1 + 1.75 + 0.25 + 1.75 s."""
 
 
 class UnknownConfigurationError(ValueError):
-    """The configuration is not as Ray 2.60 writes it."""
+    """The configuration differs from that of Ray 2.60."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What HAProxy answers itself: a JSON document."""
+    """A JSON response of HAProxy itself."""
 
     status: int
     body: str
@@ -46,7 +46,7 @@ class Answer:
 
     @property
     def rule(self) -> str:
-        """The line of a configuration that answers so."""
+        """The line of a configuration that sends this response."""
         retry = "" if self.retry_after_s is None else f" hdr Retry-After {self.retry_after_s}"
         answer = f"status {self.status} content-type application/json{retry} string '{self.body}'"
         return f"    http-request return {answer}"
@@ -66,7 +66,7 @@ class Answer:
 
 
 def _error(status: int, code: str, message: str, retry_after_s: int | None = None) -> Answer:
-    """Return an error as `serve_app.api.errors` writes it."""
+    """Return an error in the format of `serve_app.api.errors`."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     error = {"message": message, "type": kind, "param": None, "code": code}
     return Answer(status, json.dumps({"error": error}, separators=(",", ":")), retry_after_s)
@@ -110,7 +110,7 @@ class Backend:
 
 
 class Source:
-    """A configuration of Ray's, and its content. Raises UnknownConfigurationError if a line is missing."""
+    """Ray's configuration, parsed. Raises UnknownConfigurationError if a line is missing."""
 
     def __init__(self, text: str, limits: Limits) -> None:
         self.text = text
@@ -121,14 +121,15 @@ class Source:
         self.backends = _backends(text)
         fallback = re.search(r"^ +server \S+ (\S+) check backup$", text, re.MULTILINE)
         self.fallback = None if fallback is None else fallback[1]
-        """The address of Ray's own proxy, which would get the requests while no ingress replica is up."""
+        """The address of Ray's own proxy, Ray's backup while no ingress replica is up."""
 
 
 def keep_servers(text: str, last: str) -> str:
-    """Return Ray's configuration `text`; applications without servers in it get those of `last`.
+    """Return Ray's configuration `text`. Applications without servers in `text` get their servers from
+    `last`.
 
-    While Ray hands changed knobs to the only ingress replica, it does not list that replica, which serves all
-    the while: every change of a knob would cost some 503. A replica that is gone fails its checks.
+    While Ray applies changed knobs to the only ingress replica, it does not list this replica, which still
+    serves. Without this function each change would cost some 503. A replica that has ended fails its checks.
     """
     before = {backend.name: backend for backend in _backends(last)}
     for backend in _backends(text):
@@ -144,7 +145,7 @@ def keep_servers(text: str, last: str) -> str:
 
 
 def use_unix_sockets(text: str, sockets: Mapping[str, str]) -> str:
-    """Return Ray's configuration with the servers that `sockets` names reached by these Unix sockets."""
+    """Return Ray's configuration with Unix sockets as the addresses of the servers in `sockets`."""
 
     def reached(line: re.Match[str]) -> str:
         socket = sockets.get(line["name"])
@@ -154,7 +155,7 @@ def use_unix_sockets(text: str, sockets: Mapping[str, str]) -> str:
 
 
 def has_new_backend(source: Source, last: str) -> bool:
-    """Return whether a HAProxy with Ray's configuration `last` has no replica of some application."""
+    """Return whether some application of `source` has no replica in common with `last`."""
     before = {backend.name: {name for name, _ in backend.servers} for backend in _backends(last)}
     return any(
         backend.servers and before.get(backend.name, set()).isdisjoint(name for name, _ in backend.servers)
@@ -169,10 +170,14 @@ def amend(
     socket: str,
     open_files: int,
 ) -> str:
-    """Return the configuration for HAProxy to read.
+    """Return HAProxy's configuration.
 
-    `descriptors` are the inherited listening sockets of the frontends, `socket` is HAProxy's own admin
-    socket, and HAProxy may have `open_files` files open.
+    Args:
+        source: Ray's configuration.
+        limits: Bounds on clients.
+        descriptors: The inherited listening sockets by frontend.
+        socket: HAProxy's own admin socket.
+        open_files: HAProxy's limit on open files.
     """
     maxconn = min(source.maxconn, int((open_files - _OPEN_FILES_OF_ITS_OWN) / _OPEN_FILES_A_CONNECTION))
     per_address = limits.connections_per_address or maxconn // 2
@@ -202,11 +207,11 @@ def amend(
                 if section == "frontend http_frontend":
                     lines += _http_frontend(source, limits, per_address)
             case [_, "server", _, address, *_, "backup"] if address == source.fallback:
-                # It would hold requests while no ingress replica is up, or answer 404.
+                # Ray's proxy would queue requests while no ingress replica is up, or answer 404.
                 lines.append(f"{line} disabled")
             case ["frontend http_frontend", "acl", up, servers, "ge", "1"] if servers.startswith("nbsrv("):
-                # As Ray has it, a node is ready if it reaches the head's proxy: a 503 with a reason
-                # is better than a Service without any pod.
+                # As in Ray, a node is ready if it reaches the head's proxy. A 503 with a reason is better
+                # than a Service without pods.
                 lines += [line, f"    acl {up} nbsrv({_FALLBACK}) ge 1"]
             case ["backend default_backend", "http-request", "return", *_]:
                 lines.append((NOT_FOUND if source.backends else NOT_DEPLOYED).rule)
@@ -216,9 +221,10 @@ def amend(
 
 
 def _http_frontend(source: Source, limits: Limits, per_address: int) -> list[str]:
-    """Bound the connections of one address, and answer liveness from the checks of the ingress replicas.
+    """Bound the connections per client address, and answer /health from the checks of the ingress replicas.
 
-    A proxy on this machine may have all connections. Liveness is answered however busy the replicas are.
+    Loopback addresses have no bound, so a local proxy may use all connections. /health works even if all
+    replicas are busy.
     """
     usable = "{ req.fhdr(x-request-id) -m reg '^[!-~]{1,256}$' }"  # as the ingress has it
     lines = [
@@ -247,7 +253,7 @@ def _http_frontend(source: Source, limits: Limits, per_address: int) -> list[str
 
 
 def _checks(source: Source) -> list[str]:
-    """Check whether each replica accepts connections: a busy one does. Check Ray's own proxy, too."""
+    """Check whether each replica accepts connections, as busy replicas do, and check Ray's own proxy."""
     servers = dict(server for backend in source.backends for server in backend.servers)
     fallback = [] if source.fallback is None else [f"    server ray {source.fallback} check"]
     return [

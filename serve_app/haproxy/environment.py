@@ -1,6 +1,7 @@
-"""HAProxy's environment variables: its bounds on clients, and what makes Ray Serve start our supervisor.
+"""HAProxy's environment variables: bounds on clients, and the command by which Ray Serve starts the
+supervisor.
 
-The bounds are no settings, because HAProxy starts before any application has some.
+The bounds are not settings, because HAProxy starts before any application.
 """
 
 import ipaddress
@@ -20,12 +21,12 @@ _FILES = {
     "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": "",
     "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": "server-state",
 }
-"""Ray's defaults are in /tmp/haproxy-serve, which all clusters and users of a machine would share."""
+"""Replaces Ray's defaults in /tmp/haproxy-serve, which all clusters and users of a machine share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on what clients may hold open, and where HAProxy's own pages are."""
+    """Bounds on clients' connections, and the address of HAProxy's own pages."""
 
     header_timeout_s: int
     """Bound on the time for a request's headers, and again for the first 16 KiB of its body."""
@@ -55,12 +56,12 @@ class Limits:
 
 
 def haproxy_environment(values: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return `values` with the variables that HAProxy needs, if it is the proxy. Values that are set stay.
+    """Return `values` with HAProxy's variables, if HAProxy is the proxy. Existing values stay.
 
     Args:
-        values: The environment of Ray's processes.
-        folder: A folder of this run, for its sockets. Ray adds a node's number to their paths: 57 bytes, of
-            the 107 that the path of a socket may have.
+        values: The environment of Ray's processes. folder: A folder of this run for the sockets. A socket's
+        path may have 107 bytes, and Ray's addition of
+            a node's number takes 57 of them.
 
     Raises:
         SettingsError: for a limit out of its bounds.

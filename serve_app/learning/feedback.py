@@ -1,4 +1,4 @@
-"""Feedback: what measured latencies teach about the computed capacity, and about the headroom."""
+"""Feedback from measured latencies to the computed capacity and to the headroom."""
 
 import math
 from dataclasses import replace
@@ -11,24 +11,25 @@ from serve_app.settings.knobs import Knobs
 _REPORTED_S = 30.0
 """The time that reported latencies cover."""
 _FEWEST = 20.0
-"""Observations that a percentile needs to be meaningful."""
+"""The least number of observations for a meaningful percentile."""
 _INTERFERENCE_MEMORY_S = 3600.0
-"""Interference is a property of the traffic, and changes with it over the day."""
+"""Interference depends on the traffic, which changes over the day."""
 _OVERLOADED = 0.05
-"""Expected share of late tokens beyond which nothing is learned from them: a backlog is late by itself."""
+"""Above this expected share of late tokens nothing is learned, because a backlog makes tokens late."""
 _MINUTE_S = 60.0
-"""As long as the minutes by which attainment is judged."""
+"""The length of the intervals in which attainment is measured."""
 _STEP = 0.35
-"""In units of the square root of the load: with nine replicas, one for a missed minute. Of 0.25, 0.35 and 0.5
-it is the least with which no replayed window attains less than with the headroom of before."""
+"""In units of the square root of the load: with nine replicas, about one replica per missed minute. Of 0.25,
+0.35 and 0.5, it is the least step with which no replayed window attained less than with the former
+headroom."""
 _MOST = 2.0
-"""With nine replicas six more. A miss that six more would not have prevented, as in a burst on a cold fleet,
-teaches nothing."""
+"""In the same units: six more replicas for nine. Nothing is learned from a miss that more headroom than this
+would not have prevented, such as a burst on a cold fleet."""
 
 
 def ttft_missed(seen: Observation, knobs: Knobs) -> float:
     """Return the share of requests that waited too long in an engine's queue; see `Inputs.ttft_missed`."""
-    # The median prompt, because a few long prompts, which nothing helps, must not hide the others.
+    # The median prefill, because a few long prompts must not loosen the limit for the other prompts.
     prefill_s = seen.ttft_prefill.at(50)
     return seen.ttft_queue.share_above(max(knobs.ttft_target_s - prefill_s, prefill_s / 2))
 
@@ -39,25 +40,25 @@ def remember_ready(state: PolicyState, ready: int, now: float) -> PolicyState:
         return replace(state, ready_mean=float(ready))
     keep = math.exp(-state.elapsed_s(now) / _REPORTED_S)
     mean = state.ready_mean * keep + ready * (1.0 - keep)
-    # It comes to rest, and not to an ever smaller difference.
+    # The mean ends exactly at `ready`, so that the state stops changing.
     return replace(state, ready_mean=float(ready) if math.isclose(mean, ready) else mean)
 
 
 def learn_interference(
     state: PolicyState, seen: Observation, itl_missed: float, sizing: Sizing, rps: float, now: float
 ) -> PolicyState:
-    """Return the state with the late tokens since the last decision added, measured and expected at `rps`.
+    """Return the state with the measured and the expected late tokens since the last decision.
 
-    Their ratio covers what the model does not know: the spread of prompt lengths, how evenly the ingress
-    spreads requests, clumps shorter than a bucket. An overloaded replica is left out: its tokens are late
-    because of earlier requests.
+    Their ratio corrects the model for the spread of prompt lengths, for uneven routing, and for clumps
+    shorter than a bucket. An overloaded fleet is left out, because earlier requests make its tokens late.
     """
     elapsed = state.elapsed_s(now)
     if seen.itl.count < _FEWEST or state.ready_mean <= 0 or elapsed <= 0:
         return state
     limit_s = sizing.feasibility.itl_limit_s
     expected = slow_share(sizing.step, sizing.mix, limit_s, rps / state.ready_mean)
-    # A ratio below 1 makes fleets for which more is expected: they must go on learning, or it would stay.
+    # A ratio below 1 allows higher loads, for which more late tokens are expected. Such fleets must go on
+    # learning, or the ratio would never rise again.
     if expected * min(state.interference, 1.0) > _OVERLOADED:
         return state
     tokens = seen.itl.count * elapsed / _REPORTED_S
@@ -79,19 +80,28 @@ def learn_headroom(
     horizon_s: float,
     now: float,
 ) -> PolicyState:
-    """Return the state with its headroom moved at the end of each minute, by whether that met its targets.
+    """Return the state with its headroom adjusted at the end of each minute.
 
-    A missed minute adds a step times `slo_attainment`; any other takes the rest of a step away, 99 times as
-    slowly for 99 %. So the headroom rests where that share of the minutes meets its targets: adaptive
-    conformal inference (I. Gibbs, E. Candes, NeurIPS 2021), whose error is a missed minute. `missed` are the
-    shares of requests and of tokens that missed their targets, `ready` are the replicas that serve, `load` is
-    how many the demand of the last minute would fill, and `horizon_s` how long one takes to start.
+    A minute that missed its targets adds `slo_attainment` of a step. Any other minute removes the rest of a
+    step: for 99 %, 99 times less. So in equilibrium the share `slo_attainment` of the minutes meets its
+    targets. This is adaptive conformal inference (I. Gibbs, E. Candes, NeurIPS 2021) with missed minutes as
+    errors.
+
+    Args:
+        state: The memory.
+        seen: The observation.
+        missed: The shares of requests and of tokens that missed their targets.
+        knobs: The knobs.
+        ready: The replicas that serve.
+        load: The replicas that the demand of the last minute fills.
+        horizon_s: Seconds that a replica takes to start.
+        now: Unix time in seconds.
     """
     elapsed = state.elapsed_s(now)
     requests = seen.ttft_queue.count * elapsed / _REPORTED_S
     tokens = seen.itl.count * elapsed / _REPORTED_S
     before = state.minute
-    # A replica that was asked for later than one start before the end serves in the next minute only.
+    # A replica requested less than one start before the minute's end serves only in the next minute.
     in_time = now - before.began <= _MINUTE_S - horizon_s
     minute = Minute(
         before.began,
@@ -108,7 +118,7 @@ def learn_headroom(
         permitted = 1.0 - knobs.ttft_percentile / 100.0
         late = minute.late_requests > permitted * minute.requests
         late = late or minute.late_tokens > permitted * minute.tokens
-        # A start of three minutes makes three missed minutes of one error.
+        # With a start of three minutes, one error makes three missed minutes.
         step = _STEP * min(1.0, _MINUTE_S / max(horizon_s, 1.0))
         headroom += step * (knobs.slo_attainment - (0.0 if late else 1.0))
     return replace(state, learned_headroom=min(max(headroom, 0.0), _MOST), minute=Minute(now, ready))

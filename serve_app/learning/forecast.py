@@ -1,7 +1,7 @@
-"""The histogram of demand, and the forecast from it: how far may demand rise while a replica starts? Pure.
+"""The histogram of demand, and the forecast: how far may demand rise while a replica starts? Pure.
 
-Attainment is counted by requests, and so is the histogram: which share of the requests arrived at a demand of
-at most x? A burst with most of the requests weighs most, however short and however long ago it was.
+The histogram counts requests, as attainment does: which share of the requests arrived at a demand of at most
+x? A burst with most of the requests weighs most, even if it was short or long ago.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from dataclasses import dataclass, field
 from serve_app.policy.inputs import Forecast
 
 _RATIO = 1.05
-"""Demands are remembered to 5 %."""
+"""The ratio of neighbouring bins: demands are known to 5 %."""
 _NEAR = 1.5
-"""The bins of demands that rises are remembered by; those of a bin and of its neighbours are alike. With 1.25
-replays cost as much, but a fleet busy for an hour turned about 26 instead of 5 times after it."""
+"""The ratio of neighbouring bins of the demand before a rise. Demands in one bin or in neighbouring bins
+count as similar. With 1.25 replays cost as much, but after a busy hour a fleet changed direction 26 times
+instead of 5."""
 _ZERO = -10_000
 """The bin of demand 0."""
 _FORGOTTEN = 1e-3
-"""Requests: what has faded to less is dropped. By its share of all, no quiet hour would be remembered."""
+"""A bin with fewer requests is dropped. A bound on the share of requests would drop quiet hours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rises:
-    """How far demand rose within a cold start: a fading histogram, where a request weighs 1 as it arrives."""
+    """A fading histogram of the rises of demand within a cold start. A new request weighs 1."""
 
     weights: Mapping[int, float]
     """By the logarithm of the rise in requests per second."""
@@ -40,7 +41,7 @@ class Rises:
 
     @property
     def windows(self) -> float:
-        """How many windows of equal weight hold as much information: Kish's effective sample size."""
+        """The number of windows, weighted: Kish's effective sample size."""
         return self.requests * self.requests / self.squares if self.squares > 0 else 0.0
 
     def faded(self, fade: float) -> Rises:
@@ -50,7 +51,7 @@ class Rises:
 
 @dataclass(frozen=True, slots=True)
 class DemandHistogram:
-    """The demands at which requests arrived. A request weighs 1 as it arrives, and fades as others do."""
+    """A fading histogram of the demands at which requests arrived. A new request weighs 1."""
 
     levels: Mapping[int, float] = field(default_factory=dict)
     """Weights by the logarithm of demand, in requests per second."""
@@ -60,11 +61,15 @@ class DemandHistogram:
     def note(
         self, before: float | None, level: float, weight: float, around: float, fade: float, window: int
     ) -> DemandHistogram:
-        """Return the histogram with the `weight` requests of one bucket added, and older ones times `fade`.
+        """Return the histogram with one more bucket.
 
-        `level` is the demand around them in requests per second, `before` that of one cold start earlier,
-        None where it was not seen, and `around` the requests of the window around the bucket, which has
-        `window` buckets.
+        Args:
+            before: The demand one cold start earlier, in requests per second; None if unknown.
+            level: The demand around the bucket, in requests per second.
+            weight: The requests of the bucket.
+            around: The requests of the window around the bucket.
+            fade: The factor for older requests.
+            window: The number of buckets of that window.
         """
         levels = _fade_weights(self.levels, fade)
         levels[_bin(level)] = levels.get(_bin(level), 0.0) + weight
@@ -77,7 +82,7 @@ class DemandHistogram:
         return DemandHistogram(levels, {near: each for near, each in rises.items() if each.weights})
 
     def level(self, q: float) -> float:
-        """Return the demand that `q` of the requests did not exceed."""
+        """Return the demand at quantile `q` of the requests."""
         return _quantile(self.levels, q)
 
     @property
@@ -86,7 +91,7 @@ class DemandHistogram:
         return _add_rises(self.rises.values())
 
     def rises_from(self, level: float) -> Rises:
-        """Return the rises from a demand like `level`, in requests per second."""
+        """Return the rises from a demand similar to `level`, in requests per second."""
         here = _near(level)
         return _add_rises(each for near, each in self.rises.items() if abs(near - here) <= 1)
 
@@ -96,10 +101,10 @@ def forecast(
 ) -> Forecast:
     """Return the demand to allow for within a start of `horizon_s` seconds, from `level` requests/s now.
 
-    Demand may rise as far as it has risen from a demand like this one, but to no more than it has been: both
-    at the quantile q of past requests. With the probability q^n, none of n windows of `window_s` seconds was
-    above the quantile. By that probability for the windows after a demand like this one, the rise is the rise
-    from any demand instead. By that probability for all windows, a part of the rise is added.
+    Demand may rise as far as it rose from similar demands, but not above past demand: both at the quantile q
+    of past requests. The probability that none of n windows of `window_s` seconds was above the quantile is
+    q^n. With this probability for the windows after similar demands, the rise from any demand counts instead.
+    With this probability for all windows, a part of the rise is added.
     """
     q = _quantile_for_start(quantile, horizon_s)
     alike, any_rises = histogram.rises_from(level), histogram.all_rises
@@ -117,9 +122,9 @@ def forecast(
 
 
 def _quantile_for_start(quantile: float, horizon_s: float) -> float:
-    """Return the share of requests that the forecast covers: the knob's, where a start takes a minute.
+    """Return the share of requests that the forecast covers: the knob's, if a start takes a minute or more.
 
-    A request above the quantile is late for as long as a start takes, so a shorter start may leave out more.
+    A request above the quantile is late by one start, so with shorter starts more requests may be left out.
     The root and the bound were found in replays with starts of 3 and 20 s.
     """
     left_out = 1.0 - quantile

@@ -1,6 +1,6 @@
-"""One turn of the policy: observe the reports about one model, learn from them, and decide.
+"""One turn of the policy: observe the reports about one model, learn from the reports, and decide.
 
-Pure: no Ray, no clock, no I/O. `next_decision` may be called at any interval; it is meant for about a second.
+Pure: no Ray, no clock, no I/O. Call `next_decision` about once a second; any interval works.
 """
 
 from dataclasses import replace
@@ -18,18 +18,18 @@ from serve_app.policy.snapshot import Snapshot
 from serve_app.settings.knobs import Knobs
 
 _LONGEST_GAP_S = 600.0
-"""Between two decisions; far more than a restart of Ray's controller takes."""
+"""After a longer gap between decisions, delays begin anew. A restart of Ray's controller takes far less."""
 
 
 def next_decision(
     snapshot: Snapshot, knobs: Knobs, state: PolicyState, now: float
 ) -> tuple[Decision, PolicyState]:
-    """Return the decision for one model at `now`, Unix time in seconds and the only clock, and the memory.
+    """Return the decision for one model at `now` (Unix time in seconds), and the new memory.
 
-    `state` is the memory from the last decision; `PolicyState()` at first or after a loss.
+    `state` is the memory from the last decision, or `PolicyState()` at first and after a loss.
     """
     if state.last_at is not None and not 0 <= now - state.last_at <= _LONGEST_GAP_S:
-        # Nothing was observed meanwhile, so no delay has passed. The learned figures are still true.
+        # Nothing was observed in the gap, so delays begin anew. The learned figures are still valid.
         state = replace(state, since=None, idle_since=None, woken_at=None, queue=(), recent_needs=())
     inputs, state = learn(snapshot, knobs, state, now)
     decision = decide(inputs)
@@ -37,7 +37,7 @@ def next_decision(
 
 
 def learn(snapshot: Snapshot, knobs: Knobs, state: PolicyState, now: float) -> tuple[Inputs, PolicyState]:
-    """Return the inputs of a decision at `now`, and the memory with what the reports have taught."""
+    """Return the inputs of a decision at `now`, and the memory updated by the reports."""
     snapshot, state = apply_starting_values(snapshot, knobs, state)
     seen, state = observe(snapshot, state, now, knobs.forecast_window_s)
     starting = snapshot.target and not snapshot.ready
@@ -71,8 +71,8 @@ def _inputs(
 ) -> Inputs:
     demand, horizon_s = state.demand, snapshot.horizon_s
     arrivals = demand.arrivals(now)
-    # With no replica ready nothing clears, and all of the queue counts. Otherwise it is the least of the
-    # recent past, as CoDel measures a queue: bursts that clear by themselves need no other replica.
+    # Without a ready replica all of the queue counts. Otherwise the shortest recent queue counts, as in
+    # CoDel: a burst that the present replicas clear needs no other replica.
     queue = state.queue if snapshot.ready else (Waiting(now, seen.queued_requests, seen.queued_tokens),)
     return Inputs(
         snapshot=snapshot,
@@ -107,10 +107,10 @@ def _since(begun: float | None, now: float) -> float | None:
 def apply_starting_values(
     snapshot: Snapshot, knobs: Knobs, state: PolicyState
 ) -> tuple[Snapshot, PolicyState]:
-    """Return both with the values of the knob for what has not been measured.
+    """Return both with the knob's starting values in place of missing measurements.
 
-    A fit that has seen a step stays as it is, whatever the knob is changed to: its part of the old prior
-    cannot be separated any more, and steps say more than the knob.
+    After its first step a fit keeps its old prior, even if the knob changes: the prior cannot be separated
+    from the steps, and steps say more than the knob.
     """
     given = knobs.starting_values
     if given is not None and given.typical_start_s is not None:
@@ -123,10 +123,11 @@ def apply_starting_values(
 
 
 def _queue(state: PolicyState, seen: Observation, knobs: Knobs, now: float) -> tuple[Waiting, ...]:
-    """Return the queue of the last `upscale_delay_s`, and the entry before it, which shows it was observed.
+    """Return the queue of the last `upscale_delay_s`, and the entry before, which shows that all was
+    observed.
 
-    It is kept only while a replica is ready: otherwise the first replica of a burst would find the whole
-    burst standing, and the queue would ask for as many replicas again.
+    Kept only while a replica is ready. Otherwise the first replica of a burst would find the whole burst
+    standing, and the queue would ask for as many replicas again.
     """
     entries = [entry for entry in state.queue if entry.at <= now]
     start = now - knobs.upscale_delay_s

@@ -1,4 +1,4 @@
-"""Sums over the reports in a snapshot, and what the policy remembers of them."""
+"""Sum up the reports in a snapshot, and update the policy's memory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from serve_app.policy.snapshot import Snapshot
 from serve_app.settings.knobs import ITL_PERCENTILES, PERCENTILES
 from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS, EngineSignals, IngressSignals, Reading, S
 
-# One call reads several fields: reading is half the time of a decision about a hundred replicas.
+# One call reads several fields, because reading is half the time of a decision about a hundred replicas.
 _READ_ALL = {"engine": attrgetter(*ENGINE_FIELDS), "ingress": attrgetter(*INGRESS_FIELDS)}
 _TOTALS = "finished_requests_total finished_prompt_tokens_total prompt_tokens_total"
 _READ_TOTALS = attrgetter(*_TOTALS.split(), "finished_generation_tokens_total")
@@ -27,16 +27,16 @@ _READ_LATENCY = {
     )
 }
 _LARGEST = 1e15
-"""A report with a larger number is refused like one with a number that is not finite."""
+"""A report with a larger number is refused, like a report with a number that is not finite."""
 
 
 def _usable(readings: Mapping[str, Reading[S]], what: str, notes: list[str]) -> dict[str, S]:
-    """Return the reports that are fresh and finite throughout, by source; add a note for each other one."""
+    """Return the fresh and finite reports by source, and add a note for each other report."""
     usable = {}
     for source, reading in readings.items():
-        if not reading.fresh:  # also what an age of NaN comes to
+        if not reading.fresh:  # also if the age is NaN
             notes.append(f"{what} {source}: The report is {reading.age_s:.0f} s old, so it is not used.")
-        # The root of the sum of squares: not finite unless all are, and a tenth of the time of asking each.
+        # `hypot` is finite only if all numbers are, and takes a tenth of the time of checking each.
         elif not hypot(*_READ_ALL[what](reading.signals)) <= _LARGEST:
             notes.append(f"{what} {source}: The report has numbers that are not finite, so it is not used.")
         else:
@@ -54,7 +54,7 @@ def latency(engines: Sequence[EngineSignals], part: str) -> Latency:
 def observe(
     snapshot: Snapshot, state: PolicyState, now: float, memory_s: float = 7200.0
 ) -> tuple[Observation, PolicyState]:
-    """Sum up `snapshot`, and remember arrivals, the mix of requests and the steps engines took.
+    """Sum up `snapshot`, and remember arrivals, the mix of requests and the engines' steps.
 
     The histogram of demand fades over `memory_s` seconds of traffic. `now` is Unix time in seconds.
     """
@@ -66,16 +66,16 @@ def observe(
     running = running_tokens = waiting = waiting_tokens = kv_cache_tokens = 0.0
     for signals in engines.values():
         runs, runs_tokens, waits, waits_tokens, ongoing, cache = _READ_LOAD(signals)
-        # A request may be open on the data plane and not in the engine yet, or the other way round. What is
-        # negative counts as nothing; `max` would take three times as long, five times for each replica.
+        # A request may be open on the data plane but not in the engine, or the other way round. Negative
+        # numbers count as 0. `max` would take three times as long, five times per replica.
         runs = runs if runs > ongoing - waits else ongoing - waits
         running += runs if runs > 0.0 else 0.0
         running_tokens += runs_tokens if runs_tokens > 0.0 else 0.0
         waiting += waits if waits > 0.0 else 0.0
         waiting_tokens += waits_tokens if waits_tokens > 0.0 else 0.0
         kv_cache_tokens = cache if cache > kv_cache_tokens else kv_cache_tokens
-    # A replica that has fallen silent is taken to run as much as the others do on average; one that has never
-    # reported is new, and has nothing yet.
+    # A replica that has fallen silent counts with the mean load of the others. A replica that has never
+    # reported is new and has no load.
     stand_in = max(min(len(snapshot.engines), snapshot.ready) / len(engines), 1.0) if engines else 1.0
     held = held_bytes = oldest_held = 0.0
     newest_held = inf
@@ -116,7 +116,7 @@ def observe(
 
 
 def _since(begun: float | None, now: float) -> float:
-    """Return when something began: now, if it was not so before, or the clock has been set back."""
+    """Return `begun`, or `now` if nothing had begun or the clock has been set back."""
     return now if begun is None or begun > now else begun
 
 
@@ -128,7 +128,7 @@ def _count(
     now: float,
     memory_s: float,
 ) -> tuple[PolicyState, float, float]:
-    """Remember what happened since the last decision; return the arrivals and the finished requests too."""
+    """Return the updated memory, and the arrivals and finished requests since the last decision."""
     engine_totals = {
         source: state.engine_totals[source] for source in state.engine_totals if source in snapshot.engines
     }
@@ -139,8 +139,8 @@ def _count(
         reported = round(now - snapshot.engines[source].age_s, 2)
         before = engine_totals.get(source)
         engine_totals[source] = EngineTotals(reported, requests, prompt, computed, output)
-        # A replica without totals is new, or back from a change of its `user_config`, during which Ray does
-        # not count it as running. To count all its requests as new would look like a burst.
+        # A replica without earlier totals is new, or back after a change of its `user_config`, during which
+        # Ray does not report it. Counting its whole total as new would look like a burst.
         if before is not None:
             if -0.05 <= reported - before.reported_at <= 0.05:
                 continue  # the same report as last time
@@ -151,7 +151,7 @@ def _count(
                 computed_tokens += max(computed - before.computed_tokens, 0.0)
                 output_tokens += grown[2]
         steps, step_s, batch, kv_tokens, prefill_tokens = step = _READ_STEP(signals)
-        # A report beyond what a step can be would outweigh all others in the fit.
+        # An impossible step would outweigh all other steps in the fit.
         if (
             0 < steps <= 10_000.0
             and 0 < step_s <= 60.0

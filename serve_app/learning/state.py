@@ -1,4 +1,4 @@
-"""The memory between decisions: plain data that can be lost or restored at any moment."""
+"""The policy's memory between decisions: plain data that may be lost or restored at any moment."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -11,18 +11,18 @@ from serve_app.learning.step_time_fit import StepTimeFit
 from serve_app.policy.capacity_model import Mix, StepTime
 from serve_app.policy.inputs import Need
 
-# Seconds after which older requests have faded from the mix, but so many requests at least: a mean over 200
-# is known to 7 % where prompts vary as much as their mean. With 300 s a fleet whose prompts grow eightfold in
-# ten minutes paid a tenth more, and missed its ITL target for a minute longer.
+# The mix covers about 120 s, and at least 200 requests. If prompts vary as much as their mean, a mean over
+# 200 requests is exact to 7 %. With 300 s, a fleet whose prompts grew eightfold in ten minutes cost a tenth
+# more, and missed its ITL target for a minute longer.
 _MIX_MEMORY_S = 120.0
 _LEAST_MIX_MEMORY = 200.0
 # English text has about four bytes per token; a JSON body adds little to a long prompt.
 _BYTES_PER_TOKEN = 4.0
-# Late tokens that the model is trusted with. A busy replica decodes a thousand tokens a second, of which some
-# tens are late: this is half a minute of them.
+# The weight of the model's expectation, in late tokens. A busy replica decodes 1,000 tokens a second and some
+# tens are late, so this is half a minute.
 _PRIOR_LATE = 1000.0
-# Recorded traffic reaches 6. Beyond that tokens are late whatever the fleet does, and each replica makes the
-# model expect fewer of them: without a bound the ratio would send such a fleet to its maximum.
+# Recorded traffic reaches 6. Above that, tokens are late for any size of the fleet, while each added replica
+# lowers the expectation. Without a bound the ratio would scale such a fleet to its maximum.
 _MOST_INTERFERENCE = 8.0
 
 
@@ -38,7 +38,7 @@ class MixSums:
     bytes: float = 0.0
 
     def add(self, new: Self, elapsed_s: float) -> Self:
-        """Return the sums with what has finished and arrived in the last `elapsed_s` seconds."""
+        """Return the sums with the requests that finished and arrived in the last `elapsed_s` seconds."""
         keep, keep_in = _share_kept(new.finished, elapsed_s), _share_kept(new.arrivals, elapsed_s)
         return replace(
             self,
@@ -51,7 +51,7 @@ class MixSums:
         )
 
     def mix(self) -> Mix:
-        """Return the mean request; before the first has finished, its prompt is estimated from bytes."""
+        """Return the mean request. Before the first one finishes, bytes estimate the prompt's length."""
         prior = Mix()
         if self.finished < 1.0:
             if self.arrivals < 1.0:
@@ -66,7 +66,7 @@ class MixSums:
         """Prompt tokens per byte of request body, as learned."""
         if self.finished < 1.0 or self.arrivals < 1.0 or self.bytes <= 0:
             return 1.0 / _BYTES_PER_TOKEN
-        # An image may be a thousand tokens and its URL a hundred bytes; a higher ratio is no request.
+        # Bounded: an image of 1,000 tokens has a URL of 100 bytes, so higher ratios are not possible.
         return min((self.prompt_tokens / self.finished) / (self.bytes / self.arrivals), 1000.0)
 
 
@@ -81,7 +81,7 @@ class Minute:
 
     began: float = 0.0
     ready: int = 0
-    """The replicas that served in time: at its begin, or a start before its end."""
+    """The replicas that served in the minute: those at its begin, or one start before its end."""
     requests: float = 0.0
     late_requests: float = 0.0
     tokens: float = 0.0
@@ -96,7 +96,7 @@ class EngineTotals:
     requests: float
     prompt_tokens: float
     computed_tokens: float
-    """Of the prompts, what was not found in the prefix cache."""
+    """The prompt tokens that were not found in the prefix cache."""
     output_tokens: float
 
 
@@ -119,22 +119,22 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class PolicyState:
-    """The memory about one model. The default is that of a policy that has seen nothing."""
+    """The memory about one model. The default is an empty memory."""
 
     since: float | None = None
-    """When the policy began to remember; delays count from here after a reset."""
+    """When the memory began. After a reset, delays count from here."""
     demand: Demand = field(default_factory=Demand)
     service: StepTimeFit = field(default_factory=StepTimeFit)
     started_with: StepTime | None = None
-    """The prior of `service`, if knobs gave it; None for the general prior."""
+    """The prior of `service` from the knobs; None for the general prior."""
     sums: MixSums = field(default_factory=MixSums)
     learned_headroom: float = 0.0
-    """Added to the knob `headroom` by minutes that missed their targets."""
+    """Added to the knob `headroom`; learned from minutes that missed their targets."""
     minute: Minute = field(default_factory=Minute)
     late_tokens: float = 0.0
     """Inter-token latencies above their target, a fading sum."""
     late_tokens_expected: float = 0.0
-    """The sum that the model expected."""
+    """The same sum as expected by the model."""
     ready_mean: float = 0.0
     """The mean of ready replicas over the half minute that reported latencies cover."""
     engine_totals: Mapping[str, EngineTotals] = field(default_factory=dict)
@@ -149,16 +149,16 @@ class PolicyState:
     """Falling maxima: each entry is the largest need of the load since its time."""
     idle_since: float | None = None
     woken_at: float | None = None
-    """Since when replicas are starting and none is ready; None at zero and with one ready."""
+    """Since when replicas are starting while none is ready; None otherwise."""
     last_at: float | None = None
 
     def elapsed_s(self, now: float) -> float:
-        """Return the seconds since the last decision, at most ten: longer pauses were not measured."""
+        """Return the seconds since the last decision, at most ten, because longer gaps were not observed."""
         return 0.0 if self.last_at is None else min(max(now - self.last_at, 0.0), 10.0)
 
     @property
     def interference(self) -> float:
-        """Late tokens measured over late tokens expected, within bounds."""
+        """Measured late tokens divided by expected late tokens, within bounds."""
         ratio = (self.late_tokens + _PRIOR_LATE) / (self.late_tokens_expected + _PRIOR_LATE)
         return min(ratio, _MOST_INTERFERENCE)
 
@@ -171,7 +171,7 @@ def restore(document: Mapping[str, Any]) -> PolicyState:
     """Return the state of a `PolicyState.document()`, through JSON or not.
 
     Raises:
-        ValueError: for a document of another version; start afresh then.
+        ValueError: for a document of an incompatible version. The caller then starts with an empty memory.
     """
     document = _rename_peaks(document)
     _check_fields(document, PolicyState().document())
@@ -190,7 +190,7 @@ _STATES = TypeAdapter(PolicyState)
 
 
 def _rename_peaks(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `document` with the present names of two fields that earlier versions called `peaks`."""
+    """Return `document` with new names for two fields that earlier versions called `peaks`."""
     found = {("recent_needs" if name == "peaks" else name): part for name, part in document.items()}
     if isinstance(demand := found.get("demand"), Mapping):
         found["demand"] = {("histogram" if name == "peaks" else name): part for name, part in demand.items()}

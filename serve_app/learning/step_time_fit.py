@@ -1,4 +1,4 @@
-"""The step-time model fitted to the steps that replicas report: weighted least squares with a weak prior."""
+"""Fit the step-time model to the replicas' steps: weighted least squares with a weak prior."""
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
@@ -7,20 +7,20 @@ from typing import Self
 
 from serve_app.policy.capacity_model import StepTime
 
-# Units that bring the four products to the same size, a few milliseconds, which keeps the fit well
-# conditioned: one step, 10 sequences, 10,000 tokens of KV cache, 1,000 prefill tokens.
+# With these units the four products have a similar size, a few milliseconds, so the fit is well conditioned:
+# one step, 10 sequences, 10,000 tokens of KV cache, 1,000 prefill tokens.
 _UNITS = (1.0, 10.0, 10_000.0, 1_000.0)
 # Before the first measurement: an A100 with a 7B model (11.5 ms + 0.12 ms per sequence + 0.12 us per KV
 # token + 1 s per 20,000 prefill tokens), in the units above.
 _PRIOR = (0.0115, 0.0012, 0.0012, 0.05)
-# A coefficient given as 0 was too small to be measured: it is known to this share of the base, in the units
-# above. The smallest coefficient of the A100 is twice that.
+# A coefficient of 0 was too small to measure. Its uncertainty is this share of the base, in the units above.
+# The smallest coefficient of the A100 is twice as large.
 _LEAST_KNOWN = 0.05
-# The prior counts as much as 2 ms of noise against coefficients that are known within a factor of two. A
-# single second of steps outweighs it.
+# The prior's coefficients are known within a factor of two, and a step has 2 ms of noise. One second of steps
+# outweighs the prior.
 _PRIOR_NOISE_S = 0.002
-# Steps after which older ones have faded in the direction of the new. Loads vary in four directions, so this
-# is about ten minutes of one busy replica at 60 steps per second.
+# Older steps fade over this many steps in the same direction. Loads vary in four directions, so this is about
+# ten minutes of one busy replica at 60 steps per second.
 _MEMORY_STEPS = 10_000.0
 _SIZE = 4
 _GROUPS = 4
@@ -29,7 +29,7 @@ _PRIOR_WEIGHT = tuple((_PRIOR_NOISE_S / value) ** 2 for value in _PRIOR)
 
 
 def _diagonal(weights: Sequence[float]) -> tuple[float, ...]:
-    """Return the normal equations of a prior: each coefficient is known by itself."""
+    """Return the normal equations of a prior with independent coefficients."""
     return tuple(weights[row] if row == column else 0.0 for row in range(_SIZE) for column in range(_SIZE))
 
 
@@ -37,9 +37,9 @@ def _diagonal(weights: Sequence[float]) -> tuple[float, ...]:
 class StepTimeFit:
     """The normal equations of the steps seen, added to those of the prior. Coefficients are never negative.
 
-    Old steps fade only in the direction in which new ones add information (directional forgetting). Under a
-    constant load all steps are alike; if everything faded, the coefficients that such steps cannot tell
-    apart would drift back to the prior, and with them the capacity and the number of replicas.
+    Old steps fade only in the direction of new information (directional forgetting). Under a constant load
+    all steps are similar and cannot separate the coefficients. If everything faded, the coefficients would
+    drift back to the prior, and the capacity and the number of replicas would drift too.
     """
 
     gram: tuple[float, ...] = _diagonal(_PRIOR_WEIGHT)
@@ -75,7 +75,7 @@ class StepTimeFit:
         return replace(self, gram=tuple(g), moment=tuple(m), steps=total)
 
     def step_time(self) -> StepTime:
-        """Return the coefficients; where nothing has been seen they are the prior's."""
+        """Return the coefficients, which equal the prior's until steps say otherwise."""
         free = list(range(_SIZE))
         values = [0.0] * _SIZE
         while free:
@@ -86,7 +86,7 @@ class StepTimeFit:
                 for index, value in zip(free, solved, strict=True):
                     values[index] = value
                 break
-            # A coefficient cannot be negative: take it as 0 and fit the others again.
+            # A coefficient cannot be negative. Set it to 0 and fit the other coefficients again.
             del free[lowest]
         scaled = [value / unit for value, unit in zip(values, _UNITS, strict=True)]
         return StepTime(max(scaled[0], _MIN_BASE_S), scaled[1], scaled[2], scaled[3])
@@ -95,7 +95,7 @@ class StepTimeFit:
 def _merge_samples(samples: list[tuple[float, float, float, float, float]]) -> list[tuple[float, ...]]:
     """Merge samples with similar prefill into at most `_GROUPS` weighted means.
 
-    The step time is linear, so it holds for means too, and a hundred replicas cost no more than four.
+    The step-time model is linear, so it also holds for means, and a hundred replicas cost no more than four.
     """
     if len(samples) <= _GROUPS:
         return list(samples)

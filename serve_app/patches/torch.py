@@ -12,8 +12,8 @@ from torch.distributed import distributed_c10d
 def one_gloo_device() -> Iterator[None]:
     """Within the block, all new process groups of gloo share one device.
 
-    vLLM makes 13 groups even for a single process. Torch makes a device for each group, and the device's
-    thread wakes up 100 times a second as long as the group lives: together 0.017 of a core in an idle engine.
+    vLLM makes 13 groups even for a single process. Torch makes a device for each group. The device's thread
+    wakes 100 times a second while the group lives. Together that takes 0.017 of a core in an idle engine.
     """
     original = distributed_c10d.ProcessGroupGloo
     device = original.create_default_device()

@@ -14,8 +14,8 @@ logger = logging.getLogger("ray.serve")
 def listen_beside(path: Path) -> None:
     """Have the uvicorn servers that start in this process listen on a Unix socket at `path`, too.
 
-    Ray makes the server itself and shows it to nobody, so the class is changed. The socket belongs to the
-    server: when Ray tells the server to take no more requests, the socket closes like the port.
+    Ray gives no access to its server, so the class is changed. The socket belongs to the server: when Ray
+    stops the server, the socket closes like the port.
     """
     start = uvicorn.Server.startup
 

@@ -1,7 +1,7 @@
-"""What differs between the releases of vLLM that an engine can run with.
+"""The differences between the releases of vLLM that an engine can run with.
 
-What has moved is looked up here. Everything else that an engine uses is at the same place in all of them:
-`python -m tools.vllm_releases` has the whole list, and checks the sources of a release against it.
+This module finds names that have moved. All other names that an engine uses are at the same place in all
+releases: `python -m tools.vllm_releases` has the whole list, and checks the sources of a release against it.
 """
 
 import re
@@ -20,10 +20,10 @@ from vllm.v1.metrics.stats import SchedulerStats
 CHECKED = ((0, 24), (0, 33))
 """The first and the last release whose sources have been checked. The tests run with the locked one."""
 _PLAIN = ((0, 28), (0, 32))
-"""The releases whose chat streams `plain_stream` reproduces, byte for byte. An older handler does not tell
-whether it has a reasoning parser; a newer one makes streams in another way."""
+"""The releases whose chat streams `plain_stream` reproduces byte for byte. An older handler does not show
+whether it has a reasoning parser. A newer handler makes streams in another way."""
 _CONTINUED = ((0, 32), (0, 32))
-"""The releases whose sequences `continued_stream` brings to where another engine's were."""
+"""The releases in which `continued_stream` can continue another engine's sequences."""
 
 MOVED = {
     "make_arg_parser": (
@@ -51,7 +51,7 @@ MOVED = {
     "GracefulHTTPError": ("vllm.exceptions",),  # 0.29
     "check_json_nesting": ("vllm.sampling_params",),  # 0.32
 }
-"""Where a name is: its newest place first, with the release that brought it there."""
+"""The places of each name, newest first, with the release that moved the name there."""
 
 _RELEASE = tuple(int(number) for number in re.findall(r"\d+", __version__)[:2])
 _TOO_DEEP = "The JSON schema is nested too deeply."
@@ -80,7 +80,7 @@ def _find(name: str, otherwise: Any = None) -> Any:
 
 @contextmanager
 def name_missing_imports() -> Iterator[None]:
-    """Raise an import of the block that vLLM cannot fulfil as an ImportError that names its release."""
+    """Raise a failed import from vLLM within the block as an ImportError that names vLLM's release."""
     try:
         yield
     except ImportError as error:
@@ -94,11 +94,11 @@ init_app_state: Any = _find("init_app_state")
 ErrorResponse: Any = _find("ErrorResponse")
 create_error_response: Any = _find("create_error_response")
 structural_tag_module: Any = import_module(_find("validate_structural_tag_payload").__module__)
-"""The module in which vLLM looks `validate_structural_tag_payload` up, for it to be replaced there."""
+"""The module in which vLLM looks up `validate_structural_tag_payload`, and in which it can be replaced."""
 
 
 class _GracefulHTTPError(_find("GenerationError")):  # type: ignore[misc]
-    """An error with a status of its own. Before 0.29, vLLM passes on the status of no other."""
+    """An error with its own HTTP status. Before 0.29, vLLM forwards the status of no other error."""
 
     def __init__(self, message: str, http_status: HTTPStatus) -> None:
         super().__init__(message)
@@ -116,7 +116,7 @@ def _check_json_nesting(spec: Any, *, structural_tag: bool = False) -> None:
     except RecursionError:
         raise VLLMValidationError(_TOO_DEEP) from None
     except ValueError:
-        return  # for the backend to refuse
+        return  # the backend will refuse it
     for _ in range(80 if structural_tag else 64):
         level = _containers_in(
             x for node in level for x in (node if isinstance(node, list) else node.values())
@@ -128,20 +128,20 @@ def _check_json_nesting(spec: Any, *, structural_tag: bool = False) -> None:
 GracefulHTTPError: Any = _find("GracefulHTTPError", _GracefulHTTPError)
 check_json_nesting: Any = _find("check_json_nesting", _check_json_nesting)
 STEP_DETAILS = "iteration_details" in SchedulerStats.__dataclass_fields__
-"""Whether a step's statistics tell its batch. Before 0.26, vLLM logged a line per step instead."""
+"""Whether a step's statistics include its batch. Before 0.26, vLLM logged a line per step instead."""
 PLAIN_STREAMS = _PLAIN[0] <= _RELEASE <= _PLAIN[1]
 CONTINUED_STREAMS = _CONTINUED[0] <= _RELEASE <= _CONTINUED[1]
 
 
 def unchecked() -> str:
-    """Return a sentence that says that the engine was not checked with this release of vLLM, or ""."""
+    """Return a warning if the engine was not checked with this release of vLLM, else ""."""
     if CHECKED[0] <= _RELEASE <= CHECKED[1]:
         return ""
     return f"vLLM {__version__} has not been checked with this engine, which is made for {_range(CHECKED)}."
 
 
 def lacking() -> list[str]:
-    """Return a sentence for every advantage that the engine does without in this release of vLLM."""
+    """Return a sentence for each feature that this release of vLLM lacks."""
     found = []
     if not PLAIN_STREAMS:
         found.append(
@@ -150,8 +150,8 @@ def lacking() -> list[str]:
         )
     if not CONTINUED_STREAMS:
         found.append(
-            f"vLLM {__version__} cannot go on with the streams of an engine that was lost; "
-            f"that is made for {_range(_CONTINUED)}."
+            f"vLLM {__version__} cannot continue the streams of a lost engine; "
+            f"that needs {_range(_CONTINUED)}."
         )
     if not STEP_DETAILS:
         found.append(
@@ -162,10 +162,11 @@ def lacking() -> list[str]:
 
 
 def killed_from_outside(engine: Any) -> bool:
-    """Return whether SIGKILL ended an engine core of this `AsyncLLM`: the kernel, Ray or an operator sent it.
+    """Return whether SIGKILL ended an engine core of this `AsyncLLM`. The kernel, Ray or an operator sends
+    it.
 
-    A core that fails by itself ends with a status or another signal, or has said so and lives for a moment.
-    False where a release of vLLM does not show its processes.
+    A core that fails by itself ends with a status or another signal, or reports its error first. Returns
+    False if this release of vLLM does not show its processes.
     """
     manager = getattr(
         getattr(getattr(engine, "engine_core", None), "resources", None), "engine_manager", None

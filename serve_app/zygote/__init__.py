@@ -1,1 +1,1 @@
-"""Processes that begin with everything imported: forked from a warm one, the zygote of their node."""
+"""Processes that start with everything imported, because they are forked from their node's zygote."""

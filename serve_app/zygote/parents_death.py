@@ -1,4 +1,4 @@
-"""End or warn a process with its parent."""
+"""Signal a process when its parent ends."""
 
 import ctypes
 import signal

@@ -1,11 +1,11 @@
 """`tideserve-python`: Python for processes that need vLLM, forked from the zygote of the node.
 
-It takes Python's command line and represents the process to its parent: it forwards signals and ends as that
-process ends. The process ends with it. Ray starts the worker of an engine replica through it
-(`py_executable`), and vLLM the engine core. Without a zygote it becomes plain Python, which imports
-everything itself.
+`tideserve-python` takes Python's command line and represents the forked process to its parent: it forwards
+signals and ends as the process ends. The process ends with `tideserve-python`. Ray starts the worker of an
+engine replica this way (`py_executable`), and vLLM the engine core. Without a zygote, plain Python runs and
+imports everything.
 
-This module imports as little as it can: it costs 7 MB and 0.1 s.
+This module has few imports: it costs 7 MB and 0.1 s.
 """
 
 import fcntl
@@ -25,7 +25,7 @@ from serve_app import env
 from serve_app.zygote.request import Request, is_own
 
 STATUS = struct.Struct("!ii")
-"""A zygote's answers: the new process's id and 0; at its end its id and `os.waitpid`'s status."""
+"""A zygote's messages: first the new process's id and 0, at its end the id and the status of `os.waitpid`."""
 
 _IMPORTED = (
     "serve_app.engine.warm_imports:import_front_end",
@@ -34,13 +34,13 @@ _IMPORTED = (
     "ray.serve._private.replica",
     "serve_app.engine.warm_imports:import_with_ray",
 )
-"""The imports of a zygote: vLLM at once, the rest with its first request."""
+"""The imports of a zygote: vLLM at once, the rest with the first request."""
 _RAYLET_SOCKET = "--raylet-name="
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _ANSWER_S = 120.0
-"""Bound on a zygote's first answer: it may still import, which takes seconds of CPU."""
+"""Bound on a zygote's first answer. The zygote may still import, which takes seconds of CPU."""
 _STATUS_S = 5.0
-"""How long after its end a process's status may come."""
+"""How long a process's status may come after its end."""
 _LOOK_S = 0.02
 
 
@@ -62,11 +62,11 @@ def main() -> None:
 
 
 def _zygote_socket(arguments: list[str]) -> tuple[str, int | None]:
-    """Return the zygote's socket ("" for none), and the owner of a zygote that this process starts (None: it
-    starts none).
+    """Return the zygote's socket ("" for none), and the owner of a zygote that this process may start.
 
-    The owner is the raylet, for a worker of Ray's and for an engine core that a worker starts: a replica may
-    come from a spare process and find that the zygote has died since.
+    None as the owner means that this process must not start a zygote. Otherwise the owner is the raylet, for
+    Ray's workers and for their engine cores. A replica from a spare process may find that the zygote has
+    died.
     """
     key, job = os.environ.get(env.ZYGOTE), os.environ.get(env.RAY_JOB)
     if path := os.environ.get(env.ZYGOTE_SOCKET):
@@ -85,11 +85,11 @@ def _connect(path: str, owner: int | None) -> socket.socket | None:
     if connection is not None or owner is None:
         return connection
     with open(f"{path}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # of workers that start at once, one starts the zygote
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one of several simultaneous workers starts the zygote
         connection = _try_connect(path)
         if connection is not None:
             return connection
-        with suppress(KeyError, OSError):  # there is none, or it is another job's
+        with suppress(KeyError, OSError):  # no early zygote, or another job has taken it
             early = early_socket(os.environ[env.EARLY_ZYGOTES], os.environ[env.ZYGOTE])
             os.close(os.open(f"{early}.taken", os.O_CREAT | os.O_EXCL, 0o600))
             os.symlink(early, path)
@@ -119,7 +119,7 @@ def _try_connect(path: str) -> socket.socket | None:
 
 
 def early_socket(folder: str, key: str) -> str:
-    """Return where a zygote listens that was started before Ray; the first worker with its key takes it."""
+    """Return the socket of a zygote started before Ray. The first worker with its key takes the zygote."""
     return os.path.join(folder, f"zygote-{key}")
 
 
@@ -130,9 +130,9 @@ def start_zygote(
     output: IO[bytes] | int,
     modules: Sequence[str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a zygote that ends with the process `owner`, and imports `modules` in place of the usual ones.
+    """Start a zygote that ends with the process `owner` and imports `modules` instead of the usual modules.
 
-    It has a process group of its own, because Ray ends that of a worker that dies.
+    The zygote gets its own process group, because Ray ends the process group of a worker that dies.
     """
     return subprocess.Popen(  # noqa: S603
         [sys.executable, "-m", "serve_app.zygote.zygote", path, str(owner), *(modules or _IMPORTED)],
@@ -165,9 +165,9 @@ def _receive(connection: socket.socket) -> tuple[int, int]:
 
 
 def _represent(connection: socket.socket, process: int, parent: int) -> None:
-    """Wait for `process` and end as it does; end it if the parent of this process dies."""
+    """Wait for `process` and end with the same status. Kill it if the parent of this process dies."""
     wake, wakened = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.set_wakeup_fd(wakened)  # else a signal just before `select` would wait for its end
+    signal.set_wakeup_fd(wakened)  # otherwise a signal just before `select` would wait
     for each in _FORWARDED:
         signal.signal(each, lambda received, _: _signal(process, received))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
@@ -187,7 +187,9 @@ def _represent(connection: socket.socket, process: int, parent: int) -> None:
             except (OSError, EOFError):
                 if ended is None or ended in ready:
                     os._exit(1)  # only the zygote knows how the process ended
-                watched = [each for each in (wake, ended, orphaned) if each is not None]  # it goes on without
+                watched = [
+                    each for each in (wake, ended, orphaned) if each is not None
+                ]  # the zygote has died
         elif orphaned in ready:
             _signal(process, signal.SIGKILL)
             os._exit(1)

@@ -11,16 +11,16 @@ from dataclasses import asdict, dataclass
 
 _LENGTH = struct.Struct("!I")
 _MOST_DESCRIPTORS = 253
-"""The kernel passes no more with one message; `send` raises OSError for more."""
+"""The kernel's limit per message. `send` raises OSError above this limit."""
 
 
 class MalformedRequestError(Exception):
-    """A zygote received something that is no whole request."""
+    """A zygote received an incomplete or invalid request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A process as `exec` would make it. Its open descriptors go with the message."""
+    """A process as `exec` would make it. Its open descriptors are sent with the message."""
 
     arguments: list[str]
     """The command line after the interpreter."""
@@ -30,7 +30,7 @@ class Request:
     """The process group to join."""
     niceness: int
     descriptors: list[int]
-    """The numbers under which the process finds the descriptors that are passed, in their order."""
+    """The descriptor numbers in the new process, in the order of the passed descriptors."""
 
     @classmethod
     def of_this_process(cls, arguments: list[str], without: int) -> Request:
@@ -41,20 +41,20 @@ class Request:
         return cls(arguments, dict(os.environ), os.getcwd(), os.getpgrp(), niceness, passed)
 
     def send(self, connection: socket.socket) -> None:
-        """Send the request, and with it the descriptors it names."""
+        """Send the request and its descriptors."""
         data = json.dumps(asdict(self)).encode()
         socket.send_fds(connection, [_LENGTH.pack(len(data))], self.descriptors)
         connection.sendall(data)
 
     @classmethod
     def receive(cls, connection: socket.socket) -> tuple[Request, list[int]]:
-        """Return a request, and the numbers under which its descriptors are open here.
+        """Return a request, and the numbers of its descriptors in this process.
+
+        After an error no descriptor stays open.
 
         Raises:
-            EOFError: the other side has gone.
-            MalformedRequestError: this is no request, or not all of its descriptors could be opened here.
-
-        No descriptor stays open then.
+            EOFError: the other side has closed the connection.
+            MalformedRequestError: the request is invalid, or some of its descriptors did not arrive.
         """
         head, passed, _, _ = socket.recv_fds(connection, _LENGTH.size, _MOST_DESCRIPTORS)
         try:
@@ -86,14 +86,14 @@ def close_all(descriptors: Iterable[int]) -> None:
 
 
 def is_own(connection: socket.socket) -> bool:
-    """Whether the process at the other end of a Unix socket belongs to this process's user."""
+    """Return whether the process at the other end of a Unix socket belongs to this user."""
     size = struct.calcsize("3i")
     _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
     return bool(uid == os.getuid())
 
 
 def _is_open(number: int) -> bool:
-    """Whether a descriptor is open. The one that listed the folder is closed by now."""
+    """Return whether a descriptor is open. The descriptor that listed the folder is already closed."""
     try:
         os.fstat(number)
     except OSError:

@@ -1,4 +1,4 @@
-"""Zygotes that a process starts for itself: before Ray, and for a start without the node's zygote."""
+"""Zygotes outside Ray: started before Ray, or by a replica whose node has no zygote."""
 
 import os
 import subprocess
@@ -19,14 +19,15 @@ _KILLED_WITHIN_S = 1.0
 def start_early_zygotes(
     models: Iterable[ModelSettings], values: Mapping[str, str], folder: Path, output: IO[bytes]
 ) -> list[subprocess.Popen[bytes]]:
-    """Start a zygote for each environment that engines of `models` have. They end with this process.
+    """Start a zygote for each environment of the engines of `models`. The zygotes end with this process.
 
-    So they import vLLM while Ray starts.
+    They import vLLM while Ray starts.
 
     Args:
+        models: The models.
         values: The environment of Ray's processes.
-        folder: The folder of their sockets. Ray's workers find it in `env.EARLY_ZYGOTES`.
-        output: Where their output goes.
+        folder: The folder of the sockets. Ray's workers read it from `env.EARLY_ZYGOTES`.
+        output: The file for the zygotes' output.
     """
     environments = [engine_environment(model, zygote=True)["env_vars"] for model in models]
     return [
@@ -37,9 +38,9 @@ def start_early_zygotes(
 
 @contextmanager
 def own_zygote(module: str) -> Iterator[None]:
-    """Within the block, fork what this process starts through `tideserve-python` from one that has `module`.
+    """Within the block, `tideserve-python` forks from a new zygote that imports `module`.
 
-    It imports beside this process, which may import the same for itself meanwhile.
+    The zygote imports in parallel with this process.
     """
     with tempfile.TemporaryDirectory(prefix="tideserve-") as folder:
         path = os.path.join(folder, "zygote")
@@ -50,5 +51,5 @@ def own_zygote(module: str) -> Iterator[None]:
         finally:
             del os.environ[env.ZYGOTE_SOCKET]
             zygote.kill()
-            with suppress(subprocess.TimeoutExpired):  # the kernel waits for a file that it imports
+            with suppress(subprocess.TimeoutExpired):  # it may wait in the kernel for a file
                 zygote.wait(_KILLED_WITHIN_S)

@@ -1,8 +1,8 @@
 """Warm nodes: a zygote, spare processes and cached weights wherever an engine replica may be placed.
 
-A spare process is a worker that Ray starts in advance. Ray's own part of a replica's start is then 0.2 s in
-place of one to two: the script that sets up a worker, the worker's connections, and the fork. An idle worker
-that has run a task would not do, because Ray gives it no actor any more.
+A spare process is a worker that Ray starts in advance. Ray's part of a replica's start (the worker's setup
+script, its connections and the fork) then takes 0.2 s instead of one to two seconds. An idle worker that has
+run a task is no spare process, because Ray gives such a worker no actor.
 """
 
 import asyncio
@@ -36,17 +36,17 @@ RayNode = Mapping[str, Any]
 
 _PRESTART_S = 5.0
 _KEPT_S = 365 * 24 * 3600
-"""How long Ray keeps them: as long as their node is likely to be there."""
+"""How long Ray keeps spare processes: longer than a node is likely to live."""
 _PERIOD_S = 10.0
 _WAIT_S = 60.0
-"""A zygote takes 10 s of CPU to import what it keeps."""
+"""The bound on a task. A zygote's imports take 10 s of CPU."""
 _MOST_SPARES = 4
-"""Each takes some 85 MiB."""
+"""The bound on spare processes per node. Each takes about 85 MiB."""
 _CLAIMS = "spares/"
 
 
 async def keep_nodes_warm(app: str, models: Sequence[ModelSettings]) -> None:
-    """Warm each node that joins, as long as the task runs. Where Ray fails to answer, try again later."""
+    """Warm each node that joins, until cancelled. If Ray does not answer, try again later."""
     call = BoundedCall("the zygotes of the nodes", partial(warm_and_report, app, models, set()), 0.0)
     while True:
         await call.get(_WAIT_S)
@@ -54,24 +54,25 @@ async def keep_nodes_warm(app: str, models: Sequence[ModelSettings]) -> None:
 
 
 def warm_and_report(app: str, models: Sequence[ModelSettings], warmed: set[tuple[str, str]]) -> None:
-    """Warm the nodes, and report the warm ones to the policy of `app`: a start elsewhere takes longer."""
+    """Warm the nodes, and report the warm nodes to the policy of `app`."""
     warm(models, warmed)
     put_document(WARMED, app, sorted(warmed))
 
 
 def warm(models: Sequence[ModelSettings], warmed: set[tuple[str, str]]) -> None:
-    """Run an empty task in each model's environment, on each node with room for a replica of it.
+    """Run an empty task in each model's environment, on each node with room for a replica of the model.
 
-    The worker that Ray starts for the task starts the zygote. Once there is one, spare processes are started.
-    A second task, which nothing waits for, has the node's kernel read the weights. Where another warmer has
-    started spares, no task is run, because Ray would run it in one of them.
+    The task's worker starts the zygote, and then spare processes are started. A second task, for which
+    nothing waits, has the node's kernel read the weights. If another process has started spares, the first
+    task is skipped, because Ray would run it in a spare process.
 
     Raises:
-        Exception: what the last task that failed, or the last node that started no spares, failed with. The
-            replicas would fail alike, so it is not tried again.
+        Exception: the error of the last task or node that failed. The node is not retried, because its
+        replicas
+            would fail in the same way.
     """
     pending = {}
-    claims = keys(_CLAIMS)  # read before the nodes: a claim on none of them is on one that is gone
+    claims = keys(_CLAIMS)  # read before the nodes, so that a claim without a node is on a removed node
     nodes: dict[str, RayNode] = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
     for key in claims:
         if key.split("/")[1] not in nodes:
@@ -95,7 +96,7 @@ def warm(models: Sequence[ModelSettings], warmed: set[tuple[str, str]]) -> None:
         try:
             ray.get(reference)
             _add_spares(nodes[name], model)
-        except Exception as error:  # the other nodes and models get their spares all the same
+        except Exception as error:  # other nodes and models must still get their spares
             failure = error
     if failure is not None:
         raise failure
@@ -107,17 +108,18 @@ def _read_weights(node: str, model: ModelSettings) -> None:
 
 
 def _add_spares(node: RayNode, model: ModelSettings) -> None:
-    """Start a spare process for each replica that a node has room for, unless another warmer does so."""
+    """Start a spare process for each replica that a node has room for, unless another process does so."""
     if claim(_claim_key(node["NodeID"], model)):
-        # One of several GPUs may have the replica's process, and others its workers on this or other nodes.
+        # At least one, because a replica with several GPUs may have its workers on other nodes.
         room = max(1, fitting(node["Resources"], replica_resources(model), _MOST_SPARES))
         start_spares(node, _inherited_environment(model), room)
 
 
 def _claim_key(node: str, model: ModelSettings) -> str:
-    """Return what is claimed before a model's spares are started on a node.
+    """Return the key that a process claims before it starts a model's spares on a node.
 
-    Ray gives an actor any process of its job with exactly its environment, which models may share.
+    The key has the job and the environment, because Ray gives an actor any spare process of its job with
+    exactly its environment. Models may share an environment.
     """
     environment = json.dumps(_inherited_environment(model), sort_keys=True)
     digest = hashlib.sha256(environment.encode()).hexdigest()[:8]
@@ -125,7 +127,7 @@ def _claim_key(node: str, model: ModelSettings) -> str:
 
 
 def _inherited_environment(model: ModelSettings) -> dict[str, Any]:
-    """Return the environment of a model's engines with the application's own, which this process has."""
+    """Return the environment of a model's engines, merged with the application's, which this process has."""
     inherited = ray.get_runtime_context().runtime_env
     merged: dict[str, Any] = override_runtime_envs_except_env_vars(
         inherited, engine_environment(model, zygote=True)
@@ -134,10 +136,10 @@ def _inherited_environment(model: ModelSettings) -> dict[str, Any]:
 
 
 def _run(function: Callable[..., Any], node: str, model: ModelSettings, *arguments: Any, zygote: bool) -> Any:
-    """Run `function` on a node in a process of its own, in the environment of the model's engines.
+    """Run `function` on a node in its own process, in the environment of the model's engines.
 
-    Returns Ray's reference to what it returns. With `zygote` false, it is plain Python in that environment,
-    which leaves the spare processes alone.
+    Returns Ray's reference to the result. Without `zygote` the function runs in plain Python, which uses no
+    spare process.
     """
     remote = ray.remote(max_calls=1)(function).options(
         num_cpus=0,
@@ -149,14 +151,14 @@ def _run(function: Callable[..., Any], node: str, model: ModelSettings, *argumen
 
 
 def _do_nothing() -> None:
-    """The task itself: all that matters is the process it runs in."""
+    """An empty task. Only the worker that Ray starts for the task matters."""
 
 
 def start_spares(node: RayNode, environment: Mapping[str, Any], count: int) -> None:
     """Have Ray start `count` workers for actors with the runtime environment `environment` on a node.
 
     Raises:
-        grpc.RpcError: its raylet does not answer.
+        grpc.RpcError: the node's raylet does not answer.
     """
     text = get_runtime_env_info(RuntimeEnv(**environment), serialize=True)
     request = PrestartWorkersRequest(
@@ -173,7 +175,7 @@ def start_spares(node: RayNode, environment: Mapping[str, Any], count: int) -> N
 def start_spare_here() -> None:
     """Have Ray start one more worker like this process on its node.
 
-    A replica that ends calls it, because it makes room for another one.
+    A replica calls this at its end, because it makes room for another replica.
     """
     context = ray.get_runtime_context()
     (node,) = [node for node in ray.nodes() if node["NodeID"] == context.get_node_id()]

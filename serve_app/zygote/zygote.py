@@ -1,10 +1,10 @@
 """The zygote of a node: a process that has imported vLLM and Ray, and forks engine replicas and engine cores.
 
-It has one thread, no GPU and no OpenMP region behind it, so its forks may do anything a new process may. It
-ends with its owner: the raylet whose worker started it, or `tideserve run`. If it dies, its forks go on.
+The zygote has one thread and has used neither a GPU nor OpenMP, so its forks may do anything. It ends with
+its owner: the raylet whose worker started it, or `tideserve run`. If the zygote dies, its forks go on.
 
-Ray reads its job and its raylet's process id from the environment when it is imported. So the zygote imports
-Ray when the first request comes, in the environment of that request.
+During its import Ray reads the job and the raylet's process id from the environment. So the zygote imports
+Ray with the first request, in the environment of that request.
 """
 
 import fcntl
@@ -41,10 +41,10 @@ class Zygote:
     with_ray: tuple[str, ...] = ()
     """Modules to import in the environment of the first request."""
     ready_at: float = 0.0
-    """When everything was imported (Unix time); 0 before."""
+    """When all imports were done (Unix time); 0 before."""
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _clients: dict[int, socket.socket] = field(default_factory=dict)
-    """By the id of the process that was forked for each."""
+    """By the id of the process that was forked for the client."""
 
     def serve(self) -> tuple[Request, list[int]] | None:
         """Fork until the owner ends. Returns None then, and in each fork its request."""
@@ -75,11 +75,11 @@ class Zygote:
     def _take(self) -> tuple[Request, list[int]] | None:
         """Fork for one client. Returns the request in the fork, and None in the zygote."""
         client, _ = self.listener.accept()
-        client.settimeout(_REQUEST_S)  # a client that was stopped must not hold up the others
+        client.settimeout(_REQUEST_S)  # a stopped client must not block the other clients
         passed: list[int] = []
         try:
             if not is_own(client):
-                raise PermissionError("a process of another user asked")
+                raise PermissionError("the request comes from another user's process")
             request, passed = Request.receive(client)
             if not self.ready_at:
                 self.get_ready(request.environment)
@@ -87,7 +87,7 @@ class Zygote:
         except (EOFError, OSError, MalformedRequestError) as error:
             if not isinstance(error, EOFError):
                 print(f"not forked: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-            close_all(passed)  # left open, a pipe among them would never end for its reader
+            close_all(passed)  # left open, a pipe would never end for its reader
             client.close()
             return None
         if process == 0:
@@ -102,11 +102,11 @@ class Zygote:
         return None
 
     def get_ready(self, environment: Mapping[str, str]) -> None:
-        """Import the rest in this environment."""
+        """Adopt `environment` and import the remaining modules."""
         adopt(environment)
         _import(self.with_ray)
         gc.collect()
-        gc.freeze()  # the collector would otherwise touch, and so copy, every page that the forks share
+        gc.freeze()  # otherwise a collection would write to, and so copy, all pages that the forks share
         self.ready_at = time.time()
 
     def _close_all_sockets(self) -> None:
@@ -116,7 +116,7 @@ class Zygote:
             client.close()
 
     def _end_abandoned(self, process: int) -> None:
-        """End a process whose client has died: nobody would wait for it."""
+        """Kill a process whose client has died, because nobody would wait for it."""
         if process in self._clients:
             os.kill(process, signal.SIGKILL)
             self._forget(process)
@@ -143,7 +143,7 @@ def specialise(request: Request, passed: list[int]) -> None:
     setproctitle("tideserve::Fork")
     with suppress(OSError):  # the group's other processes may have ended
         os.setpgid(0, request.group)
-    with suppress(OSError):  # a request for more weight than this process may take
+    with suppress(OSError):  # this process may not raise its priority
         os.setpriority(os.PRIO_PROCESS, 0, request.niceness)
     highest = max([*request.descriptors, *passed, 2]) + 1
     moved = [_move(number, highest) for number in passed]
@@ -154,7 +154,7 @@ def specialise(request: Request, passed: list[int]) -> None:
     adopt(request.environment)
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()  # otherwise all forks would draw the same numbers
-    threads = os.environ.get("OMP_NUM_THREADS", "")  # OpenMP has read what it was when the zygote began
+    threads = os.environ.get("OMP_NUM_THREADS", "")  # OpenMP has read only the zygote's own value
     if (torch := sys.modules.get("torch")) and threads.isdecimal():
         torch.set_num_threads(int(threads))
     use_setproctitle(setproctitle)
@@ -162,7 +162,7 @@ def specialise(request: Request, passed: list[int]) -> None:
 
 
 def adopt(environment: Mapping[str, str]) -> None:
-    """Make `environment` this process's own."""
+    """Replace this process's environment by `environment`."""
     os.environ.clear()
     os.environ.update(environment)
 
@@ -174,7 +174,7 @@ def _move(number: int, least: int) -> int:
 
 
 def run(arguments: list[str]) -> None:
-    """Run Python's command line in this process: `-c CODE`, `-m MODULE` or a file, with their arguments."""
+    """Run Python's command line in this process: `-c CODE`, `-m MODULE` or a file, with arguments."""
     rest = list(arguments)
     while rest and rest[0].startswith("-") and rest[0] not in ("-c", "-m"):
         del rest[: 2 if rest[0] in ("-W", "-X") else 1]  # the interpreter's own options
@@ -200,7 +200,7 @@ def run(arguments: list[str]) -> None:
 def _import(modules: Iterable[str]) -> None:
     """Import `modules`, and call the function of each `module:function`.
 
-    End this process if it can no longer be forked.
+    Raises SystemExit if this process has threads or CUDA state and can no longer be forked.
     """
     with collector_off():
         for name in modules:
@@ -216,10 +216,10 @@ def _import(modules: Iterable[str]) -> None:
 
 @contextmanager
 def collector_off() -> Iterator[None]:
-    """Collect no cycles within the block.
+    """Disable the garbage collector within the block.
 
-    Imports leave a million objects behind and hardly a cycle. To look through them again and again takes 1.6
-    of the 7.7 s that vLLM's imports take on a quiet core (medians of three).
+    Imports create a million objects and hardly any cycle. Searching them takes 1.6 of the 7.7 s of vLLM's
+    imports on a quiet core (medians of three).
     """
     gc.disable()
     try:
@@ -230,7 +230,7 @@ def collector_off() -> Iterator[None]:
 
 @contextmanager
 def _without_ray() -> Iterator[None]:
-    """Within the block, an attempt to import Ray fails as if it were not installed."""
+    """Within the block, importing Ray fails as if Ray were not installed."""
     sys.modules["ray"] = None  # type: ignore[assignment]
     try:
         yield
@@ -241,7 +241,8 @@ def _without_ray() -> Iterator[None]:
 def main() -> None:
     """Listen at `SOCKET`, import the `MODULE`s, and fork until the process `OWNER` ends.
 
-    Those before `--` are imported at once and without Ray, those after it with the first request.
+    Modules before `--` are imported at once and without Ray. Modules after `--` are imported with the first
+    request.
     """
     path, process, *modules = sys.argv[1:]
     border = modules.index("--") if "--" in modules else len(modules)

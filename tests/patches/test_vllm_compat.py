@@ -107,7 +107,7 @@ def test_what_an_older_release_lacks_is_told_in_a_sentence_each(monkeypatch: pyt
     assert vllm_compat.lacking() == [
         "vLLM 0.24.0 encodes chat streams itself, which takes more CPU per token; "
         "the engine's own encoder is made for 0.28 to 0.32.",
-        "vLLM 0.24.0 cannot go on with the streams of an engine that was lost; that is made for 0.32.",
+        "vLLM 0.24.0 cannot continue the streams of a lost engine; that needs 0.32.",
         "vLLM 0.24.0 does not report the batch of a step, as 0.26 and later do, "
         "so the autoscaling policy cannot learn how long steps take.",
     ]
