@@ -45,7 +45,7 @@ def problems(
         ([(1.0, 0), (1.0, 0), (1.0, 0)], 2, True),  # one at a time
     ],
 )
-def test_the_ingress_at_its_maximum_leaves_every_model_room_for_a_first_replica(
+def test_largest_ingress_leaves_room_for_first_replicas(
     models: list[tuple[float, int]], ingresses: int, fits: bool
 ) -> None:
     assert (problems(*models, ingresses=ingresses) == []) is fits
@@ -78,7 +78,7 @@ def test_of_nodes_named_by_custom_resources_nothing_is_known() -> None:
     assert problems((4.0, 0), resources={"l4:replicas": 1.0}) == []
 
 
-def test_a_file_with_gpus_is_for_another_machine_unless_its_cpus_are_told() -> None:
+def test_gpu_file_is_checked_only_with_certain_cpus() -> None:
     gpu = {"device": "gpu"}
 
     assert problems((4.0, 0), certain=False, **gpu) == []

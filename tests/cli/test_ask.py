@@ -179,7 +179,7 @@ def test_nobody_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         (Tide(refusals={MODELS: Refusal(404, "\x1b[2Jnot here")}), 'answers 404: "\\u001b[2Jnot here"'),
     ],
 )
-def test_whatever_is_no_complete_answer_is_a_failure_in_one_sentence(
+def test_incomplete_answer_is_a_failure_in_one_sentence(
     tide: Tide, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert failure(tide, capsys).endswith(told)
@@ -193,7 +193,7 @@ def test_a_connection_that_breaks_within_the_answer_is_told(capsys: pytest.Captu
     assert capsys.readouterr().out == ""
 
 
-async def test_the_timeout_is_for_all_of_it_and_tells_how_far_it_got() -> None:
+async def test_timeout_covers_everything_and_reports_progress() -> None:
     async def failure_of(url: str) -> str:
         question = Question(url, {}, "tide", PROMPT, 8, 1.0, Display(None, StringIO()))
         with pytest.raises(CommandError) as error:
@@ -270,9 +270,7 @@ def test_a_reader_that_has_gone_changes_nothing(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_a_stream_that_the_shell_has_closed_is_not_written_to(
-    stream: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closed_stream_is_not_written_to(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"sys.{stream}", None)
 
     assert ask(Tide(WHOLE)) == 0
@@ -295,7 +293,7 @@ def delta(**content: Any) -> dict[str, Any]:
     return {"index": 0, "delta": content}
 
 
-def test_the_opening_of_a_chat_is_no_token_and_half_a_character_is_one() -> None:
+def test_half_a_character_is_a_token() -> None:
     answer, pieces = taken(
         delta(role="assistant", content=""), delta(content=""), delta(content="é"), delta(), None
     )
@@ -335,7 +333,7 @@ def test_the_figures_are_the_servers() -> None:
     assert answer.figures() == "tide: 48 tokens, TTFT 17.4 s, cold wait 17.4 s, ITL 2.21 ms, 2.74 tokens/s"
 
 
-def test_a_warm_answer_of_one_token_has_no_cold_wait_and_no_time_between_tokens() -> None:
+def test_one_token_answer_has_no_itl() -> None:
     latency = {"cold_wait_ms": 0.0, "ttft_ms": 12.6, "inter_token_ms": 0.0, "tokens_per_second": 79.4}
 
     answer, _ = taken(delta(content="a"), usage={"completion_tokens": 1}, latency=latency)

@@ -26,7 +26,7 @@ class Clock:
         return self.now
 
 
-def test_elsewhere_than_on_a_terminal_each_phase_is_a_plain_line() -> None:
+def test_without_terminal_each_phase_is_a_line() -> None:
     out, err = Stream(), Stream()
     display = Display(out, err, Clock())
 
@@ -49,7 +49,7 @@ def test_elsewhere_than_on_a_terminal_each_phase_is_a_plain_line() -> None:
     )
 
 
-def test_on_a_terminal_the_wait_is_one_line_that_counts_on_and_goes_away() -> None:
+def test_on_terminal_the_wait_is_one_rewritten_line() -> None:
     out, err, clock = Stream(terminal=True), Stream(terminal=True), Clock()
     display = Display(out, err, clock)
 
@@ -110,7 +110,7 @@ def test_what_a_stream_cannot_encode_is_replaced() -> None:
     assert (out.written, ascii_only.written) == ("é?", "??")
 
 
-def test_without_a_stream_for_the_answer_only_the_rest_is_told() -> None:
+def test_without_answer_stream_only_progress_is_written() -> None:
     err = Stream()
     display = Display(None, err, Clock())
 

@@ -127,7 +127,7 @@ def test_what_show_prints_is_a_valid_configuration_again(
     assert yaml.safe_load(capsys.readouterr().out)["tideserve"] == shown
 
 
-def test_an_invalid_file_is_told_on_standard_error_and_in_the_exit_status(
+def test_invalid_file_is_reported_with_exit_status_2(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "serve.yaml"
@@ -170,7 +170,7 @@ def test_bounds_that_leave_an_engine_no_room_are_refused(
         ("serve.tp4.yaml", "2 to 4"),
     ],
 )
-def test_configurations_of_a_laptop_fit_two_cores_and_those_of_a_cluster_have_two_ingress_replicas(
+def test_example_configurations_fit_their_machines(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str, replicas: str
 ) -> None:
     monkeypatch.setenv(env.RAY_RESOURCES, '{"CPU": 2}')

@@ -85,9 +85,7 @@ ANYTHING = [None, 5, -1, 1.5, float("nan"), 10**30, True, "x", "", [], [1], {}, 
 
 
 @pytest.mark.parametrize("place", list(places(SERVED)), ids=lambda place: ".".join(map(str, place)) or "all")
-def test_whatever_stands_in_any_place_is_taken_or_refused_in_words(
-    tmp_path: Path, place: tuple[str | int, ...]
-) -> None:
+def test_any_value_is_accepted_or_refused_in_words(tmp_path: Path, place: tuple[str | int, ...]) -> None:
     for value in ANYTHING:
         document = {"all": copy.deepcopy(SERVED)}
         holder: Any = document
@@ -111,7 +109,7 @@ def test_every_shipped_configuration_is_valid(path: Path) -> None:
     assert config.port == 8000
 
 
-def test_the_settings_are_read_and_the_document_is_kept_as_written(tmp_path: Path) -> None:
+def test_document_is_kept_as_written(tmp_path: Path) -> None:
     document = {"applications": [application(models=[{"name": "a", "max_num_seqs": 7}])]}
 
     config = read(tmp_path, document)
@@ -187,7 +185,7 @@ def test_what_is_no_serve_configuration_is_refused(tmp_path: Path, document: str
     ]
 
 
-def test_what_ray_does_not_know_outside_args_is_refused_by_key_and_value(tmp_path: Path) -> None:
+def test_unknown_key_outside_args_is_refused(tmp_path: Path) -> None:
     (line,) = problems(
         tmp_path, {"applications": [application()], "http_options": {"port": "eight thousand"}}
     )
@@ -202,7 +200,7 @@ def test_a_file_without_an_application_of_ours_is_refused(tmp_path: Path) -> Non
     assert len(problems(tmp_path, {"applications": []})) == 1
 
 
-def test_problems_of_every_application_are_told_with_their_place_in_the_file(tmp_path: Path) -> None:
+def test_problems_of_all_applications_have_paths(tmp_path: Path) -> None:
     document = {
         "applications": [
             application("one", models=[{"name": "a", "max_num_seqs": 0}]),
@@ -231,7 +229,7 @@ def test_missing_args_are_named_once(tmp_path: Path) -> None:
     assert second.startswith("applications[0].autoscaling_policy: required, and not given")
 
 
-def test_the_knobs_in_force_are_the_defaults_under_what_is_given(tmp_path: Path) -> None:
+def test_given_knobs_override_defaults(tmp_path: Path) -> None:
     document = with_deployments(
         {
             "name": "Ingress",
@@ -260,7 +258,7 @@ def test_a_profile_s_knobs_are_defaults(tmp_path: Path) -> None:
     assert read(tmp_path, with_deployments(**args)).applications["tide"].knobs == knob_defaults(args)
 
 
-def test_knobs_out_of_bounds_are_told_with_their_place_in_the_file(tmp_path: Path) -> None:
+def test_knobs_out_of_bounds_have_paths(tmp_path: Path) -> None:
     document = with_knobs(
         autoscaling={"a": {"max_replicas": 0, "ttft_p95": 1}, "z": {}}, ingress={"min_replicas": 0}
     )
@@ -280,7 +278,7 @@ def test_knobs_out_of_bounds_are_told_with_their_place_in_the_file(tmp_path: Pat
     ]
 
 
-def test_without_the_policy_the_line_to_add_and_the_reason_are_told(tmp_path: Path) -> None:
+def test_missing_policy_error_shows_the_line_to_add(tmp_path: Path) -> None:
     app = application()
     del app["autoscaling_policy"]
 
@@ -348,7 +346,7 @@ def test_other_options_of_our_deployments_are_the_operators(tmp_path: Path) -> N
     assert read(tmp_path, document).applications["tide"].settings.models[0].name == "a"
 
 
-def test_the_scaling_that_models_used_to_have_is_refused_with_its_new_place(tmp_path: Path) -> None:
+def test_former_scaling_key_is_refused_with_its_replacement(tmp_path: Path) -> None:
     args = {"models": [{"name": "a", "scaling": {"max_replicas": 3}, "max_num_seqs": 0}]}
 
     moved, bound = problems(tmp_path, with_deployments(**args))

@@ -25,7 +25,7 @@ def test_the_address_is_rays_variable_or_this_machine(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("address", ["head:8265", "ray://head:10001", "", "auto"])
-def test_an_address_that_is_no_url_of_a_dashboard_is_refused(address: str) -> None:
+def test_address_without_dashboard_url_is_refused(address: str) -> None:
     with pytest.raises(
         CommandError, match=r"--address = .*: must be the URL of the dashboard, such as http://"
     ):
@@ -92,7 +92,7 @@ def test_what_ray_refuses_is_told_on_one_line_and_cut() -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_cluster_that_asks_for_its_token_says_where_to_put_it(status: int) -> None:
+def test_missing_token_error_names_the_variables(status: int) -> None:
     with serving(lambda *_: (status, b"Unauthorized")) as url:
         with pytest.raises(CommandError) as caught:
             Dashboard(url).details()
@@ -121,7 +121,7 @@ def test_the_only_application_of_ours_is_chosen() -> None:
     assert (app.name, app.status, app.user_config) == ("tide", "RUNNING", KNOBS)
 
 
-def test_an_ingress_that_is_not_in_the_file_has_no_user_config() -> None:
+def test_unlisted_ingress_has_no_user_config() -> None:
     assert choose(details(application("tide", "a")), "tide", WHERE).user_config == {}
 
 
@@ -239,7 +239,7 @@ def state(
 
 
 @pytest.mark.parametrize("ingress", ["HEALTHY", "UPSCALING", "DOWNSCALING"])
-def test_knobs_are_in_force_when_the_ingress_has_them_and_is_settled(ingress: str) -> None:
+def test_knobs_are_in_force_when_ingress_is_settled(ingress: str) -> None:
     assert rollout(state(ingress=ingress), "tide", KNOBS, was_running=True).done
 
 

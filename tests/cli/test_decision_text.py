@@ -72,7 +72,7 @@ def explained(
     return text.splitlines()
 
 
-def test_a_model_s_block_reads_from_where_it_stands_to_how_it_got_there() -> None:
+def test_block_goes_from_present_state_to_history() -> None:
     engine = state_of(starting=1, pending=1, pending_s=42, reason="no node has 1 GPU free", cold_start_s=41.2)
     clamps = [{"name": "delay", "effect": "the load needed 5 replicas 3 s ago"}]
 
@@ -150,7 +150,7 @@ def test_a_clamp_that_binds_is_marked() -> None:
     ]
 
 
-def test_what_prefix_caches_held_of_the_prompts_is_told_where_the_server_tells_it() -> None:
+def test_cached_share_of_prompts_is_shown_if_reported() -> None:
     signals = {"prompt_tokens_mean": 1250.4, "cached_share": 0.776}
 
     told = "  prompts: 1,250 tokens on average. 78 % of the tokens were cached."
@@ -204,7 +204,7 @@ def test_a_policy_that_has_stopped_reporting_is_told() -> None:
     assert explained(status(NOON - 11), record(NOON))[0] == "tiny"
 
 
-def test_errors_of_the_policy_are_counted_and_stand_in_the_history() -> None:
+def test_policy_errors_are_counted_and_in_history() -> None:
     error = record(
         NOON,
         2,

@@ -19,7 +19,7 @@ def application(name: str, status: ApplicationStatus, message: str, **deployment
     return StatusOverview(ApplicationStatusInfo(status, message), name, parts)
 
 
-def test_an_application_that_cannot_be_deployed_is_named_with_the_last_lines_of_the_reason() -> None:
+def test_failed_deployment_shows_its_last_lines() -> None:
     traceback = "\n".join(f"line {number}" for number in range(20))
     found = failures(
         [
@@ -51,7 +51,7 @@ def test_each_failure_is_printed_once_until_it_is_over(monkeypatch, capsys) -> N
     assert lines == [1, 0, 1, 0, 1]
 
 
-def test_what_it_says_is_read_where_ray_has_printed_half_a_line(monkeypatch, tmp_path: Path) -> None:
+def test_message_is_read_after_half_a_line(monkeypatch, tmp_path: Path) -> None:
     log = ServerLog(tmp_path)
     with log.path.open("a", buffering=1) as file:
         monkeypatch.setattr(sys, "stderr", file)
@@ -63,7 +63,7 @@ def test_what_it_says_is_read_where_ray_has_printed_half_a_line(monkeypatch, tmp
     log.close()
 
 
-def test_a_second_cluster_s_dashboard_agent_does_not_ask_for_the_first_one_s_port(monkeypatch) -> None:
+def test_second_clusters_agent_takes_another_port(monkeypatch) -> None:
     assert parameter.RayParams().dashboard_agent_listen_port == 52365
     monkeypatch.setattr(parameter, "RayParams", parameter.RayParams)
     take_any_agent_port()

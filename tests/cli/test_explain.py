@@ -64,7 +64,7 @@ def test_rejected_knobs_are_an_exit_status(
     assert "must be at least 1" in capsys.readouterr().out
 
 
-def test_a_model_and_a_limit_are_asked_for_under_a_route_prefix(capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_and_limit_are_sent_under_route_prefix(capsys: pytest.CaptureFixture[str]) -> None:
     endpoint = Endpoint((200, body()))
     with serving(endpoint) as url:
         assert main(["explain", "--url", f"{url}/tide/", "--model", "a/b 7", "--limit", "5"]) == 0

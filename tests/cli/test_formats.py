@@ -18,7 +18,7 @@ from serve_app.cli import formats
         (10800, "3 h"),
     ],
 )
-def test_a_time_is_shown_in_the_unit_it_is_read_in(value: float, shown: str) -> None:
+def test_duration_has_a_suitable_unit(value: float, shown: str) -> None:
     assert formats.seconds(value) == shown
 
 

@@ -67,7 +67,7 @@ def test_a_command_line_that_says_nothing_is_refused(arguments: list[str], told:
     assert problems(parse_arguments, arguments) == told
 
 
-def test_starting_values_are_taken_from_a_fleet_file_as_far_as_it_has_them(tmp_path: Path) -> None:
+def test_starting_values_come_from_a_fleet_file(tmp_path: Path) -> None:
     coefficients = {
         "step_base_s": 0.004,
         "step_per_sequence_s": 0.0002,
@@ -87,7 +87,7 @@ def test_starting_values_are_taken_from_a_fleet_file_as_far_as_it_has_them(tmp_p
     assert by_name["starting_values"]["cold_start_s"] == [60.0, 90.0]
 
 
-def test_what_is_wrong_with_a_fleet_file_is_told_and_only_starting_values_have_one(tmp_path: Path) -> None:
+def test_invalid_fleet_file_is_refused(tmp_path: Path) -> None:
     assert problems(parse_arguments, ["starting_values=@nowhere.yaml", "headroom=@fleet.yaml"]) == [
         "nowhere.yaml: No such file or directory",
         "headroom = '@fleet.yaml': not YAML: while scanning for the next token found character '@' that "
@@ -114,7 +114,7 @@ def test_the_model_may_be_left_out_where_there_is_one() -> None:
     assert choose_scope("ingress", ["a", "b"]) == "ingress"
 
 
-def test_a_model_that_is_not_named_or_not_there_is_told_with_those_that_are() -> None:
+def test_unknown_model_error_lists_the_models() -> None:
     assert problems(choose_scope, None, ["a", "b"]) == [
         "MODEL: required, and not given; this application has 'a', 'b'"
     ]
@@ -152,7 +152,7 @@ def test_default_removes_an_override_and_what_is_empty_then() -> None:
     assert changed({}, "a", {"headroom": "default"}) == {}
 
 
-def test_a_name_that_is_no_knob_is_told_with_the_nearest() -> None:
+def test_unknown_knob_error_suggests_the_nearest() -> None:
     assert problems(changed, {}, "a", {"max_replica": 3}) == [
         "a.max_replica = 3: no such knob; did you mean 'max_replicas'?"
     ]

@@ -42,7 +42,7 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize(
     "argv", [[], ["get"], ["--app", "tide"], ["--app", "tide", "get"], ["get", "--app", "tide"]]
 )
-def test_the_knobs_in_force_are_printed_with_what_is_not_default(
+def test_knobs_in_force_are_printed_with_defaults(
     address: str, capsys: pytest.CaptureFixture[str], argv: list[str]
 ) -> None:
     status, out, err = run(capsys, *argv)

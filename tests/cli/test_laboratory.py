@@ -42,7 +42,7 @@ def tideserve(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_help_lists_the_commands_that_serve_and_says_which_are_not_installed() -> None:
+def test_help_says_which_commands_are_not_installed() -> None:
     done = tideserve("--help")
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -53,7 +53,7 @@ def test_help_lists_the_commands_that_serve_and_says_which_are_not_installed() -
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("--out", "x", "log.jsonl")])
-def test_a_command_of_it_says_what_is_missing_and_how_to_install_it(arguments: tuple[str, ...]) -> None:
+def test_missing_laboratory_command_says_how_to_install(arguments: tuple[str, ...]) -> None:
     done = tideserve("replay", *arguments)
 
     assert (done.returncode, done.stdout) == (1, "")
@@ -76,7 +76,7 @@ def command_that_imports(package: str, module: str) -> Any:
     return add_command
 
 
-def test_a_package_that_is_missing_only_once_the_command_runs_is_named(
+def test_package_missing_at_run_time_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(check, "add_command", command_that_imports("matplotlib", "loadtests.command"))
@@ -88,7 +88,7 @@ def test_a_package_that_is_missing_only_once_the_command_runs_is_named(
     )
 
 
-def test_a_package_that_a_command_that_serves_lacks_is_an_error_of_its_own(
+def test_package_missing_for_serving_is_raised(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(check, "add_command", command_that_imports("ray", "serve_app.cli.check"))
@@ -97,7 +97,7 @@ def test_a_package_that_a_command_that_serves_lacks_is_an_error_of_its_own(
         main(["check"])
 
 
-def test_a_fleet_file_needs_the_laboratory_and_other_knobs_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_fleet_files_need_the_laboratory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "replay.profile", None)
 
     assert parse_arguments(["tide", "headroom=1"]) == ("tide", {"headroom": 1})

@@ -90,14 +90,14 @@ def test_of_a_cluster_it_speaks_of_nodes() -> None:
     assert opened.startswith("listens on every network interface of every node, port 8000; ")
 
 
-def test_a_port_somebody_listens_on_is_taken_and_a_free_one_is_not() -> None:
+def test_port_is_taken_while_a_process_listens() -> None:
     with socket.create_server(("", 0)) as listener:
         port = listener.getsockname()[1]
         assert port_taken(port)
     assert not port_taken(port)
 
 
-def test_free_ports_are_distinct_and_below_those_that_the_kernel_gives_to_connections() -> None:
+def test_free_ports_are_distinct_and_below_kernels_range() -> None:
     ports = free_ports(3)
 
     assert len(set(ports)) == 3
@@ -110,7 +110,7 @@ def test_a_free_port_can_be_listened_on() -> None:
         pass
 
 
-def test_too_few_free_ports_are_an_error_that_says_how_many_there_are(monkeypatch) -> None:
+def test_too_few_free_ports_are_an_error(monkeypatch) -> None:
     monkeypatch.setattr(listening, "port_taken", lambda port: port != 22_001)
 
     with pytest.raises(SettingsError, match="only 1 of 2 ports are free from 22000 to 29999"):

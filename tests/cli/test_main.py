@@ -17,9 +17,7 @@ from serve_app.cli.main import main
         ["explain", "--limit", "few"],
     ],
 )
-def test_a_command_line_that_makes_no_sense_is_a_usage_error(
-    argv: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_command_line_is_a_usage_error(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_status:
         main(argv)
 

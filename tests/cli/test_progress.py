@@ -34,7 +34,7 @@ def test_a_server_that_does_not_listen_yet_is_no_progress() -> None:
     assert progress.ask_ready(f"http://127.0.0.1:{port}") == (False, {})
 
 
-def test_a_terminal_that_is_gone_does_not_keep_it_from_stopping(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_terminal_does_not_prevent_stopping(monkeypatch: pytest.MonkeyPatch) -> None:
     class Gone(io.StringIO):
         def flush(self) -> None:
             raise OSError(errno.EIO, "Input/output error")
@@ -74,9 +74,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     return Server(monkeypatch)
 
 
-def test_each_phase_is_printed_once_with_the_seconds_and_the_address_at_the_end(
-    server: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_phase_is_printed_once_with_seconds(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server.step(2.0, "loading", "imports")
     server.step(2.0, "loading", "imports")
     server.step(2.0, "loading", "weights_and_kv_cache")

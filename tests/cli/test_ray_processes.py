@@ -85,7 +85,7 @@ def test_a_cluster_that_lives_is_nothing_to_tell(processes: Processes) -> None:
     ],
 )
 @pytest.mark.parametrize("reap", [True, False])
-def test_without_gcs_or_raylet_it_is_lost_and_the_log_is_named(
+def test_cluster_without_gcs_or_raylet_is_lost(
     processes: Processes, line: tuple[str, ...], told: str, reap: bool
 ) -> None:
     processes.start(GCS, RAYLET)
@@ -100,9 +100,7 @@ def test_without_gcs_or_raylet_it_is_lost_and_the_log_is_named(
 
 
 @pytest.mark.parametrize("line", [AGENT, RUNTIME_ENV])
-def test_an_agent_is_told_before_the_raylet_that_ends_with_it(
-    processes: Processes, line: tuple[str, ...]
-) -> None:
+def test_agents_end_is_reported_before_raylets(processes: Processes, line: tuple[str, ...]) -> None:
     processes.start(GCS, RAYLET, AGENT, RUNTIME_ENV)
     cluster = Cluster(processes.list)
     cluster.look()
@@ -178,7 +176,7 @@ def ended_child() -> int:
     return pid
 
 
-def test_processes_that_have_ended_are_taken_leave_of_and_the_server_is_left_to_who_waits_for_it() -> None:
+def test_orphans_are_reaped_but_not_the_server() -> None:
     adopted, server = ended_child(), ended_child()
 
     reap_orphans(server)

@@ -32,7 +32,7 @@ def default_file(home: Path, token: str = "a-token") -> Path:
     return path
 
 
-def test_a_new_token_is_where_ray_looks_and_for_its_user_alone(home: Path) -> None:
+def test_new_token_is_private_and_found_by_ray(home: Path) -> None:
     assert prepare_token(ON) == []
 
     path = home / ".ray" / "auth_token"
@@ -50,7 +50,7 @@ def test_a_token_that_is_there_is_kept(home: Path) -> None:
     assert path.read_text() == "a-token"
 
 
-def test_a_token_that_ray_left_readable_for_everybody_is_closed_and_told(home: Path) -> None:
+def test_readable_token_is_made_private_and_reported(home: Path) -> None:
     path = default_file(home)
     path.chmod(0o644)
 
@@ -102,7 +102,7 @@ def test_the_user_s_own_token_is_sent_to_this_machine(home: Path, address: str) 
     assert token_header(address) == {"authorization": "Bearer a-token"}
 
 
-def test_another_machine_gets_no_token_that_the_environment_does_not_speak_of(home: Path) -> None:
+def test_other_machines_get_only_configured_tokens(home: Path) -> None:
     default_file(home)
 
     assert token_header(THERE) == {}

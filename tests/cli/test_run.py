@@ -71,7 +71,7 @@ def test_a_bad_configuration_starts_nothing(
 
 
 @pytest.mark.parametrize("address", [(), ("--address", "auto")])
-def test_a_file_of_keys_is_looked_for_where_the_replicas_will_run(
+def test_key_file_is_checked_only_for_local_clusters(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -92,7 +92,7 @@ def test_a_file_of_keys_is_looked_for_where_the_replicas_will_run(
 
 
 @pytest.mark.parametrize("elsewhere", [(), ("--address", "10.0.0.1:6379")], ids=["here", "elsewhere"])
-def test_files_of_rays_tls_are_looked_at_before_ray_is_started_with_them(
+def test_tls_files_are_checked_before_ray_starts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], elsewhere: tuple[str, ...]
 ) -> None:
     """Ray's GCS crashes without them, and `serve run` waits for it."""
@@ -207,9 +207,7 @@ def test_what_follows_the_end_of_a_server(
 
 
 @pytest.mark.usefixtures("handlers")
-def test_told_to_stop_while_it_waits_it_does_not_start_again(
-    monkeypatch: pytest.MonkeyPatch, config: Path
-) -> None:
+def test_stop_during_wait_prevents_restart(monkeypatch: pytest.MonkeyPatch, config: Path) -> None:
     runs = Runs(monkeypatch, 60.0)
     runs.told_to_stop = True
 
@@ -239,7 +237,7 @@ def test_the_file_is_read_anew_and_must_be_valid(
 
 @pytest.mark.parametrize(("options", "host"), [((), "127.0.0.1"), (("--host", "0.0.0.0"), "0.0.0.0")])
 @pytest.mark.usefixtures("handlers")
-def test_it_listens_where_it_is_told_and_else_on_this_machine(
+def test_listens_on_given_host_or_loopback(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, config: Path, options: tuple[str, ...], host: str
 ) -> None:
     document = yaml.safe_load(config.read_text())
@@ -290,9 +288,7 @@ def driver(monkeypatch: pytest.MonkeyPatch, config: Path, tmp_path: Path) -> Dri
     return Driver(monkeypatch, config, tmp_path / "logs")
 
 
-def test_a_process_that_cannot_be_ended_is_named_and_is_a_failure(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unkillable_process_is_a_named_failure(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     left = Stopped(1, ("process 7 (VLLM::EngineCore), in state D",))
     monkeypatch.setattr(run, "stop_descendants", lambda grace_s: left)
 
@@ -307,7 +303,7 @@ def test_a_process_that_cannot_be_ended_is_named_and_is_a_failure(
         ("import os; print('no memory', flush=True); os.kill(os.getpid(), 9)", "was killed by signal 9"),
     ],
 )
-def test_an_end_of_serve_run_itself_is_told_with_its_last_lines_and_their_file(
+def test_end_of_serve_run_shows_its_last_lines(
     driver: Driver, capsys: pytest.CaptureFixture[str], code: str, told: str
 ) -> None:
     assert driver.serve(code) is None
@@ -324,9 +320,7 @@ def test_an_end_of_serve_run_itself_is_told_with_its_last_lines_and_their_file(
 SAID = "import sys; print('from vLLM'); print('tideserve: Serve is gone'); sys.exit({status})"
 
 
-def test_only_lines_for_the_user_are_printed_and_a_reason_that_was_told_is_not_repeated(
-    driver: Driver, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_lines_for_the_user_are_printed_once(driver: Driver, capsys: pytest.CaptureFixture[str]) -> None:
     driver.serve(SAID.format(status=GONE))
 
     out = capsys.readouterr().out
@@ -335,7 +329,7 @@ def test_only_lines_for_the_user_are_printed_and_a_reason_that_was_told_is_not_r
     assert "last lines" not in out
 
 
-def test_a_log_that_is_still_in_the_temporary_folder_is_removed_at_a_clean_end(driver: Driver) -> None:
+def test_temporary_log_is_removed_at_a_clean_end(driver: Driver) -> None:
     driver.stopping.signalled = True
 
     driver.serve("print('from vLLM')")
@@ -350,7 +344,7 @@ def test_a_log_that_is_still_in_the_temporary_folder_is_removed_at_a_clean_end(d
         ("INFO worker.py -- Started", ["the log: {log}"]),
     ],
 )
-def test_a_model_that_fails_is_told_with_the_errors_in_the_log_if_there_are_any(
+def test_failed_model_shows_errors_in_log(
     driver: Driver,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -31,7 +31,7 @@ def test_on_its_own_it_takes_haproxy_where_there_is_one(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("wheel", [True, False])
 @pytest.mark.parametrize(("proxy", "fast"), [("haproxy", True), ("ray", False)])
-def test_a_proxy_that_is_asked_for_is_taken_whatever_is_installed_or_set(
+def test_requested_proxy_overrides_the_environment(
     monkeypatch: pytest.MonkeyPatch, wheel: bool, proxy: str, fast: bool
 ) -> None:
     monkeypatch.setattr(env, "has_haproxy", lambda: wheel)
@@ -61,7 +61,7 @@ def test_the_command_s_own_environment_is_left_alone() -> None:
     assert dict(os.environ) == before
 
 
-def test_a_cluster_of_our_own_gets_what_the_operator_has_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_cluster_gets_defaults_for_unset_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_VARIABLE_OF_THE_OPERATOR", "kept")
 
     values = environment("ray", local=True)
@@ -73,7 +73,7 @@ def test_a_cluster_of_our_own_gets_what_the_operator_has_not_set(monkeypatch: py
     assert values["A_VARIABLE_OF_THE_OPERATOR"] == "kept"
 
 
-def test_a_cluster_of_somebody_else_s_has_flags_of_its_own(temporary: Path) -> None:
+def test_existing_cluster_keeps_its_own_flags(temporary: Path) -> None:
     values = environment("ray", local=False)
 
     assert not {*env.LOCAL, env.TEMPORARY_FOLDER} & set(values)
@@ -118,7 +118,7 @@ def test_the_log_begins_in_rays_folder(temporary: Path) -> None:
     assert log_folder({"RAY_TMPDIR": str(temporary / "ray")}).stat().st_mode & 0o777 == 0o700
 
 
-def test_a_folder_that_cannot_be_made_is_named_with_the_reason(temporary: Path) -> None:
+def test_uncreatable_folder_is_named_with_the_reason(temporary: Path) -> None:
     (temporary / "file").touch()
 
     with pytest.raises(SettingsError, match=r"RAY_TMPDIR = .*/file/ray: Not a directory"):

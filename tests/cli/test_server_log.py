@@ -19,7 +19,7 @@ def write(log: ServerLog, text: str) -> None:
         file.write(text.encode())
 
 
-def test_only_whole_lines_that_are_meant_for_the_user_are_returned(log: ServerLog) -> None:
+def test_only_whole_lines_for_the_user_are_returned(log: ServerLog) -> None:
     write(log, "INFO vllm\ntideserve: Serve has ")
     assert list(log.look()) == []
 
@@ -34,9 +34,7 @@ def test_what_haproxys_supervisor_says_is_for_the_user_too(log: ServerLog) -> No
     assert list(log.look()) == ["tideserve: HAProxy ended with status 1"]
 
 
-def test_a_log_folder_that_is_deleted_does_not_end_the_server(
-    log: ServerLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deleted_log_folder_does_not_end_server(log: ServerLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_log, "_MAX_BYTES", 1)
     write(log, "an ERROR\n")
     log.path.unlink()

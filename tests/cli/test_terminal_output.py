@@ -18,7 +18,7 @@ def test_a_terminal_gets_colours_unless_it_is_told_not_to() -> None:
 
 
 @pytest.mark.parametrize("name", ["bold", "dim", "warn"])
-def test_emphasis_surrounds_text_and_leaves_it_alone_where_it_is_off(name: str) -> None:
+def test_emphasis_applies_only_where_it_is_on(name: str) -> None:
     assert getattr(Style(on=False), name)("text") == "text"
     on = getattr(Style(on=True), name)("text")
     assert on.startswith("\x1b[")

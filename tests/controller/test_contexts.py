@@ -38,7 +38,7 @@ def said(**signals: float) -> dict[str, float]:
     return asdict(EngineSignals(**signals))
 
 
-def test_the_newest_report_of_each_replica_is_read_with_its_age() -> None:
+def test_newest_report_of_each_replica_has_its_age() -> None:
     readings = engine_readings(
         raw(
             (A, said(running_requests=1), NOW - 3),
@@ -75,7 +75,7 @@ def test_an_empty_series_is_no_report_and_silences_no_other() -> None:
     assert set(engine_readings(columns, NOW)) == {"b"}
 
 
-def test_replicas_are_told_apart_in_whatever_order_each_column_has_them() -> None:
+def test_columns_may_have_replicas_in_any_order() -> None:
     columns = raw((A, said(running_requests=1), NOW), (B, said(running_requests=2), NOW))
     columns["waiting_requests"] = dict(reversed(columns["waiting_requests"].items()))
     columns["waiting_requests"][A][-1].value = 7.0
@@ -102,7 +102,7 @@ def test_values_that_are_not_finite_reach_the_policy() -> None:
     assert math.isnan(engine_readings(raw((A, said(itl_p50_s=math.nan), NOW)), NOW)["a"].signals.itl_p50_s)
 
 
-def test_an_ingress_replica_reports_each_model_under_its_deployment_s_name() -> None:
+def test_ingress_replica_reports_models_by_deployment() -> None:
     values = {
         **{ingress_key("Engine-a", name): 1.0 for name in INGRESS_FIELDS},
         **{ingress_key("Engine-b", name): 2.0 for name in INGRESS_FIELDS},
@@ -143,7 +143,7 @@ def document(phase: str, **more: float) -> dict[str, Any]:
     return {"phase": phase, "since": 0.0, "durations_s": {}, **more}
 
 
-def test_replicas_start_until_they_run_and_drain_until_they_are_gone() -> None:
+def test_starting_and_draining_replicas_are_counted() -> None:
     phases = {
         "loading": document("imports"),
         "up, not in service yet": document("ready"),

@@ -7,7 +7,7 @@ def document(phase: str, since: float = 0.0, **durations_s: float) -> dict[str, 
     return {"phase": phase, "since": since, "durations_s": durations_s}
 
 
-def test_a_start_up_counts_once_it_is_ready_and_only_once() -> None:
+def test_ready_start_counts_exactly_once() -> None:
     loading = {"a": document("weights_and_kv_cache", 1, process=2.0, imports=8.0)}
     ready = {"a": document("ready", 5, process=2.0, imports=8.0, weights_and_kv_cache=30.0)}
 
@@ -30,7 +30,7 @@ def test_one_slow_download_does_not_move_the_typical_start_up() -> None:
     assert starts.phases_s() == {"imports": 10.0, "weights": 41.0}
 
 
-def test_the_last_five_are_remembered_in_the_order_they_became_ready() -> None:
+def test_last_five_starts_are_kept_in_order() -> None:
     phases = {f"r{n}": document("ready", 10 - n, weights=float(n)) for n in range(7)}
 
     starts = ColdStarts().add(phases)

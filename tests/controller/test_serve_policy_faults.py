@@ -108,7 +108,7 @@ class CannotBearItsMemory(ServePolicy):
         return super().decide(model, snapshot, state, now)
 
 
-def test_memory_that_makes_the_policy_raise_is_dropped_after_ten_seconds(
+def test_memory_that_breaks_policy_is_dropped_after_ten_seconds(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = FakeApplication(clock, {"a": KNOBS}, policy=CannotBearItsMemory, targets={"a": 1})

@@ -143,7 +143,7 @@ def remembers(app: FakeApplication) -> set[str]:
     return set(app.mailbox.outbox.memories or ())
 
 
-def test_models_renamed_within_a_day_are_remembered_up_to_a_bound(clock: Clock) -> None:
+def test_renamed_models_are_remembered_for_a_day(clock: Clock) -> None:
     """Ray makes a new policy at each rename, which finds what all those before it have left."""
     app = FakeApplication(clock, {"a": KNOBS})
     renamed = {f"Engine-{i}": Memory(PolicyState(last_at=NOW - 60.0 * i)) for i in range(50)}
@@ -158,7 +158,7 @@ def test_models_renamed_within_a_day_are_remembered_up_to_a_bound(clock: Clock) 
     assert remembers(app) == {"Engine-a"}
 
 
-def test_removed_model_leaves_status_at_once_and_memory_after_a_day(clock: Clock) -> None:
+def test_removed_model_is_forgotten_after_a_day(clock: Clock) -> None:
     app = FakeApplication(clock, {"a": KNOBS, "b": KNOBS})
     app.tick()
     assert app.mailbox.outbox.status["models"].keys() == {"Engine-a", "Engine-b"}
@@ -173,7 +173,7 @@ def test_removed_model_leaves_status_at_once_and_memory_after_a_day(clock: Clock
     assert remembers(app) == {"Engine-a"}
 
 
-def test_a_model_that_comes_back_within_a_day_finds_its_memory(clock: Clock) -> None:
+def test_model_returning_within_a_day_finds_its_memory(clock: Clock) -> None:
     app = FakeApplication(clock, {"a": KNOBS, "b": KNOBS})
     both = app.mailbox.inbox.served
     app.mailbox.inbox = replace(

@@ -38,7 +38,7 @@ def test_a_live_replica_is_fresh_whatever_its_clock_says(skew_s: float, drift: f
 
 
 @given(skew_s=skews, drift=drifts)
-def test_a_dead_replica_is_stale_ten_seconds_after_its_last_report(skew_s: float, drift: float) -> None:
+def test_dead_replica_is_stale_after_ten_seconds(skew_s: float, drift: float) -> None:
     seen, replica = Sightings(), Replica(skew_s, drift, dies_at=20.0)
     calls = [CALL_S * turn for turn in range(120)]
     ages = [seen.ages({"r": replica.stamp(at)}, NOW + at)["r"] for at in calls]
@@ -71,7 +71,7 @@ class Context:
         self.target_num_replicas = self.current_num_replicas = 1
 
 
-def test_after_a_restart_a_report_has_the_age_of_its_stamp() -> None:
+def test_after_restart_a_reports_age_follows_its_stamp() -> None:
     seen = Sightings()
 
     assert seen.ages({"dead": NOW - 25.0, "alive": NOW - 0.5}, NOW) == {"dead": 25.0, "alive": 0.5}
@@ -100,7 +100,7 @@ def test_no_step_of_the_own_clock_makes_a_report_younger(steps: list[float]) -> 
         last = age
 
 
-def test_a_new_report_is_fresh_after_the_clock_was_set_back() -> None:
+def test_new_report_is_fresh_after_clock_set_back() -> None:
     seen = Sightings()
     seen.ages({"r": NOW}, NOW)
 

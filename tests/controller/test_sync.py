@@ -123,7 +123,7 @@ def test_phases_of_settled_deployments_are_read_every_five_seconds(sync: Sync) -
     assert before.deployments[TIDE].phases == {}  # a reader keeps the moment it has seen
 
 
-def test_phases_of_a_deployment_that_scales_are_read_at_every_turn(sync: Sync) -> None:
+def test_phases_of_scaling_deployment_are_read_every_turn(sync: Sync) -> None:
     sync.turn(START)
     sync.outbox.unsettled = {TIDE}
 
@@ -292,7 +292,7 @@ def test_a_stopped_sync_writes_nothing(sync: Sync, kv: StubKv) -> None:
     assert kv.written == ["knobs/shop"]
 
 
-def test_a_new_sync_finds_memories_and_starts_of_the_one_before(sync: Sync, cluster: Cluster) -> None:
+def test_new_sync_reads_earlier_memories_and_starts(sync: Sync, cluster: Cluster) -> None:
     phase("r1", "ready", START, imports=8.0)
     former = PolicyState(learned_headroom=0.8, kv_cache_tokens=9e5)
     memory = Memory(PolicyState(learned_headroom=0.9), "a 7B", (("a 1B", former),))
@@ -442,7 +442,7 @@ def test_documents_of_a_removed_model_go_with_its_memory(sync: Sync, kv: StubKv)
 
 
 @pytest.mark.parametrize("ahead_s", [-50.0, 50.0])
-def test_a_drain_lasts_as_long_on_a_node_with_another_clock(sync: Sync, ahead_s: float) -> None:
+def test_drain_length_ignores_the_nodes_clock(sync: Sync, ahead_s: float) -> None:
     sync.turn(START)
     since = START + 4.5 + ahead_s
     document = {"phase": "draining", "since": since, "until": since + 30.0, "durations_s": {}}

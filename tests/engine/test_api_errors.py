@@ -38,9 +38,7 @@ CHAT = TypeAdapter(ChatCompletionRequest)
         ((), None),
     ],
 )
-def test_a_location_in_pydantics_machinery_reads_like_the_path_in_the_body(
-    location: tuple[int | str, ...], path: str | None
-) -> None:
+def test_pydantic_location_becomes_path_in_body(location: tuple[int | str, ...], path: str | None) -> None:
     assert field_path(location) == path
 
 
@@ -76,9 +74,7 @@ def test_a_missing_field_is_named(body: str, param: str) -> None:
         ('"messages":[],"logit_bias":{"5":"b"}', "logit_bias.5", "'b'"),
     ],
 )
-def test_a_wrong_value_is_named_with_its_field_and_what_is_allowed(
-    fields: str, param: str, value: str
-) -> None:
+def test_wrong_value_is_named_with_field_and_bound(fields: str, param: str, value: str) -> None:
     error = refused("{" + fields + "}")
 
     assert (error.param, error.code) == (param, "invalid_value")
@@ -147,7 +143,7 @@ def test_a_prompt_too_long_has_openais_code_for_it(message: str) -> None:
         (ApiError(429, "later", code="queue_full"), (429, None, "queue_full")),
     ],
 )
-def test_an_exception_is_the_clients_fault_or_the_servers_which_is_logged(
+def test_only_server_errors_are_logged(
     error: Exception, answer: tuple[int, str | None, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR, "ray.serve"):
@@ -163,7 +159,7 @@ def frame(document: Any) -> bytes:
 
 
 @pytest.mark.parametrize(("code", "status"), [(501, 400), (400, 400), (503, 503), (None, 500), ("bad", 500)])
-def test_an_error_in_a_stream_has_a_status_even_where_vllm_gives_none(code: Any, status: int) -> None:
+def test_stream_error_has_a_status_without_vllms(code: Any, status: int) -> None:
     error = from_frame(frame({"error": {"message": "no", "code": code}}))
 
     assert error.status == status

@@ -19,11 +19,11 @@ def overrides(**model: Any) -> dict[str, Any]:
     return vllm_overrides(ModelSettings(name="tide", **model))
 
 
-def test_the_names_read_off_the_source_are_the_names_vllm_has() -> None:
+def test_names_in_source_match_vllm() -> None:
     assert known_arguments() == VLLMS
 
 
-def test_settings_of_the_same_name_mean_the_same_and_cannot_be_passed_through_besides() -> None:
+def test_settings_shared_with_vllm_are_not_engine_args() -> None:
     assert set(_PASSED) <= set(ModelSettings.model_fields)
     assert set(_PASSED) <= VLLMS
     assert set(_PASSED) <= OWNED

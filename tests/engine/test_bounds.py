@@ -181,7 +181,7 @@ TOKENIZER = SimpleNamespace(max_chars_per_token=4)
 
 
 @pytest.mark.parametrize("text", ["a" * 33, ["b", "a" * 33]])
-def test_a_text_that_cannot_fit_the_context_is_refused_before_it_is_tokenized(text: object) -> None:
+def test_text_beyond_context_is_refused_before_tokenization(text: object) -> None:
     for fits in ("a" * 32, ["a" * 32, "b"], [1] * 1000, None):
         check_characters("prompt", fits, 8, TOKENIZER)
 

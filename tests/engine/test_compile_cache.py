@@ -82,7 +82,7 @@ def test_what_is_the_nodes_or_unfinished_is_not_shared(name: str, archive: Path,
         assert tar.getnames() == [f"{AOT}/a/rank_0_0/model"]
 
 
-def test_without_an_archive_or_with_a_broken_one_the_engine_compiles(
+def test_engine_compiles_without_a_readable_archive(
     archive: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     home = pod(tmp_path / "home")

@@ -35,9 +35,7 @@ def untouched() -> VllmConfig:
 
 
 @pytest.mark.parametrize(("asynchronous", "base"), [(False, Scheduler), (True, AsyncScheduler)])
-def test_the_scheduler_is_of_the_kind_that_vllm_would_have_taken(
-    untouched: VllmConfig, asynchronous: bool, base: type
-) -> None:
+def test_scheduler_matches_vllms_choice(untouched: VllmConfig, asynchronous: bool, base: type) -> None:
     untouched.scheduler_config.async_scheduling = asynchronous
 
     let_core_continue(untouched)
@@ -63,7 +61,7 @@ def test_the_second_model_runner_needs_no_worker_extension(
 @pytest.mark.parametrize(
     "own", [{"scheduler_cls": "mine.Scheduler"}, {"worker_extension_cls": "mine.Worker"}]
 )
-def test_classes_of_somebody_else_stay_and_the_log_says_what_is_missed(
+def test_configured_classes_stay_and_the_log_warns(
     own: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "ray.serve"):

@@ -113,7 +113,7 @@ def differences(whole: Heard, again: Heard, index: int = 0) -> dict[str, Any]:
     return {name: (one[name], other[name]) for name in one if one[name] != other[name]}
 
 
-async def test_a_stream_whose_events_are_sent_at_once_is_the_same_to_the_token(client: LocalEngine) -> None:
+async def test_stream_sent_at_once_has_the_same_tokens(client: LocalEngine) -> None:
     whole = await hear(client, asked(*STORY))
     request, again, sent_now = asked(*STORY), Heard(), []
 
@@ -222,7 +222,7 @@ async def test_a_grammar_stands_where_the_delivered_tokens_have_brought_it(
         assert differences(whole, await continued(client, operation, body, whole, cut)) == {}, cut
 
 
-async def test_tokens_that_the_grammar_refuses_end_the_stream_and_nothing_else(client: LocalEngine) -> None:
+async def test_tokens_refused_by_grammar_end_only_their_stream(client: LocalEngine) -> None:
     operation, body = structured({"choice": ["yes", "no"]})
     with pytest.raises(ApiError) as refused:
         await hear(client, asked(operation, body, Continuation(([300, 301],), created=7, ttft_s=0.1)))
@@ -264,7 +264,7 @@ async def test_each_of_several_sequences_goes_on_from_its_own_tokens(
             assert differences(whole, again, index) == {}, (cut, index)
 
 
-async def test_sequences_may_be_lost_at_different_tokens_or_at_their_end(client: LocalEngine) -> None:
+async def test_sequences_may_be_lost_at_different_tokens(client: LocalEngine) -> None:
     operation, body = seaside(n=3, **LIKELIEST, presence_penalty=1)
     whole = await hear(client, asked(operation, body))
     delivered = tuple(whole.of(index)[:count] for index, count in enumerate((70, 0, 9)))
@@ -278,7 +278,7 @@ async def test_sequences_may_be_lost_at_different_tokens_or_at_their_end(client:
     assert events(rest.chunks)[-1]["usage"]["completion_tokens"] == 210
 
 
-async def test_log_probabilities_behind_the_seam_are_those_of_the_undisturbed_run(
+async def test_logprobs_after_a_move_match_an_undisturbed_run(
     client: LocalEngine,
 ) -> None:
     whole = await hear(client, asked(*LOGPROBS))
@@ -347,7 +347,7 @@ async def test_what_others_generated_is_input_in_the_log(client: LocalEngine) ->
     assert (after.ttft_s, after.outcome) == (0.25, "completed")
 
 
-async def test_a_stream_left_early_frees_its_sequence_and_tells_no_more(client: LocalEngine) -> None:
+async def test_stream_left_early_frees_its_sequence(client: LocalEngine) -> None:
     states = client._engine.output_processor.request_states
 
     async with client.call(asked(*STORY, Continuation(([300, 301],), created=7, ttft_s=0.1))) as reply:
@@ -376,7 +376,7 @@ def stub(serving: Serving) -> LocalEngine:
         ("completions", {"prompt": ["a", "b"], "max_tokens": 2}),
     ],
 )
-async def test_a_stream_that_cannot_be_continued_notes_nothing_and_is_refused(
+async def test_stream_that_cannot_be_continued_is_refused(
     stub: LocalEngine, operation: Operation, body: dict[str, Any]
 ) -> None:
     async with stub.call(asked(operation, body)) as reply:
@@ -421,7 +421,7 @@ async def test_only_a_stream_is_continued(
 
 
 @pytest.mark.parametrize("delivered", [3, 4])
-async def test_delivered_tokens_that_are_all_there_may_be_leave_the_usage(
+async def test_complete_delivered_tokens_leave_only_the_usage_frame(
     stub: LocalEngine, delivered: int
 ) -> None:
     operation, body = chat("Hi", max_tokens=3)
@@ -432,7 +432,7 @@ async def test_delivered_tokens_that_are_all_there_may_be_leave_the_usage(
     assert rest.tokens == []
 
 
-async def test_a_failure_before_the_first_new_token_is_not_left_out_with_the_old_events(
+async def test_failure_before_first_new_token_is_not_dropped(
     stub: LocalEngine, serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     core: StubEngineCore = serving.engine.engine_core  # type: ignore[assignment]

@@ -119,7 +119,7 @@ async def test_an_ingress_of_another_version_is_refused(monkeypatch: pytest.Monk
             await EngineChannel.connect(port.plane.address, port.plane.token, LIMIT_S)
 
 
-async def test_a_stream_comes_as_it_is_made_and_ends_with_its_cached_tokens() -> None:
+async def test_stream_ends_with_its_cached_tokens() -> None:
     goes_on = asyncio.Event()
 
     async def generated() -> AsyncIterator[bytes]:
@@ -165,7 +165,7 @@ async def test_the_last_piece_says_that_the_engine_is_lost(error: ApiError) -> N
     ("error", "lost"),
     [(engine_died(), "engine_died"), (ApiError(429, "full", code="queue_full", headers={"A": "1"}), "")],
 )
-async def test_an_error_is_an_answer_that_says_whether_the_engine_is_lost(error: ApiError, lost: str) -> None:
+async def test_error_answer_says_whether_engine_is_lost(error: ApiError, lost: str) -> None:
     async with listening(StubEngine(error)) as port:
         answer = await port.answer()
         unknown = await port.call("shutdown").answer()  # type: ignore[arg-type]
@@ -256,7 +256,7 @@ async def test_frames_for_a_busy_reader_become_one_piece() -> None:
     assert piece.last
 
 
-async def test_a_reader_that_does_not_read_stops_its_own_stream_only() -> None:
+async def test_slow_reader_stops_only_its_own_stream() -> None:
     large = b"data: " + b"x" * CREDIT_BYTES + b"\n\n"
     made = 0
 
@@ -285,7 +285,7 @@ async def limited(stream: EngineStream, count: int) -> AsyncIterator[object]:
         yield await anext(pieces)
 
 
-async def test_a_failure_within_a_stream_is_a_lost_replica_to_the_ingress(
+async def test_stream_failure_is_a_lost_replica_to_ingress(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     engine = StubEngine(failing(RuntimeError("engine"), FIRST))
@@ -336,7 +336,7 @@ async def test_an_ingress_that_ends_its_direction_has_left() -> None:
     assert engine.cancelled
 
 
-async def test_a_call_that_is_cancelled_before_it_begins_is_not_open_for_ever() -> None:
+async def test_call_cancelled_before_its_begin_does_not_stay_open() -> None:
     """Both messages come in one piece, so that its task never runs."""
     async with listening(StubEngine(EngineReply(200))) as port:
         port.call().close()

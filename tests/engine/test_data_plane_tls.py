@@ -45,7 +45,7 @@ async def test_both_ends_speak_tls_where_ray_does(
 
 
 @pytest.mark.parametrize("fault", ["no TLS", "another authority", "another address"])
-async def test_a_caller_or_a_replica_without_the_right_certificate_is_refused(
+async def test_peers_without_the_right_certificate_are_refused(
     authority: Authority, tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = StubEngine(EngineReply(200, b"{}"))

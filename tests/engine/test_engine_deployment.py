@@ -115,7 +115,7 @@ async def replica(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Replica]:
     await replica.stop()
 
 
-async def test_a_replica_publishes_its_phases_and_forgets_them_when_it_has_drained(
+async def test_replica_publishes_phases_and_forgets_them_after_drain(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     replica = Replica(monkeypatch)
@@ -147,7 +147,7 @@ async def test_a_replica_that_could_not_start_leaves_its_reason(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("zygote", "spares"), [("ab12", 1), (None, 0)], ids=["zygote", "none"])
-async def test_a_replica_of_a_zygote_that_has_drained_asks_for_the_next_one_s_process(
+async def test_drained_replica_requests_a_spare_process(
     monkeypatch: pytest.MonkeyPatch, zygote: str | None, spares: int
 ) -> None:
     replica = Replica(monkeypatch)
@@ -162,7 +162,7 @@ async def test_a_replica_of_a_zygote_that_has_drained_asks_for_the_next_one_s_pr
     assert replica.phases[-2:] == ["draining", ("app", "Engine-tide", "r1")]
 
 
-async def test_a_raylet_that_does_not_answer_is_logged_and_keeps_no_replica_from_its_end(
+async def test_silent_raylet_is_logged_and_does_not_delay_the_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail() -> None:
@@ -182,7 +182,7 @@ async def test_a_raylet_that_does_not_answer_is_logged_and_keeps_no_replica_from
     assert replica.running.stopped
 
 
-async def test_a_store_that_does_not_answer_delays_the_drain_by_a_second_at_most(
+async def test_silent_store_delays_drain_by_at_most_a_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     replica = Replica(monkeypatch)
@@ -203,7 +203,7 @@ async def test_a_store_that_does_not_answer_delays_the_drain_by_a_second_at_most
     assert replica.running.stopped
 
 
-async def test_the_ingress_is_told_where_the_data_plane_is_and_of_which_model(replica: Replica) -> None:
+async def test_ingress_gets_data_plane_address_and_model_identity(replica: Replica) -> None:
     told = replica.engine.record_replica_metadata()
 
     assert told["identity"] == replica.running.identity
@@ -227,7 +227,7 @@ async def test_the_policy_gets_the_engines_signals_and_steps_are_counted(replica
     assert SERIES["llm_step_prefill_tokens_total"].values == [(7.0, {})]
 
 
-async def test_a_dead_core_is_unhealthy_and_a_reason_to_go_elsewhere(replica: Replica) -> None:
+async def test_dead_core_is_unhealthy_and_refuses_requests(replica: Replica) -> None:
     await replica.engine.check_health()
     assert replica.engine._trouble() == ""
 
@@ -239,7 +239,7 @@ async def test_a_dead_core_is_unhealthy_and_a_reason_to_go_elsewhere(replica: Re
         await replica.engine.check_health()
 
 
-async def test_an_engine_that_takes_no_steps_is_a_reason_to_go_elsewhere_and_then_unhealthy(
+async def test_stalled_engine_refuses_requests_and_becomes_unhealthy(
     replica: Replica,
 ) -> None:
     replica.running.core.add("a")
@@ -253,7 +253,7 @@ async def test_an_engine_that_takes_no_steps_is_a_reason_to_go_elsewhere_and_the
         await replica.engine.check_health()
 
 
-async def test_an_engine_that_lost_its_sequences_because_it_hung_is_asked_until_it_answers(
+async def test_stalled_engine_without_sequences_is_called_until_it_answers(
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_deployment, "LOOK_INTERVAL_S", 0.0)

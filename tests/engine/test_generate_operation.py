@@ -29,7 +29,7 @@ def texts_of(tokenizer: Any, prompt: list[int] | None = None) -> TokenTexts:
 
 
 @pytest.mark.parametrize("text", ["The tide turns.", "naïve — “größer” 海 🌊", "  spaces\n\nand lines\t"])
-def test_the_parts_make_up_the_text_and_none_is_half_a_character(tokenizer: Any, text: str) -> None:
+def test_parts_join_to_text_without_half_characters(tokenizer: Any, text: str) -> None:
     ids = tokenizer.encode(text)
 
     parts = texts_of(tokenizer).split(ids)
@@ -181,9 +181,7 @@ async def test_a_model_that_only_embeds_does_not_generate(serving: Serving) -> N
     assert (error.param, error.code) == ("model", "unsupported_feature")
 
 
-async def test_a_prompt_that_leaves_no_room_for_a_token_is_refused_with_both_numbers(
-    serving: Serving, tokenizer: Any
-) -> None:
+async def test_prompt_that_fills_the_context_is_refused(serving: Serving, tokenizer: Any) -> None:
     prompt = " sea" * LIMIT
     tokens = len(tokenizer.encode(prompt))
     assert tokens >= LIMIT
@@ -195,9 +193,7 @@ async def test_a_prompt_that_leaves_no_room_for_a_token_is_refused_with_both_num
     assert str(LIMIT) in error.message
 
 
-async def test_more_tokens_than_there_is_room_for_are_refused_with_the_room(
-    serving: Serving, tokenizer: Any
-) -> None:
+async def test_max_tokens_beyond_the_context_is_refused(serving: Serving, tokenizer: Any) -> None:
     room = LIMIT - len(tokenizer.encode("sea"))
 
     error = await refusal(serving, max_tokens=room + 1)

@@ -78,7 +78,7 @@ BODIES: list[tuple[Operation, dict[str, Any], int]] = [
 
 @pytest.mark.parametrize(("operation", "body", "sequences"), BODIES)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_sequence_that_cannot_be_sent_is_an_answer_and_leaves_nothing(
+async def test_sequence_that_cannot_be_sent_is_refused_and_forgotten(
     engine: AsyncLLM,
     core: PackingCore,
     client: LocalEngine,

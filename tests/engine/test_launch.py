@@ -42,7 +42,7 @@ class Start:
         return await launch(settings, self.metrics, startup, self.request_log)
 
 
-async def test_an_engine_begins_with_what_others_have_compiled_and_hands_over_what_it_has(
+async def test_engine_shares_compiled_files_through_the_archive(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     homes = [tmp_path / "first", tmp_path / "second"]
@@ -105,7 +105,7 @@ async def test_an_engine_for_embeddings_has_no_grammars_to_try(monkeypatch: pyte
     assert core.stopped_within_s == 10.0
 
 
-async def test_an_engine_that_does_not_warm_up_is_stopped_and_says_why(
+async def test_engine_that_fails_to_warm_up_is_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     core = StubEngineCore()
@@ -130,7 +130,7 @@ async def test_an_argument_that_vllm_refuses_starts_nothing(monkeypatch: pytest.
     assert core.stopped_within_s is None
 
 
-async def test_a_release_of_vllm_that_was_not_checked_is_warned_of_and_named_if_the_start_fails(
+async def test_unchecked_vllm_release_is_logged_and_named_in_failures(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     start = Start(StubEngineCore(), monkeypatch)

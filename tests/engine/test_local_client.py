@@ -44,9 +44,7 @@ async def test_a_handlers_document_is_the_reply(operation: Operation, body: byte
         ("detokenize", {"tokens": [1] * 9}),
     ],
 )
-async def test_what_cannot_fit_the_context_is_refused_before_vllm_sees_it(
-    operation: Operation, body: dict[str, Any]
-) -> None:
+async def test_text_beyond_context_is_refused_before_vllm(operation: Operation, body: dict[str, Any]) -> None:
     local = Local(ErrorInfo(message="any document", type="x", code=1))
 
     error = await local.refusal(operation, json.dumps(body).encode())
@@ -55,7 +53,7 @@ async def test_what_cannot_fit_the_context_is_refused_before_vllm_sees_it(
     assert local.requests == []
 
 
-async def test_a_stream_is_its_frames_with_the_latency_in_the_usage_frame() -> None:
+async def test_stream_has_latency_in_its_usage_frame() -> None:
     frames = Frames(TOKEN, USAGE, DONE)
 
     token, usage, done = await Local(frames).streamed()
@@ -91,7 +89,7 @@ async def test_being_cancelled_before_the_first_frame_closes_the_stream() -> Non
     assert frames.closed
 
 
-async def test_an_error_in_the_first_frame_is_a_refusal_with_a_status() -> None:
+async def test_error_in_first_frame_is_a_refusal() -> None:
     frames = Frames(FAILED, DONE)
     local = Local(frames)
 
@@ -118,7 +116,7 @@ async def test_an_error_within_a_stream_is_an_event_and_counted() -> None:
     ("exitcode", "code"),
     [(-signal.SIGKILL, "engine_killed"), (-signal.SIGSEGV, "engine_died"), (None, "engine_died")],
 )
-async def test_a_killed_engine_core_differs_from_one_that_died_by_itself(
+async def test_killed_engine_core_differs_from_a_crashed_one(
     exitcode: int | None, code: str, dying: str | Exception
 ) -> None:
     local = Local(Frames(TOKEN, dying, DONE))
@@ -134,7 +132,7 @@ async def test_a_killed_engine_core_differs_from_one_that_died_by_itself(
     assert local.asked.state.lost == code
 
 
-async def test_a_fault_of_ours_within_a_stream_is_an_event_and_no_broken_connection(
+async def test_server_fault_in_stream_is_an_event(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Of a broken connection the ingress would say that the replica was lost."""
@@ -160,7 +158,7 @@ async def test_a_fault_of_ours_within_a_stream_is_an_event_and_no_broken_connect
         (ValueError("something of the engine's went away"), True, 503, "engine_died"),
     ],
 )
-async def test_a_failure_before_the_stream_is_an_api_error_and_counted(
+async def test_failure_before_stream_is_a_counted_api_error(
     result: Any, dies: bool, status: int, code: str
 ) -> None:
     def answer() -> Any:
@@ -200,7 +198,7 @@ async def test_what_could_break_the_engine_never_reaches_a_handler(
     assert local.requests == []
 
 
-async def test_a_dead_engine_is_told_apart_from_one_that_dies_of_the_request() -> None:
+async def test_dead_engine_differs_from_one_dying_during_request() -> None:
     """The relay tries other replicas for as long as it takes on the first, and once on the second."""
     local = Local(Frames(TOKEN), errored=True)
 

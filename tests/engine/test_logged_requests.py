@@ -27,7 +27,7 @@ async def test_a_whole_answer_is_logged_when_it_has_been_sent() -> None:
     assert logged(local) == [(200, "completed")]
 
 
-async def test_a_line_has_the_trace_of_the_request_and_what_the_ingress_expected() -> None:
+async def test_line_has_trace_and_expected_cached_tokens() -> None:
     local = Local(Frames(TOKEN, DONE))
     trace = TraceContext(f"00-{'1a' * 16}-{'2b' * 8}-01", "a=1")
     call = local.call(trace=trace, expected_cached_tokens=16)
@@ -50,7 +50,7 @@ async def test_a_stream_left_early_is_logged_as_abandoned() -> None:
     assert logged(local) == [(200, "abandoned")]
 
 
-async def test_a_whole_answer_whose_client_left_is_abandoned_though_vllm_calls_it_an_error() -> None:
+async def test_whole_answer_whose_client_left_is_abandoned() -> None:
     began = asyncio.Event()
 
     class Disconnecting(Frames):
@@ -86,7 +86,7 @@ async def test_failures_are_logged_with_what_the_client_was_told() -> None:
     assert logged(later) == logged(broken) == [(200, "failed")]
 
 
-async def test_a_log_that_fails_costs_no_answer_and_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_request_log_costs_no_answer(caplog: pytest.LogCaptureFixture) -> None:
     local = Local(ErrorInfo(message="any document", type="x", code=1))
     local.client.request_log = SimpleNamespace()  # type: ignore[assignment]  # has no `add`
 

@@ -91,7 +91,7 @@ async def refusal(loading: Any) -> ApiError:
     return from_exception(caught.value)
 
 
-async def test_an_image_of_an_allowed_host_is_fetched_also_by_a_redirect(
+async def test_image_of_allowed_host_is_fetched_through_redirect(
     site: Site, one_public_address: None
 ) -> None:
     site.redirect = site.url(path="/moved.png")
@@ -103,7 +103,7 @@ async def test_an_image_of_an_allowed_host_is_fetched_also_by_a_redirect(
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost"])
-async def test_an_allowed_host_with_a_private_address_is_not_connected_to(site: Site, host: str) -> None:
+async def test_allowed_host_with_private_address_is_refused(site: Site, host: str) -> None:
     error = await refusal(connector(host).fetch_image_async(site.url(host)))
 
     assert (error.status, error.param) == (400, "messages")
@@ -244,7 +244,7 @@ def takes_media(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", PARTS)
 @pytest.mark.parametrize("operation", ["chat_completions", "tokenize", "embeddings"])
 @pytest.mark.parametrize("url", ["http://127.0.0.1:{port}/a.png", "file:///etc/hostname"])
-async def test_media_by_url_are_refused_by_field_and_setting_before_they_are_fetched(
+async def test_media_refusal_names_field_and_setting_before_any_fetch(
     serving: Serving, site: Site, operation: Operation, kind: str, url: str
 ) -> None:
     part = json.loads(json.dumps(PARTS[kind]).replace("{url}", url.format(port=site.port)))

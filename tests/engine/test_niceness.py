@@ -30,7 +30,7 @@ core.communicate(b"\\n")
 
 
 @pytest.mark.skipif(not niceness.may_undo(), reason="needs root, or an RLIMIT_NICE of 20")
-def test_all_threads_and_the_core_give_way_until_the_replica_is_ready() -> None:
+def test_all_threads_have_low_priority_until_ready() -> None:
     ran = subprocess.run(
         [sys.executable, "-c", SCRIPT],
         capture_output=True,

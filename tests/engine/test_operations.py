@@ -110,7 +110,7 @@ async def test_what_is_out_of_bounds_is_refused_by_its_field(
     ],
 )
 @pytest.mark.parametrize("body", [{"input": "sea"}, {"messages": SEA}])
-async def test_an_embedding_handlers_finished_response_is_the_reply_or_the_refusal(
+async def test_embedding_response_becomes_reply_or_refusal(
     serving: Serving, answer: JSONResponse, expected: Any, body: dict[str, Any]
 ) -> None:
     salts: list[str | None] = []
@@ -132,7 +132,7 @@ async def test_too_many_texts_are_refused_before_they_are_looked_at(serving: Ser
     assert await refusal(operations.embeddings(call(input=["a"] * 2049))) == (400, "invalid_value", "input")
 
 
-def test_handlers_read_the_requests_id_and_its_trace_from_its_headers() -> None:
+def test_handlers_read_request_id_and_trace_headers() -> None:
     assert dict(raw_request(call()).headers) == {"x-request-id": "r-1"}
 
     traced = replace(call(), trace=TraceContext(PARENT, "a=1"))

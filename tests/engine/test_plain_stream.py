@@ -128,7 +128,7 @@ def test_a_reasoning_model_takes_vllms_own_path() -> None:
 
 
 @pytest.mark.parametrize("reproduced", [True, False])
-async def test_vllms_own_streams_stay_in_a_release_whose_are_not_reproduced(
+async def test_unreproduced_releases_keep_vllms_streams(
     reproduced: bool, serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("serve_app.engine.operations.PLAIN_STREAMS", reproduced)

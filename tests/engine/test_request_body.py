@@ -87,7 +87,7 @@ def test_a_wrong_value_is_named_by_its_path(fields: dict[str, Any], param: str) 
         (EMBEDDING, {}, "input"),
     ],
 )
-def test_an_error_is_about_the_kind_of_body_that_was_meant(
+def test_error_concerns_the_intended_kind_of_body(
     model: RequestModel, body: dict[str, Any], param: str
 ) -> None:
     assert refused(model, **body).param == param
@@ -190,7 +190,7 @@ def test_what_vllm_calls_a_part_is_named_by_its_path() -> None:
         ({}, VLLMValidationError("Something else"), None),
     ],
 )
-def test_what_vllm_calls_a_field_is_named_as_in_the_body(
+def test_vllms_parameter_is_named_as_in_the_body(
     fields: dict[str, Any], raised: Exception, param: str | None
 ) -> None:
     with pytest.raises(ApiError) as caught, name_field_in_errors(chat(**fields)):

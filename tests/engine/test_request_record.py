@@ -83,7 +83,7 @@ def ended(record: RequestRecord) -> RequestLine:
     return line
 
 
-async def test_a_finished_request_has_its_tokens_and_its_times_from_the_arrival_on(core: Core) -> None:
+async def test_finished_request_has_tokens_and_times_since_arrival(core: Core) -> None:
     before = time.time()
     record = RequestRecord.begin(request())
     name = core.start(prompt=12)
@@ -106,7 +106,7 @@ async def test_a_finished_request_has_its_tokens_and_its_times_from_the_arrival_
     assert line.e2e_s >= 40.0
 
 
-async def test_the_sequences_of_a_request_are_added_up_and_no_others(core: Core) -> None:
+async def test_line_sums_only_the_requests_own_sequences(core: Core) -> None:
     async def call(*prompts: int) -> RequestLine:
         record = RequestRecord.begin(request())
 
@@ -139,7 +139,7 @@ async def test_an_abandoned_request_has_the_tokens_generated_so_far(core: Core, 
     assert (line.ttft_s is None, line.status) == (tokens == 0, None)
 
 
-async def test_a_failure_stays_one_and_keeps_a_status_that_was_sent(core: Core) -> None:
+async def test_failure_keeps_the_status_already_sent(core: Core) -> None:
     early, late = RequestRecord.begin(request()), RequestRecord.begin(request())
     for record in (early, late):
         record.sequences.append(SEQUENCE)
@@ -152,7 +152,7 @@ async def test_a_failure_stays_one_and_keeps_a_status_that_was_sent(core: Core) 
     assert (ended(late).status, ended(late).outcome) == (200, "failed")
 
 
-async def test_a_request_that_never_was_in_the_engine_has_no_line() -> None:
+async def test_request_that_never_reached_engine_has_no_line() -> None:
     record = RequestRecord.begin(EngineRequest("tokenize", b"{}", "r-1"))
     record.complete()
 
@@ -160,7 +160,7 @@ async def test_a_request_that_never_was_in_the_engine_has_no_line() -> None:
     assert record.request.state.cached_tokens is None
 
 
-async def test_a_stream_that_moved_here_counts_from_its_first_event_at_another_engine(core: Core) -> None:
+async def test_moved_stream_counts_from_first_event_elsewhere(core: Core) -> None:
     asked = request(Continuation(([1, 2],), created=7, ttft_s=0.25, moves=2))
     record = RequestRecord.begin(asked)
     name = core.start(prompt=12)
@@ -225,7 +225,7 @@ def frame(**document: object) -> bytes:
 USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
 
 
-def test_the_final_usage_frame_carries_the_latency_and_keeps_what_it_had() -> None:
+def test_final_usage_frame_gains_latency() -> None:
     record = RequestRecord(request(), 0.0, [SEQUENCE], first_token=time.perf_counter())
     final = frame(id="c-1", choices=[], usage=USAGE)
     assert USAGE_MARK in final

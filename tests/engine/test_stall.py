@@ -54,7 +54,7 @@ def test_one_step_ends_the_stall() -> None:
     assert not engine.detector.noticed
 
 
-def test_without_sequences_an_engine_that_was_noticed_stays_so_until_it_answers() -> None:
+def test_stalled_engine_without_sequences_stays_stalled_until_answer() -> None:
     """Its sequences have gone to other replicas; back among those picked, it would get the next ones."""
     engine = Engine()
     engine.go_on(5, sequences=8, stepping=True)
@@ -69,7 +69,7 @@ def test_without_sequences_an_engine_that_was_noticed_stays_so_until_it_answers(
     assert not engine.detector.noticed
 
 
-def test_for_how_long_it_stands_still_is_no_longer_than_a_sequence_was_there_that_stopped_it() -> None:
+def test_standstill_is_no_longer_than_its_sequence() -> None:
     engine = Engine()
     engine.go_on(5, sequences=8, stepping=True)
     stopped = engine.now  # no step ends after this
@@ -86,7 +86,7 @@ def test_for_how_long_it_stands_still_is_no_longer_than_a_sequence_was_there_tha
     assert NOTICED_AFTER_S < idle.detector.standstill_s(idle.now) < idle.now - came
 
 
-def test_an_engine_whose_steps_are_long_is_given_three_of_them() -> None:
+def test_long_steps_may_take_three_times_the_longest() -> None:
     engine = Engine()
     engine.go_on(5, sequences=1, stepping=True)
     engine.go_on(20, sequences=1, stepping=False)

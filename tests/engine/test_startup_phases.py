@@ -122,7 +122,7 @@ FORK = 98.0
         (None, None, 31.0, 0.0, False),
     ],
 )
-def test_a_node_is_warm_if_its_zygote_had_imported_everything_before_the_start(
+def test_node_is_warm_after_its_zygotes_imports(
     asked_at: float | None, zygote_ready_at: float | None, created: float, process_s: float, warm_node: bool
 ) -> None:
     given = {env.PROCESS_ASKED_AT: asked_at, env.ZYGOTE_READY_AT: zygote_ready_at}
@@ -163,7 +163,7 @@ def schedstat(monkeypatch: pytest.MonkeyPatch, text: str | OSError) -> None:
     [("1200000000 300000000 77\n", 1.5), (FileNotFoundError(), math.inf), ("0 0 0\n", math.inf)],
     ids=["kept", "not_kept", "switched_off"],
 )
-def test_a_process_is_busy_while_it_runs_or_waits_and_without_statistics_always(
+def test_process_is_busy_while_it_runs_or_waits(
     monkeypatch: pytest.MonkeyPatch, text: str | OSError, busy_s: float
 ) -> None:
     schedstat(monkeypatch, text)

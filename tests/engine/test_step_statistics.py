@@ -38,7 +38,7 @@ def replica() -> Reporting:
     return Reporting()
 
 
-def test_a_report_is_every_signal_and_nothing_else_in_flat_numbers(replica: Reporting) -> None:
+def test_report_is_every_signal_as_flat_numbers(replica: Reporting) -> None:
     assert replica.take() == EngineSignals(kv_cache_tokens=KV_CACHE_TOKENS)
     replica.core.add("a")
     replica.step(0.5, "a", scheduler=scheduled(prefill=10))
@@ -108,7 +108,7 @@ def test_steps_are_reported_as_means_and_then_forgotten(replica: Reporting) -> N
     assert (again.steps, again.step_s, again.step_batch, again.step_kv_tokens) == (0, 0, 0, 0)
 
 
-def test_a_long_prompt_is_several_steps_of_which_only_the_last_has_a_result(replica: Reporting) -> None:
+def test_long_prompt_is_several_steps_with_one_result(replica: Reporting) -> None:
     replica.core.add("a", prompt=6000)
     for at in (0.1, 0.3):
         replica.now = 1000.0 + at
@@ -185,7 +185,7 @@ def test_an_engines_report_has_its_requests_and_cache_size(size: int | None, tok
     assert (signals.kv_cache_tokens, signals.waiting_requests, report.unfinished) == (tokens, 1, 1)
 
 
-def test_every_first_token_is_found_once_with_its_queue_and_prefill(replica: Reporting) -> None:
+def test_first_token_is_found_once_with_queue_and_prefill(replica: Reporting) -> None:
     """Whatever begins, goes on, is preempted or ends in a step."""
     rng = random.Random(1)
     expected: dict[str, tuple[float, float]] = {}
@@ -224,7 +224,7 @@ def test_a_request_that_the_core_refused_has_no_first_token(replica: Reporting) 
         ((), None, None, 12.5, 0.0125),
     ],
 )
-def test_the_best_figure_there_is_tells_how_long_a_step_took(
+def test_best_available_figure_is_the_step_time(
     inter_token_s: Any, since_last_s: float | None, prefill_s: float | None, elapsed_ms: float, seconds: float
 ) -> None:
     assert step_seconds(inter_token_s, since_last_s, prefill_s, elapsed_ms) == pytest.approx(seconds)
@@ -295,7 +295,7 @@ def test_prefix_cache_lookups_are_counted() -> None:
     assert (metrics.prefix_queries.values, metrics.prefix_hits.values) == ([64], [48])
 
 
-def test_the_warm_up_is_in_the_metrics_only_and_later_steps_in_the_report_too(replica: Reporting) -> None:
+def test_warm_up_is_in_metrics_but_not_in_report(replica: Reporting) -> None:
     metrics, core = Metrics(), replica.core
     stats = StepStats(metrics)
     core.add("warm-up")

@@ -12,7 +12,7 @@ FAST = {env.HAPROXY_FLAG: "1"}
 NODE = "5" * 56
 
 
-def test_each_run_has_files_of_its_own_that_nobody_else_reaches(tmp_path: Path) -> None:
+def test_each_run_has_private_files(tmp_path: Path) -> None:
     values = [haproxy_environment(FAST, folder) for folder in _two_folders(tmp_path)]
 
     paths = [

@@ -28,7 +28,7 @@ def error_of(body: bytes) -> dict[str, Any]:
     return error
 
 
-async def test_an_only_replica_that_ray_does_not_list_for_a_moment_goes_on_serving(proxy: Proxy) -> None:
+async def test_briefly_unlisted_only_replica_keeps_serving(proxy: Proxy) -> None:
     """So it is while Ray hands it changed knobs."""
     with replica() as port:
         await proxy.deploy(port)
@@ -72,7 +72,7 @@ async def killed_and_back(proxy: Proxy) -> None:
     await proxy.until("/anything", 200)
 
 
-async def test_whatever_haproxy_answers_by_itself_is_an_error_that_clients_understand(proxy: Proxy) -> None:
+async def test_haproxys_own_answers_are_api_errors(proxy: Proxy) -> None:
     answer = proxy.get("/v1/models")
     assert (answer.status, answer.headers["retry-after"]) == (503, "5")
     assert error_of(answer.body)["code"] == "not_deployed"

@@ -44,7 +44,7 @@ async def test_a_replica_with_a_socket_is_asked_there(proxy: Proxy) -> None:
         assert [proxy.get().body for _ in range(20)] == [b"over the socket"] * 20
 
 
-async def test_a_replica_without_one_or_with_one_that_nobody_listens_at_is_asked_at_its_port(
+async def test_replica_without_live_socket_is_reached_by_port(
     proxy: Proxy,
 ) -> None:
     with replica() as port:
@@ -54,7 +54,7 @@ async def test_a_replica_without_one_or_with_one_that_nobody_listens_at_is_asked
         assert (await proxy.until("/", 200)).body == b"from the replica"
 
 
-async def test_a_replica_whose_socket_has_closed_is_down_within_its_checks(proxy: Proxy) -> None:
+async def test_replica_with_closed_socket_is_down(proxy: Proxy) -> None:
     with replica() as port:
         with listening(proxy.node / local_socket(f"s{port}")):
             await proxy.deploy(port)
@@ -62,7 +62,7 @@ async def test_a_replica_whose_socket_has_closed_is_down_within_its_checks(proxy
         assert (await proxy.until("/health", 503)).status == 503
 
 
-def test_a_replica_that_accepts_no_more_connections_keeps_no_reload_waiting(tmp_path: Path) -> None:
+def test_full_replica_does_not_delay_reload(tmp_path: Path) -> None:
     path = str(tmp_path / "i-full")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
@@ -71,7 +71,7 @@ def test_a_replica_that_accepts_no_more_connections_keeps_no_reload_waiting(tmp_
 
 
 @pytest.mark.parametrize("name", ["tideserve#Ingress#q3k2j1aa", "SERVE_REPLICA__tideserve-Ingress-q3k2j1aa"])
-def test_ray_and_haproxy_have_names_for_a_replica_that_name_one_socket(name: str) -> None:
+def test_ray_and_haproxy_names_give_one_socket(name: str) -> None:
     assert local_socket(name) == "i-q3k2j1aa"
 
 

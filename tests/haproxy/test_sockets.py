@@ -53,7 +53,7 @@ def test_a_socket_that_was_handed_over_accepts_connections(tmp_path: Path) -> No
         socket.create_connection(address, timeout=5).close()
 
 
-def test_a_port_is_refused_to_others_and_not_to_the_next_supervisor() -> None:
+def test_only_the_next_supervisor_may_share_a_port() -> None:
     with listen("127.0.0.1", 0) as one:
         address = one.getsockname()
         with pytest.raises(OSError, match="Address already in use"):

@@ -32,7 +32,7 @@ async def rest_of(stream: http.client.HTTPResponse) -> bytes:
         return await asyncio.to_thread(stream.read)
 
 
-async def test_haproxy_is_back_when_it_was_killed_and_no_connection_is_refused(serving: Proxy) -> None:
+async def test_killed_haproxy_restarts_without_refused_connections(serving: Proxy) -> None:
     before = serving.haproxy
     os.kill(before, signal.SIGKILL)
     # Sent while there is no HAProxy: it waits in the socket that the supervisor holds.
@@ -51,7 +51,7 @@ async def test_a_stopped_haproxy_goes_on_with_its_streams(serving: Proxy) -> Non
     assert serving.haproxy == before
 
 
-async def test_a_reload_hands_the_port_on_and_lets_the_streams_end(serving: Proxy) -> None:
+async def test_reload_hands_over_port_and_finishes_streams(serving: Proxy) -> None:
     stream = open_stream(serving)
     old = (serving.supervisor, serving.haproxy)
     asking = asyncio.to_thread(lambda: [serving.get().status for _ in range(100)])
@@ -97,7 +97,7 @@ async def test_nothing_is_left_when_ray_ends_what_it_started(serving: Proxy, fol
         pass
 
 
-async def test_a_configuration_that_haproxy_refuses_leaves_the_last_one_in_force(serving: Proxy) -> None:
+async def test_refused_configuration_keeps_the_last_one(serving: Proxy) -> None:
     supervisor = serving.supervisor
     serving.api.cfg.balance_algorithm = "by-guess"
     with pytest.raises(RuntimeError, match="balance only supports"):
@@ -116,9 +116,7 @@ async def test_a_port_that_somebody_else_has_is_named(folder: Path) -> None:
             await Proxy(folder, port=port).api.start()
 
 
-async def test_the_proxies_of_two_nodes_share_a_port_where_ray_does(
-    serving: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_proxies_share_a_port_if_ray_does(serving: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(env.REUSE_PORT, "1")
     shared = free_port()
     async with Proxy(serving.folder / "one", port=shared) as one, Proxy(serving.folder / "two", port=shared):

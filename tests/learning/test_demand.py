@@ -23,7 +23,7 @@ def steady(seconds: int, requests: float, history: Demand | None = None) -> Dema
     return demand
 
 
-def test_short_rate_follows_a_rise_and_long_rate_outlasts_a_lull() -> None:
+def test_short_rate_follows_rise_long_rate_outlasts_lull() -> None:
     same, rise = steady(120, 3.0), steady(30, 6.0, history=steady(120, 2.0))
     lull = steady(30, 0.0, history=steady(120, 2.0))
 
@@ -117,7 +117,7 @@ def test_traffic_fades_what_came_before_it() -> None:
     assert demand.histogram.level(1.0) > 5.0
 
 
-def test_a_rise_is_against_the_demand_of_a_cold_start_before() -> None:
+def test_rise_is_measured_over_one_cold_start() -> None:
     sudden = bursts(Demand().add(NOW, 0), 4, 240, rps=8.0)
 
     # Of all within the bursts, more than half had risen by most of 8 a second within the minute before.
@@ -176,7 +176,7 @@ def test_buckets_of_a_long_start_are_bounded() -> None:
     assert len(demand.buckets) == MAX_BUCKETS >= LONGEST_HORIZON_S / BUCKET_S + 24
 
 
-def test_buckets_are_kept_for_the_longest_cold_start_and_no_more() -> None:
+def test_buckets_cover_the_longest_cold_start() -> None:
     demand = Demand().add(NOW, 0).add(NOW + 10_000, 10_000)
 
     assert len(demand.buckets) == MAX_BUCKETS

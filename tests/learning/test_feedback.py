@@ -53,7 +53,7 @@ def test_only_waits_that_prefill_leaves_no_room_for_are_missed(
     assert (ttft_missed(seen(latencies(queue_s, prefill_s, 0.01)), KNOBS) > 0.5) is misses
 
 
-def test_a_few_long_prompts_do_not_loosen_the_target_of_the_others() -> None:
+def test_few_long_prompts_do_not_loosen_the_target() -> None:
     mixed = replace(latencies(0.3, 0.05, 0.01), ttft_prefill_p95_s=0.9, ttft_prefill_p99_s=1.5)
 
     assert ttft_missed(seen(mixed), KNOBS) > 0.4
@@ -108,7 +108,7 @@ def test_late_tokens_that_say_nothing_about_the_model_teach_nothing(
     assert learn_interference(state, observation, 0.1, SIZING, 4.0, NOW) == state
 
 
-def test_a_ratio_below_one_goes_on_learning_at_a_higher_load() -> None:
+def test_ratio_below_one_learns_at_higher_load() -> None:
     """At 0.6 a fleet is loaded until 8 % of late tokens are expected: with the bound at 5 it stayed there."""
     assert 0.05 < slow_share(SIZING.step, MIX, KNOBS.itl_target_s, 4.3) < 0.08
     state = settled(ready_mean=1.0, late_tokens=2_000.0, late_tokens_expected=4_000.0)
@@ -202,14 +202,14 @@ def headroom_after(
 
 
 @pytest.mark.parametrize("missed", [LATE_REQUESTS, LATE_TOKENS])
-def test_a_minute_that_misses_its_targets_adds_headroom_at_its_end(missed: tuple[float, float]) -> None:
+def test_missed_minute_adds_headroom_at_its_end(missed: tuple[float, float]) -> None:
     assert headroom_after(59, missed) == 0.0
     assert headroom_after(60, missed) == headroom_after(119, missed) == pytest.approx(0.35 * 0.99)
     assert headroom_after(3600, missed) == 2.0
 
 
 @pytest.mark.parametrize(("slo_attainment", "minutes"), [(0.99, 99), (0.9, 9)])
-def test_headroom_of_one_miss_lasts_as_long_as_the_slo_allows(slo_attainment: float, minutes: int) -> None:
+def test_headroom_of_one_miss_lasts_by_slo(slo_attainment: float, minutes: int) -> None:
     knobs = KNOBS.model_copy(update={"slo_attainment": slo_attainment})
     step = 0.35 * slo_attainment
     assert headroom_after(60, LATE_TOKENS, knobs=knobs) == pytest.approx(step)

@@ -115,9 +115,7 @@ def test_there_are_never_more_windows_than_were_seen(
 
 
 @given(levels, st.floats(1, 100))
-def test_more_of_the_same_is_as_much_more_at_every_quantile(
-    requests: list[tuple[float, float]], factor: float
-) -> None:
+def test_scaled_demand_scales_every_quantile(requests: list[tuple[float, float]], factor: float) -> None:
     once = noted(*requests)
     more = noted(*[(factor * level, factor * weight) for level, weight in requests])
 

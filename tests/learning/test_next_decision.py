@@ -92,7 +92,7 @@ def test_the_assumed_start_is_the_horizon_until_one_is_measured() -> None:
 
 
 @pytest.mark.parametrize(("start_s", "seconds"), [(43.0, 110.0), (3.0, 60.0)])
-def test_no_replica_goes_before_a_rise_within_a_start_can_be_seen(start_s: float, seconds: float) -> None:
+def test_scale_down_waits_until_a_rise_is_visible(start_s: float, seconds: float) -> None:
     knobs = KNOBS.model_copy(update={"downscale_delay_s": 10.0, "downscale_to_zero_delay_s": 60.0})
     seen = snapshot(engine(), cold_node_start_s=start_s)
 
@@ -101,7 +101,7 @@ def test_no_replica_goes_before_a_rise_within_a_start_can_be_seen(start_s: float
     assert learned(seen, unforeseen, PolicyState(since=NOW)).unobserved_s == 60.0
 
 
-def test_the_assumed_kv_cache_counts_until_a_replica_reports_its_own() -> None:
+def test_assumed_kv_cache_counts_until_reported() -> None:
     small = CPU.model_copy(update={"kv_cache_tokens": 1024})
     unknown, known = engine(kv_cache_tokens=0.0), engine()
 

@@ -59,7 +59,7 @@ def test_a_ready_replica_without_a_report_is_unknown() -> None:
     assert state.idle_since is None
 
 
-def test_a_stale_report_is_no_report_and_the_decision_says_so() -> None:
+def test_stale_report_is_unused_and_noted() -> None:
     old = engine(age_s=STALE_AFTER_S + 0.1, waiting_requests=50)
 
     seen, _ = observe(snapshot(engine(), old), PolicyState(), NOW)
@@ -84,7 +84,7 @@ def test_only_a_report_of_zeros_is_idle() -> None:
 @pytest.mark.parametrize(
     "field", ["running_requests", "waiting_tokens", "itl_p99_s", "finished_requests_total"]
 )
-def test_a_report_with_a_number_that_is_not_finite_is_unused(bad: float, field: str) -> None:
+def test_report_with_infinite_number_is_unused(bad: float, field: str) -> None:
     seen, _ = observe(snapshot(engine(), engine(**{field: bad})), PolicyState(), NOW)
 
     assert seen.unknown_engines == 1
@@ -135,7 +135,7 @@ def test_first_totals_and_falling_totals_count_nothing(
     assert (sum(state.demand.buckets), state.sums.finished) == (0, 0)
 
 
-def test_an_older_report_after_a_newer_one_counts_no_arrival_twice() -> None:
+def test_older_report_counts_no_arrival_twice() -> None:
     # A report sent at a cold start is newer than what Ray sends next; see `ColdReports` of the ingress.
     state = after(with_totals(100), with_totals(107), with_totals(103), with_totals(109))
 
@@ -143,7 +143,7 @@ def test_an_older_report_after_a_newer_one_counts_no_arrival_twice() -> None:
     assert state.sums.bytes == pytest.approx(9 * 4000, rel=0.001)  # they fade
 
 
-def test_what_came_between_two_looks_is_the_difference_of_the_totals() -> None:
+def test_arrivals_are_differences_of_totals() -> None:
     state = after(with_totals(100, 90), with_totals(107, 94))
 
     assert sum(state.demand.buckets) == 7
@@ -221,7 +221,7 @@ def test_a_silent_replica_interrupts_the_idle_time() -> None:
     assert (idle.idle_since, unknown.idle_since, again.idle_since) == (NOW, None, NOW + 2)
 
 
-def test_the_size_of_the_kv_cache_is_remembered_at_zero_replicas() -> None:
+def test_kv_cache_size_is_remembered_at_zero() -> None:
     _, state = observe(snapshot(engine(kv_cache_tokens=123_456)), PolicyState(), NOW)
     seen, _ = observe(snapshot(), state, NOW + 1)
 

@@ -49,7 +49,7 @@ def test_a_changed_mix_is_seen_within_minutes() -> None:
     assert sums.mix().prompt_tokens == pytest.approx(2000 - 1750 * 0.135, rel=0.02)  # e^-2 of it is left
 
 
-def test_a_lull_leaves_the_mix_of_the_last_two_hundred_requests() -> None:
+def test_lull_keeps_mix_of_last_200_requests() -> None:
     sums = MixSums()
     for _ in range(200):
         sums = sums.add(MixSums(1, 100, 100, 10), 60.0)

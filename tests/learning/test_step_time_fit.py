@@ -102,7 +102,7 @@ def test_coefficients_are_recovered_from_noisy_means(factor: float) -> None:
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])
-def test_after_a_minute_a_prior_wrong_by_two_costs_little_capacity(factor: float) -> None:
+def test_wrong_prior_costs_little_after_a_minute(factor: float) -> None:
     truth = StepTime(*(value * factor for value in astuple(A100)))
 
     found = learned(seconds_of_steps(truth, 60, noise_s=0.0005))

@@ -67,7 +67,7 @@ def test_more_requests_never_make_fewer_tokens_late(
 SLOW_TTFT = KNOBS.model_copy(update={"ttft_target_s": 2.0})
 
 
-def test_capacity_is_where_as_many_tokens_are_late_as_may_be() -> None:
+def test_capacity_has_exactly_the_allowed_late_tokens() -> None:
     rate = capacity_rps(A100, MIX, SLOW_TTFT, NO_LIMIT)
 
     assert slow_share(A100, MIX, KNOBS.itl_target_s, rate) == pytest.approx(0.05, rel=0.001)
@@ -81,7 +81,7 @@ def test_twice_the_late_tokens_cost_less_than_half_the_capacity() -> None:
     assert rate == pytest.approx(0.6 * capacity_rps(A100, MIX, SLOW_TTFT, NO_LIMIT), rel=0.03)
 
 
-def test_capacity_has_no_jump_where_a_mean_prompt_exceeds_the_target() -> None:
+def test_capacity_is_continuous_around_the_target() -> None:
     # 250 tokens take 12.5 ms, which with a step of 12 ms is the target.
     rates = [
         capacity_rps(A100, replace(MIX, prompt_tokens=float(tokens)), KNOBS, NO_LIMIT)
@@ -120,7 +120,7 @@ def test_each_of_more_replicas_serves_more() -> None:
 @given(
     mixes, st.floats(0.05, 5), st.floats(0.012, 1), st.floats(0.01, 100), st.floats(1, 64), st.floats(1, 4)
 )
-def test_capacity_is_positive_falls_with_interference_and_rises_with_the_fleet(
+def test_capacity_falls_with_interference_and_rises_with_fleet(
     mix: Mix, ttft_s: float, itl_s: float, interference: float, replicas: float, more: float
 ) -> None:
     knobs = Knobs(ttft_target_s=ttft_s, itl_target_s=itl_s)
@@ -165,7 +165,7 @@ def test_tokens_found_in_the_prefix_cache_cost_nothing_to_prefill() -> None:
     )
 
 
-def test_infeasible_targets_size_fleets_for_somewhat_more_than_an_empty_replica() -> None:
+def test_infeasible_targets_use_an_empty_replicas_limit() -> None:
     long = replace(MIX, prompt_tokens=8000.0)
     alone = feasibility(A100, long, KNOBS)
 
@@ -252,7 +252,7 @@ def test_a_fleet_with_one_queue_needs_fewer_replicas() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.floats(0.01, 200), st.floats(0, 3))
-def test_the_replicas_for_a_rate_are_the_fewest_that_carry_it(rps: float, headroom: float) -> None:
+def test_replicas_for_a_rate_are_the_fewest(rps: float, headroom: float) -> None:
     fleet = pooled(headroom)
 
     count = fleet.replicas(rps)

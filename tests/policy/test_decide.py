@@ -39,7 +39,7 @@ def queued(waiting: float, replicas: int = 1, **rest: Any) -> Snapshot:
 # Up.
 
 
-def test_a_burst_on_a_cold_model_is_answered_in_one_step() -> None:
+def test_burst_on_cold_model_is_answered_in_one_step() -> None:
     decision = PolicyLoop(KNOBS).decide(held(24))
 
     assert decision.target == 3
@@ -94,7 +94,7 @@ def test_a_report_of_a_burst_read_twice_is_no_quiet() -> None:
     assert targets == [0, 0, 0, 3]
 
 
-def test_a_burst_ends_with_the_last_request_at_any_ingress_replica() -> None:
+def test_burst_ends_with_last_request_at_any_ingress() -> None:
     quiet = ingress(held_requests=8, oldest_held_s=0.6, newest_held_s=0.5)
     grows = ingress(held_requests=8, oldest_held_s=0.3, newest_held_s=0.1)
     holds_none = ingress()
@@ -113,7 +113,7 @@ def test_more_requests_while_the_first_replicas_start_ask_for_more() -> None:
     assert loop.decide(held(40, target=3, ready=0)).target == 5
 
 
-def test_backlog_does_not_ask_again_when_the_first_replica_is_ready() -> None:
+def test_backlog_asks_once_for_replicas() -> None:
     loop = PolicyLoop(KNOBS)
     loop.decide_for(60, held(24, target=3, ready=0))
 
@@ -179,7 +179,7 @@ def test_no_scale_down_after_a_reset_before_the_longer_delay() -> None:
     assert loop.decide_for(31, busy).target == 1
 
 
-def test_last_replica_of_an_idle_fleet_goes_after_the_longer_delay() -> None:
+def test_last_idle_replica_goes_after_the_longer_delay() -> None:
     loop = PolicyLoop(KNOBS)
     loop.decide_for(120, snapshot(*[engine(running_requests=1)] * 3, target=3))
 
@@ -218,7 +218,7 @@ def test_one_request_starts_the_idle_time_anew() -> None:
     ],
     ids=["engines absent", "engines stale", "ingress absent", "ingress stale", "one ingress of two absent"],
 )
-def test_no_scale_down_while_most_engines_or_an_ingress_are_silent(seen: Snapshot) -> None:
+def test_silent_replicas_prevent_scale_down(seen: Snapshot) -> None:
     decision = PolicyLoop(KNOBS).decide_for(400, seen)
 
     assert decision.target == seen.target
@@ -250,7 +250,7 @@ def test_silent_replicas_do_not_stop_scale_up() -> None:
     assert loop.decide_for(10, queued(40, ready=2, target=2)).target == 5
 
 
-def test_a_replica_goes_only_if_the_others_can_run_its_batch() -> None:
+def test_replica_goes_only_if_others_can_run_its_batch() -> None:
     # Two decode 30 sequences each in 16.2 ms; one would take 21 for 60 of 1,000 tokens each, and 28 with
     # 60 of 2,000.
     def running(context: int) -> Snapshot:

@@ -260,9 +260,7 @@ def test_a_larger_load_all_along_never_gets_a_smaller_target(rps: float, more: f
 
 @settings(max_examples=50, deadline=None)
 @given(requests=st.integers(1, 300), queue_target=st.integers(1, 32), most=st.integers(1, 40))
-def test_a_burst_on_a_cold_model_gets_all_replicas_at_once(
-    requests: int, queue_target: int, most: int
-) -> None:
+def test_burst_on_cold_model_gets_all_replicas_at_once(requests: int, queue_target: int, most: int) -> None:
     knobs = Knobs(min_replicas=0, max_replicas=most, queue_target_per_replica=queue_target)
     loop = PolicyLoop(knobs)
     loop.decide_for(60, snapshot())

@@ -172,7 +172,7 @@ def test_reason_of_an_idle_model_begins_with_the_idle_time() -> None:
     assert asleep.reason.startswith("idle: The model has been idle for 399 s. ")
 
 
-def test_the_document_of_a_decision_is_plain_json_with_rounded_numbers() -> None:
+def test_decision_document_is_json_with_rounded_numbers() -> None:
     made = Decision(
         target=3,
         wanted=3,

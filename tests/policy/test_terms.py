@@ -139,7 +139,7 @@ def test_backlog_may_take_a_tenth_of_a_cold_start() -> None:
     assert (slow["queue"].replicas, fast["queue"].replicas) == (1, 3)
 
 
-def test_queue_of_prompts_beyond_ttft_target_does_not_chase_the_target() -> None:
+def test_queue_of_long_prompts_does_not_chase_ttft_target() -> None:
     # 8 prompts of 10,000 tokens, 0.5 s of prefill each: no fleet gives any of them its token in 0.2 s.
     seen = snapshot(engine(waiting_requests=8, waiting_tokens=80_000), cold_node_start_s=20.0)
 
@@ -283,7 +283,7 @@ def test_unmeasured_cold_start_is_assumed(seconds: float | None) -> None:
         (False, 70.0, None, 70.0),
     ],
 )
-def test_planning_uses_the_start_on_the_next_replicas_kind_of_node(
+def test_planning_uses_starts_on_the_next_node_kind(
     warm_node: bool, warm_s: float | None, cold_s: float | None, horizon_s: float
 ) -> None:
     seen = snapshot(warm_node=warm_node, warm_node_start_s=warm_s, cold_node_start_s=cold_s)
@@ -339,7 +339,7 @@ def test_no_load_needs_more_than_the_largest_number() -> None:
     ("start_s", "given_s", "window_s"),
     [(1.0, None, 10.0), (3.0, None, 12.0), (75.0, None, 60.0), (3.0, 90.0, 90.0)],
 )
-def test_scale_down_window_is_four_starts_unless_the_knob_gives_it(
+def test_scale_down_window_defaults_to_four_starts(
     start_s: float, given_s: float | None, window_s: float
 ) -> None:
     knobs = KNOBS.model_copy(update={"downscale_delay_s": given_s})

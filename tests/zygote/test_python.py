@@ -34,9 +34,7 @@ def test_without_a_zygote_it_is_plain_python(python: Start) -> None:
 
 
 @needs_zygote
-def test_it_has_the_command_line_the_environment_the_folder_and_the_streams(
-    python: Start, tmp_path: Path
-) -> None:
+def test_fork_has_command_line_environment_folder_and_streams(python: Start, tmp_path: Path) -> None:
     code = "import os, sys; print(sys.argv, os.environ['GIVEN'], os.getcwd(), sys.stdin.read())"
     process = python("-u", "-W", "ignore", "-c", code, "a", "-b", cwd=tmp_path)
     assert said(process, "text") == f"['-c', 'a', '-b'] to the fork {tmp_path} text"
@@ -128,7 +126,7 @@ def test_the_process_outlives_the_zygote(zygote: subprocess.Popen[bytes], python
 
 
 @needs_zygote
-def test_a_fork_knows_when_it_was_asked_for_and_since_when_its_zygote_was_ready(python: Start) -> None:
+def test_fork_knows_its_request_time_and_zygotes_ready_time(python: Start) -> None:
     names = (env.ZYGOTE_READY_AT, env.PROCESS_ASKED_AT)
     ready_at, asked_at = map(
         float, said(python("-c", f"import os; print(*map(os.environ.get, {names}))")).split()
@@ -184,7 +182,7 @@ def test_workers_take_over_the_zygote_that_was_started_before_ray(tmp_path: Path
         zygote.kill()
 
 
-def test_what_a_worker_starts_brings_back_a_zygote_that_has_died(tmp_path: Path) -> None:
+def test_workers_child_restarts_a_dead_zygote(tmp_path: Path) -> None:
     path = tmp_path / "zygote-abc-01"
     given = {env.ZYGOTE: "abc", env.RAY_JOB: "01", env.RAYLET: str(os.getpid()), env.ZYGOTE_SOCKET: str(path)}
     program = "import serve_app.zygote.python as it, sys; it._IMPORTED = (sys.argv.pop(1),); it.main()"

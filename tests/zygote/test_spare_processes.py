@@ -67,7 +67,7 @@ def _context(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm_nodes.ray, "get_runtime_context", lambda: context)
 
 
-def test_a_raylet_is_asked_for_workers_that_fit_an_actor_of_this_job_and_environment(
+def test_raylet_starts_workers_for_job_and_environment(
     raylet: StubRaylet,
 ) -> None:
     start_spares(raylet.node, ENVIRONMENT, 3)
@@ -80,7 +80,7 @@ def test_a_raylet_is_asked_for_workers_that_fit_an_actor_of_this_job_and_environ
     assert text.index('"A": "1"') < text.index('"B": "2"') < text.index('"py_executable"')
 
 
-def test_spares_are_kept_for_as_long_as_a_node_may_live(raylet: StubRaylet) -> None:
+def test_spares_are_kept_while_the_node_lives(raylet: StubRaylet) -> None:
     start_spares(raylet.node, ENVIRONMENT, 1)
 
     assert raylet.asked[0].keep_alive_duration_secs >= 30 * 24 * 3600
@@ -92,7 +92,7 @@ def test_the_request_carries_the_cluster_s_token(raylet: StubRaylet) -> None:
     assert raylet.headers["authorization"] == f"Bearer {os.environ['RAY_AUTH_TOKEN']}"
 
 
-def test_a_replica_that_ends_asks_its_own_node_for_one_more_of_its_kind(
+def test_ending_replica_requests_a_spare_on_its_node(
     raylet: StubRaylet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = {"NodeID": "b", "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": 1}

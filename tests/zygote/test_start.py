@@ -36,9 +36,7 @@ def model(**more: Any) -> ModelSettings:
     return ModelSettings.model_validate({"name": "tide", "model": "embedded", "device": "cpu", **more})
 
 
-def test_models_of_one_environment_have_one_zygote_which_has_that_environment(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_models_of_one_environment_share_a_zygote(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     started: list[tuple[str, int, Mapping[str, str]]] = []
     monkeypatch.setattr(
         start_module,

@@ -95,18 +95,18 @@ def nodes(ray: StubRay) -> list[str]:
     return [node for node, _ in ray.ran]
 
 
-def test_a_task_runs_in_the_engines_environment_on_each_node_with_room(ray: StubRay) -> None:
+def test_task_runs_on_each_node_with_room(ray: StubRay) -> None:
     settings = model(cpus_per_replica=1)
     warm_nodes.warm([settings], set())
     assert ray.ran == [(node, engine_environment(settings, zygote=True)) for node in (A, B)]
 
 
-def test_a_node_without_the_gpus_is_left_alone_and_one_with_a_part_is_not(ray: StubRay) -> None:
+def test_node_without_gpus_is_left_alone(ray: StubRay) -> None:
     warm_nodes.warm([model(device="gpu", tensor_parallel_size=16)], set())
     assert nodes(ray) == [B]
 
 
-def test_each_node_is_warmed_once_and_new_ones_when_they_join(ray: StubRay) -> None:
+def test_each_node_is_warmed_once(ray: StubRay) -> None:
     warmed: set[tuple[str, str]] = set()
     warm_nodes.warm([model()], warmed)
     ray.resources[C] = SMALL
@@ -114,7 +114,7 @@ def test_each_node_is_warmed_once_and_new_ones_when_they_join(ray: StubRay) -> N
     assert nodes(ray) == [A, B, C]
 
 
-def test_a_task_that_did_not_end_in_time_is_run_again(ray: StubRay) -> None:
+def test_task_that_timed_out_runs_again(ray: StubRay) -> None:
     warmed: set[tuple[str, str]] = set()
     ray.late = {B}
     warm_nodes.warm([model()], warmed)
@@ -123,7 +123,7 @@ def test_a_task_that_did_not_end_in_time_is_run_again(ray: StubRay) -> None:
     assert nodes(ray) == [A, B, B]
 
 
-def test_a_task_that_failed_is_told_of_and_not_run_again(ray: StubRay) -> None:
+def test_failed_task_is_reported_and_not_repeated(ray: StubRay) -> None:
     warmed: set[tuple[str, str]] = set()
     ray.failing = {A, B}
     with pytest.raises(RuntimeError, match="no such module"):
@@ -145,13 +145,13 @@ def test_the_policy_is_told_which_nodes_are_warm(ray: StubRay, kv: StubKv) -> No
     assert read_document(WARMED, "shop", parse_warmed) == {(B, "tide")}
 
 
-def test_a_warm_node_reads_the_weights_and_the_embedded_ones_need_none(ray: StubRay) -> None:
+def test_warm_node_reads_weights_unless_embedded(ray: StubRay) -> None:
     ray.late = {B}
     warm_nodes.warm([model(name="ours"), model(model="org/8b", revision="v2")], set())
     assert ray.read == [(A, ("org/8b", "v2"))]
 
 
-def test_weights_that_new_settings_name_are_read_where_the_spares_are_still_of_use(ray: StubRay) -> None:
+def test_changed_weights_are_read_with_existing_spares(ray: StubRay) -> None:
     warm_nodes.warm([model(model="org/8b")], set())
     warm_nodes.warm([model(model="org/70b")], set())
 
@@ -164,7 +164,7 @@ def spares(ray: StubRay) -> list[tuple[str, int]]:
     return [(node, count) for node, _, count in ray.spares]
 
 
-def test_a_node_gets_a_spare_process_for_each_replica_it_has_room_for_and_four_at_most(ray: StubRay) -> None:
+def test_node_gets_up_to_four_spare_processes(ray: StubRay) -> None:
     warm_nodes.warm([model(cpus_per_replica=1)], set())
 
     assert spares(ray) == [(A, 2), (B, 4)]
@@ -184,9 +184,7 @@ def test_spares_are_in_the_environment_that_the_engines_inherit(ray: StubRay) ->
     }
 
 
-def test_a_second_warmer_starts_no_more_and_runs_no_task_in_a_spare_of_the_first(
-    ray: StubRay, kv: StubKv
-) -> None:
+def test_second_warmer_leaves_existing_spares_alone(ray: StubRay, kv: StubKv) -> None:
     warm_nodes.warm([model()], set())
     ray.resources[C] = SMALL
 
@@ -244,7 +242,7 @@ def test_the_claims_of_a_node_that_is_gone_are_erased(ray: StubRay, kv: StubKv) 
     assert claim.startswith(f"spares/{A}/02000000/")
 
 
-def test_a_node_that_starts_no_spares_is_told_of_and_keeps_no_other_from_them(ray: StubRay) -> None:
+def test_node_without_spares_is_reported_and_blocks_no_other(ray: StubRay) -> None:
     warmed: set[tuple[str, str]] = set()
     ray.unreachable = {A}
     with pytest.raises(grpc.RpcError, match="the raylet is gone"):

@@ -60,9 +60,7 @@ def test_a_client_that_says_nothing_or_leaves_costs_nobody_anything(
     assert zygote.poll() is None
 
 
-def test_what_needs_ray_is_imported_with_the_first_request_and_in_its_environment(
-    tmp_path: Path, python: Start
-) -> None:
+def test_ray_is_imported_with_the_first_request(tmp_path: Path, python: Start) -> None:
     for name in ("early", "late"):
         (tmp_path / f"{name}.py").write_text(
             "import os\nseen = os.environ.get('GIVEN')\n"
@@ -151,7 +149,7 @@ def test_a_fork_that_fails_leaves_no_descriptor_open(tmp_path: Path) -> None:
         zygote.kill()
 
 
-def test_the_collector_is_off_within_the_block_and_on_after_an_error() -> None:
+def test_collector_is_off_only_within_the_block() -> None:
     with collector_off():
         assert not gc.isenabled()
     with pytest.raises(ModuleNotFoundError), collector_off():

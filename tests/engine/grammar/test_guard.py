@@ -98,7 +98,7 @@ async def test_a_compile_beyond_its_time_is_refused(make_compiler: Make, fields:
         guard.stop()
 
 
-async def test_an_endless_compile_delays_no_other_and_ends_with_its_client(guard: GrammarGuard) -> None:
+async def test_endless_compile_delays_no_other_and_ends_with_client(guard: GrammarGuard) -> None:
     hostile = asyncio.create_task(admit(guard, ENDLESS))
     await jobs(guard.sandbox, 1)
 
@@ -194,7 +194,7 @@ async def test_a_job_that_exceeds_its_memory_is_refused_for_good() -> None:
         guard.stop()  # the second refusal needs no job
 
 
-async def test_slow_compiles_are_admitted_in_turn_and_not_sooner_for_leaving(
+async def test_slow_compiles_are_admitted_in_turn(
     make_compiler: Make, guard: GrammarGuard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guard_module, "_SLOW_S", -1)  # each of them

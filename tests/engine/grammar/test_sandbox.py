@@ -179,7 +179,7 @@ async def test_a_stopped_sandbox_is_replaced() -> None:
     sandbox.stop()
 
 
-async def test_a_job_ends_if_the_machine_has_no_time_for_it() -> None:
+async def test_job_ends_on_a_machine_too_busy() -> None:
     sandbox = Sandbox(prepare, cpu_s=60, memory_bytes=64 << 20, most_wall=0)
 
     with pytest.raises(TimeoutError):
@@ -189,7 +189,7 @@ async def test_a_job_ends_if_the_machine_has_no_time_for_it() -> None:
     sandbox.stop()
 
 
-async def test_a_machine_without_processes_is_told_and_the_next_job_starts_the_sandbox(
+async def test_failed_fork_is_logged_and_next_job_starts_sandbox(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def no_process(*_: object) -> None:

@@ -46,6 +46,6 @@ def test_what_is_at_a_bound_passes(fields: dict) -> None:
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_what_is_beyond_it_is_refused_with_both_numbers_and_the_setting(fields: dict, said: str) -> None:
+def test_refusal_names_size_bound_and_setting(fields: dict, said: str) -> None:
     with pytest.raises(VLLMValidationError, match=said):
         check_size(StructuredOutputsParams(**fields), BOUNDS)
