@@ -86,7 +86,7 @@ pictures:
 setup: .venv/cpu.done
 setup-dev: .venv/dev.done .venv/tools.done .venv/checkov.done
 
-.venv/cpu.done: requirements/cpu.txt requirements/lab.txt requirements/install.sh pyproject.toml
+.venv/cpu.done: requirements/cpu.txt requirements/install.sh pyproject.toml
 	@requirements/install.sh $(PYTHON)
 	@touch $@
 

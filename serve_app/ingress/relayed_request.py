@@ -205,7 +205,7 @@ class RelayedRequest:
                     return answer
                 refused.add(reservation.replica)
                 self._end_attempt()
-            if self._budget.is_spent:
+            if self._budget.is_spent or number == _ATTEMPTS:
                 break
             # The request has no reservation while it waits for Ray to notice the loss.
             await asyncio.sleep(_BACKOFF_S * number)
