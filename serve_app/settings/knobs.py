@@ -1,6 +1,8 @@
 """The knobs: values that an operator changes while an application runs. A change restarts nothing.
 
-They are in the `user_config` of the `Ingress` deployment, which Ray Serve passes to running replicas.
+They are in the `user_config` of the `Ingress` deployment. The way of a change: Ray Serve calls
+`Ingress.reconfigure`, `ingress/knob_publisher.py` checks the knobs and writes the document `knobs`, and
+`controller/sync.py` reads it for the policy.
 """
 
 from collections.abc import Mapping, Sequence
