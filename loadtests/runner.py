@@ -4,8 +4,8 @@ import asyncio
 import math
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -13,6 +13,7 @@ from typing import Protocol
 
 import aiohttp
 
+from loadtests.client.drive import beside
 from loadtests.client.processes import ClientProcesses
 from loadtests.client.prompts import Target
 from loadtests.live_view import Progress
@@ -175,7 +176,7 @@ class _Runner:
             self._begin, self._began = time.monotonic() + _LEAD_S, time.time() + _LEAD_S
             clients.begin(self._begin)
             self._progress.stage = "running"
-            async with self._observing():
+            async with beside(self._observe()):
                 lost_at = math.inf
                 while not clients.finished:
                     self._progress.add(clients.poll())
@@ -205,7 +206,7 @@ class _Runner:
         # Metrics lag: right after the last answer they may not even show the replica that gave it.
         told_from_s = self._now() + _AFTER_S
         self._progress.stage = "scaling down"
-        async with self._observing():
+        async with beside(self._observe()):
             while goal is not None and not self._stopping.is_set() and time.monotonic() < end:
                 newest = [self._progress.samples.get(model) for model in self._models]
                 if all(s is not None and s.at_s >= told_from_s and _is_down(s, goal) for s in newest):
@@ -214,16 +215,6 @@ class _Runner:
                 self._show()
                 await asyncio.sleep(_SHOW_S)
             await self._pause(_AFTER_S)
-
-    @asynccontextmanager
-    async def _observing(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self._observe())
-        try:
-            yield
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
 
     async def _observe(self) -> None:
         due, looks = time.monotonic(), 0

@@ -1,7 +1,6 @@
 """Attacks one process after the other, or at random, and waits for the application to recover."""
 
 import asyncio
-import contextlib
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -14,6 +13,7 @@ from benchmarks.chaos.processes import resume, send_signal
 from benchmarks.chaos.roles import BY_NAME, ENGINE_CORE, ENGINE_REPLICA, HAPROXY, Signal
 from benchmarks.chaos.trace import Event, Process, Snapshot
 from benchmarks.common.progress import say
+from loadtests.client.drive import beside
 
 POLL_S = 0.1
 STREAM_S = 40.0
@@ -145,13 +145,10 @@ class Conductor:
     @asynccontextmanager
     async def resuming(self, event: Event) -> AsyncIterator[None]:
         """Continue a stopped process after its time, and no later than the end of the block."""
-        task = asyncio.create_task(self._resume_later(event))
         try:
-            yield
+            async with beside(self._resume_later(event)):
+                yield
         finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
             if event.signal == "stop":
                 resume(event.pid)
 

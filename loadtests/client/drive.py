@@ -99,7 +99,7 @@ async def drive(
     writing = prompts or Prompts(target)
     bodies = Bodies(writing, ordered, begin)
     async with _state(target, settings, begin, emit, until_s) as (state, pacer):
-        async with _beside(bodies.keep_ahead()), _beside(_interrupt(stop, state)):
+        async with beside(bodies.keep_ahead()), beside(_interrupt(stop, state)):
             async with asyncio.TaskGroup() as requests:
 
                 async def start() -> None:
@@ -144,7 +144,7 @@ async def drive_closed(
                 if closed.think_s:
                     await _pause(stop, closed.think_s)
 
-        async with _beside(_interrupt(stop, state)), asyncio.TaskGroup() as streams:
+        async with beside(_interrupt(stop, state)), asyncio.TaskGroup() as streams:
             waiting = asyncio.create_task(pacer.until(begin))
             state.starting.add(waiting)
             await asyncio.wait((waiting,))
@@ -167,7 +167,7 @@ async def _state(
 
 
 @contextlib.asynccontextmanager
-async def _beside(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
+async def beside(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
     """Run `work` until the block ends; its error is raised then."""
     task = asyncio.create_task(work)
     try:
