@@ -29,6 +29,7 @@ from serve_app.cli.ray_token import prepare_token
 from serve_app.cli.run_environment import environment, log_folder
 from serve_app.cli.server_log import GONE, PREFIX, ServerLog
 from serve_app.haproxy.environment import haproxy_environment
+from serve_app.settings.settings_error import SettingsError
 from serve_app.wire.tls import check_tls
 from serve_app.zygote.parents_death import signal_on_parents_death
 from serve_app.zygote.start import start_early_zygotes
@@ -205,6 +206,13 @@ def _prepare(options: argparse.Namespace) -> Start:
         for app in config.applications.values():
             if app.settings.http.api_keys_file is not None:
                 ApiKeyFile(app.settings.http.api_keys_file)
+            missing = [
+                f"models[{number}].model = {model.model!r}: no such folder on this machine"
+                for number, model in enumerate(app.settings.models)
+                if os.path.isabs(model.model) and not os.path.isdir(model.model)
+            ]
+            if missing:
+                raise SettingsError(missing)
     if port_taken(port):
         raise CommandError(f"port {port} is taken; stop the program that listens on it, or give --port")
     if local:

@@ -91,6 +91,26 @@ def test_key_file_is_checked_only_for_local_clusters(
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("address", [(), ("--address", "10.0.0.1:6379")], ids=["here", "elsewhere"])
+def test_a_missing_model_folder_is_refused_before_ray_starts(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    address: tuple[str, ...],
+) -> None:
+    """A replica finds it after 24 s, and transformers takes it for a malformed id of the model hub."""
+    monkeypatch.setattr(run, "port_taken", lambda port: True)  # the next check
+    document = yaml.safe_load(CONFIG.read_text())
+    document["applications"][0]["args"]["models"][0]["model"] = folder = str(tmp_path / "gone")
+    path = tmp_path / "serve.yaml"
+    path.write_text(yaml.safe_dump(document))
+
+    assert main(["run", str(path), *address]) == (1 if address else 2)
+
+    message = "is taken" if address else f"models[0].model = '{folder}': no such folder on this machine"
+    assert message in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("elsewhere", [(), ("--address", "10.0.0.1:6379")], ids=["here", "elsewhere"])
 def test_tls_files_are_checked_before_ray_starts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], elsewhere: tuple[str, ...]
