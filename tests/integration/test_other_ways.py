@@ -28,11 +28,12 @@ def both_are_decided(status: int, body: dict) -> bool:
 
 
 @pytest.fixture(scope="module")
-def other() -> Iterator[Running]:
+def other(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    empty = tmp_path_factory.mktemp("no-weights")
     running = Running(
         application(
             engine_settings(GOOD, max_num_seqs=1),
-            engine_settings(BROKEN, model="/nowhere/at-all", env={"HF_HUB_OFFLINE": "1"}),
+            engine_settings(BROKEN, model=str(empty), env={"HF_HUB_OFFLINE": "1"}),
         ),
         proxy="ray",
     )
@@ -111,7 +112,7 @@ def test_an_engine_that_cannot_start_makes_ready_503_with_the_reason(
     assert broken["state"] == "failed"
     # The phase and vLLM's own words, and not Ray's account of the actor that died of them.
     assert broken["reason"].startswith("configuration: ")
-    assert "/nowhere/at-all" in broken["reason"]
+    assert "no-weights" in broken["reason"]
     assert "ServeReplica" not in broken["reason"]
 
 

@@ -216,6 +216,10 @@ def _leave_parent(kept: int) -> None:
 
 
 def _serve(control: socket.socket, work: Work, cpu_s: float, memory_bytes: int) -> None:
+    # A crash ends a job at once. The handlers that libraries install write a stack trace, allocate memory for
+    # it, and hang if the signal came during an allocation.
+    for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL):
+        signal.signal(number, signal.SIG_DFL)
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)

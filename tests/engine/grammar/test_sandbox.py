@@ -23,6 +23,12 @@ def crash(_: bytes) -> bytes:
     return b""
 
 
+def fault(_: bytes) -> bytes:
+    os.kill(os.getpid(), signal.SIGSEGV)
+    signal.pause()
+    return b""
+
+
 def kill_sandbox(_: bytes) -> bytes:
     os.kill(os.getppid(), signal.SIGKILL)
     signal.pause()
@@ -33,12 +39,14 @@ WORK: dict[bytes, Callable[[bytes], bytes]] = {
     b"long": lambda _: b"a" * 100_000,
     b"spin": spin,
     b"crash": crash,
+    b"fault": fault,
     b"grow": lambda _: bytes(512 << 20)[:1],
     b"kill sandbox": kill_sandbox,
 }
 
 
 def prepare() -> Work:
+    signal.signal(signal.SIGSEGV, lambda *_: None)  # as a library's handler that hangs
     return lambda payload: WORK.get(payload, lambda payload: payload)(payload)
 
 
@@ -79,6 +87,7 @@ async def jobs(sandbox: Sandbox, count: int) -> list[psutil.Process]:
         (b"long", JobEnd(b"a" * 100_000)),
         (b"spin", JobEnd(ended_by=signal.SIGPROF)),
         (b"crash", JobEnd(ended_by=signal.SIGKILL)),
+        (b"fault", JobEnd(ended_by=signal.SIGSEGV)),
         (b"grow", JobEnd(ended_by=signal.SIGABRT)),
     ],
     ids=lambda value: str(value)[:20],
