@@ -8,10 +8,9 @@ import numpy as np
 from replay.defaults import LONGEST_COLD_START_S, MOST_REPLICAS, MOST_START_FAILURES
 from replay.fleet.layout import RULES, WINDOW_S, Records
 from replay.profile import Profile
-from serve_app.ingress.admission import MOST_PROMPT_TOKENS, PREFILL_BUDGET_SHARE
-from serve_app.ingress.prefix_index import BYTES_PER_TOKEN
-from serve_app.ingress.replica_choice import GROUP_REQUESTS, SEQUENCE_TOKENS
-from serve_app.ingress.replica_set import PACE_FADE
+from serve_app.ingress.prefix_index import BYTES_PER_TOKEN, FADE, MOST_PROMPT_TOKENS
+from serve_app.ingress.replica import SEQUENCE_TOKENS
+from serve_app.ingress.replica_choice import GROUP_REQUESTS, PREFILL_BUDGET_SHARE
 from serve_app.ingress.request_counters import COLD_AFTER_S
 from serve_app.settings.settings_error import shown
 
@@ -116,7 +115,7 @@ def rules(profile: Profile, conditions: Conditions) -> Records:
         if conditions.prefill_groups and conditions.routing in ROUTINGS[:2]
         else 0.0,
         "group_requests": GROUP_REQUESTS,
-        "pace_fade": PACE_FADE,
+        "pace_fade": FADE,
         "bytes_per_token": _BYTES_PER_TOKEN,
         "bytes_per_pending_token": BYTES_PER_TOKEN,
         "most_pending_tokens": MOST_PROMPT_TOKENS,

@@ -1,41 +1,168 @@
 """Admission: find a reservation on an engine replica for each request, or queue the request."""
 
-from __future__ import annotations
+import asyncio
+import math
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+from ray.serve.handle import DeploymentHandle
 
-from serve_app.api.engine_client import GPU_OPERATIONS, EngineRequest
-from serve_app.ingress.replica_choice import Replica, Reservation
+from serve_app.api.engine_client import GPU_OPERATIONS, ColdWait, EngineRequest
+from serve_app.api.errors import ApiError
+from serve_app.ingress.cold_start_progress import DEFAULT_RETRY_AFTER_S, ProgressReader
+from serve_app.ingress.prefix_index import MOST_PROMPT_TOKENS
+from serve_app.ingress.ray_router import Wake
+from serve_app.ingress.replica import Replica, Reservation
+from serve_app.ingress.replica_choice import PREFILL_BUDGET_SHARE
+from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import ModelSettings
 
-if TYPE_CHECKING:  # a replay imports this module, and needs no Ray
-    from serve_app.ingress.cold_queue import ColdQueue
+# When a sequence ends, the next queued request needs 5 to 10 ms to reach the engine: a few steps. The batch
+# would have gaps in these steps. So an eighth of a batch waits in the engine. It fills the gaps if answers
+# have at least a few dozen tokens, and commits few requests to one replica.
+_AHEAD_SHARE = 1 / 8
+_LOST_RETRY_AFTER_S = 5
+_BUSY_RETRY_AFTER_S = 1
 
-MOST_PROMPT_TOKENS = 32_768
-"""The bound on an estimated prompt where `max_model_len` is not set. An image of a thousand tokens may take
-megabytes. Without a bound, its estimate would keep all other requests away from its replica."""
-PREFILL_BUDGET_SHARE = 0.8
-"""The share of the TTFT target that a request may wait for prefill, its own included. The last fifth is a
-margin: the estimate of tokens from bytes is off by some 20 %, and the engine's current step has to end."""
+
+def release_limit(model: ModelSettings) -> int:
+    """Return how many requests one replica may have in flight while queued requests are released to it.
+
+    A request of several sequences counts as one. Sequences beyond the batch wait in the engine's queue.
+    """
+    return min(model.max_ongoing_requests, model.max_num_seqs + math.ceil(_AHEAD_SHARE * model.max_num_seqs))
+
+
+def unavailable(model: str, why: str, retry_after_s: int = _LOST_RETRY_AFTER_S) -> ApiError:
+    """Return a 503: no replica of the model can take the request."""
+    return _refusal(503, model, why, "model_unavailable", retry_after_s)
+
+
+def _refusal(status: int, model: str, why: str, code: str, retry_after_s: int) -> ApiError:
+    return ApiError(status, f"Model {model!r}: {why}", code=code, headers={"Retry-After": f"{retry_after_s}"})
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """A request that needs a replica."""
+
+    request: EngineRequest
+    prompt_tokens: int
+    """The estimate at admission."""
+    prefill_budget_s: float
+    """How long it may wait for prefill on a replica; see `ReplicaSet.take`."""
+    retry: bool
+    """Whether it has lost a replica."""
+    identity: str | None
+    """The model that began its answer; None for an answer that has not begun."""
+    since: float = 0.0
+    """When it was queued, on the admission's clock."""
+
+
+class ColdQueue:
+    """The requests that wait for a replica.
+
+    First come, first served, but requests that have lost a replica go first: they arrived earlier.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._retries: dict[_Pending, asyncio.Future[Reservation]] = {}
+        self._newcomers: dict[_Pending, asyncio.Future[Reservation]] = {}
+
+    def __len__(self) -> int:
+        return len(self._retries) + len(self._newcomers)
+
+    def __iter__(self) -> Iterator[_Pending]:
+        yield from [*self._retries, *self._newcomers]
+
+    @property
+    def body_bytes(self) -> int:
+        """The size of the bodies of all queued requests."""
+        return sum(pending.request.body_bytes for pending in self)
+
+    def oldest_s(self) -> float:
+        """Return the seconds for which the oldest request has been queued; 0 if there is none."""
+        now = self._clock()
+        return max((now - pending.since for pending in self), default=0.0)
+
+    def newest_s(self) -> float:
+        """Return the seconds for which the newest request has been queued; 0 if there is none."""
+        now = self._clock()
+        return min((now - pending.since for pending in self), default=0.0)
+
+    def enter(self, pending: _Pending) -> asyncio.Future[Reservation]:
+        """Add a request at the end of its kind. The future becomes its reservation."""
+        pending.since = self._clock()
+        future: asyncio.Future[Reservation] = asyncio.get_running_loop().create_future()
+        self._line(pending)[pending] = future
+        return future
+
+    def leave(self, pending: _Pending) -> asyncio.Future[Reservation] | None:
+        """Remove a request, and return its future; None if it has left before."""
+        return self._line(pending).pop(pending, None)
+
+    def candidates(self) -> Iterator[_Pending]:
+        """Yield the requests that may get a reservation now: those that lost a replica, then newcomers.
+
+        A request that lost a replica may need one model, so the next of its kind can overtake it. No newcomer
+        overtakes another: each is yielded only after the one before has left the queue.
+        """
+        yield from list(self._retries)
+        while self._newcomers:
+            yield next(iter(self._newcomers))
+
+    def _line(self, pending: _Pending) -> dict[_Pending, asyncio.Future[Reservation]]:
+        return self._retries if pending.retry else self._newcomers
 
 
 class Admission:
     """Finds reservations for the requests of one model.
 
+    While the model has no replica, requests are queued, bounded in number and time, and Ray is asked for a
+    replica. Then they leave as fast as the replicas' batches have room. The others stay, because replicas
+    start seconds apart and a queued request goes to the first with room. Until the queue is empty, newcomers
+    join its end. If the model has replicas, a request is queued only if it has lost a replica and all others
+    are full.
+
+    Call it, the constructor included, only in the event loop of the ingress.
+
     Args:
-        queue: Takes the requests that no replica can take now.
+        replicas: The model's replicas. The admission takes over their `on_change`.
+        handle: The engine deployment.
         knobs: Returns the model's present knobs.
+        progress: The progress that queued clients are told.
+        clock: Seconds, as `time.perf_counter` gives them.
+        on_cold: Called when a replica is needed and there is none.
     """
 
-    def __init__(self, model: ModelSettings, queue: ColdQueue, knobs: Callable[[], Knobs]) -> None:
-        self.queue = queue
-        self.replicas = queue.replicas
+    def __init__(
+        self,
+        model: ModelSettings,
+        replicas: ReplicaSet,
+        handle: DeploymentHandle,
+        knobs: Callable[[], Knobs],
+        progress: ProgressReader,
+        clock: Callable[[], float] = time.perf_counter,
+        on_cold: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.queue = ColdQueue(clock)
+        self.replicas = replicas
+        self.cold = False
+        """Whether the model was without a replica at some time since the queue was last empty."""
+        self._model = model.name
         self._limit = model.max_ongoing_requests
+        self._release_limit = release_limit(model)
         self._batch = model.max_num_seqs
         self._most_prompt_tokens = model.max_model_len or MOST_PROMPT_TOKENS
         self._knobs = knobs
+        self._progress = progress
+        self._clock = clock
+        self._on_cold = on_cold
+        self._wake = Wake(model.name, handle, self._needs_replica, self._fail_all)
+        replicas.on_change = self._release
 
     async def take(
         self,
@@ -48,8 +175,7 @@ class Admission:
         """Return a reservation on a replica for `request`. The caller gives it back with `replicas.release`.
 
         Args:
-            request: It is queued if there is no replica, or if other requests are queued. The time in the
-                queue before its first token is added to its `queued_s`.
+            request: The time in the queue before its first token is added to its `queued_s`.
             retry: Whether the request has lost a replica. Such a request is queued even if all replicas are
                 full. It goes before all others, and the bound of the queue does not refuse it.
             identity: The model that began the answer: only its replicas can continue a stream. None for an
@@ -60,25 +186,18 @@ class Admission:
             ApiError: 429 if replicas are up and full, or if the queue is full. 503 if no replica has room in
                 time, if the engines cannot start, or if the model that began the answer has been replaced.
         """
-        prompt_tokens = self._prompt_tokens(request)
         knobs = self._knobs()
         grouped = request.wants_stream and knobs.prefill_groups
         budget_s = PREFILL_BUDGET_SHARE * knobs.ttft_target_s if grouped else 0.0
-        if not self.queue.cold:
-            asked = (self._limit, prompt_tokens, budget_s, self._batch, request.prefix, identity)
-            reservation = self.replicas.take(*asked, refused)
+        pending = _Pending(request, self._prompt_tokens(request), budget_s, retry, identity)
+        if not self.cold:
+            reservation = self._pick(pending, self._limit, refused)
             if reservation is None and refused:
-                reservation = self.replicas.take(*asked)
+                reservation = self._pick(pending, self._limit)
             if reservation is not None:
                 return reservation
-        return await self.queue.wait(request, prompt_tokens, budget_s, retry, identity)
-
-    def is_draining_too_long(self, replica: Replica) -> bool:
-        """Whether `replica` has drained for `drain_move_after_s`: its streams should migrate."""
-        after_s = self._knobs().drain_move_after_s
-        if replica.unlisted_at is None or after_s is None:
-            return False
-        return self.replicas.clock() - replica.unlisted_at >= after_s
+        self._check_queue(pending, knobs.max_held_requests)
+        return await self._wait(pending, knobs)
 
     def take_for_move(
         self, request: EngineRequest, delivered_tokens: int, identity: str
@@ -94,13 +213,136 @@ class Admission:
         limit = min(self._limit, self._batch)
         return self.replicas.take(limit, min(tokens, self._most_prompt_tokens), identity=identity)
 
+    def is_draining_too_long(self, replica: Replica) -> bool:
+        """Whether `replica` has drained for `drain_move_after_s`: its streams should migrate."""
+        after_s = self._knobs().drain_move_after_s
+        if replica.unlisted_at is None or after_s is None:
+            return False
+        return self.replicas.clock() - replica.unlisted_at >= after_s
+
     def _prompt_tokens(self, request: EngineRequest) -> int:
-        ratio = self.replicas.prefixes.bytes_per_token
-        return estimated_prompt_tokens(request, ratio, self._most_prompt_tokens)
+        """Return the estimated prompt tokens that an engine prefills for `request`."""
+        if request.operation not in GPU_OPERATIONS:
+            return 0
+        return min(int(request.body_bytes / self.replicas.prefixes.bytes_per_token), self._most_prompt_tokens)
 
+    def _pick(self, pending: _Pending, limit: int, refused: Collection[Replica] = ()) -> Reservation | None:
+        return self.replicas.take(
+            limit,
+            pending.prompt_tokens,
+            pending.prefill_budget_s,
+            self._batch,
+            pending.request.prefix,
+            pending.identity,
+            refused,
+        )
 
-def estimated_prompt_tokens(request: EngineRequest, bytes_per_token: float, most: int) -> int:
-    """Return the prompt tokens that an engine prefills for `request`, at most `most`; 0 for tokenizing."""
-    if request.operation not in GPU_OPERATIONS:
-        return 0
-    return min(int(request.body_bytes / bytes_per_token), most)
+    def _check_queue(self, pending: _Pending, bound: int) -> None:
+        """Raise the ApiError of a request that may not be queued."""
+        if pending.identity is not None and not self.replicas.may_continue(pending.identity):
+            raise self._replaced()
+        if pending.retry:
+            return
+        if not self.cold and len(self.replicas):
+            limit = self._limit
+            why = (
+                f"every replica already has {limit} requests from this ingress replica "
+                f"(max_ongoing_requests = {limit})."
+            )
+            raise _refusal(429, self._model, why, "queue_full", _BUSY_RETRY_AFTER_S)
+        if len(self.queue) >= bound:
+            why = (
+                f"no replica can take the request yet, and this ingress replica already queues "
+                f"{len(self.queue)} others (max_held_requests = {bound})."
+            )
+            raise _refusal(429, self._model, why, "queue_full", self._progress.current.retry_after_s)
+
+    def _replaced(self) -> ApiError:
+        return unavailable(self._model, "the weights that began the answer have been replaced.")
+
+    async def _wait(self, pending: _Pending, knobs: Knobs) -> Reservation:
+        """Queue a request until it has its reservation."""
+        future = self.queue.enter(pending)
+        self.replicas.awaited = True
+        self._progress.start()
+        self._wake_if_needed()
+        state = pending.request.state
+        try:
+            await self._until_released(pending, future, knobs)
+            return future.result()
+        except BaseException:
+            # The request got a reservation and was cancelled at the same moment.
+            if future.done() and future.exception() is None:
+                self.replicas.release(future.result())
+            raise
+        finally:
+            self._leave(pending)
+            if state.ttft_s is None:  # else it is a pause within a stream, and no part of the TTFT
+                state.queued_s += self._clock() - pending.since
+
+    async def _until_released(
+        self, pending: _Pending, released: asyncio.Future[Reservation], knobs: Knobs
+    ) -> None:
+        """Wait for the reservation. Tell the client the progress, and keep the deadline."""
+        timeout_s, interval_s = knobs.cold_wait_timeout_s, knobs.keep_alive_interval_s
+        deadline, tell_at = pending.since + timeout_s, pending.since + interval_s
+        while not released.done():
+            now, progress = self._clock(), self._progress.current
+            if now >= deadline:
+                why = (
+                    f"no replica could take the request within {timeout_s:g} s "
+                    f"(cold_wait_timeout_s = {timeout_s:g}); phase: {progress.phase}."
+                )
+                raise _refusal(503, self._model, why, "cold_wait_timeout", progress.retry_after_s)
+            if now >= tell_at:
+                tell_at = now + interval_s
+                if (tell_wait := pending.request.state.tell_wait) is not None:
+                    waited_s = now - pending.since
+                    await tell_wait(ColdWait(self._model, progress.phase, progress.eta_s, waited_s))
+            # Not below 0: `asyncio.wait` gives the event loop at least one turn.
+            await asyncio.wait((released,), timeout=max(0.0, min(deadline, tell_at) - self._clock()))
+
+    def _release(self) -> None:
+        """Give requests reservations, from the front of the queue, as far as there is room."""
+        limit = self._release_limit if self.cold else self._limit
+        for pending in self.queue.candidates():
+            reservation = self._pick(pending, limit)
+            if reservation is not None:
+                self._leave(pending, reservation)
+            elif pending.identity is None:
+                break
+            elif not self.replicas.may_continue(pending.identity):
+                self._leave(pending, self._replaced())
+        self._wake_if_needed()
+        if not self.queue and not len(self.replicas):
+            self._wake.stop()
+
+    def _leave(self, pending: _Pending, result: Reservation | ApiError | None = None) -> None:
+        """Take a request out of the queue, with its reservation or error if it has any."""
+        future = self.queue.leave(pending)
+        if future is not None:
+            if isinstance(result, Reservation):
+                future.set_result(result)
+            elif result is not None:
+                future.set_exception(result)
+        if not self.queue:
+            self.replicas.awaited = self.cold = False
+            self._progress.stop()
+            if not len(self.replicas):
+                # With a replica, Ray has answered, and the wake ends by itself.
+                self._wake.stop()
+
+    def _needs_replica(self) -> bool:
+        return bool(self.queue) and not len(self.replicas)
+
+    def _wake_if_needed(self) -> None:
+        if self._needs_replica():
+            if not self.cold:
+                self._on_cold()
+            self.cold = True
+            self._wake.start()
+
+    def _fail_all(self) -> None:
+        for pending in self.queue:
+            error = unavailable(self._model, "its engines cannot start; see /ready.", DEFAULT_RETRY_AFTER_S)
+            self._leave(pending, error)

@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
+from math import ceil, inf
 from typing import Any
 
 from serve_app.cluster.bounded_call import BoundedCall
@@ -12,16 +12,16 @@ from serve_app.wire.documents import STATUS, parse_status, read_document
 from serve_app.wire.own_clock import OwnClock
 from serve_app.wire.phases import DRAINING, FAILED, read_phases
 
+DEFAULT_RETRY_AFTER_S = 30
+"""For an unknown ETA."""
 _NOT_STARTING = ("ready", FAILED, DRAINING)
 # A ready replica gets requests a second or two later, when Ray lists it.
 _INTO_SERVICE_S = 5.0
 _STATUS_AGE_S = 10.0
 """The policy writes its status at least this often."""
-_INTERVAL_S = 1.0
 _WAIT_S = 1.0
 _BELIEVED_S = 10.0
 """How long the last reading counts while the store does not answer."""
-_FRESH_S = 0.5
 _STATUS_LIFE_S = 60.0
 """A status this old belongs to a policy that is gone: a policy writes its status every ten seconds."""
 
@@ -43,22 +43,21 @@ class StoredState:
         return found
 
 
-def stored_state(
+def state_reader(
     app: str,
-    deployments: Iterable[str],
+    deployments: Sequence[str],
     clock: Callable[[], float] = time.monotonic,
     unix_clock: Callable[[], float] = time.time,
-) -> BoundedCall[StoredState]:
-    """Return a reader of the stored state of these engine deployments of `app`.
+) -> Callable[[], StoredState]:
+    """Return a function that reads the stored state of these engine deployments of `app`.
 
-    Readings are at most half a second old while the GCS answers. Their times are on `clock`.
+    Its times are on `clock`. It waits for the GCS, however long that takes (see `BoundedCall`).
     """
-    names = tuple(deployments)
     own = OwnClock()
 
     def read() -> StoredState:
         status = read_document(STATUS, app, parse_status)
-        phases = read_phases(app, names)
+        phases = read_phases(app, deployments)
         now, unix_now = clock(), unix_clock()
         if status is not None:
             # Not believed: if the policy's clock is behind, its status would always be too old.
@@ -68,7 +67,7 @@ def stored_state(
             status, {name: own.phases(name, found.existing, now, unix_now) for name, found in phases.items()}
         )
 
-    return BoundedCall(f"stored state of {app}", read, _FRESH_S, clock)
+    return read
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +81,11 @@ class ColdStartProgress:
 
     phase: str
     eta_s: float | None
+
+    @property
+    def retry_after_s(self) -> int:
+        """The whole seconds after which a refused client may try again, at least one."""
+        return DEFAULT_RETRY_AFTER_S if self.eta_s is None else max(1, ceil(self.eta_s))
 
 
 UNKNOWN = ColdStartProgress("unknown", None)
@@ -146,11 +150,24 @@ def _remaining_s(document: Mapping[str, Any], expected: Mapping[str, float], now
 
 
 class ProgressReader:
-    """Reads the progress of one deployment every second, from `start` to `stop`."""
+    """Reads the progress of one deployment, from `start` to `stop`.
 
-    def __init__(self, stored: BoundedCall[StoredState], deployment: str) -> None:
+    Args:
+        interval_s: The time between two readings.
+        clock: The clock of `stored`.
+    """
+
+    def __init__(
+        self,
+        stored: BoundedCall[StoredState],
+        deployment: str,
+        interval_s: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._stored = stored
         self._deployment = deployment
+        self._interval_s = interval_s
+        self._clock = clock
         self._task: asyncio.Task[None] | None = None
         self._last: ColdStartProgress = UNKNOWN
 
@@ -176,8 +193,8 @@ class ProgressReader:
         while True:
             answer = await self._stored.get(_WAIT_S)
             if answer is not None:
-                now = time.monotonic()
+                now = self._clock()
                 state = answer.value
                 phases = state.phases.get(self._deployment, {})
                 self._last = cold_start_progress(state.of(self._deployment, now), phases, now)
-            await asyncio.sleep(_INTERVAL_S)
+            await asyncio.sleep(self._interval_s)

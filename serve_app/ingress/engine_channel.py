@@ -10,7 +10,7 @@ from functools import partial
 from itertools import count
 
 from serve_app.api.engine_client import EngineRequest
-from serve_app.ingress.replica_choice import Replica
+from serve_app.ingress.replica import Replica
 from serve_app.wire.continuation import Continuation
 from serve_app.wire.data_plane import (
     CREDIT_BYTES,

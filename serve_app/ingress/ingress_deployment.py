@@ -23,13 +23,15 @@ from ray.serve.handle import DeploymentHandle
 from serve_app.api.api_keys import ApiKeyFile
 from serve_app.api.endpoints import ApiModel
 from serve_app.api.http_api import create_app
+from serve_app.cluster.bounded_call import BoundedCall
+from serve_app.cluster.serve_status import deployment_statuses
 from serve_app.ingress.admission import Admission
-from serve_app.ingress.cold_queue import ColdQueue
-from serve_app.ingress.cold_start_progress import ProgressReader, stored_state
+from serve_app.ingress.cold_start_progress import ProgressReader, state_reader
 from serve_app.ingress.engine_channel import EngineChannels
 from serve_app.ingress.knob_publisher import KnobPublisher
+from serve_app.ingress.policy_view import PolicyView
 from serve_app.ingress.readiness import ServeObserver
-from serve_app.ingress.relayed_request import RelayClient
+from serve_app.ingress.relay import RelayClient
 from serve_app.ingress.replica_heartbeats import Heartbeats
 from serve_app.ingress.replica_set import replica_set
 from serve_app.ingress.request_counters import IngressCounters
@@ -46,8 +48,8 @@ from serve_app.zygote.warm_nodes import keep_nodes_warm
 logger = logging.getLogger("ray.serve")
 
 _PUBLISH_S = 1.0
-_INTERVAL_S = 0.1
-"""The policy decides as often for a model at zero replicas."""
+_FRESH_S = 0.5
+"""Ray is asked at most twice a second."""
 _REPORTS = 10
 """One second of reports: the policy waits at most so long for the size of a burst."""
 
@@ -83,16 +85,27 @@ class Ingress:
             {"CPU": self._settings.ingress.cpus_per_replica, **self._settings.ingress.resources},
             self._settings.zygote,
         )
-        self._stored = stored_state(app, [model.deployment_name for model in models])
-        self._observer = ServeObserver(app, models, self._live, self._stored, self._settings.zygote)
+        self._policy_view = PolicyView(app, self._knob_publisher)
+        replicas = {name: replica_set(name) for name in (model.deployment_name for model in models)}
+        self._stored = BoundedCall(f"stored state of {app}", state_reader(app, list(replicas)), _FRESH_S)
+        serve_status = partial(deployment_statuses, app, list(replicas))
+        self._observer = ServeObserver(
+            models,
+            replicas,
+            self._live,
+            BoundedCall(f"Ray Serve's status of {app}", serve_status, _FRESH_S),
+            self._stored,
+            self._settings.zygote,
+        )
         self._served: list[ApiModel] = []
         self._counters: list[IngressCounters] = []
         self._channels = EngineChannels()
-        self._cold_reports = ColdReports(context.replica_id, partial(ingress_report, self._counters))
+        self._cold_reports = ColdReports(
+            controller, context.replica_id, partial(ingress_report, self._counters)
+        )
         for model, handle in zip(models, engines, strict=True):
             self._serve(model, handle, IngressMetrics(model.name, replica))
-        deployments = [replica_set(model.deployment_name) for model in models]
-        heartbeats = Heartbeats(deployments, self._channels)
+        heartbeats = Heartbeats(list(replicas.values()), self._channels)
         self._tasks = [
             asyncio.create_task(self._publish_queues()),
             asyncio.create_task(heartbeats.run()),
@@ -107,10 +120,10 @@ class Ingress:
     def _serve(self, model: ModelSettings, handle: DeploymentHandle, metrics: IngressMetrics) -> None:
         knobs = partial(self._live.of, model.name)
         progress = ProgressReader(self._stored, model.deployment_name)
-        queue = ColdQueue(model, handle, knobs, progress, on_cold=self._cold_reports.start)
-        admission = Admission(model, queue, knobs)
+        replicas = replica_set(model.deployment_name)
+        admission = Admission(model, replicas, handle, knobs, progress, on_cold=self._cold_reports.start)
         engine = RelayClient(model, admission, self._channels)
-        counters = IngressCounters(model.deployment_name, queue, metrics)
+        counters = IngressCounters(model.deployment_name, admission.queue, metrics)
         self._counters.append(counters)
         self._served.append(ApiModel(model.name, int(time.time()), engine, model.max_model_len, counters))
 
@@ -121,7 +134,7 @@ class Ingress:
             self._observer,
             self._settings.http,
             api_keys=self._api_keys,
-            autoscaling=self._knob_publisher,
+            autoscaling=self._policy_view,
             behind_ray=True,
             listens_on=self._listens_on,
         )
@@ -168,14 +181,26 @@ class ColdReports:
     first request for a model at zero after half a second on average, and the burst half a second later.
 
     Args:
+        controller: Ray Serve's controller.
         replica: The id of this ingress replica.
         report: Returns the report that Ray sends (`record_autoscaling_stats`).
+        interval_s: The policy decides as often for a model at zero replicas.
+        clock: Unix time in seconds.
     """
 
-    def __init__(self, replica: ReplicaID, report: Callable[[], Mapping[str, float]]) -> None:
+    def __init__(
+        self,
+        controller: Any,
+        replica: ReplicaID,
+        report: Callable[[], Mapping[str, float]],
+        interval_s: float = 0.1,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._controller = controller
         self._replica = replica
         self._report = report
-        self._controller = ray.get_actor(SERVE_CONTROLLER_NAME, SERVE_NAMESPACE)
+        self._interval_s = interval_s
+        self._clock = clock
         self._left = 0
         self._task: asyncio.Task[None] | None = None
 
@@ -189,16 +214,14 @@ class ColdReports:
         while self._left:
             self._left -= 1
             try:
-                self._send(time.time())
+                now = self._clock()
+                values = {name: [TimeStampedValue(now, value)] for name, value in self._report().items()}
+                report = ReplicaMetricReport(self._replica, values, now)
+                self._controller.record_autoscaling_metrics_from_replica.remote(report)
             except Exception:  # Ray still sends its own report
                 logger.warning("the report of queued requests could not be sent early", exc_info=True)
                 return
-            await asyncio.sleep(_INTERVAL_S)
-
-    def _send(self, now: float) -> None:
-        values = {name: [TimeStampedValue(now, value)] for name, value in self._report().items()}
-        report = ReplicaMetricReport(self._replica, values, now)
-        self._controller.record_autoscaling_metrics_from_replica.remote(report)
+            await asyncio.sleep(self._interval_s)
 
 
 def ingress_report(models: Iterable[IngressCounters]) -> dict[str, float]:

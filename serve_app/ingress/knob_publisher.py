@@ -1,12 +1,12 @@
-"""An ingress replica's part in autoscaling: it publishes the knobs, and shows the policy's decisions."""
+"""The knobs of an ingress replica: it takes them from Ray, and publishes them for the policy."""
 
 import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any
 
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.placement import replica_resources
@@ -14,33 +14,20 @@ from serve_app.settings.identity import engine_identity
 from serve_app.settings.live_knobs import LiveKnobs
 from serve_app.settings.settings_error import SettingsError
 from serve_app.settings.tree import ModelSettings
-from serve_app.wire.documents import (
-    DECISIONS,
-    KNOBS,
-    STATUS,
-    parse_records,
-    parse_status,
-    put_document,
-    read_document,
-)
-from serve_app.wire.own_clock import OwnClock
+from serve_app.wire.documents import KNOBS, put_document, read_document
 from serve_app.wire.served_models import ServedApplication, ServedModel, read_served
 
 logger = logging.getLogger("ray.serve")
 
-T = TypeVar("T")
-
-_FRESH_S = 0.5
-_WAIT_S = 0.4
-"""For each of two documents, so that `/autoscaling/decisions` answers within a second."""
-_PUBLISH_WAIT_S = 1.0
-_RETRY_S = 1.0
 _ADOPT_WAIT_S = 5.0
 """For the knobs of other replicas: a replica that starts with invalid knobs has no others."""
 
 
 class KnobPublisher:
-    """Takes knobs from Ray, publishes them for the policy, and reads the policy's documents.
+    """Takes knobs from Ray, and publishes them for the policy.
+
+    The newest knobs are written in threads, and again until the write succeeds: Ray passes knobs in the event
+    loop, which must not wait for Ray's store.
 
     Args:
         app: The Serve application.
@@ -48,6 +35,8 @@ class KnobPublisher:
         live: The knobs in force. Only this object changes them.
         ingress_resources: The resources of one ingress replica, by Ray's names.
         zygote: Whether nodes keep zygotes.
+        wait_s: How long `apply` waits for the write.
+        retry_s: The time after a failed write until the next.
     """
 
     def __init__(
@@ -55,32 +44,33 @@ class KnobPublisher:
         app: str,
         models: Mapping[str, ModelSettings],
         live: LiveKnobs,
-        ingress_resources: Mapping[str, float] | None = None,
+        ingress_resources: Mapping[str, float],
         zygote: bool = True,
+        wait_s: float = 1.0,
+        retry_s: float = 1.0,
     ) -> None:
         self._app = app
         self._models = models
         self._live = live
-        self._ingress_resources = dict(ingress_resources or {})
+        self._ingress_resources = dict(ingress_resources)
         self._zygote = zygote
+        self._wait_s = wait_s
+        self._retry_s = retry_s
         self._rejected = ""
         self._applied = False
-        self._publisher = _Publisher(app)
-        self._last = self._document(KNOBS, read_served, 0.0)
-        self._own_clock = OwnClock()
-        self._status = self._document(STATUS, parse_status, _FRESH_S)
-        self._decisions = self._document(DECISIONS, parse_records, _FRESH_S)
+        self._last = BoundedCall(f"knobs of {app}", lambda: read_document(KNOBS, app, read_served), 0.0)
+        self._newest: Mapping[str, Any] = {}
+        self._writing = threading.Lock()
 
-    def _document(self, kind: str, parse: Callable[[Any], T], fresh_s: float) -> BoundedCall[T | None]:
-        return BoundedCall(
-            f"{kind} of {self._app}", lambda: read_document(kind, self._app, parse), fresh_s, time.monotonic
-        )
+    def document(self) -> dict[str, Any]:
+        """Return the knobs in force, and the problems of rejected knobs, as plain data."""
+        return {**self._live.document(), "rejected": self._rejected}
 
     async def apply(self, user_config: Mapping[str, Any] | None) -> None:
         """Apply the knobs in `user_config`, and publish them.
 
         If they are invalid, the previous knobs stay in force, and `/autoscaling/knobs` shows the problems. If
-        the GCS does not answer within a second, the policy gets the knobs later.
+        the GCS does not answer in time, the policy gets the knobs later.
 
         Raises:
             SettingsError: the knobs are invalid, and there are no previous ones.
@@ -94,7 +84,12 @@ class KnobPublisher:
             self._rejected = "; ".join(error.problems)
             logger.error("knobs rejected, the previous knobs stay in force: %s", self._rejected)
         self._applied = True
-        await self._publisher.publish(self._served().document(time.time()), _PUBLISH_WAIT_S)
+        self._newest = document = self._served().document(time.time())
+        written: Future[None] = Future()
+        threading.Thread(
+            target=self._write, args=(document, written), name=f"knobs of {self._app}", daemon=True
+        ).start()
+        await asyncio.wait((asyncio.wrap_future(written),), timeout=self._wait_s)
 
     async def _adopt_last(self) -> bool:
         """Apply the knobs of the other replicas, because the deployed knobs are invalid."""
@@ -109,62 +104,19 @@ class KnobPublisher:
         return True
 
     def _served(self) -> ServedApplication:
+        models = {
+            settings.deployment_name: ServedModel(
+                name,
+                settings.deployment_name,
+                self._live.of(name),
+                replica_resources(settings),
+                engine_identity(settings),
+            )
+            for name, settings in self._models.items()
+        }
         return ServedApplication(
-            {
-                settings.deployment_name: ServedModel(
-                    name,
-                    settings.deployment_name,
-                    self._live.of(name),
-                    replica_resources(settings),
-                    engine_identity(settings),
-                )
-                for name, settings in self._models.items()
-            },
-            self._live.ingress,
-            self._rejected,
-            self._ingress_resources,
-            self._zygote,
+            models, self._live.ingress, self._rejected, self._ingress_resources, self._zygote
         )
-
-    def knobs(self) -> dict[str, Any]:
-        return {**self._live.document(), "rejected": self._rejected}
-
-    async def status(self) -> dict[str, Any] | None:
-        answer = await self._status.get(_WAIT_S)
-        if answer is None or answer.value is None:
-            return None
-        now, at = time.monotonic(), float(answer.value["at"])
-        since = self._own_clock.times(STATUS, {STATUS: at}, now, time.time())[STATUS]
-        return {**answer.value, "age_s": round(now - since, 3)}
-
-    async def decisions(self) -> list[dict[str, Any]]:
-        answer = await self._decisions.get(_WAIT_S)
-        return list(answer.value or ()) if answer is not None else []
-
-    def age_s(self) -> float | None:
-        ages = [age for age in (self._status.age_s(), self._decisions.age_s()) if age is not None]
-        return max(ages, default=None)
-
-
-class _Publisher:
-    """Writes the newest knobs of one application in threads, and retries until it succeeds.
-
-    Ray passes knobs in the event loop, which must not wait for Ray's store.
-    """
-
-    def __init__(self, app: str) -> None:
-        self._app = app
-        self._newest: Mapping[str, Any] = {}
-        self._writing = threading.Lock()
-
-    async def publish(self, document: Mapping[str, Any], wait_s: float) -> None:
-        """Start to write `document`, and wait at most `wait_s` seconds for the end."""
-        self._newest = document
-        written: Future[None] = Future()
-        threading.Thread(
-            target=self._write, args=(document, written), name=f"knobs of {self._app}", daemon=True
-        ).start()
-        await asyncio.wait((asyncio.wrap_future(written),), timeout=wait_s)
 
     def _write(self, document: Mapping[str, Any], written: Future[None]) -> None:
         failed = threading.Event()
@@ -179,5 +131,5 @@ class _Publisher:
                     if not logged:
                         logger.exception("the knobs of %s could not be published; trying again", self._app)
                     logged = True
-                    failed.wait(_RETRY_S)
+                    failed.wait(self._retry_s)
         written.set_result(None)

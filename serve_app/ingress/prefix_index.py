@@ -17,9 +17,12 @@ from serve_app.wire.data_plane import Prefix
 
 BYTES_PER_TOKEN = 4
 """The ratio of English text, assumed until engines have reported token counts."""
+MOST_PROMPT_TOKENS = 32_768
+"""The bound on an estimated prompt where `max_model_len` is not set. An image of a thousand tokens may take
+megabytes. Without a bound, its estimate would keep all other requests away from its replica."""
 _UNKNOWN_CACHE_TOKENS = 32_768
 """The size of a cache until its replica reports it: a long prompt, and less than any GPU's cache."""
-_FADE = 0.99
+FADE = 0.99
 """Ratios are means over about a hundred prompts."""
 _LEAST_BYTES, _MOST_BYTES = 1.0, 8.0
 """Prompts outside these bytes per token do not count as text: they have images, or mostly spaces."""
@@ -38,8 +41,8 @@ class Ratio:
 
     def learn(self, amount: float, other: float) -> None:
         """Count one more prompt."""
-        self.amount = self.amount * _FADE + amount
-        self.other = self.other * _FADE + other
+        self.amount = self.amount * FADE + amount
+        self.other = self.other * FADE + other
 
     def value(self, unknown: float) -> float:
         """Return the ratio; `unknown` before the first prompt."""

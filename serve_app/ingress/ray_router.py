@@ -19,10 +19,6 @@ from serve_app.patches.ray import run_router_here
 
 logger = logging.getLogger("ray.serve")
 
-# Only new requests hear from Ray that the engines cannot start. Requests in Ray's queue wait on.
-_ASK_AGAIN_S = 5.0
-_PAUSE_S = 1.0
-
 
 class EngineRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
     """Keeps the replica set of its deployment current. Requests do not go through it."""
@@ -63,6 +59,9 @@ class Wake:
         handle: Its engine deployment.
         needed: Returns whether a replica is still needed.
         on_unavailable: Called when Ray reports that the engines cannot start.
+        ask_again_s: Only new requests hear from Ray that the engines cannot start. Requests in Ray's queue
+            wait on. So the request is replaced after so many seconds.
+        pause_s: The wait after Ray has failed, or has not pushed its new replica here yet.
     """
 
     def __init__(
@@ -71,11 +70,15 @@ class Wake:
         handle: DeploymentHandle,
         needed: Callable[[], bool],
         on_unavailable: Callable[[], None],
+        ask_again_s: float = 5.0,
+        pause_s: float = 1.0,
     ) -> None:
         self._model = model
         self._handle = handle
         self._needed = needed
         self._on_unavailable = on_unavailable
+        self._ask_again_s = ask_again_s
+        self._pause_s = pause_s
         self._task: asyncio.Task[None] | None = None
         run_router_here(handle)
 
@@ -93,7 +96,7 @@ class Wake:
     async def _run(self) -> None:
         while self._needed():
             try:
-                async with asyncio.timeout(_ASK_AGAIN_S) as asking, self._handle.choose_replica():
+                async with asyncio.timeout(self._ask_again_s) as asking, self._handle.choose_replica():
                     pass
             except DeploymentUnavailableError:
                 self._on_unavailable()
@@ -102,6 +105,5 @@ class Wake:
                 if asking.expired():
                     continue
                 logger.exception("model %s: asking Ray for a replica failed", self._model)
-            # Ray has failed, or has not pushed its new replica here yet. To ask at once would not help.
             if self._needed():
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(self._pause_s)

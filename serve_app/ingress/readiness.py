@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ray.serve.schema import DeploymentStatusOverview
+
 from serve_app.api.health import ControlPlane, ModelReadiness, Readiness
 from serve_app.cluster.bounded_call import BoundedCall
-from serve_app.cluster.serve_status import deployment_statuses
 from serve_app.ingress.cold_start_progress import StoredState
-from serve_app.ingress.replica_set import replica_set
+from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.settings.live_knobs import LiveKnobs
 from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.exposition import NodeMetrics
 from serve_app.wire.phases import DRAINING, FAILED
 
-_WAIT_S = 0.8
-"""How long to wait for Ray, so that clients have an answer within 1 s. Usually Ray answers within 50 ms."""
-_FRESH_S = 0.5
 _UNREACHABLE_S = 2.0
 """The controller or the GCS is reported as unreachable if a question this old has no answer."""
 _NO_POLICY = (
@@ -37,70 +35,63 @@ class ServeObserver:
     """Observes the models of one application from inside a replica of it.
 
     Args:
-        app: The Serve application.
-        models: Its models.
+        models: The models of the application.
+        replicas: The replicas of each engine deployment.
         live: The knobs in force.
-        stored: The documents that its replicas and its policy have stored.
+        serve: Ray Serve's status of the engine deployments, by name.
+        stored: The documents that the engine replicas and the policy have stored.
         zygote: Whether nodes keep zygotes.
+        clock: The clock of `serve` and `stored`.
+        wait_s: How long to wait for Ray, so that clients have an answer within 1 s. Ray needs about 50 ms.
     """
 
     def __init__(
         self,
-        app: str,
         models: Sequence[ModelSettings],
+        replicas: Mapping[str, ReplicaSet],
         live: LiveKnobs,
+        serve: BoundedCall[dict[str, DeploymentStatusOverview]],
         stored: BoundedCall[StoredState],
         zygote: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+        wait_s: float = 0.8,
     ) -> None:
         self._models = models
+        self._replicas = replicas
         self._live = live
+        self._serve = serve
         self._stored = stored
         self._zygote = zygote
-        self._serve = BoundedCall(
-            f"Ray Serve's status of {app}",
-            lambda: deployment_statuses(app, [model.deployment_name for model in models]),
-            _FRESH_S,
-            time.monotonic,
-        )
-        self._replicas: dict[str, LiveReplicas] = {}
+        self._clock = clock
+        self._wait_s = wait_s
+        self._before: dict[str, LiveReplicas] = {}
         self._metrics = NodeMetrics()
 
     async def readiness(self) -> Readiness:
         """Return every model's readiness, within a second."""
-        replicas = {model.name: live_replicas(model.deployment_name) for model in self._models}
+        replicas = {name: LiveReplicas.of(known) for name, known in self._replicas.items()}
         # After a replica came or went, Ray's older answers are out of date: a model that was just scaled to
         # zero would look as if it had lost its replica.
-        since = time.monotonic() if replicas != self._replicas else None
-        self._replicas = replicas
-        await asyncio.gather(self._serve.get(_WAIT_S, since), self._stored.get(_WAIT_S, since))
+        since = self._clock() if replicas != self._before else None
+        self._before = replicas
+        await asyncio.gather(self._serve.get(self._wait_s, since), self._stored.get(self._wait_s, since))
         control = ControlPlane(self._serve.age_s(), self._stored.age_s(), _UNREACHABLE_S)
-        now = time.monotonic()
-        models = [self._judge(model, control, now) for model in self._models]
-        return Readiness(models, control, self._zygote)
-
-    def _judge(self, model: ModelSettings, control: ControlPlane, now: float) -> ModelReadiness:
-        name = model.deployment_name
         deployments = self._serve.last.value if self._serve.last is not None else {}
         stored = self._stored.last.value if self._stored.last is not None else StoredState()
-        known = Known(
-            deployments.get(name),
-            stored.phases.get(name, {}),
-            stored.of(name, now),
-            control.reason,
-        )
-        # The wait may have changed the replicas.
-        return judge(model, self._live.of(model.name).min_replicas, live_replicas(name), known, now)
+        now, models = self._clock(), []
+        for model in self._models:
+            name = model.deployment_name
+            known = Known(
+                deployments.get(name), stored.phases.get(name, {}), stored.of(name, now), control.reason
+            )
+            # The wait may have changed the replicas.
+            live = LiveReplicas.of(self._replicas[name])
+            models.append(judge(model, self._live.of(model.name).min_replicas, live, known, now))
+        return Readiness(models, control, self._zygote)
 
     async def metrics(self) -> bytes:
         """Return the `llm_*` series of every replica on every node, within a second."""
         return await self._metrics.exposition()
-
-
-def live_replicas(deployment: str) -> LiveReplicas:
-    """Return the replicas of an engine deployment, as this process sees them."""
-    replicas = replica_set(deployment)
-    out = {replica.replica_id: replica.trouble for replica in replicas.listed() if replica.trouble}
-    return LiveReplicas(len(replicas), out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +102,12 @@ class LiveReplicas:
     """The number of replicas that get requests."""
     out: Mapping[str, str] = field(default_factory=dict)
     """The trouble of each other replica, by replica."""
+
+    @classmethod
+    def of(cls, replicas: ReplicaSet) -> LiveReplicas:
+        """Return the replicas of a set."""
+        out = {replica.replica_id: replica.trouble for replica in replicas.listed() if replica.trouble}
+        return cls(len(replicas), out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +138,8 @@ def judge(
         known: The last answers about the model.
         now: Seconds on the clock of the times in the documents.
     """
-    states = _replica_states(known.deployment)
-    total = sum(count for state, count in states.items() if state != "STOPPING")
+    states = known.deployment.replica_states if known.deployment is not None else {}
+    total = sum(count for state, count in states.items() if state.value != "STOPPING")
     newest = _newest(known.phases, live)
     scaling = known.scaling or {}
     found = ModelReadiness(
@@ -197,12 +194,6 @@ def _loading(
         return replace(found, state="loading", phase=otherwise, reason=reason)
     seconds = round(now - float(starting["since"]), 3)
     return replace(found, state="loading", phase=starting["phase"], phase_seconds=seconds, reason=reason)
-
-
-def _replica_states(deployment: Any) -> dict[str, int]:
-    if deployment is None:
-        return {}
-    return {str(getattr(k, "value", k)): n for k, n in deployment.replica_states.items()}
 
 
 def _newest(phases: Mapping[str, Mapping[str, Any]], live: LiveReplicas) -> Mapping[str, Any] | None:

@@ -4,114 +4,90 @@ A step that prefills delays every sequence of its batch once, whether it prefill
 streams are sent in prefill groups: prompts that one engine step prefills together.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
-from serve_app.api.prompt_prefix import PromptPrefix
-from serve_app.ingress.prefix_index import NOTHING, Expected
+from serve_app.ingress.prefix_index import FADE, Ratio
+from serve_app.ingress.replica import SEQUENCE_TOKENS, Replica
 
-SEQUENCE_TOKENS = 64
-"""The weight of a request in flight in a pick, in prompt tokens still to be prefilled.
-
-A prompt token lengthens only the step that prefills it. A running sequence lengthens every step, for all
-sequences of the batch. For a 7B model on an A100, a sequence of 600 tokens is assumed to cost
-0.12 ms + 600 * 0.12 us = 0.19 ms a step: as much as four prompt tokens of 50 us. So 64 is its cost over
-sixteen steps.
-"""
 GROUP_REQUESTS = 4
 """The most requests of one prefill group. Groups of four delay a quarter as many steps. Each further request
 saves little and lengthens the step."""
+PREFILL_BUDGET_SHARE = 0.8
+"""The share of the TTFT target that a request may wait for prefill, its own included. The last fifth is a
+margin: the estimate of tokens from bytes is off by some 20 %, and the engine's current step has to end."""
 
 
-@dataclass(slots=True, eq=False)
-class Replica:
-    """One running engine replica: the address of its data plane, and its requests of this process."""
+@dataclass(slots=True)
+class ReplicaChoice:
+    """The choice among the replicas of one deployment, with means over about a hundred prompts."""
 
-    replica_id: str
-    address: str
-    token: str
-    identity: str = ""
-    """The model that it serves; see `weights.model_identity`. "" from an earlier version."""
-    in_flight: int = 0
-    load: int = 0
-    """`pending_prompt_tokens + SEQUENCE_TOKENS * in_flight`."""
-    trouble: str = ""
-    """Why it gets no requests, by its heartbeats or their absence; "" if nothing is wrong."""
-    unlisted_at: float | None = None
-    """When Ray stopped listing it, on the clock of its `ReplicaSet`: it drains or is lost. Else None."""
-    still_s: float = 0.0
-    """The least time for which it has stood still, if that is its trouble."""
-    failures: int = 0
-    """How often it was unreachable or had no living engine, since its last sign of life."""
-    group: int = 0
-    """The number of the current prefill group, whose prompts the engine prefills in one step."""
-    group_since: float = 0.0
-    """When the current group began."""
-    group_tokens: int = 0
-    """Prompt tokens of the current group."""
-    next_tokens: int = 0
-    """Prompt tokens of the next group: requests sent meanwhile, which will share the next step."""
-    next_requests: int = 0
+    pace: Ratio = field(default_factory=Ratio)
+    """Prompt tokens prefilled, and the seconds from sending a request to its first token."""
+    prompts: Ratio = field(default_factory=Ratio)
+    """Prompt tokens, and prompts."""
+    sharing: float = 0.0
+    """The share of prompts that had a cached prefix at some replica."""
+    step_tokens: float = math.inf
+    """The most tokens of an engine's step; infinite until an engine has reported it."""
 
-    @property
-    def pending_prompt_tokens(self) -> int:
-        """The estimated prompt tokens of all requests in flight without an answer."""
-        return self.load - SEQUENCE_TOKENS * self.in_flight
+    def choose(
+        self,
+        replicas: Collection[Replica],
+        limit: int,
+        batch: int,
+        prompt_tokens: int,
+        cached: Mapping[str, int],
+        prefill_budget_s: float,
+        now: float,
+    ) -> Replica | None:
+        """Return the replica for a request; None if all have `limit` requests in flight.
 
-    def join_group(self, reservation: Reservation, now: float) -> None:
-        """Add a new reservation to the current group, or to the next one while a group is prefilled."""
-        reservation.group = self.group
-        reservation.sent = now
-        reservation.tokens_before = self.pending_prompt_tokens
-        if not self.group_tokens:
-            self.group_tokens = reservation.pending_prompt_tokens
-            self.group_since = now
-        else:
-            reservation.group += 1
-            self.next_tokens += reservation.pending_prompt_tokens
-            self.next_requests += 1
+        A stream goes where its prefill delays requests least (`least_delay`). There its first token must be
+        expected within `prefill_budget_s`, and within the time that a full group and one more request of mean
+        length take. A longer wait would hardly save a late token. All other requests go to the least loaded
+        replica, and so do streams before the pace of prefill is known.
 
-    def leave_group(self, reservation: Reservation, now: float) -> None:
-        """Remove a request that ends before its first token from its group."""
-        if reservation.group > self.group:
-            self.next_tokens -= reservation.pending_prompt_tokens
-            self.next_requests -= 1
-            return
-        self.group_tokens -= reservation.pending_prompt_tokens
-        if not self.group_tokens:
-            self.end_groups(self.group, now)
-
-    def end_groups(self, group: int, now: float) -> None:
-        """Count all groups up to `group` as prefilled, because engines prefill in the order of arrival.
-
-        A group ends with its first token, because all its first tokens come together. Then the next begins.
+        Args:
+            replicas: The replicas that can be picked, the least recently used first.
+            limit: The most requests of this process on a replica.
+            batch: The most requests that an engine runs at once. Further ones wait for more than prefill.
+            prompt_tokens: The tokens of the prompt.
+            cached: The prompt tokens in the replicas' caches, by replica id.
+            prefill_budget_s: How long a stream may wait for prefill, its own included; 0 for other requests.
+            now: Seconds on the clock of `Replica.group_since`.
         """
-        self.group_tokens = self.next_tokens if group == self.group else 0
-        self.next_tokens = self.next_requests = 0
-        self.group = group + 1
-        self.group_since = now
+        pace, chosen = self.pace, None
+        if prefill_budget_s > 0.0 and pace.other > 0.0:
+            mean = self.prompts.amount / self.prompts.other
+            chosen = least_delay(
+                replicas,
+                min(limit, batch),
+                prompt_tokens,
+                cached,
+                max(self.sharing, min(2.0 * mean / self.step_tokens - 1.0, 1.0)),
+                min(prefill_budget_s * pace.amount / pace.other, (GROUP_REQUESTS + 1) * mean),
+                self.step_tokens,
+                now - prefill_budget_s,
+            )
+        return chosen or least_loaded(replicas, limit, cached)
 
+    def learn_sharing(self, shared: bool) -> None:
+        """Count a prompt that had a cached prefix at some replica, or had none."""
+        self.sharing = self.sharing * FADE + (1.0 - FADE) * shared
 
-@dataclass(slots=True, eq=False)
-class Reservation:
-    """One request's place on a replica, from the pick to the request's end there."""
+    def learn_pace(self, seconds: float, tokens: float, prompt_tokens: int) -> None:
+        """Count a first token that came after `seconds`, while the engine had `tokens` to prefill.
 
-    replica: Replica
-    pending_prompt_tokens: int
-    """0 once the replica has answered."""
-    group: int = -1
-    """Its prefill group; -1 for a request that is not streamed, whose end of prefill is not visible."""
-    tokens_before: int = 0
-    """Prompt tokens that the replica had to prefill when the request was sent, its own included."""
-    sent: float = 0.0
-    prefix: PromptPrefix | None = None
-    """The hashes of its prompt."""
-    expected: Expected = NOTHING
-    """The part of the prompt that was expected in the replica's cache."""
-    released: bool = False
+        `tokens` is an estimate: cached tokens, and tokens estimated from an image's bytes, take no time. So
+        one first token counts at most as twice the known pace.
+        """
+        pace = self.pace
+        if pace.other > 0.0:
+            tokens = min(tokens, 2.0 * seconds * pace.amount / pace.other)
+        pace.learn(tokens, seconds)
+        self.prompts.learn(prompt_tokens, 1.0)
 
 
 def least_delay(

@@ -8,11 +8,11 @@ Ray stops listing a replica only after three failed health checks: 4 s after the
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from serve_app.ingress.engine_channel import EngineChannels, NeverBegunError
-from serve_app.ingress.replica_choice import Replica
+from serve_app.ingress.replica import Replica
 from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.wire.data_plane import BEAT_S, Beat
 
@@ -37,7 +37,7 @@ class _Listener:
 
     replica: Replica
     known: ReplicaSet
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[None] = field(init=False)
     silent_looks: int = 0
 
 
@@ -61,9 +61,13 @@ class Heartbeats:
                 self.look()
                 await asyncio.sleep(LOOK_INTERVAL_S)
         finally:
-            for listener in list(self._listeners.values()):
-                self._forget(listener)
-            self._channels.close_all()
+            self.close()
+
+    def close(self) -> None:
+        """Stop listening, and end all channels."""
+        for listener in list(self._listeners.values()):
+            self._forget(listener)
+        self._channels.close_all()
 
     def look(self) -> None:
         """Listen to new replicas, stop listening to replicas that are gone, and find silent ones.
@@ -72,7 +76,8 @@ class Heartbeats:
         """
         listed = {replica: known for known in self._deployments for replica in known.listed()}
         for replica in listed.keys() - self._listeners.keys():
-            self._listeners[replica] = self._begin(replica, listed[replica])
+            listener = self._listeners[replica] = _Listener(replica, listed[replica])
+            listener.task = asyncio.create_task(self._listen(listener))
         for replica, listener in list(self._listeners.items()):
             if replica not in listed and not replica.in_flight:
                 self._forget(listener)
@@ -82,7 +87,7 @@ class Heartbeats:
                 self._keep_away(listener, f"it has sent no heartbeat for {silence_s:g} s")
 
     def _is_silent(self, listener: _Listener) -> bool:
-        if listener.task is None or listener.task.done():
+        if listener.task.done():
             return False
         listener.silent_looks += 1
         if listener.silent_looks == SUSPECT_LOOKS:
@@ -91,11 +96,6 @@ class Heartbeats:
             return False
         listener.replica.still_s = _STILL_S + (listener.silent_looks - SILENT_LOOKS) * LOOK_INTERVAL_S
         return True
-
-    def _begin(self, replica: Replica, known: ReplicaSet) -> _Listener:
-        listener = _Listener(replica, known)
-        listener.task = asyncio.create_task(self._listen(listener))
-        return listener
 
     async def _listen(self, listener: _Listener) -> None:
         replica, known = listener.replica, listener.known
@@ -130,7 +130,7 @@ class Heartbeats:
         if beat.prefix_cache_tokens is not None:
             known.prefixes.resize(replica.replica_id, beat.prefix_cache_tokens)
         if beat.step_tokens:
-            known.step_tokens = beat.step_tokens
+            known.choice.step_tokens = beat.step_tokens
         for prefix in beat.prefixes:
             known.prefixes.add(replica.replica_id, prefix)
         if beat.trouble:
@@ -149,5 +149,4 @@ class Heartbeats:
 
     def _forget(self, listener: _Listener) -> None:
         del self._listeners[listener.replica]
-        if listener.task is not None:
-            listener.task.cancel()
+        listener.task.cancel()

@@ -1,49 +1,13 @@
 """The running engine replicas of a deployment, and the requests of this process on them."""
 
-import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.ingress.prefix_index import PrefixIndex
-from serve_app.ingress.replica_choice import (
-    GROUP_REQUESTS,
-    SEQUENCE_TOKENS,
-    Replica,
-    Reservation,
-    least_delay,
-    least_loaded,
-)
-
-PACE_FADE = 0.99
-"""Means cover about a hundred first tokens or prompts."""
-
-
-@dataclass(slots=True)
-class PrefillPace:
-    """The speed of prefill of a deployment's engines, as sums over first tokens that fade."""
-
-    seconds: float = 0.0
-    """The time from sending a request to its first token."""
-    tokens: float = 0.0
-    """Prompt tokens prefilled in that time."""
-    prompts: float = 0.0
-    prompt_tokens: float = 0.0
-    """The requests' own prompt tokens."""
-
-    def learn(self, seconds: float, tokens: float, prompt_tokens: int) -> None:
-        """Count a first token that came after `seconds`, while the engine had `tokens` to prefill.
-
-        `tokens` is an estimate: cached tokens, and tokens estimated from an image's bytes, take no time. So
-        one first token counts at most as twice the known pace.
-        """
-        if self.seconds > 0.0:
-            tokens = min(tokens, 2.0 * seconds * self.tokens / self.seconds)
-        self.seconds = self.seconds * PACE_FADE + seconds
-        self.tokens = self.tokens * PACE_FADE + tokens
-        self.prompts = self.prompts * PACE_FADE + 1.0
-        self.prompt_tokens = self.prompt_tokens * PACE_FADE + prompt_tokens
+from serve_app.ingress.replica import SEQUENCE_TOKENS, Replica, Reservation
+from serve_app.ingress.replica_choice import ReplicaChoice
 
 
 @dataclass(slots=True)
@@ -51,27 +15,25 @@ class ReplicaSet:
     """The running replicas of one deployment, and the requests of this process on them.
 
     Each request calls `take`, then `note_first_byte`, then `release`. Call it only in the event loop of the
-    ingress. Ray's router, which keeps the set current, runs in the same loop (see `connect`).
+    ingress. Ray's router, which keeps the set current, runs in the same loop.
     """
 
     clock: Callable[[], float] = time.perf_counter
     """Seconds."""
-    pace: PrefillPace = field(default_factory=PrefillPace)
+    choice: ReplicaChoice = field(default_factory=ReplicaChoice)
     prefixes: PrefixIndex = field(default_factory=PrefixIndex)
-    sharing: float = 0.0
-    """The share of the last hundred or so prompts that had a cached prefix at some replica."""
-    step_tokens: float = math.inf
-    """The most tokens of an engine's step; infinite until an engine has reported it."""
+    on_change: Callable[[], None] = lambda: None
+    """Called when replicas may have changed and, while `awaited`, when one may have room."""
     awaited: bool = False
     """Whether requests are queued. Only then a free place is announced."""
+    on_trouble: Callable[[Replica], None] = lambda _: None
+    """Called when a replica gets trouble, and again when others may take over its requests."""
     _usable: dict[str, Replica] = field(default_factory=dict)
     """The replicas that can be picked, the least recently used first."""
-    _on_change: Callable[[], None] = lambda: None
     _listed: dict[str, Replica] = field(default_factory=dict)
     """The replicas that Ray lists as running."""
     _missed: dict[str, Replica] = field(default_factory=dict)
     """Replicas that Ray no longer lists, and that still have requests of this process."""
-    _on_trouble: Callable[[Replica], None] = lambda _: None
 
     def __len__(self) -> int:
         """Return the number of replicas that get requests: those that run and have no trouble."""
@@ -87,12 +49,7 @@ class ReplicaSet:
         identity: str | None = None,
         refused: Collection[Replica] = (),
     ) -> Reservation | None:
-        """Reserve a place on a replica with fewer than `limit` requests in flight.
-
-        A stream goes where its prefill delays requests least (`least_delay`). There its first token must be
-        expected within `prefill_budget_s`, and within the time that a full group and one more request of mean
-        length take. A longer wait would hardly save a late token. All other requests go to the least loaded
-        replica, and so do streams before the pace of prefill is known.
+        """Reserve a place on a replica with fewer than `limit` requests in flight (`ReplicaChoice.choose`).
 
         Cached prompt tokens need no prefill. Ties go to the least recently used replica. A replica that was
         unreachable comes last, even if all others are full: Ray drops it, or a heartbeat clears it within
@@ -101,8 +58,8 @@ class ReplicaSet:
         Args:
             limit: The most requests of this process on a replica.
             prompt_tokens: The load that the request adds until the replica answers, if its prompt is new.
-            prefill_budget_s: How long a stream may wait for prefill, its own included; 0 for other requests.
-            batch: The most requests that an engine runs at once. Further requests wait for more than prefill.
+            prefill_budget_s: How long a stream may wait for prefill; 0 for other requests.
+            batch: The most requests that an engine runs at once.
             prefix: The hashes of the prompt; None if it shares nothing.
             identity: Only replicas of this identity are considered; None for any.
             refused: Replicas that are not considered.
@@ -110,7 +67,6 @@ class ReplicaSet:
         Returns:
             The reservation; None if no such replica has room.
         """
-        chosen: Replica | None = None
         matched = self.prefixes.match(prefix) if prefix is not None and prompt_tokens else {}
         cached: dict[str, int] = {}
         if matched and prefix is not None:
@@ -119,23 +75,9 @@ class ReplicaSet:
         replicas: Collection[Replica] = self._usable.values()
         if identity is not None or refused:
             replicas = [one for one in replicas if identity in (None, one.identity) and one not in refused]
-        pace = self.pace
-        streamed = prefill_budget_s > 0.0 and prompt_tokens > 0
-        now = self.clock() if streamed else 0.0
-        if streamed and pace.seconds > 0.0:
-            in_time = prefill_budget_s * pace.tokens / pace.seconds
-            mean = pace.prompt_tokens / pace.prompts
-            chosen = least_delay(
-                replicas,
-                min(limit, batch),
-                prompt_tokens,
-                cached,
-                max(self.sharing, min(2.0 * mean / self.step_tokens - 1.0, 1.0)),
-                min(in_time, (GROUP_REQUESTS + 1) * mean),
-                self.step_tokens,
-                now - prefill_budget_s,
-            )
-        chosen = chosen or least_loaded(replicas, limit, cached)
+        budget_s = prefill_budget_s if prompt_tokens else 0.0
+        now = self.clock() if budget_s else 0.0
+        chosen = self.choice.choose(replicas, limit, batch, prompt_tokens, cached, budget_s, now)
         if chosen is None:
             return None
         name = chosen.replica_id
@@ -149,8 +91,8 @@ class ReplicaSet:
         if prefix is not None:
             reservation.prefix = prefix
             reservation.expected = self.prefixes.record_prompt(name, prefix, matched.get(name, 0))
-            self.sharing = self.sharing * PACE_FADE + (1.0 - PACE_FADE) * bool(cached)
-        if streamed:
+            self.choice.learn_sharing(bool(cached))
+        if budget_s:
             chosen.join_group(reservation, now)
         return reservation
 
@@ -175,7 +117,7 @@ class ReplicaSet:
         replica.load -= tokens
         if tokens and reservation.group >= 0:
             now = self.clock()
-            self.pace.learn(now - reservation.sent, float(reservation.tokens_before), tokens)
+            self.choice.learn_pace(now - reservation.sent, float(reservation.tokens_before), tokens)
             if reservation.group >= replica.group:
                 replica.end_groups(reservation.group, now)
         reservation.pending_prompt_tokens = 0
@@ -186,7 +128,7 @@ class ReplicaSet:
         if replica.failures:
             replica.failures = 0
             if self.awaited:
-                self._on_change()
+                self.on_change()
 
     def release(self, reservation: Reservation) -> None:
         """Give a reservation back, even if its replica has left the set. A second call does nothing."""
@@ -202,21 +144,7 @@ class ReplicaSet:
             replica.leave_group(reservation, self.clock())
         reservation.pending_prompt_tokens = 0
         if self.awaited:
-            self._on_change()
-
-    def notify(self, on_change: Callable[[], None]) -> None:
-        """Call `on_change` when replicas may have changed and, while `awaited`, when one may have room.
-
-        It replaces the previous `on_change`.
-        """
-        self._on_change = on_change
-
-    def notify_trouble(self, on_trouble: Callable[[Replica], None]) -> None:
-        """Call `on_trouble` when a replica gets trouble, and again when others may take over its requests.
-
-        It replaces the previous `on_trouble`.
-        """
-        self._on_trouble = on_trouble
+            self.on_change()
 
     def update(self, metadata: Mapping[str, Mapping[str, str]]) -> None:
         """Set the running replicas by their metadata, which `Engine.record_replica_metadata` returns.
@@ -266,7 +194,7 @@ class ReplicaSet:
         replica.trouble = trouble
         self._usable.pop(replica.replica_id, None)
         if begins or replica.unlisted_at is not None:
-            self._on_trouble(replica)
+            self.on_trouble(replica)
 
     def welcome(self, replica: Replica) -> None:
         """Pick `replica` again, if Ray lists it: its heartbeats report no trouble."""
@@ -277,20 +205,10 @@ class ReplicaSet:
                 self._changed()
 
     def _changed(self) -> None:
-        self._on_change()
+        self.on_change()
         for replica in [*self._listed.values(), *self._missed.values()]:
             if replica.trouble and replica.in_flight:  # no other could take its requests so far
-                self._on_trouble(replica)
-
-    def in_flight(self, replica_id: str) -> int:
-        """Return the requests of this process on a replica; 0 for a replica that is not picked."""
-        replica = self._usable.get(replica_id)
-        return replica.in_flight if replica is not None else 0
-
-    def load(self, replica_id: str) -> int:
-        """Return the load of a replica (`Replica.load`); 0 for a replica that is not picked."""
-        replica = self._usable.get(replica_id)
-        return replica.load if replica is not None else 0
+                self.on_trouble(replica)
 
 
 _sets: dict[str, ReplicaSet] = {}

@@ -17,8 +17,6 @@ from serve_app.wire.documents import erase, read_all, write
 
 logger = logging.getLogger("ray.serve")
 
-_INTERVAL_S = 0.5
-
 
 @dataclass(frozen=True, slots=True)
 class IngressReport:
@@ -36,9 +34,13 @@ def publish_report(app: str, replica: str, values: Mapping[str, float], at: floa
 
 
 async def keep_report(
-    app: str, replica: str, has_queued: Callable[[], bool], report: Callable[[], Mapping[str, float]]
+    app: str,
+    replica: str,
+    has_queued: Callable[[], bool],
+    report: Callable[[], Mapping[str, float]],
+    interval_s: float = 0.5,
 ) -> None:
-    """Store the `report` twice a second while `has_queued()`, then remove it. Never returns."""
+    """Store the `report` every `interval_s` while `has_queued()`, then remove it. Never returns."""
     written = failing = False
     while True:
         try:
@@ -55,7 +57,7 @@ async def keep_report(
             if not failing:
                 logger.warning("the report of queued requests cannot be written", exc_info=True)
             failing = True
-        await asyncio.sleep(_INTERVAL_S)
+        await asyncio.sleep(interval_s)
 
 
 def forget_report(app: str, replica: str) -> None:

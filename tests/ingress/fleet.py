@@ -1,4 +1,4 @@
-"""One fleet for all tests of the ingress: only the engines and Ray's handle are stubs."""
+"""A fleet for the tests of the ingress: only the engines and Ray's handle are fakes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.engine_client import ColdWait, EngineReply, EngineRequest
+from serve_app.api.engine_client import ColdWait, EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError
 from serve_app.engine.data_plane import DataPlane
-from serve_app.ingress import replica_set as replicas
 from serve_app.ingress.admission import Admission
-from serve_app.ingress.cold_queue import ColdQueue
 from serve_app.ingress.cold_start_progress import UNKNOWN, ColdStartProgress
 from serve_app.ingress.engine_channel import EngineChannels
-from serve_app.ingress.relayed_request import RelayClient
-from serve_app.ingress.replica_choice import Reservation
+from serve_app.ingress.relay import RelayClient
+from serve_app.ingress.replica import Replica
+from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.settings import ModelSettings
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.continuation import DeliveredTokens
@@ -39,11 +38,12 @@ KILLED = ApiError(503, "killed", code="engine_killed")
 def request(**changes: Any) -> EngineRequest:
     """A request that arrived 1.5 s ago."""
     arrived = time.perf_counter() - WAITED_S
-    return EngineRequest("chat_completions", changes.pop("body", BODY), "r-1", arrived, **changes)
+    operation: Operation = changes.pop("operation", "chat_completions")
+    return EngineRequest(operation, changes.pop("body", BODY), "r-1", arrived, **changes)
 
 
-class StubHandle:
-    """Lets through, refuses, or queues without end whoever asks for a replica."""
+class FakeHandle:
+    """Ray's handle of a deployment: it finds, refuses or awaits a replica."""
 
     def __init__(
         self,
@@ -92,8 +92,8 @@ class StubHandle:
 
 
 @dataclass
-class StubProgress:
-    """Progress that is what the test says, and that knows whether anything waits for it."""
+class FakeProgress:
+    """The progress that the test sets."""
 
     current: ColdStartProgress = UNKNOWN
     running: bool = False
@@ -107,7 +107,7 @@ class StubProgress:
 
 @dataclass
 class Waits:
-    """Notes what a client would be told of its wait: a request's `tell_wait`."""
+    """Records the progress that a queued client hears: a request's `tell_wait`."""
 
     told: list[ColdWait] = field(default_factory=list)
     heard: asyncio.Event = field(default_factory=asyncio.Event)
@@ -119,56 +119,15 @@ class Waits:
 
 def hold(
     model: ModelSettings,
-    handle: StubHandle,
-    progress: StubProgress | None = None,
+    handle: FakeHandle,
+    progress: FakeProgress | None = None,
     clock: Callable[[], float] = time.perf_counter,
     on_cold: Callable[[], None] = lambda: None,
     **knobs: Any,
 ) -> Admission:
-    """Admission to `model`, and the queue behind it, with the knobs given."""
-    held = ColdQueue(model, handle, lambda: Knobs(**knobs), progress or StubProgress(), clock, on_cold)
-    return Admission(model, held, lambda: Knobs(**knobs))
-
-
-class Queue:
-    """Held requests of one model, and what is around them."""
-
-    def __init__(self, handle: StubHandle | None = None, **knobs: Any) -> None:
-        self.handle = handle or StubHandle(holds=True)
-        self.progress = StubProgress()
-        self.cold_starts = 0
-        self.admission = hold(MODEL, self.handle, self.progress, on_cold=self._on_cold, **knobs)
-        self.held = self.admission.queue
-
-    def _on_cold(self) -> None:
-        assert len(self.held) > 0  # it is what the policy is told
-        self.cold_starts += 1
-
-    def ask(self, **options: Any) -> asyncio.Task[Reservation]:
-        """A request for a slot, on its way."""
-        return asyncio.create_task(self.admission.take(request(), **options))
-
-    async def held_requests(self, count: int) -> list[asyncio.Task[Reservation]]:
-        """That many requests, all in the queue."""
-        tasks = [self.ask() for _ in range(count)]
-        await asyncio.sleep(0)
-        assert len(self.held) == count
-        return tasks
-
-    def up(self, *names: str) -> None:
-        """Ray pushes these replicas."""
-        self.held.replicas.update({name: {"address": f"{name}:1", "token": "t"} for name in names})
-
-    async def refusal(self, **options: Any) -> ApiError:
-        async with asyncio.timeout(LIMIT_S):
-            with pytest.raises(ApiError) as caught:
-                await self.admission.take(request(), **options)
-        return caught.value
-
-
-async def ids(tasks: list[asyncio.Task[Reservation]]) -> list[str]:
-    async with asyncio.timeout(LIMIT_S):
-        return [slot.replica.replica_id for slot in await asyncio.gather(*tasks)]
+    """Return the admission of a model without a replica, with these knobs."""
+    progress = progress or FakeProgress()
+    return Admission(model, ReplicaSet(), handle, lambda: Knobs(**knobs), progress, clock, on_cold)
 
 
 class Fleet:
@@ -176,13 +135,14 @@ class Fleet:
 
     def __init__(self, stack: AsyncExitStack, model: ModelSettings = MODEL) -> None:
         self._stack = stack
-        self.known = replicas.replica_set(model.deployment_name)
-        self.handle = StubHandle(holds=True)
+        self.known = ReplicaSet()
+        self.handle = FakeHandle(holds=True)
         self.knobs: dict[str, Any] = {"drain_move_after_s": 0}
-        self.held = hold(model, self.handle).queue
-        self.admission = Admission(model, self.held, lambda: Knobs(**self.knobs))
+        self.admission = Admission(
+            model, self.known, self.handle, lambda: Knobs(**self.knobs), FakeProgress()
+        )
         self.channels = EngineChannels()
-        self.client = RelayClient(model, self.admission, self.channels)
+        self.client = RelayClient(model, self.admission, self.channels, backoff_s=0.0, move_retry_s=0.0)
         self._named: dict[str, dict[str, str]] = {}
         self._started = 0
         stack.callback(self.channels.close_all)
@@ -229,16 +189,18 @@ class Fleet:
         return caught.value
 
     @property
-    def replicas(self) -> list[replicas.Replica]:
-        return [self.known._listed[name] for name in self._named]
+    def replicas(self) -> list[Replica]:
+        """The replicas that Ray names, in the order of their start."""
+        known = {replica.replica_id: replica for replica in self.known.listed()}
+        return [known[name] for name in self._named]
 
     @property
     def loads(self) -> list[int]:
-        return [self.known.load(name) for name in self._named]
+        return [replica.load for replica in self.replicas]
 
     @property
     def in_flight(self) -> list[int]:
-        return [self.known.in_flight(name) for name in self._named]
+        return [replica.in_flight for replica in self.replicas]
 
 
 MOVED = rb": continued on another replica after \d+\.\d\d s\n\n"
@@ -291,16 +253,6 @@ class CountingEngine(StubEngine):
             self.more.release()
 
 
-class LingeringEngine(CountingEngine):
-    """Ends its stream some time after its last event."""
-
-    async def _count(self, begin: int, delivered: DeliveredTokens) -> AsyncIterator[bytes]:
-        async for data in super()._count(begin, delivered):
-            yield data
-        self.reached.set()
-        await self.more.acquire()
-
-
 @asynccontextmanager
 async def reading(fleet: Fleet, asked: EngineRequest | None = None) -> AsyncIterator[asyncio.Task[bytes]]:
     async def read() -> bytes:
@@ -324,16 +276,3 @@ async def lose(plane: DataPlane) -> None:
     for connection in list(plane._connections):
         connection.frames.close()
     await plane.stop()
-
-
-def looks_for_room(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[Reservation | None]:
-    """What streams found that were to move."""
-    found: asyncio.Queue[Reservation | None] = asyncio.Queue()
-    take = fleet.admission.take_for_move
-
-    def look(*args: Any) -> Reservation | None:
-        found.put_nowait(slot := take(*args))
-        return slot
-
-    monkeypatch.setattr(fleet.admission, "take_for_move", look)
-    return found

@@ -1,29 +1,329 @@
+"""Admission to a model: reservations at once, the queue for a cold start, and refusals."""
+
+import asyncio
+from typing import Any
+
 import pytest
+from ray.serve._private.common import DeploymentID
+from ray.serve.exceptions import DeploymentUnavailableError
 
-from serve_app.api.engine_client import OPERATIONS, EngineRequest, Operation
-from serve_app.ingress.admission import MOST_PROMPT_TOKENS, estimated_prompt_tokens
+from serve_app.api.engine_client import OPERATIONS, ColdWait, Operation, RequestState
+from serve_app.api.errors import ApiError
+from serve_app.ingress.cold_start_progress import ColdStartProgress
+from serve_app.ingress.replica import Replica, Reservation
+from tests.ingress.fleet import BODY, MODEL, FakeHandle, FakeProgress, Waits, hold, request
+from tests.stub_engine import LIMIT_S
 
-
-def estimate(
-    body_bytes: int, operation: Operation = "chat_completions", most: int = MOST_PROMPT_TOKENS
-) -> int:
-    return estimated_prompt_tokens(EngineRequest(operation, b"x" * body_bytes, "r-1"), 4, most)
-
-
-@pytest.mark.parametrize(("body_bytes", "tokens"), [(0, 0), (3, 0), (4, 1), (2048, 512)])
-def test_four_bytes_of_a_body_are_a_token(body_bytes: int, tokens: int) -> None:
-    assert estimate(body_bytes) == tokens
+UNAVAILABLE = DeploymentUnavailableError(DeploymentID("Engine-tide", "app"))
 
 
-def test_no_prompt_is_longer_than_the_context() -> None:
-    assert estimate(1 << 20, most=2048) == 2048
-    assert estimate(1 << 20) == MOST_PROMPT_TOKENS
+class Model:
+    """A cold model, requests for it, and a clock that the test moves."""
+
+    def __init__(self, handle: FakeHandle | None = None, **knobs: Any) -> None:
+        self.now = 100.0
+        self.handle = handle or FakeHandle(holds=True)
+        self.progress = FakeProgress()
+        self.cold_starts = 0
+        self.admission = hold(MODEL, self.handle, self.progress, lambda: self.now, self._on_cold, **knobs)
+        self.queue = self.admission.queue
+
+    def _on_cold(self) -> None:
+        assert len(self.queue) > 0  # the policy reads this number
+        self.cold_starts += 1
+
+    async def ask(self, count: int = 1, **options: Any) -> list[asyncio.Task[Reservation]]:
+        """Let requests arrive, and run until they have a reservation or are queued."""
+        tasks = [asyncio.create_task(self.admission.take(request(), **options)) for _ in range(count)]
+        await asyncio.sleep(0)
+        return tasks
+
+    def up(self, *names: str) -> None:
+        """Ray lists these replicas."""
+        self.admission.replicas.update({name: {"address": f"{name}:1", "token": "t"} for name in names})
+
+    @property
+    def replicas(self) -> list[Replica]:
+        return list(self.admission.replicas.listed())
+
+    async def refusal(self) -> tuple[int, str | None, str, str]:
+        """Return the status, code, message and Retry-After of the refusal of a new request."""
+        async with asyncio.timeout(LIMIT_S):
+            with pytest.raises(ApiError) as caught:
+                await self.admission.take(request())
+        error = caught.value
+        return error.status, error.code, error.message, (error.headers or {})["Retry-After"]
+
+
+async def ids(tasks: list[asyncio.Task[Reservation]]) -> list[str]:
+    async with asyncio.timeout(LIMIT_S):
+        return [reservation.replica.replica_id for reservation in await asyncio.gather(*tasks)]
+
+
+async def end(*tasks: asyncio.Task[Reservation]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+# At once.
+
+
+async def test_a_request_with_a_replica_at_hand_never_yields() -> None:
+    model = Model()
+    model.up("a")
+    tasks = asyncio.all_tasks()
+    coroutine = model.admission.take(request())
+
+    with pytest.raises(StopIteration) as done:
+        coroutine.send(None)  # the first step is the last: it never yields to the event loop
+
+    assert done.value.value.replica is model.replicas[0]
+    assert (model.replicas[0].in_flight, model.handle.chosen, model.progress.running) == (1, 0, False)
+    assert asyncio.all_tasks() == tasks
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+async def test_only_streams_join_prefill_groups_and_none_without_the_knob(grouped: bool) -> None:
+    model = Model(prefill_groups=grouped)
+    model.up("a")
+
+    taken = [await model.admission.take(request(wants_stream=stream)) for stream in (True, False)]
+
+    assert [reservation.group >= 0 for reservation in taken] == [grouped, False]
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_tokenizing_prefills_nothing(operation: Operation) -> None:
-    assert (estimate(400, operation) == 0) is (operation in ("tokenize", "detokenize"))
+async def test_a_prompt_is_estimated_from_its_bytes(operation: Operation) -> None:
+    model = Model()
+    model.up("a")
+    asked = request(operation=operation, body=b"x" * 403)
+
+    reservation = await model.admission.take(asked)
+
+    assert reservation.pending_prompt_tokens == (0 if operation in ("tokenize", "detokenize") else 100)
 
 
-def test_the_learned_ratio_turns_bytes_into_tokens() -> None:
-    assert estimated_prompt_tokens(EngineRequest("completions", b"x" * 400, "r-1"), 3.2, 1000) == 125
+# The queue. `test_bounded_release.py` has its order and its release.
+
+
+async def test_a_burst_wakes_ray_once_and_leaves_together() -> None:
+    model = Model()
+    tasks = await model.ask(24)
+    await model.handle.asked.wait()
+    assert (model.handle.chosen, model.progress.running) == (1, True)
+
+    model.up(*"abcdef")
+
+    assert len(model.queue) == 0
+    assert sorted(await ids(tasks)) == sorted("abcdef" * 4)
+    assert (model.handle.chosen, model.cold_starts, model.progress.running) == (1, 1, False)
+
+
+async def test_a_client_that_leaves_frees_its_place() -> None:
+    model = Model()
+    first, *others = await model.ask(3)
+    await model.handle.asked.wait()
+
+    await end(first)
+    assert (len(model.queue), model.queue.body_bytes) == (2, 2 * len(BODY))
+    assert model.handle.asking == 1  # the others still need a replica
+
+    await end(*others)
+    await asyncio.sleep(0)
+    assert (len(model.queue), model.handle.asking, model.progress.running) == (0, 0, False)
+
+
+async def test_a_client_that_leaves_at_its_release_blocks_no_replica() -> None:
+    model = Model()
+    first, second = await model.ask(2)
+
+    model.up("a")
+    await end(first)
+
+    assert first.cancelled()
+    assert await ids([second]) == ["a"]
+    assert model.replicas[0].in_flight == 1
+
+
+async def test_vanished_replicas_are_asked_for_again() -> None:
+    names = iter("ab")
+    model = Model(FakeHandle(on_choose=lambda: model.up(next(names))))
+    tasks = await model.ask(5)
+    async with asyncio.timeout(LIMIT_S):
+        await asyncio.gather(*tasks[:4])
+    assert len(model.queue) == 1
+
+    model.up()
+    assert await ids(tasks[4:]) == ["b"]
+    assert model.handle.chosen == 2
+
+
+async def test_a_wake_without_a_queue_is_taken_back() -> None:
+    """Ray may lose the replica while it reserves a place there, and would queue for the next one."""
+    model = Model()
+    tasks = await model.ask()
+    await model.handle.asked.wait()
+    model.up("a")
+    await ids(tasks)
+    assert model.handle.asking == 1
+
+    model.up()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    assert model.handle.asking == 0
+
+
+async def test_the_queue_can_be_measured() -> None:
+    model = Model()
+    queue = model.queue
+
+    def measured() -> tuple[int, int, float, float]:
+        return len(queue), queue.body_bytes, queue.oldest_s(), queue.newest_s()
+
+    first = await model.ask()
+    model.now += 7.0
+    second = await model.ask(retry=True)
+    model.now += 3.0
+
+    assert measured() == (2, 2 * len(BODY), 10.0, 3.0)
+    await end(*first)
+    assert measured() == (1, len(BODY), 3.0, 3.0)
+    await end(*second)
+    assert measured() == (0, 0, 0.0, 0.0)
+
+
+async def test_a_pause_within_a_stream_is_no_queue_time() -> None:
+    model = Model()
+    asked = request()
+    for wait_s, ttft_s in ((3.0, 3.5), (17.0, 3.5)):  # before its first token, and after a later loss
+        taking = asyncio.create_task(model.admission.take(asked, retry=asked.state.ttft_s is not None))
+        await asyncio.sleep(0)
+        model.now += wait_s
+        model.up("a")
+        model.admission.replicas.release(await taking)
+        asked.state.ttft_s = ttft_s
+        model.up()
+
+    assert asked.state.queued_s == 3.0
+
+
+# The progress that a queued client hears.
+
+
+async def test_a_queued_client_hears_the_present_progress() -> None:
+    model = Model(keep_alive_interval_s=0.001)
+    waits = Waits()
+    asked = request(state=RequestState(tell_wait=waits))
+    task = asyncio.create_task(model.admission.take(asked))
+    await asyncio.sleep(0)
+    assert waits.told == []  # not before the first interval
+
+    for phase in ("imports", "warm_up"):
+        model.progress.current = ColdStartProgress(phase, 12.0)
+        model.now += 1.0
+        waits.heard.clear()
+        async with asyncio.timeout(LIMIT_S):
+            await waits.heard.wait()
+    model.up("a")
+    await ids([task])
+
+    assert waits.told == [ColdWait("tide", "imports", 12.0, 1.0), ColdWait("tide", "warm_up", 12.0, 2.0)]
+    assert asked.state.queued_s == 2.0
+
+
+async def test_a_client_that_cannot_be_told_fails_alone() -> None:
+    async def broken(wait: ColdWait) -> None:
+        raise OSError(32, "pipe")
+
+    model = Model(keep_alive_interval_s=0.001)
+    other = await model.ask()
+    failing = asyncio.create_task(model.admission.take(request(state=RequestState(tell_wait=broken))))
+    await asyncio.sleep(0)
+    model.now += 1.0
+    with pytest.raises(OSError, match="pipe"):
+        await failing
+
+    model.up("a")
+    assert await ids(other) == ["a"]
+    assert model.replicas[0].in_flight == 1
+
+
+async def test_short_intervals_leave_others_their_turn() -> None:
+    model = Model(keep_alive_interval_s=1e-9)
+    task = asyncio.create_task(model.admission.take(request(state=RequestState(tell_wait=Waits()))))
+    for _ in range(20):
+        model.now += 1.0
+        await asyncio.sleep(0)
+
+    model.up("a")
+
+    assert await ids([task]) == ["a"]
+
+
+# Refusals.
+
+
+async def test_a_full_queue_refuses_until_the_eta() -> None:
+    model = Model(max_held_requests=3)
+    model.progress.current = ColdStartProgress("imports", 41.2)
+    tasks = await model.ask(3)
+
+    assert await model.refusal() == (
+        429,
+        "queue_full",
+        "Model 'tide': no replica can take the request yet, and this ingress replica already queues 3 others "
+        "(max_held_requests = 3).",
+        "42",
+    )
+    await end(*tasks)
+
+
+async def test_a_queued_request_is_refused_at_its_deadline() -> None:
+    model = Model(cold_wait_timeout_s=0.001)
+    model.progress.current = ColdStartProgress("weights_and_kv_cache", None)
+    refusal = asyncio.create_task(model.refusal())
+    await asyncio.sleep(0)
+    model.now += 1.0
+
+    assert await refusal == (
+        503,
+        "cold_wait_timeout",
+        "Model 'tide': no replica could take the request within 0.001 s (cold_wait_timeout_s = 0.001); "
+        "phase: weights_and_kv_cache.",
+        "30",
+    )
+    await asyncio.sleep(0)
+    assert (len(model.queue), model.handle.asking, model.progress.running) == (0, 0, False)
+
+
+async def test_engines_that_cannot_start_fail_the_whole_queue() -> None:
+    model = Model(FakeHandle(refuses=UNAVAILABLE))
+    tasks = await model.ask(3)
+
+    async with asyncio.timeout(LIMIT_S):
+        errors = await asyncio.gather(*tasks, return_exceptions=True)
+
+    message = "Model 'tide': its engines cannot start; see /ready."
+    assert [str(error) for error in errors] == [message] * 3
+    assert await model.refusal() == (503, "model_unavailable", message, "30")
+    assert (len(model.queue), model.handle.chosen) == (0, 2)
+
+
+async def test_full_replicas_refuse_all_but_a_request_that_lost_its_replica() -> None:
+    model = Model()
+    model.up("a")
+    first, *_ = [await model.admission.take(request()) for _ in range(4)]
+    lost = await model.ask(retry=True)
+
+    assert await model.refusal() == (
+        429,
+        "queue_full",
+        "Model 'tide': every replica already has 4 requests from this ingress replica "
+        "(max_ongoing_requests = 4).",
+        "1",
+    )
+    assert (len(model.queue), model.handle.chosen) == (1, 0)  # there is a replica: Ray has nothing to start
+    model.admission.replicas.release(first)
+    assert await ids(lost) == ["a"]

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from serve_app.api.engine_client import EngineRequest, RequestState
 from serve_app.api.errors import ApiError
-from serve_app.ingress import replica_set as replicas
-from serve_app.ingress.admission import MOST_PROMPT_TOKENS
-from serve_app.ingress.cold_queue import release_limit
+from serve_app.ingress.admission import release_limit
 from serve_app.ingress.cold_start_progress import ColdStartProgress
-from serve_app.ingress.replica_choice import Reservation
+from serve_app.ingress.prefix_index import MOST_PROMPT_TOKENS
+from serve_app.ingress.replica import Reservation
 from serve_app.settings import ModelSettings
-from tests.ingress.fleet import StubHandle, StubProgress, Waits, hold
+from tests.ingress.fleet import FakeHandle, FakeProgress, Waits, hold
 from tests.stub_engine import LIMIT_S
 
 MODEL = ModelSettings(name="tide", max_num_seqs=2, max_ongoing_requests=5)
@@ -27,11 +26,6 @@ BODY = b'{"model":"tide"}'
 
 def request(**changes: Any) -> EngineRequest:
     return EngineRequest("chat_completions", changes.pop("body", BODY), "r-1", **changes)
-
-
-@pytest.fixture(autouse=True)
-def _own_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replicas, "_sets", {})
 
 
 async def settle() -> None:
@@ -44,8 +38,8 @@ class Hold:
     """A cold model's queue, and requests in it, numbered as they came."""
 
     def __init__(self, **knobs: Any) -> None:
-        self.progress = StubProgress(ColdStartProgress("imports", 12.0))
-        self.admission = hold(MODEL, StubHandle(holds=True), self.progress, **knobs)
+        self.progress = FakeProgress(ColdStartProgress("imports", 12.0))
+        self.admission = hold(MODEL, FakeHandle(holds=True), self.progress, **knobs)
         self.held = self.admission.queue
         self.order: list[int] = []
         """Who got a slot, in the order of getting it."""
@@ -62,11 +56,11 @@ class Hold:
         self.order.append(number)
 
     async def up(self, *names: str) -> None:
-        self.held.replicas.update({name: {"address": f"{name}:1", "token": "t"} for name in names})
+        self.admission.replicas.update({name: {"address": f"{name}:1", "token": "t"} for name in names})
         await settle()
 
     async def end(self, number: int) -> None:
-        self.held.replicas.release(self.slots.pop(number))
+        self.admission.replicas.release(self.slots.pop(number))
         await settle()
 
     @property
@@ -120,7 +114,7 @@ async def test_burst_passes_a_single_replica_in_order() -> None:
 @pytest.mark.parametrize(("max_model_len", "tokens"), [(64, 64), (None, MOST_PROMPT_TOKENS)])
 async def test_no_prompt_weighs_more_than_the_context_length(max_model_len: int | None, tokens: int) -> None:
     model = MODEL.model_copy(update={"max_model_len": max_model_len})
-    admission = hold(model, StubHandle(holds=True))
+    admission = hold(model, FakeHandle(holds=True))
     admission.replicas.update({"a": {"address": "a:1", "token": "t"}})
 
     slot = await admission.take(request(body=b"x" * (1 << 20)))
@@ -207,7 +201,7 @@ async def test_reachable_replica_gets_queued_requests_at_once() -> None:
         await burst.end(number)
     assert len(burst.held) == 3  # not there, where they might be lost
 
-    burst.held.replicas.note_first_byte(burst.slots[on_a[2]])
+    burst.admission.replicas.note_first_byte(burst.slots[on_a[2]])
     await settle()
 
     assert (burst.in_flight, len(burst.held)) == ({"a": ROOM, "b": ROOM}, 1)
@@ -258,7 +252,7 @@ async def test_those_who_stay_are_told_what_they_wait_for_now() -> None:
             waits.heard.clear()
     await burst.end(0)
     async with asyncio.timeout(LIMIT_S):
-        burst.held.replicas.release(await told)
+        burst.admission.replicas.release(await told)
 
     assert burst.progress.running is False
     assert asked.state.queued_s > 0.0
@@ -268,8 +262,8 @@ async def test_those_who_stay_have_their_deadline_from_their_arrival() -> None:
     late_s = 0.0
     admission = hold(
         MODEL,
-        StubHandle(holds=True),
-        StubProgress(ColdStartProgress("busy", None)),
+        FakeHandle(holds=True),
+        FakeProgress(ColdStartProgress("busy", None)),
         lambda: time.perf_counter() + late_s,
         keep_alive_interval_s=0.001,
         cold_wait_timeout_s=600,
@@ -318,7 +312,7 @@ class Fleet(Hold):
             number = here[pick % len(here)]
             slot = self.slots[number]
             if event == "answer":
-                self.held.replicas.note_first_byte(slot)
+                self.admission.replicas.note_first_byte(slot)
                 await settle()
             elif event == "end":
                 await self.end(number)
@@ -328,20 +322,18 @@ class Fleet(Hold):
                 await self.ask(retry=True)
 
     def check(self) -> None:
-        among = self.held.replicas
+        usable = [replica for replica in self.admission.replicas.listed() if not replica.trouble]
         running = Counter(id(slot.replica) for slot in self.slots.values())
-        for replica in among._usable.values():
+        for replica in usable:
             assert replica.in_flight == running[id(replica)]
             assert replica.load >= 0
         waiting = sum(not task.done() for task in self.tasks)
         assert waiting == len(self.held)
         assert self.held.body_bytes == len(BODY) * len(self.held)
-        if waiting and among._usable:  # nobody waits while there is room
-            least = min(replica.failures for replica in among._usable.values())
-            room = ROOM if self.held.cold else MODEL.max_ongoing_requests
-            assert all(
-                replica.in_flight >= room for replica in among._usable.values() if replica.failures == least
-            )
+        if waiting and usable:  # nobody waits while there is room
+            least = min(replica.failures for replica in usable)
+            room = ROOM if self.admission.cold else MODEL.max_ongoing_requests
+            assert all(replica.in_flight >= room for replica in usable if replica.failures == least)
         placed = [number for number in self.order if number in self.newcomers]
         assert placed == sorted(placed)
 
@@ -368,7 +360,6 @@ def test_any_sequence_keeps_order_fills_room_and_forgets_nobody(
     events: list[tuple[str, int]],
 ) -> None:
     async def scenario() -> None:
-        replicas._sets.clear()
         fleet = Fleet()
         for event, pick in events:
             await fleet.happen(event, pick)

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from serve_app.cluster.bounded_call import BoundedCall
-from serve_app.ingress import cold_start_progress
 from serve_app.ingress.cold_start_progress import UNKNOWN, ProgressReader, StoredState
 from serve_app.ingress.cold_start_progress import ColdStartProgress as Progress
 from serve_app.ingress.cold_start_progress import cold_start_progress as progress
@@ -21,109 +20,86 @@ def status(**more: Any) -> dict[str, Any]:
     return {**document, **more}
 
 
-def unmeasured(**more: Any) -> dict[str, Any]:
-    return status(cold_start_s=None, phases_s={}, **more)
-
-
 def phase(name: str, ago_s: float) -> dict[str, Any]:
     return {"phase": name, "since": NOW - ago_s, "durations_s": {}}
 
 
+KILLED = {"killed": phase("warm_up", 7200.0)}
+STARTS = {"b": phase("imports", 1.0)}
+SEVERAL = {"a": phase("imports", 1.0), "b": phase("warm_up", 2.0), "c": phase("imports", 9.0)}
+READY = {"a": phase("ready", 60.0)}
+KINDS = {"warm_node_phases_s": {"weights_and_kv_cache": 3.0}, "cold_node_phases_s": PHASES_S}
+WHOLE = COLD_START_S
+CASES: dict[str, tuple[dict[str, Any] | None, dict[str, dict[str, Any]], Progress]] = {
+    "the rest of a phase and all later ones": (
+        status(starting=1), {"a": phase("imports", 4.0)}, Progress("imports", 29.0)
+    ),
+    "a phase that takes longer than usual": (
+        status(starting=1), {"a": phase("weights_and_kv_cache", 500.0)}, Progress("weights_and_kv_cache", 3.0)
+    ),
+    "the last phase takes longer than usual": (
+        status(starting=1), {"a": phase("warm_up", 500.0)}, Progress("warm_up", 0.0)
+    ),
+    "on a warm node": (
+        status(starting=1, **KINDS), {"a": {**phase("weights_and_kv_cache", 0.0), "warm_node": True}},
+        Progress("weights_and_kv_cache", 3.0),
+    ),
+    "on a cold node": (
+        status(starting=1, **KINDS), {"a": {**phase("weights_and_kv_cache", 0.0), "warm_node": False}},
+        Progress("weights_and_kv_cache", 23.0),
+    ),
+    "the nearest of several": (status(starting=3), SEVERAL, Progress("warm_up", 1.0)),
+    "one with an ETA before one without": (
+        status(starting=2), {"a": phase("download", 1.0), "b": phase("imports", 5.0)},
+        Progress("imports", 28.0),
+    ),
+    "beside full ones": (
+        status(ready=2, starting=1), {"a": phase("warm_up", 1.0)}, Progress("warm_up", 2.0)
+    ),
+    "a killed one is no start": (status(starting=1), KILLED | STARTS, Progress("imports", 32.0)),
+    "a killed one while none starts": (status(), KILLED | STARTS, Progress("requested", WHOLE)),
+    "a new one before the policy sees it": (
+        status(pending=1), {"a": phase("imports", 0.5)}, Progress("imports", 32.5)
+    ),
+    # For 600 s clients were told that a replica warmed up, which had no node.
+    "no capacity, and a killed one": (
+        status(pending=1, pending_s=600), {"killed": phase("warm_up", 700.0)},
+        Progress("pending_capacity", WHOLE),
+    ),
+    "no capacity until now": (
+        status(pending=1, pending_s=600), {"a": phase("imports", 2.0)}, Progress("imports", 31.0)
+    ),
+    "ready, and not listed by Ray yet": (
+        status(starting=1), {"a": phase("ready", 0.5)}, Progress("ready", 0.0)
+    ),
+    "ready for long": (status(starting=1), READY, Progress("process", WHOLE)),
+    "failed": (status(starting=1), {"a": phase("failed", 60.0)}, Progress("process", WHOLE)),
+    "draining": (status(starting=1), {"a": phase("draining", 60.0)}, Progress("process", WHOLE)),
+    "all replicas are full": (status(ready=2), READY, Progress("busy", None)),
+    "not started yet": (status(), {}, Progress("requested", WHOLE)),
+    "the process starts": (status(starting=1), {}, Progress("process", WHOLE)),
+    "no capacity": (status(pending=1), {}, Progress("pending_capacity", WHOLE)),
+    "no capacity for one of two": (status(pending=1, starting=1), {}, Progress("pending_capacity", WHOLE)),
+    "no start measured": (
+        status(cold_start_s=None, phases_s={}, pending=1), {}, Progress("pending_capacity", None)
+    ),
+    "no policy": (None, SEVERAL | {"d": READY["a"]}, Progress("imports", None)),
+    "no policy and no replica": (None, {}, UNKNOWN),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_progress_of_a_cold_start(case: str) -> None:
+    policy, phases, expected = CASES[case]
+
+    assert progress(policy, phases, NOW) == expected
+
+
 @pytest.mark.parametrize(
-    ("name", "ago_s", "eta_s"),
-    [
-        ("imports", 0.0, 33.0),
-        ("imports", 4.0, 29.0),
-        ("weights_and_kv_cache", 15.0, 8.0),
-        ("warm_up", 1.0, 2.0),
-        # It takes longer than it usually does: from here on, only what comes after it is known.
-        ("weights_and_kv_cache", 500.0, 3.0),
-        ("warm_up", 500.0, 0.0),
-    ],
+    ("eta_s", "seconds"), [(None, 30), (0.0, 1), (0.2, 1), (1.0, 1), (41.01, 42), (600.0, 600)]
 )
-def test_eta_is_the_rest_of_this_and_later_phases(name: str, ago_s: float, eta_s: float) -> None:
-    assert progress(status(starting=1), {"a": phase(name, ago_s)}, NOW) == Progress(name, eta_s)
-
-
-@pytest.mark.parametrize(("warm_node", "eta_s"), [(True, 3.0), (False, 20.0)])
-def test_eta_uses_the_replicas_kind_of_node(warm_node: bool, eta_s: float) -> None:
-    kinds = {"warm_node_phases_s": {"weights_and_kv_cache": 3.0}, "cold_node_phases_s": PHASES_S}
-    document = {**phase("weights_and_kv_cache", 0.0), "warm_node": warm_node}
-    expected = eta_s if warm_node else eta_s + 3.0  # and the warm-up
-
-    assert progress(status(starting=1, **kinds), {"a": document}, NOW).eta_s == expected
-
-
-def test_of_several_replicas_the_nearest_counts() -> None:
-    phases = {"a": phase("imports", 1.0), "b": phase("warm_up", 2.0), "c": phase("imports", 9.0)}
-
-    assert progress(status(starting=3), phases, NOW) == Progress("warm_up", 1.0)
-
-
-def test_documents_of_killed_replicas_are_no_start() -> None:
-    phases = {"killed": phase("warm_up", 7200.0), "b": phase("imports", 1.0)}
-
-    assert progress(status(starting=1), phases, NOW) == Progress("imports", 32.0)
-    assert progress(status(), phases, NOW) == Progress("requested", COLD_START_S)
-
-
-def test_new_replica_counts_before_the_policy_sees_it() -> None:
-    assert progress(status(pending=1), {"a": phase("imports", 0.5)}, NOW) == Progress("imports", 32.5)
-
-
-def test_pending_replica_ignores_the_phase_of_a_killed_one() -> None:
-    """For 600 s clients were told that a replica warmed up, which had no slot to run."""
-    phases = {"killed": phase("warm_up", 700.0)}
-
-    assert progress(status(pending=1, pending_s=600), phases, NOW) == Progress(
-        "pending_capacity", COLD_START_S
-    )
-    assert progress(status(pending=1, pending_s=600), {"a": phase("imports", 2.0)}, NOW).phase == "imports"
-
-
-@pytest.mark.parametrize("over", ["ready", "failed", "draining"])
-def test_replica_that_is_not_starting_is_ignored(over: str) -> None:
-    assert progress(status(starting=1), {"a": phase(over, 60.0)}, NOW) == Progress("process", COLD_START_S)
-
-
-def test_a_replica_that_is_ready_needs_ray_only() -> None:
-    assert progress(status(starting=1), {"a": phase("ready", 0.5)}, NOW) == Progress("ready", 0.0)
-
-
-@pytest.mark.parametrize(
-    ("counts", "name"),
-    [
-        ({}, "requested"),
-        ({"starting": 1}, "process"),
-        ({"pending": 1}, "pending_capacity"),
-        ({"pending": 1, "starting": 1}, "pending_capacity"),
-    ],
-)
-def test_before_the_first_phase_a_whole_cold_start_is_ahead(counts: dict[str, int], name: str) -> None:
-    assert progress(status(**counts), {}, NOW) == Progress(name, COLD_START_S)
-    assert progress(unmeasured(**counts), {}, NOW) == Progress(name, None)
-
-
-def test_when_a_full_replica_has_room_nobody_knows() -> None:
-    assert progress(status(ready=2), {"a": phase("ready", 60.0)}, NOW) == Progress("busy", None)
-
-
-def test_starting_replica_counts_beside_full_ones() -> None:
-    assert progress(status(ready=2, starting=1), {"a": phase("warm_up", 1.0)}, NOW) == Progress(
-        "warm_up", 2.0
-    )
-
-
-def test_replica_with_an_eta_is_preferred() -> None:
-    phases = {"a": phase("download", 1.0), "b": phase("imports", 5.0)}
-
-    assert progress(status(starting=2), phases, NOW) == Progress("imports", 28.0)
-
-
-def test_without_a_status_the_newest_phase_counts() -> None:
-    assert progress(None, {}, NOW) == UNKNOWN
-    phases = {"a": phase("imports", 5.0), "b": phase("warm_up", 1.0), "c": phase("ready", 0.5)}
-    assert progress(None, phases, NOW) == Progress("warm_up", None)
+def test_a_refused_client_may_return_after_the_eta(eta_s: float | None, seconds: int) -> None:
+    assert Progress("imports", eta_s).retry_after_s == seconds
 
 
 # The reader.
@@ -132,28 +108,20 @@ MODEL: dict[str, Any] = {
     "ready": 0, "starting": 0, "pending": 1, "pending_s": 0, "reason": "",
     "cold_start_s": 40.0, "phases_s": {},
 }  # fmt: skip
+PENDING = Progress("pending_capacity", 40.0)
 
 
-class Clock:
-    """Stands in for `time`."""
-
-    def __init__(self) -> None:
-        self.now = 1_700_000_000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-class Store:
-    """Ray's key-value store, as far as the progress needs it."""
+class FakeStore:
+    """The stored state, as the test sets it, and a reader of it."""
 
     def __init__(self) -> None:
-        self.state = StoredState({"at": 1_700_000_000.0, "models": {"Engine-tide": MODEL}})
+        self.state = StoredState({"at": NOW, "models": {"Engine-tide": MODEL}})
         self.fails: Exception | None = None
         self.reads = 0
-        self.now = 0.0
+        self.now = NOW
         self.threads: set[threading.Thread] = set()
-        self.stored = BoundedCall("stored state", self._read, -1.0, lambda: self.now)
+        stored = BoundedCall("stored state", self._read, -1.0, lambda: self.now)
+        self.reader = ProgressReader(stored, "Engine-tide", interval_s=0.0, clock=lambda: self.now)
 
     def _read(self) -> StoredState:
         self.reads += 1
@@ -163,9 +131,9 @@ class Store:
         return self.state
 
     async def next_read(self) -> None:
-        """Wait until a reading that begins after this moment has been taken in.
+        """Wait until a reading that begins after this moment is recorded.
 
-        The next one may be under way; the one after it is taken in when a third begins.
+        The next one may be under way. The one after it is recorded when a third begins.
         """
         enough = self.reads + 3
         async with asyncio.timeout(LIMIT_S):
@@ -173,64 +141,44 @@ class Store:
                 await asyncio.sleep(0)
 
 
-@pytest.fixture
-async def store(monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setattr(cold_start_progress, "_WAIT_S", LIMIT_S)
-    monkeypatch.setattr(cold_start_progress, "_INTERVAL_S", 0.0)
-    monkeypatch.setattr(cold_start_progress, "time", Clock())
-    return Store()
+async def test_progress_is_read_off_the_event_loop_while_started() -> None:
+    store = FakeStore()
+    assert (store.reader.current, store.reads) == (UNKNOWN, 0)
 
-
-@pytest.fixture
-def reader(store: Store) -> ProgressReader:
-    return ProgressReader(store.stored, "Engine-tide")
-
-
-async def test_progress_is_read_off_the_event_loop_while_started(
-    store: Store, reader: ProgressReader
-) -> None:
-    assert (reader.current, store.reads) == (UNKNOWN, 0)
-
-    reader.start()
+    store.reader.start()
     await store.next_read()
 
-    assert reader.current == Progress("pending_capacity", 40.0)
+    assert store.reader.current == PENDING
     assert threading.main_thread() not in store.threads
-    reader.stop()
-    assert reader.current == UNKNOWN
+    store.reader.stop()
+    assert store.reader.current == UNKNOWN
 
 
-async def test_progress_survives_a_failing_store_for_ten_seconds(
-    store: Store, reader: ProgressReader
-) -> None:
-    reader.start()
+async def test_progress_survives_a_failing_store_for_ten_seconds() -> None:
+    store = FakeStore()
+    store.reader.start()
     await store.next_read()
 
     store.fails = ConnectionError("no GCS")
     await store.next_read()
-    assert reader.current == Progress("pending_capacity", 40.0)
-    store.now += 10.5
-    assert reader.current == UNKNOWN  # what it was, it may not be any more
-
-    store.fails = None
-    store.state = StoredState()
-    await store.next_read()
-    assert reader.current == UNKNOWN
-    reader.stop()
+    store.now += 9.5
+    assert store.reader.current == PENDING
+    store.now += 1.0
+    assert store.reader.current == UNKNOWN
+    store.reader.stop()
 
 
 @pytest.mark.parametrize(
     "status",
-    [None, {"at": 1_700_000_000.0, "models": {}}, {"at": 1_699_999_940.0, "models": {"Engine-tide": MODEL}}],
+    [None, {"at": NOW, "models": {}}, {"at": NOW - 60.0, "models": {"Engine-tide": MODEL}}],
     ids=["no policy", "another model's", "a policy that is gone"],
 )
-async def test_progress_is_unknown_without_a_status(
-    store: Store, reader: ProgressReader, status: Any
-) -> None:
+async def test_progress_is_unknown_without_a_status(status: Any) -> None:
+    store = FakeStore()
     store.state = StoredState(status)
 
-    reader.start()
+    store.reader.start()
     await store.next_read()
 
-    assert reader.current == UNKNOWN
-    reader.stop()
+    assert store.reader.current == UNKNOWN
+    store.reader.stop()

@@ -11,14 +11,13 @@ import pytest
 from serve_app.api.engine_client import EngineRequest
 from serve_app.api.engine_response import EngineResponse
 from serve_app.engine.data_plane import DataPlane
-from serve_app.ingress import replica_set as replicas
 from serve_app.ingress.cold_start_progress import ColdStartProgress
 from serve_app.ingress.engine_channel import EngineChannels
-from serve_app.ingress.relayed_request import RelayClient
+from serve_app.ingress.relay import RelayClient
 from serve_app.settings import ModelSettings
 from tests.api.connection import SCOPE, Connection
 from tests.api.traffic_log import TrafficLog
-from tests.ingress.fleet import StubHandle, StubProgress, hold
+from tests.ingress.fleet import FakeHandle, FakeProgress, hold
 from tests.stub_engine import LIMIT_S, StubEngine, frames
 
 MODEL = ModelSettings(name="tide")
@@ -31,8 +30,8 @@ class Cold:
 
     def __init__(self, stack: AsyncExitStack, **knobs: float) -> None:
         self._stack = stack
-        self.handle = StubHandle(holds=True)
-        self.progress = StubProgress(ColdStartProgress("imports", 12.0))
+        self.handle = FakeHandle(holds=True)
+        self.progress = FakeProgress(ColdStartProgress("imports", 12.0))
         self.late_s = 0.0
         self.admission = hold(
             MODEL, self.handle, self.progress, lambda: time.perf_counter() + self.late_s, **knobs
@@ -55,7 +54,7 @@ class Cold:
         plane = DataPlane(StubEngine(frames(FIRST, DONE)))
         await plane.start("127.0.0.1")
         self._stack.push_async_callback(plane.stop)
-        self.held.replicas.update({"r1": {"address": plane.address, "token": plane.token}})
+        self.admission.replicas.update({"r1": {"address": plane.address, "token": plane.token}})
 
     async def end(self) -> bytes:
         async with asyncio.timeout(LIMIT_S):
@@ -65,8 +64,7 @@ class Cold:
 
 
 @pytest.fixture
-async def stack(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncExitStack]:
-    monkeypatch.setattr(replicas, "_sets", {})
+async def stack() -> AsyncIterator[AsyncExitStack]:
     async with AsyncExitStack() as made:
         yield made
 

@@ -4,15 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-import pytest
 import uvicorn
 from starlette.types import Message, Receive, Scope, Send
 
 from serve_app.api.engine_client import EngineReply, EngineRequest, Traffic
 from serve_app.api.engine_response import EngineResponse, WriteNowMiddleware
-from serve_app.ingress import relayed_request
 from serve_app.wire.continuation import DeliveredTokens
-from tests.http_server import uvicorn_with
+from tests.http_server import port_of, uvicorn_with
 from tests.ingress.fleet import (
     DONE,
     TOKENS,
@@ -52,8 +50,7 @@ class Server:
         self.ended.set()
 
     async def connect(self) -> "Client":
-        port = self._server.servers[0].sockets[0].getsockname()[1]
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**24)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port_of(self._server), limit=2**24)
         self.clients.append(writer)
         writer.write(b"POST / HTTP/1.1\r\nHost: tide\r\nContent-Length: 0\r\n\r\n")
         return Client(reader, writer)
@@ -136,8 +133,7 @@ async def test_stream_on_the_fast_path_continues_after_its_last_event(fleet: Fle
     assert [list(tokens) for tokens in continued.tokens] == [list(range(21))]
 
 
-async def test_a_draining_replicas_stream_still_moves(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relayed_request, "_MOVE_RETRY_S", 0.0)
+async def test_a_draining_replicas_stream_still_moves(fleet: Fleet) -> None:
     first, second = CountingEngine(until=1), CountingEngine()
     await fleet.start(first)
     async with serving(fleet) as server:

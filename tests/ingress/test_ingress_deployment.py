@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -11,22 +12,23 @@ from typing import Any
 
 import pytest
 from httpx import ASGITransport, AsyncClient, Response
+from ray.serve._private.common import DeploymentID, ReplicaID, ReplicaMetricReport, TimeStampedValue
+from ray.serve.config import HTTPOptions
 
 from serve_app.api.engine_client import EngineReply
 from serve_app.engine.data_plane import DataPlane
-from serve_app.ingress import ingress_deployment, readiness, replica_set
-from serve_app.ingress.ingress_deployment import Ingress
+from serve_app.ingress import ingress_deployment
+from serve_app.ingress.ingress_deployment import ColdReports, Ingress
+from serve_app.ingress.replica_set import replica_set
 from serve_app.settings import SettingsError
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import AppSettings
 from serve_app.telemetry import series
-from serve_app.wire import ingress_reports as held_requests
 from serve_app.wire.documents import KNOBS
 from serve_app.wire.ingress_reports import read_reports
 from serve_app.wire.served_models import read_served
 from serve_app.wire.signals import INGRESS_FIELDS
-from tests.ingress.fleet import StubHandle
-from tests.ingress.stub_controller import REPLICA, StubController
+from tests.ingress.fleet import FakeHandle
 from tests.stub_engine import LIMIT_S, StubEngine, frames
 from tests.stub_kv import StubKv, stored
 from tests.telemetry.stub_metric import StubMetric
@@ -35,14 +37,42 @@ FIRST, DONE = b'data: {"n":1}\n\n', b"data: [DONE]\n\n"
 STREAM = {"model": "tide", "stream": True}
 
 
+REPLICA = ReplicaID("i1", DeploymentID("Ingress", "shop"))
+MODELS = {"tide": "Engine-tide", "org/embed": "Engine-org-embed"}
+
+
+class FakeController:
+    """Ray Serve's controller: it keeps the reports that it gets, or `fails`."""
+
+    def __init__(self) -> None:
+        self.reports: list[ReplicaMetricReport] = []
+        self.came = asyncio.Event()
+        self.fails: Exception | None = None
+        self.get_http_config = SimpleNamespace(remote=self._http_config)
+        self.record_autoscaling_metrics_from_replica = SimpleNamespace(remote=self._record)
+
+    async def _http_config(self) -> HTTPOptions:
+        return HTTPOptions(host="127.0.0.1")
+
+    def _record(self, report: ReplicaMetricReport) -> None:
+        if self.fails is not None:
+            raise self.fails
+        self.reports.append(report)
+        self.came.set()
+
+    def values(self, name: str) -> list[Any]:
+        """Return the values of a signal in the reports, in order."""
+        return [report.metrics[name][0].value for report in self.reports]
+
+
 class Deployed:
     """An ingress replica of an application with two models, a client of it, and engine replicas to start."""
 
-    def __init__(self, stack: AsyncExitStack, controller: StubController) -> None:
+    def __init__(self, stack: AsyncExitStack, controller: FakeController) -> None:
         self._stack = stack
         self.controller = controller
-        self.handles = {"tide": StubHandle(holds=True), "org/embed": StubHandle(holds=True)}
-        self._named: dict[str, dict[str, dict[str, str]]] = {"Engine-tide": {}, "Engine-org-embed": {}}
+        self.handles = {name: FakeHandle(holds=True) for name in MODELS}
+        self._named: dict[str, dict[str, dict[str, str]]] = {name: {} for name in MODELS.values()}
 
     async def build(self, **settings: Any) -> Deployed:
         """Do what Ray does: construct, configure, and serve what is built."""
@@ -50,22 +80,16 @@ class Deployed:
         self.settings = AppSettings.model_validate({"models": models, **settings})
         # Ray's decorator wraps the class in one that runs its own HTTP server.
         self.ingress = object.__new__(Ingress.__mro__[1])
-        self._stack.push_async_callback(self._end)
+        before = asyncio.all_tasks()
         knobs = {name: Knobs().model_dump(mode="json") for name in self.handles}
         await self.ingress.__init__(self.settings.model_dump(mode="json"), knobs, *self.handles.values())
+        for task in asyncio.all_tasks() - before:
+            self._stack.callback(task.cancel)
         await self.ingress.reconfigure({})
         app = self.ingress.__serve_build_asgi_app__()
         self.http = AsyncClient(transport=ASGITransport(app), base_url="http://localhost")
         await self._stack.enter_async_context(self.http)
         return self
-
-    async def _end(self) -> None:
-        for task in getattr(self.ingress, "_tasks", []):
-            task.cancel()
-        for served in getattr(self.ingress, "_served", []):
-            session = getattr(served.engine, "_session", None)
-            if session is not None:
-                await session.close()
 
     async def start(self, engine: StubEngine, deployment: str = "Engine-tide") -> None:
         """A replica around `engine` comes up, and Ray tells the ingress of it."""
@@ -74,7 +98,7 @@ class Deployed:
         self._stack.push_async_callback(plane.stop)
         named = self._named[deployment]
         named[f"r{len(named)}"] = {"address": plane.address, "token": plane.token}
-        replica_set.replica_set(deployment).update(named)
+        replica_set(deployment).update(named)
 
     async def ask(self, path: str = "/v1/chat/completions", **body: Any) -> Response:
         async with asyncio.timeout(LIMIT_S):
@@ -89,14 +113,16 @@ class Deployed:
 @pytest.fixture
 async def deployed(monkeypatch: pytest.MonkeyPatch, kv: StubKv) -> AsyncIterator[Deployed]:
     context = SimpleNamespace(app_name="shop", replica_tag="i1", replica_id=REPLICA)
+    controller = FakeController()
     monkeypatch.setattr(ingress_deployment.serve, "get_replica_context", lambda: context)
-    monkeypatch.setattr(readiness, "deployment_statuses", lambda app, names: {})
-    monkeypatch.setattr(replica_set, "_sets", {})
-    monkeypatch.setattr(held_requests, "_INTERVAL_S", 0.001)
+    monkeypatch.setattr(ingress_deployment.ray, "get_actor", lambda name, namespace: controller)
+    monkeypatch.setattr(ingress_deployment, "deployment_statuses", lambda app, names: {})
     for kind in ("Histogram", "Counter", "Gauge"):
         monkeypatch.setattr(series, kind, lambda name, *given, **more: StubMetric.unregistered(name))
     async with AsyncExitStack() as stack:
-        yield Deployed(stack, StubController(monkeypatch))
+        yield Deployed(stack, controller)
+    for deployment in MODELS.values():
+        replica_set(deployment).update({})
 
 
 async def test_a_stream_comes_from_the_replicas_port_byte_for_byte(deployed: Deployed) -> None:
@@ -233,3 +259,53 @@ async def test_readiness_tells_of_every_model(deployed: Deployed) -> None:
     assert (reply.status_code, models["tide"]["state"], models["tide"]["replicas"]) == (503, "up", 1)
     assert reply.json()["zygote"] is True
     assert (models["org/embed"]["state"], models["org/embed"]["phase"]) == ("loading", "deploying")
+
+
+# The reports that follow the first request of a model at zero.
+
+
+class Reports:
+    """An ingress replica that queues one request more at every report, and a clock that counts them."""
+
+    def __init__(self) -> None:
+        self.queued = 0
+        self.controller = FakeController()
+        self.cold = ColdReports(self.controller, REPLICA, self._report, 0.0, lambda: 1e9 + self.queued)
+
+    def _report(self) -> dict[str, float]:
+        self.queued += 1
+        return {"Engine-tide:held_requests": float(self.queued)}
+
+    async def turns(self, count: int) -> list[float]:
+        """Return all reported values after so many turns of the event loop, one for each interval."""
+        for _ in range(count):
+            await asyncio.sleep(0)
+        values: list[float] = self.controller.values("Engine-tide:held_requests")
+        return values
+
+
+async def test_ten_reports_each_have_the_present_queue() -> None:
+    reports = Reports()
+    reports.cold.start()
+    assert reports.controller.reports == []
+
+    assert await reports.turns(7) == list(range(1, 8))
+    values = {"Engine-tide:held_requests": [TimeStampedValue(1e9, 1.0)]}
+    assert reports.controller.reports[0] == ReplicaMetricReport(REPLICA, values, 1e9)
+
+    reports.cold.start()  # a second cold model restarts the second
+    assert await reports.turns(20) == list(range(1, 18))
+
+
+async def test_a_failed_report_ends_the_series(caplog: pytest.LogCaptureFixture) -> None:
+    reports = Reports()
+    reports.controller.fails = RuntimeError("Ray is gone")
+    with caplog.at_level(logging.WARNING, "ray.serve"):
+        reports.cold.start()
+        await reports.turns(20)
+    assert caplog.messages == ["the report of queued requests could not be sent early"]
+
+    reports.controller.fails = None
+    reports.cold.start()
+
+    assert len(await reports.turns(20)) == 10

@@ -5,23 +5,21 @@ What one client does, or does not do, must not cost another a byte or hold it up
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import aiohttp
 import pytest
-import uvicorn
 
 from serve_app.api.endpoints import ApiModel
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.http_api import create_app
-from serve_app.ingress import replica_set
 from serve_app.settings import ModelSettings
 from serve_app.settings.tree import HttpSettings
 from tests.api.server import StubObserver
+from tests.http_server import port_of, uvicorn_with
 from tests.ingress.fleet import DONE, Fleet
-from tests.stub_engine import LIMIT_S, StubEngine
+from tests.stub_engine import StubEngine
 
 CLIENTS = 200
 LARGE = 64 << 10
@@ -82,28 +80,17 @@ class Served:
 
 
 @pytest.fixture
-async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
-    monkeypatch.setattr(replica_set, "_sets", {})
+async def served() -> AsyncIterator[Served]:
+    engine = NamedEngine()
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
     async with AsyncExitStack() as stack:
-        engine = NamedEngine()
         fleet = Fleet(stack, ModelSettings(name="tide"))
         await fleet.start(engine)
         app = create_app([ApiModel("tide", 0, fleet.client, 2048)], StubObserver(), HttpSettings())
-        listening = socket.create_server(("127.0.0.1", 0), backlog=CLIENTS)
-        # HTTP as Ray Serve runs it.
-        config = uvicorn.Config(app, lifespan="off", log_level="critical", timeout_graceful_shutdown=1)
-        server = uvicorn.Server(config)
-        monkeypatch.setattr(server, "capture_signals", nullcontext)
-        running = asyncio.create_task(server.serve([listening]))
-        async with asyncio.timeout(LIMIT_S):
-            while not server.started:
-                await asyncio.sleep(0)
-            url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-            connector = aiohttp.TCPConnector(limit=0, force_close=True)
-            async with aiohttp.ClientSession(connector=connector, read_bufsize=LARGE) as session:
-                yield Served(url, session, engine, fleet)
-        server.should_exit = True
-        await running
+        port = port_of(await stack.enter_async_context(uvicorn_with(app)))
+        session = aiohttp.ClientSession(connector=connector, read_bufsize=LARGE)
+        await stack.enter_async_context(session)
+        yield Served(f"http://127.0.0.1:{port}", session, engine, fleet)
 
 
 async def test_a_slow_client_delays_nobody(served: Served) -> None:

@@ -1,14 +1,15 @@
-"""Streams whose replica is lost or drains within them: another replica goes on with each."""
+"""Streams whose replica is lost or drains within them: another replica continues each."""
 
 import asyncio
-import json
+from collections.abc import AsyncIterator
 
 import pytest
 
 from serve_app.api.body import KEPT, BodyMemory, BodyShare
 from serve_app.api.errors import ApiError
 from serve_app.api.trace_context import TraceContext
-from serve_app.ingress import relayed_request
+from serve_app.ingress.request_moves import MOST_BODY_BYTES
+from serve_app.wire.continuation import DeliveredTokens
 from tests.ingress.fleet import (
     DIED,
     DONE,
@@ -18,9 +19,7 @@ from tests.ingress.fleet import (
     WHOLE,
     CountingEngine,
     Fleet,
-    LingeringEngine,
     frame,
-    looks_for_room,
     lose,
     reading,
     request,
@@ -29,6 +28,23 @@ from tests.ingress.fleet import (
 from tests.stub_engine import StubEngine
 
 TRACE = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=1")
+
+
+def refusing() -> StubEngine:
+    return StubEngine(ApiError(409, "no", code="not_continuable"))
+
+
+class LingeringEngine(CountingEngine):
+    """Ends its stream some time after its last event."""
+
+    async def _count(self, begin: int, delivered: DeliveredTokens) -> AsyncIterator[bytes]:
+        async for data in super()._count(begin, delivered):
+            yield data
+        self.reached.set()
+        await self.more.acquire()
+
+
+# Lost replicas.
 
 
 async def test_a_stream_goes_on_where_its_lost_replica_stopped(fleet: Fleet) -> None:
@@ -50,60 +66,43 @@ async def test_a_stream_goes_on_where_its_lost_replica_stopped(fleet: Fleet) -> 
     assert got.body == first.requests[0].body
     assert got.continuation is not None
     assert (got.continuation.created, got.continuation.moves) == (17, 1)
-    assert fleet.in_flight == [0, 0]
+    assert (fleet.in_flight, fleet.loads) == ([0, 0], [0, 0])
 
 
-async def test_a_half_closed_connection_is_a_lost_replica(fleet: Fleet) -> None:
-    first = CountingEngine(until=25)
-    plane = await fleet.start(first)
-    async with reading(fleet) as answer:
-        await first.reached.wait()
-        await fleet.start(CountingEngine())
-        fleet.stop("r1")  # or the stream might come back, for the port is still open
-        (connection,) = plane._connections
-        assert connection.frames._transport is not None
-        connection.frames._transport.write_eof()
-        text, moves = without_comments(await answer)
-        await first.left.wait()
-
-    assert (text, moves) == (WHOLE, 1)
-    assert first.cancelled
-
-
-async def test_a_stream_may_move_again_after_twenty_tokens(fleet: Fleet) -> None:
-    for until in (18, 36):
-        await fleet.start(CountingEngine(until=until, dies=DIED))
-    await fleet.start(CountingEngine())
-    async with reading(fleet) as answer:
-        text, moves = without_comments(await answer)
-
-    assert (text, moves) == (WHOLE, 2)
-
-
-@pytest.mark.parametrize("why", ["not continuable", "a long body", "many tokens", "refused"])
-async def test_stream_without_continuation_ends_in_an_error_event(
-    fleet: Fleet, why: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("until", "begun"), [((18, 36), 3), ((20, 24), 2)], ids=["18 tokens each", "4 tokens from the second"]
+)
+async def test_a_stream_may_lose_one_engine_per_sixteen_tokens(
+    fleet: Fleet, until: tuple[int, int], begun: int
 ) -> None:
-    first = CountingEngine(until=25, continuable=why != "not continuable")
-    second: StubEngine = CountingEngine()
-    if why == "a long body":
-        monkeypatch.setattr(relayed_request, "MOST_BODY_BYTES", 3)
-    elif why == "many tokens":
-        monkeypatch.setattr(relayed_request, "MOST_TOKENS", 20)
-    elif why == "refused":
-        second = StubEngine(ApiError(409, "no", code="not_continuable"))
-    plane = await fleet.start(first)
+    engines = [*(CountingEngine(until=tokens, dies=DIED) for tokens in until), CountingEngine()]
+    for engine in engines:
+        await fleet.start(engine)
     async with reading(fleet) as answer:
+        text, moves = without_comments(await answer)
+
+    assert (moves, sum(len(engine.requests) for engine in engines)) == (begun - 1, begun)
+    assert text.startswith(b"".join(frame(token) for token in range(24)))
+    assert text == WHOLE if begun == 3 else b'"code":"replica_lost"' in text
+
+
+@pytest.mark.parametrize("why", ["not continuable", "a long body", "refused"])
+async def test_stream_without_continuation_ends_in_an_error_event(fleet: Fleet, why: str) -> None:
+    first = CountingEngine(until=25, continuable=why != "not continuable")
+    second = refusing() if why == "refused" else CountingEngine()
+    plane = await fleet.start(first)
+    body = bytes(MOST_BODY_BYTES + 1) if why == "a long body" else b"{}"
+    async with reading(fleet, request(wants_stream=True, body=body)) as answer:
         await first.reached.wait()
         await fleet.start(second)
         await lose(plane)
         text = await answer
 
-    assert text.startswith(b"".join(frame(n) for n in range(25)))
+    assert text.startswith(b"".join(frame(n) for n in range(25)) + b"event: error\ndata: {")
     assert b'"code":"replica_lost"' in text
     assert text.endswith(DONE)
     assert len(second.requests) == (why == "refused")
-    assert fleet.in_flight == [0, 0]
+    assert (fleet.in_flight, fleet.loads) == ([0, 0], [0, 0])
 
 
 async def test_a_client_that_leaves_a_moved_stream_ends_its_generation(fleet: Fleet) -> None:
@@ -121,18 +120,41 @@ async def test_a_client_that_leaves_a_moved_stream_ends_its_generation(fleet: Fl
     assert fleet.in_flight == [0, 0]
 
 
-async def test_a_request_survives_a_channel_closed_while_it_opens(fleet: Fleet) -> None:
-    """It must not end as if its client had left."""
-    engine = CountingEngine()
-    await fleet.start(engine)
-    (replica,) = fleet.replicas
+@pytest.mark.parametrize("identity", ["old", "new"])
+async def test_a_waiting_stream_takes_only_a_replica_of_its_model(fleet: Fleet, identity: str) -> None:
+    first, second = CountingEngine(until=25), CountingEngine()
+    plane = await fleet.start(first, identity="old")
     async with reading(fleet) as answer:
-        while replica not in fleet.channels._opening:
-            await asyncio.sleep(0)
-        fleet.channels.close(replica, "its engine stands still")
-        text, _ = without_comments(await answer)
+        await first.reached.wait()
+        fleet.lose()
+        await lose(plane)
+        await fleet.handle.asked.wait()
+        await fleet.start(second, identity=identity)
+        text, moves = without_comments(await answer)
 
-    assert text == WHOLE
+    assert (text == WHOLE, moves, len(second.requests)) == (
+        (True, 1, 1) if identity == "old" else (False, 0, 0)
+    )
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_lost_stream_passes_over_a_replica_that_is_full(fleet: Fleet, status: int) -> None:
+    first, full = CountingEngine(until=25), StubEngine(ApiError(status, "later", code="queue_full"))
+    plane = await fleet.start(first)
+    async with reading(fleet) as answer:
+        await first.reached.wait()
+        await fleet.start(full)
+        fleet.stop("r1")
+        await lose(plane)
+        await full.entered.wait()
+        await fleet.start(CountingEngine())
+        text, moves = without_comments(await answer)
+
+    assert (text, moves) == (WHOLE, 1)
+    assert len(full.requests) >= 1
+
+
+# Draining replicas.
 
 
 async def test_streams_leave_a_draining_replica_for_others(fleet: Fleet) -> None:
@@ -155,81 +177,57 @@ async def test_streams_leave_a_draining_replica_for_others(fleet: Fleet) -> None
     assert fleet.in_flight == [0]
 
 
-async def test_a_draining_stream_does_not_move_to_another_model(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(relayed_request, "_MOVE_RETRY_S", 0.0)
-    first, other, same = CountingEngine(until=25), CountingEngine(), CountingEngine()
+@pytest.mark.parametrize(
+    "why", ["no other replica", "another model", "not continuable", "refused", "lost", "switched off"]
+)
+async def test_a_stream_that_cannot_move_stays(fleet: Fleet, why: str) -> None:
+    first, other = CountingEngine(until=25, continuable=why != "not continuable"), CountingEngine()
+    refused = refusing()
     await fleet.start(first, identity="old")
-    looks = looks_for_room(fleet, monkeypatch)
     async with reading(fleet) as answer:
         await first.reached.wait()
-        await fleet.start(other, identity="new")
+        fleet.stop("r1")
+        if why == "refused":
+            await fleet.start(refused, identity="old")
+        elif why == "lost":
+            await lose(await fleet.start(CountingEngine(), identity="old"))
+        elif why != "no other replica":
+            await fleet.start(other, identity="new" if why == "another model" else "old")
+        if why == "switched off":
+            fleet.knobs["drain_move_after_s"] = None
+        first.go_on(1)
+        if why == "refused":
+            await refused.entered.wait()
+        first.go_on()
+        text, moves = without_comments(await answer)
+
+    assert (text, moves, other.requests) == (WHOLE, 0, [])
+    assert not first.cancelled
+    assert sum(fleet.in_flight) == 0
+    assert len(refused.requests) == (why == "refused")  # asked once
+
+
+async def test_a_stream_moves_once_a_replica_of_its_model_comes(fleet: Fleet) -> None:
+    first, same = CountingEngine(until=25), CountingEngine()
+    await fleet.start(first, identity="old")
+    async with reading(fleet) as answer:
+        await first.reached.wait()
+        await fleet.start(CountingEngine(), identity="new")
         fleet.stop("r1")
         first.go_on(1)
-        assert await looks.get() is None
         await fleet.start(same, identity="old")
         first.go_on(1)
         text, moves = without_comments(await answer)
 
-    assert (text, moves, other.requests) == (WHOLE, 1, [])
+    assert (text, moves) == (WHOLE, 1)
     assert same.requests[0].continuation is not None
     assert same.requests[0].continuation.identity == "old"
 
 
-@pytest.mark.parametrize("identity", ["old", "new"])
-async def test_a_waiting_stream_takes_only_a_replica_of_its_model(fleet: Fleet, identity: str) -> None:
-    first, second = CountingEngine(until=25), CountingEngine()
-    plane = await fleet.start(first, identity="old")
-    async with reading(fleet) as answer:
-        await first.reached.wait()
-        fleet.lose()
-        await lose(plane)
-        await fleet.handle.asked.wait()
-        await fleet.start(second, identity=identity)
-        text, moves = without_comments(await answer)
-
-    assert (text == WHOLE, moves, len(second.requests)) == (
-        (True, 1, 1) if identity == "old" else (False, 0, 0)
-    )
-
-
-@pytest.mark.parametrize("why", ["no other replica", "not continuable", "refused", "lost", "switched off"])
-async def test_a_stream_that_cannot_move_stays(
-    fleet: Fleet, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(relayed_request, "_MOVE_RETRY_S", 0.0)
-    refusing = StubEngine(ApiError(409, "no", code="not_continuable"))
-    first = CountingEngine(until=25, continuable=why != "not continuable")
-    await fleet.start(first)
-    async with reading(fleet) as answer:
-        await first.reached.wait()
-        fleet.stop("r1")
-        if why == "refused":
-            await fleet.start(refusing)
-        elif why == "lost":
-            await lose(await fleet.start(CountingEngine()))
-        elif why == "switched off":
-            fleet.knobs["drain_move_after_s"] = None
-        if why in ("not continuable", "switched off"):
-            await fleet.start(CountingEngine())
-        first.go_on(1)
-        if why == "refused":
-            await refusing.entered.wait()
-        first.go_on()
-        text, moves = without_comments(await answer)
-
-    assert (text, moves) == (WHOLE, 0)
-    assert not first.cancelled
-    assert sum(fleet.in_flight) == 0
-    assert len(refusing.requests) == (why == "refused")  # asked once
-
-
 @pytest.mark.parametrize(("loss", "moves_tried"), [(DIED, 1), (KILLED, 4)], ids=["died", "killed"])
 async def test_a_stream_whose_moves_kill_engines_stays(
-    fleet: Fleet, loss: ApiError, moves_tried: int, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet, loss: ApiError, moves_tried: int
 ) -> None:
-    monkeypatch.setattr(relayed_request, "_MOVE_RETRY_S", 0.0)
     first, ending = CountingEngine(until=25), StubEngine(loss)
     await fleet.start(first)
     async with fleet.client.call(request(wants_stream=True)) as reply:
@@ -240,87 +238,15 @@ async def test_a_stream_whose_moves_kill_engines_stays(
         text = b""
         for token in range(25, TOKENS):
             first.go_on(1)
-            while frame(token) not in text:  # each is passed on before the next one comes
+            while frame(token) not in text:  # each is forwarded before the next one comes
                 text += await anext(reply.stream)
         text += b"".join([chunk async for chunk in reply.stream])
 
     assert (text, len(ending.requests)) == (WHOLE, moves_tried)
 
 
-@pytest.mark.parametrize("then", ["it drains", "it is lost"])
-async def test_a_complete_stream_does_not_move(fleet: Fleet, then: str) -> None:
-    first, second = LingeringEngine(), CountingEngine()
-    plane = await fleet.start(first)
-    async with reading(fleet) as answer:
-        await first.reached.wait()
-        await fleet.start(second)
-        fleet.stop("r1")
-        if then == "it is lost":
-            await lose(plane)
-        first.go_on()
-        text = await answer
-
-    assert (text, second.requests) == (WHOLE, [])
-
-
-@pytest.mark.parametrize("status", [429, 503])
-async def test_a_lost_stream_passes_over_a_replica_that_is_full(fleet: Fleet, status: int) -> None:
-    first, full = CountingEngine(until=25), StubEngine(ApiError(status, "later", code="queue_full"))
-    plane = await fleet.start(first)
-    async with reading(fleet) as answer:
-        await first.reached.wait()
-        await fleet.start(full)
-        fleet.stop("r1")
-        await lose(plane)
-        await full.entered.wait()
-        await fleet.start(CountingEngine())
-        text, moves = without_comments(await answer)
-
-    assert (text, moves) == (WHOLE, 1)
-    assert len(full.requests) >= 1
-
-
-async def test_a_draining_replica_that_hangs_for_good_is_given_up(
-    fleet: Fleet,
-) -> None:
-    first = CountingEngine(until=25)
-    await fleet.start(first, identity="old")
-    (replica,) = fleet.replicas
-    async with reading(fleet) as answer:
-        await first.reached.wait()
-        await fleet.start(CountingEngine(), identity="new")
-        fleet.stop("r1")
-        replica.still_s = MODEL.engine_hang_timeout_s - 0.5
-        fleet.known.keep_away(replica, "its engine has taken no step for 29 s")
-        done, _ = await asyncio.wait([answer], timeout=0)
-        assert not done
-        replica.still_s = MODEL.engine_hang_timeout_s
-        fleet.known.keep_away(replica, "its engine has taken no step for 30 s")
-        text = await answer
-
-    assert b'"code":"replica_lost"' in text
-
-
-async def test_a_running_stream_counts_as_memory_until_its_end(fleet: Fleet) -> None:
-    memory = BodyMemory(1 << 20)
-    first = CountingEngine(until=25)
-    await fleet.start(first)
-    asked = request(wants_stream=True, kept=BodyShare(memory, KEPT))
-    async with reading(fleet, asked) as answer:
-        await first.reached.wait()
-        while memory.used_bytes < len(asked.body) + 4 * 25:
-            await asyncio.sleep(0)
-        first.go_on()
-        await answer
-
-    assert memory.used_bytes == 0
-
-
-async def test_tokens_of_the_old_replica_refund_no_move(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_tokens_of_the_old_replica_refund_no_move(fleet: Fleet) -> None:
     """Twenty tokens at the draining replica say nothing about what the stream does to the next one."""
-    monkeypatch.setattr(relayed_request, "_MOVE_RETRY_S", 0.0)
     first = CountingEngine(until=10)
     dying = [StubEngine(DIED) for _ in range(4)]
     plane = await fleet.start(first)
@@ -339,15 +265,47 @@ async def test_tokens_of_the_old_replica_refund_no_move(
     assert sum(len(engine.requests) for engine in dying) == 2
 
 
-async def test_a_stream_that_two_engines_died_of_gets_no_third(fleet: Fleet) -> None:
-    engines = [CountingEngine(until=n, dies=DIED) for n in (20, 24)]
-    third = CountingEngine()
-    for engine in (*engines, third):
-        await fleet.start(engine)
+async def test_a_draining_replica_that_hangs_for_good_is_given_up(fleet: Fleet) -> None:
+    first = CountingEngine(until=25)
+    await fleet.start(first, identity="old")
+    (replica,) = fleet.replicas
     async with reading(fleet) as answer:
-        text, _ = without_comments(await answer)
+        await first.reached.wait()
+        await fleet.start(CountingEngine(), identity="new")
+        fleet.stop("r1")
+        replica.still_s = MODEL.engine_hang_timeout_s - 0.5
+        fleet.known.keep_away(replica, "its engine has taken no step for 29 s")
+        done, _ = await asyncio.wait([answer], timeout=0)
+        assert not done
+        replica.still_s = MODEL.engine_hang_timeout_s
+        fleet.known.keep_away(replica, "its engine has taken no step for 30 s")
+        text = await answer
 
-    assert third.requests == []
-    assert text.startswith(b"".join(frame(n) for n in range(24)))
-    event = text.split(b"\n\n")[-3]
-    assert json.loads(event.removeprefix(b"event: error\ndata: "))["error"]["code"] == "replica_lost"
+    assert b'"code":"replica_lost"' in text
+
+
+# Memory.
+
+
+@pytest.mark.parametrize("then", ["it drains", "it is lost"])
+async def test_a_complete_stream_is_forgotten_and_does_not_move(fleet: Fleet, then: str) -> None:
+    first, second = LingeringEngine(until=25), CountingEngine()
+    memory = BodyMemory(1 << 20)
+    asked = request(wants_stream=True, kept=BodyShare(memory, KEPT))
+    plane = await fleet.start(first)
+    async with reading(fleet, asked) as answer:
+        await first.reached.wait()
+        while memory.used_bytes < len(asked.body) + 4 * 25:
+            await asyncio.sleep(0)
+        first.go_on(TOKENS - 25)
+        while memory.used_bytes:  # from `[DONE]` on, though the stream has not ended
+            await asyncio.sleep(0)
+        assert not answer.done()
+        await fleet.start(second)
+        fleet.stop("r1")
+        if then == "it is lost":
+            await lose(plane)
+        first.go_on()
+        text = await answer
+
+    assert (text, second.requests) == (WHOLE, [])

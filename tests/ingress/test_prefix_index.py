@@ -37,16 +37,6 @@ def test_a_next_turn_finds_the_answer_too() -> None:
     assert known.match(turn) == {"a": 1100, "b": 1500}
 
 
-def test_least_recently_used_block_and_prompt_end_go_first() -> None:
-    known = index("a", blocks=5)
-    known.record_prompt("a", prompt(1, 2, 3), 0)
-    known.record_prompt("a", prompt(4, 5), 0)
-    known.record_prompt("a", prompt(6, 7), 0)
-
-    assert known.match(prompt(1, 2, 3)) == {"a": BLOCK_BYTES}
-    assert known.match(prompt(4, 5)) == {"a": 2 * BLOCK_BYTES}
-
-
 def test_only_the_replica_that_is_gone_is_forgotten() -> None:
     known = index("a", "b")
     for name in "ab":
@@ -56,9 +46,6 @@ def test_only_the_replica_that_is_gone_is_forgotten() -> None:
     assert known.match(prompt(1, 2)) == {"b": 2 * BLOCK_BYTES}
     known.record_prompt("c", prompt(1), 0)  # it has the bit that was a's
     assert known.match(prompt(1, 2)) == {"b": 2 * BLOCK_BYTES, "c": BLOCK_BYTES}
-    known.keep([])
-    assert known.match(prompt(1, 2)) == {}
-    assert known._holders == {}
 
 
 def test_what_others_sent_counts_and_an_unknown_replica_does_not() -> None:

@@ -8,14 +8,13 @@ from ray.serve._private.common import DeploymentID
 from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.request_router import RequestRouter
 
-from serve_app.ingress import ray_router
 from serve_app.ingress.ray_router import EngineRouter, Wake
 from serve_app.ingress.replica_set import replica_set
 from serve_app.patches.ray import run_router_here
-from tests.ingress.fleet import StubHandle
+from tests.ingress.fleet import FakeHandle
 from tests.stub_engine import LIMIT_S
 
-DEPLOYMENT = "Engine-tide"
+DEPLOYMENT = "Engine-of-the-router"
 UNAVAILABLE = DeploymentUnavailableError(DeploymentID(DEPLOYMENT, "app"))
 
 
@@ -49,25 +48,21 @@ async def test_the_replica_set_follows_rays_list_of_reachable_replicas(
 
 
 class Asked:
-    """A wake, and whether anybody needs a replica."""
+    """A wake, and whether a replica is needed."""
 
-    def __init__(self, handle: StubHandle) -> None:
+    def __init__(self, handle: FakeHandle, **pauses: float) -> None:
         self.needed = True
-        self.unavailable = 0
-        self.wake = Wake("tide", handle, lambda: self.needed, self._on_unavailable)
+        self.unavailable = asyncio.Event()
+        self.wake = Wake("tide", handle, lambda: self.needed, self.unavailable.set, **pauses)
 
-    def _on_unavailable(self) -> None:
-        self.unavailable += 1
 
-    async def end(self) -> None:
-        """Wait until the question is answered, or taken back."""
-        assert self.wake._task is not None
-        async with asyncio.timeout(LIMIT_S):
-            await asyncio.wait((self.wake._task,))
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 async def test_rays_router_runs_in_the_event_loop_of_the_requests() -> None:
-    handle = StubHandle()
+    handle = FakeHandle()
     Asked(handle)
 
     assert handle.init_options == {"_run_router_in_separate_loop": False}
@@ -75,78 +70,67 @@ async def test_rays_router_runs_in_the_event_loop_of_the_requests() -> None:
 
 
 async def test_wake_asks_once_until_stopped_and_can_restart() -> None:
-    handle = StubHandle(holds=True)
+    handle = FakeHandle(holds=True)
     asked = Asked(handle)
-    asked.wake.stop()  # which was never started
+    asked.wake.stop()  # it was never started
 
-    for _ in range(24):
+    for chosen in (1, 2):
+        for _ in range(24):
+            asked.wake.start()
+        await turns()
         asked.wake.start()
-    await handle.asked.wait()
-    asked.wake.start()
-    await asyncio.sleep(0)
-    assert (handle.chosen, handle.asking) == (1, 1)
-    task = asked.wake._task
-    assert task is not None
-    asked.wake.stop()
-    await asyncio.wait((task,))
-    assert (task.cancelled(), handle.asking) == (True, 0)
-
-    handle.asked.clear()
-    asked.wake.start()
-    await handle.asked.wait()
-    assert handle.chosen == 2
-    asked.wake.stop()
+        await turns()
+        assert (handle.chosen, handle.asking) == (chosen, 1)
+        asked.wake.stop()
+        await turns()
+        assert handle.asking == 0
 
 
 async def test_a_wake_ends_with_a_replica_and_reserves_nothing() -> None:
-    handle = StubHandle(on_choose=lambda: setattr(asked, "needed", False))
+    handle = FakeHandle(on_choose=lambda: setattr(asked, "needed", False))
     asked = Asked(handle)
 
     asked.wake.start()
-    await asked.end()
+    await turns()
 
     assert (handle.chosen, handle.held) == (1, 0)
 
 
-async def test_a_wake_tells_of_engines_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray says so to new requests only, so the question is put again."""
-    monkeypatch.setattr(ray_router, "_ASK_AGAIN_S", 0.001)
-    handle = StubHandle(holds=True)
-    asked = Asked(handle)
+async def test_a_wake_reports_engines_that_cannot_start() -> None:
+    """Ray tells only new requests, so the wake asks again."""
+    handle = FakeHandle(holds=True)
+    asked = Asked(handle, ask_again_s=0.001)
     asked.wake.start()
     await handle.asked.wait()
 
     handle.holds, handle.refuses = False, UNAVAILABLE
-    await asked.end()
-
-    assert (asked.unavailable, handle.asking) == (1, 0)
+    async with asyncio.timeout(LIMIT_S):
+        await asked.unavailable.wait()
+    assert handle.asking == 0
 
 
 @pytest.mark.parametrize("oddity", [RuntimeError("odd"), TimeoutError("Ray's own")])
-async def test_a_wake_logs_an_oddity_and_asks_again(
-    oddity: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_a_wake_logs_a_failure_and_asks_again(
+    oddity: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(ray_router, "_PAUSE_S", 0.0)
-    handle = StubHandle(refuses=oddity, on_choose=lambda: setattr(asked, "needed", False))
-    asked = Asked(handle)
+    handle = FakeHandle(refuses=oddity, on_choose=lambda: setattr(asked, "needed", False))
+    asked = Asked(handle, pause_s=0.0)
     with caplog.at_level(logging.WARNING, "ray.serve"):
         asked.wake.start()
         await handle.asked.wait()
         handle.refuses = None
-        await asked.end()
+        await turns()
 
     assert handle.chosen == 2
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
 async def test_a_wake_pauses_while_ray_has_not_pushed_its_replica() -> None:
-    handle = StubHandle()
+    handle = FakeHandle()
     asked = Asked(handle)
 
     asked.wake.start()
-    await handle.asked.wait()
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await turns()
 
     assert handle.chosen == 1
     asked.wake.stop()

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,9 +11,11 @@ from ray.serve._private.common import ReplicaState
 from ray.serve.schema import DeploymentStatus, DeploymentStatusOverview, DeploymentStatusTrigger
 
 from serve_app.api.health import ModelReadiness, Readiness
+from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.ingress import readiness
-from serve_app.ingress.cold_start_progress import stored_state
+from serve_app.ingress.cold_start_progress import StoredState, state_reader
 from serve_app.ingress.readiness import Known, LiveReplicas, ServeObserver
+from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.settings import ModelSettings
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.live_knobs import LiveKnobs
@@ -196,7 +198,7 @@ def test_a_missing_policy_is_told() -> None:
     assert judge(deployment(STARTING=1), scaling=None).phase == "waiting_for_a_node"
 
 
-# What it joins, when that is said, and when it is not.
+# The observer.
 
 SETTLED: dict[str, Any] = {
     "ready": 0, "starting": 0, "pending": 0, "pending_s": 0, "reason": "",
@@ -204,80 +206,79 @@ SETTLED: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Clocks:
-    """Stands in for `time`: both clocks stand still until they are moved."""
-
-    def __init__(self) -> None:
-        self.now = 1_700_000_000.0
-
-    def time(self) -> float:
-        return self.now
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 class Watched:
-    """A `ServeObserver` of one model, over what the test has Ray say."""
+    """An observer of one model, what Ray and the replicas report, and a clock."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, kv: StubKv) -> None:
-        self.clocks = Clocks()
+    def __init__(self, zygote: bool = True, wait_s: float = 0.8) -> None:
+        self.now = 1_700_000_000.0
         self.deployments: dict[str, DeploymentStatusOverview] = {}
-        self.replicas = LiveReplicas()
+        self.replicas = ReplicaSet()
         self.looks = 0
-        self.controller = threading.Event()
-        """Set while Ray Serve's controller answers."""
-        self.gcs = threading.Event()
+        self.controller, self.gcs = threading.Event(), threading.Event()
+        """Set while Ray Serve's controller and the GCS answer."""
+        self.answer()
+        self.live = LiveKnobs({"tide": Knobs()})
+        self._read = state_reader("shop", ["Engine-tide"], lambda: self.now, lambda: self.now)
+        self.observer = ServeObserver(
+            [TIDE],
+            {"Engine-tide": self.replicas},
+            self.live,
+            BoundedCall("Ray Serve's status of shop", self._statuses, 0.5, lambda: self.now),
+            BoundedCall("stored state of shop", self._stored, 0.5, lambda: self.now),
+            zygote,
+            lambda: self.now,
+            wait_s,
+        )
+
+    def answer(self) -> None:
         self.controller.set()
         self.gcs.set()
-        monkeypatch.setattr(readiness, "deployment_statuses", self._statuses)
-        monkeypatch.setattr(readiness, "time", self.clocks)
-        monkeypatch.setattr(readiness, "live_replicas", lambda deployment: self.replicas)
-        get = kv._internal_kv_get
 
-        def get_slowly(key: str, *, namespace: str) -> bytes | None:
-            assert self.gcs.wait(LIMIT_S)
-            return get(key, namespace=namespace)
-
-        monkeypatch.setattr(kv, "_internal_kv_get", get_slowly)
-        self.live = LiveKnobs({"tide": Knobs()})
-        self.stored = stored_state("shop", ["Engine-tide"], self.clocks.monotonic, self.clocks.time)
-        self.observer = ServeObserver("shop", [TIDE], self.live, self.stored)
-
-    def _statuses(self, app: str, names: list[str]) -> dict[str, DeploymentStatusOverview]:
-        assert (app, names) == ("shop", ["Engine-tide"])
+    def _statuses(self) -> dict[str, DeploymentStatusOverview]:
         self.looks += 1
         assert self.controller.wait(LIMIT_S)
         return dict(self.deployments)
 
-    async def readiness(self) -> Readiness:
-        """A second after the last."""
-        self.clocks.now += 1.0
+    def _stored(self) -> StoredState:
+        assert self.gcs.wait(LIMIT_S)
+        return self._read()
+
+    def up(self, *names: str) -> None:
+        self.replicas.update({name: {"address": f"{name}:1", "token": "t"} for name in names})
+
+    async def readiness(self, after_s: float = 1.0) -> Readiness:
+        self.now += after_s
         return await self.observer.readiness()
 
-    async def tide(self) -> ModelReadiness:
-        (found,) = (await self.readiness()).models
+    async def tide(self, after_s: float = 1.0) -> ModelReadiness:
+        (found,) = (await self.readiness(after_s)).models
         return found
 
-    def says(self, *, ahead_s: float = 0.0, **more: Any) -> None:
-        """What the policy writes down, whose clock is so far ahead."""
-        status = {"at": self.clocks.now + ahead_s, "models": {"Engine-tide": {**SETTLED, **more}}}
-        put_document(STATUS, "shop", status)
+    def write_status(self, **more: Any) -> None:
+        """Write the policy's status."""
+        put_document(STATUS, "shop", {"at": self.now, "models": {"Engine-tide": {**SETTLED, **more}}})
 
 
 @pytest.fixture
-async def watched(monkeypatch: pytest.MonkeyPatch, kv: StubKv) -> AsyncIterator[Watched]:
-    made = Watched(monkeypatch, kv)
+def watched(kv: StubKv) -> Iterator[Watched]:
+    made = Watched()
     yield made
-    made.controller.set()
-    made.gcs.set()
+    made.answer()
+
+
+@pytest.fixture
+def impatient(kv: StubKv) -> Iterator[Watched]:
+    """One whose clients wait only for a moment."""
+    made = Watched(wait_s=0.01)
+    yield made
+    made.answer()
 
 
 async def test_readiness_joins_ray_replicas_and_policy(watched: Watched, kv: StubKv) -> None:
     assert (await watched.tide()).phase == "deploying"
 
     watched.deployments["Engine-tide"] = deployment(STARTING=1)
-    watched.says(pending=1, pending_s=12, reason="no node has 1 GPU free")
+    watched.write_status(pending=1, pending_s=12, reason="no node has 1 GPU free")
     assert (await watched.tide()).phase == "pending_capacity"
 
     publish_phase("shop", "Engine-tide", "r1", '{"phase":"imports","since":1700000100,"durations_s":{}}')
@@ -287,26 +288,24 @@ async def test_readiness_joins_ray_replicas_and_policy(watched: Watched, kv: Stu
     kv.replicas.clear()
     assert (await watched.tide()).phase == "pending_capacity"  # it was killed
 
-    watched.replicas = LiveReplicas(1)
+    watched.up("r2")
     assert (await watched.tide()).state == "up"
 
 
 @pytest.mark.parametrize("zygote", [True, False])
-async def test_readiness_tells_where_the_next_replica_would_start(watched: Watched, zygote: bool) -> None:
-    watched.observer = ServeObserver("shop", [TIDE], watched.live, watched.stored, zygote)
-    watched.says(warm_node=zygote, warm_node_start_s=3.40049, cold_node_start_s=None)
+async def test_readiness_reports_where_the_next_replica_would_start(kv: StubKv, zygote: bool) -> None:
+    watched = Watched(zygote)
+    watched.write_status(warm_node=zygote, warm_node_start_s=3.40049, cold_node_start_s=None)
 
     readiness = await watched.readiness()
 
     (tide,) = readiness.models
     assert (readiness.zygote, tide.warm_node) == (zygote, zygote)
     assert (tide.warm_node_start_s, tide.cold_node_start_s) == (3.4, None)
-
-    watched.clocks.now += 60  # the policy is gone
-    assert (await watched.tide()).warm_node is None
+    assert (await watched.tide(60)).warm_node is None  # the policy is gone
 
 
-async def test_readiness_goes_by_the_knob_as_it_stands(watched: Watched) -> None:
+async def test_readiness_uses_the_present_knob(watched: Watched) -> None:
     watched.deployments["Engine-tide"] = deployment(DeploymentStatus.HEALTHY)
     assert (await watched.tide()).state == "loading"
 
@@ -315,47 +314,37 @@ async def test_readiness_goes_by_the_knob_as_it_stands(watched: Watched) -> None
     assert (await watched.tide()).state == "idle_at_zero"
 
 
-async def test_ray_is_asked_at_most_twice_a_second(
-    watched: Watched,
-) -> None:
+async def test_ray_is_asked_at_most_twice_a_second(watched: Watched) -> None:
     await asyncio.gather(*(watched.observer.readiness() for _ in range(100)))
     assert watched.looks == 1
-
-    watched.clocks.now += 0.4
-    await watched.observer.readiness()
+    await watched.readiness(0.4)
     assert watched.looks == 1
-
-    watched.clocks.now += 0.2
-    await watched.observer.readiness()
+    await watched.readiness(0.2)
     assert watched.looks == 2
 
 
 async def test_ray_is_asked_again_after_a_replica_left(watched: Watched) -> None:
-    """The model has just gone to zero, and was running half a second ago: that is idle, and not a loss."""
+    """The model has just gone to zero: that is idle, and not a loss."""
     watched.live.apply({"autoscaling": {"tide": {"min_replicas": 0}}})
-    watched.replicas = LiveReplicas(1)
+    watched.up("r1")
     watched.deployments["Engine-tide"] = deployment(DeploymentStatus.HEALTHY, RUNNING=1)
     assert (await watched.tide()).state == "up"
 
-    watched.replicas = LiveReplicas()
+    watched.up()
     watched.deployments["Engine-tide"] = deployment(DeploymentStatus.HEALTHY, STOPPING=1)
-    watched.clocks.now += 0.1
-    (found,) = (await watched.observer.readiness()).models
 
-    assert found.state == "idle_at_zero"
+    assert (await watched.tide(0.1)).state == "idle_at_zero"
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness, "_WAIT_S", 0.01)
-
-
-@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(("silent", "who"), [("controller", "Ray Serve's controller"), ("gcs", "Ray's GCS")])
-async def test_a_model_with_a_replica_is_up_without_ray(watched: Watched, silent: str, who: str) -> None:
-    watched.replicas = LiveReplicas(2)
+async def test_a_model_with_a_replica_is_up_without_ray(impatient: Watched, silent: str, who: str) -> None:
+    watched = impatient
+    watched.up("r1", "r2")
     watched.deployments["Engine-tide"] = deployment(RUNNING=2, STARTING=1)
-    await watched.readiness()
+    while True:  # the first answers may take longer than its clients wait
+        control = (await watched.readiness(0.0)).control_plane
+        if control is not None and control.document()["age_s"] is not None:
+            break
     getattr(watched, silent).clear()
 
     for _ in range(5):
@@ -368,42 +357,29 @@ async def test_a_model_with_a_replica_is_up_without_ray(watched: Watched, silent
     assert (document["reachable"], document["age_s"]) == (False, 5.0)
     assert document["reason"] == f"{who} has not answered for 5.0 s"
 
-    getattr(watched, silent).set()
+    # The last replica is lost meanwhile.
+    for replica in list(watched.replicas.listed()):
+        watched.replicas.keep_away(replica, DEAD)
+    lost = await watched.tide()
+    assert (lost.state, lost.ready, lost.replicas) == ("loading", False, 0)
+    assert lost.reason == f"no replica can take requests: r1: {DEAD}; r2: {DEAD}"
+
+    watched.answer()
     async with asyncio.timeout(LIMIT_S):
-        while True:
-            control = (await watched.readiness()).control_plane
-            assert control is not None
-            if not control.reason:
-                break
+        while (control := (await watched.readiness()).control_plane) is None or control.reason:
             await asyncio.sleep(0)
 
 
-@pytest.mark.usefixtures("impatient")
-async def test_the_last_replicas_loss_is_told_without_ray(watched: Watched) -> None:
-    watched.replicas = LiveReplicas(1)
-    watched.deployments["Engine-tide"] = deployment(RUNNING=1)
-    assert (await watched.tide()).state == "up"
-    watched.controller.clear()
-    watched.gcs.clear()
-
-    watched.replicas = LiveReplicas(0, {"r1": "its engine core has died"})
-    lost = await watched.tide()
-
-    assert (lost.state, lost.ready, lost.replicas) == ("loading", False, 0)
-    assert lost.reason == "no replica can take requests: r1: its engine core has died"
-
-
-@pytest.mark.usefixtures("impatient")
 async def test_readiness_uses_no_thread_of_the_event_loops_pool(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
+    impatient: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They may all be taken by others who wait for Ray; and what never returns would take them."""
-    watched.controller.clear()
-    watched.gcs.clear()
+    """Other calls that wait for Ray may have taken all of them."""
+    impatient.controller.clear()
+    impatient.gcs.clear()
     monkeypatch.setattr(asyncio.get_running_loop(), "run_in_executor", _no_thread)
 
     for _ in range(3):
-        assert (await watched.tide()).phase == "waiting_for_ray"
+        assert (await impatient.tide()).phase == "waiting_for_ray"
 
     names = [thread.name for thread in threading.enumerate()]
     assert names.count("Ray Serve's status of shop") == names.count("stored state of shop") == 1
@@ -418,14 +394,11 @@ async def test_a_replicas_clock_may_be_wrong(watched: Watched, kv: StubKv, ahead
     watched.deployments["Engine-tide"] = deployment(STARTING=1)
     kv.replicas = {("shop", "Engine-tide", "r1")}
     await watched.tide()
-    began = watched.clocks.now + ahead_s
-    publish_phase(
-        "shop", "Engine-tide", "r1", json.dumps({"phase": "imports", "since": began, "durations_s": {}})
-    )
+    began = {"phase": "imports", "since": watched.now + ahead_s, "durations_s": {}}
+    publish_phase("shop", "Engine-tide", "r1", json.dumps(began))
     await watched.tide()
-    watched.clocks.now += 9
 
-    lasted = (await watched.tide()).phase_seconds
+    lasted = (await watched.tide(10.0)).phase_seconds
 
     assert lasted is not None
     assert 10.0 <= lasted <= 11.0  # it was first seen at the second reading, a second after the first

@@ -1,220 +1,262 @@
-"""Heartbeats of real data planes on loopback; time passes by looks."""
+"""Heartbeats of replicas on loopback, which the test sends. Time passes by looks."""
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
+from unittest.mock import Mock
 
+import msgspec
 import pytest
 
 from serve_app.api.engine_client import EngineReply
+from serve_app.api.errors import ApiError
+from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
 from serve_app.engine.data_plane import DataPlane
-from serve_app.ingress import replica_heartbeats as heartbeats
+from serve_app.engine.ingress_connection import IngressConnection
 from serve_app.ingress.engine_channel import EngineChannels
-from serve_app.ingress.replica_choice import Replica as Picked
+from serve_app.ingress.replica import Replica
 from serve_app.ingress.replica_heartbeats import SILENT_LOOKS, SUSPECT_LOOKS, Heartbeats
 from serve_app.ingress.replica_set import ReplicaSet
-from serve_app.wire.data_plane import Beat
-from tests.stub_engine import LIMIT_S, StubEngine
+from serve_app.wire.data_plane import LENGTH, MOST_BLOCKS, VERSION, Beat, FromIngress, Hello, Prefix
+from serve_app.wire.frames import Frames
+from tests.ingress.fleet import DONE, FIRST, Fleet, request
+from tests.stub_engine import LIMIT_S, StubEngine, frames
 
-
-class Replica:
-    """A data plane whose trouble the test decides."""
-
-    def __init__(self) -> None:
-        self.trouble = ""
-        self.still_s = 0.0
-        self.plane = DataPlane(StubEngine(EngineReply(200)), lambda: self.trouble, lambda: self.still_s)
-
-    @property
-    def metadata(self) -> dict[str, str]:
-        return {"address": self.plane.address, "token": self.plane.token}
-
-
-@pytest.fixture(autouse=True)
-def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeats, "LOOK_INTERVAL_S", 3600.0)  # the test looks itself
-    monkeypatch.setattr(heartbeats, "_RETRY_S", 0.01)
-    monkeypatch.setattr("serve_app.engine.data_plane.BEAT_S", 0.01)
-
-
-@asynccontextmanager
-async def listening(known: ReplicaSet) -> AsyncIterator[Heartbeats]:
-    listener = Heartbeats([known], EngineChannels())
-    task = asyncio.create_task(listener.run())
-    try:
-        async with asyncio.timeout(LIMIT_S):
-            await asyncio.sleep(0)  # it looks once
-            yield listener
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
+ASKED = PromptPrefix(3 * BLOCK_BYTES, (1, 2, 3), 9)
 
 
 async def until(true: Callable[[], bool]) -> None:
-    while not true():  # what is waited for has no event; the test's time limit bounds it
-        await asyncio.sleep(0.005)
+    async with asyncio.timeout(LIMIT_S):
+        while not true():  # there is no event for it
+            await asyncio.sleep(0.005)
 
 
-def hears(listener: Heartbeats, replica: Picked) -> bool:
-    """Whether it has a channel to `replica`, and what that says is noted."""
-    channel = listener._channels.current(replica)
-    return channel is not None and isinstance(channel.on_beat, partial)
+class FakeReplica:
+    """A replica's port that greets every caller, and sends the heartbeats of the test."""
+
+    def __init__(self) -> None:
+        self.known = ReplicaSet()
+        self.channels = EngineChannels()
+        self.heartbeats = Heartbeats([self.known], self.channels)
+        self.connected: list[Frames[FromIngress]] = []
+        self._beats = 1
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.server = await loop.create_server(self._connect, "127.0.0.1", 0)
+        host, port = self.server.sockets[0].getsockname()
+        self.named = {"r1": {"address": f"{host}:{port}", "token": "t"}}
+
+    def _connect(self) -> Frames[FromIngress]:
+        connection: Frames[FromIngress] = Frames(
+            FromIngress, lambda _: connection.send(Beat("", step_tokens=1)), lambda _: None
+        )
+        self.connected.append(connection)
+        return connection
+
+    async def begin(self) -> Replica:
+        """Let Ray list the replica, and wait until its greeting has come."""
+        self.known.update(self.named)
+        self.heartbeats.look()
+        (replica,) = self.known.listed()
+        await until(lambda: self.known.choice.step_tokens == 1)
+        return replica
+
+    async def beat(self, trouble: str = "", still_s: float = 0.0, **more: int) -> None:
+        """Send a heartbeat, and wait until it is recorded."""
+        self._beats += 1
+        self.connected[-1].send(Beat(trouble, still_s, step_tokens=self._beats, **more))
+        await until(lambda: self.known.choice.step_tokens == self._beats)
+
+    def look(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.heartbeats.look()
+
+    async def stop(self) -> None:
+        self.server.close()
+        for connection in self.connected:
+            connection.abort()
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator[FakeReplica]:
+    made = FakeReplica()
+    await made.start()
+    yield made
+    made.heartbeats.close()
+    await made.stop()
+
+
+async def test_a_replica_in_trouble_gets_no_requests(fake: FakeReplica) -> None:
+    replica = await fake.begin()
+
+    await fake.beat("its engine has taken no step for 4 s", 4.0)
+    assert (len(fake.known), fake.known.take(10)) == (0, None)
+    assert (replica.trouble, replica.still_s) == ("its engine has taken no step for 4 s", 4.0)
+
+    await fake.beat()
+    assert (len(fake.known), replica.trouble, replica.still_s) == (1, "", 0.0)
+    assert fake.known.take(10) is not None
+
+
+async def test_a_replica_whose_process_ends_is_out_at_once(fake: FakeReplica) -> None:
+    replica = await fake.begin()
+
+    await fake.stop()
+    await until(lambda: len(fake.known) == 0)
+
+    assert "cannot be reached" in replica.trouble
+
+
+async def test_a_silent_replica_is_suspect_after_one_second_and_out_after_two(fake: FakeReplica) -> None:
+    replica = await fake.begin()
+    fake.look(SUSPECT_LOOKS - 1)
+    assert replica.failures == 0
+    fake.look(SILENT_LOOKS - SUSPECT_LOOKS)
+    assert (len(fake.known), replica.failures) == (1, 1)  # it is picked after all others
+
+    fake.look()
+
+    assert len(fake.known) == 0
+    assert replica.trouble == "it has sent no heartbeat for 2 s"
+    assert replica.still_s == 1.5  # four heartbeats, of which the first was due within half a second
+    fake.look()
+    assert replica.still_s == 1.75
+
+    await fake.beat()
+    assert (len(fake.known), replica.failures, replica.still_s) == (1, 0, 0.0)
+
+
+async def test_a_late_heartbeat_heals_a_suspect_replica(fake: FakeReplica) -> None:
+    replica = await fake.begin()
+    fake.look(SUSPECT_LOOKS)
+    assert replica.failures == 1
+
+    await fake.beat()
+    assert replica.failures == 0
+    fake.look(SUSPECT_LOOKS - 1)
+    assert replica.failures == 0
+
+
+async def test_draining_replica_is_heard_until_its_last_request(
+    fake: FakeReplica, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[str] = []
+    fake.known.on_trouble = lambda replica: told.append(replica.trouble)
+    replica = await fake.begin()
+    slot = fake.known.take(10)
+    assert slot is not None
+
+    fake.known.update({})
+    with caplog.at_level(logging.WARNING, "ray.serve"):
+        for _ in range(3):
+            fake.look()
+            await fake.beat("its engine has taken no step for 4 s")
+
+    assert set(told) == {"its engine has taken no step for 4 s"}
+    assert len(told) >= 3  # Ray does not check a draining replica
+    assert [record.message.split(": ")[1] for record in caplog.records] == [told[0]]
+
+    fake.known.release(slot)
+    fake.look()
+    assert fake.channels.current(replica) is None
+
+
+# Prefix caches.
+
+
+async def test_a_heartbeat_reports_the_cache_and_other_ingresses_prompts(fake: FakeReplica) -> None:
+    await fake.begin()
+    index = fake.known.prefixes
+    await fake.beat(prefix_cache_tokens=384)  # three blocks
+
+    await fake.beat(prefixes=[Prefix([1, 2, 3], 0)])  # type: ignore[arg-type]
+    assert index.match(ASKED) == {"r1": ASKED.size}
+    await fake.beat(prefix_cache_tokens=128)
+    assert index.match(ASKED) == {"r1": BLOCK_BYTES}
+    await fake.beat(prefix_cache_tokens=0)
+    assert index.match(ASKED) == {}
+
+
+async def test_the_engines_count_corrects_the_expectation(fleet: Fleet) -> None:
+    engine = StubEngine(frames(FIRST, DONE), cached_tokens=0, prompt_tokens=300)
+    await fleet.start(engine)
+
+    for expected in (0, 300):
+        asked = request(prefix=ASKED, wants_stream=True)
+        async with fleet.client.call(asked) as reply:
+            assert reply.stream is not None
+            assert b"".join([data async for data in reply.stream]) == FIRST + DONE
+        assert (asked.state.cached_tokens, asked.state.prompt_tokens) == (0, 300)
+        assert engine.request.expected_cached_tokens == expected
+    # It was sent there for the second time, and is cached now.
+    assert fleet.known.prefixes.match(ASKED) == {"r1": ASKED.size}
+
+
+@pytest.mark.parametrize("answer", [EngineReply(200, b"{}"), ApiError(400, "no such parameter")])
+async def test_a_whole_answer_has_counts_and_a_refused_prompt_is_not_cached(
+    fleet: Fleet, answer: EngineReply | ApiError
+) -> None:
+    await fleet.start(StubEngine(answer, cached_tokens=64, prompt_tokens=100))
+    asked = request(prefix=ASKED)
+
+    async with fleet.client.call(asked) as reply:
+        good = reply.status == 200
+
+    assert (asked.state.cached_tokens, asked.state.prompt_tokens) == ((64, 100) if good else (None, None))
+    assert fleet.known.prefixes.match(ASKED) == ({"r1": ASKED.size} if good else {})
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[Replica]:
-    replica = Replica()
-    await replica.plane.start("127.0.0.1")
-    try:
-        yield replica
-    finally:
-        await replica.plane.stop()
+async def listening(plane: DataPlane) -> AsyncIterator[list[Beat]]:
+    """Collect the heartbeats of a data plane, as an ingress replica gets them."""
+    channels, beats = EngineChannels(), list[Beat]()
+    channel = await channels.to(Replica("r1", plane.address, plane.token))
+    channel.on_beat = beats.append
+    yield beats
+    channels.close_all()
 
 
-async def test_a_replica_in_trouble_gets_no_requests() -> None:
-    known = ReplicaSet()
-    async with running() as replica, listening(known) as listener:
-        known.update({"a": replica.metadata})
-        listener.look()
+async def test_an_ingress_replica_hears_the_latest_prompts_of_another(fleet: Fleet) -> None:
+    plane = await fleet.start(StubEngine(EngineReply(200, b"{}")))
+    blocks = tuple(range(1, 256))
+    async with listening(plane) as beats:
+        for number in range(1, 41):
+            await fleet.whole(request(prefix=PromptPrefix(255 * BLOCK_BYTES, blocks, number)))
+        await until(lambda: any(beat.prefixes for beat in beats) and not beats[-1].prefixes)
 
-        replica.trouble = "its engine core has died"
-        await until(lambda: len(known) == 0)
-        assert known.take(10) is None
-        assert [one.trouble for one in known.listed()] == ["its engine core has died"]
-
-        replica.trouble = ""
-        await until(lambda: len(known) == 1)
-        assert known.take(10) is not None
+    heard = [prefix.end for beat in beats for prefix in beat.prefixes]
+    most = MOST_BLOCKS // 256
+    assert heard[-most:] == list(range(41 - most, 41))
+    assert all(len(beat.prefixes) <= most for beat in beats)
 
 
-async def test_heartbeat_reports_how_long_the_engine_stood_still() -> None:
-    known = ReplicaSet()
-    async with running() as replica, listening(known) as listener:
-        replica.still_s, replica.trouble = 4.0, "its engine has taken no step for 4 s"
-        known.update({"a": replica.metadata})
-        listener.look()
-        (one,) = known.listed()
-        await until(lambda: len(known) == 0)
-        assert one.still_s == 4.0
+class FakeTransport(asyncio.Transport):
+    """Keeps the heartbeats that an engine replica writes."""
 
-        replica.still_s, replica.trouble = 0.0, ""
-        await until(lambda: len(known) == 1)
-        assert one.still_s == 0.0
+    def __init__(self) -> None:
+        super().__init__()
+        self.beats: list[Beat] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.beats.append(msgspec.msgpack.decode(bytes(data)[LENGTH.size :], type=Beat))
 
 
-async def test_a_replica_whose_process_ends_is_out_at_once() -> None:
-    known = ReplicaSet()
-    async with running() as replica, listening(known) as listener:
-        known.update({"a": replica.metadata})
-        listener.look()
+async def test_prompts_do_not_pile_up_for_an_ingress_replica_that_does_not_read() -> None:
+    connection = IngressConnection(
+        StubEngine(EngineReply(200)), "t", lambda: Beat(""), Mock(), Mock(), Mock(), Mock()
+    )
+    transport = FakeTransport()
+    connection.frames.connection_made(transport)
+    hello = msgspec.msgpack.encode(Hello(VERSION, "t"))
+    connection.frames.data_received(LENGTH.pack(len(hello)) + hello)
 
-        await replica.plane.stop()
-        await until(lambda: len(known) == 0)
-
-        assert "cannot be reached" in next(iter(known.listed())).trouble
-
-
-async def test_a_silent_replica_is_out_after_two_seconds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("serve_app.engine.data_plane.BEAT_S", 3600.0)
-    known = ReplicaSet()
-    async with running() as replica, listening(known) as listener:
-        known.update({"a": replica.metadata})
-        listener.look()
-        (one,) = known.listed()
-        await until(lambda: hears(listener, one))  # the beat that greets it
-        for _ in range(SUSPECT_LOOKS - 1):
-            listener.look()
-        assert one.failures == 0
-        for _ in range(SILENT_LOOKS - SUSPECT_LOOKS):
-            listener.look()
-        assert len(known) == 1
-        assert one.failures == 1  # it comes after all others
-
-        listener.look()
-
-        assert len(known) == 0
-        assert one.trouble == "it has sent no heartbeat for 28800 s"
-        assert one.still_s == 1.5  # four heartbeats, of which the first was due within half a second
-
-
-async def test_a_late_heartbeat_heals_a_suspect_replica(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve_app.engine.data_plane.BEAT_S", 3600.0)
-    known = ReplicaSet()
-    async with running() as replica, listening(known) as listener:
-        known.update({"a": replica.metadata})
-        listener.look()
-        (one,) = known.listed()
-        await until(lambda: hears(listener, one))
-        for _ in range(SUSPECT_LOOKS):
-            listener.look()
-        assert one.failures == 1
-
-        (connection,) = replica.plane._connections
+    for pause in (False, True):
+        if pause:
+            connection.frames.pause_writing()
+        connection.note(Prefix([1, 2, 3], 9))
         connection.send_heartbeat(Beat(""))
-        await until(lambda: one.failures == 0)
 
-
-async def test_trouble_of_a_draining_replica_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    known = ReplicaSet()
-    told: list[str] = []
-    known.notify_trouble(lambda replica: told.append(replica.trouble))
-    async with running() as replica, listening(known) as listener:
-        known.update({"a": replica.metadata})
-        listener.look()
-        slot = known.take(10)
-        assert slot is not None
-        await until(lambda: hears(listener, slot.replica))
-        known.update({})
-        with caplog.at_level(logging.WARNING, "ray.serve"):
-            replica.trouble = "its engine has taken no step for 4 s"
-            await until(lambda: len(told) >= 3)
-
-    assert set(told) == {"its engine has taken no step for 4 s"}
-    assert [record.message.split(": ")[1] for record in caplog.records] == [told[0]]
-
-
-async def test_stranger_on_a_lost_replicas_port_is_refused() -> None:
-    known = ReplicaSet()
-    async with running() as replica, listening(known) as listener:
-        known.update({"a": {**replica.metadata, "token": "another"}})
-        listener.look()
-
-        await until(lambda: len(known) == 0)
-
-
-async def test_draining_replica_is_heard_until_its_last_request() -> None:
-    known = ReplicaSet()
-    async with running() as replica, listening(known) as listener:
-        known.update({"a": replica.metadata})
-        listener.look()
-        slot = known.take(10)
-        assert slot is not None
-        await until(lambda: hears(listener, slot.replica))
-
-        known.update({})
-        listener.look()
-        assert hears(listener, slot.replica)
-
-        known.release(slot)
-        listener.look()
-        assert not hears(listener, slot.replica)
-
-
-async def test_nobody_listens_to_a_replica_that_ray_has_dropped() -> None:
-    known = ReplicaSet()
-    async with running() as replica, listening(known) as listener:
-        known.update({"a": replica.metadata})
-        listener.look()
-        (one,) = listener._listeners.values()
-        assert one.task is not None
-
-        known.update({})
-        listener.look()
-        await asyncio.wait([one.task])
-
-        assert one.task.cancelled()
-        assert listener._listeners == {}
+    greeting, read, unread = transport.beats
+    assert (greeting.prefixes, read.prefixes, unread.prefixes) == ([], [Prefix([1, 2, 3], 9)], [])

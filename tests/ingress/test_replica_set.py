@@ -1,10 +1,10 @@
-"""The replica set: it counts the requests on its replicas, and picks whom it may."""
+"""The replica set: its list of replicas, its counts of requests, and its reports of changes and trouble."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from serve_app.ingress.replica_choice import SEQUENCE_TOKENS, Replica, Reservation
+from serve_app.ingress.replica import SEQUENCE_TOKENS, Replica, Reservation
 from serve_app.ingress.replica_set import ReplicaSet
 
 LIMIT = 1000
@@ -20,131 +20,59 @@ def replicas(*ids: str) -> ReplicaSet:
     return made
 
 
-def picks(among: ReplicaSet, times: int) -> list[str]:
-    """Replicas picked one after the other, with nothing left on them."""
-    picked = []
-    for _ in range(times):
-        (slot,) = taken(among.take(LIMIT))
-        picked.append(slot.replica.replica_id)
-        among.release(slot)
-    return picked
+def take(among: ReplicaSet, *ids: str, tokens: int = 0) -> list[Reservation]:
+    """Take one reservation for each of these ids, and check that they are picked in this order."""
+    taken = [slot for slot in (among.take(LIMIT, tokens) for _ in ids) if slot is not None]
+    assert [slot.replica.replica_id for slot in taken] == list(ids)
+    return taken
 
 
-def taken(*slots: Reservation | None) -> list[Reservation]:
-    assert None not in slots
-    return [slot for slot in slots if slot is not None]
+def test_equal_replicas_take_turns() -> None:
+    among = replicas("a", "b", "c")
+    for name in "abcabca":
+        among.release(*take(among, name))
 
 
-def take(among: ReplicaSet, *ids: str) -> list[Reservation]:
-    """Requests put on replicas, which have to be those of these ids in turn."""
-    slots = taken(*(among.take(LIMIT) for _ in ids))
-    assert [slot.replica.replica_id for slot in slots] == list(ids)
-    return slots
-
-
-def test_equals_take_turns() -> None:
-    assert picks(replicas("a", "b", "c"), 7) == ["a", "b", "c", "a", "b", "c", "a"]
-
-
-def test_on_change_reports_replicas_and_room() -> None:
-    among = ReplicaSet()
-    heard: list[int] = []
-    among.notify(lambda: heard.append(sum(among.in_flight(name) for name in "ab")))
-    among.awaited = True
-
-    among.update(where("a", "b"))
-    a, _ = take(among, "a", "b")
-    assert heard == [0]
-    among.release(a)
-    assert heard == [0, 1]
-    among.update({})
-    assert heard == [0, 1, 0]
-
-
-def test_on_change_reports_a_replica_without_failures_again() -> None:
+def test_a_running_request_weighs_as_much_as_64_prompt_tokens() -> None:
     among = replicas("a", "b")
-    a, _ = take(among, "a", "b")
-    heard: list[int] = []
-    among.notify(lambda: heard.append(a.replica.failures))
-    among.awaited = True
-
-    among.note_first_byte(a)
-    assert heard == []
-    a.replica.failures = 2
-    among.note_first_byte(a)
-
-    assert (a.replica.failures, heard) == (0, [0])
-
-
-def test_replica_missed_once_keeps_its_counts() -> None:
-    among = replicas("a", "b")
-    slots = [slot for slot in (among.take(LIMIT) for _ in range(8)) if slot]
-    among.update(where("b"))
-    among.update(where("a", "b"))
-    assert (among.in_flight("a"), among.in_flight("b")) == (4, 4)
-
-    among.update(where("b"))
-    for slot in slots:
-        among.release(slot)
-    among.update(where("a", "b"))
-    assert (among.in_flight("a"), among.in_flight("b")) == (0, 0)
-
-
-def test_running_requests_weigh_sequence_tokens() -> None:
-    among = replicas("a", "b")
-    running = taken(*(among.take(LIMIT) for _ in range(4)))
-    for slot in running:
+    for slot in take(among, "a", "b", "a", "b"):
         among.note_first_byte(slot)
-    a, b = among.take(LIMIT, SEQUENCE_TOKENS + 1), among.take(LIMIT)
-    assert [slot.replica.replica_id for slot in taken(a, b)] == ["a", "b"]
+    take(among, "a", tokens=SEQUENCE_TOKENS + 1)
 
-    # a: 3 requests and 65 tokens; b: 3 requests. One more request makes b as heavy as a, but for a token.
-    more = taken(among.take(LIMIT), among.take(LIMIT))
-
-    assert [slot.replica.replica_id for slot in more] == ["b", "b"]
+    # a: 3 requests and 65 tokens; b: 2 requests. Two more requests make b as heavy as a, but for a token.
+    take(among, "b", "b", "b", "a")
 
 
-def test_replica_in_trouble_keeps_counts_and_is_not_picked() -> None:
+def test_only_a_waiting_queue_hears_of_room() -> None:
     among = replicas("a", "b")
-    (a,) = take(among, "a")
+    heard: list[str] = []
+    among.on_change = lambda: heard.append("")
+    first, second, third = take(among, "a", "b", "a")
+    among.release(first)
+    assert len(heard) == 0
 
-    among.keep_away(a.replica, "silent")
-
-    assert len(among) == 1
-    assert picks(among, 3) == ["b", "b", "b"]
-    assert [(one.replica_id, one.trouble) for one in among.listed()] == [("a", "silent"), ("b", "")]
-    among.update(where("a", "b"))
-    assert len(among) == 1
-    among.welcome(a.replica)
-    assert len(among) == 2
-    assert among.in_flight("a") == 1
-
-
-def test_whoever_waits_hears_of_a_replica_that_is_well_again() -> None:
-    among = replicas("a")
-    (replica,) = among.listed()
-    among.keep_away(replica, "silent")
-    told: list[int] = []
-    among.notify(lambda: told.append(len(among)))
     among.awaited = True
+    among.release(second)
+    assert len(heard) == 1
+    among.note_first_byte(third)
+    assert len(heard) == 1
+    third.replica.failures = 2
+    among.note_first_byte(third)  # it is picked again before others
+    assert (len(heard), third.replica.failures) == (2, 0)
 
-    among.welcome(replica)
-    among.welcome(replica)
 
-    assert told == [1]
-
-
-def test_trouble_is_told_once() -> None:
-    among = replicas("a", "b")
+def test_trouble_is_reported_once_and_to_the_next_who_can_help() -> None:
+    among = replicas("a")
     told: list[str] = []
-    among.notify_trouble(lambda replica: told.append(f"{replica.replica_id}: {replica.trouble}"))
-    a, _ = among.listed()
+    among.on_trouble = lambda replica: told.append(f"{replica.replica_id}: {replica.trouble}")
+    (slot,) = take(among, "a")
 
-    among.keep_away(a, "silent")
-    among.keep_away(a, "its engine core has died")
-
+    among.keep_away(slot.replica, "silent")
+    among.keep_away(slot.replica, "its engine core has died")
     assert told == ["a: silent"]
-    assert a.trouble == "its engine core has died"
+
+    among.update(where("a", "b"))  # which can take over its request
+    assert told == ["a: silent", "a: its engine core has died"]
 
 
 def test_trouble_of_a_gone_replica_changes_nothing() -> None:
@@ -155,8 +83,7 @@ def test_trouble_of_a_gone_replica_changes_nothing() -> None:
     among.keep_away(a, "silent")
     among.welcome(a)
 
-    assert [one.replica_id for one in among.listed()] == ["b"]
-    assert len(among) == 1
+    assert ([one.replica_id for one in among.listed()], len(among)) == (["b"], 1)
 
 
 def test_continued_stream_goes_only_to_replicas_of_its_model() -> None:
@@ -187,20 +114,34 @@ class Routing(RuleBasedStateMachine):
         self.released: set[int] = set()
         self.replicas: set[Replica] = set()
         self.heard = 0
-        self.among.notify(self._hear)
+        self.among.on_change = self._hear
         self.among.awaited = True
 
     def _hear(self) -> None:
         self.heard += 1
+
+    def _usable(self) -> list[Replica]:
+        return [replica for replica in self.among.listed() if not replica.trouble]
 
     @rule(ids=IDS)
     def ray_pushes_replicas(self, ids: set[str]) -> None:
         self.among.update({name: {"address": name, "token": name} for name in sorted(ids)})
         self.known = ids
 
+    @precondition(lambda self: self.replicas)
+    @rule(data=st.data(), trouble=st.sampled_from(["", "silent"]))
+    def a_heartbeat_comes(self, data: st.DataObject, trouble: str) -> None:
+        replica = data.draw(st.sampled_from(sorted(self.replicas, key=lambda each: each.replica_id)))
+        before, cured = self.heard, bool(replica.trouble) and not trouble
+        if trouble:
+            self.among.keep_away(replica, trouble)
+        else:
+            self.among.welcome(replica)
+        assert self.heard - before == (cured and any(one is replica for one in self.among.listed()))
+
     @rule(limit=st.integers(1, 5), tokens=st.integers(0, 3000))
     def a_request_comes(self, limit: int, tokens: int) -> None:
-        candidates = list(self.among._usable.values())
+        candidates = self._usable()
         least = min((replica.failures for replica in candidates), default=0)
         rooms = [
             (replica.load, replica.in_flight)
@@ -212,7 +153,7 @@ class Routing(RuleBasedStateMachine):
             assert not rooms
             return
         replica = slot.replica
-        assert replica.replica_id in self.known
+        assert replica in candidates
         assert (replica.load - tokens - SEQUENCE_TOKENS, replica.in_flight - 1) == min(rooms)
         assert replica.failures == least
         self.slots.append((slot, tokens))
@@ -220,14 +161,14 @@ class Routing(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 5), tokens=st.integers(0, 3000), prefill_budget_s=st.floats(0.0, 1.0))
     def a_stream_comes(self, limit: int, tokens: int, prefill_budget_s: float) -> None:
-        candidates = list(self.among._usable.values())
+        candidates = self._usable()
         least = min((replica.failures for replica in candidates), default=0)
         full = all(replica.in_flight >= limit for replica in candidates if replica.failures == least)
         slot = self.among.take(limit, tokens, prefill_budget_s)
         assert (slot is None) == full
         if slot is None:
             return
-        assert slot.replica.replica_id in self.known
+        assert slot.replica in candidates
         assert slot.replica.failures == least
         assert (slot.group >= 0) == (prefill_budget_s > 0 and tokens > 0)
         self.slots.append((slot, tokens))
@@ -268,6 +209,15 @@ class Routing(RuleBasedStateMachine):
             assert replica.in_flight == len(held)
             assert replica.pending_prompt_tokens == pending
             assert replica.load == pending + SEQUENCE_TOKENS * len(held)
+
+    @invariant()
+    def a_replica_with_requests_keeps_its_counts_while_it_is_missed(self) -> None:
+        assert len(self.among) == len(self._usable())
+        listed = {replica.replica_id: replica for replica in self.among.listed()}
+        assert set(listed) == self.known
+        for replica in self.replicas:
+            if replica.in_flight and replica.replica_id in listed:
+                assert listed[replica.replica_id] is replica
 
     @invariant()
     def groups_hold_who_has_no_token_of_them_yet(self) -> None:

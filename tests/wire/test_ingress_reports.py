@@ -2,9 +2,14 @@ import asyncio
 
 import pytest
 
-from serve_app.wire import ingress_reports
 from serve_app.wire.documents import NAMESPACE
-from serve_app.wire.ingress_reports import IngressReport, forget_report, publish_report, read_reports
+from serve_app.wire.ingress_reports import (
+    IngressReport,
+    forget_report,
+    keep_report,
+    publish_report,
+    read_reports,
+)
 from tests.stub_kv import StubKv
 
 
@@ -49,12 +54,11 @@ async def turns(kv: StubKv, count: int) -> None:
 
 
 async def test_a_replica_reports_for_as_long_as_it_holds_requests(
-    kv: StubKv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kv: StubKv, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(ingress_reports, "_INTERVAL_S", 0.0)
     held = 3
     keeping = asyncio.create_task(
-        ingress_reports.keep_report("shop", "i1", lambda: held > 0, lambda: {"held": float(held)})
+        keep_report("shop", "i1", lambda: held > 0, lambda: {"held": float(held)}, interval_s=0.0)
     )
     await turns(kv, 2)
     assert read_reports("shop")["i1"].values == {"held": 3.0}

@@ -9,7 +9,7 @@ import pytest
 from replay.fleet.fleet import Fleet
 from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
 from serve_app.ingress.prefix_index import BYTES_PER_TOKEN
-from serve_app.ingress.replica_choice import Reservation
+from serve_app.ingress.replica import Replica, Reservation
 from serve_app.ingress.replica_set import ReplicaSet
 from tests.replay.fleet.build import chunk, fields, fleet, of, profile, serve, total
 
@@ -39,7 +39,7 @@ class Ingress:
 
     def __post_init__(self) -> None:
         self.replicas = ReplicaSet(clock=lambda: self.now)
-        self.replicas.step_tokens = self.fleet.profile.max_num_batched_tokens
+        self.replicas.choice.step_tokens = self.fleet.profile.max_num_batched_tokens
 
     def follow_replicas(self) -> None:
         """Who is ready has changed. Ray says so in any order; here by last use."""
@@ -80,7 +80,7 @@ class Ingress:
         for slot, finished in self.finished.items():
             replica = self.fleet.memory.replicas[slot]
             ended = int(replica["finished"] - finished)
-            sent = int(replica["in_flight"]) + ended - self.replicas.in_flight(f"{slot}")
+            sent = int(replica["in_flight"]) + ended - self._replica(slot).in_flight
             without_token = int(replica["waiting"] + replica["prefilling"]) - sent
             while len(self.waiting[slot]) > without_token:
                 place = self.waiting[slot].popleft()
@@ -94,14 +94,14 @@ class Ingress:
     def agrees(self) -> bool:
         """Whether each replica has as many requests in flight, and as much to prefill, as here."""
         memory = self.fleet.memory
-        here = {
-            slot: (self.replicas.in_flight(f"{slot}"), self.replicas.load(f"{slot}"))
-            for slot in self.finished
-        }
+        here = {slot: (self._replica(slot).in_flight, self._replica(slot).load) for slot in self.finished}
         there = {
             slot: (memory.replicas["in_flight"][slot], _load(memory.replicas[slot])) for slot in self.finished
         }
         return here == there and len(self.held) == total(self.fleet, "held")
+
+    def _replica(self, slot: int) -> Replica:
+        return next(one for one in self.replicas.listed() if one.replica_id == f"{slot}")
 
     def _release(self) -> None:
         while self.held:

@@ -3,22 +3,18 @@
 import asyncio
 import logging
 import math
-import re
 import time
-from array import array
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from serve_app.api.body import BodyShare
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import DONE, ApiError
-from serve_app.ingress.admission import Admission
+from serve_app.ingress.admission import Admission, unavailable
 from serve_app.ingress.engine_channel import EngineChannels, EngineStream, NeverBegunError
-from serve_app.ingress.refusals import replica_lost, unavailable
-from serve_app.ingress.replica_choice import Replica, Reservation
-from serve_app.ingress.retry_budget import RetryBudget, raise_if_lost
+from serve_app.ingress.replica import Replica, Reservation
+from serve_app.ingress.request_moves import Delivered, RetryBudget, raise_if_lost
 from serve_app.settings.tree import ModelSettings
 from serve_app.wire.continuation import Continuation
 from serve_app.wire.data_plane import Answer, Piece
@@ -28,16 +24,7 @@ logger = logging.getLogger("ray.serve")
 # Ray lists a replica whose engine core died for about 4 s more: three health checks, one a second. The waits
 # between seven attempts (0.2 s, 0.4 s, …) take 4.2 s.
 _ATTEMPTS = 7
-_BACKOFF_S = 0.2
-_MOVE_RETRY_S = 1.0
 _COME_LATER = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
-MOST_BODY_BYTES = 256 << 10
-MOST_TOKENS = 64 << 10
-"""A stream with a larger body or more tokens is not continued: each may take 256 KiB of memory."""
-_RESERVED_TOKENS = 1024
-"""Memory is reserved in steps of so many tokens."""
-_TOKEN_BYTES = 4
-_CREATED = re.compile(rb'"created":(\d+)')
 
 
 class RelayClient:
@@ -46,14 +33,25 @@ class RelayClient:
     Args:
         admission: Finds replicas, and queues requests while there is none.
         channels: The connections to engine replicas, which heartbeats share.
+        backoff_s: The wait after the first lost replica. Later waits are multiples of it.
+        move_retry_s: How often a stream on a draining replica looks for another one.
     """
 
-    def __init__(self, model: ModelSettings, admission: Admission, channels: EngineChannels) -> None:
-        self._model = model.name
+    def __init__(
+        self,
+        model: ModelSettings,
+        admission: Admission,
+        channels: EngineChannels,
+        backoff_s: float = 0.2,
+        move_retry_s: float = 1.0,
+    ) -> None:
+        self.model = model.name
+        self.admission = admission
+        self.channels = channels
+        self.backoff_s = backoff_s
+        self.move_retry_s = move_retry_s
         self._hang_timeout_s = model.engine_hang_timeout_s
-        self._admission = admission
-        self._channels = channels
-        admission.replicas.notify_trouble(self._give_up)
+        admission.replicas.on_trouble = self._give_up
 
     @asynccontextmanager
     async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
@@ -62,7 +60,7 @@ class RelayClient:
         Raises:
             ApiError: no replica could take it, or replicas were lost one after another.
         """
-        relayed = RelayedRequest(self._model, request, self._admission, self._channels)
+        relayed = _RelayedRequest(self, request)
         try:
             answer = await relayed.begin()
             headers = {name: value for name, value in answer.headers.items() if name == "Retry-After"}
@@ -78,63 +76,8 @@ class RelayClient:
         draining replica. So requests leave a draining replica once it has hung for `engine_hang_timeout_s`.
         """
         hung = replica.unlisted_at is not None and replica.still_s >= self._hang_timeout_s
-        if hung or self._admission.replicas.has_substitute(replica):
-            self._channels.close(replica, replica.trouble)
-
-
-class Delivered:
-    """The delivered tokens of one stream: tokens whose events were sent to the client.
-
-    Args:
-        identity: The model that generates the tokens.
-        share: Counts the bytes kept of the request's body and the tokens; None if no bound applies.
-    """
-
-    __slots__ = ("_created", "_reserved", "_share", "_tokens", "count", "identity")
-
-    def __init__(self, identity: str, share: BodyShare | None) -> None:
-        self.identity = identity
-        self.count = 0
-        """The number of delivered tokens, over all sequences."""
-        self._share = share
-        self._reserved = 0
-        self._tokens: list[array[int]] = []
-        self._created: int | None = None
-
-    def keep(self, body: bytes) -> bool:
-        """Reserve memory for the body, which may be sent again. Returns whether it fits the bounds."""
-        return len(body) <= MOST_BODY_BYTES and self._reserve(len(body))
-
-    def note(self, piece: Piece) -> bool:
-        """Record a piece that was sent to the client. Returns whether the stream fits the bounds."""
-        if self._created is None and piece.data:
-            found = _CREATED.search(piece.data)
-            self._created = int(found[1]) if found else 0
-        for sequence, ids in piece.tokens:
-            while len(self._tokens) <= sequence:
-                self._tokens.append(array("I"))
-            self._tokens[sequence].extend(ids)
-            self.count += len(ids)
-        if self.count <= self._reserved:
-            return self.count <= MOST_TOKENS
-        more = -(-(self.count - self._reserved) // _RESERVED_TOKENS) * _RESERVED_TOKENS
-        self._reserved += more
-        return self.count <= MOST_TOKENS and self._reserve(more * _TOKEN_BYTES)
-
-    def continuation(self, ttft_s: float, moves: int) -> Continuation | None:
-        """Return the record for the next engine; None if the client has got nothing yet."""
-        if self._created is None:
-            return None
-        tokens = [list(ids) for ids in self._tokens] or [[]]
-        return Continuation(tokens, self._created, ttft_s, moves, self.identity)
-
-    def _reserve(self, size: int) -> bool:
-        try:
-            if self._share is not None:
-                self._share.grow(size)
-        except ApiError:  # no memory: the stream goes on, and cannot be continued elsewhere
-            return False
-        return True
+        if hung or self.admission.replicas.has_substitute(replica):
+            self.channels.close(replica, replica.trouble)
 
 
 @dataclass(slots=True)
@@ -152,22 +95,16 @@ class _Attempt:
     """The part of the retry budget that was spent before this replica answered."""
 
 
-class RelayedRequest:
-    """A request, and the replica that runs it.
+class _RelayedRequest:
+    """A request, and the replica that runs it."""
 
-    Args:
-        model: The model's name.
-        request: If its body is small enough to be sent again, it is kept until the end.
-    """
-
-    def __init__(
-        self, model: str, request: EngineRequest, admission: Admission, channels: EngineChannels
-    ) -> None:
-        self._model = model
+    def __init__(self, client: RelayClient, request: EngineRequest) -> None:
+        self._client = client
+        self._admission = client.admission
+        self._replicas = client.admission.replicas
         self._request = request
         self._body = request.body
-        self._admission = admission
-        self._channels = channels
+        """Kept until the end of a stream, if it is small enough to be sent again."""
         self._attempt: _Attempt | None = None
         self._delivered: Delivered | None = None
         """The delivered tokens of a stream that another replica can continue; else None."""
@@ -208,8 +145,8 @@ class RelayedRequest:
             if self._budget.is_spent or number == _ATTEMPTS:
                 break
             # The request has no reservation while it waits for Ray to notice the loss.
-            await asyncio.sleep(_BACKOFF_S * number)
-        raise unavailable(self._model, "replicas were lost one after another.") from lost
+            await asyncio.sleep(self._client.backoff_s * number)
+        raise unavailable(self._client.model, "replicas were lost one after another.") from lost
 
     async def events(self, answer: Answer) -> AsyncIterator[bytes]:
         """Yield the frames of the stream that began with `answer`, from all replicas that run it."""
@@ -242,7 +179,9 @@ class RelayedRequest:
                     return
                 self._record_loss(error)
                 if self._delivered is None or not await self._continue_elsewhere(self._delivered, moves + 1):
-                    yield replica_lost(self._model).last_frames()
+                    why = "the engine replica was lost while it was generating."
+                    lost = ApiError(502, f"Model {self._client.model!r}: {why}", code="replica_lost")
+                    yield lost.last_frames()
                     return
             moves += 1
             yield b": continued on another replica after %.2f s\n\n" % (time.perf_counter() - began)
@@ -286,12 +225,12 @@ class RelayedRequest:
             self._attempt = None
 
     async def _ask(self, attempt: _Attempt, continuation: Continuation | None) -> Answer:
-        reservation, replicas = attempt.reservation, self._admission.replicas
+        reservation, replicas = attempt.reservation, self._replicas
         attempt.sent_at = time.perf_counter()
         attempt.continues = continuation is not None
         attempt.delivered_before = 0 if self._delivered is None else self._delivered.count
         try:
-            channel = await self._channels.to(reservation.replica)
+            channel = await self._client.channels.to(reservation.replica)
             expected = replicas.expected_tokens(reservation)
             attempt.stream = channel.call(self._request, self._body, continuation, expected)
             answer = await attempt.stream.answer()
@@ -319,7 +258,7 @@ class RelayedRequest:
         state.cached_tokens, state.prompt_tokens = end.cached_tokens, end.prompt_tokens
         if self._attempt is not None and not self._attempt.continues:
             reservation = self._attempt.reservation
-            self._admission.replicas.learn(reservation, end.cached_tokens, end.prompt_tokens)
+            self._replicas.learn(reservation, end.cached_tokens, end.prompt_tokens)
 
     async def _continue_elsewhere(self, delivered: Delivered, moves: int) -> bool:
         """Let another replica continue the stream of a lost replica. Returns whether one does."""
@@ -343,7 +282,7 @@ class RelayedRequest:
         now = time.perf_counter()
         if now < self._next_move_at:
             return False
-        self._next_move_at = now + _MOVE_RETRY_S
+        self._next_move_at = now + self._client.move_retry_s
         return True
 
     async def _move(self, delivered: Delivered, moves: int) -> bool:
@@ -363,7 +302,7 @@ class RelayedRequest:
                 self._next_move_at = math.inf  # every engine would refuse it
         except ConnectionError as error:
             logger.warning("request %s: not moved: %s", self._request.request_id, error)
-            failed = self._budget.charge(error, reservation.replica, attempt.sent_at)
+            failed = self._charge(error, attempt)
             if failed or self._budget.is_spent:
                 self._next_move_at = math.inf  # it may have ended the engine: it stays where it is
         finally:
@@ -372,7 +311,7 @@ class RelayedRequest:
         if moved:
             if self._request.prefix is not None:
                 replica_id = reservation.replica.replica_id
-                self._admission.replicas.prefixes.add(replica_id, self._request.prefix)
+                self._replicas.prefixes.add(replica_id, self._request.prefix)
             self._end_attempt()
             self._attempt = attempt
         return moved
@@ -380,7 +319,7 @@ class RelayedRequest:
     def _give_back(self, attempt: _Attempt) -> None:
         if attempt.stream is not None:
             attempt.stream.close()
-        self._admission.replicas.release(attempt.reservation)
+        self._replicas.release(attempt.reservation)
 
     def _record_loss(self, error: ConnectionError) -> None:
         logger.warning("request %s: replica lost: %s", self._request.request_id, error)
@@ -388,5 +327,10 @@ class RelayedRequest:
             if self._delivered is not None:
                 tokens = self._delivered.count - attempt.delivered_before
                 self._budget.refund(attempt.spent_before, tokens)
-            self._budget.charge(error, attempt.reservation.replica, attempt.sent_at)
+            self._charge(error, attempt)
         self._end_attempt()
+
+    def _charge(self, error: ConnectionError, attempt: _Attempt) -> bool:
+        """Charge the retry budget for the loss of a replica. Returns whether its engine failed by itself."""
+        there_s = time.perf_counter() - attempt.sent_at
+        return self._budget.charge(error, attempt.reservation.replica.still_s, there_s)

@@ -1,0 +1,137 @@
+"""The record that a request takes to another replica: its delivered tokens and its retry budget.
+
+The request may have caused the death of an engine that ran it. The retry budget allows the loss of two
+engines that failed by themselves, of four that were killed, or of one and two.
+"""
+
+import re
+from array import array
+
+from serve_app.api.body import BodyShare
+from serve_app.api.errors import ApiError
+from serve_app.ingress.engine_channel import NeverBegunError
+from serve_app.wire.continuation import Continuation
+from serve_app.wire.data_plane import BEAT_S, ENGINE_DEAD, ENGINE_KILLED, Piece
+
+MOST_BODY_BYTES = 256 << 10
+MOST_TOKENS = 64 << 10
+"""A stream with a larger body or more tokens is not continued: each may take 256 KiB of memory."""
+_RESERVED_TOKENS = 1024
+"""Memory is reserved in steps of so many tokens."""
+_TOKEN_BYTES = 4
+_CREATED = re.compile(rb'"created":(\d+)')
+_BUDGET = 4
+_FAILED, _KILLED = 2, 1
+_HARMLESS_TOKENS = 16
+
+
+class Delivered:
+    """The delivered tokens of one stream: tokens whose events were sent to the client.
+
+    Args:
+        identity: The model that generates the tokens.
+        share: Counts the bytes kept of the request's body and the tokens; None if no bound applies.
+    """
+
+    __slots__ = ("_created", "_reserved", "_share", "_tokens", "count", "identity")
+
+    def __init__(self, identity: str, share: BodyShare | None) -> None:
+        self.identity = identity
+        self.count = 0
+        """The number of delivered tokens, over all sequences."""
+        self._share = share
+        self._reserved = 0
+        self._tokens: list[array[int]] = []
+        self._created: int | None = None
+
+    def keep(self, body: bytes) -> bool:
+        """Reserve memory for the body, which may be sent again. Returns whether it fits the bounds."""
+        return len(body) <= MOST_BODY_BYTES and self._reserve(len(body))
+
+    def note(self, piece: Piece) -> bool:
+        """Record a piece that was sent to the client. Returns whether the stream fits the bounds."""
+        if self._created is None and piece.data:
+            found = _CREATED.search(piece.data)
+            self._created = int(found[1]) if found else 0
+        for sequence, ids in piece.tokens:
+            while len(self._tokens) <= sequence:
+                self._tokens.append(array("I"))
+            self._tokens[sequence].extend(ids)
+            self.count += len(ids)
+        if self.count <= self._reserved:
+            return self.count <= MOST_TOKENS
+        more = -(-(self.count - self._reserved) // _RESERVED_TOKENS) * _RESERVED_TOKENS
+        self._reserved += more
+        return self.count <= MOST_TOKENS and self._reserve(more * _TOKEN_BYTES)
+
+    def continuation(self, ttft_s: float, moves: int) -> Continuation | None:
+        """Return the record for the next engine; None if the client has got nothing yet."""
+        if self._created is None:
+            return None
+        tokens = [list(ids) for ids in self._tokens] or [[]]
+        return Continuation(tokens, self._created, ttft_s, moves, self.identity)
+
+    def _reserve(self, size: int) -> bool:
+        try:
+            if self._share is not None:
+                self._share.grow(size)
+        except ApiError:  # no memory: the stream goes on, and cannot be continued elsewhere
+            return False
+        return True
+
+
+class EngineFailedError(ConnectionError):
+    """The engine died by itself with the request."""
+
+
+def raise_if_lost(lost: str) -> None:
+    """Raise the ConnectionError of one of the data plane's `LOSSES`; do nothing for ""."""
+    if lost == ENGINE_DEAD:
+        raise NeverBegunError("the replica's engine core was dead already")
+    if lost == ENGINE_KILLED:
+        raise ConnectionError("the replica's engine core was killed")
+    if lost:
+        raise EngineFailedError("the replica's engine core died")
+
+
+class RetryBudget:
+    """The part of one request's budget that is spent."""
+
+    def __init__(self) -> None:
+        self.spent = 0
+        self.answered = False
+        """Whether any engine has begun to answer."""
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the request may be sent to no other engine."""
+        return self.spent >= _BUDGET
+
+    def charge(self, error: ConnectionError, still_s: float, there_s: float) -> bool:
+        """Charge the loss of a replica. Returns whether its engine counts as failed by itself.
+
+        The cost is 0 if the replica was dead or stood still before the request came, and low if that is not
+        sure. It is also low if the process was killed or cut off: clusters lose nodes in a row, and a request
+        rarely ends a process this way. But until the first answer, the request may have ended each process
+        that read it, so the cost is high.
+
+        Args:
+            still_s: The least time for which the replica stood still; 0 if it did not.
+            there_s: The time since the request was sent there.
+        """
+        if isinstance(error, NeverBegunError):
+            cost = 0
+        elif still_s:
+            cost = 0 if there_s < still_s else _FAILED if there_s >= still_s + BEAT_S else _KILLED
+        else:
+            cost = _FAILED if isinstance(error, EngineFailedError) or not self.answered else _KILLED
+        self.spent += cost
+        return cost >= _FAILED
+
+    def refund(self, spent_before: int, tokens: int) -> None:
+        """Give back `spent_before`, spent before a replica, if that replica produced enough `tokens`.
+
+        The tokens show that the request did not cause the earlier losses.
+        """
+        if tokens >= _HARMLESS_TOKENS:
+            self.spent -= spent_before

@@ -1,0 +1,248 @@
+"""Requests relayed to real data planes on loopback, and the load that they put on replicas."""
+
+import asyncio
+import gc
+import logging
+import sys
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from serve_app.api.engine_client import EngineReply
+from serve_app.api.errors import ApiError
+from serve_app.ingress.replica import SEQUENCE_TOKENS
+from tests.ingress.fleet import BODY, DEAD, DIED, DONE, FIRST, MODEL, WAITED_S, Fleet, request
+from tests.stub_engine import MuteEngine, StubEngine, failing, frames, stalled
+
+LONG = b"x" * 4000
+LONG_TOKENS = 1000
+LATER = ApiError(429, "later", headers={"Retry-After": "3", "X-Internal": "1"})
+ORDINARY = ApiError(503, "no", code="engine_error")
+UNSAID = EngineReply(503, b'{"error":{"param":"engine_dead"}}')
+
+
+@pytest.mark.parametrize(
+    ("answer", "reply"),
+    [
+        (EngineReply(200, b'{"ok":1}'), EngineReply(200, b'{"ok":1}')),
+        (LATER, EngineReply(429, LATER.body(), headers={"Retry-After": "3"})),
+        (ORDINARY, EngineReply(503, ORDINARY.body())),
+        (UNSAID, UNSAID),  # it names a loss, and is none
+    ],
+)
+async def test_a_whole_answer_is_forwarded(fleet: Fleet, answer: Any, reply: EngineReply) -> None:
+    engine = StubEngine(answer)
+    await fleet.start(engine)
+
+    assert await fleet.whole() == reply
+    (got,) = engine.requests
+    assert (got.operation, got.body, got.request_id) == ("chat_completions", BODY, "r-1")
+    assert got.waited_s >= WAITED_S
+    assert fleet.in_flight == [0]
+
+
+async def test_a_fault_of_our_own_code_is_no_lost_replica(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = StubEngine(RuntimeError("a bug"))
+    await fleet.start(engine)
+
+    with caplog.at_level(logging.CRITICAL, "ray.serve"):
+        reply = await fleet.whole()
+
+    assert (reply.status, b'"internal_error"' in reply.body, len(engine.requests)) == (500, True, 1)
+
+
+async def test_a_stream_comes_through_whole(fleet: Fleet) -> None:
+    """A client's tool may have the name of a loss, and so may its stop string."""
+    calls = b'data: {"tool_calls":[{"function":{"name":"engine_died"}}],"stop_reason":"engine_killed"}\n\n'
+    await fleet.start(StubEngine(frames(FIRST, calls, DONE)))
+
+    assert await fleet.streamed() == FIRST + calls + DONE
+    assert fleet.in_flight == [0]
+
+
+async def test_a_stream_keeps_no_released_body(fleet: Fleet) -> None:
+    """It may last for minutes, and nobody will send the body again."""
+    await fleet.start(StubEngine(stalled(FIRST)))
+    body = bytes(3 << 20)
+    before = sys.getrefcount(body)
+
+    asked = request(body=body)
+    async with fleet.client.call(asked) as reply:
+        assert reply.stream is not None
+        assert await anext(reply.stream) == FIRST
+        asked.release_body()  # as `EngineResponse` does
+        gc.collect()
+
+        assert sys.getrefcount(body) == before
+
+
+# Lost replicas.
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [DEAD, DIED, frames(), failing(OSError("killed"))],
+    ids=["dead before", "died", "ended without an event", "lost"],
+)
+async def test_a_request_without_an_event_restarts_elsewhere(fleet: Fleet, answer: Any) -> None:
+    await fleet.start(StubEngine(answer))
+    second = StubEngine(stalled(FIRST))
+    await fleet.start(second)
+
+    async with fleet.client.call(request(body=LONG)) as reply:
+        assert reply.stream is not None
+        assert await anext(reply.stream) == FIRST
+        assert fleet.loads == [0, SEQUENCE_TOKENS]  # its prompt has moved with it
+
+    assert len(second.requests) == 1
+    assert (fleet.loads, fleet.in_flight) == ([0, 0], [0, 0])
+
+
+async def test_engines_dead_before_a_request_cost_it_nothing(fleet: Fleet) -> None:
+    dead = [StubEngine(DEAD) for _ in range(3)]
+    for engine in dead:
+        await fleet.start(engine)
+    await fleet.start(StubEngine(EngineReply(200, b"alive")))
+
+    assert [(await fleet.whole()).body for _ in range(4)] == [b"alive"] * 4
+    assert [len(engine.requests) for engine in dead] == [1, 1, 1]  # the first request found out for all
+
+
+async def test_an_unreachable_replica_is_picked_last(fleet: Fleet) -> None:
+    gone = await fleet.start(StubEngine(EngineReply(200, b"first")))
+    await fleet.start(StubEngine(EngineReply(200, b"second")))
+    await gone.stop()
+
+    assert [(await fleet.whole()).body for _ in range(4)] == [b"second"] * 4
+    assert [replica.failures for replica in fleet.replicas] == [1, 0]
+
+
+async def test_replicas_that_are_all_gone_are_a_503(fleet: Fleet) -> None:
+    for _ in range(2):
+        gone = await fleet.start(StubEngine(EngineReply(200)))
+        await gone.stop()
+
+    error = await fleet.refusal()
+
+    assert (error.status, error.code) == (503, "model_unavailable")
+    assert fleet.in_flight == [0, 0]
+
+
+async def test_a_stranger_on_a_replicas_port_gets_no_request(fleet: Fleet) -> None:
+    stranger, ours = StubEngine(EngineReply(200)), StubEngine(stalled(FIRST))
+    await fleet.start(stranger, token="the token of the replica that had this port before")
+    await fleet.start(ours)
+
+    async with fleet.client.call(request()), fleet.client.call(request()):
+        assert fleet.in_flight == [0, 2]  # without load, it is not picked again
+    assert stranger.requests == []
+
+
+async def test_request_that_lost_the_only_replica_is_queued(fleet: Fleet) -> None:
+    class Dying(StubEngine):
+        async def _reply(self) -> EngineReply:
+            fleet.lose()
+            raise DIED
+
+    await fleet.start(Dying(DIED))
+    lost = request()
+    asked = asyncio.create_task(fleet.whole(lost))
+    await fleet.handle.asked.wait()
+    assert len(fleet.admission.queue) == 1
+
+    await fleet.start(StubEngine(EngineReply(200, b"second")))
+
+    assert (await asked).body == b"second"
+    assert lost.state.queued_s > 0.0
+
+
+async def test_a_request_that_lost_its_replica_is_not_refused(fleet: Fleet) -> None:
+    await fleet.start(StubEngine(DEAD))
+    await fleet.start(StubEngine(stalled(FIRST)))
+    dead, _ = fleet.replicas
+    async with AsyncExitStack() as open_calls:
+        for _ in range(MODEL.max_ongoing_requests):
+            await open_calls.enter_async_context(fleet.client.call(request()))
+        dead.failures = 0  # it looks alive
+        call = fleet.client.call(request())
+        asked = asyncio.create_task(call.__aenter__())
+        while not len(fleet.admission.queue):
+            await asyncio.sleep(0)
+
+    assert (await asked).stream is not None
+    await call.__aexit__(None, None, None)
+    assert fleet.in_flight == [0, 0]
+
+
+@pytest.mark.parametrize("other", ["there before", "new", "well again", "none"])
+async def test_requests_of_a_hanging_replica_go_to_another(fleet: Fleet, other: str) -> None:
+    mute, well = MuteEngine(), StubEngine(EngineReply(200, b"{}"))
+    await fleet.start(mute)
+    if other == "well again":
+        await fleet.start(well)
+        fleet.known.keep_away(fleet.replicas[1], "it has sent no heartbeat for 2 s")
+    asking = asyncio.create_task(fleet.whole())
+    await mute.entered.wait()
+    if other == "there before":
+        await fleet.start(well)
+
+    fleet.known.keep_away(fleet.replicas[0], "it has sent no heartbeat for 2 s")
+
+    if other == "none":
+        done, _ = await asyncio.wait([asking], timeout=0)
+        assert (done, mute.left.is_set()) == (set(), False)
+        asking.cancel()
+        return
+    if other == "new":
+        await fleet.start(well)
+    elif other == "well again":
+        fleet.known.welcome(fleet.replicas[1])
+    assert (await asking).body == b"{}"
+    await mute.left.wait()
+    assert mute.cancelled
+
+
+async def test_a_request_survives_a_channel_closed_while_it_opens(fleet: Fleet) -> None:
+    """It must not end as if its client had left."""
+    await fleet.start(StubEngine(EngineReply(200, b"{}")))
+    (replica,) = fleet.replicas
+    asking = asyncio.create_task(fleet.whole())
+    await asyncio.sleep(0)
+    assert (fleet.in_flight, fleet.channels.current(replica)) == ([1], None)
+
+    fleet.channels.close(replica, "its engine stands still")
+
+    assert (await asking).body == b"{}"
+
+
+# The load on replicas.
+
+
+async def test_a_stream_counts_its_prompt_until_its_first_event(fleet: Fleet) -> None:
+    engine = StubEngine(stalled(FIRST))
+    await fleet.start(engine)
+    call = fleet.client.call(request(body=LONG))
+    opening = asyncio.create_task(call.__aenter__())
+    await engine.entered.wait()
+    assert fleet.loads == [LONG_TOKENS + SEQUENCE_TOKENS]
+
+    await opening
+    assert fleet.loads == [SEQUENCE_TOKENS]
+    await call.__aexit__(None, None, None)
+
+    assert fleet.loads == [0]
+
+
+async def test_client_that_leaves_early_removes_its_prompt_from_the_load(fleet: Fleet) -> None:
+    engine = MuteEngine()
+    await fleet.start(engine)
+    asked = asyncio.create_task(fleet.whole(request(body=LONG)))
+    await engine.entered.wait()
+
+    asked.cancel()
+    await asyncio.wait((asked,))
+
+    assert (fleet.loads, fleet.in_flight) == ([0], [0])
