@@ -23,6 +23,7 @@ from serve_app.settings.tree import ModelSettings
 # would have gaps in these steps. So an eighth of a batch waits in the engine. It fills the gaps if answers
 # have at least a few dozen tokens, and commits few requests to one replica.
 _AHEAD_SHARE = 1 / 8
+_REPLACED = "the weights that began the answer have been replaced."
 _LOST_RETRY_AFTER_S = 5
 _BUSY_RETRY_AFTER_S = 1
 
@@ -83,15 +84,10 @@ class ColdQueue:
         """The size of the bodies of all queued requests."""
         return sum(pending.request.body_bytes for pending in self)
 
-    def oldest_s(self) -> float:
-        """Return the seconds for which the oldest request has been queued; 0 if there is none."""
+    def waits_s(self) -> list[float]:
+        """Return the seconds for which each request has been queued."""
         now = self._clock()
-        return max((now - pending.since for pending in self), default=0.0)
-
-    def newest_s(self) -> float:
-        """Return the seconds for which the newest request has been queued; 0 if there is none."""
-        now = self._clock()
-        return min((now - pending.since for pending in self), default=0.0)
+        return [now - pending.since for pending in self]
 
     def enter(self, pending: _Pending) -> asyncio.Future[Reservation]:
         """Add a request at the end of its kind. The future becomes its reservation."""
@@ -240,7 +236,7 @@ class Admission:
     def _check_queue(self, pending: _Pending, bound: int) -> None:
         """Raise the ApiError of a request that may not be queued."""
         if pending.identity is not None and not self.replicas.may_continue(pending.identity):
-            raise self._replaced()
+            raise unavailable(self._model, _REPLACED)
         if pending.retry:
             return
         if not self.cold and len(self.replicas):
@@ -256,9 +252,6 @@ class Admission:
                 f"{len(self.queue)} others (max_held_requests = {bound})."
             )
             raise _refusal(429, self._model, why, "queue_full", self._progress.current.retry_after_s)
-
-    def _replaced(self) -> ApiError:
-        return unavailable(self._model, "the weights that began the answer have been replaced.")
 
     async def _wait(self, pending: _Pending, knobs: Knobs) -> Reservation:
         """Queue a request until it has its reservation."""
@@ -312,7 +305,7 @@ class Admission:
             elif pending.identity is None:
                 break
             elif not self.replicas.may_continue(pending.identity):
-                self._leave(pending, self._replaced())
+                self._leave(pending, unavailable(self._model, _REPLACED))
         self._wake_if_needed()
         if not self.queue and not len(self.replicas):
             self._wake.stop()

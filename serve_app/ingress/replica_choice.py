@@ -109,10 +109,7 @@ def least_delay(
     ahead count with the weight `waiting`. Waiting costs nothing while short new prompts share steps.
 
     Args:
-        replicas: All running replicas, the least recently used first.
         room: Only replicas with fewer requests in flight are considered.
-        prompt_tokens: The tokens of the prompt.
-        cached: The prompt tokens in the replicas' caches, by replica id.
         waiting: The weight of a prompt token ahead, 0 to 1.
         most_tokens: The most prompt tokens to prefill on a replica, the prompt's own included.
         step_tokens: The most tokens of an engine's step.

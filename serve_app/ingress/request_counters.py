@@ -67,14 +67,15 @@ class IngressCounters(Traffic):
         Call it every second: Ray forgets a gauge that is not set for two.
         """
         self._metrics.held.set(len(self.queue))
-        self._metrics.oldest_held.set(self.queue.oldest_s())
+        self._metrics.oldest_held.set(max(self.queue.waits_s(), default=0.0))
 
     def signals(self) -> IngressSignals:
+        waits_s = self.queue.waits_s()
         return IngressSignals(
             arrivals_total=self._arrivals,
             arrived_bytes_total=self._arrived_bytes,
             held_requests=len(self.queue),
             held_bytes=self.queue.body_bytes,
-            oldest_held_s=self.queue.oldest_s(),
-            newest_held_s=self.queue.newest_s(),
+            oldest_held_s=max(waits_s, default=0.0),
+            newest_held_s=min(waits_s, default=0.0),
         )

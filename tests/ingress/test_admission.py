@@ -179,19 +179,19 @@ async def test_the_queue_can_be_measured() -> None:
     model = Model()
     queue = model.queue
 
-    def measured() -> tuple[int, int, float, float]:
-        return len(queue), queue.body_bytes, queue.oldest_s(), queue.newest_s()
+    def measured() -> tuple[int, int, list[float]]:
+        return len(queue), queue.body_bytes, queue.waits_s()
 
     first = await model.ask()
     model.now += 7.0
     second = await model.ask(retry=True)
     model.now += 3.0
 
-    assert measured() == (2, 2 * len(BODY), 10.0, 3.0)
+    assert measured() == (2, 2 * len(BODY), [3.0, 10.0])
     await end(*first)
-    assert measured() == (1, len(BODY), 3.0, 3.0)
+    assert measured() == (1, len(BODY), [3.0])
     await end(*second)
-    assert measured() == (0, 0, 0.0, 0.0)
+    assert measured() == (0, 0, [])
 
 
 async def test_a_pause_within_a_stream_is_no_queue_time() -> None:

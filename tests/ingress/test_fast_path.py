@@ -7,9 +7,8 @@ from contextlib import asynccontextmanager, suppress
 import uvicorn
 from starlette.types import Message, Receive, Scope, Send
 
-from serve_app.api.engine_client import EngineReply, EngineRequest, Traffic
+from serve_app.api.engine_client import EngineRequest, Traffic
 from serve_app.api.engine_response import EngineResponse, WriteNowMiddleware
-from serve_app.wire.continuation import DeliveredTokens
 from tests.http_server import port_of, uvicorn_with
 from tests.ingress.fleet import (
     DONE,
@@ -50,7 +49,7 @@ class Server:
         self.ended.set()
 
     async def connect(self) -> "Client":
-        reader, writer = await asyncio.open_connection("127.0.0.1", port_of(self._server), limit=2**24)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port_of(self._server))
         self.clients.append(writer)
         writer.write(b"POST / HTTP/1.1\r\nHost: tide\r\nContent-Length: 0\r\n\r\n")
         return Client(reader, writer)
@@ -148,48 +147,6 @@ async def test_a_draining_replicas_stream_still_moves(fleet: Fleet) -> None:
         text += await client.rest()
 
     assert without_comments(text) == (WHOLE, 1)
-
-
-class Bulky(StubEngine):
-    """Yields 16 MB, more than the sockets' buffers take, each event with its number."""
-
-    EVENTS, BYTES = 128, 128 << 10
-
-    def __init__(self) -> None:
-        super().__init__(RuntimeError("unused"))
-
-    @classmethod
-    def event(cls, number: int) -> bytes:
-        return b"data: %d %s\n\n" % (number, b"x" * cls.BYTES)
-
-    async def _reply(self) -> EngineReply:
-        delivered = DeliveredTokens()
-
-        async def stream() -> AsyncIterator[bytes]:
-            for number in range(self.EVENTS):
-                await asyncio.sleep(0)
-                yield self.event(number)
-                delivered.note(0, [number])
-            yield DONE
-
-        return EngineReply(200, stream=stream(), delivered=delivered)
-
-
-async def test_a_slow_client_gets_its_stream_in_order(fleet: Fleet) -> None:
-    engine = Bulky()
-    await fleet.start(engine)
-    async with serving(fleet) as server:
-        slow = await server.connect()
-        await slow.head()
-        slow.writer.transport.pause_reading()
-        other = await server.connect()
-        await other.head()
-        assert (await other.rest()).endswith(DONE)
-        assert server.requests[0].state.outcome is None
-        slow.writer.transport.resume_reading()
-        text = await slow.rest()
-
-    assert text == b"".join(map(Bulky.event, range(Bulky.EVENTS))) + DONE
 
 
 async def test_a_client_that_leaves_ends_its_generation(fleet: Fleet) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -178,6 +179,18 @@ async def test_a_queued_request_is_reported_until_a_replica_comes(
     async with asyncio.timeout(LIMIT_S):
         while read_reports("shop"):
             await asyncio.sleep(0.001)
+
+
+async def test_a_queued_stream_begins_with_its_progress(deployed: Deployed) -> None:
+    await deployed.build()
+    knobs = {"keep_alive_interval_s": 0.001, "cold_wait_timeout_s": 0.05}
+    await deployed.ingress.reconfigure({"autoscaling": {"tide": knobs}})
+
+    reply = await deployed.ask(**STREAM)
+
+    comment = rb": waiting for a replica of tide: phase=unknown eta_s=unknown waited_s=0\n\n"
+    assert re.match(rb"(%b)+event: error\ndata: .*cold_wait_timeout" % comment, reply.content)
+    assert (reply.status_code, await deployed.stats("held_requests")) == (200, [0])
 
 
 @pytest.mark.parametrize("body", [{"model": "tide"}, STREAM])

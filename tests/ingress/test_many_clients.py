@@ -13,6 +13,7 @@ import pytest
 
 from serve_app.api.endpoints import ApiModel
 from serve_app.api.engine_client import EngineReply, EngineRequest
+from serve_app.api.engine_response import WriteNowMiddleware
 from serve_app.api.http_api import create_app
 from serve_app.settings import ModelSettings
 from serve_app.settings.tree import HttpSettings
@@ -87,7 +88,7 @@ async def served() -> AsyncIterator[Served]:
         fleet = Fleet(stack, ModelSettings(name="tide"))
         await fleet.start(engine)
         app = create_app([ApiModel("tide", 0, fleet.client, 2048)], StubObserver(), HttpSettings())
-        port = port_of(await stack.enter_async_context(uvicorn_with(app)))
+        port = port_of(await stack.enter_async_context(uvicorn_with(WriteNowMiddleware(app))))
         session = aiohttp.ClientSession(connector=connector, read_bufsize=LARGE)
         await stack.enter_async_context(session)
         yield Served(f"http://127.0.0.1:{port}", session, engine, fleet)

@@ -298,8 +298,9 @@ async def test_a_complete_stream_is_forgotten_and_does_not_move(fleet: Fleet, th
         while memory.used_bytes < len(asked.body) + 4 * 25:
             await asyncio.sleep(0)
         first.go_on(TOKENS - 25)
-        while memory.used_bytes:  # from `[DONE]` on, though the stream has not ended
-            await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            while memory.used_bytes:  # released at `[DONE]`, though the stream has not ended
+                await asyncio.sleep(0.001)
         assert not answer.done()
         await fleet.start(second)
         fleet.stop("r1")

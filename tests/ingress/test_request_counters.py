@@ -25,11 +25,8 @@ class FakeQueue:
     def __len__(self) -> int:
         return len(self.ages)
 
-    def oldest_s(self) -> float:
-        return max(self.ages, default=0.0)
-
-    def newest_s(self) -> float:
-        return min(self.ages, default=0.0)
+    def waits_s(self) -> list[float]:
+        return self.ages
 
 
 class Counted:
