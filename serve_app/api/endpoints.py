@@ -13,14 +13,13 @@ from pydantic import ValidationError
 
 from serve_app.api.body import KEPT, BodyMemory, BodyShare, check_structure, peek, read_body
 from serve_app.api.browsers import check_content_type
-from serve_app.api.engine_client import EngineClient, EngineRequest, Operation, Traffic
+from serve_app.api.engine_client import EngineClient, EngineRequest, Operation, TraceContext, Traffic
 from serve_app.api.engine_response import EngineResponse
-from serve_app.api.errors import ApiError, deadline_exceeded, no_such_model
+from serve_app.api.errors import ApiError, deadline_exceeded
 from serve_app.api.generate import GenerateRequest, GenerateResponse
 from serve_app.api.prompt_prefix import PromptFields, prompt_prefix
 from serve_app.api.ray_headers import request_timeout_s
 from serve_app.api.schemas import body_schema, generate_schema
-from serve_app.api.trace_context import TraceContext
 from serve_app.settings.tree import HttpSettings
 
 _PATHS: tuple[tuple[str, Operation, str], ...] = (
@@ -77,8 +76,13 @@ class Endpoints:
         """Return the model `name`; without a name, the only model. Raises ApiError 404 or 400."""
         if name is None and len(self.models) == 1:
             return next(iter(self.models.values()))
-        if name is None or name not in self.models:
-            raise no_such_model(name, self.models)
+        names = ", ".join(map(repr, self.models))
+        if name is None:
+            message = f"model: required; this server has {names}."
+            raise ApiError(400, message, param="model", code="missing_field")
+        if name not in self.models:
+            message = f"model = {name[:200]!r}: does not exist; this server has {names}."
+            raise ApiError(404, message, param="model", code="model_not_found")
         return self.models[name]
 
     def openai(self, operation: Operation) -> Callable[[Request], Awaitable[Response]]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from serve_app.api.trace_context import TraceContext
+from serve_app.api.engine_client import TraceContext
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = f"00-{TRACE}-{SPAN}-01"

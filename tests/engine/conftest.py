@@ -38,13 +38,11 @@ async def engine() -> AsyncIterator[LocalEngine]:
     from serve_app.engine.grammar.guard import guard_grammars
     from serve_app.engine.local_client import LocalEngine
     from serve_app.engine.operations import Serving
-    from serve_app.engine.request_record import watch_sequences
     from tests.engine.stub_engine_core import configured, vllm_restored
 
     settings, namespace, config = configured(max_model_len=512)
     llm = AsyncLLM.from_vllm_config(config, disable_log_stats=False)
     local = LocalEngine(await Serving.mount(llm, namespace), settings, lambda _: None)
-    watch_sequences(llm.output_processor)
     with vllm_restored():
         guard = guard_grammars(llm, settings.structured_output)
         yield local

@@ -9,7 +9,7 @@ import pytest
 
 from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError
-from serve_app.engine import request_record
+from serve_app.engine.engine_stream import EngineStream
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
 from serve_app.patches.vllm_compat import ErrorResponse
@@ -78,9 +78,9 @@ class Local:
         async def handler(request: Any, raw: Any) -> Any:
             self.requests.append(request)
             self.headers.append(raw.headers["x-request-id"])
-            record = request_record._current.get()
-            assert record is not None
-            record.sequences.append(begun())
+            stream = EngineStream.current()
+            assert stream is not None
+            stream.sequences.append(begun())
             if isinstance(result, Exception):
                 raise result
             return result() if isinstance(result, FunctionType) else result

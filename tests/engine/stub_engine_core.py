@@ -23,7 +23,7 @@ from vllm.v1.engine.core_client import EngineCoreClient
 from vllm.v1.metrics.stats import PrefillStats
 
 from serve_app.engine.arguments import engine_config, vllm_namespace
-from serve_app.engine.continuation import delivered_count
+from serve_app.engine.continuing_core import delivered_count
 from serve_app.patches.vllm_compat import structural_tag_module
 from serve_app.settings import ModelSettings
 

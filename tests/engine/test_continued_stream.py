@@ -10,11 +10,10 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from serve_app.api.engine_client import Operation
 from serve_app.api.errors import ApiError
-from serve_app.engine.continuation import DELIVERED
+from serve_app.engine.continuing_core import DELIVERED
 from serve_app.engine.grammar.guard import guard_grammars
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
-from serve_app.engine.request_record import watch_sequences
 from serve_app.settings import ModelSettings
 from serve_app.wire.continuation import Continuation
 from tests.engine.local import Log
@@ -91,7 +90,6 @@ async def client() -> AsyncIterator[LocalEngine]:
     )
     llm = AsyncLLM.from_vllm_config(config, disable_log_stats=False)
     local = LocalEngine(await Serving.mount(llm, namespace), settings, lambda _: None)
-    watch_sequences(llm.output_processor)
     local.request_log = Log()  # type: ignore[assignment]
     with vllm_restored():
         guard = guard_grammars(llm, settings.structured_output)
@@ -366,7 +364,7 @@ async def test_stream_left_early_frees_its_sequence(client: LocalEngine) -> None
 
 @pytest.fixture
 def stub(serving: Serving) -> LocalEngine:
-    return LocalEngine(serving, ModelSettings(name="tide"), lambda _: None, identity=IDENTITY)
+    return LocalEngine(serving, ModelSettings(name="tide"), lambda _: None, model_identity=IDENTITY)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.api.engine_client import OPERATIONS, EngineReply, EngineRequest, Operation, RequestState
+from serve_app.api.engine_client import (
+    OPERATIONS,
+    EngineReply,
+    EngineRequest,
+    Operation,
+    RequestState,
+    TraceContext,
+)
 from serve_app.api.errors import ApiError
-from serve_app.api.trace_context import TraceContext
 from serve_app.engine import data_plane
 from serve_app.engine.api_errors import engine_died, engine_killed
 from serve_app.engine.data_plane import DataPlane

@@ -14,7 +14,7 @@ from vllm import __version__
 from serve_app import env
 from serve_app.api.engine_client import EngineRequest
 from serve_app.engine.launch import RunningEngine, launch
-from serve_app.engine.startup_phases import Startup
+from serve_app.engine.startup import Startup
 from serve_app.settings import ModelSettings
 from tests.engine.stub_engine_core import MODEL, StubEngineCore, put_in_place, vllm_restored
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from serve_app.api.engine_client import TraceContext
 from serve_app.api.errors import ApiError
-from serve_app.api.trace_context import TraceContext
 from tests.engine.local import DONE, FAILED, TOKEN, ErrorInfo, Frames, Local
 
 

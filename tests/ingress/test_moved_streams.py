@@ -6,8 +6,8 @@ import json
 import pytest
 
 from serve_app.api.body import KEPT, BodyMemory, BodyShare
+from serve_app.api.engine_client import TraceContext
 from serve_app.api.errors import ApiError
-from serve_app.api.trace_context import TraceContext
 from serve_app.ingress import relayed_request
 from tests.ingress.fleet import (
     DIED,

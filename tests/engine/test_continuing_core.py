@@ -10,7 +10,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from serve_app.engine.continuation import (
+from serve_app.engine.continuing_core import (
     DELIVERED,
     ContinuingWorker,
     core_continues,
