@@ -165,6 +165,6 @@ class GenerateOperation:
             "token_ids": tokens,
             "finish_reason": reason,
             "prompt_tokens": prompt_tokens,
-            "timings": latency_figures(call, first, len(tokens)),
+            "timings": latency_figures(call, first, len(tokens), time.perf_counter()),
         }
         return EngineReply(200, _encode(document))

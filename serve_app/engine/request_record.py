@@ -74,7 +74,8 @@ class RequestRecord:
         usage = document.get("usage")
         if not usage:
             return frame
-        figures = latency_figures(self.request, self.first_token, usage.get("completion_tokens", 0))
+        tokens = usage.get("completion_tokens", 0)
+        figures = latency_figures(self.request, self.first_token, tokens, time.perf_counter())
         # An engine that continues a stream may also have other engines' output tokens in its cache.
         figures["cached_tokens"] = min(self.cached_tokens(), usage.get("prompt_tokens", 0))
         if self.request.continuation is not None and self.request.continuation.moves:
@@ -119,15 +120,15 @@ class RequestRecord:
         )
 
 
-def latency_figures(request: EngineRequest, first: float, tokens: int) -> dict[str, float | int]:
-    """Return the latency figures of an answer that ends now, measured from the arrival at the ingress.
+def latency_figures(request: EngineRequest, first: float, tokens: int, now: float) -> dict[str, float | int]:
+    """Return the latency figures of an answer that ends `now`, measured from the arrival at the ingress.
 
     Args:
         request: The request.
         first: The time of the first token by `time.perf_counter`; 0 without a token.
         tokens: The number of tokens.
+        now: By `time.perf_counter`.
     """
-    now = time.perf_counter()
     total = now - request.arrived
     first = first or now
     between = (now - first) / (tokens - 1) if tokens > 1 else 0.0

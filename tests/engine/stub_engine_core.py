@@ -1,10 +1,10 @@
-"""vLLM's front end, real but for its client of the engine core, which a stub stands in for."""
+"""vLLM's front end around a fake of the engine core, or with a real one."""
 
 import asyncio
 import gc
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
@@ -19,11 +19,15 @@ from vllm.v1.engine import (
     EngineCoreOutputs,
     FinishReason,
 )
+from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.core_client import EngineCoreClient
 from vllm.v1.metrics.stats import PrefillStats
 
 from serve_app.engine.arguments import engine_config, vllm_namespace
 from serve_app.engine.continuing_core import delivered_count
+from serve_app.engine.grammar.guard import guard_grammars
+from serve_app.engine.local_client import LocalEngine
+from serve_app.engine.operations import Serving
 from serve_app.patches.vllm_compat import structural_tag_module
 from serve_app.settings import ModelSettings
 
@@ -108,3 +112,32 @@ def configured(**model: Any) -> tuple[ModelSettings, Namespace, VllmConfig]:
     settings = ModelSettings.model_validate(MODEL | model)
     namespace = vllm_namespace(settings)
     return settings, namespace, engine_config(namespace)
+
+
+@asynccontextmanager
+async def front_end(core: StubEngineCore, **model: Any) -> AsyncIterator[tuple[Serving, LocalEngine]]:
+    """vLLM's handlers and our client around `core`."""
+    settings, namespace, config = configured(**model)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        put_in_place(core, monkeypatch)
+        llm = AsyncLLM.from_vllm_config(config, disable_log_stats=True)
+    try:
+        serving = await Serving.mount(llm, namespace)
+        yield serving, LocalEngine(serving, settings, lambda _: None)
+    finally:
+        llm.shutdown()
+
+
+@asynccontextmanager
+async def real_engine(**model: Any) -> AsyncIterator[LocalEngine]:
+    """The embedded model in a real engine core, with a prefix cache and a compile sandbox."""
+    settings, namespace, config = configured(max_model_len=512, **model)
+    llm = AsyncLLM.from_vllm_config(config, disable_log_stats=False)
+    with vllm_restored():
+        local = LocalEngine(await Serving.mount(llm, namespace), settings, lambda _: None)
+        guard = guard_grammars(llm, settings.structured_output)
+        yield local
+        guard.stop()
+    llm.shutdown()
+    await asyncio.sleep(0)  # the sockets are closed by the loop
+    llm.engine_core.resources.ctx.destroy(linger=0)

@@ -4,7 +4,6 @@ import asyncio
 import json
 import time
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -13,8 +12,8 @@ from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollec
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
 from serve_app.api.engine_client import EngineRequest, RequestState
-from serve_app.engine import request_record
-from serve_app.engine.request_record import USAGE_MARK, RequestRecord, latency_figures, watch_sequences
+from serve_app.engine.engine_stream import EngineStream, follow_streams
+from serve_app.engine.request_record import USAGE_MARK, RequestRecord, latency_figures
 from serve_app.wire.continuation import Continuation
 from serve_app.wire.request_line import RequestLine
 
@@ -30,12 +29,25 @@ def request(continuation: Continuation | None = None) -> EngineRequest:
     )
 
 
+def begin(asked: EngineRequest) -> RequestRecord:
+    """Begin a record, which gets the sequences that this task and its children start."""
+    stream = EngineStream(asked)
+    stream.begin()
+    return RequestRecord.begin(asked, stream.sequences)
+
+
 class Core:
-    """An output processor that is watched, and the engine core behind it."""
+    """An output processor that is followed, and the engine core behind it."""
 
     def __init__(self) -> None:
         self.processor = OutputProcessor(None, log_stats=True)
-        watch_sequences(self.processor)
+        follow_streams(
+            SimpleNamespace(
+                output_processor=self.processor,
+                model_config=SimpleNamespace(max_model_len=64),
+                vllm_config=SimpleNamespace(scheduler_config=SimpleNamespace(scheduler_cls=None)),
+            )
+        )
         self._started = 0
 
     def start(self, prompt: int, external_id: str = "chatcmpl-r-1") -> str:
@@ -85,7 +97,7 @@ def ended(record: RequestRecord) -> RequestLine:
 
 async def test_finished_request_has_tokens_and_times_since_arrival(core: Core) -> None:
     before = time.time()
-    record = RequestRecord.begin(request())
+    record = begin(request())
     name = core.start(prompt=12)
     core.step(name, 1, cached=8)
     core.step(name, 3)
@@ -108,7 +120,7 @@ async def test_finished_request_has_tokens_and_times_since_arrival(core: Core) -
 
 async def test_line_sums_only_the_requests_own_sequences(core: Core) -> None:
     async def call(*prompts: int) -> RequestLine:
-        record = RequestRecord.begin(request())
+        record = begin(request())
 
         async def start(prompt: int) -> str:
             await asyncio.sleep(0)
@@ -127,7 +139,7 @@ async def test_line_sums_only_the_requests_own_sequences(core: Core) -> None:
 
 @pytest.mark.parametrize("tokens", [0, 2])
 async def test_an_abandoned_request_has_the_tokens_generated_so_far(core: Core, tokens: int) -> None:
-    record = RequestRecord.begin(request())
+    record = begin(request())
     name = core.start(prompt=7)
     for number in range(tokens):
         core.step(name, 1, cached=None if number else 0)
@@ -140,7 +152,7 @@ async def test_an_abandoned_request_has_the_tokens_generated_so_far(core: Core, 
 
 
 async def test_failure_keeps_the_status_already_sent(core: Core) -> None:
-    early, late = RequestRecord.begin(request()), RequestRecord.begin(request())
+    early, late = begin(request()), begin(request())
     for record in (early, late):
         record.sequences.append(SEQUENCE)
     early.fail(503)
@@ -153,7 +165,7 @@ async def test_failure_keeps_the_status_already_sent(core: Core) -> None:
 
 
 async def test_request_that_never_reached_engine_has_no_line() -> None:
-    record = RequestRecord.begin(EngineRequest("tokenize", b"{}", "r-1"))
+    record = begin(EngineRequest("tokenize", b"{}", "r-1"))
     record.complete()
 
     assert record.line("tide") is None
@@ -162,7 +174,7 @@ async def test_request_that_never_reached_engine_has_no_line() -> None:
 
 async def test_moved_stream_counts_from_first_event_elsewhere(core: Core) -> None:
     asked = request(Continuation(([1, 2],), created=7, ttft_s=0.25, moves=2))
-    record = RequestRecord.begin(asked)
+    record = begin(asked)
     name = core.start(prompt=12)
     core.step(name, 1, cached=12, last=True)
     record.note_first_event()
@@ -176,23 +188,11 @@ async def test_moved_stream_counts_from_first_event_elsewhere(core: Core) -> Non
     assert (line.ttft_s, line.input_tokens, line.output_tokens) == (0.25, 12, 1)
 
 
-class _Sequence:
-    prompt_len = 1
-    num_cached_tokens = 0
-
-    class stats:  # noqa: N801 as vLLM names it
-        num_generation_tokens = 0
-        first_token_latency = 0.0
-
-
-SEQUENCE: Any = _Sequence
-
-
-def figures(first: float, now: float, tokens: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
-    """Of a request that arrived at 100 s and was held for 0.2 s."""
-    monkeypatch.setattr(request_record, "time", SimpleNamespace(perf_counter=lambda: now))
-    asked = EngineRequest("chat_completions", b"{}", "r-1", arrived=100.0, state=RequestState(queued_s=0.2))
-    return latency_figures(asked, first, tokens)
+SEQUENCE = SimpleNamespace(
+    prompt_len=1,
+    num_cached_tokens=0,
+    stats=SimpleNamespace(num_generation_tokens=0, first_token_latency=0.0),
+)
 
 
 @pytest.mark.parametrize(
@@ -205,10 +205,11 @@ def figures(first: float, now: float, tokens: int, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_times_are_counted_from_the_arrival_at_the_ingress(
-    first: float, now: float, tokens: int, expected: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+    first: float, now: float, tokens: int, expected: tuple[float, ...]
 ) -> None:
     ttft, gap, total, rate = expected
-    assert figures(first, now, tokens, monkeypatch) == {
+    asked = EngineRequest("chat_completions", b"{}", "r-1", arrived=100.0, state=RequestState(queued_s=0.2))
+    assert latency_figures(asked, first, tokens, now) == {
         "cold_wait_ms": 200.0,
         "ttft_ms": ttft,
         "inter_token_ms": gap,
@@ -226,7 +227,7 @@ USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
 
 
 def test_final_usage_frame_gains_latency() -> None:
-    record = RequestRecord(request(), 0.0, [SEQUENCE], first_token=time.perf_counter())
+    record = RequestRecord(request(), [SEQUENCE], 0.0, first_token=time.perf_counter())
     final = frame(id="c-1", choices=[], usage=USAGE)
     assert USAGE_MARK in final
 
@@ -255,4 +256,4 @@ def test_final_usage_frame_gains_latency() -> None:
     ],
 )
 def test_every_other_frame_is_left_as_it_is(other: bytes) -> None:
-    assert USAGE_MARK not in other or RequestRecord(request(), 0.0).with_latency(other) == other
+    assert USAGE_MARK not in other or RequestRecord(request(), [], 0.0).with_latency(other) == other
