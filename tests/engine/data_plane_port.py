@@ -30,12 +30,18 @@ class Port:
 class FakeIngress:
     """A caller that speaks the protocol message by message, or anything else."""
 
-    @classmethod
-    async def connect(cls, plane: DataPlane) -> "FakeIngress":
-        made = cls()
-        host, _, number = plane.address.rpartition(":")
-        made.reader, made.writer = await asyncio.open_connection(host, int(number))
-        return made
+    def __init__(self, plane: DataPlane) -> None:
+        self._address = plane.address
+
+    async def __aenter__(self) -> "FakeIngress":
+        host, _, number = self._address.rpartition(":")
+        self.reader, self.writer = await asyncio.open_connection(host, int(number))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.writer.close()
+        with suppress(ConnectionError):
+            await self.writer.wait_closed()
 
     def send(self, *messages: FromIngress) -> None:
         for message in messages:
@@ -50,12 +56,11 @@ class FakeIngress:
         """The only message before the engine replica closes the connection; "" for none."""
         try:
             message = await self.receive()
-        except (asyncio.IncompleteReadError, ConnectionResetError):
+        except (asyncio.IncompleteReadError, ConnectionError):
             return ""
         assert isinstance(message, Refusal)
-        with suppress(ConnectionResetError):
+        with suppress(ConnectionError):
             assert await self.reader.read() == b""
-        self.writer.close()
         return message.reason
 
 

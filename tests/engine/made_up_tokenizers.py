@@ -28,7 +28,7 @@ def byte_fallback(folder: Path) -> Path:
     return _saved(made, folder)
 
 
-def large(folder: Path, size: int = 128_000) -> Path:
+def large(folder: Path, size: int = 2_000) -> Path:
     """Save a tokenizer with a vocabulary of `size` words."""
     words = ["<unk>", "<s>", "</s>", *(f"word{number}" for number in range(size - 3))]
     vocab = {word: number for number, word in enumerate(words)}

@@ -138,8 +138,7 @@ async def test_the_pieces_of_one_step_are_one_message() -> None:
         await step.wait()
         yield DONE
 
-    async with listening(StubEngine(two_steps)) as port:
-        ingress = await FakeIngress.connect(port.plane)
+    async with listening(StubEngine(two_steps)) as port, FakeIngress(port.plane) as ingress:
         ingress.send(Hello(VERSION, port.plane.token))
         ingress.send(*(Call(number, "completions", b"{}", "r-1", 0.0, 0.0) for number in range(50)))
         begun = 0
@@ -150,7 +149,6 @@ async def test_the_pieces_of_one_step_are_one_message() -> None:
         while not isinstance(message := await ingress.receive(), Step):
             pass
         assert [piece.data for piece in message.pieces] == [DONE] * 50
-        ingress.writer.close()
 
 
 @given(st.lists(st.lists(st.integers(1, 40_000), min_size=1, max_size=4), min_size=1, max_size=6))
@@ -276,8 +274,7 @@ async def test_an_ingress_that_ends_its_direction_has_left() -> None:
             await asyncio.sleep(0)
 
     engine = StubEngine(endless)
-    async with listening(engine) as port:
-        ingress = await FakeIngress.connect(port.plane)
+    async with listening(engine) as port, FakeIngress(port.plane) as ingress:
         ingress.send(Hello(VERSION, port.plane.token), Call(0, "completions", b"{}", "r-1", 0.0, 0.0))
         ingress.send(Credit(0, 1 << 40))
         while made < 200:  # 13 MB, more than the sockets take

@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -61,13 +62,13 @@ async def test_caller_without_the_token_is_refused_once(
     if opening is None:
         monkeypatch.setattr(data_plane, "HELLO_S", 0.01)
     async with listening(StubEngine(EngineReply(200))) as port:
-        caller = await FakeIngress.connect(port.plane)
-        if isinstance(opening, bytes):
-            caller.writer.write(opening)
-        elif opening is not None:
-            caller.send(*[opening] * 1000)
-        # The peer may reset the connection while it still sends.
-        assert await caller.refusal() in (reason, "" if opening is not None else reason)
+        async with FakeIngress(port.plane) as caller:
+            if isinstance(opening, bytes):
+                caller.writer.write(opening)
+            elif opening is not None:
+                caller.send(*[opening] * 1000)
+            # The peer may reset the connection while it still sends.
+            assert await caller.refusal() in (reason, "" if opening is not None else reason)
 
         await port.call(body=b"x" * (1 << 20)).answer()  # a caller with the token sends what it likes
         for _ in range(20):
@@ -81,16 +82,14 @@ async def test_caller_without_the_token_is_refused_once(
 
 
 async def test_strangers_beyond_the_bound_take_the_place_of_the_oldest() -> None:
-    async with listening(StubEngine(EngineReply(200))) as port:
-        others = [await FakeIngress.connect(port.plane) for _ in range(MOST_STRANGERS + 2)]
+    async with listening(StubEngine(EngineReply(200))) as port, AsyncExitStack() as stack:
+        others = [await stack.enter_async_context(FakeIngress(port.plane)) for _ in range(MOST_STRANGERS + 2)]
         for other in others[:2]:
             reason = f"more than {MOST_STRANGERS} connections without the data-plane token"
             assert await other.refusal() == reason
         channel = await EngineChannel.connect(port.plane.address, port.plane.token, LIMIT_S)
         await channel.call(EngineRequest("completions", b"{}", "r-2"), b"{}").answer()
         channel.close()
-        for other in others:
-            other.writer.close()
 
 
 async def test_an_ingress_reads_no_long_frame_before_the_greeting() -> None:
@@ -125,9 +124,9 @@ async def test_both_ends_speak_tls_where_ray_does(
     set_all(monkeypatch, authority.variables())
     async with listening(StubEngine(EngineReply(200, b'{"ok":1}'))) as port:
         answer = await port.answer()
-        plain = await FakeIngress.connect(port.plane)
-        plain.send(Hello(VERSION, port.plane.token))
-        assert await plain.refusal() == ""  # the port reads nothing without TLS
+        async with FakeIngress(port.plane) as plain:
+            plain.send(Hello(VERSION, port.plane.token))
+            assert await plain.refusal() == ""  # the port reads nothing without TLS
 
     assert (answer.status, answer.body) == (200, b'{"ok":1}')
 
