@@ -277,7 +277,7 @@ async def test_sequence_that_cannot_be_sent_is_refused_and_forgotten(
     stream: bool,
 ) -> None:
     core = PackingCore()
-    core.silent = True
+    core.most_steps = 0
     cases = [(operation, body, takes) for operation, body, count in BODIES for takes in range(count)]
     async with front_end(core) as (serving, client):
         processor = serving.engine.output_processor

@@ -389,7 +389,7 @@ async def test_failure_before_first_new_token_is_not_dropped(
     stub: LocalEngine, serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     core: StubEngineCore = serving.engine.engine_core  # type: ignore[assignment]
-    monkeypatch.setattr(core, "silent", True)
+    monkeypatch.setattr(core, "most_steps", 0)
     operation, body = chat("Hi", max_tokens=9)
     opening = asyncio.ensure_future(hear(stub, asked(operation, body, Continuation(([300],), 7, ttft_s=0.1))))
     while not serving.engine.output_processor.request_states:
