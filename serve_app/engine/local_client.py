@@ -9,11 +9,9 @@ from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError, stream_failed
 from serve_app.engine.api_errors import (
     ERROR_FRAME,
-    engine_dead,
-    engine_died,
-    engine_killed,
     from_exception,
     from_frame,
+    lost_engine,
     not_continuable,
 )
 from serve_app.engine.continued_stream import ContinuedStream
@@ -24,6 +22,7 @@ from serve_app.engine.request_record import USAGE_MARK, RequestRecord
 from serve_app.patches.vllm_compat import killed_from_outside
 from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.request_log import RequestLog
+from serve_app.wire.data_plane import ENGINE_DEAD, ENGINE_DIED, ENGINE_KILLED
 
 logger = logging.getLogger("ray.serve")
 
@@ -74,7 +73,7 @@ class LocalEngine:
             ApiError: for any failure before the first data; 409 for a stream that cannot be continued.
         """
         if self._engine.errored:
-            raise engine_dead()
+            raise lost_engine(ENGINE_DEAD)
         begun = request.continuation
         if begun is not None and not begun.is_of(self._model_identity, self._vocabulary):
             raise not_continuable()
@@ -146,9 +145,8 @@ class LocalEngine:
         record.complete()
 
     def _lost(self, request: EngineRequest) -> ApiError:
-        failure = engine_killed() if killed_from_outside(self._engine) else engine_died()
-        request.state.lost = failure.code or ""
-        return failure
+        request.state.lost = ENGINE_KILLED if killed_from_outside(self._engine) else ENGINE_DIED
+        return lost_engine(request.state.lost)
 
     def _log(self, record: RequestRecord) -> None:
         if self.request_log is None:

@@ -20,12 +20,14 @@ from serve_app.api.engine_client import (
 )
 from serve_app.api.errors import ApiError
 from serve_app.engine import data_plane
-from serve_app.engine.api_errors import engine_died, engine_killed
+from serve_app.engine.api_errors import lost_engine
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress.engine_channel import EngineChannel, EngineStream, NeverBegunError
 from serve_app.wire.continuation import Continuation, DeliveredTokens
 from serve_app.wire.data_plane import (
     CREDIT_BYTES,
+    ENGINE_DIED,
+    ENGINE_KILLED,
     VERSION,
     Beat,
     Call,
@@ -94,14 +96,14 @@ async def test_stream_ends_with_its_cached_tokens() -> None:
     assert [piece.cached_tokens for piece in rest] == [None] * (len(rest) - 1) + [16]
 
 
-@pytest.mark.parametrize("error", [engine_died(), engine_killed()], ids=lambda error: error.code)
-async def test_the_last_piece_says_that_the_engine_is_lost(error: ApiError) -> None:
+@pytest.mark.parametrize("reason", [ENGINE_DIED, ENGINE_KILLED])
+async def test_the_last_piece_says_that_the_engine_is_lost(reason: str) -> None:
     """However little the ingress has room for: what it goes on with elsewhere, it must not have passed on."""
-    large = b"data: " + b"x" * CREDIT_BYTES + b"\n\n"
+    error, large = lost_engine(reason), b"data: " + b"x" * CREDIT_BYTES + b"\n\n"
 
     async def dying() -> AsyncIterator[bytes]:
         yield large
-        engine.request.state.lost = error.code or ""
+        engine.request.state.lost = reason
         yield error.frame()
         await asyncio.sleep(0.01)  # other steps go out
         yield DONE
@@ -112,12 +114,15 @@ async def test_the_last_piece_says_that_the_engine_is_lost(error: ApiError) -> N
         await stream.answer()
         pieces = stream.pieces()
         assert await anext(pieces) == Piece(0, large)
-        assert await anext(pieces) == Piece(0, error.last_frames(), last=True, lost=error.code or "")
+        assert await anext(pieces) == Piece(0, error.last_frames(), last=True, lost=reason)
 
 
 @pytest.mark.parametrize(
     ("error", "lost"),
-    [(engine_died(), "engine_died"), (ApiError(429, "full", code="queue_full", headers={"A": "1"}), "")],
+    [
+        (lost_engine(ENGINE_DIED), "engine_died"),
+        (ApiError(429, "full", code="queue_full", headers={"A": "1"}), ""),
+    ],
 )
 async def test_error_answer_says_whether_engine_is_lost(error: ApiError, lost: str) -> None:
     async with listening(StubEngine(error)) as port:
