@@ -35,21 +35,25 @@ async def exchange(
     return connection
 
 
+def end_of(connection: Connection, before: bytes) -> str:
+    """The code of the error event with which a stream ends after `before`."""
+    assert connection.body.startswith(before)
+    event, done, rest = connection.body.removeprefix(before).split(b"\n\n")
+    assert (done, rest, connection.complete) == (b"data: [DONE]", b"", True)
+    assert b"secret" not in event
+    code: str = json.loads(event.removeprefix(b"event: error\ndata: "))["error"]["code"]
+    return code
+
+
 async def test_a_whole_reply_is_sent_with_its_length() -> None:
     engine = StubEngine(EngineReply(200, b'{"ok":1}', headers={"X-Extra": "1"}))
 
-    asked = request()
+    connection = await exchange(engine)
 
-    connection = await exchange(engine, asked)
-
-    assert engine.request is asked
     assert engine.requests == [request()]
     assert (connection.status, connection.body, connection.complete) == (200, b'{"ok":1}', True)
-    assert connection.headers == {
-        "content-type": "application/json",
-        "content-length": "8",
-        "x-extra": "1",
-    }
+    expected = {"content-type": "application/json", "content-length": "8", "x-extra": "1"}
+    assert connection.headers == expected
     assert engine.left.is_set()
     assert not engine.cancelled
 
@@ -62,16 +66,6 @@ async def test_a_stream_is_sent_chunk_by_chunk_as_it_comes() -> None:
     assert [message["more_body"] for message in connection.sent[1:]] == [True, True, False]
 
 
-async def test_failure_before_the_first_byte_has_its_own_status() -> None:
-    error = ApiError(503, "no replica", code="model_unavailable", headers={"Retry-After": "5"})
-
-    connection = await exchange(StubEngine(error))
-
-    assert (connection.status, connection.body, connection.complete) == (503, error.body(), True)
-    assert connection.headers["retry-after"] == "5"
-    assert connection.headers["content-length"] == str(len(error.body()))
-
-
 @pytest.mark.parametrize("error", [ZeroDivisionError("secret"), ApiError(502, "secret"), OSError("secret")])
 async def test_failure_within_a_stream_ends_in_an_error_event(
     error: Exception, caplog: pytest.LogCaptureFixture
@@ -81,14 +75,7 @@ async def test_failure_within_a_stream_ends_in_an_error_event(
     with caplog.at_level(logging.ERROR, "ray.serve"):
         connection = await exchange(engine)
 
-    assert connection.status == 200
-    first, event, done, rest = connection.body.split(b"\n\n")
-    assert first + b"\n\n" == FIRST
-    assert event.startswith(b"event: error\ndata: ")
-    assert json.loads(event.removeprefix(b"event: error\ndata: "))["error"]["code"] == "stream_failed"
-    assert (done, rest) == (b"data: [DONE]", b"")
-    assert connection.complete
-    assert b"secret" not in connection.body
+    assert (connection.status, end_of(connection, FIRST)) == (200, "stream_failed")
     assert engine.left.is_set()
 
 
@@ -270,10 +257,7 @@ async def test_deadline_within_a_stream_ends_in_an_error_event() -> None:
 
     connection = await exchange(engine, asked)
 
-    assert connection.body.startswith(FIRST + SECOND + b"event: error\ndata: ")
-    event, done = connection.body.removeprefix(FIRST + SECOND).split(b"\n\n")[:2]
-    assert json.loads(event.removeprefix(b"event: error\ndata: "))["error"]["code"] == "deadline_exceeded"
-    assert (done, connection.complete) == (b"data: [DONE]", True)
+    assert end_of(connection, FIRST + SECOND) == "deadline_exceeded"
     assert engine.left.is_set()
     assert asked.state.outcome == "client_error"
 
@@ -362,13 +346,17 @@ async def test_a_queued_stream_begins_with_comments() -> None:
     assert traffic.seen["closed"] == ("ok", 12.5)
 
 
-async def test_no_comments_without_a_stream() -> None:
+async def test_without_a_stream_the_answer_has_its_own_status() -> None:
     whole = await queued(EngineReply(200, b'{"ok":1}'), stream=False)
     assert (whole.status, whole.body) == (200, b'{"ok":1}')
     assert whole.headers["content-type"] == "application/json"
 
     refused = await queued(LATE, stream=False)
-    assert (refused.status, refused.body, refused.headers["retry-after"]) == (503, LATE.body(), "42")
+    assert (refused.status, refused.body, refused.complete) == (503, LATE.body(), True)
+    assert (refused.headers["retry-after"], refused.headers["content-length"]) == (
+        "42",
+        str(len(LATE.body())),
+    )
 
 
 INVALID = ApiError(400, "temperature = 9", code="invalid_value").body().replace(b",", b",\n")
@@ -388,11 +376,7 @@ async def test_failure_after_comments_is_an_error_event(
 ) -> None:
     connection = await queued(answer)
 
-    assert (connection.status, connection.complete) == (200, True)
-    event, done, end = connection.body.removeprefix(COMMENTS).split(b"\n\n")
-    assert json.loads(event.removeprefix(b"event: error\ndata: "))["error"]["code"] == code
-    assert (done, end) == (b"data: [DONE]", b"")
-    assert b"secret" not in connection.body
+    assert (connection.status, end_of(connection, COMMENTS)) == (200, code)
     assert ("ZeroDivisionError" in caplog.text) == isinstance(answer, ZeroDivisionError)
 
 

@@ -227,9 +227,7 @@ async def test_sequences_may_be_lost_at_different_tokens(engine: LocalEngine) ->
     assert events(rest.chunks)[-1]["usage"]["completion_tokens"] == 210
 
 
-async def test_logprobs_after_a_move_match_an_undisturbed_run(
-    engine: LocalEngine,
-) -> None:
+async def test_logprobs_after_a_move_match_an_undisturbed_run(engine: LocalEngine) -> None:
     whole = await hear(engine, asked(*LOGPROBS))
     cuts = whole.cuts()
     again = await continued(engine, *LOGPROBS, whole, cuts[len(cuts) // 2])

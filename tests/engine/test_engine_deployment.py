@@ -193,16 +193,6 @@ async def test_silent_store_delays_drain_by_at_most_a_second(
     assert replica.running.stopped
 
 
-async def test_ingress_gets_data_plane_address_and_model_identity(replica: Replica) -> None:
-    told = replica.engine.record_replica_metadata()
-
-    assert told["identity"] == replica.running.model_identity
-    channel = await EngineChannel.connect(told["address"], told["token"], LIMIT_S)
-    answer = await channel.call(EngineRequest("completions", b"{}", "r-1"), b"{}").answer()
-    channel.close()
-    assert answer.status == 200
-
-
 async def test_the_policy_gets_the_engines_signals_and_steps_are_counted(replica: Replica) -> None:
     replica.running.core.add("a", prompt=7)
     replica.running.report.add(scheduled(prefill=7, elapsed_ms=20.0), None)
@@ -217,12 +207,15 @@ async def test_the_policy_gets_the_engines_signals_and_steps_are_counted(replica
     assert SERIES["llm_step_prefill_tokens_total"].values == [(7.0, {})]
 
 
-async def test_dead_core_is_unhealthy_and_refuses_requests(replica: Replica) -> None:
+async def test_ingress_can_call_until_the_core_is_dead(replica: Replica) -> None:
     await replica.engine.check_health()
     told = replica.engine.record_replica_metadata()
+    assert told["identity"] == replica.running.model_identity
     beats: asyncio.Queue[Beat] = asyncio.Queue()
     channel = await EngineChannel.connect(told["address"], told["token"], LIMIT_S)
     channel.on_beat = beats.put_nowait
+    answer = await channel.call(EngineRequest("completions", b"{}", "r-1"), b"{}").answer()
+    assert answer.status == 200
 
     replica.running.llm.errored = True
 
