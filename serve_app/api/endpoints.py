@@ -76,14 +76,13 @@ class Endpoints:
         """Return the model `name`; without a name, the only model. Raises ApiError 404 or 400."""
         if name is None and len(self.models) == 1:
             return next(iter(self.models.values()))
-        names = ", ".join(map(repr, self.models))
+        if name in self.models:
+            return self.models[name]
+        served = f"this server has {', '.join(map(repr, self.models))}."
         if name is None:
-            message = f"model: required; this server has {names}."
-            raise ApiError(400, message, param="model", code="missing_field")
-        if name not in self.models:
-            message = f"model = {name[:200]!r}: does not exist; this server has {names}."
-            raise ApiError(404, message, param="model", code="model_not_found")
-        return self.models[name]
+            raise ApiError(400, f"model: required; {served}", param="model", code="missing_field")
+        message = f"model = {name[:200]!r}: does not exist; {served}"
+        raise ApiError(404, message, param="model", code="model_not_found")
 
     def router(self) -> APIRouter:
         """Return the routes of completions, embeddings, tokenization, the model list and `/generate`."""
