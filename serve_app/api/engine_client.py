@@ -191,11 +191,6 @@ class EngineReply:
     delivered: DeliveredTokens | None = None
     """The delivered tokens of `stream`. None if no other engine could continue it."""
 
-    @property
-    def content_type(self) -> str:
-        """The media type of the answer."""
-        return JSON if self.stream is None else EVENT_STREAM
-
 
 class EngineClient(Protocol):
     """A model's engines, seen from the HTTP API."""
