@@ -18,6 +18,7 @@ from typing import Any
 from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.output_processor import OutputProcessor
 
 from serve_app.api.engine_client import EngineRequest
 from serve_app.engine.continuing_core import DELIVERED, core_continues
@@ -106,7 +107,7 @@ class EngineStream:
 
 def follow_streams(engine: AsyncLLM) -> None:
     """Have `engine` tell each call's `EngineStream` of its sequences and outputs, once per engine."""
-    processor = engine.output_processor
+    processor: OutputProcessor = engine.output_processor
     if "add_request" in vars(processor):
         return
     continues = core_continues(engine.vllm_config)

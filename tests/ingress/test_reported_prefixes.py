@@ -8,7 +8,7 @@ import pytest
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
 from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
-from serve_app.engine.data_plane import DataPlane
+from serve_app.engine.data_plane import DataPlane, IngressConnection
 from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.wire.data_plane import MOST_BLOCKS, Beat, Prefix
 from tests.ingress.fleet import DONE, FIRST, Fleet, request
@@ -81,11 +81,11 @@ async def test_an_ingress_replica_learns_what_another_one_sent(
 async def test_heartbeat_has_the_latest_prefixes_within_its_bound() -> None:
     plane = DataPlane(StubEngine(EngineReply(200)))
     for _ in range(2):
-        plane._connection().on_connected()  # type: ignore[attr-defined]
+        IngressConnection(plane).frames.on_connected()
     source, listener = plane._connections
     blocks = list(range(1, 256))
     for number in range(40):
-        plane._share_prefix(source, Prefix(blocks, number))
+        plane.share_prefix(source, Prefix(blocks, number))
 
     listener._known = True
     sent: list[Beat] = []
@@ -96,7 +96,7 @@ async def test_heartbeat_has_the_latest_prefixes_within_its_bound() -> None:
     most = MOST_BLOCKS // 256
     assert [[prefix.end for prefix in beat.prefixes] for beat in sent] == [list(range(40 - most, 40)), []]
     assert not source._of_others
-    plane._share_prefix(source, Prefix(blocks, 1))
+    plane.share_prefix(source, Prefix(blocks, 1))
     listener.frames.writable = False  # its ingress reads nothing: heartbeats must not pile up
     listener.send_heartbeat(Beat(""))
     assert sent[-1].prefixes == []
