@@ -101,7 +101,7 @@ async def test_heartbeat_has_the_latest_prefixes_within_its_bound() -> None:
     listener.send_heartbeat(Beat(""))
     assert sent[-1].prefixes == []
     for connection in (source, listener):
-        plane._forget(connection)
+        plane.forget(connection)
 
 
 async def test_replica_without_prefix_cache_has_nothing_expected(fleet: Fleet) -> None:
