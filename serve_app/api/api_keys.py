@@ -61,39 +61,44 @@ class ApiKeyFile:
 
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
-        self.clock = clock
+        self._clock = clock
         try:
-            self.digests, self._signature = _read(path)
+            self._digests, self._signature = _read(path)
         except _UnusableError as error:
             raise SettingsError([f"{SETTING} = {path!r}: {error}"]) from None
         self._trouble = ""
         self._looking = False
-        self.due_s = clock() + _LOOK_S
+        self._due_s = clock() + _LOOK_S
         """When the file is to be checked again."""
 
-    async def refresh(self) -> None:
-        """Check the file in a thread, because even a local disk may be slow and this loop serves streams.
+    async def has(self, key: bytes) -> bool:
+        """Return whether a client may use `key`.
 
-        Only one caller waits for a check, for at most a second.
+        Once a second, a caller waits for a check of the file, for at most a second. The check is made in a
+        thread, because even a local disk may be slow and this loop serves streams.
         """
-        if self._looking:
-            return
-        self.due_s = self.clock() + _LOOK_S
-        self._looking = True
-        looking = asyncio.get_running_loop().run_in_executor(None, self._look)
-        await asyncio.wait([looking], timeout=_LOOK_WAIT_S)
+        if self._clock() >= self._due_s and not self._looking:
+            self._due_s = self._clock() + _LOOK_S
+            self._looking = True
+            looking = asyncio.get_running_loop().run_in_executor(None, self._look)
+            await asyncio.wait([looking], timeout=_LOOK_WAIT_S)
+        given = sha256(key).digest()
+        found = 0
+        for digest in self._digests:  # all of them, so that the time does not show which key matched
+            found |= hmac.compare_digest(digest, given)
+        return bool(found)
 
     def _look(self) -> None:
         try:
-            if _glance(self._path) == self._signature:
+            if _signature(os.stat(self._path)) == self._signature:
                 self._trouble = ""
                 return
-            self.digests, self._signature = _read(self._path)
+            self._digests, self._signature = _read(self._path)
         except (_UnusableError, OSError) as error:
             self._say(_reason(error))
         else:
             self._trouble = ""
-            logger.info(f"{SETTING} = {self._path!r}: has changed; keys in force: {len(self.digests)}")
+            logger.info(f"{SETTING} = {self._path!r}: has changed; keys in force: {len(self._digests)}")
         finally:
             self._looking = False
 
@@ -130,10 +135,6 @@ def _read(path: str) -> tuple[tuple[bytes, ...], _Signature]:
     return tuple(sha256(key).digest() for key in keys), signature
 
 
-def _glance(path: str) -> _Signature:
-    return _signature(os.stat(path))
-
-
 def _signature(found: os.stat_result) -> _Signature:
     """Return values that change with the file, also if Kubernetes swaps the symbolic link that it mounts."""
     return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
@@ -141,17 +142,6 @@ def _signature(found: os.stat_result) -> _Signature:
 
 def _reason(error: Exception) -> str:
     return error.strerror or type(error).__name__ if isinstance(error, OSError) else str(error)
-
-
-async def is_known(keys: ApiKeyFile, key: bytes) -> bool:
-    """Whether a client may use `key`. At most once a second, a caller waits for a check of the file."""
-    if keys.clock() >= keys.due_s:
-        await keys.refresh()
-    given = sha256(key).digest()
-    found = 0
-    for digest in keys.digests:  # all of them, so that the time does not show which key matched
-        found |= hmac.compare_digest(digest, given)
-    return bool(found)
 
 
 def cache_salt(key: bytes) -> str:
@@ -183,7 +173,7 @@ class ApiKeyMiddleware:
             return
         try:
             key = _key(scope)
-            if not await is_known(self._keys, key):
+            if not await self._keys.has(key):
                 raise _refusal("this API key is not one of the server's.")
         except ApiError as error:
             if scope["type"] == "http":

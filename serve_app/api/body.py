@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from starlette.requests import ClientDisconnect, Request
 
-from serve_app.api.errors import ApiError, body_memory_full, body_too_large, body_too_slow, not_an_object
+from serve_app.api.errors import ApiError, not_an_object
 from serve_app.api.prompt_prefix import PromptFields
 
 SLOWEST_BYTES_PER_S = 16_384
@@ -108,7 +108,15 @@ class BodyShare:
         for group in groups:
             of_group = memory.by_group[group]
             if full or 2 * (of_group + more) > memory.limit_bytes:
-                raise body_memory_full(memory.limit_bytes, memory.used_bytes, group, of_group, more)
+                raise ApiError(
+                    429,
+                    f"This ingress replica has {memory.used_bytes} bytes of request bodies in memory, "
+                    f"{of_group} of them of {group}, which may have half of max_body_memory_bytes = "
+                    f"{memory.limit_bytes}; this body would add {more}.",
+                    code="body_memory_full",
+                    # The unread rest of the body must not be read as the next request.
+                    headers={"Retry-After": "5", "Connection": "close"},
+                )
 
 
 class Peek(PromptFields):
@@ -134,10 +142,13 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float, share: B
         ApiError: 413 if the body is larger than `max_bytes`, 429 if the memory for bodies does not hold it,
             408 if it takes too long. A declared length is checked before the body is read.
     """
+    too_large = ApiError(
+        413, f"The body is larger than the {max_bytes} bytes this server accepts.", code="body_too_large"
+    )
     length = request.headers.get("content-length", "0")
     if length.isascii() and length.isdigit():
         if int(length) > max_bytes:
-            raise body_too_large(max_bytes)
+            raise too_large
         share.expect(int(length))
     body = bytearray()
     due = asyncio.get_running_loop().time() + timeout_s
@@ -145,12 +156,18 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float, share: B
         async with asyncio.timeout_at(due) as limit:
             async for chunk in request.stream():
                 if len(body) + len(chunk) > max_bytes:
-                    raise body_too_large(max_bytes)
+                    raise too_large
                 share.grow(len(chunk))
                 body += chunk
                 limit.reschedule(due + len(body) / SLOWEST_BYTES_PER_S)
     except TimeoutError:
-        raise body_too_slow(timeout_s, SLOWEST_BYTES_PER_S, len(body)) from None
+        raise ApiError(
+            408,
+            f"The body is incomplete: {len(body)} bytes arrived in time. This server waits {timeout_s:g} s "
+            f"for a body, and one second more for each {SLOWEST_BYTES_PER_S} bytes received.",
+            code="body_timeout",
+            headers={"Connection": "close"},  # the rest of the body is not the next request
+        ) from None
     except ClientDisconnect:
         raise ApiError(400, "The client left before its request was complete.") from None
     return bytes(body)
@@ -167,7 +184,10 @@ async def check_structure(body: bytes) -> None:
     # Text may contain brackets and commas, so this is an upper bound. Nearly all bodies are below it.
     containers, values = body.count(b"{") + body.count(b"["), body.count(b",") + 1
     if containers > MAX_CONTAINERS or values > MAX_VALUES:
-        await _count_and_check(body)
+        if len(body) > _IN_THREAD_BYTES:
+            await asyncio.to_thread(_check, body)
+        else:
+            _check(body)
 
 
 def peek(body: bytes) -> Peek:
@@ -189,14 +209,6 @@ class _TokenFields(msgspec.Struct):
 _fields = msgspec.json.Decoder(_TokenFields)
 _ids = msgspec.json.Decoder(list[int] | None)
 _batches = msgspec.json.Decoder(list[list[int]])
-
-
-async def _count_and_check(body: bytes) -> None:
-    """Count the values of `body`, in a thread if it is long. Raises ApiError 400 if they are too many."""
-    if len(body) > _IN_THREAD_BYTES:
-        await asyncio.to_thread(_check, body)
-    else:
-        _check(body)
 
 
 def count_values(text: bytes | memoryview) -> tuple[int, int]:

@@ -13,14 +13,13 @@ from pydantic import ValidationError
 
 from serve_app.api.body import KEPT, BodyMemory, BodyShare, check_structure, peek, read_body
 from serve_app.api.browsers import check_content_type
-from serve_app.api.engine_client import EngineClient, EngineRequest, Operation, Traffic
+from serve_app.api.engine_client import EngineClient, EngineRequest, Operation, TraceContext, Traffic
 from serve_app.api.engine_response import EngineResponse
-from serve_app.api.errors import ApiError, deadline_exceeded, no_such_model
+from serve_app.api.errors import ApiError, deadline_exceeded
 from serve_app.api.generate import GenerateRequest, GenerateResponse
 from serve_app.api.prompt_prefix import PromptFields, prompt_prefix
 from serve_app.api.ray_headers import request_timeout_s
 from serve_app.api.schemas import body_schema, generate_schema
-from serve_app.api.trace_context import TraceContext
 from serve_app.settings.tree import HttpSettings
 
 _PATHS: tuple[tuple[str, Operation, str], ...] = (
@@ -77,26 +76,78 @@ class Endpoints:
         """Return the model `name`; without a name, the only model. Raises ApiError 404 or 400."""
         if name is None and len(self.models) == 1:
             return next(iter(self.models.values()))
-        if name is None or name not in self.models:
-            raise no_such_model(name, self.models)
-        return self.models[name]
+        if name in self.models:
+            return self.models[name]
+        served = f"this server has {', '.join(map(repr, self.models))}."
+        if name is None:
+            raise ApiError(400, f"model: required; {served}", param="model", code="missing_field")
+        message = f"model = {name[:200]!r}: does not exist; {served}"
+        raise ApiError(404, message, param="model", code="model_not_found")
 
-    def openai(self, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
-        """Return the endpoint of `operation`. Only the engine replica validates its body."""
-        streamable = operation in ("chat_completions", "completions")
+    def router(self) -> APIRouter:
+        """Return the routes of completions, embeddings, tokenization, the model list and `/generate`."""
+        router = APIRouter()
+        for path, operation, summary in _PATHS:
+            router.add_api_route(
+                path,
+                self._endpoint(operation),
+                methods=["POST"],
+                name=operation,
+                operation_id=operation,
+                summary=summary,
+                tags=["OpenAI" if path.startswith("/v1") else "tokens"],
+                response_class=JSONResponse,
+                openapi_extra={"requestBody": body_schema(operation)},
+            )
 
-        def read(body: bytes) -> Seen:
-            seen = peek(body)
-            model = self.find(seen.model)
-            return Seen(model, seen.stream is True, seen) if streamable else Seen(model, False, None)
+        @router.get("/v1/models", summary="The models served", tags=["OpenAI"])
+        async def list_models() -> dict[str, Any]:
+            return {"object": "list", "data": [model.card() for model in self.models.values()]}
 
+        @router.get("/v1/models/{model:path}", summary="One model", tags=["OpenAI"])
+        async def get_model(model: str) -> dict[str, Any]:
+            return dict(self.find(model).card())
+
+        router.add_api_route(
+            "/generate",
+            self._endpoint("generate"),
+            methods=["POST"],
+            name="generate",
+            summary="Continue a prompt, token by token",
+            tags=["generate"],
+            response_model=GenerateResponse,
+            responses={200: {"content": {"text/event-stream": {}}}, 422: {"description": "Invalid request"}},
+            openapi_extra={"requestBody": generate_schema()},
+        )
+        return router
+
+    def _endpoint(self, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
-            return await self.answer(request, operation, read)
+            return await self.answer(request, operation)
 
         return endpoint
 
-    async def answer(self, http: Request, operation: Operation, read: Callable[[bytes], Seen]) -> Response:
-        """Return the engine's answer. `read` finds the fields that the ingress needs."""
+    def _see(self, operation: Operation, body: bytes) -> Seen:
+        """Return the fields that the ingress needs. Only the engine replica validates an OpenAI body."""
+        if operation == "generate":
+            return self._see_generate(body)
+        fields = peek(body)
+        model = self.find(fields.model)
+        if operation in ("chat_completions", "completions"):
+            return Seen(model, fields.stream is True, fields)
+        return Seen(model, False, None)
+
+    def _see_generate(self, data: bytes) -> Seen:
+        try:
+            body = GenerateRequest.model_validate_json(data)
+        except ValidationError as error:
+            details = [{**item, "loc": ("body", *item["loc"])} for item in error.errors(include_url=False)]
+            raise RequestValidationError(details) from None
+        model = self.find(next(iter(self.models)) if body.model is None else body.model)
+        return Seen(model, body.stream, peek(data))
+
+    async def answer(self, http: Request, operation: Operation) -> Response:
+        """Return the engine's answer to a request, which has been read and admitted to memory."""
         check_content_type(http.scope["headers"])
         timeout_s = request_timeout_s(http.scope)
         state = http.state
@@ -105,7 +156,7 @@ class Endpoints:
         try:
             body = await self._read(http, share, timeout_s)
             await check_structure(body)
-            seen = read(body)
+            seen = self._see(operation, body)
             model = seen.model
             salt = getattr(state, "cache_salt", "")
             request = EngineRequest(
@@ -143,58 +194,3 @@ class Endpoints:
             error = deadline_exceeded(timeout_s)
             error.headers["Connection"] = "close"  # the rest of the body is not the next request
             raise error from None
-
-
-def openai_router(endpoints: Endpoints) -> APIRouter:
-    """Return the routes of completions, embeddings, tokenization and the model list."""
-    router = APIRouter()
-    for path, operation, summary in _PATHS:
-        router.add_api_route(
-            path,
-            endpoints.openai(operation),
-            methods=["POST"],
-            name=operation,
-            operation_id=operation,
-            summary=summary,
-            tags=["OpenAI" if path.startswith("/v1") else "tokens"],
-            response_class=JSONResponse,
-            openapi_extra={"requestBody": body_schema(operation)},
-        )
-
-    @router.get("/v1/models", summary="The models served", tags=["OpenAI"])
-    async def list_models() -> dict[str, Any]:
-        return {"object": "list", "data": [model.card() for model in endpoints.models.values()]}
-
-    @router.get("/v1/models/{model:path}", summary="One model", tags=["OpenAI"])
-    async def get_model(model: str) -> dict[str, Any]:
-        return dict(endpoints.find(model).card())
-
-    return router
-
-
-def generate_router(endpoints: Endpoints) -> APIRouter:
-    """Return the route `/generate`."""
-    router = APIRouter()
-    first = next(iter(endpoints.models))
-
-    def read(data: bytes) -> Seen:
-        try:
-            body = GenerateRequest.model_validate_json(data)
-        except ValidationError as error:
-            details = [{**item, "loc": ("body", *item["loc"])} for item in error.errors(include_url=False)]
-            raise RequestValidationError(details) from None
-        model = endpoints.find(first if body.model is None else body.model)
-        return Seen(model, body.stream, peek(data))
-
-    @router.post(
-        "/generate",
-        summary="Continue a prompt, token by token",
-        tags=["generate"],
-        response_model=GenerateResponse,
-        responses={200: {"content": {"text/event-stream": {}}}, 422: {"description": "Invalid request"}},
-        openapi_extra={"requestBody": generate_schema()},
-    )
-    async def generate(request: Request) -> Response:
-        return await endpoints.answer(request, "generate", read)
-
-    return router

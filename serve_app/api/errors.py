@@ -1,6 +1,6 @@
 """Errors in the OpenAI API's shape: `{"error": {"message", "type", "param", "code"}}`."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -66,40 +66,11 @@ def stream_failed() -> ApiError:
     return ApiError(500, "The server failed while streaming this answer.", code="stream_failed")
 
 
-def body_too_large(max_bytes: int) -> ApiError:
-    """A 413 for a body whose size or declared length exceeds the bound."""
-    return ApiError(
-        413, f"The body is larger than the {max_bytes} bytes this server accepts.", code="body_too_large"
-    )
-
-
-def body_too_slow(timeout_s: float, slowest_bytes_per_s: int, received: int) -> ApiError:
-    """A 408 for a body that did not arrive in time."""
-    message = (
-        f"The body is incomplete: {received} bytes arrived in time. This server waits {timeout_s:g} s for a "
-        f"body, and one second more for each {slowest_bytes_per_s} bytes received."
-    )
-    # The rest of the body may still come. It must not be read as the next request.
-    return ApiError(408, message, code="body_timeout", headers={"Connection": "close"})
-
-
 def deadline_exceeded(timeout_s: float) -> ApiError:
     """A 408 for a request that was not answered by its client's deadline."""
     message = f"The answer was not complete within the {timeout_s:g} s of X-Request-Timeout-Seconds."
     # OpenAI's clients retry a 408 twice, so the deadline would be three times as long.
     return ApiError(408, message, code="deadline_exceeded", headers={"X-Should-Retry": "false"})
-
-
-def body_memory_full(limit: int, used: int, group: str, of_group: int, more: int) -> ApiError:
-    """A 429 for a body of `more` bytes that exceeds the memory for bodies now."""
-    return ApiError(
-        429,
-        f"This ingress replica has {used} bytes of request bodies in memory, {of_group} of them of {group}, "
-        f"which may have half of max_body_memory_bytes = {limit}; this body would add {more}.",
-        code="body_memory_full",
-        # The unread rest of the body must not be read as the next request.
-        headers={"Retry-After": "5", "Connection": "close"},
-    )
 
 
 def not_an_object(error: Exception) -> ApiError:
@@ -110,17 +81,6 @@ def not_an_object(error: Exception) -> ApiError:
         return ApiError(400, f"The body is not valid JSON: {error}", code="invalid_json")
     field = str(error).rpartition("`$.")[2].rstrip("`") if "`$." in str(error) else None
     return ApiError(400, f"{field or 'body'}: {error}", param=field, code="invalid_value")
-
-
-def no_such_model(name: str | None, served: Iterable[str]) -> ApiError:
-    """A 404 for a model that is not served; a 400 if several are served and none was named."""
-    names = ", ".join(repr(each) for each in served)
-    if name is None:
-        return ApiError(
-            400, f"model: required; this server has {names}.", param="model", code="missing_field"
-        )
-    message = f"model = {name[:200]!r}: does not exist; this server has {names}."
-    return ApiError(404, message, param="model", code="model_not_found")
 
 
 def unsupported_feature(feature: str) -> ApiError:

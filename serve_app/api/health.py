@@ -37,6 +37,10 @@ class ModelReadiness:
     def ready(self) -> bool:
         return self.state in ("up", "idle_at_zero")
 
+    def document(self) -> dict[str, Any]:
+        """Return the model's entry in `/ready`."""
+        return {name: value for name, value in asdict(self).items() if name != "model"}
+
 
 @dataclass(frozen=True, slots=True)
 class ControlPlane:
@@ -118,7 +122,7 @@ def health_router(observer: Observer) -> APIRouter:
         body: dict[str, Any] = {
             "ready": all_ready,
             "zygote": readiness.zygote,
-            "models": {model.model: _without_name(model) for model in readiness.models},
+            "models": {model.model: model.document() for model in readiness.models},
         }
         if readiness.control_plane is not None:
             body["control_plane"] = readiness.control_plane.document()
@@ -138,9 +142,3 @@ def health_router(observer: Observer) -> APIRouter:
 
 def _rounded(age_s: float | None) -> float | None:
     return None if age_s is None else round(age_s, 3)
-
-
-def _without_name(model: ModelReadiness) -> dict[str, Any]:
-    fields = asdict(model)
-    del fields["model"]
-    return fields

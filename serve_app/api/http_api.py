@@ -15,7 +15,7 @@ from serve_app import __version__
 from serve_app.api.api_keys import ApiKeyFile, ApiKeyMiddleware
 from serve_app.api.autoscaling import AutoscalingView, autoscaling_router
 from serve_app.api.browsers import BrowserMiddleware
-from serve_app.api.endpoints import ApiModel, Endpoints, generate_router, openai_router
+from serve_app.api.endpoints import ApiModel, Endpoints
 from serve_app.api.engine_client import JSON
 from serve_app.api.errors import ApiError, internal_error
 from serve_app.api.health import Observer, health_router
@@ -52,9 +52,7 @@ def create_app(
         version=__version__,
         description="OpenAI-compatible LLM serving on Ray Serve and vLLM.",
     )
-    endpoints = Endpoints(models, http)
-    app.include_router(openai_router(endpoints))
-    app.include_router(generate_router(endpoints))
+    app.include_router(Endpoints(models, http).router())
     app.include_router(health_router(observer))
     if autoscaling is not None:
         app.include_router(autoscaling_router(autoscaling))

@@ -28,19 +28,12 @@ ERROR_FRAME = b'data: {"error"'
 """The start of vLLM's error frame in a stream."""
 
 
-def engine_dead() -> ApiError:
-    """Return a 503 for a request that arrived after its engine core had died."""
-    return ApiError(503, "The engine of this model has died; it is being replaced.", code=ENGINE_DEAD)
+_LOSSES = {ENGINE_DEAD: "has died", ENGINE_DIED: "died", ENGINE_KILLED: "was killed"}
 
 
-def engine_died() -> ApiError:
-    """Return a 503 for a request whose engine core died; the relay may try another replica."""
-    return ApiError(503, "The engine of this model died; it is being replaced.", code=ENGINE_DIED)
-
-
-def engine_killed() -> ApiError:
-    """Return a 503 for a request whose engine core was killed, which the request probably did not cause."""
-    return ApiError(503, "The engine of this model was killed; it is being replaced.", code=ENGINE_KILLED)
+def lost_engine(reason: str) -> ApiError:
+    """Return a 503 for a request whose engine core is gone, with a `reason` of the data plane."""
+    return ApiError(503, f"The engine of this model {_LOSSES[reason]}; it is being replaced.", code=reason)
 
 
 def not_continuable() -> ApiError:
@@ -104,7 +97,7 @@ def from_exception(error: Exception, *, log: bool = True) -> ApiError:
     if isinstance(error, ValidationError):
         return from_validation(error)
     if isinstance(error, EngineDeadError):
-        return engine_died()
+        return lost_engine(ENGINE_DIED)
     response = create_error_response(error)
     if log and response.error.code >= 500 and response.error.code != 501:
         logger.error("an engine operation failed", exc_info=error)

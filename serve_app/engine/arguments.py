@@ -7,7 +7,7 @@ from vllm.config import StructuredOutputsConfig, VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from serve_app.engine.continuation import let_core_continue
+from serve_app.engine.continuing_core import let_core_continue
 from serve_app.patches.vllm_compat import CONTINUED_STREAMS, STEP_DETAILS, make_arg_parser
 from serve_app.settings.tree import EMBEDDED, ModelSettings
 from serve_app.weights import embedded_model_path
@@ -76,14 +76,9 @@ def vllm_namespace(model: ModelSettings) -> Namespace:
     return namespace
 
 
-def engine_args(namespace: Namespace) -> AsyncEngineArgs:
-    """Return vLLM's engine arguments. Raises vLLM's own ValueError on a bad value."""
-    return AsyncEngineArgs.from_cli_args(namespace)
-
-
 def engine_config(namespace: Namespace) -> VllmConfig:
     """Return vLLM's configuration of an engine. Raises vLLM's own ValueError on a bad value."""
-    config = engine_args(namespace).create_engine_config()
+    config = AsyncEngineArgs.from_cli_args(namespace).create_engine_config()
     if CONTINUED_STREAMS:
         let_core_continue(config)
     return config

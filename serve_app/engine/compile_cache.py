@@ -9,7 +9,8 @@ import logging
 import re
 import tarfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -36,16 +37,24 @@ def archive_of(shared: str, vllm: str, model: str) -> Path:
     return Path(shared) / f"vllm-{vllm}" / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', model)}.tar"
 
 
+@contextmanager
+def _warning(text: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, tarfile.TarError) as error:
+        logger.warning("%s: %s", text, error)
+
+
 def fetch(archive: Path, home: Path) -> None:
     """Unpack files that `home` lacks. Without an archive, or with a broken one, the engine compiles."""
-    _try_or_warn(f"{archive} cannot be unpacked, so the engine compiles", lambda: _fetch(archive, home))
+    with _warning(f"{archive} cannot be unpacked, so the engine compiles"):
+        _fetch(archive, home)
 
 
 def store(archive: Path, home: Path) -> None:
     """Replace the archive, whole or not at all, if `home` has files that the archive lacks."""
-    _try_or_warn(
-        f"{archive} cannot be written, so the next engine compiles again", lambda: _store(archive, home)
-    )
+    with _warning(f"{archive} cannot be written, so the next engine compiles again"):
+        _store(archive, home)
 
 
 def _fetch(archive: Path, home: Path) -> None:
@@ -81,10 +90,3 @@ def _store(archive: Path, home: Path) -> None:
     finally:
         part.unlink(missing_ok=True)
     logger.info("%s: written with %d compiled files", archive, len(names))
-
-
-def _try_or_warn(otherwise: str, work: Callable[[], None]) -> None:
-    try:
-        work()
-    except (OSError, tarfile.TarError) as error:
-        logger.warning("%s: %s", otherwise, error)

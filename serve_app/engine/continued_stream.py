@@ -1,10 +1,9 @@
-"""Streams that another engine can continue, and streams that another engine began.
+"""Streams that another engine began, in vLLM's front end.
 
-While a stream runs, its delivered tokens are recorded: the ids of the tokens whose events have been sent.
-Another engine continues from these tokens. There, vLLM's front end sees the original request, unchanged. The
-engine core gets the delivered tokens as outputs of its own (`continuation`). vLLM's handlers get them once
-more as outputs of the engine, so that counts, parsers, half characters and partial stop strings are right.
-The events that the handlers make of delivered tokens are dropped.
+vLLM's front end sees the original request, unchanged. The engine core gets the delivered tokens as outputs of
+its own (`continuing_core`). vLLM's handlers get them once more as outputs of the engine, so that counts,
+parsers, half characters and partial stop strings are right. The events that the handlers make of delivered
+tokens are dropped.
 
 Greedy sampling continues with the same token as before, up to rounding: the delivered tokens are prefilled
 together, and their keys and values may differ in the last bit. A seeded generator starts anew.
@@ -12,77 +11,44 @@ together, and their keys and values may differ in the last bit. A seeded generat
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextvars import ContextVar
+from collections.abc import AsyncGenerator, AsyncIterator
+from copy import copy
 from typing import Any
 
+import numpy as np
 from vllm.outputs import RequestOutput
-from vllm.sampling_params import RequestOutputKind
-from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.core.sched.utils import check_stop
+from vllm.v1.engine import FinishReason
+from vllm.v1.outputs import LogprobsLists
+from vllm.v1.request import Request
 
 from serve_app.api.engine_client import EngineRequest
 from serve_app.engine.api_errors import ERROR_FRAME, not_continuable
-from serve_app.engine.continuation import DELIVERED, advance
-from serve_app.patches.vllm import Method, forward_at_once, wrap_add_request, wrap_generate
-from serve_app.wire.continuation import DeliveredTokens
+from serve_app.engine.continuing_core import DELIVERED
+from serve_app.engine.engine_stream import EngineStream
+from serve_app.wire.continuation import Continuation
 
 _CREATED = re.compile(rb'"created":\d+')  # inside a text the quotes would be escaped
 _REPLAYED_PER_TURN = 16
 """Tokens replayed before other streams get a turn. vLLM's own encoder takes about 0.1 ms per token."""
-_NOT_CONTINUED = (
-    # Fields of vLLM's sampling parameters.
-    "trace_decode_token_ids",
-    "prompt_logprobs",
-    "prompt_logprob_token_ids",
-    "extra_args",  # for samplers outside vLLM
-)
-
-_current: ContextVar["ContinuableStream | None"] = ContextVar("continuable_stream", default=None)
 
 
-class ContinuableStream:
-    """The tokens that this engine generates for one stream: all, or those after the delivered tokens."""
+class ContinuedStream(EngineStream):
+    """A stream that begins with tokens that were delivered before."""
 
-    def __init__(self, request: EngineRequest) -> None:
-        self.delivered: DeliveredTokens | None = None
-        """The tokens generated here. None if no other engine can continue the stream."""
-        self.encode: Callable[[RequestOutput], bytes] | None = None
-        """Encodes an output as events. None if the events depend on more than the output."""
-        self._request = request
-        self._continuation = request.continuation
-        delivered = () if request.continuation is None else request.continuation.tokens
-        self._before = {index: list(tokens) for index, tokens in enumerate(delivered) if tokens}
+    def __init__(self, request: EngineRequest, begun: Continuation) -> None:
+        super().__init__(request)
+        self._created = begun.created
+        self._before = {index: list(tokens) for index, tokens in enumerate(begun.tokens) if tokens}
         self._replaying = bool(self._before)
         self._replay: list[RequestOutput] = []
         self._ended: set[int] = set()
         """The sequences that ended with their delivered tokens."""
         # A parser of tool calls or reasoning may miss markers if several tokens come at once.
         self._one_by_one = request.operation == "chat_completions"
-        self._generations = 0
-
-    @classmethod
-    def begin(cls, request: EngineRequest) -> "ContinuableStream":
-        """Begin the stream for all generations of this task and its child tasks."""
-        stream = cls(request)
-        _current.set(stream)
-        return stream
-
-    @staticmethod
-    def current() -> "ContinuableStream | None":
-        """Return the stream to which this task's generations belong."""
-        return _current.get()
-
-    def open(self, prompt: Any, params: Any) -> None:
-        """Start recording delivered tokens for a new generation, if the generation can be continued."""
-        self._generations += 1
-        single = self._generations == 1
-        self.delivered = DeliveredTokens() if single and _is_continuable(prompt, params) else None
 
     async def outputs(self, generated: AsyncGenerator[RequestOutput]) -> AsyncGenerator[RequestOutput]:
-        """Yield the delivered tokens again, then `generated`, and record its tokens as delivered.
-
-        A reader that asks for the next output has sent all events of the previous output.
-        """
+        """Yield the delivered tokens again, then `generated`, and record its tokens as delivered."""
         try:
             if self._replaying:
                 first = await anext(generated)  # vLLM calls `advance` before the first output
@@ -94,11 +60,11 @@ class ContinuableStream:
                 self._replaying = False
                 if self._is_new(first):
                     yield first
-                    self._record(first)
+                    self.record(first)
             async for output in generated:
                 if self._is_new(output):
                     yield output
-                    self._record(output)
+                    self.record(output)
         finally:
             self._replaying = False
             await generated.aclose()
@@ -109,24 +75,9 @@ class ContinuableStream:
             output.outputs = [one for one in output.outputs if one.index not in self._ended]
         return bool(output.outputs)
 
-    def _record(self, output: RequestOutput) -> None:
-        if self.delivered is not None:
-            for one in output.outputs:
-                self.delivered.note(one.index, one.token_ids)
-
     def forward(self, output: RequestOutput) -> bool:
-        """Send an output's events at once, past the waiting generators. Returns whether they were sent."""
-        write_now = self._request.state.write_now
-        if write_now is None or self.encode is None or self._continuation is not None or output.finished:
-            return False
-        # One of several sequences has failed. The generators distinguish client and server errors.
-        if any(one.finish_reason == "error" for one in output.outputs):
-            return False
-        if not write_now(b""):
-            return False
-        write_now(self.encode(output))
-        self._record(output)
-        return True
+        """Return False: all events go through `new_frames`, which replaces their `created`."""
+        return False
 
     def advance(self, request: Any, state: Any, max_model_len: int) -> None:
         """Bring a sequence that vLLM has just registered to the end of its delivered tokens."""
@@ -134,7 +85,9 @@ class ContinuableStream:
         delivered = self._before.get(index)
         if not self._replaying or self.delivered is None or delivered is None:
             return
-        outputs = advance(state, request, delivered, 1 if self._one_by_one else len(delivered), max_model_len)
+        outputs = _advance(
+            state, request, delivered, 1 if self._one_by_one else len(delivered), max_model_len
+        )
         self._replay += outputs
         if outputs[-1].outputs[0].finished():
             self._ended.add(index)
@@ -145,7 +98,6 @@ class ContinuableStream:
         Raises:
             ApiError: 409, if the stream cannot be continued.
         """
-        created = self._continuation.created if self._continuation is not None else 0
         try:
             async for frame in frames:
                 if self.delivered is None:  # known once vLLM has started to generate
@@ -153,51 +105,68 @@ class ContinuableStream:
                 data = frame if isinstance(frame, bytes) else frame.encode()
                 if self._replaying and not data.startswith(ERROR_FRAME):
                     continue
-                yield _CREATED.sub(b'"created":%d' % created, data) if created else data
+                yield _CREATED.sub(b'"created":%d' % self._created, data) if self._created else data
         finally:
             if hasattr(frames, "aclose"):
                 await frames.aclose()
 
 
-def continue_streams(engine: AsyncLLM) -> None:
-    """Have `engine` record delivered tokens and continue other engines' streams, once per engine."""
-    if "generate" in vars(engine):
-        return
-    processor = engine.output_processor
-    max_model_len = engine.model_config.max_model_len
+def _advance(
+    state: Any, request: Any, delivered: list[int], tokens_an_output: int, max_model_len: int
+) -> list[RequestOutput]:
+    """Bring the front end's `state` of a new sequence to the end of the `delivered` tokens.
 
-    def generate_part(generate: Method) -> Method:
-        def wrapped(prompt: Any, params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[RequestOutput]:
-            stream = ContinuableStream.current()
-            if params.extra_args:
-                params.extra_args.pop(DELIVERED, None)  # a client must not set this key
-            generated: AsyncGenerator[RequestOutput] = generate(prompt, params, *args, **kwargs)
-            if stream is not None:
-                stream.open(prompt, params)
-            return generated if stream is None or stream.delivered is None else stream.outputs(generated)
+    `request` then goes to the engine core with these tokens at the end of its prompt. If the tokens end the
+    answer, the core generates one superfluous token.
 
-        return wrapped
+    Returns:
+        The outputs that vLLM makes of the tokens. The last output is finished if the tokens end the answer.
+    """
+    outputs: list[RequestOutput] = []
+    reason, stopped_by = _end_of(request, delivered, max_model_len)
+    state.stream_interval, interval = 1, state.stream_interval
+    for start in range(0, len(delivered), tokens_an_output):
+        tokens = delivered[start : start + tokens_an_output]
+        last = start + len(tokens) == len(delivered)
+        stop = state.detokenizer.update(tokens, last and reason is FinishReason.STOP)
+        if stop:
+            last, reason, stopped_by = True, FinishReason.STOP, stop
+        if state.logprobs_processor.logprobs is not None:
+            state.logprobs_processor._update_sample_logprobs(_unknown_logprobs(tokens))
+        ending = (reason, stopped_by) if last else (None, None)
+        outputs.append(state.make_request_output(tokens, None, *ending))
+        if last:
+            break
+    state.stream_interval = interval
+    state.sent_tokens_offset = state.detokenizer.num_output_tokens()
+    ended = outputs[-1].outputs[0].finished()
+    if ended and state.parent_req is not None:
+        state.parent_req.child_requests.add(state.request_id)  # the superfluous token will remove it again
+    _lengthen_prompt(request, state, delivered[:-1] if ended else delivered)
+    if ended:
+        request.sampling_params.max_tokens = len(delivered)
+    return outputs
 
-    def add_and_advance(add: Method) -> Method:
-        def wrapped(request: Any, *args: Any, **kwargs: Any) -> None:
-            add(request, *args, **kwargs)
-            stream = ContinuableStream.current()
-            if stream is not None:
-                state = processor.request_states[request.request_id]
-                stream.advance(request, state, max_model_len)
-                forward_at_once(state.queue, stream.forward)
 
-        return wrapped
-
-    wrap_generate(engine, generate_part)
-    wrap_add_request(processor, add_and_advance)
+def _lengthen_prompt(request: Any, state: Any, delivered: list[int]) -> None:
+    request.prompt_token_ids = [*request.prompt_token_ids, *delivered]
+    request.sampling_params = params = copy(request.sampling_params)
+    params.extra_args = {DELIVERED: len(delivered)}
+    state.prompt_len += len(delivered)  # the core prefills these tokens and caches them
 
 
-def _is_continuable(prompt: Any, params: Any) -> bool:
-    """Return whether the tokens generated so far are the whole state of a generation."""
-    return (
-        isinstance(prompt, dict)
-        and prompt.get("type") == "token"
-        and params.output_kind == RequestOutputKind.DELTA
-        and all(getattr(params, name, None) is None for name in _NOT_CONTINUED)
-    )
+def _end_of(
+    request: Any, delivered: list[int], max_model_len: int
+) -> tuple[FinishReason | None, int | str | None]:
+    """Return why the last delivered token ends the answer, and the stop that matched; None if it does not."""
+    sequence = Request.from_engine_core_request(request, None)
+    sequence.append_output_token_ids(delivered)
+    if not check_stop(sequence, max_model_len):
+        return None, None
+    return sequence.get_finished_reason(), sequence.stop_reason
+
+
+def _unknown_logprobs(tokens: list[int]) -> LogprobsLists:
+    """Return a row for each of `tokens`, which decoding later tokens needs. No client receives the rows."""
+    ids = np.array(tokens)[:, None]
+    return LogprobsLists(ids, np.zeros(ids.shape), np.zeros(len(tokens), dtype=int))

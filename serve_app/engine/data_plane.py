@@ -7,15 +7,35 @@ plane distributes this token (`record_replica_metadata`).
 """
 
 import asyncio
+import hmac
 import logging
 import os
 import secrets
+from collections import deque
 from collections.abc import Callable
-from functools import partial
+
+import msgspec
 
 from serve_app.api.engine_client import EngineClient
-from serve_app.engine.ingress_connection import IngressConnection
-from serve_app.wire.data_plane import BEAT_S, HELLO_S, MOST_STRANGERS, Beat, Prefix
+from serve_app.engine.ingress_calls import IngressCalls
+from serve_app.wire.data_plane import (
+    BEAT_S,
+    HELLO_BYTES,
+    HELLO_S,
+    MOST_BLOCKS,
+    MOST_BYTES,
+    MOST_STRANGERS,
+    VERSION,
+    Beat,
+    Call,
+    Cancel,
+    Credit,
+    FromIngress,
+    Hello,
+    Prefix,
+    Refusal,
+)
+from serve_app.wire.frames import Frames
 from serve_app.wire.tls import server_tls
 
 logger = logging.getLogger("ray.serve")
@@ -47,7 +67,7 @@ class DataPlane:
         prefix_cache_tokens: int | None = None,
         step_tokens: int | None = None,
     ) -> None:
-        self._engine = engine
+        self.engine = engine
         self._trouble = trouble
         self._still_s = still_s
         self._prefix_cache_tokens = prefix_cache_tokens
@@ -66,7 +86,7 @@ class DataPlane:
     @property
     def open_requests(self) -> int:
         """Calls that have not ended."""
-        return sum(len(connection.streams) for connection in self._connections)
+        return sum(len(connection.calls) for connection in self._connections)
 
     async def start(self, host: str) -> None:
         """Listen on a free port of `host`. Sets `address` to `host:port`.
@@ -78,7 +98,12 @@ class DataPlane:
         tls = server_tls(os.environ)
         limit_s = None if tls is None else HELLO_S
         self._server = await loop.create_server(
-            self._connection, host, 0, ssl=tls, ssl_handshake_timeout=limit_s, ssl_shutdown_timeout=limit_s
+            lambda: IngressConnection(self).frames,
+            host,
+            0,
+            ssl=tls,
+            ssl_handshake_timeout=limit_s,
+            ssl_shutdown_timeout=limit_s,
         )
         self._heartbeats = asyncio.create_task(self._send_heartbeats())
         port = self._server.sockets[0].getsockname()[1]
@@ -100,24 +125,10 @@ class DataPlane:
             self._heartbeats.cancel()
             self._server.close()
         for connection in list(self._connections):
-            await connection.stop()
+            await connection.calls.stop()
 
-    def _connection(self) -> asyncio.Protocol:
-        connection = IngressConnection(
-            self._engine,
-            self.token,
-            self._heartbeat_now,
-            self._forget,
-            self._share_prefix,
-            self._meet,
-            self._log_refusal,
-        )
-        # Registered only when connected, because a failed TLS handshake calls nothing.
-        connection.frames.on_connected = partial(self._connected, connection)
-        return connection.frames
-
-    def _connected(self, connection: IngressConnection) -> None:
-        """Bound the time and the number of connections without the token."""
+    def admit_stranger(self, connection: "IngressConnection") -> None:
+        """Take a connection that has not sent the token. Bounds the time and the number without a token."""
         self._connections.add(connection)
         late = f"no data-plane token within {HELLO_S:g} s"
         timer = asyncio.get_running_loop().call_later(HELLO_S, connection.cut_off, late)
@@ -125,18 +136,21 @@ class DataPlane:
         if len(self._strangers) > MOST_STRANGERS:
             # Close the oldest. An ingress sends the token at once, so strangers cannot keep it out.
             oldest = next(iter(self._strangers))
-            self._meet(oldest)
+            self.trust(oldest)
             oldest.cut_off(f"more than {MOST_STRANGERS} connections without the data-plane token")
 
-    def _meet(self, connection: IngressConnection) -> None:
+    def trust(self, connection: "IngressConnection") -> None:
+        """End the bounds of a connection without a token."""
         if (timer := self._strangers.pop(connection, None)) is not None:
             timer.cancel()
 
-    def _forget(self, connection: IngressConnection) -> None:
-        self._meet(connection)
+    def forget(self, connection: "IngressConnection") -> None:
+        """Drop a connection that has ended."""
+        self.trust(connection)
         self._connections.discard(connection)
 
-    def _log_refusal(self, peer: str, reason: str) -> None:
+    def log_refusal(self, peer: str, reason: str) -> None:
+        """Log that a caller without the token was refused, at most every 10 s."""
         self._refused += 1
         now = asyncio.get_running_loop().time()
         if now >= self._logs_again_at:
@@ -148,19 +162,94 @@ class DataPlane:
             )
             self._refused, self._logs_again_at = 0, now + _REFUSALS_LOGGED_S
 
-    def _share_prefix(self, source: IngressConnection, prefix: Prefix) -> None:
+    def share_prefix(self, source: "IngressConnection", prefix: Prefix) -> None:
+        """Report the prefix of a prompt from one ingress replica to the others."""
         for connection in self._connections:
             if connection is not source:
                 connection.note(prefix)
 
-    def _heartbeat_now(self) -> Beat:
+    def heartbeat(self) -> Beat:
+        """Return a heartbeat as of now, without prefixes."""
         return Beat(
             self._trouble(), self._still_s(), self._prefix_cache_tokens, step_tokens=self._step_tokens
         )
 
     async def _send_heartbeats(self) -> None:
         while True:
-            beat = self._heartbeat_now()
+            beat = self.heartbeat()
             for connection in self._connections:
                 connection.send_heartbeat(beat)
             await asyncio.sleep(BEAT_S)
+
+
+class IngressConnection:
+    """One ingress replica's connection: the token first, then calls, and heartbeats the other way."""
+
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
+        self.frames: Frames[FromIngress] = Frames(FromIngress, self._take, self._handle_loss)
+        self.frames.most_bytes = HELLO_BYTES
+        # Registered only when connected, because a failed TLS handshake calls nothing.
+        self.frames.on_connected = lambda: plane.admit_stranger(self)
+        self.calls = IngressCalls(plane.engine, self.frames)
+        self._known = False
+        """Whether the caller has sent the token."""
+        self._of_others: deque[Prefix] = deque()
+        self._blocks = 0
+        """Blocks of the prefixes that other ingress replicas have sent since the last heartbeat."""
+
+    def note(self, prefix: Prefix) -> None:
+        """Keep a prefix from another ingress replica for the next heartbeat."""
+        self._of_others.append(prefix)
+        self._blocks += len(prefix.blocks) + 1
+        while self._blocks > MOST_BLOCKS:
+            self._blocks -= len(self._of_others.popleft().blocks) + 1
+
+    def send_heartbeat(self, beat: Beat) -> None:
+        """Send a heartbeat, with the prefixes since the last one if the ingress reads."""
+        if self._known:
+            noted = list(self._of_others) if self.frames.writable else []
+            self.frames.send(msgspec.structs.replace(beat, prefixes=noted))
+        self._of_others.clear()
+        self._blocks = 0
+
+    def _take(self, message: FromIngress) -> None:
+        if not self._known:
+            self._meet(message)
+        elif isinstance(message, Credit):
+            self.calls.add_credit(message.stream, message.amount)
+        elif isinstance(message, Call):
+            if message.prefix is not None:
+                self._plane.share_prefix(self, message.prefix)
+            self.calls.begin(message)
+        elif isinstance(message, Cancel):
+            self.calls.cancel(message.stream)
+
+    def _meet(self, message: FromIngress) -> None:
+        if not isinstance(message, Hello) or message.version != VERSION:
+            self._refuse(f"this engine replica speaks version {VERSION} of the data plane")
+        elif not hmac.compare_digest(
+            message.token.encode("utf-8", "surrogateescape"), self._plane.token.encode()
+        ):
+            self._refuse("the data-plane token is missing or wrong")
+        else:
+            self._known = True
+            self.frames.most_bytes = MOST_BYTES
+            self._plane.trust(self)
+            self.frames.send(self._plane.heartbeat())
+
+    def _refuse(self, reason: str) -> None:
+        self._plane.log_refusal(self.frames.peer, reason)
+        self.frames.send(Refusal(reason))
+        self.frames.close()
+
+    def cut_off(self, reason: str) -> None:
+        """End the connection of a caller without the token, even if it has unsent data."""
+        self._refuse(reason)
+        self.frames.abort()
+
+    def _handle_loss(self, error: Exception) -> None:
+        if not self._known and self.frames.fault is not None:
+            self._plane.log_refusal(self.frames.peer, str(error))
+        self.calls.cancel_all()
+        self._plane.forget(self)

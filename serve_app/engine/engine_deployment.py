@@ -6,8 +6,8 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -18,10 +18,9 @@ from ray import serve
 from serve_app import env
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.engine.data_plane import DataPlane
+from serve_app.engine.engine_health import EngineHealth
 from serve_app.engine.launch import launch
-from serve_app.engine.niceness import lower_priority
-from serve_app.engine.stall import LOOK_INTERVAL_S, StallDetector
-from serve_app.engine.startup_phases import Startup, busy_seconds, created, process_start
+from serve_app.engine.startup import Startup, lower_priority, process_start
 from serve_app.patches.ray import keep_log_handlers
 from serve_app.settings.identity import engine_identity, identity_number
 from serve_app.settings.tree import ModelSettings, RequestLogSettings
@@ -53,8 +52,7 @@ class Engine:
     ) -> None:
         self._stop = AsyncExitStack()
         """The work of `__del__`, in reverse order. Ray also calls `__del__` after a failed start."""
-        born = created(os.getpid())
-        process, warm_node = process_start(os.environ, born, time.time(), busy_seconds())
+        process, warm_node = process_start()
         self._model = ModelSettings.model_validate(model)
         context = serve.get_replica_context()
         self._replica = (context.app_name, context.deployment, context.replica_tag)
@@ -64,7 +62,7 @@ class Engine:
             partial(publish_phase, *self._replica),
             durations={"process": process},
             warm_node=warm_node,
-            identity=engine_identity(self._model),
+            engine_identity=engine_identity(self._model),
         )
         self._stop.push_async_callback(self._forget_phase)
         segments = request_log_segments(RequestLogSettings.model_validate(request_log), *self._replica)
@@ -78,16 +76,16 @@ class Engine:
         if env.ZYGOTE in os.environ:
             self._stop.push_async_callback(self._ask, _SPARE, start_spare_here)
 
-        self._stall = StallDetector()
+        self._health = EngineHealth(self._engine, self._model.engine_hang_timeout_s)
         self._run(self._sample_gauges())
-        self._run(self._look_for_stalls())
+        self._run(self._health.watch())
         if log is not None:
             self._run(log.keep_writing())
 
         self._data_plane = DataPlane(
             self._engine.client,
-            self._trouble,
-            self._standstill_s,
+            self._health.trouble,
+            lambda: self._health.standstill_s(time.monotonic()),
             self._engine.prefix_cache_tokens,
             self._engine.limits().max_num_batched_tokens,
         )
@@ -114,7 +112,7 @@ class Engine:
         return {
             "address": self._data_plane.address,
             "token": self._data_plane.token,
-            "identity": self._engine.identity,
+            "identity": self._engine.model_identity,
         }
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
@@ -124,27 +122,11 @@ class Engine:
         """
         signals = self._engine.report.take(self._data_plane.open_requests)
         self._metrics.count_steps(signals)
-        return {**asdict(signals), ENGINE_IDENTITY: identity_number(self._startup.identity)}
+        return {**asdict(signals), ENGINE_IDENTITY: identity_number(self._startup.engine_identity)}
 
     async def check_health(self) -> None:
         """Raise RuntimeError once the engine core is gone or hangs; Ray then replaces the replica."""
-        with raise_as_runtime_errors():
-            await self._engine.llm.check_health()
-        if self._stall.hung(self._model.engine_hang_timeout_s):
-            raise RuntimeError(self._trouble())
-
-    def _trouble(self) -> str:
-        """Return why this replica should get no requests, or "" if it can take them."""
-        if self._engine.llm.errored:
-            return "its engine core has died"
-        if self._stall.noticed:
-            unfinished = self._engine.report.unfinished
-            left = f"with {unfinished} unfinished sequences" if unfinished else "and does not answer"
-            return f"its engine has taken no step for {self._stall.stalled_s:.0f} s, {left}"
-        return ""
-
-    def _standstill_s(self) -> float:
-        return 0.0 if self._engine.llm.errored else self._stall.standstill_s(time.monotonic())
+        await self._health.check()
 
     async def _drain(self) -> None:
         now = time.time()
@@ -177,39 +159,3 @@ class Engine:
             self._metrics.set_gauges(self._engine.report.gauges())
             self._metrics.publish_tallies()
             await asyncio.sleep(_GAUGE_INTERVAL_S)
-
-    async def _look_for_stalls(self) -> None:
-        report = self._engine.report
-        asking: asyncio.Task[None] | None = None
-        try:
-            while True:
-                self._stall.look(report.steps, report.unfinished, time.monotonic())
-                if self._stall.noticed and not report.unfinished and (asking is None or asking.done()):
-                    asking = asyncio.create_task(self._ask_core())
-                await asyncio.sleep(LOOK_INTERVAL_S)
-        finally:
-            if asking is not None:
-                asking.cancel()
-
-    async def _ask_core(self) -> None:
-        """Call the engine core. Without sequences, only an answer shows that the core works."""
-        with suppress(Exception):  # the health check reports a dead core
-            await self._engine.llm.is_sleeping()
-            self._stall.note_answer()
-
-
-@contextmanager
-def raise_as_runtime_errors() -> Iterator[None]:
-    """Raise any exception of the block as a RuntimeError that names its type.
-
-    A process that receives an exception imports the exception's class. A class of vLLM imports torch: that
-    cost Ray Serve's controller 400 MB and stopped its event loop for 15 s.
-    """
-    try:
-        yield
-    except Exception as error:
-        if type(error) is RuntimeError:
-            raise
-        # Logged here, because the receiver gets no traceback.
-        logger.error("%s: %s", type(error).__name__, error, exc_info=error)
-        raise RuntimeError(f"{type(error).__name__}: {error}") from None

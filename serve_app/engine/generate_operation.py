@@ -13,7 +13,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
 from serve_app.api.engine_client import EngineReply, EngineRequest
-from serve_app.api.errors import DONE, ApiError
+from serve_app.api.errors import DONE, ApiError, unsupported_feature
 from serve_app.api.generate import GenerateRequest
 from serve_app.engine.bounds import check_characters, reject
 from serve_app.engine.request_record import latency_figures
@@ -60,9 +60,7 @@ class GenerateOperation:
     async def run(self, call: EngineRequest) -> EngineReply | AsyncIterator[bytes]:
         """Return a reply with text and timings, or the event frames of a stream."""
         if "generate" not in await self._engine.get_supported_tasks():
-            raise ApiError(
-                400, "This model does not generate text.", param="model", code="unsupported_feature"
-            )
+            raise unsupported_feature("text generation")
         request = GenerateRequest.model_validate_json(call.body)
         outputs, texts = await self._start(request, call)
         if request.stream:
@@ -165,6 +163,6 @@ class GenerateOperation:
             "token_ids": tokens,
             "finish_reason": reason,
             "prompt_tokens": prompt_tokens,
-            "timings": latency_figures(call, first, len(tokens)),
+            "timings": latency_figures(call, first, len(tokens), time.perf_counter()),
         }
         return EngineReply(200, _encode(document))

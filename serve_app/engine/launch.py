@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from serve_app import env
 from serve_app.engine import compile_cache
-from serve_app.engine.startup_phases import Startup
+from serve_app.engine.startup import Startup
 from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.engine_metrics import EngineLimits, EngineMetrics
 from serve_app.telemetry.request_log import RequestLog
@@ -46,8 +46,8 @@ class RunningEngine:
     llm: AsyncLLM
     client: LocalEngine
     report: EngineReport
-    identity: str
-    """The identity of the model; see `weights.model_identity`."""
+    model_identity: str
+    """Only engines of the same identity continue each other's streams; see `weights.model_identity`."""
     guard: GrammarGuard | None = None
 
     def limits(self) -> EngineLimits:
@@ -95,7 +95,6 @@ async def launch(
             from serve_app.engine.grammar.guard import guard_grammars  # noqa: PLC0415
             from serve_app.engine.local_client import LocalEngine  # noqa: PLC0415
             from serve_app.engine.operations import Serving  # noqa: PLC0415
-            from serve_app.engine.request_record import watch_sequences  # noqa: PLC0415
             from serve_app.engine.step_statistics import EngineReport, StepStats  # noqa: PLC0415
             from serve_app.engine.warm_imports import import_serving_layer  # noqa: PLC0415
         import_serving_layer()  # in parallel with the engine core's imports, which take longer
@@ -136,9 +135,7 @@ async def launch(
             Thread(target=compile_cache.store, args=(archive, Path.home()), daemon=True).start()
         # Only now, so that signals and logs do not include the warm-up.
         report = stats.report = EngineReport.of(llm)
-        if request_log is not None:
-            watch_sequences(llm.output_processor)
-            client.request_log = request_log
+        client.request_log = request_log
     except BaseException:
         if guard is not None:
             guard.stop()

@@ -9,20 +9,20 @@ from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError, stream_failed
 from serve_app.engine.api_errors import (
     ERROR_FRAME,
-    engine_dead,
-    engine_died,
-    engine_killed,
     from_exception,
     from_frame,
+    lost_engine,
     not_continuable,
 )
-from serve_app.engine.continued_stream import ContinuableStream
+from serve_app.engine.continued_stream import ContinuedStream
+from serve_app.engine.engine_stream import EngineStream
 from serve_app.engine.generate_operation import GenerateOperation
 from serve_app.engine.operations import Operations, ReplyOrFrames, Serving
 from serve_app.engine.request_record import USAGE_MARK, RequestRecord
 from serve_app.patches.vllm_compat import killed_from_outside
 from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.request_log import RequestLog
+from serve_app.wire.data_plane import ENGINE_DEAD, ENGINE_DIED, ENGINE_KILLED
 
 logger = logging.getLogger("ray.serve")
 
@@ -35,8 +35,7 @@ class LocalEngine:
         model: The settings the engine was started with.
         on_error: Called with the error of every failed call, before or within a stream.
         on_call: Called with each call.
-        identity: The identity of the model; see `weights.model_identity`. The engine continues only streams
-            of the same model.
+        model_identity: See `weights.model_identity`. The engine continues only streams of the same model.
     """
 
     def __init__(
@@ -45,12 +44,12 @@ class LocalEngine:
         model: ModelSettings,
         on_error: Callable[[ApiError], None],
         on_call: Callable[[EngineRequest], None] = lambda _: None,
-        identity: str = "",
+        model_identity: str = "",
     ) -> None:
         self.request_log: RequestLog | None = None
         """Gets a line for each ended request. None during the warm-up and without a request log."""
         self._model = model.name
-        self._identity = identity
+        self._model_identity = model_identity
         self._vocabulary = serving.engine.model_config.get_vocab_size()
         self._unlogged = False
         self._on_error = on_error
@@ -74,26 +73,27 @@ class LocalEngine:
             ApiError: for any failure before the first data; 409 for a stream that cannot be continued.
         """
         if self._engine.errored:
-            raise engine_dead()
+            raise lost_engine(ENGINE_DEAD)
         begun = request.continuation
-        if begun is not None and not begun.is_of(self._identity, self._vocabulary):
+        if begun is not None and not begun.is_of(self._model_identity, self._vocabulary):
             raise not_continuable()
         self._on_call(request)
-        record = RequestRecord.begin(request)
+        stream = EngineStream(request) if begun is None else ContinuedStream(request, begun)
+        stream.begin()
+        record = RequestRecord.begin(request, stream.sequences)
         frames: AsyncIterator[str | bytes] | None = None
         try:
             try:
-                generated = ContinuableStream.begin(request)
                 answer = await self._operations[request.operation](request)
                 if isinstance(answer, EngineReply):
-                    if request.continuation is not None:
+                    if begun is not None:
                         raise not_continuable()
                     reply = answer
                     record.status = reply.status
                     record.complete()
                 else:
-                    frames = answer if request.continuation is None else generated.new_frames(answer)
-                    reply = await self._open_stream(frames, record, generated)
+                    frames = stream.new_frames(answer)
+                    reply = await self._open_stream(frames, record, stream)
             except Exception as error:
                 failure = self._lost(request) if self._engine.errored else from_exception(error)
                 if not _cancelled():
@@ -109,14 +109,14 @@ class LocalEngine:
                 await frames.aclose()
 
     async def _open_stream(
-        self, frames: AsyncIterator[str | bytes], record: RequestRecord, generated: ContinuableStream
+        self, frames: AsyncIterator[str | bytes], record: RequestRecord, stream: EngineStream
     ) -> EngineReply:
         first = _bytes(await anext(frames))
         record.note_first_event()
         if first.startswith(ERROR_FRAME):
             raise from_frame(first)
         record.status = 200
-        return EngineReply(200, stream=self._rest(first, frames, record), delivered=generated.delivered)
+        return EngineReply(200, stream=self._rest(first, frames, record), delivered=stream.delivered)
 
     async def _rest(
         self, first: bytes, frames: AsyncIterator[str | bytes], record: RequestRecord
@@ -145,9 +145,8 @@ class LocalEngine:
         record.complete()
 
     def _lost(self, request: EngineRequest) -> ApiError:
-        failure = engine_killed() if killed_from_outside(self._engine) else engine_died()
-        request.state.lost = failure.code or ""
-        return failure
+        request.state.lost = ENGINE_KILLED if killed_from_outside(self._engine) else ENGINE_DIED
+        return lost_engine(request.state.lost)
 
     def _log(self, record: RequestRecord) -> None:
         if self.request_log is None:

@@ -38,8 +38,7 @@ from serve_app.engine.bounds import (
     check_token_ids,
     guard_intake,
 )
-from serve_app.engine.continuation import core_continues
-from serve_app.engine.continued_stream import continue_streams
+from serve_app.engine.engine_stream import follow_streams
 from serve_app.engine.media import check_media, guard_media
 from serve_app.engine.plain_stream import prefer_plain_streams
 from serve_app.engine.request_body import RequestModel, name_field_in_errors
@@ -84,8 +83,7 @@ class Serving:
         chat = getattr(state, "openai_serving_chat", None)
         if chat is not None and PLAIN_STREAMS:
             prefer_plain_streams(chat)
-        if core_continues(engine.vllm_config):
-            continue_streams(engine)
+        follow_streams(engine)
         guard_intake(engine)
         return cls(engine, state)
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import time
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from vllm.v1.engine.output_processor import OutputProcessor
 
 from serve_app.api.engine_client import EngineRequest
-from serve_app.patches.vllm import Method, wrap_add_request
 from serve_app.wire.request_line import ABANDONED, COMPLETED, FAILED, RequestLine
 
 USAGE_MARK = b'"choices":[],'
-
-_current: ContextVar[RequestRecord | None] = ContextVar("request_record", default=None)
 
 
 @dataclass(slots=True)
@@ -24,10 +19,10 @@ class RequestRecord:
     """One call of the engine, from arrival to end. The outcome is `ABANDONED` until another is recorded."""
 
     request: EngineRequest
+    sequences: list[Any]
+    """vLLM's states of the request's sequences so far; see `EngineStream`."""
     arrived_at: float
     """When the request arrived at the ingress, in Unix time."""
-    sequences: list[Any] = field(default_factory=list)
-    """vLLM's states of the request's sequences, which stay valid after the sequences' removal."""
     first_token: float = 0.0
     """When the first token came, by this process's `time.perf_counter`; 0 until then. For a stream that
     another engine began, the time of that engine's first token."""
@@ -35,11 +30,9 @@ class RequestRecord:
     outcome: str = ABANDONED
 
     @classmethod
-    def begin(cls, request: EngineRequest) -> RequestRecord:
-        """Return a record of `request`. It collects the sequences that this task and its children start."""
-        record = cls(request, time.time() - request.waited_s)
-        _current.set(record)
-        return record
+    def begin(cls, request: EngineRequest, sequences: list[Any]) -> RequestRecord:
+        """Return a record of `request`, whose sequences will be added to `sequences`."""
+        return cls(request, sequences, time.time() - request.waited_s)
 
     def note_first_event(self) -> None:
         """Record the time of a stream's first event."""
@@ -81,7 +74,8 @@ class RequestRecord:
         usage = document.get("usage")
         if not usage:
             return frame
-        figures = latency_figures(self.request, self.first_token, usage.get("completion_tokens", 0))
+        tokens = usage.get("completion_tokens", 0)
+        figures = latency_figures(self.request, self.first_token, tokens, time.perf_counter())
         # An engine that continues a stream may also have other engines' output tokens in its cache.
         figures["cached_tokens"] = min(self.cached_tokens(), usage.get("prompt_tokens", 0))
         if self.request.continuation is not None and self.request.continuation.moves:
@@ -126,15 +120,15 @@ class RequestRecord:
         )
 
 
-def latency_figures(request: EngineRequest, first: float, tokens: int) -> dict[str, float | int]:
-    """Return the latency figures of an answer that ends now, measured from the arrival at the ingress.
+def latency_figures(request: EngineRequest, first: float, tokens: int, now: float) -> dict[str, float | int]:
+    """Return the latency figures of an answer that ends `now`, measured from the arrival at the ingress.
 
     Args:
         request: The request.
         first: The time of the first token by `time.perf_counter`; 0 without a token.
         tokens: The number of tokens.
+        now: By `time.perf_counter`.
     """
-    now = time.perf_counter()
     total = now - request.arrived
     first = first or now
     between = (now - first) / (tokens - 1) if tokens > 1 else 0.0
@@ -146,22 +140,3 @@ def latency_figures(request: EngineRequest, first: float, tokens: int) -> dict[s
         "tokens_generated": tokens,
         "tokens_per_second": round(tokens / total, 3) if total > 0 else 0.0,
     }
-
-
-def watch_sequences(processor: OutputProcessor) -> None:
-    """Have `processor` add each new sequence to the record of its request.
-
-    vLLM reports tokens only for requests that finish by themselves, and under an id that clients choose. The
-    states of sequences have the tokens of every request, and reading a state costs nothing per token.
-    """
-
-    def wrapper(add: Method) -> Method:
-        def add_and_note(request: Any, *args: Any, **kwargs: Any) -> None:
-            add(request, *args, **kwargs)
-            record = _current.get()
-            if record is not None:
-                record.sequences.append(processor.request_states[request.request_id])
-
-        return add_and_note
-
-    wrap_add_request(processor, wrapper)

@@ -96,7 +96,7 @@ class Call(msgspec.Struct, tag=1, array_like=True):
     continuation: Continuation | None = None
     """The delivered part of the answer; None for a request that begins."""
     traceparent: str = ""
-    """The client's trace context, validated: 55 characters; "" if there is none. See `api.trace_context`."""
+    """The client's trace context, validated: 55 characters; "" if there is none."""
     tracestate: str = ""
     """The other header of the trace context, at most 16,447 characters; "" if there is none."""
     expected_cached_tokens: int | None = None

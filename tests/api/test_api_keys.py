@@ -99,6 +99,7 @@ async def test_any_key_will_do_and_the_scheme_in_any_case(guarded: Server, value
 @pytest.mark.parametrize(
     ("value", "told"),
     [
+        (b"Bearer " + KEY.encode(), "given 2 times; it must be given once: Authorization: Bearer KEY"),
         (b"", "must have the form: Bearer KEY"),
         (b"Bearer", "must have the form: Bearer KEY"),
         (b"Bearer ", "must have the form: Bearer KEY"),
@@ -113,19 +114,11 @@ async def test_any_key_will_do_and_the_scheme_in_any_case(guarded: Server, value
     ],
 )
 async def test_a_wrong_header_is_not_repeated(guarded: Server, value: bytes, told: str) -> None:
-    reply = await guarded.http.get("/v1/models", headers=[(b"Authorization", value)])
+    times = 2 if told.startswith("given") else 1
+    reply = await guarded.http.get("/v1/models", headers=[(b"Authorization", value)] * times)
 
     assert reply.status_code == 401
     assert error_of(reply)["message"] == f"Authorization: {told}"
-
-
-async def test_two_authorization_headers_are_refused(guarded: Server) -> None:
-    given = (b"Authorization", BEARER["Authorization"].encode())
-
-    reply = await guarded.http.get("/v1/models", headers=[given, given])
-
-    assert reply.status_code == 401
-    assert error_of(reply)["message"].startswith("Authorization: given 2 times; it must be given once: ")
 
 
 async def test_without_a_file_keys_are_ignored(server: Server) -> None:

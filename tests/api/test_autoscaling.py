@@ -1,4 +1,4 @@
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import pytest
@@ -51,12 +51,6 @@ async def scaled(view: StubView) -> AsyncIterator[Server]:
         yield made
 
 
-async def numbers(server: Server, **query: str | int) -> list[int]:
-    reply = await server.http.get("/autoscaling/decisions", params=query)
-    assert reply.status_code == 200, reply.text
-    return [record["seq"] for record in reply.json()["decisions"]]
-
-
 async def test_decisions_come_oldest_first_beside_where_every_model_stands(
     scaled: Server, view: StubView
 ) -> None:
@@ -73,15 +67,31 @@ async def test_decisions_come_oldest_first_beside_where_every_model_stands(
     }
 
 
-async def test_one_models_records_may_be_asked_for(scaled: Server, view: StubView) -> None:
-    view.keep("tide", "org/embed", "tide")
+@pytest.mark.parametrize(
+    ("query", "numbers"),
+    [
+        ({}, range(51, 151)),  # the newest 100
+        ({"limit": 2}, [149, 150]),
+        ({"limit": 2, "model": "tide"}, [147, 149]),
+        ({"model": "org/embed", "after": 140}, [142, 144, 146, 148, 150]),
+        ({"after": 148}, [149, 150]),
+        ({"after": 999}, []),
+    ],
+    ids=str,
+)
+async def test_query_chooses_records(
+    scaled: Server, view: StubView, query: dict[str, str | int], numbers: Iterable[int]
+) -> None:
+    view.keep(*["tide", "org/embed"] * 75)
 
-    assert await numbers(scaled, model="tide") == [1, 3]
-    assert await numbers(scaled, model="org/embed") == [2]
+    reply = await scaled.http.get("/autoscaling/decisions", params=query)
+
+    assert [record["seq"] for record in reply.json()["decisions"]] == list(numbers)
 
 
-async def test_model_without_records_is_empty_and_unknown_one_404(scaled: Server, view: StubView) -> None:
-    assert await numbers(scaled, model="tide") == []
+async def test_model_without_records_is_empty_and_unknown_one_404(scaled: Server) -> None:
+    known = await scaled.http.get("/autoscaling/decisions", params={"model": "tide"})
+    assert (known.status_code, known.json()["decisions"]) == (200, [])
 
     reply = await scaled.http.get("/autoscaling/decisions", params={"model": "nope"})
 
@@ -89,22 +99,6 @@ async def test_model_without_records_is_empty_and_unknown_one_404(scaled: Server
     error = error_of(reply)
     assert (error["param"], error["code"]) == ("model", "model_not_found")
     assert error["message"] == "model = 'nope': does not exist."
-
-
-async def test_a_limit_keeps_the_newest(scaled: Server, view: StubView) -> None:
-    view.keep(*["tide", "org/embed"] * 75)
-
-    assert await numbers(scaled, limit=2) == [149, 150]
-    assert await numbers(scaled, limit=2, model="tide") == [147, 149]
-    assert await numbers(scaled) == list(range(51, 151))
-
-
-async def test_records_after_one_that_is_known_may_be_asked_for(scaled: Server, view: StubView) -> None:
-    view.keep(*["tide"] * 5)
-
-    assert await numbers(scaled, after=3) == [4, 5]
-    assert await numbers(scaled, after=5) == []
-    assert await numbers(scaled, after=99) == []
 
 
 @pytest.mark.parametrize(
@@ -130,9 +124,7 @@ async def test_where_nothing_scales_there_is_nothing_to_ask(server: Server) -> N
         assert error_of(await server.http.get(path))["code"] == "not_found"
 
 
-async def test_knobs_that_were_given_and_rejected_stand_beside_the_decisions(
-    scaled: Server, view: StubView
-) -> None:
+async def test_rejected_knobs_stand_beside_the_decisions(scaled: Server, view: StubView) -> None:
     view.said, view.rejected = None, "autoscaling['tide'].headroom = 11: must be at most 10"
 
     reply = await scaled.http.get("/autoscaling/decisions")

@@ -4,12 +4,12 @@ import asyncio
 import json
 import logging
 import time
-from types import SimpleNamespace
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from serve_app.api.engine_client import OUTCOMES, EngineReply, EngineRequest, Outcome, Traffic
+from serve_app.api.engine_client import ColdWait, EngineReply, EngineRequest, Traffic
 from serve_app.api.engine_response import EngineResponse, status_outcome, stream_outcome
 from serve_app.api.errors import ApiError
 from tests.api.connection import SCOPE, Connection
@@ -35,21 +35,25 @@ async def exchange(
     return connection
 
 
+def end_of(connection: Connection, before: bytes) -> str:
+    """The code of the error event with which a stream ends after `before`."""
+    assert connection.body.startswith(before)
+    event, done, rest = connection.body.removeprefix(before).split(b"\n\n")
+    assert (done, rest, connection.complete) == (b"data: [DONE]", b"", True)
+    assert b"secret" not in event
+    code: str = json.loads(event.removeprefix(b"event: error\ndata: "))["error"]["code"]
+    return code
+
+
 async def test_a_whole_reply_is_sent_with_its_length() -> None:
     engine = StubEngine(EngineReply(200, b'{"ok":1}', headers={"X-Extra": "1"}))
 
-    asked = request()
+    connection = await exchange(engine)
 
-    connection = await exchange(engine, asked)
-
-    assert engine.request is asked
     assert engine.requests == [request()]
     assert (connection.status, connection.body, connection.complete) == (200, b'{"ok":1}', True)
-    assert connection.headers == {
-        "content-type": "application/json",
-        "content-length": "8",
-        "x-extra": "1",
-    }
+    expected = {"content-type": "application/json", "content-length": "8", "x-extra": "1"}
+    assert connection.headers == expected
     assert engine.left.is_set()
     assert not engine.cancelled
 
@@ -62,16 +66,6 @@ async def test_a_stream_is_sent_chunk_by_chunk_as_it_comes() -> None:
     assert [message["more_body"] for message in connection.sent[1:]] == [True, True, False]
 
 
-async def test_failure_before_the_first_byte_has_its_own_status() -> None:
-    error = ApiError(503, "no replica", code="model_unavailable", headers={"Retry-After": "5"})
-
-    connection = await exchange(StubEngine(error))
-
-    assert (connection.status, connection.body, connection.complete) == (503, error.body(), True)
-    assert connection.headers["retry-after"] == "5"
-    assert connection.headers["content-length"] == str(len(error.body()))
-
-
 @pytest.mark.parametrize("error", [ZeroDivisionError("secret"), ApiError(502, "secret"), OSError("secret")])
 async def test_failure_within_a_stream_ends_in_an_error_event(
     error: Exception, caplog: pytest.LogCaptureFixture
@@ -81,14 +75,7 @@ async def test_failure_within_a_stream_ends_in_an_error_event(
     with caplog.at_level(logging.ERROR, "ray.serve"):
         connection = await exchange(engine)
 
-    assert connection.status == 200
-    first, event, done, rest = connection.body.split(b"\n\n")
-    assert first + b"\n\n" == FIRST
-    assert event.startswith(b"event: error\ndata: ")
-    assert json.loads(event.removeprefix(b"event: error\ndata: "))["error"]["code"] == "stream_failed"
-    assert (done, rest) == (b"data: [DONE]", b"")
-    assert connection.complete
-    assert b"secret" not in connection.body
+    assert (connection.status, end_of(connection, FIRST)) == (200, "stream_failed")
     assert engine.left.is_set()
 
 
@@ -105,15 +92,6 @@ async def leaves(
         await running
 
 
-async def test_a_client_that_stopped_reading_and_leaves_frees_its_generation() -> None:
-    engine, connection = StubEngine(frames(FIRST, SECOND, DONE)), Connection(reads=False)
-
-    await leaves(engine, connection.body_arrived, connection)
-
-    assert engine.cancelled
-    assert connection.body == FIRST
-
-
 @pytest.mark.parametrize(
     "answer", [frames(FIRST, SECOND, DONE), EngineReply(200, b"{}")], ids=["stream", "whole"]
 )
@@ -123,21 +101,9 @@ async def test_traffic_hears_of_an_answered_request(answer: Any) -> None:
     await exchange(StubEngine(answer), traffic=traffic)
 
     assert traffic.names == ["opened", "first_byte", "closed"]
-    ttft_s, held_s = traffic.seen["first_byte"]
-    assert ttft_s >= 0.25
-    assert held_s == 0.0
-
-
-async def test_ttft_is_from_the_arrival_to_the_first_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = EngineRequest("chat_completions", BODY, "r-1", arrived=99.75)
-    monkeypatch.setattr(
-        "serve_app.api.engine_client.time", SimpleNamespace(perf_counter=iter([100.5]).__next__)
-    )
-    traffic = TrafficLog()
-
-    await exchange(StubEngine(frames(FIRST, SECOND, DONE)), asked, traffic)
-
-    assert traffic.seen["first_byte"] == (0.75, 0.0)
+    ttft_s, queued_s = traffic.seen["first_byte"]
+    assert 0.25 <= ttft_s < 0.25 + LIMIT_S  # since the arrival
+    assert queued_s == 0.0
 
 
 @pytest.mark.parametrize(
@@ -169,23 +135,6 @@ async def test_a_refusal_is_told_with_its_error(status: int) -> None:
     assert traffic.seen["rejected"] == (error,)
 
 
-async def test_an_unforeseen_failure_closes_the_request() -> None:
-    traffic = TrafficLog()
-
-    with pytest.raises(ZeroDivisionError):
-        await exchange(StubEngine(ZeroDivisionError("engine")), traffic=traffic)
-
-    assert traffic.names == ["opened", "closed"]
-    assert traffic.seen["closed"][0] == "error"
-
-
-async def outcome(answer: Any) -> Any:
-    traffic = TrafficLog()
-    await exchange(StubEngine(answer), traffic=traffic)
-    assert traffic.names.count("closed") == 1
-    return traffic.seen["closed"][0]
-
-
 @pytest.mark.parametrize(
     ("answer", "ended"),
     [
@@ -202,11 +151,18 @@ async def outcome(answer: Any) -> Any:
         (frames(FIRST, ApiError(502, "lost").last_frames()), "error"),
         (failing(OSError(32, "pipe"), FIRST), "error"),
         (frames(FIRST, SECOND), "error"),
+        (ZeroDivisionError("engine"), "error"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 async def test_the_outcome_of_a_request_is_counted_once(answer: Any, ended: str) -> None:
-    assert await outcome(answer) == ended
+    traffic = TrafficLog()
+
+    with suppress(ZeroDivisionError):  # Starlette answers it
+        await exchange(StubEngine(answer), traffic=traffic)
+
+    assert traffic.names.count("closed") == 1
+    assert traffic.seen["closed"][0] == ended
 
 
 @pytest.mark.parametrize("engine", [MuteEngine(), StubEngine(stalled(FIRST))], ids=["mute", "stalled"])
@@ -227,21 +183,26 @@ async def test_a_client_that_leaves_ends_its_generation(engine: StubEngine) -> N
     [(SECOND + DONE, "ok"), (ApiError(502, "lost").last_frames(), "error")],
     ids=["answer", "error"],
 )
-async def test_a_client_may_leave_with_the_last_event(last: bytes, ended: str) -> None:
+async def test_a_client_may_leave_or_expire_with_the_last_event(last: bytes, ended: str) -> None:
     """OpenAI's clients close the connection at `[DONE]`, a moment before the engine's stream ends."""
     connection, traffic = Connection(), TrafficLog()
 
     await leaves(StubEngine(stalled(last)), connection.body_arrived, connection, traffic)
-
     assert traffic.seen["closed"][0] == ended
+
+    asked = request(timeout_s=0.5)
+    connection = await exchange(StubEngine(stalled(FIRST, last)), asked)
+    assert (connection.body, connection.complete) == (FIRST + last, True)
+    assert asked.state.outcome == ended
 
 
 async def test_untaken_last_event_is_no_answer() -> None:
-    connection, traffic = Connection(reads=False), TrafficLog()
+    engine, connection, traffic = StubEngine(stalled(SECOND + DONE)), Connection(reads=False), TrafficLog()
 
-    await leaves(StubEngine(stalled(SECOND + DONE)), connection.body_arrived, connection, traffic)
+    await leaves(engine, connection.body_arrived, connection, traffic)
 
     assert traffic.seen["closed"][0] == "abandoned"
+    assert engine.cancelled
 
 
 class Lingering(MuteEngine):
@@ -273,20 +234,6 @@ async def test_a_request_cancelled_twice_is_closed_once() -> None:
             await running
 
     assert traffic.names == ["opened", "closed"]
-
-
-async def test_a_call_that_ray_cancels_is_abandoned() -> None:
-    engine, connection, traffic = MuteEngine(), Connection(), TrafficLog()
-    response = EngineResponse(engine, request(), traffic)
-
-    async with asyncio.timeout(LIMIT_S):
-        running = asyncio.create_task(response(SCOPE, connection.receive, connection.send))
-        await engine.entered.wait()
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-
-    assert engine.cancelled
     assert traffic.seen["closed"][0] == "abandoned"
 
 
@@ -310,80 +257,144 @@ async def test_deadline_within_a_stream_ends_in_an_error_event() -> None:
 
     connection = await exchange(engine, asked)
 
-    assert connection.body.startswith(FIRST + SECOND + b"event: error\ndata: ")
-    event, done = connection.body.removeprefix(FIRST + SECOND).split(b"\n\n")[:2]
-    assert json.loads(event.removeprefix(b"event: error\ndata: "))["error"]["code"] == "deadline_exceeded"
-    assert (done, connection.complete) == (b"data: [DONE]", True)
+    assert end_of(connection, FIRST + SECOND) == "deadline_exceeded"
     assert engine.left.is_set()
     assert asked.state.outcome == "client_error"
-
-
-async def test_a_deadline_after_the_last_event_adds_nothing() -> None:
-    asked = request(timeout_s=0.5)
-
-    connection = await exchange(StubEngine(stalled(FIRST, DONE)), asked)
-
-    assert (connection.body, connection.complete) == (FIRST + DONE, True)
-    assert asked.state.outcome == "ok"
 
 
 ERROR = ApiError(500, "no", code="engine_error").frame()
 
 
-@pytest.mark.parametrize(
-    ("status", "outcome"),
-    [
-        (200, "ok"),
-        (399, "ok"),
-        (400, "client_error"),
-        (404, "client_error"),
-        (422, "client_error"),
-        (428, "client_error"),
-        (429, "rejected"),
-        (430, "client_error"),
-        (499, "client_error"),
-        (500, "error"),
-        (502, "error"),
-        (503, "error"),
-    ],
-)
-def test_a_status_tells_whose_fault_it_was(status: int, outcome: Outcome) -> None:
-    assert status_outcome(status) == outcome
-    assert outcome in OUTCOMES
+def test_a_status_tells_whose_fault_it_was() -> None:
+    outcomes = {status: status_outcome(status) for status in range(200, 600)}
+
+    assert outcomes.pop(429) == "rejected"
+    assert {outcome for status, outcome in outcomes.items() if status < 400} == {"ok"}
+    assert {outcome for status, outcome in outcomes.items() if 400 <= status < 500} == {"client_error"}
+    assert {outcome for status, outcome in outcomes.items() if status >= 500} == {"error"}
 
 
 @pytest.mark.parametrize(
-    "chunks",
+    ("chunks", "ended"),
     [
-        (b"", DONE),
-        (FIRST, DONE),
-        (FIRST, FIRST + DONE),
-        (b"", FIRST + FIRST + DONE),
-        (FIRST + FIRST, DONE),
+        ((b"", DONE), "ok"),
+        ((FIRST, FIRST + DONE), "ok"),
+        ((b"", FIRST + FIRST + DONE), "ok"),
+        ((FIRST + FIRST, DONE), "ok"),
         # Text is within JSON, where a line break is two characters.
-        (b'data: {"content":"\\n\\nevent: error\\ndata: [DONE]\\n\\n"}\n\n', DONE),
-        (b'data: {"content":"event: error"}\n\n', FIRST + DONE),
-        # A comment of a held request, however it was cut.
-        (b": waiting for a replica\n\n", FIRST + DONE),
+        ((b'data: {"content":"\\n\\nevent: error\\ndata: [DONE]\\n\\n"}\n\n', DONE), "ok"),
+        ((b'data: {"content":"event: error"}\n\n', FIRST + DONE), "ok"),
+        # A comment of a queued request, however it was cut.
+        ((b": waiting for a replica\n\n", FIRST + DONE), "ok"),
+        ((b"", ERROR + DONE), "error"),
+        ((ERROR, DONE), "error"),
+        ((FIRST, FIRST + ERROR + DONE), "error"),
+        ((FIRST + FIRST + ERROR, DONE), "error"),
+        ((FIRST, ApiError(502, "lost\n\nlost", code="replica_lost").last_frames()), "error"),
     ],
 )
-def test_a_stream_that_ends_with_done_is_ok(chunks: tuple[bytes, bytes]) -> None:
-    assert stream_outcome(*chunks) == "ok"
+def test_a_stream_is_ok_unless_an_error_event_precedes_done(chunks: tuple[bytes, bytes], ended: str) -> None:
+    assert stream_outcome(*chunks) == ended
+
+
+# Queued for a cold start: comments, and then whatever follows.
+
+
+WAITS = (ColdWait("tide", "imports", 12.0, 5.0), ColdWait("tide", "warm_up", None, 10.0))
+COMMENTS = (
+    b": waiting for a replica of tide: phase=imports eta_s=12 waited_s=5\n\n"
+    b": waiting for a replica of tide: phase=warm_up eta_s=unknown waited_s=10\n\n"
+)
+LATE = ApiError(503, "too late", code="cold_wait_timeout", headers={"Retry-After": "42"})
+
+
+class ColdStubEngine(StubEngine):
+    """Holds a request, telling its client so, before it answers."""
+
+    stays: bool = False
+
+    async def _reply(self) -> EngineReply:
+        request = self.request
+        for wait in WAITS:
+            if request.state.tell_wait is not None:
+                await request.state.tell_wait(wait)
+        if self.stays:
+            await asyncio.Event().wait()
+        request.state.queued_s += 12.5
+        return await super()._reply()
+
+
+async def queued(answer: Any, *, stream: bool = True, traffic: Traffic | None = None) -> Connection:
+    return await exchange(ColdStubEngine(answer), request(wants_stream=stream), traffic)
+
+
+async def test_a_queued_stream_begins_with_comments() -> None:
+    traffic = TrafficLog()
+
+    connection = await queued(frames(FIRST, DONE), traffic=traffic)
+
+    assert connection.status == 200
+    assert connection.body == COMMENTS + FIRST + DONE
+    assert [message["type"] for message in connection.sent].count("http.response.start") == 1
+    assert connection.headers == {
+        "content-type": "text/event-stream; charset=utf-8",
+        "cache-control": "no-cache, no-transform",
+        "x-accel-buffering": "no",
+    }
+    assert traffic.names == ["opened", "first_byte", "closed"]
+    assert traffic.seen["first_byte"][1] == 12.5
+    assert traffic.seen["closed"] == ("ok", 12.5)
+
+
+async def test_without_a_stream_the_answer_has_its_own_status() -> None:
+    whole = await queued(EngineReply(200, b'{"ok":1}'), stream=False)
+    assert (whole.status, whole.body) == (200, b'{"ok":1}')
+    assert whole.headers["content-type"] == "application/json"
+
+    refused = await queued(LATE, stream=False)
+    assert (refused.status, refused.body, refused.complete) == (503, LATE.body(), True)
+    assert (refused.headers["retry-after"], refused.headers["content-length"]) == (
+        "42",
+        str(len(LATE.body())),
+    )
+
+
+INVALID = ApiError(400, "temperature = 9", code="invalid_value").body().replace(b",", b",\n")
 
 
 @pytest.mark.parametrize(
-    "chunks",
+    ("answer", "code"),
     [
-        (b"", ERROR + DONE),
-        (ERROR, DONE),
-        (FIRST, ERROR + DONE),
-        (FIRST, FIRST + ERROR + DONE),
-        (FIRST + ERROR, DONE),
-        (FIRST + FIRST + ERROR, DONE),
-        (FIRST, ApiError(502, "lost\n\nlost", code="replica_lost").last_frames()),
+        (LATE, "cold_wait_timeout"),
+        (EngineReply(400, INVALID), "invalid_value"),
+        (ZeroDivisionError("secret"), "stream_failed"),
     ],
+    ids=["refusal", "engine's", "unforeseen"],
 )
-def test_an_error_event_before_done_is_an_error(
-    chunks: tuple[bytes, bytes],
+async def test_failure_after_comments_is_an_error_event(
+    answer: Any, code: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert stream_outcome(*chunks) == "error"
+    connection = await queued(answer)
+
+    assert (connection.status, end_of(connection, COMMENTS)) == (200, code)
+    assert ("ZeroDivisionError" in caplog.text) == isinstance(answer, ZeroDivisionError)
+
+
+async def test_comments_are_no_answer() -> None:
+    """Their client has seen no token: the request is not served until one is sent."""
+    traffic = TrafficLog()
+    engine, connection = ColdStubEngine(frames(FIRST, DONE)), Connection()
+    engine.stays = True
+    response = EngineResponse(engine, request(wants_stream=True), traffic)
+
+    async with asyncio.timeout(LIMIT_S):
+        running = asyncio.create_task(response(SCOPE, connection.receive, connection.send))
+        while connection.body != COMMENTS:
+            await connection.body_arrived.wait()
+            await asyncio.sleep(0)
+        connection.leave()
+        await running
+
+    assert traffic.names == ["opened", "closed"]
+    assert traffic.seen["closed"][0] == "abandoned"
+    assert engine.cancelled

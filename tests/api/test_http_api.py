@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.health import ModelReadiness
 from tests.api.server import Server, error_of
 
 
@@ -39,17 +38,6 @@ async def test_wrong_method_is_a_405_with_the_allowed_one(
     assert error["code"] == "method_not_allowed"
     assert error["message"].startswith(f"{method} {path}: ")
     assert reply.headers["allow"] == allowed
-
-
-async def test_health_and_readiness_are_there(server: Server) -> None:
-    assert (await server.http.get("/health")).status_code == 200
-    assert (await server.http.get("/ready")).status_code == 200
-
-    server.observer.states["org/embed"] = ModelReadiness("org/embed", "loading", phase="imports")
-    reply = await server.http.get("/ready")
-
-    assert reply.status_code == 503
-    assert reply.json()["models"]["org/embed"]["phase"] == "imports"
 
 
 async def test_behind_ray_the_request_id_is_rays_to_send() -> None:

@@ -14,41 +14,17 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 async def serving() -> AsyncIterator[Serving]:
-    """The handlers of the embedded model, around a stub of the engine core that generates one token."""
-    from vllm.v1.engine.async_llm import AsyncLLM
+    """The handlers of the embedded model, around a fake of the engine core that generates one token."""
+    from tests.engine.stub_engine_core import StubEngineCore, front_end
 
-    from serve_app.engine.operations import Serving
-    from tests.engine.stub_engine_core import StubEngineCore, configured, put_in_place
-
-    _, namespace, config = configured()
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        put_in_place(StubEngineCore(), monkeypatch)
-        llm = AsyncLLM.from_vllm_config(config, disable_log_stats=True)
-    yield await Serving.mount(llm, namespace)
-    llm.shutdown()
+    async with front_end(StubEngineCore()) as (serving, _):
+        yield serving
 
 
 @pytest.fixture(scope="session")
 async def engine() -> AsyncIterator[LocalEngine]:
-    """The embedded model in a real engine core, with a prefix cache and a compile sandbox."""
-    import asyncio
+    """The embedded model in a real engine core, for all tests that need one: it takes long to start."""
+    from tests.engine.stub_engine_core import real_engine
 
-    from vllm.v1.engine.async_llm import AsyncLLM
-
-    from serve_app.engine.grammar.guard import guard_grammars
-    from serve_app.engine.local_client import LocalEngine
-    from serve_app.engine.operations import Serving
-    from serve_app.engine.request_record import watch_sequences
-    from tests.engine.stub_engine_core import configured, vllm_restored
-
-    settings, namespace, config = configured(max_model_len=512)
-    llm = AsyncLLM.from_vllm_config(config, disable_log_stats=False)
-    local = LocalEngine(await Serving.mount(llm, namespace), settings, lambda _: None)
-    watch_sequences(llm.output_processor)
-    with vllm_restored():
-        guard = guard_grammars(llm, settings.structured_output)
-        yield local
-        guard.stop()
-    llm.shutdown()
-    await asyncio.sleep(0)  # the sockets are closed by the loop
-    llm.engine_core.resources.ctx.destroy(linger=0)
+    async with real_engine(tool_call_parser="hermes") as engine:
+        yield engine

@@ -1,4 +1,4 @@
-"""A `LocalEngine` around stubs of vLLM's handlers, and the streams they answer with."""
+"""A `LocalEngine` around a fake of vLLM's chat handler, and the streams it answers with."""
 
 import asyncio
 import time
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
+from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
-from serve_app.engine import request_record
+from serve_app.engine.engine_stream import EngineStream
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
 from serve_app.patches.vllm_compat import ErrorResponse
@@ -22,8 +22,8 @@ USAGE = 'data: {"choices":[],"usage":{"completion_tokens":2}}\n\n'
 DONE = "data: [DONE]\n\n"
 FAILED = 'data: {"error": {"message": "gone wrong", "type": "x", "code": 500, "param": null}}\n\n'
 
-
 ErrorInfo: Any = ErrorResponse.model_fields["error"].annotation
+DOCUMENT = ErrorInfo(message="any document", type="x", code=1)
 
 
 class Frames:
@@ -51,7 +51,7 @@ class Frames:
         self.closed = True
 
 
-class Log:
+class FakeLog:
     """A request log that keeps its lines."""
 
     def __init__(self) -> None:
@@ -61,62 +61,40 @@ class Log:
         self.lines.append(line)
 
 
-def begun() -> SimpleNamespace:
-    """The state of a sequence, as vLLM keeps it."""
-    stats = SimpleNamespace(arrival_time=0.0, first_token_latency=0.0, num_generation_tokens=3)
-    return SimpleNamespace(prompt_len=8, num_cached_tokens=0, stats=stats)
-
-
 class Local:
-    """A local engine whose handlers all answer `result`, and what it reported."""
+    """A local engine whose chat handler answers `result`, and what it reported."""
 
     def __init__(self, result: Any, errored: bool = False) -> None:
-        self.requests: list[Any] = []
-        self.headers: list[str] = []
+        self.handled = 0
         self.errors: list[ApiError] = []
 
         async def handler(request: Any, raw: Any) -> Any:
-            self.requests.append(request)
-            self.headers.append(raw.headers["x-request-id"])
-            record = request_record._current.get()
-            assert record is not None
-            record.sequences.append(begun())
+            self.handled += 1
+            stream = EngineStream.current()
+            assert stream is not None
+            stats = SimpleNamespace(arrival_time=0.0, first_token_latency=0.0, num_generation_tokens=3)
+            stream.sequences.append(SimpleNamespace(prompt_len=8, num_cached_tokens=0, stats=stats))
             if isinstance(result, Exception):
                 raise result
             return result() if isinstance(result, FunctionType) else result
 
-        handlers = SimpleNamespace(
-            openai_serving_chat=SimpleNamespace(create_chat_completion=handler),
-            openai_serving_completion=SimpleNamespace(create_completion=handler),
-            openai_serving_tokenization=None,
-            serving_embedding=handler,
-            serving_tokenization=SimpleNamespace(create_tokenize=handler, create_detokenize=handler),
-        )
         self.llm = SimpleNamespace(
             errored=errored,
             model_config=SimpleNamespace(
-                get_vocab_size=lambda: 1000,
-                max_model_len=8,
-                is_multimodal_model=False,
-                enable_prompt_embeds=False,
+                get_vocab_size=lambda: 1000, is_multimodal_model=False, enable_prompt_embeds=False
             ),
-            get_tokenizer=lambda: SimpleNamespace(max_chars_per_token=4),
         )
-        self.handlers = handlers
-        self.client = LocalEngine(
-            Serving(self.llm, handlers),
-            ModelSettings(name="tide"),
-            self.errors.append,
-        )
-        self.log = Log()
+        handlers: Any = SimpleNamespace(openai_serving_chat=SimpleNamespace(create_chat_completion=handler))
+        self.client = LocalEngine(Serving(self.llm, handlers), ModelSettings(name="tide"), self.errors.append)
+        self.log = FakeLog()
         self.client.request_log = self.log  # type: ignore[assignment]
 
-    def call(self, operation: Operation = "chat_completions", body: bytes = CHAT, **changes: Any) -> Any:
-        self.asked = EngineRequest(operation, body, "r-1", time.perf_counter() - 0.5, **changes)
+    def call(self, **changes: Any) -> Any:
+        self.asked = EngineRequest("chat_completions", CHAT, "r-1", time.perf_counter() - 0.5, **changes)
         return self.client.call(self.asked)
 
-    async def reply(self, operation: Operation = "chat_completions", body: bytes = CHAT) -> EngineReply:
-        async with self.call(operation, body) as reply:
+    async def reply(self) -> EngineReply:
+        async with self.call() as reply:
             assert isinstance(reply, EngineReply)
             return reply
 
@@ -124,7 +102,12 @@ class Local:
         async with self.call() as reply:
             return [chunk async for chunk in reply.stream]
 
-    async def refusal(self, operation: Operation = "chat_completions", body: bytes = CHAT) -> ApiError:
+    async def refusal(self) -> ApiError:
         with pytest.raises(ApiError) as caught:
-            await self.reply(operation, body)
+            await self.reply()
         return caught.value
+
+    @property
+    def logged(self) -> list[tuple[int | None, str]]:
+        """The status and the outcome of each line of the log."""
+        return [(line.status, line.outcome) for line in self.log.lines]

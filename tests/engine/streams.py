@@ -1,9 +1,10 @@
-"""Streams of an engine in this process, cut anywhere and continued."""
+"""Streams of an engine in this process, cut anywhere and continued, and bodies to ask for them."""
 
 from __future__ import annotations
 
 import json
 import time
+import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,25 @@ from serve_app.wire.continuation import Continuation
 
 if TYPE_CHECKING:
     from serve_app.engine.local_client import LocalEngine
+
+
+OSLO = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "maxLength": 20},
+        "tags": {"type": "array", "items": {"type": "string", "maxLength": 6}, "minItems": 2, "maxItems": 3},
+    },
+    "required": ["city", "tags"],
+    "additionalProperties": False,
+}
+
+
+def chat(text: str, **fields: Any) -> tuple[Operation, dict[str, Any]]:
+    return "chat_completions", {"messages": [{"role": "user", "content": text}], **fields}
+
+
+def strict(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": schema}}
 
 
 @dataclass
@@ -57,12 +77,19 @@ async def hear(client: LocalEngine, request: EngineRequest) -> Heard:
 
 
 def asked(operation: Operation, body: dict[str, Any], continuation: Continuation | None = None) -> Any:
-    """A request for a stream, or for the rest of it."""
+    """A request for a stream, or for the rest of it, with a salt that finds no prompt in a cache."""
     document = {"stream": True, "temperature": 0, **body}
     if operation != "generate":
         document.setdefault("stream_options", {"include_usage": True})
     body = json.dumps(document).encode()
-    return EngineRequest(operation, body, "r-1", time.perf_counter() - 0.5, continuation=continuation)
+    return EngineRequest(
+        operation,
+        body,
+        "r-1",
+        time.perf_counter() - 0.5,
+        continuation=continuation,
+        cache_salt=uuid.uuid4().hex,
+    )
 
 
 async def continued(
@@ -120,3 +147,14 @@ def _logprobs(logprobs: dict[str, Any]) -> list[tuple[str, float]]:
     if "content" in logprobs:
         return [(one["token"], one["logprob"]) for one in logprobs["content"]]
     return list(zip(logprobs.get("tokens", ()), logprobs.get("token_logprobs", ()), strict=True))
+
+
+def differences(whole: Heard, again: Heard, index: int = 0) -> dict[str, Any]:
+    """What was said otherwise of a choice, but for log-probabilities and a tool call's id, which is drawn."""
+    one, other = said(whole.chunks, index), said(again.chunks, index)
+    for each in (one, other):
+        each["logprobs"] = [token for token, _ in each["logprobs"]]
+        for call in each["calls"].values():
+            call["id"] = bool(call["id"])
+    one["tokens"], other["tokens"] = whole.of(index), again.of(index)
+    return {name: (one[name], other[name]) for name in one if one[name] != other[name]}

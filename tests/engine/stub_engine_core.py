@@ -1,10 +1,10 @@
-"""vLLM's front end, real but for its client of the engine core, which a stub stands in for."""
+"""vLLM's front end around a fake of the engine core, or with a real one."""
 
 import asyncio
 import gc
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
@@ -19,11 +19,15 @@ from vllm.v1.engine import (
     EngineCoreOutputs,
     FinishReason,
 )
+from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.core_client import EngineCoreClient
 from vllm.v1.metrics.stats import PrefillStats
 
 from serve_app.engine.arguments import engine_config, vllm_namespace
-from serve_app.engine.continuation import delivered_count
+from serve_app.engine.continuing_core import delivered_count
+from serve_app.engine.grammar.guard import guard_grammars
+from serve_app.engine.local_client import LocalEngine
+from serve_app.engine.operations import Serving
 from serve_app.patches.vllm_compat import structural_tag_module
 from serve_app.settings import ModelSettings
 
@@ -33,7 +37,7 @@ TOKEN = 300
 
 
 class StubEngineCore:
-    """Answers a request with its `max_tokens` tokens, a step each, or with an embedding. It is no process."""
+    """Answers a request with its `max_tokens` tokens, or with an embedding. It is no process."""
 
     engine_ranks_managed = (0,)
 
@@ -41,8 +45,11 @@ class StubEngineCore:
         self.tasks = tasks
         self.requests: list[Any] = []
         self.answer = [TOKEN]
-        self.silent = False
-        """Whether it takes requests and never answers."""
+        self.tokens_a_step = 1
+        self.cached_tokens = 0
+        """Of each prompt."""
+        self.most_steps: int | None = None
+        """The steps of a request after which it stalls; None if it never does."""
         self.stopped_within_s: float | None = None
         self.resources = Namespace(engine_dead=False)
         self._steps: asyncio.Queue[EngineCoreOutputs] = asyncio.Queue()
@@ -54,21 +61,24 @@ class StubEngineCore:
         self.requests.append(request)
         pooled = request.pooling_params is not None
         outputs = delivered_count(request.sampling_params)
-        steps = 0 if self.silent else 1 if pooled else max(1, request.sampling_params.max_tokens - outputs)
+        count = 0 if pooled else max(1, request.sampling_params.max_tokens - outputs)
+        tokens = [self.answer[number % len(self.answer)] for number in range(count)]
+        steps = [tokens[at : at + self.tokens_a_step] for at in range(0, count, self.tokens_a_step)] or [[]]
         prefill = PrefillStats()
-        prefill.set(len(request.prompt_token_ids), 0, 0)
+        prefill.set(len(request.prompt_token_ids), self.cached_tokens, 0)
         events = [
             EngineCoreEvent.new_event(kind)
             for kind in (EngineCoreEventType.QUEUED, EngineCoreEventType.SCHEDULED)
         ]
-        for left in reversed(range(steps)):
+        for number, step in enumerate(steps[: self.most_steps]):
+            reason = FinishReason.STOP if pooled else FinishReason.LENGTH
             output = EngineCoreOutput(
                 request.request_id,
-                [] if pooled else [self.answer[(steps - 1 - left) % len(self.answer)]],
+                step,
                 pooling_output=torch.tensor([0.6, 0.8]) if pooled else None,
-                finish_reason=None if left else FinishReason.STOP if pooled else FinishReason.LENGTH,
-                events=events if left == steps - 1 else None,
-                prefill_stats=prefill if left == steps - 1 else None,
+                finish_reason=reason if number == len(steps) - 1 else None,
+                events=events if number == 0 else None,
+                prefill_stats=prefill if number == 0 else None,
             )
             self._steps.put_nowait(EngineCoreOutputs(outputs=[output]))
 
@@ -108,3 +118,32 @@ def configured(**model: Any) -> tuple[ModelSettings, Namespace, VllmConfig]:
     settings = ModelSettings.model_validate(MODEL | model)
     namespace = vllm_namespace(settings)
     return settings, namespace, engine_config(namespace)
+
+
+@asynccontextmanager
+async def front_end(core: StubEngineCore, **model: Any) -> AsyncIterator[tuple[Serving, LocalEngine]]:
+    """vLLM's handlers and our client around `core`."""
+    settings, namespace, config = configured(**model)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        put_in_place(core, monkeypatch)
+        llm = AsyncLLM.from_vllm_config(config, disable_log_stats=False)
+    try:
+        serving = await Serving.mount(llm, namespace)
+        yield serving, LocalEngine(serving, settings, lambda _: None)
+    finally:
+        llm.shutdown()
+
+
+@asynccontextmanager
+async def real_engine(**model: Any) -> AsyncIterator[LocalEngine]:
+    """The embedded model in a real engine core, with a prefix cache and a compile sandbox."""
+    settings, namespace, config = configured(max_model_len=512, **model)
+    llm = AsyncLLM.from_vllm_config(config, disable_log_stats=False)
+    with vllm_restored():
+        local = LocalEngine(await Serving.mount(llm, namespace), settings, lambda _: None)
+        guard = guard_grammars(llm, settings.structured_output)
+        yield local
+        guard.stop()
+    llm.shutdown()
+    await asyncio.sleep(0)  # the sockets are closed by the loop
+    llm.engine_core.resources.ctx.destroy(linger=0)

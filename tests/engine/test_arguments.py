@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from vllm.engine.arg_utils import AsyncEngineArgs
 
-from serve_app.engine.arguments import _PASSED, engine_args, vllm_namespace, vllm_overrides
+from serve_app.engine.arguments import _PASSED, vllm_namespace, vllm_overrides
 from serve_app.patches.vllm_compat import make_arg_parser
 from serve_app.settings import ModelSettings
 from serve_app.settings.load import OWNED, known_arguments
@@ -29,29 +29,10 @@ def test_settings_shared_with_vllm_are_not_engine_args() -> None:
     assert set(_PASSED) <= OWNED
 
 
-def test_what_is_set_is_passed() -> None:
-    given = {
-        "revision": "main",
-        "tokenizer": "org/tokenizer",
-        "dtype": "bfloat16",
-        "quantization": "fp8",
-        "load_format": "fastsafetensors",
-        "tensor_parallel_size": 2,
-        "gpu_memory_utilization": 0.8,
-        "kv_cache_memory_bytes": 1 << 30,
-        "max_model_len": 512,
-        "max_num_batched_tokens": 1024,
-        "max_num_seqs": 7,
-        "enable_prefix_caching": False,
-        "enforce_eager": True,
-        "scheduling_policy": "priority",
-        "trust_remote_code": True,
-        "tool_call_parser": "hermes",
-        "reasoning_parser": "qwen3",
-        "chat_template": "chat.jinja",
-    }
+def test_every_shared_setting_is_passed() -> None:
+    given = {name: number for number, name in enumerate(_PASSED, 2)}
 
-    values = overrides(**given)
+    values = vllm_overrides(ModelSettings(name="tide").model_copy(update=given))
 
     assert {name: values.get(name) for name in given} == given
     assert values["served_model_name"] == ["tide"]
@@ -114,16 +95,6 @@ def test_the_namespace_is_vllms_own_with_ours_on_top() -> None:
     assert (namespace.response_role, namespace.seed) == ("tide", 7)
     assert namespace.served_model_name == ["tide"]
     assert namespace.chat_template_content_format == "auto"  # vLLM's default
-
-
-def test_an_engine_takes_the_namespace() -> None:
-    args = engine_args(
-        vllm_namespace(ModelSettings(name="tide", device="cpu", dtype="float32", max_num_seqs=3))
-    )
-
-    assert isinstance(args, AsyncEngineArgs)
-    assert (args.dtype, args.max_num_seqs, args.served_model_name) == ("float32", 3, ["tide"])
-    assert args.kv_cache_memory_bytes == 256 << 20
 
 
 @pytest.mark.parametrize("parser", ["hermes", "llama3_json"])

@@ -1,3 +1,7 @@
+"""Bounds on values, and sequences that must not reach the engine core or do not."""
+
+import asyncio
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,16 +11,19 @@ from hypothesis import strategies as st
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams
+from vllm.v1.serial_utils import MsgpackEncoder
 
+from serve_app.api.engine_client import EngineRequest, Operation
 from serve_app.api.errors import ApiError
 from serve_app.engine.bounds import (
     check_characters,
-    check_inputs,
     check_list_lengths,
     check_numbers,
     check_sampling,
     check_token_ids,
 )
+from serve_app.engine.local_client import LocalEngine
+from tests.engine.stub_engine_core import StubEngineCore, front_end
 
 VOCABULARY = 1000
 NAN, INF = float("nan"), float("inf")
@@ -61,22 +68,22 @@ def out_of_range(**fields: Any) -> ApiError:
     return error
 
 
-@pytest.mark.parametrize("value", [NAN, INF, -INF])
-@pytest.mark.parametrize("name", ["temperature", "top_p", "min_p", "presence_penalty", "length_penalty"])
-def test_numbers_are_finite(name: str, value: float) -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "bound"),
+    [
+        ("temperature", NAN, "must be a finite number"),
+        ("min_p", INF, "must be a finite number"),
+        ("length_penalty", -INF, "must be a finite number"),
+        ("top_k", 2**31, "must be from -2147483648 to 2147483647"),
+        ("min_tokens", 2**63, "must be from -2147483648 to 2147483647"),
+        ("max_tokens", "18446744073709551616", "must be from -2147483648 to 2147483647"),
+    ],
+)
+def test_number_out_of_bounds_is_refused_with_its_bound(name: str, value: Any, bound: str) -> None:
     error = out_of_range(**{name: value})
 
     assert error.param == name
-    assert error.message == f"{name} = {value}: must be a finite number"
-
-
-@pytest.mark.parametrize("value", [2**31, 2**63, 2**64, "18446744073709551616"])
-@pytest.mark.parametrize("name", ["top_k", "min_tokens", "stream_interval", "max_tokens"])
-def test_integers_of_the_engine_core_have_32_bits(name: str, value: Any) -> None:
-    error = out_of_range(**{name: value})
-
-    assert error.param == name
-    assert error.message == f"{name} = {int(value)}: must be from -2147483648 to 2147483647"
+    assert error.message == f"{name} = {value}: {bound}"
 
 
 @pytest.mark.parametrize(
@@ -190,14 +197,6 @@ def test_text_beyond_context_is_refused_before_tokenization(text: object) -> Non
     assert (caught.value.status, caught.value.code) == (400, "context_length_exceeded")
 
 
-def test_the_number_of_inputs_is_bounded() -> None:
-    check_inputs("input", ["a"] * 2, 2)
-    check_inputs("input", [1] * 3, 2)
-    check_inputs("input", [], 2)
-    with pytest.raises(ApiError, match="input: 3 inputs; at most 2"):
-        check_inputs("input", ["a"] * 3, 2)
-
-
 def params(**fields: Any) -> Any:
     made = SamplingParams(**{name: value for name, value in fields.items() if name != "bad"})
     return SimpleNamespace(
@@ -232,3 +231,66 @@ def test_the_bounds_of_lists_are_those_of_vllms_model_runner() -> None:
     check_list_lengths(params(stop_token_ids=list(range(1000)), bad=[[5] * 1000, [5] * 24]))
     stops = list(range(logit_bias.MAX_NUM_STOP_TOKEN_IDS))
     check_list_lengths(params(stop_token_ids=stops, min_tokens=1))
+
+
+class PackingCore(StubEngineCore):
+    """Packs each sequence as vLLM's client of the core does, and loses those after the first `takes`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.takes = 0
+        self.aborted: list[str] = []
+        self._encoder = MsgpackEncoder()
+
+    async def add_request_async(self, request: Any) -> None:
+        if len(self.requests) >= self.takes:
+            request.priority = 2**64
+        self._encoder.encode(request)
+        await super().add_request_async(request)
+
+    async def abort_requests_async(self, request_ids: list[str]) -> None:
+        self.aborted += request_ids
+
+
+async def failed(client: LocalEngine, request: EngineRequest) -> bool:
+    """Whether the answer says that the request cannot be sent, before or within its stream."""
+    try:
+        async with client.call(request) as reply:
+            assert reply.stream is not None
+            chunks = [chunk async for chunk in reply.stream]
+            return any(chunk.startswith(b"event: error") and b"cannot be sent" in chunk for chunk in chunks)
+    except ApiError as error:
+        return error.status == 400 and "cannot be sent this request" in error.message
+
+
+BODIES: list[tuple[Operation, dict[str, Any], int]] = [
+    ("chat_completions", {"messages": [{"role": "user", "content": "sea"}]}, 1),
+    ("chat_completions", {"messages": [{"role": "user", "content": "sea"}], "n": 3}, 3),
+    ("completions", {"prompt": "sea"}, 1),
+    ("completions", {"prompt": ["sea", "tide", "ebb"]}, 3),
+    ("generate", {"prompt": "sea"}, 1),
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_sequence_that_cannot_be_sent_is_refused_and_forgotten(
+    stream: bool,
+) -> None:
+    core = PackingCore()
+    core.most_steps = 0
+    cases = [(operation, body, takes) for operation, body, count in BODIES for takes in range(count)]
+    async with front_end(core) as (serving, client):
+        processor = serving.engine.output_processor
+        for operation, body, core.takes in cases:
+            core.requests.clear()
+            core.aborted.clear()
+            request = EngineRequest(
+                operation, json.dumps({"max_tokens": 2, "stream": stream, **body}).encode(), "r"
+            )
+            assert await failed(client, request)
+
+            for _ in range(20):  # vLLM cancels the other prompts' tasks, which then end one by one
+                await asyncio.sleep(0)
+            assert processor.request_states == {}
+            assert processor.parent_requests == {}
+            assert {request.request_id for request in core.requests} <= set(core.aborted)

@@ -1,38 +1,21 @@
 """Streams of a model that reasons first, cut and continued: budgets and grammars know where it stands."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from vllm.v1.engine.async_llm import AsyncLLM
 
-from serve_app.engine.grammar.guard import guard_grammars
 from serve_app.engine.local_client import LocalEngine
-from serve_app.engine.operations import Serving
 from tests.engine import reasoning_until_dot
-from tests.engine.streams import asked, continued, events, hear
-from tests.engine.stub_engine_core import configured, vllm_restored
-from tests.engine.test_continued_stream import OSLO, chat, differences, strict
+from tests.engine.streams import OSLO, asked, chat, continued, differences, events, hear, strict
+from tests.engine.stub_engine_core import real_engine
 
 
 @pytest.fixture(scope="module")
 async def client() -> AsyncIterator[LocalEngine]:
-    """The embedded model in an engine core of its own, with a cache of prompts."""
-    settings, namespace, config = configured(
-        max_model_len=512,
-        reasoning_parser=reasoning_until_dot.PARSER,
-        engine_args={"reasoning_parser_plugin": reasoning_until_dot.__file__},
-    )
-    llm = AsyncLLM.from_vllm_config(config, disable_log_stats=False)
-    with vllm_restored():
-        serving = await Serving.mount(llm, namespace)
-        guard = guard_grammars(llm, settings.structured_output)
-        yield LocalEngine(serving, settings, lambda _: None)
-        guard.stop()
-    llm.shutdown()
-    await asyncio.sleep(0)  # the sockets are closed by the loop
-    llm.engine_core.resources.ctx.destroy(linger=0)
+    parser = {"reasoning_parser_plugin": reasoning_until_dot.__file__}
+    async with real_engine(reasoning_parser=reasoning_until_dot.PARSER, engine_args=parser) as engine:
+        yield engine
 
 
 def reasoning(chunks: list[bytes]) -> str:

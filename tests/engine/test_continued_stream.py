@@ -2,24 +2,20 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from vllm.v1.engine.async_llm import AsyncLLM
 
 from serve_app.api.engine_client import Operation
 from serve_app.api.errors import ApiError
-from serve_app.engine.continuation import DELIVERED
-from serve_app.engine.grammar.guard import guard_grammars
+from serve_app.engine.continuing_core import DELIVERED
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
-from serve_app.engine.request_record import watch_sequences
 from serve_app.settings import ModelSettings
 from serve_app.wire.continuation import Continuation
-from tests.engine.local import Log
-from tests.engine.streams import Heard, asked, continued, events, hear, said
-from tests.engine.stub_engine_core import StubEngineCore, configured, vllm_restored
+from tests.engine.local import FakeLog
+from tests.engine.streams import OSLO, Heard, asked, chat, continued, differences, events, hear, said, strict
+from tests.engine.stub_engine_core import StubEngineCore
 
 WEATHER = {
     "type": "function",
@@ -29,10 +25,6 @@ WEATHER = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     },
 }
-
-
-def chat(text: str, **fields: Any) -> tuple[Operation, dict[str, Any]]:
-    return "chat_completions", {"messages": [{"role": "user", "content": text}], **fields}
 
 
 STORY = chat("Write a story about the sea.", max_tokens=110, ignore_eos=True)
@@ -52,15 +44,6 @@ STREAMS = pytest.mark.parametrize(
     [STORY, LOGPROBS, TOOLS, TEXT, SCORED, GENERATE],
     ids=["chat", "logprobs", "tools", "text", "scored", "generate"],
 )
-OSLO = {
-    "type": "object",
-    "properties": {
-        "city": {"type": "string", "maxLength": 20},
-        "tags": {"type": "array", "items": {"type": "string", "maxLength": 6}, "minItems": 2, "maxItems": 3},
-    },
-    "required": ["city", "tags"],
-    "additionalProperties": False,
-}
 SUM = 'root ::= term (" + " term){3,5}\nterm ::= [0-9]{1,3} | "(" root ")"'
 """Brackets in brackets: where the grammar stands follows from all that came before."""
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
@@ -71,10 +54,6 @@ LIKELIEST = {"temperature": 1, "top_k": 1, "logit_bias": UNTIED}
 """Greedy, which vLLM refuses for several sequences. In bfloat16, two tokens are often equally likely."""
 
 
-def strict(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": schema}}
-
-
 def seaside(**fields: Any) -> tuple[Operation, dict[str, Any]]:
     return chat("Write a story about the sea.", **{"max_tokens": 70, "ignore_eos": True, **fields})
 
@@ -83,38 +62,8 @@ def structured(grammar: dict[str, Any], **fields: Any) -> tuple[Operation, dict[
     return chat("Tell me of Oslo.", max_tokens=70, structured_outputs=grammar, **fields)
 
 
-@pytest.fixture(scope="module")
-async def client() -> AsyncIterator[LocalEngine]:
-    """The embedded model in an engine core of its own, which finds no prompt in a cache."""
-    settings, namespace, config = configured(
-        max_model_len=512, tool_call_parser="hermes", enable_prefix_caching=False
-    )
-    llm = AsyncLLM.from_vllm_config(config, disable_log_stats=False)
-    local = LocalEngine(await Serving.mount(llm, namespace), settings, lambda _: None)
-    watch_sequences(llm.output_processor)
-    local.request_log = Log()  # type: ignore[assignment]
-    with vllm_restored():
-        guard = guard_grammars(llm, settings.structured_output)
-        yield local
-        guard.stop()
-    llm.shutdown()
-    await asyncio.sleep(0)  # the sockets are closed by the loop
-    llm.engine_core.resources.ctx.destroy(linger=0)
-
-
-def differences(whole: Heard, again: Heard, index: int = 0) -> dict[str, Any]:
-    """What was said otherwise of a choice, but for log-probabilities and a tool call's id, which is drawn."""
-    one, other = said(whole.chunks, index), said(again.chunks, index)
-    for each in (one, other):
-        each["logprobs"] = [token for token, _ in each["logprobs"]]
-        for call in each["calls"].values():
-            call["id"] = bool(call["id"])
-    one["tokens"], other["tokens"] = whole.of(index), again.of(index)
-    return {name: (one[name], other[name]) for name in one if one[name] != other[name]}
-
-
-async def test_stream_sent_at_once_has_the_same_tokens(client: LocalEngine) -> None:
-    whole = await hear(client, asked(*STORY))
+async def test_stream_sent_at_once_has_the_same_tokens(engine: LocalEngine) -> None:
+    whole = await hear(engine, asked(*STORY))
     request, again, sent_now = asked(*STORY), Heard(), []
 
     def write_now(data: bytes) -> bool:
@@ -123,7 +72,7 @@ async def test_stream_sent_at_once_has_the_same_tokens(client: LocalEngine) -> N
             sent_now.append(data)
         return True
 
-    async with client.call(request) as reply:
+    async with engine.call(request) as reply:
         assert reply.stream is not None
         assert reply.delivered is not None
         async for chunk in reply.stream:
@@ -138,13 +87,13 @@ async def test_stream_sent_at_once_has_the_same_tokens(client: LocalEngine) -> N
 
 @STREAMS
 async def test_a_continued_stream_says_what_an_undisturbed_one_does(
-    client: LocalEngine, operation: Operation, body: dict[str, Any]
+    engine: LocalEngine, operation: Operation, body: dict[str, Any]
 ) -> None:
-    whole = await hear(client, asked(operation, body))
+    whole = await hear(engine, asked(operation, body))
     cuts = whole.cuts()
 
     for cut in {*cuts[:2], *cuts[:: 1 + len(cuts) // 6], *cuts[-2:]}:
-        assert differences(whole, await continued(client, operation, body, whole, cut)) == {}, cut
+        assert differences(whole, await continued(engine, operation, body, whole, cut)) == {}, cut
 
 
 @pytest.mark.parametrize(
@@ -186,12 +135,12 @@ async def test_a_continued_stream_says_what_an_undisturbed_one_does(
     ],
 )
 async def test_nothing_is_lost_or_doubled_wherever_the_seam_is(
-    client: LocalEngine, operation: Operation, body: dict[str, Any]
+    engine: LocalEngine, operation: Operation, body: dict[str, Any]
 ) -> None:
-    whole = await hear(client, asked(operation, body))
+    whole = await hear(engine, asked(operation, body))
 
     for cut in whole.cuts()[-16:]:
-        assert differences(whole, await continued(client, operation, body, whole, cut)) == {}, cut
+        assert differences(whole, await continued(engine, operation, body, whole, cut)) == {}, cut
 
 
 @pytest.mark.parametrize(
@@ -212,30 +161,30 @@ async def test_nothing_is_lost_or_doubled_wherever_the_seam_is(
     ids=["json", "json with penalty", "regex", "choice", "grammar", "any tool", "one tool", "text"],
 )
 async def test_a_grammar_stands_where_the_delivered_tokens_have_brought_it(
-    client: LocalEngine, operation: Operation, body: dict[str, Any]
+    engine: LocalEngine, operation: Operation, body: dict[str, Any]
 ) -> None:
-    whole = await hear(client, asked(operation, body))
+    whole = await hear(engine, asked(operation, body))
     cuts = whole.cuts()
 
     assert said(whole.chunks)["finish"][0][0] in ("stop", "tool_calls")
     for cut in {*cuts[:2], *cuts[:: 1 + len(cuts) // 10], *cuts[-2:]}:
-        assert differences(whole, await continued(client, operation, body, whole, cut)) == {}, cut
+        assert differences(whole, await continued(engine, operation, body, whole, cut)) == {}, cut
 
 
-async def test_tokens_refused_by_grammar_end_only_their_stream(client: LocalEngine) -> None:
+async def test_tokens_refused_by_grammar_end_only_their_stream(engine: LocalEngine) -> None:
     operation, body = structured({"choice": ["yes", "no"]})
     with pytest.raises(ApiError) as refused:
-        await hear(client, asked(operation, body, Continuation(([300, 301],), created=7, ttft_s=0.1)))
+        await hear(engine, asked(operation, body, Continuation(([300, 301],), created=7, ttft_s=0.1)))
 
     assert refused.value.param == "structured_outputs"
-    assert said((await hear(client, asked(operation, body))).chunks)["text"] in ("yes", "no")
+    assert said((await hear(engine, asked(operation, body))).chunks)["text"] in ("yes", "no")
 
 
 @pytest.mark.parametrize("count", [3, 10**6, "3", [3]])
-async def test_a_client_cannot_tell_the_core_what_has_been_delivered(client: LocalEngine, count: Any) -> None:
+async def test_a_client_cannot_tell_the_core_what_has_been_delivered(engine: LocalEngine, count: Any) -> None:
     texts = []
     for extra in ({}, {"vllm_xargs": {DELIVERED: count}}):
-        async with client.call(asked(*chat("Hi", max_tokens=5, ignore_eos=True, **extra))) as reply:
+        async with engine.call(asked(*chat("Hi", max_tokens=5, ignore_eos=True, **extra))) as reply:
             assert reply.stream is not None
             texts.append(said([chunk async for chunk in reply.stream])["text"])
 
@@ -253,22 +202,22 @@ async def test_a_client_cannot_tell_the_core_what_has_been_delivered(client: Loc
     ids=["chat", "penalty", "regex", "text"],
 )
 async def test_each_of_several_sequences_goes_on_from_its_own_tokens(
-    client: LocalEngine, operation: Operation, body: dict[str, Any]
+    engine: LocalEngine, operation: Operation, body: dict[str, Any]
 ) -> None:
-    whole = await hear(client, asked(operation, body))
+    whole = await hear(engine, asked(operation, body))
     cuts = whole.cuts()
 
     for cut in {*cuts[:2], *cuts[:: 1 + len(cuts) // 6], *cuts[-2:]}:
-        again = await continued(client, operation, body, whole, cut)
+        again = await continued(engine, operation, body, whole, cut)
         for index in range(body["n"]):
             assert differences(whole, again, index) == {}, (cut, index)
 
 
-async def test_sequences_may_be_lost_at_different_tokens(client: LocalEngine) -> None:
+async def test_sequences_may_be_lost_at_different_tokens(engine: LocalEngine) -> None:
     operation, body = seaside(n=3, **LIKELIEST, presence_penalty=1)
-    whole = await hear(client, asked(operation, body))
+    whole = await hear(engine, asked(operation, body))
     delivered = tuple(whole.of(index)[:count] for index, count in enumerate((70, 0, 9)))
-    rest = await hear(client, asked(operation, body, Continuation(delivered, created=7, ttft_s=0.1)))
+    rest = await hear(engine, asked(operation, body, Continuation(delivered, created=7, ttft_s=0.1)))
 
     assert [rest.of(index) for index in range(3)] == [[], whole.of(1), whole.of(2)[9:]]
     texts = [said(whole.chunks, index)["text"] for index in range(3)]
@@ -278,12 +227,10 @@ async def test_sequences_may_be_lost_at_different_tokens(client: LocalEngine) ->
     assert events(rest.chunks)[-1]["usage"]["completion_tokens"] == 210
 
 
-async def test_logprobs_after_a_move_match_an_undisturbed_run(
-    client: LocalEngine,
-) -> None:
-    whole = await hear(client, asked(*LOGPROBS))
+async def test_logprobs_after_a_move_match_an_undisturbed_run(engine: LocalEngine) -> None:
+    whole = await hear(engine, asked(*LOGPROBS))
     cuts = whole.cuts()
-    again = await continued(client, *LOGPROBS, whole, cuts[len(cuts) // 2])
+    again = await continued(engine, *LOGPROBS, whole, cuts[len(cuts) // 2])
 
     before, after = (dict(enumerate(said(heard.chunks)["logprobs"])) for heard in (whole, again))
     assert len(before) == 110
@@ -293,12 +240,12 @@ async def test_logprobs_after_a_move_match_an_undisturbed_run(
         assert after[index] == (token, pytest.approx(figure, abs=0.1))
 
 
-async def test_a_stream_moves_as_often_as_engines_are_lost(client: LocalEngine) -> None:
-    whole = await hear(client, asked(*STORY))
+async def test_a_stream_moves_as_often_as_engines_are_lost(engine: LocalEngine) -> None:
+    whole = await hear(engine, asked(*STORY))
     cuts = whole.cuts()
-    once = await continued(client, *STORY, whole, cuts[len(cuts) // 3])
+    once = await continued(engine, *STORY, whole, cuts[len(cuts) // 3])
     cuts = [cut for cut in once.cuts() if cut > cuts[len(cuts) // 3]]
-    twice = await continued(client, *STORY, once, cuts[len(cuts) // 2], moves=2)
+    twice = await continued(engine, *STORY, once, cuts[len(cuts) // 2], moves=2)
 
     assert differences(whole, twice) == {}
     latency = events(twice.chunks)[-1]["latency"]
@@ -308,10 +255,10 @@ async def test_a_stream_moves_as_often_as_engines_are_lost(client: LocalEngine) 
 
 @pytest.mark.parametrize(("operation", "body"), [STORY, LOGPROBS, TEXT])
 async def test_the_events_keep_the_answers_date(
-    client: LocalEngine, operation: Operation, body: dict[str, Any]
+    engine: LocalEngine, operation: Operation, body: dict[str, Any]
 ) -> None:
-    rest = await hear(client, asked(operation, body, Continuation(([300],), created=7, ttft_s=0.1)))
-    first = await hear(client, asked(operation, body, Continuation((), created=7, ttft_s=0.1)))
+    rest = await hear(engine, asked(operation, body, Continuation(([300],), created=7, ttft_s=0.1)))
+    first = await hear(engine, asked(operation, body, Continuation((), created=7, ttft_s=0.1)))
 
     assert said(rest.chunks)["created"] == said(first.chunks)["created"] == {7}
     assert said(rest.chunks)["roles"] == 0
@@ -319,10 +266,10 @@ async def test_the_events_keep_the_answers_date(
 
 @STREAMS
 async def test_tokens_are_told_when_their_events_have_been_handed_on(
-    client: LocalEngine, operation: Operation, body: dict[str, Any]
+    engine: LocalEngine, operation: Operation, body: dict[str, Any]
 ) -> None:
     more = {} if operation == "generate" else {"return_token_ids": True}
-    heard = await hear(client, asked(operation, {**body, **more}))
+    heard = await hear(engine, asked(operation, {**body, **more}))
 
     sent: list[int] = []
     for chunk, told in zip(heard.chunks, heard.told_before, strict=True):
@@ -334,23 +281,27 @@ async def test_tokens_are_told_when_their_events_have_been_handed_on(
     assert heard.tokens == sent
 
 
-async def test_what_others_generated_is_input_in_the_log(client: LocalEngine) -> None:
-    whole = await hear(client, asked(*STORY))
+async def test_what_others_generated_is_input_in_the_log(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = FakeLog()
+    monkeypatch.setattr(engine, "request_log", log)
+    whole = await hear(engine, asked(*STORY))
     cuts = whole.cuts()
     cut = cuts[len(cuts) // 2]
-    await continued(client, *STORY, whole, cut)
+    await continued(engine, *STORY, whole, cut)
 
-    before, after = client.request_log.lines[-2:]  # type: ignore[union-attr]
+    before, after = log.lines
     assert (before.input_tokens, before.output_tokens) == (15, 110)
     delivered = whole.told_before[cut]
     assert (after.input_tokens, after.output_tokens) == (15 + delivered, 110 - delivered)
     assert (after.ttft_s, after.outcome) == (0.25, "completed")
 
 
-async def test_stream_left_early_frees_its_sequence(client: LocalEngine) -> None:
-    states = client._engine.output_processor.request_states
+async def test_stream_left_early_frees_its_sequence(engine: LocalEngine) -> None:
+    states = engine._engine.output_processor.request_states
 
-    async with client.call(asked(*STORY, Continuation(([300, 301],), created=7, ttft_s=0.1))) as reply:
+    async with engine.call(asked(*STORY, Continuation(([300, 301],), created=7, ttft_s=0.1))) as reply:
         assert reply.stream is not None
         await anext(reply.stream)
         assert len(states) == 1
@@ -366,7 +317,7 @@ async def test_stream_left_early_frees_its_sequence(client: LocalEngine) -> None
 
 @pytest.fixture
 def stub(serving: Serving) -> LocalEngine:
-    return LocalEngine(serving, ModelSettings(name="tide"), lambda _: None, identity=IDENTITY)
+    return LocalEngine(serving, ModelSettings(name="tide"), lambda _: None, model_identity=IDENTITY)
 
 
 @pytest.mark.parametrize(
@@ -436,7 +387,7 @@ async def test_failure_before_first_new_token_is_not_dropped(
     stub: LocalEngine, serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     core: StubEngineCore = serving.engine.engine_core  # type: ignore[assignment]
-    monkeypatch.setattr(core, "silent", True)
+    monkeypatch.setattr(core, "most_steps", 0)
     operation, body = chat("Hi", max_tokens=9)
     opening = asyncio.ensure_future(hear(stub, asked(operation, body, Continuation(([300],), 7, ttft_s=0.1))))
     while not serving.engine.output_processor.request_states:

@@ -1,72 +1,46 @@
-"""`DataPlane` on loopback with the ingress's own channel; only the engine is a stub."""
+"""`DataPlane` on loopback with the ingress's own channel; only the engine is a fake."""
 
 import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.api.engine_client import OPERATIONS, EngineReply, EngineRequest, Operation, RequestState
+from serve_app.api.engine_client import (
+    OPERATIONS,
+    EngineReply,
+    EngineRequest,
+    Operation,
+    RequestState,
+    TraceContext,
+)
 from serve_app.api.errors import ApiError
-from serve_app.api.trace_context import TraceContext
 from serve_app.engine import data_plane
-from serve_app.engine.api_errors import engine_died, engine_killed
+from serve_app.engine.api_errors import lost_engine
 from serve_app.engine.data_plane import DataPlane
-from serve_app.ingress import engine_channel
 from serve_app.ingress.engine_channel import EngineChannel, EngineStream, NeverBegunError
 from serve_app.wire.continuation import Continuation, DeliveredTokens
 from serve_app.wire.data_plane import (
     CREDIT_BYTES,
-    GREETING_BYTES,
-    HELLO_BYTES,
-    LENGTH,
-    MOST_STRANGERS,
+    ENGINE_DIED,
+    ENGINE_KILLED,
     VERSION,
-    Answer,
     Beat,
+    Call,
     Credit,
-    FromEngine,
     Hello,
     Piece,
-    Refusal,
+    Step,
 )
+from tests.engine.data_plane_port import FakeIngress, listening
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, failing, stalled
 
 FIRST, DONE = b"data: a\n\n", b"data: [DONE]\n\n"
 TRACE = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=1")
-
-
-class Port:
-    """A data plane that listens, and an ingress's channel to it."""
-
-    def __init__(self, plane: DataPlane, channel: EngineChannel) -> None:
-        self.plane = plane
-        self.channel = channel
-
-    def call(self, operation: Operation = "completions", body: bytes = b"{}") -> EngineStream:
-        return self.channel.call(EngineRequest(operation, body, "r-1"), body)
-
-    async def answer(self) -> Answer:
-        return await self.call().answer()
-
-
-@asynccontextmanager
-async def listening(engine: StubEngine) -> AsyncIterator[Port]:
-    plane = DataPlane(engine)
-    await plane.start("127.0.0.1")
-    channel = await EngineChannel.connect(plane.address, plane.token, LIMIT_S)
-    try:
-        async with asyncio.timeout(LIMIT_S):
-            yield Port(plane, channel)
-    finally:
-        channel.close()
-        await plane.stop()
 
 
 async def read(stream: EngineStream) -> bytes:
@@ -101,24 +75,6 @@ async def test_a_call_reaches_the_engine_with_all_its_fields(operation: Operatio
     assert (plain.trace, plain.expected_cached_tokens, plain.continuation) == (None, None, None)
 
 
-@pytest.mark.parametrize("token", ["", "wrong", "ünknown", "0" * 64])
-async def test_a_stranger_is_refused_before_anything_else(token: str) -> None:
-    engine = StubEngine(EngineReply(200))
-
-    async with listening(engine) as port:
-        with pytest.raises(NeverBegunError, match="token is missing or wrong"):
-            await EngineChannel.connect(port.plane.address, token, LIMIT_S)
-
-    assert engine.requests == []
-
-
-async def test_an_ingress_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with listening(StubEngine(EngineReply(200))) as port:
-        monkeypatch.setattr(engine_channel, "VERSION", 2)
-        with pytest.raises(NeverBegunError, match="this engine replica speaks version 1 of the data plane"):
-            await EngineChannel.connect(port.plane.address, port.plane.token, LIMIT_S)
-
-
 async def test_stream_ends_with_its_cached_tokens() -> None:
     goes_on = asyncio.Event()
 
@@ -140,14 +96,14 @@ async def test_stream_ends_with_its_cached_tokens() -> None:
     assert [piece.cached_tokens for piece in rest] == [None] * (len(rest) - 1) + [16]
 
 
-@pytest.mark.parametrize("error", [engine_died(), engine_killed()], ids=lambda error: error.code)
-async def test_the_last_piece_says_that_the_engine_is_lost(error: ApiError) -> None:
+@pytest.mark.parametrize("reason", [ENGINE_DIED, ENGINE_KILLED])
+async def test_the_last_piece_says_that_the_engine_is_lost(reason: str) -> None:
     """However little the ingress has room for: what it goes on with elsewhere, it must not have passed on."""
-    large = b"data: " + b"x" * CREDIT_BYTES + b"\n\n"
+    error, large = lost_engine(reason), b"data: " + b"x" * CREDIT_BYTES + b"\n\n"
 
     async def dying() -> AsyncIterator[bytes]:
         yield large
-        engine.request.state.lost = error.code or ""
+        engine.request.state.lost = reason
         yield error.frame()
         await asyncio.sleep(0.01)  # other steps go out
         yield DONE
@@ -158,12 +114,15 @@ async def test_the_last_piece_says_that_the_engine_is_lost(error: ApiError) -> N
         await stream.answer()
         pieces = stream.pieces()
         assert await anext(pieces) == Piece(0, large)
-        assert await anext(pieces) == Piece(0, error.last_frames(), last=True, lost=error.code or "")
+        assert await anext(pieces) == Piece(0, error.last_frames(), last=True, lost=reason)
 
 
 @pytest.mark.parametrize(
     ("error", "lost"),
-    [(engine_died(), "engine_died"), (ApiError(429, "full", code="queue_full", headers={"A": "1"}), "")],
+    [
+        (lost_engine(ENGINE_DIED), "engine_died"),
+        (ApiError(429, "full", code="queue_full", headers={"A": "1"}), ""),
+    ],
 )
 async def test_error_answer_says_whether_engine_is_lost(error: ApiError, lost: str) -> None:
     async with listening(StubEngine(error)) as port:
@@ -184,22 +143,17 @@ async def test_the_pieces_of_one_step_are_one_message() -> None:
         await step.wait()
         yield DONE
 
-    async with listening(StubEngine(two_steps)) as port:
-        streams = [port.call() for _ in range(50)]
-        assert [await first(stream) for stream in streams] == [FIRST] * 50
-        (connection,) = port.plane._connections
-        sent: list[int] = []
-        send = connection.frames.send
-
-        def counting(message: object) -> None:
-            sent.append(len(getattr(message, "pieces", ())))
-            send(message)
-
-        connection.frames.send = counting  # type: ignore[method-assign]
+    async with listening(StubEngine(two_steps)) as port, FakeIngress(port.plane) as ingress:
+        ingress.send(Hello(VERSION, port.plane.token))
+        ingress.send(*(Call(number, "completions", b"{}", "r-1", 0.0, 0.0) for number in range(50)))
+        begun = 0
+        while begun < 50:
+            message = await ingress.receive()
+            begun += len(message.pieces) if isinstance(message, Step) else 0
         step.set()
-        for stream in streams:
-            assert (await anext(stream.pieces())).data == DONE
-    assert 50 in sent
+        while not isinstance(message := await ingress.receive(), Step):
+            pass
+        assert [piece.data for piece in message.pieces] == [DONE] * 50
 
 
 @given(st.lists(st.lists(st.integers(1, 40_000), min_size=1, max_size=4), min_size=1, max_size=6))
@@ -313,24 +267,24 @@ async def test_whoever_leaves_ends_the_generation(leaver: str) -> None:
 
 
 async def test_an_ingress_that_ends_its_direction_has_left() -> None:
+    """Even if it reads nothing of what waits for it."""
     large = b"data: " + b"x" * CREDIT_BYTES + b"\n\n"
+    made = 0
 
     async def endless() -> AsyncIterator[bytes]:
+        nonlocal made
         while True:
+            made += 1
             yield large
             await asyncio.sleep(0)
 
     engine = StubEngine(endless)
-    async with listening(engine) as port:
-        await port.call().answer()
-        (connection,) = port.plane._connections
-        ingress = port.channel._frames._transport
-        assert ingress is not None
-        ingress.pause_reading()
-        port.channel.send(Credit(0, 1 << 40))
-        while connection.frames.writable:
+    async with listening(engine) as port, FakeIngress(port.plane) as ingress:
+        ingress.send(Hello(VERSION, port.plane.token), Call(0, "completions", b"{}", "r-1", 0.0, 0.0))
+        ingress.send(Credit(0, 1 << 40))
+        while made < 200:  # 13 MB, more than the sockets take
             await asyncio.sleep(0)
-        ingress.write_eof()
+        ingress.writer.write_eof()
         await engine.left.wait()
 
     assert engine.cancelled
@@ -402,94 +356,3 @@ async def test_heartbeats_carry_the_trouble_while_it_lasts(monkeypatch: pytest.M
     finally:
         channel.close()
         await plane.stop()
-
-
-async def stranger(port: Port) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    host, _, number = port.plane.address.rpartition(":")
-    return await asyncio.open_connection(host, int(number))
-
-
-def refusals(data: bytes) -> list[str]:
-    """The reasons in what an engine replica has sent before it closed the connection."""
-    found = []
-    while data:
-        (length,) = LENGTH.unpack_from(data)
-        message = msgspec.msgpack.decode(data[LENGTH.size : LENGTH.size + length], type=FromEngine)
-        assert isinstance(message, Refusal)
-        found.append(message.reason)
-        data = data[LENGTH.size + length :]
-    return found
-
-
-@pytest.mark.parametrize(
-    "opening", [LENGTH.pack(HELLO_BYTES + 1), b"GET / HTTP/1.1\r\n\r\n"], ids=["long frame", "HTTP"]
-)
-async def test_nothing_but_a_short_frame_is_read_before_the_token(opening: bytes) -> None:
-    async with listening(StubEngine(EngineReply(200))) as port:
-        reader, writer = await stranger(port)
-        writer.write(opening)
-        assert await reader.read() == b""
-        writer.close()
-
-        await port.call(body=b"x" * (1 << 20)).answer()  # a caller with the token sends what it likes
-
-
-async def test_a_caller_is_answered_once_however_much_it_sends(caplog: pytest.LogCaptureFixture) -> None:
-    hello = msgspec.msgpack.encode(Hello(VERSION, "wrong"))
-    async with listening(StubEngine(EngineReply(200))) as port:
-        reader, writer = await stranger(port)
-        writer.write((LENGTH.pack(len(hello)) + hello) * 1000)
-        data = b""
-        with suppress(ConnectionResetError):
-            data = await reader.read()
-        writer.close()
-
-    assert len(refusals(data)) <= 1
-    assert len([each for each in caplog.records if "refused a caller" in each.message]) == 1
-
-
-async def test_a_caller_that_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_plane, "HELLO_S", 0.01)
-    async with listening(StubEngine(EngineReply(200))) as port:
-        reader, writer = await stranger(port)
-        assert refusals(await reader.read()) == ["no data-plane token within 0.01 s"]
-        writer.close()
-
-        await port.answer()  # the ingress that has shown the token stays
-
-
-async def test_strangers_beyond_the_bound_take_the_place_of_the_oldest() -> None:
-    async with listening(StubEngine(EngineReply(200))) as port:
-        others = [await stranger(port) for _ in range(MOST_STRANGERS + 2)]
-        for reader, _ in others[:2]:
-            (reason,) = refusals(await reader.read())
-            assert reason == f"more than {MOST_STRANGERS} connections without the data-plane token"
-        channel = await EngineChannel.connect(port.plane.address, port.plane.token, LIMIT_S)
-        await channel.call(EngineRequest("completions", b"{}", "r-2"), b"{}").answer()
-        channel.close()
-        for _, writer in others:
-            writer.close()
-
-
-async def test_refused_callers_are_logged_once_for_many(caplog: pytest.LogCaptureFixture) -> None:
-    async with listening(StubEngine(EngineReply(200))) as port:
-        for _ in range(20):
-            with pytest.raises(NeverBegunError):
-                await EngineChannel.connect(port.plane.address, "wrong", LIMIT_S)
-
-    (line,) = [record.message for record in caplog.records if "refused a caller" in record.message]
-    assert line.startswith("data plane: refused a caller from ('127.0.0.1', ")
-    assert line.endswith("the data-plane token is missing or wrong (1 refused since the last such line)")
-
-
-async def test_an_ingress_reads_no_long_frame_before_the_greeting() -> None:
-    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(LENGTH.pack(GREETING_BYTES + 1))
-        await reader.read()
-        writer.close()
-
-    server = await asyncio.start_server(greet, "127.0.0.1", 0)
-    host, number = server.sockets[0].getsockname()
-    with pytest.raises(NeverBegunError, match=f"a frame of {GREETING_BYTES + 1} bytes"):
-        await EngineChannel.connect(f"{host}:{number}", "token", LIMIT_S)
-    server.close()

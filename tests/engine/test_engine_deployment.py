@@ -12,7 +12,6 @@ import pytest
 
 from serve_app import env
 from serve_app.api.engine_client import EngineReply, EngineRequest
-from serve_app.api.trace_context import TraceContext
 from serve_app.engine import data_plane, engine_deployment
 from serve_app.engine.engine_deployment import Engine
 from serve_app.engine.step_statistics import EngineReport
@@ -21,12 +20,11 @@ from serve_app.settings import ModelSettings, RequestLogSettings
 from serve_app.settings.identity import identity_number
 from serve_app.telemetry import series
 from serve_app.telemetry.engine_metrics import EngineLimits
+from serve_app.wire.data_plane import Beat
 from serve_app.wire.signals import ENGINE_IDENTITY
 from tests.engine.stub_core import StubCore, scheduled
 from tests.stub_engine import LIMIT_S, StubEngine
 from tests.telemetry.stub_metric import SERIES, StubMetric
-
-TRACE = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=1")
 
 
 class StubRunning:
@@ -36,22 +34,14 @@ class StubRunning:
         self.core = StubCore()
         self.report = EngineReport(self.core.requests, 1000)
         self.client = StubEngine(EngineReply(200, b"{}", headers={"Retry-After": "2"}))
-        self.llm = SimpleNamespace(
-            errored=False, check_health=self._check_health, is_sleeping=self._is_sleeping
-        )
+        self.llm = SimpleNamespace(errored=False, check_health=self._check_health)
         self.prefix_cache_tokens = 1000
-        self.identity = "292856a350e198018ed7b0dfa182b5ca"
-        self.goes_on = asyncio.Event()
-        self.died: Exception | None = None
+        self.model_identity = "292856a350e198018ed7b0dfa182b5ca"
         self.stopped = False
 
     async def _check_health(self) -> None:
-        if self.died is not None:
-            raise self.died
-
-    async def _is_sleeping(self) -> bool:
-        await self.goes_on.wait()
-        return False
+        if self.llm.errored:
+            raise LookupError("core")
 
     def limits(self) -> EngineLimits:
         return EngineLimits(1000, 8, 512)
@@ -203,16 +193,6 @@ async def test_silent_store_delays_drain_by_at_most_a_second(
     assert replica.running.stopped
 
 
-async def test_ingress_gets_data_plane_address_and_model_identity(replica: Replica) -> None:
-    told = replica.engine.record_replica_metadata()
-
-    assert told["identity"] == replica.running.identity
-    channel = await EngineChannel.connect(told["address"], told["token"], LIMIT_S)
-    answer = await channel.call(EngineRequest("completions", b"{}", "r-1"), b"{}").answer()
-    channel.close()
-    assert answer.status == 200
-
-
 async def test_the_policy_gets_the_engines_signals_and_steps_are_counted(replica: Replica) -> None:
     replica.running.core.add("a", prompt=7)
     replica.running.report.add(scheduled(prefill=7, elapsed_ms=20.0), None)
@@ -227,47 +207,21 @@ async def test_the_policy_gets_the_engines_signals_and_steps_are_counted(replica
     assert SERIES["llm_step_prefill_tokens_total"].values == [(7.0, {})]
 
 
-async def test_dead_core_is_unhealthy_and_refuses_requests(replica: Replica) -> None:
+async def test_ingress_can_call_until_the_core_is_dead(replica: Replica) -> None:
     await replica.engine.check_health()
-    assert replica.engine._trouble() == ""
+    told = replica.engine.record_replica_metadata()
+    assert told["identity"] == replica.running.model_identity
+    beats: asyncio.Queue[Beat] = asyncio.Queue()
+    channel = await EngineChannel.connect(told["address"], told["token"], LIMIT_S)
+    channel.on_beat = beats.put_nowait
+    answer = await channel.call(EngineRequest("completions", b"{}", "r-1"), b"{}").answer()
+    assert answer.status == 200
 
-    replica.running.died = LookupError("core")
     replica.running.llm.errored = True
 
-    assert replica.engine._trouble() == "its engine core has died"
     with pytest.raises(RuntimeError, match="LookupError: core"):
         await replica.engine.check_health()
-
-
-async def test_stalled_engine_refuses_requests_and_becomes_unhealthy(
-    replica: Replica,
-) -> None:
-    replica.running.core.add("a")
-    replica.engine._stall.stalled_s = 5.0
-
-    assert replica.engine._trouble() == ("its engine has taken no step for 5 s, with 1 unfinished sequences")
-    await replica.engine.check_health()
-
-    replica.engine._stall.stalled_s = 100_000.0
-    with pytest.raises(RuntimeError, match="has taken no step for 100000 s"):
-        await replica.engine.check_health()
-
-
-async def test_stalled_engine_without_sequences_is_called_until_it_answers(
-    replica: Replica, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine_deployment, "LOOK_INTERVAL_S", 0.0)
-    looking = asyncio.create_task(replica.engine._look_for_stalls())
-    replica.running.report.steps = 50
-    await asyncio.sleep(0)
-    replica.engine._stall._steps, replica.engine._stall.stalled_s = 50, 5.0
-    for _ in range(9):
-        await asyncio.sleep(0)
-    assert replica.engine._trouble() == "its engine has taken no step for 5 s, and does not answer"
-
-    replica.running.goes_on.set()
     async with asyncio.timeout(LIMIT_S):
-        while replica.engine._trouble():
-            await asyncio.sleep(0)
-    assert replica.engine._standstill_s() == 0.0
-    looking.cancel()
+        while (await beats.get()).trouble != "its engine core has died":
+            pass
+    channel.close()

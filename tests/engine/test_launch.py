@@ -13,8 +13,9 @@ from vllm import __version__
 
 from serve_app import env
 from serve_app.api.engine_client import EngineRequest
+from serve_app.api.errors import ApiError
 from serve_app.engine.launch import RunningEngine, launch
-from serve_app.engine.startup_phases import Startup
+from serve_app.engine.startup import Startup
 from serve_app.settings import ModelSettings
 from tests.engine.stub_engine_core import MODEL, StubEngineCore, put_in_place, vllm_restored
 
@@ -42,7 +43,7 @@ class Start:
         return await launch(settings, self.metrics, startup, self.request_log)
 
 
-async def test_engine_shares_compiled_files_through_the_archive(
+async def test_embedding_engines_share_compiled_files_and_compile_no_grammars(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     homes = [tmp_path / "first", tmp_path / "second"]
@@ -53,10 +54,19 @@ async def test_engine_shares_compiled_files_through_the_archive(
     archive = tmp_path / f"shared/vllm-{__version__}/tide.tar"
     for home in homes:
         monkeypatch.setenv("HOME", str(home))
-        engine = await Start(StubEngineCore(), monkeypatch).run(name="tide")
+        core = StubEngineCore(("embed",))
+        engine = await Start(core, monkeypatch).run(name="tide", task="embed")
         while not archive.exists():
             await asyncio.sleep(0.01)
+        assert engine.guard is None
+        assert core.requests[0].pooling_params is not None
+        size = engine.llm.vllm_config.cache_config.kv_cache_size_tokens
+        assert engine.report.take(0).kv_cache_tokens == (size or 0)
+        with pytest.raises(ApiError, match="does not support text generation"):
+            async with engine.client.call(EngineRequest("generate", b'{"prompt":"sea"}', "r-1")):
+                pass
         engine.shutdown()
+        assert core.stopped_within_s == 10.0
     assert (homes[1] / ".triton/cache/kernel").exists()
 
 
@@ -90,17 +100,6 @@ async def test_an_engine_is_started_warmed_up_and_stopped(monkeypatch: pytest.Mo
     limits = engine.limits()
     assert limits.max_num_seqs == engine.llm.vllm_config.scheduler_config.max_num_seqs > 0
     assert limits.max_num_batched_tokens >= 256
-    engine.shutdown()
-    assert core.stopped_within_s == 10.0
-
-
-async def test_an_engine_for_embeddings_has_no_grammars_to_try(monkeypatch: pytest.MonkeyPatch) -> None:
-    core = StubEngineCore(("embed",))
-
-    engine = await Start(core, monkeypatch).run(task="embed")
-
-    assert engine.guard is None
-    assert core.requests[0].pooling_params is not None
     engine.shutdown()
     assert core.stopped_within_s == 10.0
 

@@ -9,9 +9,8 @@ import pytest
 from starlette.datastructures import State
 from starlette.responses import JSONResponse
 
-from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
+from serve_app.api.engine_client import EngineReply, EngineRequest, Operation, TraceContext
 from serve_app.api.errors import ApiError
-from serve_app.api.trace_context import TraceContext
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Operations, Serving, raw_request
 from serve_app.settings import ModelSettings
@@ -80,6 +79,7 @@ async def test_text_goes_to_tokens_and_back(operations: Operations) -> None:
         ("chat", {"messages": SEA, "n": 5}, (400, "invalid_value", "n")),
         ("chat", {"messages": SEA, "model": "other"}, (404, "model_not_found", "model")),
         ("text", {"prompt": ["a"] * 3, "n": 2}, (400, "invalid_value", "n")),
+        ("chat", {"messages": SEA, "stop_token_ids": [2048]}, (400, "invalid_value", "stop_token_ids")),
         ("text", {"prompt": [2048]}, (400, "invalid_value", "prompt")),
         ("tokenize", {"prompt": "a" * 100_000}, (400, "context_length_exceeded", "prompt")),
         (
@@ -126,10 +126,11 @@ async def test_embedding_response_becomes_reply_or_refusal(
     assert salts == ["key-a"]
 
 
-async def test_too_many_texts_are_refused_before_they_are_looked_at(serving: Serving) -> None:
+@pytest.mark.parametrize("texts", [["a"] * 2049, [2048]], ids=["too many", "no token"])
+async def test_input_out_of_bounds_reaches_no_handler(serving: Serving, texts: list[Any]) -> None:
     operations = Operations(Serving(serving.engine, State({"serving_embedding": object()})), 1)
 
-    assert await refusal(operations.embeddings(call(input=["a"] * 2049))) == (400, "invalid_value", "input")
+    assert await refusal(operations.embeddings(call(input=texts))) == (400, "invalid_value", "input")
 
 
 def test_handlers_read_request_id_and_trace_headers() -> None:

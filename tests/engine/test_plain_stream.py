@@ -1,9 +1,12 @@
 """The lean encoder against vLLM's own, byte for byte, on the same engine outputs."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from vllm.outputs import CompletionOutput, RequestOutput
@@ -12,6 +15,7 @@ from serve_app.engine.operations import Serving
 from serve_app.engine.plain_stream import PlainChatStream, is_plain
 
 TEXTS = ["The", " tide", "", " naïve — 海 🌊", '\n"quoted" \\ \t\x01', " </script>", " end"]
+MOMENT = 1_700_000_000.0
 
 
 def serving(**changes) -> OpenAIServingChat:
@@ -41,9 +45,11 @@ def request(**fields) -> ChatCompletionRequest:
     )
 
 
-async def outputs(choices: int = 1, finish: str = "stop") -> AsyncIterator[RequestOutput]:
-    for step, text in enumerate(TEXTS):
-        last = step == len(TEXTS) - 1
+async def outputs(
+    texts: list[str], choices: int = 1, finish: str = "stop", stop: str | int | None = None
+) -> AsyncIterator[RequestOutput]:
+    for step, text in enumerate(texts):
+        last = step == len(texts) - 1
         yield RequestOutput(
             request_id="r",
             prompt="hi",
@@ -57,7 +63,7 @@ async def outputs(choices: int = 1, finish: str = "stop") -> AsyncIterator[Reque
                     cumulative_logprob=None,
                     logprobs=None,
                     finish_reason=finish if last else None,
-                    stop_reason="end" if last else None,
+                    stop_reason=stop if last else None,
                 )
                 for index in range(choices)
             ],
@@ -69,36 +75,46 @@ async def bytes_of(stream: AsyncIterator[str | bytes]) -> bytes:
     return b"".join([part if isinstance(part, bytes) else part.encode() async for part in stream])
 
 
-@pytest.fixture(autouse=True)
-def one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.time", lambda: 1_700_000_000.0)
+texts = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), min_size=1, max_size=6)
 
 
-@pytest.mark.parametrize("options", [None, {"include_usage": True}])
-@pytest.mark.parametrize("choices", [1, 2])
-@pytest.mark.parametrize("finish", ["stop", "length"])
-async def test_both_encoders_write_the_same_bytes(options, choices: int, finish: str) -> None:
-    handler = serving()
+@given(
+    texts=texts,
+    choices=st.integers(1, 3),
+    finish=st.sampled_from(["stop", "length", "tool_calls"]),
+    stop=st.none() | st.text(max_size=3) | st.integers(0, 9),
+    options=st.sampled_from([None, {"include_usage": True}, {"include_usage": False}]),
+    fingerprint=st.sampled_from([None, "vllm-test"]),
+)
+@example(TEXTS, 2, "stop", "end", {"include_usage": True}, "vllm-test")
+def test_both_encoders_write_the_same_bytes(
+    texts: list[str],
+    choices: int,
+    finish: str,
+    stop: str | int | None,
+    options: dict[str, bool] | None,
+    fingerprint: str | None,
+) -> None:
+    handler = serving(system_fingerprint=fingerprint)
     asked = request(n=choices, stream_options=options)
     assert is_plain(handler, asked)
-    ours = await bytes_of(PlainChatStream(handler, asked, "chatcmpl-1", "m").frames(outputs(choices, finish)))
-    theirs = await bytes_of(
-        handler.chat_completion_stream_generator(
-            asked,
-            outputs(choices, finish),
-            "chatcmpl-1",
-            "m",
-            [],
-            None,
-            SimpleNamespace(),
+
+    async def both() -> tuple[bytes, bytes]:
+        plain = PlainChatStream(handler, asked, "chatcmpl-1", "m")
+        stock = handler.chat_completion_stream_generator(
+            asked, outputs(texts, choices, finish, stop), "chatcmpl-1", "m", [], None, SimpleNamespace()
         )
-    )
+        return await bytes_of(plain.frames(outputs(texts, choices, finish, stop))), await bytes_of(stock)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("time.time", lambda: MOMENT)
+        ours, theirs = asyncio.run(both())
     assert ours == theirs
 
 
 async def test_an_error_inside_the_stream_is_vllms_error_frame() -> None:
     async def failing() -> AsyncIterator[RequestOutput]:
-        async for output in outputs():
+        async for output in outputs(TEXTS):
             yield output
             raise ValueError("the engine broke")
 
@@ -110,21 +126,18 @@ async def test_an_error_inside_the_stream_is_vllms_error_frame() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "changes"),
     [
-        {"logprobs": True},
-        {"echo": True},
-        {"return_token_ids": True},
-        {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
-        {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]},
+        ({"logprobs": True}, {}),
+        ({"echo": True}, {}),
+        ({"return_token_ids": True}, {}),
+        ({"stream_options": {"include_usage": True, "continuous_usage_stats": True}}, {}),
+        ({"tools": [{"function": {"name": "f", "parameters": {"type": "object"}}}]}, {}),
+        ({}, {"_include_reasoning_tokens_details": True}),
     ],
 )
-def test_what_needs_more_takes_vllms_own_path(fields: dict) -> None:
-    assert not is_plain(serving(), request(**fields))
-
-
-def test_a_reasoning_model_takes_vllms_own_path() -> None:
-    assert not is_plain(serving(_include_reasoning_tokens_details=True), request())
+def test_what_needs_more_takes_vllms_own_path(fields: dict, changes: dict) -> None:
+    assert not is_plain(serving(**changes), request(**fields))
 
 
 @pytest.mark.parametrize("reproduced", [True, False])

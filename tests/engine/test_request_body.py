@@ -43,15 +43,6 @@ def test_null_counts_as_not_given_only_at_the_top() -> None:
     assert refused(CHAT, messages=None).code == "missing_field"
 
 
-@pytest.mark.parametrize("value", [[], "x", 5, [1]])
-@pytest.mark.parametrize("model", [CHAT, TEXT])
-def test_structured_outputs_of_a_wrong_type_are_named(model: RequestModel, value: Any) -> None:
-    error = refused(model, messages=[SEA], prompt="sea", structured_outputs=value)
-
-    assert (error.param, error.code) == ("structured_outputs", "invalid_value")
-    assert error.message.startswith(f"structured_outputs = {value!r}: ")
-
-
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -68,6 +59,8 @@ def test_structured_outputs_of_a_wrong_type_are_named(model: RequestModel, value
         ({"top_logprobs": {}}, "top_logprobs"),
         ({"stream": True, "stream_options": 5}, "stream_options"),
         ({"structured_outputs": {}}, "structured_outputs"),
+        ({"structured_outputs": []}, "structured_outputs"),
+        ({"structured_outputs": "x"}, "structured_outputs"),
         ({"cache_salt": 5}, "cache_salt"),
         ({"repetition_detection": []}, "repetition_detection"),
     ],
@@ -93,7 +86,7 @@ def test_error_concerns_the_intended_kind_of_body(
     assert refused(model, **body).param == param
 
 
-@pytest.mark.parametrize("role", ["user", "assistant", "tool", "other"])
+@pytest.mark.parametrize("role", ["user", "other"])
 @pytest.mark.parametrize(
     ("part", "param", "code"),
     [
@@ -159,17 +152,6 @@ def test_media_of_a_wrong_type_are_named(config: Any, part: dict[str, Any], para
     assert refused(CHAT, config, messages=[{"role": "user", "content": [part]}]).param == param
 
 
-def test_what_vllm_calls_a_part_is_named_by_its_path() -> None:
-    part = {"type": "image_url", "image_url": {"url": "x"}}
-    body = json.dumps({"messages": [SEA, {"role": "user", "content": ["a", part]}]}).encode()
-    request = CHAT.parse(body, MULTIMODAL)
-
-    with pytest.raises(ApiError) as caught, name_field_in_errors(request):
-        raise VLLMValidationError("no such picture", parameter="image_url.url")
-
-    assert caught.value.param == "messages[1].content[1].image_url.url"
-
-
 @pytest.mark.parametrize(
     ("fields", "raised", "param"),
     [
@@ -188,12 +170,19 @@ def test_what_vllm_calls_a_part_is_named_by_its_path() -> None:
         ({"min_p": 5}, VLLMValidationError("min_p must be in [0, 1], got 5."), "min_p"),
         ({}, VLLMValidationError("no", parameter="temperature"), "temperature"),
         ({}, VLLMValidationError("Something else"), None),
+        (
+            {"messages": [SEA, {"role": "user", "content": ["a", PICTURE]}]},
+            VLLMValidationError("no such picture", parameter="image_url.url"),
+            "messages[1].content[1].image_url.url",
+        ),
     ],
 )
 def test_vllms_parameter_is_named_as_in_the_body(
     fields: dict[str, Any], raised: Exception, param: str | None
 ) -> None:
-    with pytest.raises(ApiError) as caught, name_field_in_errors(chat(**fields)):
+    request = CHAT.parse(json.dumps({"messages": [SEA], **fields}).encode(), MULTIMODAL)
+
+    with pytest.raises(ApiError) as caught, name_field_in_errors(request):
         raise raised
 
     assert (caught.value.status, caught.value.param) == (400, param)

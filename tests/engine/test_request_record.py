@@ -1,28 +1,33 @@
-"""The record of a request, on vLLM's own output processor fed what an engine core would send."""
+"""The record of a request: its line in the log, and the latency in its last frame."""
 
 import asyncio
 import json
 import time
-from types import SimpleNamespace
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from vllm.sampling_params import RequestOutputKind, SamplingParams
-from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
-from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
-from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
 from serve_app.api.engine_client import EngineRequest, RequestState
-from serve_app.engine import request_record
-from serve_app.engine.request_record import USAGE_MARK, RequestRecord, latency_figures, watch_sequences
+from serve_app.engine.engine_stream import EngineStream
+from serve_app.engine.local_client import LocalEngine
+from serve_app.engine.operations import Serving
+from serve_app.engine.request_record import USAGE_MARK, RequestRecord, latency_figures
+from serve_app.settings import ModelSettings
 from serve_app.wire.continuation import Continuation
 from serve_app.wire.request_line import RequestLine
+from tests.engine.local import FakeLog
+from tests.engine.streams import events
+from tests.engine.stub_engine_core import TOKEN, StubEngineCore
+
+SEA = [{"role": "user", "content": "sea"}]
 
 
-def request(continuation: Continuation | None = None) -> EngineRequest:
+def request(continuation: Continuation | None = None, **body: Any) -> EngineRequest:
+    document = {"messages": SEA, "stream": True, "stream_options": {"include_usage": True}, **body}
     return EngineRequest(
-        "chat_completions",
-        b"{}",
+        "completions" if "prompt" in body else "chat_completions",
+        json.dumps(document).encode(),
         "r-1",
         time.perf_counter() - 40.0,
         continuation=continuation,
@@ -30,75 +35,47 @@ def request(continuation: Continuation | None = None) -> EngineRequest:
     )
 
 
-class Core:
-    """An output processor that is watched, and the engine core behind it."""
+class Logged:
+    """A client of an engine, and the lines that it logs."""
 
-    def __init__(self) -> None:
-        self.processor = OutputProcessor(None, log_stats=True)
-        watch_sequences(self.processor)
-        self._started = 0
+    def __init__(self, serving: Serving, core: StubEngineCore) -> None:
+        self.core = core
+        self._client = LocalEngine(serving, ModelSettings(name="tide"), lambda _: None)
+        self._log = FakeLog()
+        self._client.request_log = self._log  # type: ignore[assignment]
 
-    def start(self, prompt: int, external_id: str = "chatcmpl-r-1") -> str:
-        """vLLM takes a sequence, in the task that calls."""
-        self._started += 1
-        name = f"{external_id}-{self._started}"
-        request = EngineCoreRequest(
-            request_id=name,
-            external_req_id=external_id,
-            prompt_token_ids=list(range(prompt)),
-            mm_features=None,
-            sampling_params=SamplingParams(output_kind=RequestOutputKind.DELTA),
-            pooling_params=None,
-            arrival_time=time.time(),
-            lora_request=None,
-            cache_salt=None,
-            data_parallel_rank=None,
-        )
-        queue = RequestOutputCollector(RequestOutputKind.DELTA, name)
-        self.processor.add_request(request, None, None, 0, queue)
-        return name
-
-    def step(self, name: str, tokens: int, cached: int | None = None, *, last: bool = False) -> None:
-        prefill = None
-        if cached is not None:
-            prefill = PrefillStats()
-            prefill.set(self.processor.request_states[name].prompt_len, cached, 0)
-        output = EngineCoreOutput(
-            name,
-            list(range(tokens)),
-            prefill_stats=prefill,
-            finish_reason=FinishReason.STOP if last else None,
-        )
-        self.processor.process_outputs([output], time.monotonic(), IterationStats())
+    async def run(self, asked: EngineRequest, chunks: int | None = None) -> tuple[list[bytes], RequestLine]:
+        """The chunks of a stream, which is left after so many, and its line."""
+        sent: list[bytes] = []
+        async with self._client.call(asked) as reply:
+            assert reply.stream is not None
+            while chunks is None or len(sent) < chunks:
+                try:
+                    sent.append(await anext(reply.stream))
+                except StopAsyncIteration:
+                    break
+        return sent, self._log.lines[-1]
 
 
 @pytest.fixture
-def core() -> Core:
-    return Core()
+def logged(serving: Serving) -> Iterator[Logged]:
+    core: Any = serving.engine.engine_core
+    yield Logged(serving, core)
+    core.most_steps, core.cached_tokens = None, 0
 
 
-def ended(record: RequestRecord) -> RequestLine:
-    line = record.line("tide")
-    assert line is not None
-    return line
+async def test_finished_request_has_tokens_and_times_since_arrival(logged: Logged) -> None:
+    before, asked = time.time(), request(max_tokens=5)
+    logged.core.cached_tokens = 8
 
+    chunks, line = await logged.run(asked)
 
-async def test_finished_request_has_tokens_and_times_since_arrival(core: Core) -> None:
-    before = time.time()
-    record = RequestRecord.begin(request())
-    name = core.start(prompt=12)
-    core.step(name, 1, cached=8)
-    core.step(name, 3)
-    core.step(name, 1, last=True)
-    record.status = 200
-    record.complete()
-
-    line = ended(record)
-
-    assert name not in core.processor.request_states  # vLLM has forgotten it
     assert (line.model, line.operation, line.request_id) == ("tide", "chat_completions", "r-1")
-    assert (line.input_tokens, line.cached_tokens, line.output_tokens, line.sequences) == (12, 8, 5, 1)
-    assert record.request.state.cached_tokens == 8
+    assert (line.cached_tokens, line.output_tokens, line.sequences) == (8, 5, 1)
+    latency = events(chunks)[-1]["latency"]
+    assert (latency["tokens_generated"], latency["cached_tokens"]) == (5, 8)
+    assert line.input_tokens == events(chunks)[-1]["usage"]["prompt_tokens"] == asked.state.prompt_tokens
+    assert asked.state.cached_tokens == 8
     assert (line.status, line.outcome, line.held_s) == (200, "completed", 39.5)
     assert before - 40.001 <= line.arrived_at <= time.time() - 40.0
     assert line.ttft_s is not None
@@ -106,93 +83,45 @@ async def test_finished_request_has_tokens_and_times_since_arrival(core: Core) -
     assert line.e2e_s >= 40.0
 
 
-async def test_line_sums_only_the_requests_own_sequences(core: Core) -> None:
-    async def call(*prompts: int) -> RequestLine:
-        record = RequestRecord.begin(request())
+async def test_line_sums_only_the_requests_own_sequences(logged: Logged) -> None:
+    logged.core.cached_tokens = 1
+    two, one = request(prompt=[[5] * 4, [5] * 6], max_tokens=2), request(prompt=[5] * 5, max_tokens=2)
 
-        async def start(prompt: int) -> str:
-            await asyncio.sleep(0)
-            return core.start(prompt)
-
-        for name in await asyncio.gather(*map(start, prompts)):
-            await asyncio.sleep(0)
-            core.step(name, 2, cached=1, last=True)
-        return ended(record)
-
-    lines = await asyncio.gather(call(4, 6), call(5))
+    lines = [line for _, line in await asyncio.gather(logged.run(two), logged.run(one))]
 
     assert [(line.input_tokens, line.cached_tokens) for line in lines] == [(10, 2), (5, 1)]
     assert [(line.output_tokens, line.sequences) for line in lines] == [(4, 2), (2, 1)]
+    assert (two.state.prompt_tokens, one.state.prompt_tokens) == (None, 5)
 
 
-@pytest.mark.parametrize("tokens", [0, 2])
-async def test_an_abandoned_request_has_the_tokens_generated_so_far(core: Core, tokens: int) -> None:
-    record = RequestRecord.begin(request())
-    name = core.start(prompt=7)
-    for number in range(tokens):
-        core.step(name, 1, cached=None if number else 0)
-    core.processor.abort_requests([name], internal=True)
+async def test_abandoned_request_has_the_tokens_generated_so_far(logged: Logged) -> None:
+    logged.core.most_steps = 2
 
-    line = ended(record)
+    _, line = await logged.run(request(prompt=[5] * 7, max_tokens=9), chunks=1)
 
-    assert (line.input_tokens, line.output_tokens, line.outcome) == (7, tokens, "abandoned")
-    assert (line.ttft_s is None, line.status) == (tokens == 0, None)
-
-
-async def test_failure_keeps_the_status_already_sent(core: Core) -> None:
-    early, late = RequestRecord.begin(request()), RequestRecord.begin(request())
-    for record in (early, late):
-        record.sequences.append(SEQUENCE)
-    early.fail(503)
-    late.status = 200
-    late.fail(500)
-    late.complete()
-
-    assert (ended(early).status, ended(early).outcome) == (503, "failed")
-    assert (ended(late).status, ended(late).outcome) == (200, "failed")
+    assert (line.input_tokens, line.outcome) == (7, "abandoned")
+    assert line.output_tokens in (1, 2)
 
 
 async def test_request_that_never_reached_engine_has_no_line() -> None:
-    record = RequestRecord.begin(EngineRequest("tokenize", b"{}", "r-1"))
+    record = RequestRecord.begin(EngineRequest("tokenize", b"{}", "r-1"), [])
     record.complete()
 
     assert record.line("tide") is None
     assert record.request.state.cached_tokens is None
 
 
-async def test_moved_stream_counts_from_first_event_elsewhere(core: Core) -> None:
-    asked = request(Continuation(([1, 2],), created=7, ttft_s=0.25, moves=2))
-    record = RequestRecord.begin(asked)
-    name = core.start(prompt=12)
-    core.step(name, 1, cached=12, last=True)
-    record.note_first_event()
+async def test_moved_stream_counts_from_first_event_elsewhere(logged: Logged) -> None:
+    begun = Continuation(([TOKEN] * 2,), created=7, ttft_s=0.25, moves=2)
+    _, whole = await logged.run(request(max_tokens=1))
+    logged.core.cached_tokens = whole.input_tokens + 1  # with an output token of another engine
 
-    final = record.with_latency(frame(choices=[], usage={**USAGE, "prompt_tokens": 10}))
+    chunks, line = await logged.run(request(begun, max_tokens=3))
 
-    assert record.first_token == asked.arrived + 0.25
-    latency = json.loads(final.removeprefix(b"data: "))["latency"]
-    assert (latency["ttft_ms"], latency["cached_tokens"], latency["moves"]) == (250.0, 10, 2)
-    line = ended(record)
-    assert (line.ttft_s, line.input_tokens, line.output_tokens) == (0.25, 12, 1)
-
-
-class _Sequence:
-    prompt_len = 1
-    num_cached_tokens = 0
-
-    class stats:  # noqa: N801 as vLLM names it
-        num_generation_tokens = 0
-        first_token_latency = 0.0
-
-
-SEQUENCE: Any = _Sequence
-
-
-def figures(first: float, now: float, tokens: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
-    """Of a request that arrived at 100 s and was held for 0.2 s."""
-    monkeypatch.setattr(request_record, "time", SimpleNamespace(perf_counter=lambda: now))
-    asked = EngineRequest("chat_completions", b"{}", "r-1", arrived=100.0, state=RequestState(queued_s=0.2))
-    return latency_figures(asked, first, tokens)
+    document = events(chunks)[-1]
+    latency, prompt = document["latency"], document["usage"]["prompt_tokens"]
+    assert (latency["ttft_ms"], latency["cached_tokens"], latency["moves"]) == (250.0, prompt, 2)
+    assert (line.ttft_s, line.input_tokens, line.output_tokens) == (0.25, prompt + 2, 1)
 
 
 @pytest.mark.parametrize(
@@ -205,10 +134,11 @@ def figures(first: float, now: float, tokens: int, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_times_are_counted_from_the_arrival_at_the_ingress(
-    first: float, now: float, tokens: int, expected: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+    first: float, now: float, tokens: int, expected: tuple[float, ...]
 ) -> None:
     ttft, gap, total, rate = expected
-    assert figures(first, now, tokens, monkeypatch) == {
+    asked = EngineRequest("chat_completions", b"{}", "r-1", arrived=100.0, state=RequestState(queued_s=0.2))
+    assert latency_figures(asked, first, tokens, now) == {
         "cold_wait_ms": 200.0,
         "ttft_ms": ttft,
         "inter_token_ms": gap,
@@ -225,34 +155,27 @@ def frame(**document: object) -> bytes:
 USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
 
 
-def test_final_usage_frame_gains_latency() -> None:
-    record = RequestRecord(request(), 0.0, [SEQUENCE], first_token=time.perf_counter())
-    final = frame(id="c-1", choices=[], usage=USAGE)
-    assert USAGE_MARK in final
-
-    timed = record.with_latency(final)
-
-    assert timed.startswith(b"data: ")
-    assert (timed.endswith(b"\n\n"), timed.count(b"\n\n")) == (True, 1)
-    document = json.loads(timed.removeprefix(b"data: "))
-    latency = document.pop("latency")
-    assert document == {"id": "c-1", "choices": [], "usage": USAGE}
-    assert (latency["tokens_generated"], latency["cached_tokens"]) == (3, 0)
-    assert latency["ttft_ms"] >= 40_000
-
-
 @pytest.mark.parametrize(
-    "other",
+    ("given", "timed"),
     [
-        frame(id="c-1", choices=[{"delta": {"content": "a"}}]),
-        frame(id="c-1", choices=[{"delta": {"content": "a"}}], usage=USAGE),  # usage in every chunk
-        frame(id="c-1", choices=[{"delta": {"content": '"choices":[],"usage":{"completion_tokens":1}'}}]),
-        frame(choices=[], usage=None),
-        frame(choices=[], prompt_filter_results=[]),
-        frame(error={"message": "no"}),
-        b"data: [DONE]\n\n",
-        b": keep-alive\n\n",
+        (frame(id="c-1", choices=[], usage=USAGE), True),
+        (frame(id="c-1", choices=[{"delta": {"content": "a"}}]), False),
+        (frame(id="c-1", choices=[{"delta": {"content": "a"}}], usage=USAGE), False),  # in every chunk
+        (frame(choices=[{"delta": {"content": '"choices":[],"usage":{"completion_tokens":1}'}}]), False),
+        (frame(choices=[], usage=None), False),
+        (frame(error={"message": "no"}), False),
+        (b"data: [DONE]\n\n", False),
+        (b": keep-alive\n\n", False),
     ],
 )
-def test_every_other_frame_is_left_as_it_is(other: bytes) -> None:
-    assert USAGE_MARK not in other or RequestRecord(request(), 0.0).with_latency(other) == other
+def test_only_the_final_usage_frame_gains_latency(given: bytes, timed: bool) -> None:
+    stream = EngineStream(request())
+    got = RequestRecord.begin(stream.request, []).with_latency(given) if USAGE_MARK in given else given
+
+    assert (got.count(b"\n\n"), got.endswith(b"\n\n")) == (1, True)
+    if not timed:
+        assert got == given
+        return
+    document = json.loads(got.removeprefix(b"data: "))
+    assert document.pop("latency")["tokens_generated"] == 3
+    assert document == json.loads(given.removeprefix(b"data: "))

@@ -3,37 +3,66 @@
 import asyncio
 import copy
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import TokenizersBackend
-from vllm.v1.engine.async_llm import AsyncLLM
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, TokenizersBackend
 
 from serve_app.api.engine_client import EngineRequest, Operation
 from serve_app.engine.local_client import LocalEngine
-from serve_app.engine.operations import Serving
-from tests.engine.made_up_tokenizers import BYTE, byte_fallback, large
 from tests.engine.streams import said
-from tests.engine.stub_engine_core import StubEngineCore, configured, put_in_place
+from tests.engine.stub_engine_core import StubEngineCore, front_end
+
+BYTE = 3
+"""The id of the byte 0 in a byte-fallback vocabulary; the others follow."""
+
+
+def byte_fallback(folder: Path) -> Path:
+    """Save a tokenizer of the kind of Llama 2's: what no piece covers becomes tokens of single bytes."""
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "▁sea", "▁tide"]
+    made = Tokenizer(
+        models.BPE(
+            vocab={piece: number for number, piece in enumerate(pieces)},
+            merges=[],
+            unk_token="<unk>",
+            byte_fallback=True,
+            fuse_unk=True,
+        )
+    )
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return _saved(made, folder)
+
+
+def large(folder: Path, size: int = 2_000) -> Path:
+    """Save a tokenizer with a vocabulary of `size` words."""
+    words = ["<unk>", "<s>", "</s>", *(f"word{number}" for number in range(size - 3))]
+    vocab = {word: number for number, word in enumerate(words)}
+    made = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return _saved(made, folder)
+
+
+def _saved(made: Tokenizer, folder: Path) -> Path:
+    made.add_special_tokens([AddedToken(token, special=True) for token in ("<unk>", "<s>", "</s>")])
+    whole = PreTrainedTokenizerFast(
+        tokenizer_object=made,
+        unk_token="<unk>",
+        bos_token="<s>",
+        eos_token="</s>",
+        chat_template="{% for message in messages %}{{ message['content'] }} {% endfor %}",
+    )
+    whole.save_pretrained(folder)
+    return folder
+
 
 SEA, TIDE = 260, 261
 NO_TEXT = [*(BYTE + byte for byte in "海".encode()), BYTE + 0xFF]
 """A character, and a byte that no text has: decoded together, neither is one."""
-
-
-@asynccontextmanager
-async def front_end(core: StubEngineCore, **model: Any) -> AsyncIterator[LocalEngine]:
-    settings, namespace, config = configured(**model)
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        put_in_place(core, monkeypatch)
-        llm = AsyncLLM.from_vllm_config(config, disable_log_stats=True)
-    try:
-        yield LocalEngine(await Serving.mount(llm, namespace), settings, lambda _: None)
-    finally:
-        llm.shutdown()
 
 
 async def answer(client: LocalEngine, operation: Operation, **body: Any) -> Any:
@@ -53,7 +82,7 @@ async def answer(client: LocalEngine, operation: Operation, **body: Any) -> Any:
 async def test_bytes_that_are_no_text_end_no_generation(ids: list[int], tmp_path: Path) -> None:
     core = StubEngineCore()
     core.answer = ids
-    async with front_end(core, tokenizer=str(byte_fallback(tmp_path))) as client:
+    async with front_end(core, tokenizer=str(byte_fallback(tmp_path))) as (_, client):
         asked = {"prompt": "sea", "max_tokens": len(ids), "temperature": 0}
         completion = await answer(client, "completions", **asked)
         whole = await answer(client, "generate", **asked)
@@ -98,17 +127,14 @@ async def copies_made(client: LocalEngine, copies: list[object], **bodies: dict[
     return len(copies) - at_start
 
 
+@pytest.mark.parametrize(
+    ("task", "bodies"),
+    [("generate", OPERATIONS), ("embed", {"embeddings": {"input": [LONG] * 4}})],
+    ids=["generate", "embed"],
+)
 async def test_no_number_of_requests_at_once_copies_the_tokenizer(
-    tmp_path: Path, copies: list[object]
+    tmp_path: Path, copies: list[object], task: str, bodies: dict[str, Any]
 ) -> None:
-    tokenizer = str(large(tmp_path))
-    async with front_end(StubEngineCore(), tokenizer=tokenizer, max_model_len=2048) as client:
-        assert await copies_made(client, copies, **OPERATIONS) == 0
-
-
-async def test_no_number_of_embeddings_at_once_copies_the_tokenizer(
-    tmp_path: Path, copies: list[object]
-) -> None:
-    core, tokenizer = StubEngineCore(("embed",)), str(large(tmp_path))
-    async with front_end(core, tokenizer=tokenizer, max_model_len=2048, task="embed") as client:
-        assert await copies_made(client, copies, embeddings={"input": [LONG] * 4}) == 0
+    model = {"tokenizer": str(large(tmp_path)), "max_model_len": 2048, "task": task}
+    async with front_end(StubEngineCore((task,)), **model) as (_, client):
+        assert await copies_made(client, copies, **bodies) == 0

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from vllm.tokenizers import cached_tokenizer_from_config
 
-from serve_app.engine.arguments import engine_args, vllm_namespace
+from serve_app.engine.arguments import engine_config, vllm_namespace
 from serve_app.engine.grammar.compiler import GrammarCompiler
 from serve_app.settings import ModelSettings
 
@@ -14,6 +14,6 @@ MODEL = {"name": "tiny", "device": "cpu", "enforce_eager": True, "max_model_len"
 
 @pytest.fixture(scope="session")
 def make_compiler() -> Callable[[], GrammarCompiler]:
-    config = engine_args(vllm_namespace(ModelSettings.model_validate(MODEL))).create_engine_config()
+    config = engine_config(vllm_namespace(ModelSettings.model_validate(MODEL)))
     tokenizer = cached_tokenizer_from_config(model_config=config.model_config)
     return lambda: GrammarCompiler(config, tokenizer)

@@ -4,6 +4,8 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from http import HTTPStatus
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import psutil
 import pytest
@@ -11,13 +13,14 @@ from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import StructuredOutputsParams
 
 from serve_app.engine.grammar import guard as guard_module
+from serve_app.engine.grammar import sandbox as sandbox_module
 from serve_app.engine.grammar.compiler import GrammarCompiler
 from serve_app.engine.grammar.guard import GrammarGuard
 from serve_app.engine.grammar.sandbox import Work
 from serve_app.patches.vllm_compat import GracefulHTTPError
 from serve_app.settings.tree import StructuredOutputSettings
 from tests.engine.grammar.nasties import FINE, TOO_MUCH, properties
-from tests.engine.grammar.test_sandbox import jobs
+from tests.engine.grammar.test_sandbox import jobs, no_process
 
 ENDLESS = {"regex": "endless"}
 SOME = ("10,000 choices", "a rule of itself", "optional then required", "not JSON", "an empty choice")
@@ -213,27 +216,28 @@ async def test_slow_compiles_are_admitted_in_turn(
     await again
 
 
-@pytest.mark.parametrize("bound", ["_SLOW_WAITING", "_WAITING"])
-async def test_jobs_beyond_a_queue_are_refused(
-    guard: GrammarGuard, monkeypatch: pytest.MonkeyPatch, bound: str
+@pytest.mark.parametrize(
+    ("module", "name", "value", "status"),
+    [
+        (guard_module, "_SLOW_WAITING", 0, HTTPStatus.TOO_MANY_REQUESTS),
+        (guard_module, "_WAITING", 0, HTTPStatus.TOO_MANY_REQUESTS),
+        (sandbox_module, "fork_sandbox", no_process, HTTPStatus.SERVICE_UNAVAILABLE),
+    ],
+    ids=["slow queue", "queue", "no process"],
+)
+async def test_client_is_asked_to_try_again_when_busy(
+    guard: GrammarGuard,
+    monkeypatch: pytest.MonkeyPatch,
+    module: ModuleType,
+    name: str,
+    value: Any,
+    status: HTTPStatus,
 ) -> None:
+    if name == "fork_sandbox":
+        guard.stop()
     monkeypatch.setattr(guard_module, "_SLOW_S", -1)
-    monkeypatch.setattr(guard_module, bound, 0)
+    monkeypatch.setattr(module, name, value)
 
     with pytest.raises(GracefulHTTPError) as caught:
         await admit(guard, SMALL)
-    assert caught.value.http_status == HTTPStatus.TOO_MANY_REQUESTS
-
-
-async def test_without_processes_the_client_is_asked_to_try_again(
-    guard: GrammarGuard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_process(*_: object) -> None:
-        raise OSError("out of processes")
-
-    guard.stop()
-    monkeypatch.setattr("serve_app.engine.grammar.sandbox.fork_sandbox", no_process)
-
-    with pytest.raises(GracefulHTTPError) as caught:
-        await admit(guard, SMALL)
-    assert caught.value.http_status == HTTPStatus.SERVICE_UNAVAILABLE
+    assert caught.value.http_status == status

@@ -58,6 +58,10 @@ def running(process: psutil.Process) -> bool:
         return False
 
 
+def no_process(*_: object) -> None:
+    raise OSError("out of processes")
+
+
 @pytest.fixture
 async def sandbox() -> AsyncIterator[Sandbox]:
     made = Sandbox(prepare, cpu_s=60, memory_bytes=64 << 20)
@@ -201,9 +205,6 @@ async def test_job_ends_on_a_machine_too_busy() -> None:
 async def test_failed_fork_is_logged_and_next_job_starts_sandbox(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def no_process(*_: object) -> None:
-        raise OSError("out of processes")
-
     sandbox = Sandbox(prepare, cpu_s=60, memory_bytes=64 << 20)
     with monkeypatch.context() as patched:
         patched.setattr(sandbox_module, "fork_sandbox", no_process)

@@ -1,12 +1,13 @@
-"""Time, log and publish the start-up phases of one engine replica."""
+"""The start of one engine replica: its phases, the start of its process, and its priority."""
 
 import json
 import logging
 import math
 import os
+import resource
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +20,12 @@ Publish = Callable[[str], None]
 _LONGEST_PROCESS_START_S = 30.0
 _AT_HAND_S = 1.0
 """A process with a longer idle time had been started in advance."""
+STARTING = 5
+"""The niceness of a starting replica: a third of a serving process's weight. On two cores, two starting
+replicas take one core and leave the other core to a running engine."""
+_CAP_SYS_NICE = 23
+_NICENESS_0 = 20
+"""The value of RLIMIT_NICE with which a process may go back to niceness 0 (getrlimit(2))."""
 
 
 def created(process: int) -> float:
@@ -34,25 +41,19 @@ def created(process: int) -> float:
     return time.time() - age_s
 
 
-def process_seconds(created: float, now: float) -> float:
-    """Return the seconds that this replica's process took to reach its own code: the phase `process`.
+def process_start() -> tuple[float, bool]:
+    """Return the seconds of the phase `process`, and whether this replica's start found its node warm."""
+    return process_phase(os.environ, created(os.getpid()), time.time(), busy_seconds())
+
+
+def process_phase(
+    environment: Mapping[str, str], created: float, now: float, busy_s: float
+) -> tuple[float, bool]:
+    """Return the seconds that a process took to reach its own code, and whether its node was warm.
 
     Ray may use a worker process that it started in advance, whose age says nothing about the start. A process
     takes a few seconds to start, ten under load. So an age above 30 s counts as 0 s. A negative age, after
     the clock was set back, also counts as 0 s.
-
-    Args:
-        created: When the process was created, in Unix time.
-        now: Unix time.
-    """
-    age = now - created
-    return age if 0.0 <= age <= _LONGEST_PROCESS_START_S else 0.0
-
-
-def process_start(
-    environment: Mapping[str, str], created: float, now: float, busy_s: float
-) -> tuple[float, bool]:
-    """Return the seconds of the phase `process`, and whether this replica's start found its node warm.
 
     A node is warm if its zygote had imported vLLM before the process was requested, so that the start
     includes no import. The node is cold for a process that was not forked, or that waited for the zygote's
@@ -64,7 +65,8 @@ def process_start(
         now: Unix time.
         busy_s: The seconds that the process has run or waited for a core; see `busy_seconds`.
     """
-    process_s, ready_at = process_seconds(created, now), environment.get(env.ZYGOTE_READY_AT)
+    age, ready_at = now - created, environment.get(env.ZYGOTE_READY_AT)
+    process_s = age if 0.0 <= age <= _LONGEST_PROCESS_START_S else 0.0
     if ready_at is None:
         return process_s, False
     if not process_s or process_s - busy_s > _AT_HAND_S:
@@ -73,13 +75,13 @@ def process_start(
     return process_s + max(0.0, created - asked_at), float(ready_at) <= asked_at
 
 
-def busy_seconds() -> float:
+def busy_seconds(statistics: Path = Path("/proc/self/schedstat")) -> float:
     """Return the seconds that this process's main thread has run or waited for a core.
 
     Infinite if the kernel has no scheduler statistics.
     """
     try:
-        ran, waited, _ = Path("/proc/self/schedstat").read_text(encoding="ascii").split()
+        ran, waited, _ = statistics.read_text(encoding="ascii").split()
     except OSError:
         return math.inf
     return (int(ran) + int(waited)) / 1e9 or math.inf  # zeros if the statistics are off
@@ -102,9 +104,9 @@ class Startup:
     hint: str = ""
     """A possible explanation of a failure, published with the failure's reason."""
     warm_node: bool = False
-    """Whether vLLM was imported on the node before the start; see `process_start`."""
-    identity: str = ""
-    """The identity of this replica; see `serve_app.settings.identity`."""
+    """Whether vLLM was imported on the node before the start; see `process_phase`."""
+    engine_identity: str = ""
+    """Changes with weights, hardware and arguments; see `serve_app.settings.identity`."""
     failed: bool = False
     """Whether a phase failed: `/ready` then shows its document, which outlives the replica."""
 
@@ -136,5 +138,43 @@ class Startup:
 
     def _publish(self, phase: str, **more: str) -> None:
         document = {"phase": phase, "since": self.wall(), "durations_s": self.durations}
-        kind = {"warm_node": self.warm_node, "identity": self.identity}
+        kind = {"warm_node": self.warm_node, "identity": self.engine_identity}
         self.publish(json.dumps({**document, **kind, **more}))
+
+
+@contextmanager
+def lower_priority() -> Iterator[None]:
+    """Run the block and the processes that it starts with a lower priority, then restore the priority.
+
+    Does nothing if this process cannot restore its priority. On Linux that takes CAP_SYS_NICE, or an
+    RLIMIT_NICE of 20 or more.
+    """
+    if not may_undo():
+        yield
+        return
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    _set(os.getpid(), before + STARTING)
+    try:
+        yield
+    finally:
+        group = os.getpgrp()  # the engine core is in it
+        for process in (int(each.name) for each in Path("/proc").iterdir() if each.name.isdecimal()):
+            with suppress(OSError):  # the process has ended
+                if os.getpgid(process) == group:
+                    _set(process, before)
+
+
+def may_undo() -> bool:
+    """Return whether this process may lower its niceness again."""
+    if resource.getrlimit(resource.RLIMIT_NICE)[0] >= _NICENESS_0:
+        return True
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    effective = next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:"))
+    return bool(int(effective, 16) >> _CAP_SYS_NICE & 1)
+
+
+def _set(process: int, niceness: int) -> None:
+    """Set the niceness of every thread of `process`: on Linux each thread has its own."""
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, int(thread.name), niceness)

@@ -1,26 +1,19 @@
-"""How an engine continues a sequence that another engine began.
+"""How an engine core continues a sequence that another engine began.
 
 After a preemption, vLLM continues a sequence with its generated tokens. The scheduler, penalties, grammars
 and budgets then keep prompt and outputs apart. A new request, however, has a prompt only. So a continued
 request carries its delivered tokens at the end of its prompt, and their number under the key `DELIVERED`. In
-the engine core, a custom scheduler and a worker extension turn these tokens into outputs again. `advance`
-brings the front end's state of the sequence to the same place.
+the engine core, a custom scheduler and a worker extension turn these tokens into outputs again.
 """
 
 from __future__ import annotations
 
 import logging
-from copy import copy
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from vllm.outputs import RequestOutput
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.core.sched.utils import check_stop
-from vllm.v1.engine import FinishReason
-from vllm.v1.outputs import LogprobsLists
 from vllm.v1.request import Request
 
 from serve_app.patches.vllm import split_prompts_in_workers
@@ -119,64 +112,3 @@ def _split_request(request: Request, count: int, scheduler: Scheduler) -> None:
             request._output_token_ids[:] = delivered
             request._all_token_ids[:] = [*request.prompt_token_ids, *delivered]
             break
-
-
-def advance(
-    state: Any, request: Any, delivered: list[int], tokens_an_output: int, max_model_len: int
-) -> list[RequestOutput]:
-    """Bring the front end's `state` of a new sequence to the end of the `delivered` tokens.
-
-    `request` then goes to the engine core with these tokens at the end of its prompt. If the tokens end the
-    answer, the core generates one superfluous token.
-
-    Returns:
-        The outputs that vLLM makes of the tokens. The last output is finished if the tokens end the answer.
-    """
-    outputs: list[RequestOutput] = []
-    reason, stopped_by = _end_of(request, delivered, max_model_len)
-    state.stream_interval, interval = 1, state.stream_interval
-    for start in range(0, len(delivered), tokens_an_output):
-        tokens = delivered[start : start + tokens_an_output]
-        last = start + len(tokens) == len(delivered)
-        stop = state.detokenizer.update(tokens, last and reason is FinishReason.STOP)
-        if stop:
-            last, reason, stopped_by = True, FinishReason.STOP, stop
-        if state.logprobs_processor.logprobs is not None:
-            state.logprobs_processor._update_sample_logprobs(_unknown_logprobs(tokens))
-        ending = (reason, stopped_by) if last else (None, None)
-        outputs.append(state.make_request_output(tokens, None, *ending))
-        if last:
-            break
-    state.stream_interval = interval
-    state.sent_tokens_offset = state.detokenizer.num_output_tokens()
-    ended = outputs[-1].outputs[0].finished()
-    if ended and state.parent_req is not None:
-        state.parent_req.child_requests.add(state.request_id)  # the superfluous token will remove it again
-    _lengthen_prompt(request, state, delivered[:-1] if ended else delivered)
-    if ended:
-        request.sampling_params.max_tokens = len(delivered)
-    return outputs
-
-
-def _lengthen_prompt(request: Any, state: Any, delivered: list[int]) -> None:
-    request.prompt_token_ids = [*request.prompt_token_ids, *delivered]
-    request.sampling_params = params = copy(request.sampling_params)
-    params.extra_args = {DELIVERED: len(delivered)}
-    state.prompt_len += len(delivered)  # the core prefills these tokens and caches them
-
-
-def _end_of(
-    request: Any, delivered: list[int], max_model_len: int
-) -> tuple[FinishReason | None, int | str | None]:
-    """Return why the last delivered token ends the answer, and the stop that matched; None if it does not."""
-    sequence = Request.from_engine_core_request(request, None)
-    sequence.append_output_token_ids(delivered)
-    if not check_stop(sequence, max_model_len):
-        return None, None
-    return sequence.get_finished_reason(), sequence.stop_reason
-
-
-def _unknown_logprobs(tokens: list[int]) -> LogprobsLists:
-    """Return a row for each of `tokens`, which decoding later tokens needs. No client receives the rows."""
-    ids = np.array(tokens)[:, None]
-    return LogprobsLists(ids, np.zeros(ids.shape), np.zeros(len(tokens), dtype=int))

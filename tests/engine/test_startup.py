@@ -1,8 +1,12 @@
+"""The start of a replica: phases, the start of its process, priority."""
+
 import json
 import logging
 import math
 import os
+import resource
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -10,7 +14,15 @@ from typing import Any
 import pytest
 
 from serve_app import env
-from serve_app.engine.startup_phases import Startup, busy_seconds, created, process_seconds, process_start
+from serve_app.engine.startup import (
+    STARTING,
+    Startup,
+    busy_seconds,
+    created,
+    lower_priority,
+    may_undo,
+    process_phase,
+)
 
 
 class Published:
@@ -36,7 +48,7 @@ def test_each_phase_is_published_at_its_beginning_with_earlier_durations(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     published = Published()
-    startup = published.startup(durations={"process": 1.25}, warm_node=True, identity="tiny")
+    startup = published.startup(durations={"process": 1.25}, warm_node=True, engine_identity="tiny")
     always = {"warm_node": True, "identity": "tiny"}
 
     with caplog.at_level(logging.INFO, "ray.serve"):
@@ -97,13 +109,6 @@ def test_a_process_tells_when_it_was_created() -> None:
         created(child.pid)
 
 
-@pytest.mark.parametrize(
-    ("age", "seconds"), [(0.0, 0.0), (1.75, 1.75), (30.0, 30.0), (30.5, 0.0), (-1000.0, 0.0)]
-)
-def test_an_older_process_cost_nothing(age: float, seconds: float) -> None:
-    assert process_seconds(1_700_000_000.0, 1_700_000_000.0 + age) == seconds
-
-
 FORK = 98.0
 """When the process was created: two seconds ago."""
 
@@ -120,6 +125,9 @@ FORK = 98.0
         (98.0, None, FORK, 2.0, False),
         (None, None, FORK, 2.0, False),
         (None, None, 31.0, 0.0, False),
+        (None, None, 70.0, 30.0, False),
+        (None, None, 69.5, 0.0, False),  # made in advance
+        (None, None, 1100.0, 0.0, False),  # the clock was set back
     ],
 )
 def test_node_is_warm_after_its_zygotes_imports(
@@ -128,7 +136,7 @@ def test_node_is_warm_after_its_zygotes_imports(
     given = {env.PROCESS_ASKED_AT: asked_at, env.ZYGOTE_READY_AT: zygote_ready_at}
     environment = {name: str(value) for name, value in given.items() if value is not None}
 
-    assert process_start(environment, created, now=100.0, busy_s=2.0) == (process_s, warm_node)
+    assert process_phase(environment, created, now=100.0, busy_s=2.0) == (process_s, warm_node)
 
 
 @pytest.mark.parametrize(
@@ -142,33 +150,21 @@ def test_node_is_warm_after_its_zygotes_imports(
 def test_a_fork_that_was_idle_had_been_started_in_advance(busy_s: float, process_s: float) -> None:
     environment = {env.PROCESS_ASKED_AT: "79.5", env.ZYGOTE_READY_AT: "50.0"}
 
-    assert process_start(environment, 80.0, now=100.0, busy_s=busy_s) == (process_s, True)
-    assert process_start({}, 80.0, now=100.0, busy_s=busy_s) == (20.0, False)
-
-
-def schedstat(monkeypatch: pytest.MonkeyPatch, text: str | OSError) -> None:
-    """Stands in for the kernel's statistics of this process."""
-
-    def read(path: Path, encoding: str) -> str:
-        assert str(path) == "/proc/self/schedstat"
-        if isinstance(text, OSError):
-            raise text
-        return text
-
-    monkeypatch.setattr(Path, "read_text", read)
+    assert process_phase(environment, 80.0, now=100.0, busy_s=busy_s) == (process_s, True)
+    assert process_phase({}, 80.0, now=100.0, busy_s=busy_s) == (20.0, False)
 
 
 @pytest.mark.parametrize(
     ("text", "busy_s"),
-    [("1200000000 300000000 77\n", 1.5), (FileNotFoundError(), math.inf), ("0 0 0\n", math.inf)],
+    [("1200000000 300000000 77\n", 1.5), (None, math.inf), ("0 0 0\n", math.inf)],
     ids=["kept", "not_kept", "switched_off"],
 )
-def test_process_is_busy_while_it_runs_or_waits(
-    monkeypatch: pytest.MonkeyPatch, text: str | OSError, busy_s: float
-) -> None:
-    schedstat(monkeypatch, text)
+def test_process_is_busy_while_it_runs_or_waits(tmp_path: Path, text: str | None, busy_s: float) -> None:
+    statistics = tmp_path / "schedstat"
+    if text is not None:
+        statistics.write_text(text)
 
-    assert busy_seconds() == busy_s
+    assert busy_seconds(statistics) == busy_s
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the kernel keeps no such statistics")
@@ -178,3 +174,52 @@ def test_a_process_that_is_busy_says_so() -> None:
         os.getpid()
 
     assert busy_seconds() >= before + 0.015
+
+
+SCRIPT = """
+import os, subprocess, sys, threading
+from serve_app.engine.startup import lower_priority
+
+waiting = threading.Event()
+before = threading.Thread(target=waiting.wait)
+before.start()
+def weights(process):
+    return {os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in os.listdir(f"/proc/{process}/task")}
+with lower_priority():
+    core = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    print(weights(os.getpid()), weights(core.pid))
+print(weights(os.getpid()), weights(core.pid))
+waiting.set()
+core.communicate(b"\\n")
+"""
+
+
+@pytest.mark.skipif(not may_undo(), reason="needs root, or an RLIMIT_NICE of 20")
+def test_all_threads_have_low_priority_until_ready() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        capture_output=True,
+        text=True,
+        check=True,
+        process_group=0,
+        timeout=60,
+    )
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    slower = {min(mine + STARTING, 19)}
+    assert ran.stdout.splitlines() == [f"{slower} {slower}", f"{ {mine} } { {mine} }"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "effective", "may"),
+    [(20, "0000000000000000", True), (0, "0000000000800000", True), (0, "00000000a80425fb", False)],
+)
+def test_priority_is_lowered_only_if_it_can_be_restored(
+    limit: int, effective: str, may: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"Name:\tx\nCapEff:\t{effective}\n")
+    assert may_undo() is may
+    if not may:
+        before = os.getpriority(os.PRIO_PROCESS, 0)
+        with lower_priority():
+            assert os.getpriority(os.PRIO_PROCESS, 0) == before

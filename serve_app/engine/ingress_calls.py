@@ -1,39 +1,22 @@
-"""One ingress replica's connection to an engine replica: calls, and their answers in one message per step."""
+"""The calls of one ingress replica on an engine replica, and their answers in one message per step."""
 
 import asyncio
-import hmac
 import logging
 import time
-from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-import msgspec
-
-from serve_app.api.engine_client import OPERATIONS, EngineClient, EngineReply, EngineRequest, RequestState
-from serve_app.api.errors import ApiError, internal_error
-from serve_app.api.trace_context import TraceContext
-from serve_app.wire.continuation import DeliveredTokens
-from serve_app.wire.data_plane import (
-    CREDIT_BYTES,
-    HELLO_BYTES,
-    LOSSES,
-    MOST_BLOCKS,
-    MOST_BYTES,
-    VERSION,
-    Answer,
-    Beat,
-    Call,
-    Cancel,
-    Credit,
-    FromIngress,
-    Hello,
-    Piece,
-    Prefix,
-    Refusal,
-    Step,
+from serve_app.api.engine_client import (
+    OPERATIONS,
+    EngineClient,
+    EngineReply,
+    EngineRequest,
+    RequestState,
+    TraceContext,
 )
+from serve_app.api.errors import ApiError, internal_error
+from serve_app.wire.continuation import DeliveredTokens
+from serve_app.wire.data_plane import CREDIT_BYTES, LOSSES, Answer, Call, FromIngress, Piece, Step
 from serve_app.wire.frames import Frames
 
 logger = logging.getLogger("ray.serve")
@@ -82,124 +65,58 @@ class _Stream:
         return piece
 
 
-class IngressConnection:
-    """Runs the calls of one ingress replica.
+class IngressCalls:
+    """Runs the calls of one ingress replica, and sends their answers over its connection.
 
     An engine step wakes the tasks of many streams. Their data are collected until the event loop has run
     these tasks, and are sent in one message. A first token does not wait for another step.
-
-    Args:
-        engine: Runs the calls.
-        token: The token that the ingress must send first.
-        beat: Makes the first heartbeat, which answers the token.
-        closed: Called with this connection when it has ended.
-        cached: Called with this connection and the prefix of a prompt that the engine is about to cache.
-        met: Called with this connection when the ingress has sent the token.
-        refused: Called with the address of a caller without the token, and the reason for the refusal.
     """
 
-    def __init__(
-        self,
-        engine: EngineClient,
-        token: str,
-        beat: Callable[[], Beat],
-        closed: Callable[["IngressConnection"], None],
-        cached: Callable[["IngressConnection", Prefix], None],
-        met: Callable[["IngressConnection"], None],
-        refused: Callable[[str, str], None],
-    ) -> None:
-        self.frames: Frames[FromIngress] = Frames(FromIngress, self._take, self._handle_loss)
-        self.frames.on_writable = self._flush
-        self.frames.most_bytes = HELLO_BYTES
-        self._met = met
-        self._refused = refused
-        self.streams: dict[int, _Stream] = {}
+    def __init__(self, engine: EngineClient, frames: Frames[FromIngress]) -> None:
         self._engine = engine
-        self._token = token.encode()
-        self._beat = beat
-        self._closed = closed
-        self._cached = cached
-        self._of_others: deque[Prefix] = deque()
-        self._blocks = 0
-        """Blocks of the prefixes that other ingress replicas have sent since the last heartbeat."""
-        self._known = False
-        """Whether the caller has sent the token."""
+        self._frames = frames
+        frames.on_writable = self._flush
+        self._open: dict[int, _Stream] = {}
         self._waiting: list[_Stream] = []
         """Streams with data to send."""
 
-    def note(self, prefix: Prefix) -> None:
-        """Keep a prefix from another ingress replica for the next heartbeat."""
-        self._of_others.append(prefix)
-        self._blocks += len(prefix.blocks) + 1
-        while self._blocks > MOST_BLOCKS:
-            self._blocks -= len(self._of_others.popleft().blocks) + 1
+    def __len__(self) -> int:
+        """Return the number of calls that have not ended."""
+        return len(self._open)
 
-    def send_heartbeat(self, beat: Beat) -> None:
-        """Send a heartbeat, with the prefixes since the last one if the ingress reads."""
-        if self._known:
-            noted = list(self._of_others) if self.frames.writable else []
-            self.frames.send(msgspec.structs.replace(beat, prefixes=noted))
-        self._of_others.clear()
-        self._blocks = 0
+    def begin(self, call: Call) -> None:
+        """Run `call` in a task of its own."""
+        stream = self._open[call.stream] = _Stream(call.stream)
+        stream.task = asyncio.create_task(self._run(stream, call))
+        # A callback, because a task that is cancelled before its first step never runs its code.
+        stream.task.add_done_callback(partial(self._forget, call.stream))
+
+    def _forget(self, number: int, _: asyncio.Task[None]) -> None:
+        self._open.pop(number, None)
+
+    def add_credit(self, number: int, amount: int) -> None:
+        """Let a stream send `amount` more bytes."""
+        if (stream := self._open.get(number)) is not None:
+            stream.credit += amount
+            stream.room.set()
+
+    def cancel(self, number: int) -> None:
+        """End one call."""
+        if (stream := self._open.get(number)) is not None:
+            stream.cancel()
+
+    def cancel_all(self) -> None:
+        """End every call."""
+        for stream in self._open.values():
+            stream.cancel()
 
     async def stop(self) -> None:
-        """Close the connection, and wait until its calls have ended."""
+        """Send what waits, close the connection, and wait until the calls have ended."""
         self._send_step()
-        self.frames.close()
-        running = [stream.task for stream in self.streams.values() if stream.task is not None]
-        self._cancel_all()
+        self._frames.close()
+        running = [stream.task for stream in self._open.values() if stream.task is not None]
+        self.cancel_all()
         await asyncio.gather(*running, return_exceptions=True)
-
-    def _take(self, message: FromIngress) -> None:
-        if not self._known:
-            self._meet(message)
-        elif isinstance(message, Credit):
-            if (stream := self.streams.get(message.stream)) is not None:
-                stream.credit += message.amount
-                stream.room.set()
-        elif isinstance(message, Call):
-            if message.prefix is not None:
-                self._cached(self, message.prefix)
-            stream = self.streams[message.stream] = _Stream(message.stream)
-            stream.task = asyncio.create_task(self._run(stream, message))
-            # A callback, because a task that is cancelled before its first step never runs its code.
-            stream.task.add_done_callback(partial(self._forget_stream, message.stream))
-        elif isinstance(message, Cancel) and (stream := self.streams.get(message.stream)) is not None:
-            stream.cancel()
-
-    def _forget_stream(self, number: int, _: asyncio.Task[None]) -> None:
-        self.streams.pop(number, None)
-
-    def _meet(self, message: FromIngress) -> None:
-        if not isinstance(message, Hello) or message.version != VERSION:
-            self._refuse(f"this engine replica speaks version {VERSION} of the data plane")
-        elif not hmac.compare_digest(message.token.encode("utf-8", "surrogateescape"), self._token):
-            self._refuse("the data-plane token is missing or wrong")
-        else:
-            self._known = True
-            self.frames.most_bytes = MOST_BYTES
-            self._met(self)
-            self.frames.send(self._beat())
-
-    def _refuse(self, reason: str) -> None:
-        self._refused(self.frames.peer, reason)
-        self.frames.send(Refusal(reason))
-        self.frames.close()
-
-    def cut_off(self, reason: str) -> None:
-        """End the connection of a caller without the token, even if it has unsent data."""
-        self._refuse(reason)
-        self.frames.abort()
-
-    def _handle_loss(self, error: Exception) -> None:
-        if not self._known and self.frames.fault is not None:
-            self._refused(self.frames.peer, str(error))
-        self._cancel_all()
-        self._closed(self)
-
-    def _cancel_all(self) -> None:
-        for stream in self.streams.values():
-            stream.cancel()
 
     async def _run(self, stream: _Stream, call: Call) -> None:
         try:
@@ -265,16 +182,16 @@ class IngressConnection:
         stream.data.append(data)
 
     def _flush(self) -> None:
-        if self.frames.writable:
+        if self._frames.writable:
             self._send_step()
 
     def _send(self, answer: Answer) -> None:
         self._send_step()  # waiting pieces come first
-        self.frames.send(answer)
+        self._frames.send(answer)
 
     def _send_step(self) -> None:
         if self._waiting:
-            self.frames.send(Step([stream.piece() for stream in self._waiting]))
+            self._frames.send(Step([stream.piece() for stream in self._waiting]))
             self._waiting.clear()
 
 

@@ -6,15 +6,12 @@ from typing import Any
 
 import pytest
 from vllm.config import VllmConfig
-from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from serve_app.engine.continuation import (
-    DELIVERED,
+from serve_app.engine.continuing_core import (
     ContinuingWorker,
     core_continues,
-    delivered_count,
     let_core_continue,
 )
 from tests.engine.stub_engine_core import configured
@@ -71,16 +68,3 @@ def test_configured_classes_stay_and_the_log_warns(
     set_to = (config.scheduler_config.scheduler_cls, config.parallel_config.worker_extension_cls)
     assert set_to == (own.get("scheduler_cls"), own.get("worker_extension_cls", ""))
     assert "cannot continue the streams" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("params", "count"),
-    [
-        (None, 0),  # of a pooling request
-        (SamplingParams(), 0),
-        (SamplingParams(extra_args={"mine": 3}), 0),
-        (SamplingParams(extra_args={DELIVERED: 4}), 4),
-    ],
-)
-def test_the_parameters_tell_how_many_tokens_are_outputs(params: SamplingParams | None, count: int) -> None:
-    assert delivered_count(params) == count

@@ -1,0 +1,131 @@
+"""The health of an engine: a dead core, or sequences and no steps.
+
+A stalled engine loses its sequences to other replicas, so an engine without sequences is not healthy for that
+reason. Only a step, or an answer to a call, shows that the engine works again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from serve_app.engine.launch import RunningEngine
+
+logger = logging.getLogger("ray.serve")
+
+_LOOK_INTERVAL_S = 0.5
+"""The time between two looks. Longer gaps count as at most twice this time, because this process may itself
+have been stopped."""
+NOTICED_AFTER_S = 3.5
+"""With the intervals of looks and of heartbeats, an ingress knows within 5 s."""
+_LONGEST_STEPS = 3.0
+"""A step may take three times the longest step so far. On a CPU, a prefill step of a large model takes many
+seconds."""
+
+
+class EngineHealth:
+    """Watches a started engine, and says why its replica should get no requests.
+
+    A stall is the time for which the engine has taken no step although it has sequences. An engine without
+    any step never stalls, because its statistics may be off.
+    """
+
+    def __init__(self, engine: RunningEngine, hang_timeout_s: float) -> None:
+        self._engine = engine
+        self._hang_timeout_s = hang_timeout_s
+        self._stalled_s = 0.0
+        self._longest_step_s = 0.0
+        """The longest finished step, measured by two looks per second."""
+        self._steps = 0
+        self._looked_at: float | None = None
+        self._still_since: float | None = None
+        """When a step was last seen, or when an idle engine first had sequences again."""
+
+    async def watch(self) -> None:
+        """Look at the engine's steps until cancelled."""
+        asking: asyncio.Task[None] | None = None
+        try:
+            while True:
+                self.look(time.monotonic())
+                # Without sequences, only an answer shows that the core works.
+                if self.stalls() and not self._engine.report.unfinished and (asking is None or asking.done()):
+                    asking = asyncio.create_task(self.ask_core())
+                await asyncio.sleep(_LOOK_INTERVAL_S)
+        finally:
+            if asking is not None:
+                asking.cancel()
+
+    def look(self, now: float) -> None:
+        """Record the engine's progress. `now` is in seconds of a clock that never goes back."""
+        steps, unfinished = self._engine.report.steps, self._engine.report.unfinished
+        passed = min(now - self._looked_at, 2 * _LOOK_INTERVAL_S) if self._looked_at is not None else 0.0
+        self._looked_at = now
+        if steps != self._steps:
+            self._longest_step_s = max(self._longest_step_s, self._stalled_s)
+        idle = not unfinished and not self.stalls()
+        if steps != self._steps or idle or not steps:
+            self._still_since = None if idle else now
+            self._stalled_s = 0.0
+            self._steps = steps
+        else:
+            self._still_since = self._still_since or now
+            self._stalled_s += passed
+
+    async def ask_core(self) -> None:
+        """Call the engine core, which answers between two steps. An answer ends a stall."""
+        with suppress(Exception):  # the health check reports a dead core
+            await self._engine.llm.is_sleeping()
+            self._stalled_s = 0.0
+            self._still_since = None
+
+    def stalls(self, after_s: float = NOTICED_AFTER_S) -> bool:
+        """Return whether no step came for `after_s` seconds, nor for three times the longest step."""
+        return self._stalled_s >= max(after_s, _LONGEST_STEPS * self._longest_step_s)
+
+    def standstill_s(self, now: float) -> float:
+        """Return the least time for which a stalled engine has stood still; 0 for any other trouble.
+
+        A sequence that arrived within this time did not cause the stall.
+        """
+        if self._engine.llm.errored or not self.stalls() or self._still_since is None:
+            return 0.0
+        return now - self._still_since
+
+    def trouble(self) -> str:
+        """Return why this replica should get no requests, or "" if it can take them."""
+        if self._engine.llm.errored:
+            return "its engine core has died"
+        if self.stalls():
+            unfinished = self._engine.report.unfinished
+            left = f"with {unfinished} unfinished sequences" if unfinished else "and does not answer"
+            return f"its engine has taken no step for {self._stalled_s:.0f} s, {left}"
+        return ""
+
+    async def check(self) -> None:
+        """Raise RuntimeError once the engine core is gone or hangs; Ray then replaces the replica."""
+        with raise_as_runtime_errors():
+            await self._engine.llm.check_health()
+        if self.stalls(self._hang_timeout_s):
+            raise RuntimeError(self.trouble())
+
+
+@contextmanager
+def raise_as_runtime_errors() -> Iterator[None]:
+    """Raise any exception of the block as a RuntimeError that names its type.
+
+    A process that receives an exception imports the exception's class. A class of vLLM imports torch: that
+    cost Ray Serve's controller 400 MB and stopped its event loop for 15 s.
+    """
+    try:
+        yield
+    except Exception as error:
+        if type(error) is RuntimeError:
+            raise
+        # Logged here, because the receiver gets no traceback.
+        logger.error("%s: %s", type(error).__name__, error, exc_info=error)
+        raise RuntimeError(f"{type(error).__name__}: {error}") from None

@@ -1,0 +1,125 @@
+"""Which engines are in trouble, by their steps, their sequences and their answers."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from serve_app.engine.engine_health import NOTICED_AFTER_S, EngineHealth
+from tests.stub_engine import LIMIT_S
+
+LOOKS_PER_S = 2
+BUSY = {"sequences": 8, "stepping": True}
+STUCK = {"sequences": 8, "stepping": False}
+IDLE = {"sequences": 0, "stepping": False}
+
+
+class FakeEngine:
+    """An engine looked at twice a second; `now` is its clock."""
+
+    def __init__(self, *past: tuple[float, dict[str, int]]) -> None:
+        self.report = SimpleNamespace(steps=0, unfinished=0)
+        self.answers = asyncio.Event()
+        self.died: Exception | None = None
+        self.llm = SimpleNamespace(
+            errored=False, check_health=self._check_health, is_sleeping=self.answers.wait
+        )
+        self.health = EngineHealth(self, hang_timeout_s=30)  # type: ignore[arg-type]
+        self.now = 100.0
+        for seconds, state in past:
+            self.go_on(seconds, **state)
+
+    async def _check_health(self) -> None:
+        if self.died is not None:
+            raise self.died
+
+    def go_on(self, seconds: float, *, sequences: int, stepping: int) -> None:
+        self.report.unfinished = sequences
+        for _ in range(round(seconds * LOOKS_PER_S)):
+            self.now += 1 / LOOKS_PER_S
+            self.report.steps += 50 * stepping
+            self.health.look(self.now)
+
+    async def is_replaced(self) -> bool:
+        try:
+            await self.health.check()
+        except RuntimeError:
+            return True
+        return False
+
+
+@pytest.mark.parametrize(
+    ("past", "trouble", "replaced"),
+    [
+        ([(5, BUSY)], "", False),
+        ([(5, BUSY), (3, STUCK)], "", False),
+        ([(5, BUSY), (3.5, STUCK)], "no step for 4 s, with 8 unfinished sequences", False),
+        ([(5, BUSY), (30, STUCK)], "no step for 30 s, with 8 unfinished sequences", True),
+        ([(5, BUSY), (5, STUCK), (0.5, BUSY)], "", False),  # one step ends the stall
+        ([(5, BUSY), (3600, IDLE), (1, STUCK)], "", False),  # the idle time is no stall
+        # Its sequences have gone to other replicas. Without the trouble it would get the next ones.
+        ([(5, BUSY), (5, STUCK), (30, IDLE)], "no step for 35 s, and does not answer", True),
+        # A step may take three times the longest step so far.
+        ([(5, BUSY), (20, STUCK), (0.5, BUSY), (59, STUCK)], "", False),
+        ([(5, BUSY), (20, STUCK), (0.5, BUSY), (60, STUCK)], "no step for 60 s", True),
+        ([(60, STUCK)], "", False),  # its statistics may be off
+    ],
+)
+async def test_stall_needs_sequences_and_no_steps(
+    past: list[tuple[float, dict[str, int]]], trouble: str, replaced: bool
+) -> None:
+    engine = FakeEngine(*past)
+
+    found = engine.health.trouble()
+    assert trouble in found
+    assert bool(found) == bool(trouble)
+    assert await engine.is_replaced() == replaced
+
+
+async def test_time_without_a_look_counts_as_two_looks() -> None:
+    """The replica's own process was stopped: the engine's results lie in its socket, unread."""
+    engine = FakeEngine((5, BUSY), (2.5, STUCK))
+
+    engine.now += 60
+    engine.health.look(engine.now)
+
+    assert "no step for 4 s" in engine.health.trouble()
+
+
+def test_standstill_is_no_longer_than_its_sequence() -> None:
+    engine = FakeEngine((5, BUSY))
+    stopped = engine.now
+    engine.go_on(NOTICED_AFTER_S - 0.5, **STUCK)
+    assert engine.health.standstill_s(engine.now) == 0.0
+    engine.go_on(0.5, **STUCK)
+    assert engine.health.standstill_s(engine.now + 0.4) == engine.now + 0.4 - stopped
+
+    idle = FakeEngine((5, BUSY), (60, IDLE))
+    came = idle.now + 0.3
+    idle.go_on(5, **STUCK)
+    assert NOTICED_AFTER_S < idle.health.standstill_s(idle.now) < idle.now - came
+
+
+async def test_answer_of_the_core_ends_a_stall() -> None:
+    engine = FakeEngine((5, BUSY), (5, STUCK), (5, IDLE))
+    watching = asyncio.create_task(engine.health.watch())
+    await asyncio.sleep(0)
+    assert engine.health.trouble()
+
+    engine.answers.set()
+    async with asyncio.timeout(LIMIT_S):
+        while engine.health.trouble():
+            await asyncio.sleep(0)
+
+    assert engine.health.standstill_s(engine.now) == 0.0
+    watching.cancel()
+
+
+async def test_dead_core_is_in_trouble_and_replaced() -> None:
+    engine = FakeEngine((5, BUSY), (5, STUCK))
+    engine.died, engine.llm.errored = LookupError("core"), True
+
+    assert engine.health.trouble() == "its engine core has died"
+    assert engine.health.standstill_s(engine.now) == 0.0
+    with pytest.raises(RuntimeError, match="LookupError: core"):
+        await engine.health.check()
