@@ -2,14 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Container, Mapping, Sequence
-from math import isfinite
+from math import inf, isfinite
 from operator import attrgetter, itemgetter
 from typing import Any
 
 from serve_app.cluster.ray_resources import Resources, room_for_ingress, share_nodes
-from serve_app.controller.mailbox import Deployment, Inbox
-from serve_app.controller.sightings import Sightings
-from serve_app.policy.snapshot import Capacity, Snapshot
+from serve_app.controller.document_exchange import Deployment, Inbox
+from serve_app.policy.inputs import Capacity, Snapshot
 from serve_app.settings.identity import identity_number
 from serve_app.settings.tree import INGRESS
 from serve_app.wire.ingress_reports import IngressReport
@@ -37,6 +36,42 @@ _timestamp = attrgetter("timestamp")
 
 RawMetrics = Mapping[str, Mapping[Any, Sequence[Any]]]
 """Ray's `raw_metrics`: by name and replica, a series of samples with `timestamp` and `value`."""
+
+
+class Sightings:
+    """Remembers when the newest report of each source was first seen.
+
+    Clocks of nodes may differ by seconds. So a time stamp only shows whether a report is a new one, and its
+    age counts from when it was first seen. The first report of a source may be old, as after a restart, so
+    its stamp is believed. If the sender's clock was wrong, its next report, a second later, corrects the age.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[float, float]] = {}
+        """By source: the stamp of its newest report, and when that was first seen."""
+        self._last = -inf
+        self._set_back_s = 0.0
+
+    def ages(self, stamps: Mapping[str, float], now: float) -> dict[str, float]:
+        """Return the age in seconds of the newest report of each source, given their finite time stamps.
+
+        `now` is Unix time in seconds. If the clock is set back, no report becomes younger. Otherwise `now`
+        minus the age of a report is constant until the next report.
+        """
+        self._set_back_s += max(0.0, self._last - now)
+        self._last = now
+        clock = now + self._set_back_s
+        before, seen, ages = self._seen, {}, {}
+        for source, stamp in stamps.items():
+            known = before.get(source)
+            if known is None:
+                known = stamp, clock - max(0.0, now - stamp)
+            elif known[0] != stamp:
+                known = stamp, clock
+            seen[source] = known
+            ages[source] = clock - known[1]
+        self._seen = seen
+        return ages
 
 
 class SnapshotBuilder:
@@ -120,7 +155,7 @@ def ingress_room(
     if not any(amount > 0 for amount in need.values()):
         return None
     if inbox.nodes is None:
-        return 0  # `Sync` reads the nodes as soon as more replicas are wanted
+        return 0  # `DocumentExchange` reads the nodes as soon as more replicas are wanted
     if not share_nodes(inbox.nodes, need, [model.resources for model in served.models.values()]):
         return None
     unplaced: int = max(0, ctx.target_num_replicas - ctx.current_num_replicas)

@@ -17,7 +17,7 @@ from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.serve_status import deployment_statuses
 from serve_app.ingress.cold_start_progress import StoredState
 from serve_app.ingress.replica_set import replica_set
-from serve_app.settings.live_knobs import LiveKnobs
+from serve_app.settings.knobs import LiveKnobs
 from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.exposition import NodeMetrics
 from serve_app.wire.phases import DRAINING, FAILED

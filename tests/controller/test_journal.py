@@ -107,20 +107,6 @@ def test_the_ring_keeps_the_newest() -> None:
     assert journal.seq == 5
 
 
-def test_numbers_go_on_where_an_earlier_policy_ended() -> None:
-    before = Journal()
-    note(before, 0, decision(3), old=0)
-    note(before, 1, decision(4), old=3)
-
-    journal = Journal()
-    journal.load(before.records())
-    record = note(journal, 2, decision(5), old=4)
-
-    assert record is not None
-    assert record["seq"] == 3
-    assert [kept["seq"] for kept in journal.records()] == [1, 2, 3]
-
-
 def test_earlier_records_come_before_own_records() -> None:
     journal = Journal()
     journal.note_error("Engine-a", "a", 2, 2, "ZeroDivisionError", NOW)

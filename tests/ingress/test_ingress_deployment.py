@@ -19,7 +19,7 @@ from serve_app.ingress.ingress_deployment import Ingress
 from serve_app.settings import SettingsError
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import AppSettings
-from serve_app.telemetry import series
+from serve_app.telemetry import replica_metrics
 from serve_app.wire import ingress_reports as held_requests
 from serve_app.wire.documents import KNOBS
 from serve_app.wire.ingress_reports import read_reports
@@ -94,7 +94,7 @@ async def deployed(monkeypatch: pytest.MonkeyPatch, kv: StubKv) -> AsyncIterator
     monkeypatch.setattr(replica_set, "_sets", {})
     monkeypatch.setattr(held_requests, "_INTERVAL_S", 0.001)
     for kind in ("Histogram", "Counter", "Gauge"):
-        monkeypatch.setattr(series, kind, lambda name, *given, **more: StubMetric.unregistered(name))
+        monkeypatch.setattr(replica_metrics, kind, lambda name, *given, **more: StubMetric.unregistered(name))
     async with AsyncExitStack() as stack:
         yield Deployed(stack, StubController(monkeypatch))
 

@@ -9,8 +9,8 @@ from serve_app.api.errors import ApiError
 from serve_app.controller.contexts import ingress_readings, ongoing_of_ingress
 from serve_app.ingress.ingress_deployment import ingress_report
 from serve_app.ingress.request_counters import IngressCounters
-from serve_app.telemetry import series as made
-from serve_app.telemetry.ingress_metrics import IngressMetrics
+from serve_app.telemetry import replica_metrics as made
+from serve_app.telemetry.replica_metrics import IngressMetrics
 from serve_app.wire.signals import INGRESS_FIELDS, IngressSignals
 from tests.telemetry.stub_metric import SERIES, StubMetric
 

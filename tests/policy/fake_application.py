@@ -25,7 +25,7 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from serve_app.app import ENGINE_INTERVAL_S, open_bounds
 from serve_app.cluster.ray_resources import Node
-from serve_app.controller.mailbox import Deployment, Inbox, Learned, Mailbox
+from serve_app.controller.document_exchange import Deployment, Inbox, Learned, Mailbox
 from serve_app.controller.serve_policy import ServePolicy
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.tree import INGRESS

@@ -4,15 +4,13 @@ from typing import Any
 
 import pytest
 
-from serve_app.learning.demand import Demand
-from serve_app.learning.forecast import DemandHistogram
+from serve_app.learning.demand import Demand, DemandHistogram
 from serve_app.learning.next_decision import learn
 from serve_app.learning.state import PolicyState
 from serve_app.policy.capacity_model import MOST_REPLICAS, Mix, Sizing, StepTime
 from serve_app.policy.decide import Decision, Term, decide
-from serve_app.policy.inputs import Inputs
-from serve_app.policy.snapshot import Snapshot
-from serve_app.settings.knobs import Knobs, Schedule
+from serve_app.policy.inputs import Inputs, Snapshot
+from serve_app.settings.knobs import Knobs
 from tests.policy.build import NOW, engine, ingress, snapshot
 
 KNOBS = Knobs(min_replicas=0, max_replicas=100, queue_target_per_replica=8, headroom=0, upscale_delay_s=0)
@@ -69,12 +67,6 @@ def test_scale_down_allows_for_a_rate_read_too_low() -> None:
 @pytest.mark.parametrize(("waiting", "replicas"), [(0, 0), (1, 1), (8, 1), (9, 2), (24, 3), (25, 4)])
 def test_queue_needs_a_replica_for_each_target_begun(waiting: int, replicas: int) -> None:
     assert terms_of(snapshot(engine(waiting_requests=waiting)))["queue"].replicas == replicas
-
-
-def test_requests_in_engines_and_ingress_are_one_queue() -> None:
-    seen = snapshot(engine(waiting_requests=10), at={"i0": ingress(held_requests=7)})
-
-    assert terms_of(seen)["queue"].replicas == 3
 
 
 def test_queue_asks_for_no_more_while_replicas_start() -> None:
@@ -197,14 +189,6 @@ def test_forecast_allows_the_rise_and_the_level_seen_before(
     assert forecast(now_rps, remembered(most, rise, minutes)).replicas == replicas
 
 
-def test_a_higher_quantile_adds_more_rise_while_little_is_known() -> None:
-    histogram = remembered(level=11.0, rise=9.0, minutes=30)
-
-    # None of thirty minutes was of the highest tenth with a chance of 4 %, of the highest 20th with 21 %.
-    assert "a rise to 11.3 requests/s" in forecast(9.0, histogram, q=0.9).why
-    assert "a rise to 12.8 requests/s" in forecast(9.0, histogram, q=0.95).why
-
-
 @pytest.mark.parametrize(
     ("start_s", "covered"), [(180.0, 0.9), (60.0, 0.9), (15.0, 0.8), (3.75, 0.6), (0.5, 0.6)]
 )
@@ -246,30 +230,12 @@ def test_forecast_that_adds_no_replica_is_not_explained() -> None:
     )
 
 
-def test_rise_is_allowed_only_from_a_similar_demand() -> None:
-    """After a busy hour between 15 and 35 requests/s, one a second once kept three replicas for hours."""
-    histogram = DemandHistogram()
-    for before, level in ((15.0, 35.0), (35.0, 15.0)) * 360:
-        histogram = histogram.note(before, level, level, 12.0 * level, 1.0, 12)
-    for _ in range(12 * 40):
-        histogram = histogram.note(1.0, 1.0, 1.0, 12.0, 1.0, 12)
-
-    assert "a rise to 34.7 requests/s" in forecast(15.0, histogram).why
-    assert forecast(1.0, histogram).replicas == 1
-
-
 def test_forecast_can_be_turned_off() -> None:
     off = KNOBS.model_copy(update={"forecast": False})
     demand = replace(arriving(2.0), histogram=remembered(20.0, 20.0, 60))
 
     assert terms_of(snapshot(engine()), knobs=off, demand=demand)["demand"].replicas == 1
     assert terms_of(snapshot(engine()), demand=demand)["demand"].replicas > 5
-
-
-@pytest.mark.parametrize("seconds", [None, 0.0, -1.0, math.nan, math.inf])
-def test_unmeasured_cold_start_is_assumed(seconds: float | None) -> None:
-    assert snapshot(cold_node_start_s=seconds).horizon_s == 60.0
-    assert snapshot(cold_node_start_s=7.5).horizon_s == 7.5
 
 
 @pytest.mark.parametrize(
@@ -281,6 +247,8 @@ def test_unmeasured_cold_start_is_assumed(seconds: float | None) -> None:
         (True, None, 90.0, 90.0),
         (False, 4.0, None, 60.0),
         (False, 70.0, None, 70.0),
+        # Nothing is measured, or nothing valid.
+        *[(False, None, seconds, 60.0) for seconds in (None, 0.0, -1.0, math.nan, math.inf)],
     ],
 )
 def test_planning_uses_starts_on_the_next_node_kind(
@@ -312,27 +280,7 @@ def test_model_not_known_to_be_idle_keeps_a_replica() -> None:
     assert terms_of(snapshot(engine()), knobs=eager, idle_since=NOW)["awake"].replicas == 0
 
 
-def test_schedule_asks_for_replicas_one_cold_start_early() -> None:
-    window = Schedule(start="22:20", end="23:00", min_replicas=5)  # NOW is 22:13:20 UTC
-    knobs = KNOBS.model_copy(update={"schedules": (window,)})
-
-    assert terms_of(snapshot(cold_node_start_s=399.0), knobs=knobs)["schedule"].replicas == 0
-    assert terms_of(snapshot(cold_node_start_s=400.0), knobs=knobs)["schedule"].replicas == 5
-    assert "schedule" not in terms_of(snapshot())
-
-
 # Whatever comes in, a whole and finite number comes out.
-
-
-def test_no_load_needs_more_than_the_largest_number() -> None:
-    flood = snapshot(
-        engine(waiting_requests=1e14, waiting_tokens=1e14, running_tokens=1e14, kv_cache_tokens=1e-300)
-    )
-    tiny = KNOBS.model_copy(update={"queue_target_per_replica": 1e-300})
-
-    terms = terms_of(flood, knobs=tiny, demand=arriving(1e15))
-
-    assert {terms[name].replicas for name in ("demand", "queue", "kv_cache")} == {MOST_REPLICAS}
 
 
 @pytest.mark.parametrize(

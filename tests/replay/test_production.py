@@ -13,11 +13,10 @@ from replay.production import ENGINE, EPOCH, MODEL, Production
 from replay.profile import Profile
 from replay.result import Result
 from replay.simulation import simulate
-from serve_app.controller.memory import Memory
 from serve_app.controller.serve_policy import ServePolicy
-from serve_app.learning.state import PolicyState, restore
+from serve_app.learning.state import Memory, PolicyState, restore
 from serve_app.policy.decide import Decision
-from serve_app.policy.snapshot import Snapshot
+from serve_app.policy.inputs import Snapshot
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import INGRESS
 from serve_app.wire.served_models import ServedModel

@@ -1,5 +1,8 @@
+"""The exchange's thread: when it has a turn, and what ends it."""
+
 import json
 import logging
+import threading
 import zlib
 from typing import Any, cast
 
@@ -7,15 +10,15 @@ import pytest
 
 from serve_app.cluster.pending_pods import PendingPods
 from serve_app.cluster.ray_resources import Node
-from serve_app.controller.mailbox import ColdStarts, Learned, StartUp
-from serve_app.controller.memory import Memory
-from serve_app.controller.sync import Sync
-from serve_app.learning.state import PolicyState
+from serve_app.controller.cold_starts import ColdStarts, StartUp
+from serve_app.controller.document_exchange import DocumentExchange, Learned
+from serve_app.learning.state import Memory, PolicyState
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.wire.documents import DECISIONS, KNOBS, LEARNED, NAMESPACE, STATUS, WARMED, put_document
 from serve_app.wire.ingress_reports import publish_report, read_reports
 from serve_app.wire.phases import publish_phase
 from serve_app.wire.served_models import ServedApplication, ServedModel
+from tests.stub_engine import LIMIT_S
 from tests.stub_kv import StubKv, stored
 
 START = 1_700_000_000.0
@@ -47,15 +50,15 @@ def cluster() -> Cluster:
     return Cluster()
 
 
-def sync_of(cluster: Cluster) -> Sync:
-    return Sync("shop", cluster.read_nodes, cast(PendingPods, cluster))
+def exchange_of(cluster: Cluster) -> DocumentExchange:
+    return DocumentExchange("shop", cluster.read_nodes, cast(PendingPods, cluster))
 
 
 @pytest.fixture
-def sync(kv: StubKv, cluster: Cluster) -> Sync:
+def exchange(kv: StubKv, cluster: Cluster) -> DocumentExchange:
     """Of an application that has said what it serves; its thread is not started."""
     serve()
-    return sync_of(cluster)
+    return exchange_of(cluster)
 
 
 @pytest.fixture(autouse=True)
@@ -88,11 +91,11 @@ def written(kv: StubKv, kind: str) -> int:
     return kv.written.count(f"{kind}/shop")
 
 
-def test_knobs_are_read_at_every_turn_and_unreadable_ones_ignored(sync: Sync) -> None:
+def test_knobs_are_read_at_every_turn_and_unreadable_ones_ignored(exchange: DocumentExchange) -> None:
     def knobs_after(turn: int) -> Knobs:
-        sync.turn(START + 0.5 * turn)
-        assert sync.inbox.served is not None
-        return sync.inbox.served.models[TIDE].knobs
+        exchange.turn(START + 0.5 * turn)
+        assert exchange.inbox.served is not None
+        return exchange.inbox.served.models[TIDE].knobs
 
     assert knobs_after(0) == Knobs()
     serve(max_replicas=7)
@@ -101,63 +104,55 @@ def test_knobs_are_read_at_every_turn_and_unreadable_ones_ignored(sync: Sync) ->
     assert knobs_after(2) == Knobs(max_replicas=7)
 
 
-def test_nothing_is_written_before_the_ingress_publishes_its_models(kv: StubKv, cluster: Cluster) -> None:
-    sync = sync_of(cluster)
-    assert sync.inbox.learned is None
-
-    sync.turn(START)
-
-    assert (sync.inbox.learned, sync.inbox.served) == (Learned(), None)
-    assert kv.written == []
-
-
-def test_phases_of_settled_deployments_are_read_every_five_seconds(sync: Sync) -> None:
-    sync.turn(START)
+def test_phases_of_settled_deployments_are_read_every_five_seconds(exchange: DocumentExchange) -> None:
+    exchange.turn(START)
     phase("r1", "imports")
-    sync.turn(START + 4.5)
-    before = sync.inbox
+    exchange.turn(START + 4.5)
+    before = exchange.inbox
 
-    sync.turn(START + 5)
+    exchange.turn(START + 5)
 
-    assert set(sync.inbox.deployments[TIDE].phases) == {"r1"}
+    assert set(exchange.inbox.deployments[TIDE].phases) == {"r1"}
     assert before.deployments[TIDE].phases == {}  # a reader keeps the moment it has seen
 
 
-def test_phases_of_scaling_deployment_are_read_every_turn(sync: Sync) -> None:
-    sync.turn(START)
-    sync.outbox.unsettled = {TIDE}
+def test_phases_of_scaling_deployment_are_read_every_turn(exchange: DocumentExchange) -> None:
+    exchange.turn(START)
+    exchange.outbox.unsettled = {TIDE}
 
     for step, name in enumerate(("process", "imports", "weights_and_kv_cache"), start=1):
         phase("r1", name)
-        sync.turn(START + 0.5 * step)
-        assert sync.inbox.deployments[TIDE].phases["r1"]["phase"] == name
+        exchange.turn(START + 0.5 * step)
+        assert exchange.inbox.deployments[TIDE].phases["r1"]["phase"] == name
 
 
-def test_a_start_is_remembered_after_its_replica_is_gone(sync: Sync) -> None:
+def test_a_start_is_remembered_after_its_replica_is_gone(exchange: DocumentExchange) -> None:
     phase("r1", "ready", START, process=2.0, imports=8.0)
-    sync.turn(START)
+    exchange.turn(START)
     phase("r1", "draining", START + 5)
-    sync.turn(START + 5)
+    exchange.turn(START + 5)
 
-    cold_starts = sync.inbox.deployments[TIDE].cold_starts
+    cold_starts = exchange.inbox.deployments[TIDE].cold_starts
     assert cold_starts.total_s == 10.0
     assert list(cold_starts.phases_s()) == ["process", "imports"]
 
 
-def test_nodes_are_read_every_five_seconds_or_two_while_scaling(sync: Sync, cluster: Cluster) -> None:
+def test_nodes_are_read_every_five_seconds_or_two_while_scaling(
+    exchange: DocumentExchange, cluster: Cluster
+) -> None:
     def asked(*at: float) -> int:
         before = cluster.asked
         for seconds in at:
-            sync.turn(START + seconds)
+            exchange.turn(START + seconds)
         return cluster.asked - before
 
     assert (asked(0.0), asked(4.5), asked(5.0)) == (1, 0, 1)
-    assert sync.inbox.deployments[TIDE].no_room == "no node has 1 GPU free (0 of 8 in the cluster)"
+    assert exchange.inbox.deployments[TIDE].no_room == "no node has 1 GPU free (0 of 8 in the cluster)"
 
-    sync.outbox.unsettled = {TIDE}
+    exchange.outbox.unsettled = {TIDE}
     cluster.free = [{"GPU": 4.0}, {}]
     assert (asked(6.5), asked(7.0)) == (0, 1)
-    assert sync.inbox.deployments[TIDE].no_room == ""
+    assert exchange.inbox.deployments[TIDE].no_room == ""
 
 
 @pytest.mark.parametrize(
@@ -175,7 +170,7 @@ def test_nodes_are_read_every_five_seconds_or_two_while_scaling(sync: Sync, clus
     ],
 )
 def test_warm_node_needs_a_warm_zygote_and_room(
-    sync: Sync,
+    exchange: DocumentExchange,
     cluster: Cluster,
     free: list[dict[str, float]],
     warmed: list[tuple[str, str]] | None,
@@ -187,90 +182,90 @@ def test_warm_node_needs_a_warm_zygote_and_room(
     if warmed is not None:
         put_document(WARMED, "shop", warmed)
 
-    sync.turn(START)
+    exchange.turn(START)
 
-    assert sync.inbox.deployments[TIDE].warm_node is warm_node
+    assert exchange.inbox.deployments[TIDE].warm_node is warm_node
 
 
 @pytest.mark.parametrize(("enabled", "read"), [(True, [0, 1, 1, 1, 2]), (False, [0] * 5)])
 def test_pending_pods_are_read_every_fifteen_seconds_while_scaling(
-    sync: Sync, cluster: Cluster, enabled: bool, read: list[int]
+    exchange: DocumentExchange, cluster: Cluster, enabled: bool, read: list[int]
 ) -> None:
     cluster.enabled = enabled
     counts = []
     for at in (0, 0.5, 1.0, 15.0, 15.5):
-        sync.turn(START + at)
+        exchange.turn(START + at)
         counts.append(cluster.pods_read)
-        sync.outbox.unsettled = {TIDE}
+        exchange.outbox.unsettled = {TIDE}
 
     assert counts == read
-    assert sync.inbox.why_pods_wait == ("pod engine-1: 0/2 nodes are available" if enabled else "")
+    assert exchange.inbox.why_pods_wait == ("pod engine-1: 0/2 nodes are available" if enabled else "")
 
 
 @pytest.mark.parametrize(("name", "start_up_s"), [("imports", None), ("ready", 8.0), ("draining", None)])
 def test_documents_of_killed_replicas_are_removed_at_once(
-    sync: Sync, kv: StubKv, name: str, start_up_s: float | None
+    exchange: DocumentExchange, kv: StubKv, name: str, start_up_s: float | None
 ) -> None:
     phase("killed", name, START, imports=8.0)
     phase("starts", "imports", START - 7200)
 
-    sync.turn(START)
+    exchange.turn(START)
 
-    assert set(sync.inbox.deployments[TIDE].phases) == left(kv) == {"starts"}
-    assert sync.inbox.deployments[TIDE].cold_starts.total_s == start_up_s
+    assert set(exchange.inbox.deployments[TIDE].phases) == left(kv) == {"starts"}
+    assert exchange.inbox.deployments[TIDE].cold_starts.total_s == start_up_s
 
 
-def test_reason_of_a_failed_start_is_kept_for_an_hour(sync: Sync, kv: StubKv) -> None:
+def test_reason_of_a_failed_start_is_kept_for_an_hour(exchange: DocumentExchange, kv: StubKv) -> None:
     for replica, since in (("late", START - 3599), ("early", START - 3601)):
         document = {"phase": "failed", "since": since, "durations_s": {}, "during": "imports", "reason": "?"}
         publish_phase("shop", TIDE, replica, json.dumps(document))
 
-    sync.turn(START)
+    exchange.turn(START)
 
     assert left(kv) == {"late"}
 
 
-def test_status_is_written_on_change_and_every_ten_seconds(sync: Sync, kv: StubKv) -> None:
-    sync.turn(START)
+def test_status_is_written_on_change_and_every_ten_seconds(exchange: DocumentExchange, kv: StubKv) -> None:
+    exchange.turn(START)
     assert written(kv, STATUS) == 0  # the policy has said nothing
 
-    sync.outbox.status = {"policy_errors": 0, "models": {}}
-    sync.turn(START + 0.5)
-    sync.outbox.status = {"policy_errors": 0, "models": {}}  # a new one, and the same
-    sync.turn(START + 10.0)
+    exchange.outbox.status = {"policy_errors": 0, "models": {}}
+    exchange.turn(START + 0.5)
+    exchange.outbox.status = {"policy_errors": 0, "models": {}}  # a new one, and the same
+    exchange.turn(START + 10.0)
     assert written(kv, STATUS) == 1
     assert stored(STATUS, "shop") == {"at": START + 0.5, "policy_errors": 0, "models": {}}
 
-    sync.turn(START + 10.5)
+    exchange.turn(START + 10.5)
     assert written(kv, STATUS) == 2
     assert stored(STATUS, "shop")["at"] == START + 10.5
 
-    sync.outbox.status = {"policy_errors": 1, "models": {}}
-    sync.turn(START + 11.0)
+    exchange.outbox.status = {"policy_errors": 1, "models": {}}
+    exchange.turn(START + 11.0)
     assert written(kv, STATUS) == 3
     assert stored(STATUS, "shop")["policy_errors"] == 1
 
 
-def test_only_new_decisions_are_written_at_the_next_turn(sync: Sync, kv: StubKv) -> None:
-    sync.outbox.decisions, sync.outbox.decisions_seq = [{"seq": 1}], 1
-    sync.turn(START)
-    sync.turn(START + 0.5)
+def test_only_new_decisions_are_written_at_the_next_turn(exchange: DocumentExchange, kv: StubKv) -> None:
+    exchange.outbox.decisions, exchange.outbox.decisions_seq = [{"seq": 1}], 1
+    exchange.turn(START)
+    exchange.turn(START + 0.5)
     assert written(kv, DECISIONS) == 1
 
-    sync.outbox.decisions, sync.outbox.decisions_seq = [{"seq": 1}, {"seq": 2}], 2
-    sync.turn(START + 1.0)
+    exchange.outbox.decisions, exchange.outbox.decisions_seq = [{"seq": 1}, {"seq": 2}], 2
+    exchange.turn(START + 1.0)
 
     assert written(kv, DECISIONS) == 2
     assert stored(DECISIONS, "shop") == [{"seq": 1}, {"seq": 2}]
 
 
-def test_memories_and_starts_are_written_every_ten_seconds(sync: Sync, kv: StubKv) -> None:
+def test_memories_and_starts_are_written_every_ten_seconds(exchange: DocumentExchange, kv: StubKv) -> None:
     phase("r1", "ready", START, imports=8.0)
     state = PolicyState(learned_headroom=0.9)
-    sync.outbox.memories = {TIDE: Memory(state, "a 7B", (("a 1B", PolicyState()),))}
+    exchange.outbox.memories = {TIDE: Memory(state, "a 7B", (("a 1B", PolicyState()),))}
 
-    sync.turn(START)
-    sync.turn(START + 9.5)
+    exchange.turn(START)
+    exchange.turn(START + 9.5)
     assert written(kv, LEARNED) == 1
     assert stored(LEARNED, "shop") == {
         "states": {TIDE: json.loads(json.dumps(state.document()))},
@@ -279,28 +274,28 @@ def test_memories_and_starts_are_written_every_ten_seconds(sync: Sync, kv: StubK
         "cold_starts": {TIDE: [["r1", {"imports": 8.0}, True, ""]]},
     }
 
-    sync.turn(START + 10)
+    exchange.turn(START + 10)
     assert written(kv, LEARNED) == 2
 
 
-def test_a_stopped_sync_writes_nothing(sync: Sync, kv: StubKv) -> None:
-    sync.outbox.memories = {}
-    sync.stop()
+def test_a_stopped_sync_writes_nothing(exchange: DocumentExchange, kv: StubKv) -> None:
+    exchange.outbox.memories = {}
+    exchange.stop()
 
-    sync.turn(START)
+    exchange.turn(START)
 
     assert kv.written == ["knobs/shop"]
 
 
-def test_new_sync_reads_earlier_memories_and_starts(sync: Sync, cluster: Cluster) -> None:
+def test_new_sync_reads_earlier_memories_and_starts(exchange: DocumentExchange, cluster: Cluster) -> None:
     phase("r1", "ready", START, imports=8.0)
     former = PolicyState(learned_headroom=0.8, kv_cache_tokens=9e5)
     memory = Memory(PolicyState(learned_headroom=0.9), "a 7B", (("a 1B", former),))
-    sync.outbox.memories = {TIDE: memory}
-    sync.outbox.decisions, sync.outbox.decisions_seq = [{"seq": 41, "model": "tide"}], 41
-    sync.turn(START)
+    exchange.outbox.memories = {TIDE: memory}
+    exchange.outbox.decisions, exchange.outbox.decisions_seq = [{"seq": 41, "model": "tide"}], 41
+    exchange.turn(START)
 
-    later = sync_of(cluster)
+    later = exchange_of(cluster)
     phase("runs", "ready", START, imports=4.0)
     later.turn(START + 60)
 
@@ -310,32 +305,32 @@ def test_new_sync_reads_earlier_memories_and_starts(sync: Sync, cluster: Cluster
     assert later.inbox.deployments[TIDE].cold_starts == starts
 
 
-def test_memories_of_an_earlier_version_are_read(sync: Sync) -> None:
+def test_memories_of_an_earlier_version_are_read(exchange: DocumentExchange) -> None:
     state, starts = PolicyState(learned_headroom=0.9), {TIDE: [["old", {"imports": 8.0}]]}
     put_document(LEARNED, "shop", {"states": {TIDE: state.document()}, "cold_starts": starts})
 
-    sync.turn(START)
+    exchange.turn(START)
 
-    assert sync.inbox.learned == Learned({TIDE: Memory(state)})
+    assert exchange.inbox.learned == Learned({TIDE: Memory(state)})
 
-    found = sync.inbox.deployments[TIDE].cold_starts
+    found = exchange.inbox.deployments[TIDE].cold_starts
     assert found == ColdStarts((StartUp("old", {"imports": 8.0}),))
     assert [found.on(warm_node=kind).total_s for kind in (True, False)] == [8.0, 8.0]
 
 
-def test_nothing_is_written_before_memories_have_been_read(sync: Sync, kv: StubKv) -> None:
+def test_nothing_is_written_before_memories_have_been_read(exchange: DocumentExchange, kv: StubKv) -> None:
     """Or a policy would begin anew, and what it then writes would replace what there is to be read."""
-    sync.outbox.decisions, sync.outbox.decisions_seq = [{"seq": 1}], 1
+    exchange.outbox.decisions, exchange.outbox.decisions_seq = [{"seq": 1}], 1
     kv.fails = RuntimeError("GCS is gone")
-    sync.turn(START)
-    assert (sync.inbox.learned, sync.inbox.served) == (None, None)
+    exchange.turn(START)
+    assert (exchange.inbox.learned, exchange.inbox.served) == (None, None)
 
     kv.fails = None
     kv.written.clear()
-    sync.turn(START + 0.5)
+    exchange.turn(START + 0.5)
 
-    assert sync.inbox.learned == Learned()
-    assert sync.inbox.served is not None
+    assert exchange.inbox.learned == Learned()
+    assert exchange.inbox.served is not None
     assert written(kv, DECISIONS) == 1
 
 
@@ -344,111 +339,140 @@ def test_nothing_is_written_before_memories_have_been_read(sync: Sync, kv: StubK
     "data", [b"no zlib stream", zlib.compress(b"{"), zlib.compress(b'{"of": "another version"}')]
 )
 def test_an_unreadable_document_is_logged_once_and_stops_no_other(
-    sync: Sync, kv: StubKv, caplog: pytest.LogCaptureFixture, kind: str, data: bytes
+    exchange: DocumentExchange, kv: StubKv, caplog: pytest.LogCaptureFixture, kind: str, data: bytes
 ) -> None:
     key = kind if "/" in kind else f"{kind}/shop"
     kv.kept[NAMESPACE, key.encode()] = data
-    sync.outbox.status = {"policy_errors": 0, "models": {}}
-    sync.outbox.memories = {}
-    sync.outbox.unsettled = {TIDE}
+    exchange.outbox.status = {"policy_errors": 0, "models": {}}
+    exchange.outbox.memories = {}
+    exchange.outbox.unsettled = {TIDE}
     phase("starts", "imports")
 
     with caplog.at_level(logging.WARNING, "ray.serve"):
         for step in range(4):
-            sync.outbox.decisions = [{"seq": step + 1}]
-            sync.outbox.decisions_seq = step + 1
-            sync.turn(START + 0.5 * step)
+            exchange.outbox.decisions = [{"seq": step + 1}]
+            exchange.outbox.decisions_seq = step + 1
+            exchange.turn(START + 0.5 * step)
 
     assert [written(kv, each) for each in (DECISIONS, STATUS, LEARNED)] == [4, 1, 1]
-    assert (sync.inbox.served is None) == (kind == KNOBS)
+    assert (exchange.inbox.served is None) == (kind == KNOBS)
     assert [message for message in caplog.messages if key not in message] == []
     assert len(caplog.messages) == 1
     if kind != KNOBS:
-        assert set(sync.inbox.deployments[TIDE].phases) == {"starts"}
+        assert set(exchange.inbox.deployments[TIDE].phases) == {"starts"}
 
 
-def test_unreadable_nodes_stop_no_document(sync: Sync, cluster: Cluster, kv: StubKv) -> None:
-    cluster.free = cast(Any, None)  # so that reading the nodes raises
-    sync.outbox.unsettled = {TIDE}
-    sync.outbox.status = {"policy_errors": 0, "models": {}}
-
-    sync.turn(START)
-
-    assert written(kv, STATUS) == 1
-
-
-def test_a_failed_write_is_repeated(sync: Sync, kv: StubKv) -> None:
-    sync.outbox.status = {"policy_errors": 0, "models": {}}
-    sync.outbox.decisions, sync.outbox.decisions_seq = [{"seq": 1}], 1
-    sync.outbox.memories = {}
-    sync.turn(START - 0.5)
+def test_a_failed_write_is_repeated(exchange: DocumentExchange, kv: StubKv) -> None:
+    exchange.outbox.status = {"policy_errors": 0, "models": {}}
+    exchange.outbox.decisions, exchange.outbox.decisions_seq = [{"seq": 1}], 1
+    exchange.outbox.memories = {}
+    exchange.turn(START - 0.5)
     kv.written.clear()
     kv.fails = RuntimeError("GCS is gone")
-    sync.outbox.status = {"policy_errors": 1, "models": {}}
-    sync.outbox.decisions_seq = 2
-    sync.turn(START)
+    exchange.outbox.status = {"policy_errors": 1, "models": {}}
+    exchange.outbox.decisions_seq = 2
+    exchange.turn(START)
 
     kv.fails = None
-    sync.turn(START + 0.5)
+    exchange.turn(START + 0.5)
 
     assert [written(kv, kind) for kind in (STATUS, DECISIONS)] == [1, 1]
 
 
-def test_ingress_reports_are_removed_a_minute_after_the_last(sync: Sync) -> None:
-    publish_report("shop", "killed", {"Engine-tide:held_requests": 3.0}, START)
-    sync.turn(START)
+def test_ingress_reports_are_removed_a_minute_after_the_last(exchange: DocumentExchange) -> None:
+    publish_report("shop", "killed", {"Engine-tide:held_requests": 3.0}, START - 90.0)  # its clock is behind
+    exchange.turn(START)
     publish_report("shop", "holds", {}, START + 59.5)
-    sync.turn(START + 60)
-    assert set(sync.inbox.ingress_reports) == {"killed", "holds"}
-    assert sync.inbox.ingress_reports["killed"].values == {"Engine-tide:held_requests": 3.0}
+    exchange.turn(START + 60)
+    assert set(exchange.inbox.ingress_reports) == {"killed", "holds"}
+    assert exchange.inbox.ingress_reports["killed"].values == {"Engine-tide:held_requests": 3.0}
 
-    sync.turn(START + 60.5)
+    exchange.turn(START + 60.5)
 
-    assert set(sync.inbox.ingress_reports) == set(read_reports("shop")) == {"holds"}
+    assert set(exchange.inbox.ingress_reports) == set(read_reports("shop")) == {"holds"}
 
 
-def test_nodes_are_read_once_a_second_while_the_ingress_grows(sync: Sync, cluster: Cluster) -> None:
-    sync.turn(START)
-    assert (sync.inbox.nodes, cluster.asked) == (None, 1)
+def test_nodes_are_read_once_a_second_while_the_ingress_grows(
+    exchange: DocumentExchange, cluster: Cluster
+) -> None:
+    exchange.turn(START)
+    assert (exchange.inbox.nodes, cluster.asked) == (None, 1)
 
-    sync.outbox.look_at_nodes = True
+    exchange.outbox.look_at_nodes = True
     for turn in range(4):
-        sync.turn(START + 0.5 * turn)
+        exchange.turn(START + 0.5 * turn)
     assert cluster.asked == 3
-    assert sync.inbox.nodes == tuple(
+    assert exchange.inbox.nodes == tuple(
         Node({"GPU": 4.0, "CPU": 4.0}, {"GPU": 0.0, "CPU": 4.0}, name) for name in ("node 0", "node 1")
     )
 
-    sync.outbox.look_at_nodes = False
-    sync.turn(START + 9)
-    assert sync.inbox.nodes is None
+    exchange.outbox.look_at_nodes = False
+    exchange.turn(START + 9)
+    assert exchange.inbox.nodes is None
 
 
-def test_documents_of_a_removed_model_go_with_its_memory(sync: Sync, kv: StubKv) -> None:
+def test_documents_of_a_removed_model_go_with_its_memory(exchange: DocumentExchange, kv: StubKv) -> None:
     starts = {name: [["old", {"imports": 8.0}]] for name in (TIDE, "Engine-renamed", "Engine-forgotten")}
     put_document(LEARNED, "shop", {"states": {}, "cold_starts": starts})
     for name, since in (("ready", START), ("failed", START - 3601)):
         document = {"phase": name, "since": since, "durations_s": {}, "during": "imports", "reason": "?"}
         publish_phase("shop", "Engine-forgotten", name, json.dumps(document))
-    sync.turn(START)
+    exchange.turn(START)
     assert not [key for _, key in kv.kept if b"Engine-forgotten" in key]
 
-    sync.outbox.memories = {TIDE: Memory(), "Engine-renamed": Memory()}
-    sync.turn(START + 1)
-    sync.turn(START + 11)
+    exchange.outbox.memories = {TIDE: Memory(), "Engine-renamed": Memory()}
+    exchange.turn(START + 1)
+    exchange.turn(START + 11)
 
-    assert sync.inbox.deployments.keys() == {TIDE, "Engine-renamed"}
+    assert exchange.inbox.deployments.keys() == {TIDE, "Engine-renamed"}
     assert stored(LEARNED, "shop")["cold_starts"].keys() == {TIDE, "Engine-renamed"}
 
 
 @pytest.mark.parametrize("ahead_s", [-50.0, 50.0])
-def test_drain_length_ignores_the_nodes_clock(sync: Sync, ahead_s: float) -> None:
-    sync.turn(START)
+def test_drain_length_ignores_the_nodes_clock(exchange: DocumentExchange, ahead_s: float) -> None:
+    exchange.turn(START)
     since = START + 4.5 + ahead_s
     document = {"phase": "draining", "since": since, "until": since + 30.0, "durations_s": {}}
     publish_phase("shop", TIDE, "runs", json.dumps(document))
 
-    sync.turn(START + 5)
+    exchange.turn(START + 5)
 
-    until = sync.inbox.deployments[TIDE].phases["runs"]["until"]
+    until = exchange.inbox.deployments[TIDE].phases["runs"]["until"]
     assert START + 30.0 <= until <= START + 35.0
+
+
+def test_a_lost_store_is_logged_once_per_failure(
+    exchange: DocumentExchange, kv: StubKv, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone, full = RuntimeError("GCS is gone"), RuntimeError("GCS is back, and has no room")
+    with caplog.at_level(logging.ERROR, "ray.serve"):
+        for number, kv.fails in enumerate((gone, gone, gone, None, gone, full, full)):
+            exchange.turn(START + 0.5 * number)
+
+    assert caplog.messages == ["autoscaling of shop: could not read or write documents"] * 3
+    assert caplog.records[0].exc_info is not None
+
+
+def test_thread_has_a_turn_at_once_and_after_send_until_stopped(kv: StubKv) -> None:
+    ended = threading.Semaphore(0)
+
+    class Counted(DocumentExchange):
+        def turn(self, now: float) -> None:
+            super().turn(now)
+            ended.release()
+
+    serve()
+    # Only `send` begins another turn, so that the test knows how many there were.
+    exchange = Counted("shop", tuple, poll_s=LIMIT_S)
+    exchange.start()
+    assert ended.acquire(timeout=LIMIT_S)
+    assert exchange.inbox.served is not None
+
+    exchange.outbox.decisions, exchange.outbox.decisions_seq = [{"seq": 1}], 1
+    exchange.send()
+    assert ended.acquire(timeout=LIMIT_S)
+    assert stored(DECISIONS, "shop") == [{"seq": 1}]
+
+    exchange.stop()
+    assert exchange.join(LIMIT_S)
+    assert not ended.acquire(timeout=0.0)
