@@ -252,7 +252,6 @@ def _model_status(
     model: ServedModel, snapshot: Snapshot, decision: Decision, starts: ColdStarts
 ) -> dict[str, Any]:
     """Return the model's part of the status document."""
-    capacity = snapshot.capacity
     warm_s, cold_s = (starts.on(warm_node=kind).phases_s() for kind in (True, False))
     return {
         "model": model.name,
@@ -261,11 +260,11 @@ def _model_status(
         "wanted": decision.wanted,
         "target": decision.target,
         "ready": snapshot.ready,
-        "starting": capacity.starting,
-        "pending": capacity.pending,
-        "pending_s": round(capacity.pending_s),
+        "starting": snapshot.starting,
+        "pending": snapshot.pending,
+        "pending_s": round(snapshot.pending_s),
         "draining": snapshot.draining,
-        "reason": capacity.reason,
+        "reason": snapshot.pending_reason,
         "cold_start_s": snapshot.cold_start_s,
         "phases_s": (warm_s or cold_s) if snapshot.warm_node else (cold_s or warm_s),
         "warm_node": snapshot.warm_node,

@@ -12,20 +12,6 @@ from serve_app.wire.signals import EngineSignals, IngressSignals, Reading
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
-    """The requested replicas that do not run yet."""
-
-    starting: int = 0
-    """Replicas whose process is loading."""
-    pending: int = 0
-    """Replicas for which the cluster has no room yet."""
-    pending_s: float = 0.0
-    """Seconds for which at least one replica has been pending."""
-    reason: str = ""
-    """The cluster's reason, if it gives one."""
-
-
-@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The replicas of one model and their reports. A replica without a report is absent from the mappings."""
 
@@ -38,7 +24,14 @@ class Snapshot:
     engines: Mapping[str, Reading[EngineSignals]] = field(default_factory=dict)
     ingress: Mapping[str, Reading[IngressSignals]] = field(default_factory=dict)
     draining: int = 0
-    capacity: Capacity = Capacity()
+    starting: int = 0
+    """Requested replicas whose process is loading."""
+    pending: int = 0
+    """Requested replicas for which the cluster has no room yet."""
+    pending_s: float = 0.0
+    """Seconds for which at least one replica has been pending."""
+    pending_reason: str = ""
+    """The cluster's reason, if it gives one."""
     warm_node: bool = False
     """Whether a node whose zygote has imported vLLM has room for the next replica."""
     warm_node_start_s: float | None = None

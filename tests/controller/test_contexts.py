@@ -55,6 +55,7 @@ def test_newest_report_of_each_replica_has_its_age() -> None:
             (B, said(waiting_tokens=9), NOW - 2),
         ),
         NOW,
+        Sightings(),
     )
 
     assert set(readings) == {"a", "b"}
@@ -66,22 +67,22 @@ def test_newest_report_of_each_replica_has_its_age() -> None:
 def test_every_field_arrives_where_it_belongs() -> None:
     numbers = {name: float(index) for index, name in enumerate(ENGINE_FIELDS)}
 
-    assert asdict(engine_readings(raw((A, numbers, NOW)), NOW)["a"].signals) == numbers
+    assert asdict(engine_readings(raw((A, numbers, NOW)), NOW, Sightings())["a"].signals) == numbers
 
 
 def test_a_replica_that_lacks_a_field_has_made_no_report() -> None:
     partial = said()
     del partial["itl_p99_s"]
 
-    assert set(engine_readings(raw((A, said(), NOW), (B, partial, NOW)), NOW)) == {"a"}
-    assert engine_readings(raw((B, partial, NOW)), NOW) == {}
+    assert set(engine_readings(raw((A, said(), NOW), (B, partial, NOW)), NOW, Sightings())) == {"a"}
+    assert engine_readings(raw((B, partial, NOW)), NOW, Sightings()) == {}
 
 
 def test_an_empty_series_is_no_report_and_silences_no_other() -> None:
     columns = raw((A, said(), NOW), (B, said(), NOW))
     columns["running_tokens"][A] = []
 
-    assert set(engine_readings(columns, NOW)) == {"b"}
+    assert set(engine_readings(columns, NOW, Sightings())) == {"b"}
 
 
 def test_columns_may_have_replicas_in_any_order() -> None:
@@ -89,14 +90,16 @@ def test_columns_may_have_replicas_in_any_order() -> None:
     columns["waiting_requests"] = dict(reversed(columns["waiting_requests"].items()))
     columns["waiting_requests"][A][-1].value = 7.0
 
-    readings = engine_readings(columns, NOW)
+    readings = engine_readings(columns, NOW, Sightings())
 
     assert (readings["a"].signals.running_requests, readings["a"].signals.waiting_requests) == (1, 7)
     assert (readings["b"].signals.running_requests, readings["b"].signals.waiting_requests) == (2, 0)
 
 
 def test_a_report_from_the_future_has_age_zero() -> None:
-    readings = engine_readings(raw((A, said(), NOW + 5), (B, said(), math.nan), (C, said(), math.inf)), NOW)
+    readings = engine_readings(
+        raw((A, said(), NOW + 5), (B, said(), math.nan), (C, said(), math.inf)), NOW, Sightings()
+    )
 
     assert {name: reading.age_s for name, reading in readings.items()} == {"a": 0.0}
 
@@ -109,12 +112,12 @@ def test_ingress_replica_reports_models_by_deployment() -> None:
     }
     columns = raw((A, values, NOW - 1))
 
-    assert ingress_readings(columns, "Engine-a", NOW)["a"].signals == IngressSignals(
+    assert ingress_readings(columns, "Engine-a", NOW, Sightings())["a"].signals == IngressSignals(
         *[1.0] * len(INGRESS_FIELDS)
     )
-    assert ingress_readings(columns, "Engine-b", NOW)["a"].signals.held_requests == 2.0
-    assert ingress_readings(columns, "Engine-c", NOW) == {}
-    assert ongoing_of_ingress(columns, NOW) == {"a": (30.0, 1.0)}
+    assert ingress_readings(columns, "Engine-b", NOW, Sightings())["a"].signals.held_requests == 2.0
+    assert ingress_readings(columns, "Engine-c", NOW, Sightings()) == {}
+    assert ongoing_of_ingress(columns, NOW, Sightings()) == {"a": (30.0, 1.0)}
 
 
 def written(held: float, at: float) -> IngressReport:
@@ -125,7 +128,7 @@ def written(held: float, at: float) -> IngressReport:
 def test_written_reports_count_where_ray_has_none() -> None:
     reports = {"drains": written(9, NOW - 1), "runs": written(8, NOW)}
 
-    readings = reported_readings(reports, "Engine-a", {"runs"}, NOW)
+    readings = reported_readings(reports, "Engine-a", {"runs"}, NOW, Sightings())
 
     assert set(readings) == {"drains"}
     assert readings["drains"].signals == IngressSignals(held_requests=9)
@@ -135,7 +138,7 @@ def test_written_reports_count_where_ray_has_none() -> None:
 def test_reports_of_killed_replicas_and_other_models_do_not_count() -> None:
     reports = {"killed": written(9, NOW - 11), "another": IngressReport(NOW, {"Engine-b:held_requests": 1.0})}
 
-    assert reported_readings(reports, "Engine-a", set(), NOW) == {}
+    assert reported_readings(reports, "Engine-a", set(), NOW, Sightings()) == {}
 
 
 def document(phase: str, **more: float) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pytest
 
 from serve_app.api.engine_client import OUTCOMES, EngineRequest, Operation, RequestState
 from serve_app.api.errors import ApiError
-from serve_app.controller.contexts import ingress_readings, ongoing_of_ingress
+from serve_app.controller.contexts import Sightings, ingress_readings, ongoing_of_ingress
 from serve_app.ingress.ingress_deployment import ingress_report
 from serve_app.ingress.request_counters import IngressCounters
 from serve_app.telemetry import replica_metrics as made
@@ -189,6 +189,6 @@ def test_what_is_reported_is_what_the_policy_reads(counted: Counted) -> None:
         for key, value in ingress_report([counted.counters]).items()
     }
 
-    (reading,) = ingress_readings(raw, "Engine-tide", 51.0).values()
+    (reading,) = ingress_readings(raw, "Engine-tide", 51.0, Sightings()).values()
     assert (reading.signals, reading.age_s) == (counted.signals, 1.0)
-    assert ongoing_of_ingress(raw, 51.0) == {"i1": (1.0, 1.0)}
+    assert ongoing_of_ingress(raw, 51.0, Sightings()) == {"i1": (1.0, 1.0)}

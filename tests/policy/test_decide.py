@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.policy.inputs import Capacity, Snapshot
+from serve_app.policy.inputs import Snapshot
 from serve_app.settings.knobs import Knobs, Schedule
 from tests.policy.build import PolicyLoop, engine, ingress, snapshot
 
@@ -286,9 +286,9 @@ def test_a_request_that_has_left_wakes_no_replica() -> None:
 
 
 def test_pending_capacity_is_said_and_changes_nothing() -> None:
-    capacity = Capacity(starting=0, pending=2, pending_s=42.0, reason="no node has a free GPU")
+    pending = {"pending": 2, "pending_s": 42.0, "pending_reason": "no node has a free GPU"}
 
-    decision = PolicyLoop(KNOBS).decide(held(24, target=3, ready=0, capacity=capacity))
+    decision = PolicyLoop(KNOBS).decide(held(24, target=3, ready=0, **pending))
 
     assert decision.target == 3
     assert decision.clamps == ()
