@@ -6,6 +6,7 @@ import sys
 import threading
 import weakref
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -160,9 +161,7 @@ def test_nothing_changes_before_the_ingress_publishes_its_models(clock: Clock) -
 def test_a_model_without_a_deployment_delays_no_other(clock: Clock) -> None:
     app = FakeApplication(clock, {"a": KNOBS, "b": KNOBS})
     app.tick()
-    app.state.deregister_deployment(app.id("Engine-a"))
-    del app.targets["Engine-a"]
-    app._running.pop("Engine-a")
+    app.remove("Engine-a")
     app.reports(b=holding(24))
 
     assert app.tick()["Engine-b"] == 3
@@ -318,3 +317,38 @@ def test_metrics_have_the_gpus_of_a_replica(clock: Clock) -> None:
 
     assert app.metrics.values["a"]["gpus_per_replica"] == 0.0
     assert app.metrics.values["b"]["gpus_per_replica"] == 4.0
+
+
+# How often it decides.
+
+
+@pytest.mark.parametrize(("target", "requests", "interval_s"), [(1, 3, 0.5), (0, 0, 0.5), (0, 3, 0.125)])
+def test_decisions_come_twice_a_second_and_faster_for_queued_requests(
+    clock: Clock, target: int, requests: int, interval_s: float
+) -> None:
+    app = FakeApplication(clock, {"a": knobs(mode="advise")}, targets={"a": target})
+    at: list[float] = []
+    decide = app.policy.decide
+    app.policy.decide = lambda *args: (at.append(clock.now), decide(*args))[1]  # type: ignore[method-assign]
+    for _ in range(50):
+        app.reports(a=holding(requests))
+        app.tick(0.125)  # about as often as Ray asks
+
+    gaps = {later - earlier for earlier, later in pairwise(at[1:])}
+    assert gaps == {interval_s}
+
+
+def test_an_unreadable_report_is_counted_as_an_error(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": knobs(mode="advise")}, targets={"a": 0})
+    app.tick()
+
+    class Unreadable:
+        app_name, deployment_name, target_num_replicas = "tideserve", "Ingress", 0
+
+        @property
+        def raw_metrics(self) -> Any:
+            raise ValueError("what was that?")
+
+    clock.now += 0.1
+    assert app.policy({"Ingress": Unreadable()}) == ({}, {})
+    assert app.metrics.errors == 1

@@ -223,6 +223,11 @@ class FakeApplication:
         """Forget what one replica has reported."""
         self.state.on_replica_stopped(self._running[deployment][number])
 
+    def remove(self, deployment: str) -> None:
+        """Remove a deployment that the ingress still names."""
+        self.state.deregister_deployment(self.id(deployment))
+        del self.targets[deployment], self._running[deployment]
+
     def run(self, deployment: str, count: int) -> None:
         """Have so many replicas of `deployment` running."""
         replicas = [ReplicaID(f"{deployment}-{n}", self.id(deployment)) for n in range(count)]

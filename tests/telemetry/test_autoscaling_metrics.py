@@ -61,16 +61,6 @@ def test_a_model_no_longer_served_has_zeros(metrics: AutoscalingMetrics) -> None
     assert SERIES["llm_autoscaling_binding"].values[-1] == (0.0, {"model": "tide", "term": "queue"})
 
 
-def test_each_model_has_terms_of_its_own(metrics: AutoscalingMetrics) -> None:
-    metrics.set("tide", {}, "queue")
-    metrics.set("embed", {}, "load")
-
-    assert SERIES["llm_autoscaling_binding"].values == [
-        (1.0, {"model": "tide", "term": "queue"}),
-        (1.0, {"model": "embed", "term": "load"}),
-    ]
-
-
 def test_changes_of_the_target_are_counted_by_their_direction(metrics: AutoscalingMetrics) -> None:
     metrics.count_change("tide", 0, 3)
     metrics.count_change("tide", 3, 2)
