@@ -1,10 +1,8 @@
-"""The exchange's thread: when it has a turn, and what ends it."""
-
 import json
 import logging
 import threading
 import zlib
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -13,82 +11,30 @@ from serve_app.cluster.ray_resources import Node
 from serve_app.controller.cold_starts import ColdStarts, StartUp
 from serve_app.controller.document_exchange import DocumentExchange, Learned
 from serve_app.learning.state import Memory, PolicyState
-from serve_app.settings.knobs import IngressKnobs, Knobs
+from serve_app.settings.knobs import Knobs
 from serve_app.wire.documents import DECISIONS, KNOBS, LEARNED, NAMESPACE, STATUS, WARMED, put_document
 from serve_app.wire.ingress_reports import publish_report, read_reports
 from serve_app.wire.phases import publish_phase
-from serve_app.wire.served_models import ServedApplication, ServedModel
+from tests.controller.fake_cluster import START, TIDE, FakeCluster, left, phase, serve, written
 from tests.stub_engine import LIMIT_S
 from tests.stub_kv import StubKv, stored
 
-START = 1_700_000_000.0
-TIDE = "Engine-tide"
-
-
-class Cluster:
-    """What Ray and Kubernetes say of the cluster, and how often they were asked."""
-
-    def __init__(self) -> None:
-        self.free = [{"GPU": 0.0, "CPU": 4.0}] * 2
-        """By node."""
-        self.asked = 0
-        self.enabled = False
-        self.pods_read = 0
-
-    def read_nodes(self) -> tuple[Node, ...]:
-        self.asked += 1
-        total = {"GPU": 4.0, "CPU": 4.0}
-        return tuple(Node(total, free, f"node {index}") for index, free in enumerate(self.free))
-
-    def read(self) -> str:
-        self.pods_read += 1
-        return "pod engine-1: 0/2 nodes are available"
-
 
 @pytest.fixture
-def cluster() -> Cluster:
-    return Cluster()
+def cluster() -> FakeCluster:
+    return FakeCluster()
 
 
-def exchange_of(cluster: Cluster) -> DocumentExchange:
+def exchange_of(cluster: FakeCluster) -> DocumentExchange:
     return DocumentExchange("shop", cluster.read_nodes, cast(PendingPods, cluster))
 
 
 @pytest.fixture
-def exchange(kv: StubKv, cluster: Cluster) -> DocumentExchange:
-    """Of an application that has said what it serves; its thread is not started."""
+def exchange(kv: StubKv, cluster: FakeCluster) -> DocumentExchange:
+    """Of an application that has three replicas and has published its models; its thread is not started."""
+    kv.replicas = {("shop", TIDE, replica) for replica in ("r1", "runs", "starts")}
     serve()
     return exchange_of(cluster)
-
-
-@pytest.fixture(autouse=True)
-def replicas(kv: StubKv) -> set[tuple[str, str, str]]:
-    """Those that exist."""
-    kv.replicas = {("shop", TIDE, replica) for replica in ("r1", "runs", "starts")}
-    return kv.replicas
-
-
-def serve(*, zygote: bool = True, **knobs: Any) -> None:
-    """What an ingress replica writes."""
-    model = ServedModel("tide", TIDE, Knobs(**knobs), {"GPU": 1.0})
-    served = ServedApplication({TIDE: model}, IngressKnobs(), zygote=zygote)
-    put_document(KNOBS, "shop", served.document(START))
-
-
-def phase(replica: str, name: str, since: float = START, **durations_s: float) -> None:
-    """What an engine replica writes."""
-    document = {"phase": name, "since": since, "durations_s": durations_s, "warm_node": True}
-    publish_phase("shop", TIDE, replica, json.dumps(document))
-
-
-def left(kv: StubKv) -> set[str]:
-    """The replicas of which there is a phase document."""
-    prefix = f"phase/shop/{TIDE}/"
-    return {key.decode().removeprefix(prefix) for _, key in kv.kept if key.startswith(prefix.encode())}
-
-
-def written(kv: StubKv, kind: str) -> int:
-    return kv.written.count(f"{kind}/shop")
 
 
 def test_knobs_are_read_at_every_turn_and_unreadable_ones_ignored(exchange: DocumentExchange) -> None:
@@ -104,41 +50,23 @@ def test_knobs_are_read_at_every_turn_and_unreadable_ones_ignored(exchange: Docu
     assert knobs_after(2) == Knobs(max_replicas=7)
 
 
-def test_phases_of_settled_deployments_are_read_every_five_seconds(exchange: DocumentExchange) -> None:
+def test_phases_are_read_every_five_seconds_or_every_turn_while_scaling(exchange: DocumentExchange) -> None:
     exchange.turn(START)
-    phase("r1", "imports")
+    phase("r1", "process")
     exchange.turn(START + 4.5)
     before = exchange.inbox
-
     exchange.turn(START + 5)
-
     assert set(exchange.inbox.deployments[TIDE].phases) == {"r1"}
     assert before.deployments[TIDE].phases == {}  # a reader keeps the moment it has seen
 
-
-def test_phases_of_scaling_deployment_are_read_every_turn(exchange: DocumentExchange) -> None:
-    exchange.turn(START)
     exchange.outbox.unsettled = {TIDE}
-
-    for step, name in enumerate(("process", "imports", "weights_and_kv_cache"), start=1):
-        phase("r1", name)
-        exchange.turn(START + 0.5 * step)
-        assert exchange.inbox.deployments[TIDE].phases["r1"]["phase"] == name
-
-
-def test_a_start_is_remembered_after_its_replica_is_gone(exchange: DocumentExchange) -> None:
-    phase("r1", "ready", START, process=2.0, imports=8.0)
-    exchange.turn(START)
-    phase("r1", "draining", START + 5)
-    exchange.turn(START + 5)
-
-    cold_starts = exchange.inbox.deployments[TIDE].cold_starts
-    assert cold_starts.total_s == 10.0
-    assert list(cold_starts.phases_s()) == ["process", "imports"]
+    phase("r1", "imports")
+    exchange.turn(START + 5.5)
+    assert exchange.inbox.deployments[TIDE].phases["r1"]["phase"] == "imports"
 
 
 def test_nodes_are_read_every_five_seconds_or_two_while_scaling(
-    exchange: DocumentExchange, cluster: Cluster
+    exchange: DocumentExchange, cluster: FakeCluster
 ) -> None:
     def asked(*at: float) -> int:
         before = cluster.asked
@@ -171,7 +99,7 @@ def test_nodes_are_read_every_five_seconds_or_two_while_scaling(
 )
 def test_warm_node_needs_a_warm_zygote_and_room(
     exchange: DocumentExchange,
-    cluster: Cluster,
+    cluster: FakeCluster,
     free: list[dict[str, float]],
     warmed: list[tuple[str, str]] | None,
     zygote: bool,
@@ -189,7 +117,7 @@ def test_warm_node_needs_a_warm_zygote_and_room(
 
 @pytest.mark.parametrize(("enabled", "read"), [(True, [0, 1, 1, 1, 2]), (False, [0] * 5)])
 def test_pending_pods_are_read_every_fifteen_seconds_while_scaling(
-    exchange: DocumentExchange, cluster: Cluster, enabled: bool, read: list[int]
+    exchange: DocumentExchange, cluster: FakeCluster, enabled: bool, read: list[int]
 ) -> None:
     cluster.enabled = enabled
     counts = []
@@ -202,27 +130,22 @@ def test_pending_pods_are_read_every_fifteen_seconds_while_scaling(
     assert exchange.inbox.why_pods_wait == ("pod engine-1: 0/2 nodes are available" if enabled else "")
 
 
-@pytest.mark.parametrize(("name", "start_up_s"), [("imports", None), ("ready", 8.0), ("draining", None)])
-def test_documents_of_killed_replicas_are_removed_at_once(
-    exchange: DocumentExchange, kv: StubKv, name: str, start_up_s: float | None
-) -> None:
-    phase("killed", name, START, imports=8.0)
+def test_documents_of_ended_replicas_are_removed(exchange: DocumentExchange, kv: StubKv) -> None:
+    for name in ("imports", "ready", "draining"):
+        phase(f"killed in {name}", name, imports=8.0)
     phase("starts", "imports", START - 7200)
+    phase("failed within the hour", "failed", START - 3599)
+    phase("failed before", "failed", START - 3601)
 
     exchange.turn(START)
 
-    assert set(exchange.inbox.deployments[TIDE].phases) == left(kv) == {"starts"}
-    assert exchange.inbox.deployments[TIDE].cold_starts.total_s == start_up_s
-
-
-def test_reason_of_a_failed_start_is_kept_for_an_hour(exchange: DocumentExchange, kv: StubKv) -> None:
-    for replica, since in (("late", START - 3599), ("early", START - 3601)):
-        document = {"phase": "failed", "since": since, "durations_s": {}, "during": "imports", "reason": "?"}
-        publish_phase("shop", TIDE, replica, json.dumps(document))
-
-    exchange.turn(START)
-
-    assert left(kv) == {"late"}
+    assert left(kv) == {"starts", "failed within the hour"}
+    assert set(exchange.inbox.deployments[TIDE].phases) == {
+        "starts",
+        "failed within the hour",
+        "failed before",
+    }
+    assert exchange.inbox.deployments[TIDE].cold_starts.total_s == 8.0
 
 
 def test_status_is_written_on_change_and_every_ten_seconds(exchange: DocumentExchange, kv: StubKv) -> None:
@@ -237,26 +160,10 @@ def test_status_is_written_on_change_and_every_ten_seconds(exchange: DocumentExc
     assert stored(STATUS, "shop") == {"at": START + 0.5, "policy_errors": 0, "models": {}}
 
     exchange.turn(START + 10.5)
-    assert written(kv, STATUS) == 2
-    assert stored(STATUS, "shop")["at"] == START + 10.5
-
     exchange.outbox.status = {"policy_errors": 1, "models": {}}
     exchange.turn(START + 11.0)
     assert written(kv, STATUS) == 3
-    assert stored(STATUS, "shop")["policy_errors"] == 1
-
-
-def test_only_new_decisions_are_written_at_the_next_turn(exchange: DocumentExchange, kv: StubKv) -> None:
-    exchange.outbox.decisions, exchange.outbox.decisions_seq = [{"seq": 1}], 1
-    exchange.turn(START)
-    exchange.turn(START + 0.5)
-    assert written(kv, DECISIONS) == 1
-
-    exchange.outbox.decisions, exchange.outbox.decisions_seq = [{"seq": 1}, {"seq": 2}], 2
-    exchange.turn(START + 1.0)
-
-    assert written(kv, DECISIONS) == 2
-    assert stored(DECISIONS, "shop") == [{"seq": 1}, {"seq": 2}]
+    assert stored(STATUS, "shop") == {"at": START + 11.0, "policy_errors": 1, "models": {}}
 
 
 def test_memories_and_starts_are_written_every_ten_seconds(exchange: DocumentExchange, kv: StubKv) -> None:
@@ -278,16 +185,9 @@ def test_memories_and_starts_are_written_every_ten_seconds(exchange: DocumentExc
     assert written(kv, LEARNED) == 2
 
 
-def test_a_stopped_sync_writes_nothing(exchange: DocumentExchange, kv: StubKv) -> None:
-    exchange.outbox.memories = {}
-    exchange.stop()
-
-    exchange.turn(START)
-
-    assert kv.written == ["knobs/shop"]
-
-
-def test_new_sync_reads_earlier_memories_and_starts(exchange: DocumentExchange, cluster: Cluster) -> None:
+def test_new_exchange_reads_earlier_memories_and_starts(
+    exchange: DocumentExchange, cluster: FakeCluster
+) -> None:
     phase("r1", "ready", START, imports=8.0)
     former = PolicyState(learned_headroom=0.8, kv_cache_tokens=9e5)
     memory = Memory(PolicyState(learned_headroom=0.9), "a 7B", (("a 1B", former),))
@@ -362,7 +262,7 @@ def test_an_unreadable_document_is_logged_once_and_stops_no_other(
         assert set(exchange.inbox.deployments[TIDE].phases) == {"starts"}
 
 
-def test_a_failed_write_is_repeated(exchange: DocumentExchange, kv: StubKv) -> None:
+def test_a_failed_write_is_repeated_until_it_succeeds(exchange: DocumentExchange, kv: StubKv) -> None:
     exchange.outbox.status = {"policy_errors": 0, "models": {}}
     exchange.outbox.decisions, exchange.outbox.decisions_seq = [{"seq": 1}], 1
     exchange.outbox.memories = {}
@@ -375,6 +275,7 @@ def test_a_failed_write_is_repeated(exchange: DocumentExchange, kv: StubKv) -> N
 
     kv.fails = None
     exchange.turn(START + 0.5)
+    exchange.turn(START + 1.0)  # nothing is new
 
     assert [written(kv, kind) for kind in (STATUS, DECISIONS)] == [1, 1]
 
@@ -393,7 +294,7 @@ def test_ingress_reports_are_removed_a_minute_after_the_last(exchange: DocumentE
 
 
 def test_nodes_are_read_once_a_second_while_the_ingress_grows(
-    exchange: DocumentExchange, cluster: Cluster
+    exchange: DocumentExchange, cluster: FakeCluster
 ) -> None:
     exchange.turn(START)
     assert (exchange.inbox.nodes, cluster.asked) == (None, 1)
@@ -476,3 +377,6 @@ def test_thread_has_a_turn_at_once_and_after_send_until_stopped(kv: StubKv) -> N
     exchange.stop()
     assert exchange.join(LIMIT_S)
     assert not ended.acquire(timeout=0.0)
+    exchange.outbox.memories = {}
+    exchange.turn(START)
+    assert written(kv, LEARNED) == 0

@@ -96,6 +96,15 @@ def test_ttft_limits_capacity_where_waiting_fills_the_target() -> None:
     assert 1.5 * decode_s + 0.05 + wait_s == pytest.approx(0.2, rel=0.002)
 
 
+def test_each_of_more_replicas_serves_more() -> None:
+    rates = [capacity_rps(A100, MIX, LOOSE, NO_LIMIT, 1.0, replicas) for replicas in (1, 2, 4, 16, 64, 256)]
+
+    assert rates == sorted(rates)
+    # A request waits only where all are busy: two serve more than twice as much, many are nearly full.
+    assert rates[1] > 1.3 * rates[0]
+    assert rates[-1] < 1.1 * rates[-2]
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     mixes, st.floats(0.05, 5), st.floats(0.012, 1), st.floats(0.01, 100), st.floats(1, 64), st.floats(1, 4)

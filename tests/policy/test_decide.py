@@ -207,6 +207,10 @@ def test_a_silent_replica_counts_like_the_others() -> None:
     assert new["running_requests"] == 60  # a replica that has never reported has nothing yet
 
 
+def test_silent_replicas_do_not_stop_scale_up() -> None:
+    assert PolicyLoop(KNOBS).decide_for(10, queued(40, ready=2, target=2)).target == 5
+
+
 def test_replica_goes_only_if_others_can_run_its_batch() -> None:
     # Two decode 30 sequences each in 16.2 ms; one would take 21 for 60 of 1,000 tokens each, and 28 with
     # 60 of 2,000.

@@ -214,6 +214,14 @@ def test_demand_explains_its_forecast_with_numbers(
     assert why in forecast(now_rps, remembered(level, rise, minutes)).why
 
 
+def test_a_higher_quantile_adds_more_rise_while_little_is_known() -> None:
+    histogram = remembered(level=11.0, rise=9.0, minutes=30)
+
+    # None of thirty minutes was of the highest tenth with a chance of 4 %, of the highest 20th with 21 %.
+    assert "a rise to 11.3 requests/s" in forecast(9.0, histogram, forecast_quantile=0.9).why
+    assert "a rise to 12.8 requests/s" in forecast(9.0, histogram, forecast_quantile=0.95).why
+
+
 # Times of the snapshot, and the terms that depend on time.
 
 
