@@ -217,6 +217,15 @@ def test_rises_are_those_from_a_similar_demand() -> None:
     assert histogram.rises_from(5.0).windows == 0.0  # it has never been there
 
 
+def test_a_level_fades_unless_it_comes_back() -> None:
+    histogram = DemandHistogram().note(50.0, 60.0, 5.0, 60.0, 1.0, BUCKETS)
+    for _ in range(20):
+        histogram = histogram.note(1.0, 1.0, 5.0, 60.0, 0.5, BUCKETS)
+
+    assert histogram.rises_from(50.0).windows == 0.0
+    assert len(histogram.rises) == 1
+
+
 def test_a_quiet_hour_is_remembered_after_a_busy_one() -> None:
     busy = noted(*[(500.0, 2500.0)] * 720)
     quiet = busy
