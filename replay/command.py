@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from replay.defaults import GOAL, ORACLE, OURS
 from replay.inputs import add_inputs, read_inputs
 from serve_app.cli.command_error import CommandError
-from serve_app.cli.knob_changes import DEFAULT, changed, parse_arguments
+from serve_app.cli.knobs_command import DEFAULT, changed, parse_arguments
 from serve_app.settings.knobs import Knobs, overlay
 from serve_app.settings.settings_error import SettingsError, from_pydantic
 

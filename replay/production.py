@@ -9,11 +9,11 @@ from replay.fleet.fleet import Fleet
 from replay.quiet import quiet_until
 from replay.ray_semantics import Context, apply
 from replay.reports import Mail, Reporting
-from serve_app.controller.mailbox import Deployment, Inbox, Mailbox
+from serve_app.controller.document_exchange import Deployment, Inbox, Mailbox
 from serve_app.controller.serve_policy import ServePolicy
 from serve_app.learning.state import PolicyState
 from serve_app.policy.decide import Decision
-from serve_app.policy.snapshot import Snapshot
+from serve_app.policy.inputs import Snapshot
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.tree import INGRESS
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics

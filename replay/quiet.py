@@ -5,7 +5,7 @@ from itertools import pairwise
 from serve_app.learning.next_decision import apply_starting_values
 from serve_app.learning.state import PolicyState
 from serve_app.policy.decide import Decision
-from serve_app.policy.snapshot import Snapshot
+from serve_app.policy.inputs import Snapshot
 from serve_app.settings.knobs import Knobs, scheduled_minimum
 
 _SETTLED_S = 60.0

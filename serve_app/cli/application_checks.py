@@ -11,10 +11,9 @@ from typing import Any
 from serve_app import env
 from serve_app.settings import AppSettings, SettingsError, knob_defaults, load_settings
 from serve_app.settings.document import unique_keys
-from serve_app.settings.knobs import IngressKnobs, Knobs
+from serve_app.settings.knobs import IngressKnobs, Knobs, read_user_config
 from serve_app.settings.settings_error import shown
 from serve_app.settings.tree import ENGINE_PREFIX, INGRESS
-from serve_app.settings.user_config import read_user_config
 
 IMPORT_PATH = "serve_app.app:build"
 POLICY_FUNCTION = "serve_app.controller.serve_policy:ServePolicy"

@@ -2,14 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Container, Mapping, Sequence
-from math import isfinite
+from math import inf, isfinite
 from operator import attrgetter, itemgetter
 from typing import Any
 
 from serve_app.cluster.ray_resources import Resources, room_for_ingress, share_nodes
-from serve_app.controller.mailbox import Deployment, Inbox
-from serve_app.controller.sightings import Sightings
-from serve_app.policy.snapshot import Capacity, Snapshot
+from serve_app.controller.document_exchange import Deployment, Inbox
+from serve_app.policy.inputs import Snapshot
 from serve_app.settings.identity import identity_number
 from serve_app.settings.tree import INGRESS
 from serve_app.wire.ingress_reports import IngressReport
@@ -39,6 +38,42 @@ RawMetrics = Mapping[str, Mapping[Any, Sequence[Any]]]
 """Ray's `raw_metrics`: by name and replica, a series of samples with `timestamp` and `value`."""
 
 
+class Sightings:
+    """Remembers when the newest report of each source was first seen.
+
+    Clocks of nodes may differ by seconds. So a time stamp only shows whether a report is a new one, and its
+    age counts from when it was first seen. The first report of a source may be old, as after a restart, so
+    its stamp is believed. If the sender's clock was wrong, its next report, a second later, corrects the age.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[float, float]] = {}
+        """By source: the stamp of its newest report, and when that was first seen."""
+        self._last = -inf
+        self._set_back_s = 0.0
+
+    def ages(self, stamps: Mapping[str, float], now: float) -> dict[str, float]:
+        """Return the age in seconds of the newest report of each source, given their finite time stamps.
+
+        `now` is Unix time in seconds. If the clock is set back, no report becomes younger. Otherwise `now`
+        minus the age of a report is constant until the next report.
+        """
+        self._set_back_s += max(0.0, self._last - now)
+        self._last = now
+        clock = now + self._set_back_s
+        before, seen, ages = self._seen, {}, {}
+        for source, stamp in stamps.items():
+            known = before.get(source)
+            if known is None:
+                known = stamp, clock - max(0.0, now - stamp)
+            elif known[0] != stamp:
+                known = stamp, clock
+            seen[source] = known
+            ages[source] = clock - known[1]
+        self._seen = seen
+        return ages
+
+
 class SnapshotBuilder:
     """Builds snapshots. Remembers when reports were first seen, and since when replicas are pending."""
 
@@ -50,7 +85,8 @@ class SnapshotBuilder:
     def build(self, name: str, ctx: Any, ingress: Any | None, inbox: Inbox, now: float) -> Snapshot:
         """Return the snapshot of engine deployment `name` from its context and that of the ingress."""
         known, starts = inbox.deployments.get(name, Deployment()), inbox.cold_starts(name)
-        starting, draining = count_phases(known.phases, running_ids(ctx), now)
+        loading, draining = count_phases(known.phases, running_ids(ctx), now)
+        starting, pending, pending_s = self._count_missing(name, ctx, loading, now)
         # Running ingress replicas, and draining ones with queued requests, which Ray does not report.
         raw = (ingress.raw_metrics or {}) if ingress is not None else {}
         reported = ingress_readings(raw, name, now, self._seen[name, "ingress"])
@@ -70,7 +106,10 @@ class SnapshotBuilder:
             ),
             ingress={**reported, **written},
             draining=draining,
-            capacity=self._capacity(name, ctx, starting, (known.no_room, inbox.why_pods_wait), now),
+            starting=starting,
+            pending=pending,
+            pending_s=pending_s,
+            pending_reason="; ".join(filter(None, (known.no_room, inbox.why_pods_wait))) if pending else "",
             warm_node=known.warm_node,
             warm_node_start_s=starts.on(warm_node=True).total_s,
             cold_node_start_s=starts.on(warm_node=False).total_s,
@@ -87,16 +126,18 @@ class SnapshotBuilder:
         for key in [key for key in self._seen if key[0] != INGRESS and key[0] not in deployments]:
             del self._seen[key]
 
-    def _capacity(self, name: str, ctx: Any, starting: int, reasons: Sequence[str], now: float) -> Capacity:
+    def _count_missing(self, name: str, ctx: Any, loading: int, now: float) -> tuple[int, int, float]:
+        """Return how many requested replicas are starting, how many are pending, and for how many seconds."""
         missing = max(0, ctx.target_num_replicas - ctx.current_num_replicas)
-        starting = min(missing, starting)
+        starting = min(missing, loading)
         pending = missing - starting
         if not pending:
             self._pending_since.pop(name, None)
-        pending_s = now - self._pending_since.setdefault(name, now) if pending else 0.0
+            return missing, 0, 0.0
+        pending_s = now - self._pending_since.setdefault(name, now)
         if pending_s < _PENDING_GRACE_S:
-            return Capacity(missing)  # Ray needs a moment to start the process
-        return Capacity(starting, pending, pending_s, "; ".join(filter(None, reasons)))
+            return missing, 0, 0.0  # Ray needs a moment to start the process
+        return starting, pending, pending_s
 
 
 def has_requests_at_zero(contexts: Collection[Any]) -> bool:
@@ -120,7 +161,7 @@ def ingress_room(
     if not any(amount > 0 for amount in need.values()):
         return None
     if inbox.nodes is None:
-        return 0  # `Sync` reads the nodes as soon as more replicas are wanted
+        return 0  # `DocumentExchange` reads the nodes as soon as more replicas are wanted
     if not share_nodes(inbox.nodes, need, [model.resources for model in served.models.values()]):
         return None
     unplaced: int = max(0, ctx.target_num_replicas - ctx.current_num_replicas)
@@ -163,7 +204,7 @@ def count_phases(
 
 
 def engine_readings(
-    raw: RawMetrics, now: float, seen: Sightings | None = None, identity: str = ""
+    raw: RawMetrics, now: float, seen: Sightings, identity: str = ""
 ) -> dict[str, Reading[EngineSignals]]:
     """Return the newest report of every engine replica with a report, by replica id.
 
@@ -196,7 +237,7 @@ def _load(values: Sequence[float]) -> EngineSignals:
 
 
 def ingress_readings(
-    raw: RawMetrics, deployment: str, now: float, seen: Sightings | None = None
+    raw: RawMetrics, deployment: str, now: float, seen: Sightings
 ) -> dict[str, Reading[IngressSignals]]:
     """Return the newest report of every ingress replica about the model of engine deployment `deployment`."""
     names = tuple(ingress_key(deployment, name) for name in INGRESS_FIELDS)
@@ -209,7 +250,7 @@ def reported_readings(
     deployment: str,
     known: Container[str],
     now: float,
-    seen: Sightings | None = None,
+    seen: Sightings,
 ) -> dict[str, Reading[IngressSignals]]:
     """Return the fresh documents of ingress replicas with queued requests that are not in `known`.
 
@@ -217,7 +258,7 @@ def reported_readings(
     A stale document is from a killed replica.
     """
     names = [ingress_key(deployment, name) for name in INGRESS_FIELDS]
-    ages = (seen or Sightings()).ages({replica: report.at for replica, report in reports.items()}, now)
+    ages = seen.ages({replica: report.at for replica, report in reports.items()}, now)
     readings = {
         replica: Reading(IngressSignals(*[report.values[name] for name in names]), ages[replica])
         for replica, report in reports.items()
@@ -226,16 +267,14 @@ def reported_readings(
     return {replica: reading for replica, reading in readings.items() if reading.fresh}
 
 
-def ongoing_of_ingress(
-    raw: RawMetrics, now: float, seen: Sightings | None = None
-) -> dict[str, tuple[float, float]]:
+def ongoing_of_ingress(raw: RawMetrics, now: float, seen: Sightings) -> dict[str, tuple[float, float]]:
     """Return (open requests, age in seconds) of every ingress replica that has reported."""
     rows = _rows(raw, (ONGOING_REQUESTS,), now, seen)
     return {replica: (values[0], age) for replica, age, values in rows}
 
 
 def _rows(
-    raw: RawMetrics, names: Sequence[str], now: float, seen: Sightings | None
+    raw: RawMetrics, names: Sequence[str], now: float, seen: Sightings
 ) -> list[tuple[str, float, tuple[float, ...]]]:
     """Return (replica id, age, newest values in the order of `names`) of replicas that report all of them."""
     columns = [raw[name] for name in names if name in raw]
@@ -252,7 +291,7 @@ def _rows(
     stamps = dict(zip(ids, map(_timestamp, map(_newest, columns[0].values())), strict=True))
     # A report without a finite time is ignored.
     timed = stamps if isfinite(sum(stamps.values())) else {k: at for k, at in stamps.items() if isfinite(at)}
-    ages = (seen or Sightings()).ages(timed, now)
+    ages = seen.ages(timed, now)
     return [
         (replica, ages[replica], row) for replica, row in zip(ids, values, strict=True) if replica in ages
     ]

@@ -15,8 +15,8 @@ KEPT = 500
 class Journal:
     """Keeps records as plain data, oldest first, and decides which decisions get a record."""
 
-    def __init__(self, kept: int = KEPT) -> None:
-        self._records: deque[dict[str, Any]] = deque(maxlen=kept)
+    def __init__(self) -> None:
+        self._records: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self._last: dict[str, tuple[float, int, int, str, str]] = {}
         self.seq = 0
         """The number of the newest record; 0 before the first."""

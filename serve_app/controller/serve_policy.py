@@ -12,17 +12,15 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+from serve_app.controller.cold_starts import ColdStarts
 from serve_app.controller.contexts import SnapshotBuilder, has_requests_at_zero, ingress_room
+from serve_app.controller.document_exchange import DocumentExchange, Inbox, Mailbox
 from serve_app.controller.journal import HEARTBEAT_S, Journal
-from serve_app.controller.mailbox import ColdStarts, Inbox, Mailbox
-from serve_app.controller.memory import Memory, drop_forgotten
-from serve_app.controller.sync import Sync
 from serve_app.learning.next_decision import next_decision
-from serve_app.learning.state import PolicyState
+from serve_app.learning.state import Memory, PolicyState, drop_forgotten
 from serve_app.policy.decide import Decision
 from serve_app.policy.ingress_scaling import decide_ingress
-from serve_app.policy.inputs import Need
-from serve_app.policy.snapshot import Snapshot
+from serve_app.policy.inputs import Need, Snapshot
 from serve_app.settings.tree import INGRESS
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics, ReplicaTime
 from serve_app.wire.served_models import ServedApplication, ServedModel
@@ -226,10 +224,10 @@ class ServePolicy:
     def _open(self, app: str) -> tuple[Mailbox, AutoscalingMetrics]:
         self.metrics = self.metrics or AutoscalingMetrics()
         if self.mailbox is None:
-            self.mailbox = sync = Sync(app)
-            sync.start()
+            self.mailbox = exchange = DocumentExchange(app)
+            exchange.start()
             # Ray drops the old policy at every change of the configuration; its thread ends with it.
-            weakref.finalize(self, sync.stop)
+            weakref.finalize(self, exchange.stop)
         return self.mailbox, self.metrics
 
     def _report_error(
@@ -254,7 +252,6 @@ def _model_status(
     model: ServedModel, snapshot: Snapshot, decision: Decision, starts: ColdStarts
 ) -> dict[str, Any]:
     """Return the model's part of the status document."""
-    capacity = snapshot.capacity
     warm_s, cold_s = (starts.on(warm_node=kind).phases_s() for kind in (True, False))
     return {
         "model": model.name,
@@ -263,11 +260,11 @@ def _model_status(
         "wanted": decision.wanted,
         "target": decision.target,
         "ready": snapshot.ready,
-        "starting": capacity.starting,
-        "pending": capacity.pending,
-        "pending_s": round(capacity.pending_s),
+        "starting": snapshot.starting,
+        "pending": snapshot.pending,
+        "pending_s": round(snapshot.pending_s),
         "draining": snapshot.draining,
-        "reason": capacity.reason,
+        "reason": snapshot.pending_reason,
         "cold_start_s": snapshot.cold_start_s,
         "phases_s": (warm_s or cold_s) if snapshot.warm_node else (cold_s or warm_s),
         "warm_node": snapshot.warm_node,

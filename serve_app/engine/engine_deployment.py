@@ -24,7 +24,7 @@ from serve_app.engine.startup import Startup, lower_priority, process_start
 from serve_app.patches.ray import keep_log_handlers
 from serve_app.settings.identity import engine_identity, identity_number
 from serve_app.settings.tree import ModelSettings, RequestLogSettings
-from serve_app.telemetry.engine_metrics import EngineMetrics
+from serve_app.telemetry.replica_metrics import EngineMetrics
 from serve_app.telemetry.request_log import RequestLog, request_log_segments
 from serve_app.wire.phases import DRAINING, forget_phase, publish_phase
 from serve_app.wire.signals import ENGINE_IDENTITY

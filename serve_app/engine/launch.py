@@ -17,7 +17,7 @@ from serve_app import env
 from serve_app.engine import compile_cache
 from serve_app.engine.startup import Startup
 from serve_app.settings.tree import ModelSettings
-from serve_app.telemetry.engine_metrics import EngineLimits, EngineMetrics
+from serve_app.telemetry.replica_metrics import EngineLimits, EngineMetrics
 from serve_app.telemetry.request_log import RequestLog
 from serve_app.weights.model_identity import model_identity
 from serve_app.zygote.zygote import collector_off

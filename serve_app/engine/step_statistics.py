@@ -15,8 +15,8 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
 
 from serve_app.settings.knobs import ITL_PERCENTILES, PERCENTILES
-from serve_app.telemetry.engine_metrics import EngineGauges, EngineMetrics
 from serve_app.telemetry.latency_window import LatencyWindow
+from serve_app.telemetry.replica_metrics import EngineGauges, EngineMetrics
 from serve_app.wire.signals import EngineSignals
 
 logger = logging.getLogger("ray.serve")

@@ -36,10 +36,9 @@ from serve_app.ingress.replica_heartbeats import Heartbeats
 from serve_app.ingress.replica_set import replica_set
 from serve_app.ingress.request_counters import IngressCounters
 from serve_app.patches.uvicorn import listen_beside
-from serve_app.settings.knobs import Knobs
-from serve_app.settings.live_knobs import LiveKnobs
+from serve_app.settings.knobs import Knobs, LiveKnobs
 from serve_app.settings.tree import AppSettings, ModelSettings
-from serve_app.telemetry.ingress_metrics import IngressMetrics
+from serve_app.telemetry.replica_metrics import IngressMetrics
 from serve_app.wire.ingress_reports import keep_report
 from serve_app.wire.local_socket import local_socket
 from serve_app.wire.signals import INGRESS_FIELDS, ONGOING_REQUESTS, ingress_key

@@ -11,7 +11,7 @@ from typing import Any
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.placement import replica_resources
 from serve_app.settings.identity import engine_identity
-from serve_app.settings.live_knobs import LiveKnobs
+from serve_app.settings.knobs import LiveKnobs
 from serve_app.settings.settings_error import SettingsError
 from serve_app.settings.tree import ModelSettings
 from serve_app.wire.documents import KNOBS, put_document, read_document

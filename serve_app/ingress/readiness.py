@@ -18,7 +18,7 @@ from serve_app.api.health import ControlPlane, ModelReadiness, Readiness
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.ingress.cold_start_progress import StoredState
 from serve_app.ingress.replica_set import ReplicaSet
-from serve_app.settings.live_knobs import LiveKnobs
+from serve_app.settings.knobs import LiveKnobs
 from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.exposition import NodeMetrics
 from serve_app.wire.phases import DRAINING, FAILED

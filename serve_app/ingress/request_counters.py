@@ -10,7 +10,7 @@ from serve_app.wire.signals import IngressSignals
 
 if TYPE_CHECKING:  # a replay imports this module, and needs no Ray
     from serve_app.ingress.admission import ColdQueue
-    from serve_app.telemetry.ingress_metrics import IngressMetrics
+    from serve_app.telemetry.replica_metrics import IngressMetrics
 
 COLD_AFTER_S = 0.5
 """A shorter wait in the queue is not a cold start: the request waited for news of a replica."""

@@ -6,8 +6,7 @@ from math import hypot, inf, isfinite
 from operator import attrgetter
 
 from serve_app.learning.state import EngineTotals, IngressTotals, MixSums, PolicyState
-from serve_app.policy.inputs import Latency, Observation
-from serve_app.policy.snapshot import Snapshot
+from serve_app.policy.inputs import Latency, Observation, Snapshot
 from serve_app.settings.knobs import ITL_PERCENTILES, PERCENTILES
 from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS, EngineSignals, IngressSignals, Reading, S
 

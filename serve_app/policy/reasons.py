@@ -230,11 +230,11 @@ def notes(inputs: Inputs) -> tuple[str, ...]:
 
 def _pending(inputs: Inputs) -> list[str]:
     """Return a note on pending replicas. The status, which is newer, has the time they are pending."""
-    capacity = inputs.snapshot.capacity
-    if not capacity.pending:
+    snapshot = inputs.snapshot
+    if not snapshot.pending:
         return []
-    why = f" Reason: {capacity.reason}" if capacity.reason else ""
-    return [f"capacity: {are(capacity.pending, 'replica')} pending.{why}"]
+    why = f" Reason: {snapshot.pending_reason}" if snapshot.pending_reason else ""
+    return [f"capacity: {are(snapshot.pending, 'replica')} pending.{why}"]
 
 
 def _infeasible(inputs: Inputs) -> list[str]:
@@ -280,8 +280,8 @@ def signals(inputs: Inputs) -> dict[str, float]:
     snapshot, seen, arrivals, sizing = inputs.snapshot, inputs.seen, inputs.arrivals, inputs.sizing
     found = {
         "ready_replicas": snapshot.ready,
-        "starting_replicas": snapshot.capacity.starting,
-        "pending_replicas": snapshot.capacity.pending,
+        "starting_replicas": snapshot.starting,
+        "pending_replicas": snapshot.pending,
         "warm_node": snapshot.warm_node,
         "running_requests": seen.running_requests,
         "running_tokens": seen.running_tokens,

@@ -10,9 +10,10 @@ from datetime import datetime, time
 from typing import Annotated, Any, Literal, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from serve_app.settings.closed_model import ClosedModel
+from serve_app.settings.settings_error import SettingsError, from_pydantic, shown
 
 Percentile = Literal[50, 90, 95, 99]
 PERCENTILES: tuple[Percentile, ...] = (50, 90, 95, 99)
@@ -216,3 +217,71 @@ def scheduled_minimum(schedules: Sequence[Schedule], now: float, lead_s: float) 
     lead_s = min(max(lead_s, 0.0), 3600.0)
     moments = [*(now + 60.0 * minute for minute in range(int(lead_s // 60) + 1)), now + lead_s]
     return max((s.min_replicas for s in schedules if any(s.covers(m) for m in moments)), default=0)
+
+
+class LiveSettings(ClosedModel):
+    """The `user_config` of the `Ingress` deployment: knobs by model name, and the ingress's own.
+
+    Values that are not given have their defaults.
+    """
+
+    autoscaling: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    ingress: IngressKnobs = IngressKnobs()
+
+
+def read_user_config(
+    defaults: Mapping[str, Knobs], user_config: Mapping[str, Any] | None
+) -> tuple[dict[str, Knobs], IngressKnobs]:
+    """Return every model's knobs by name, those given over its `defaults`, and the ingress's own.
+
+    Raises:
+        SettingsError: with each invalid key under `user_config`, its value and the bound that it breaks.
+    """
+    try:
+        live = LiveSettings.model_validate(user_config or {})
+    except ValidationError as error:
+        raise from_pydantic(error) from None
+    problems: list[str] = []
+    knobs = dict(defaults)
+    for model, given in live.autoscaling.items():
+        if model not in defaults:
+            problems.append(
+                f"autoscaling[{shown(model)}]: no such model; this application has "
+                + ", ".join(repr(name) for name in defaults)
+            )
+            continue
+        try:
+            knobs[model] = overlay(defaults[model], given)
+        except ValidationError as error:
+            problems += [f"autoscaling[{model!r}].{line}" for line in from_pydantic(error).problems]
+    if problems:
+        raise SettingsError([line.replace(".(top level)", "") for line in problems])
+    return knobs, live.ingress
+
+
+class LiveKnobs:
+    """Holds the knobs of one process; `apply` replaces all of them or none."""
+
+    def __init__(self, defaults: Mapping[str, Knobs]) -> None:
+        self._defaults = dict(defaults)
+        self._knobs = dict(defaults)
+        self.ingress = IngressKnobs()
+
+    def of(self, model: str) -> Knobs:
+        """Return the present knobs of `model`. Callers should not keep them."""
+        return self._knobs[model]
+
+    def apply(self, user_config: Mapping[str, Any] | None) -> None:
+        """Apply `user_config`. Raises SettingsError, and changes nothing, if it is invalid."""
+        self._knobs, self.ingress = read_user_config(self._defaults, user_config)
+
+    def adopt(self, knobs: Mapping[str, Knobs], ingress: IngressKnobs) -> None:
+        """Apply knobs that another replica has checked."""
+        self._knobs, self.ingress = dict(knobs), ingress
+
+    def document(self) -> dict[str, Any]:
+        """Return all knobs in force, as plain data."""
+        return {
+            "models": {model: knobs.model_dump(mode="json") for model, knobs in self._knobs.items()},
+            "ingress": self.ingress.model_dump(mode="json"),
+        }

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import yaml
 
-from serve_app.cli.knob_changes import (
+from serve_app.cli.knobs_command import (
     changed,
     choose_scope,
     differences,
@@ -13,9 +13,8 @@ from serve_app.cli.knob_changes import (
     snippet,
     value_text,
 )
-from serve_app.settings.knobs import IngressKnobs, Knobs
+from serve_app.settings.knobs import IngressKnobs, Knobs, read_user_config
 from serve_app.settings.settings_error import SettingsError
-from serve_app.settings.user_config import read_user_config
 
 BERLIN = {"timezone": "Europe/Berlin", "days": ["mon"]}
 WINDOW = {"start": "08:00", "end": "18:00", "min_replicas": 2}

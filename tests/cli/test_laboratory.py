@@ -10,7 +10,7 @@ import pytest
 
 from serve_app.cli import check, laboratory
 from serve_app.cli.command_error import CommandError
-from serve_app.cli.knob_changes import parse_arguments
+from serve_app.cli.knobs_command import parse_arguments
 from serve_app.cli.main import main
 
 INSTALL = "pip install 'tideserve[lab]'"

@@ -1,6 +1,6 @@
 from typing import Any
 
-from serve_app.controller.journal import Journal
+from serve_app.controller.journal import KEPT, Journal
 from serve_app.policy.decide import Decision, Term
 from tests.policy.build import NOW
 
@@ -99,26 +99,12 @@ def test_an_exception_is_recorded_with_the_kept_target() -> None:
 
 
 def test_the_ring_keeps_the_newest() -> None:
-    journal = Journal(kept=3)
-    for n in range(5):
+    journal = Journal()
+    for n in range(KEPT + 2):
         note(journal, n, decision(n + 1), old=n)
 
-    assert [record["seq"] for record in journal.records()] == [3, 4, 5]
-    assert journal.seq == 5
-
-
-def test_numbers_go_on_where_an_earlier_policy_ended() -> None:
-    before = Journal()
-    note(before, 0, decision(3), old=0)
-    note(before, 1, decision(4), old=3)
-
-    journal = Journal()
-    journal.load(before.records())
-    record = note(journal, 2, decision(5), old=4)
-
-    assert record is not None
-    assert record["seq"] == 3
-    assert [kept["seq"] for kept in journal.records()] == [1, 2, 3]
+    assert [record["seq"] for record in journal.records()] == list(range(3, KEPT + 3))
+    assert journal.seq == KEPT + 2
 
 
 def test_earlier_records_come_before_own_records() -> None:

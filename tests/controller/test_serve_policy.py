@@ -6,6 +6,7 @@ import sys
 import threading
 import weakref
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,11 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ray.serve.config import AutoscalingPolicy
 
-from serve_app.controller.mailbox import ColdStarts, Deployment, StartUp
+from serve_app.controller.cold_starts import ColdStarts, StartUp
+from serve_app.controller.document_exchange import Deployment, DocumentExchange
 from serve_app.controller.serve_policy import ServePolicy
-from serve_app.controller.sync import Sync
 from serve_app.settings.knobs import Knobs
-from serve_app.settings.tree import INGRESS
 from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS
 from tests.policy.fake_application import KNOBS, Clock, FakeApplication, holding
 from tests.stub_engine import LIMIT_S
@@ -45,13 +45,6 @@ def test_zero_to_n_takes_one_step(clock: Clock) -> None:
     assert app.metrics.changes == [("a", 0, 3)]
 
 
-def test_rays_cold_start_rule_starts_nothing_by_itself(clock: Clock) -> None:
-    app = FakeApplication(clock, {"a": KNOBS})
-    app.queue_in_ray("a", 5.0)
-
-    assert [app.tick(0.1)["Engine-a"] for _ in range(20)] == [0] * 20
-
-
 def test_n_to_zero_takes_one_step(clock: Clock) -> None:
     app = FakeApplication(clock, {"a": knobs(downscale_delay_s=60)}, targets={"a": 3})
     targets = []
@@ -62,21 +55,6 @@ def test_n_to_zero_takes_one_step(clock: Clock) -> None:
     assert set(targets) == {3, 0}
     assert targets[-1] == 0
     assert 55 <= targets.index(0) / 2 <= 62
-
-
-def test_more_requests_ask_for_more_while_replicas_start(clock: Clock) -> None:
-    app = FakeApplication(clock, {"a": KNOBS})
-    app.tick()
-    app.reports(a=holding(24))
-    app.tick()
-    app.queue_in_ray("a", 1.0)
-
-    assert app.tick()["Engine-a"] == 3
-    app.reports(a=holding(40))
-    assert app.tick()["Engine-a"] == 5
-    app.run("Engine-a", 5)
-    app.reports()
-    assert app.tick()["Engine-a"] == 5
 
 
 def test_rays_factors_and_delays_change_no_step(clock: Clock) -> None:
@@ -117,16 +95,6 @@ def test_changed_knob_takes_effect_at_the_next_decision(clock: Clock) -> None:
 
 
 # Several deployments.
-
-
-def test_models_scale_on_their_own_signals(clock: Clock) -> None:
-    app = FakeApplication(clock, {"a": KNOBS, "b": KNOBS}, targets={"b": 1})
-    app.tick()
-    app.reports(a=holding(24))
-
-    targets = app.tick()
-
-    assert (targets["Engine-a"], targets["Engine-b"], targets[INGRESS]) == (3, 1, 2)
 
 
 values = st.floats(0, 1e6) | st.sampled_from([float("nan"), float("inf")])
@@ -193,9 +161,7 @@ def test_nothing_changes_before_the_ingress_publishes_its_models(clock: Clock) -
 def test_a_model_without_a_deployment_delays_no_other(clock: Clock) -> None:
     app = FakeApplication(clock, {"a": KNOBS, "b": KNOBS})
     app.tick()
-    app.state.deregister_deployment(app.id("Engine-a"))
-    del app.targets["Engine-a"]
-    app._running.pop("Engine-a")
+    app.remove("Engine-a")
     app.reports(b=holding(24))
 
     assert app.tick()["Engine-b"] == 3
@@ -274,7 +240,7 @@ def test_policy_offers_its_memory_and_ends_its_thread_with_itself(kv: StubKv, cl
     app.policy.mailbox = None
     app.tick()
     gone, sync = weakref.ref(app.policy), app.policy.mailbox
-    assert isinstance(sync, Sync)
+    assert isinstance(sync, DocumentExchange)
     del app
     gc.collect()
 
@@ -303,7 +269,7 @@ def test_controllers_loop_never_calls_the_gcs(
     targets = [app.tick()["Engine-a"] for _ in range(5)]
 
     sync = app.policy.mailbox
-    assert isinstance(sync, Sync)
+    assert isinstance(sync, DocumentExchange)
     sync.stop()
     answers.set()
     assert sync.join(LIMIT_S)
@@ -351,3 +317,38 @@ def test_metrics_have_the_gpus_of_a_replica(clock: Clock) -> None:
 
     assert app.metrics.values["a"]["gpus_per_replica"] == 0.0
     assert app.metrics.values["b"]["gpus_per_replica"] == 4.0
+
+
+# How often it decides.
+
+
+@pytest.mark.parametrize(("target", "requests", "interval_s"), [(1, 3, 0.5), (0, 0, 0.5), (0, 3, 0.125)])
+def test_decisions_come_twice_a_second_and_faster_for_queued_requests(
+    clock: Clock, target: int, requests: int, interval_s: float
+) -> None:
+    app = FakeApplication(clock, {"a": knobs(mode="advise")}, targets={"a": target})
+    at: list[float] = []
+    decide = app.policy.decide
+    app.policy.decide = lambda *args: (at.append(clock.now), decide(*args))[1]  # type: ignore[method-assign]
+    for _ in range(50):
+        app.reports(a=holding(requests))
+        app.tick(0.125)  # about as often as Ray asks
+
+    gaps = {later - earlier for earlier, later in pairwise(at[1:])}
+    assert gaps == {interval_s}
+
+
+def test_an_unreadable_report_is_counted_as_an_error(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": knobs(mode="advise")}, targets={"a": 0})
+    app.tick()
+
+    class Unreadable:
+        app_name, deployment_name, target_num_replicas = "tideserve", "Ingress", 0
+
+        @property
+        def raw_metrics(self) -> Any:
+            raise ValueError("what was that?")
+
+    clock.now += 0.1
+    assert app.policy({"Ingress": Unreadable()}) == ({}, {})
+    assert app.metrics.errors == 1

@@ -5,9 +5,9 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from serve_app.controller.mailbox import ColdStarts, Deployment, Inbox, Learned, StartUp
-from serve_app.controller.memory import FORGOTTEN_AFTER_S, KEPT_REMOVED, Memory
-from serve_app.learning.state import PolicyState
+from serve_app.controller.cold_starts import ColdStarts, StartUp
+from serve_app.controller.document_exchange import Deployment, Inbox, Learned
+from serve_app.learning.state import FORGOTTEN_AFTER_S, KEPT_REMOVED, Memory, PolicyState
 from serve_app.settings.identity import identity_number
 from serve_app.wire.signals import ENGINE_IDENTITY, EngineSignals
 from tests.policy.build import NOW
@@ -64,36 +64,6 @@ def test_another_model_behind_a_name_learns_its_own_speed(
     assert state_of(app).service.step_time().decode_s(4.0, 0.0) == pytest.approx(0.08, rel=0.1)
 
 
-def test_former_model_finds_its_figures_again_after_a_restart(clock: Clock) -> None:
-    app = FakeApplication(clock, {"a": KNOBS}, targets={"a": 1})
-    is_now(app, "a", "a 7B")
-    work(app, "a 7B", 0.02)
-    learned = state_of(app).service
-    is_now(app, "a", "a 70B")
-    work(app, "a 70B", 0.08)
-    memories = app.mailbox.outbox.memories
-    assert memories is not None
-
-    later = FakeApplication(clock, {"a": KNOBS}, targets={"a": 1})
-    is_now(later, "a", "a 7B")
-    later.mailbox.inbox = replace(later.mailbox.inbox, learned=Learned(memories))
-    later.tick()
-
-    assert state_of(later).service == learned
-
-
-def test_changed_knobs_keep_the_learned_figures(clock: Clock) -> None:
-    app = FakeApplication(clock, {"a": KNOBS}, targets={"a": 1})
-    is_now(app, "a", "a 7B")
-    work(app, "a 7B", 0.02)
-    learned = state_of(app).service
-
-    app.knobs("a", max_replicas=3, headroom=1.0)
-    app.tick()
-
-    assert state_of(app).service == learned
-
-
 def test_starts_count_only_for_replicas_of_the_same_identity(clock: Clock) -> None:
     app = FakeApplication(clock, {"a": KNOBS})
     starts = (StartUp("r0", {"weights": 30.0}, False, "a 7B"), StartUp("r1", {"weights": 9.0}, False, "a 1B"))
@@ -113,21 +83,13 @@ def test_policy_continues_with_the_memory_of_an_earlier_policy(clock: Clock) -> 
     left = replace(app.mailbox.inbox, learned=learned)
     app.mailbox.inbox = Inbox()
     app.tick()
-    assert app.mailbox.outbox.decisions == []
+    assert (app.mailbox.outbox.decisions, app.mailbox.outbox.memories) == ([], None)
 
     app.mailbox.inbox = left
     app.tick()
 
     assert [record["seq"] for record in app.mailbox.outbox.decisions] == [41, 42]
     assert app.policy.memories["Engine-a"].state.learned_headroom == 0.9
-
-
-def test_policy_writes_no_memory_before_it_has_read_one(clock: Clock) -> None:
-    app = FakeApplication(clock, {"a": KNOBS})
-    app.mailbox.inbox = Inbox()
-    app.tick()
-
-    assert app.mailbox.outbox.memories is None
 
 
 def only(app: FakeApplication, *models: str) -> None:
@@ -171,23 +133,3 @@ def test_removed_model_is_forgotten_after_a_day(clock: Clock) -> None:
 
     clock.now += FORGOTTEN_AFTER_S
     assert remembers(app) == {"Engine-a"}
-
-
-def test_model_returning_within_a_day_finds_its_memory(clock: Clock) -> None:
-    app = FakeApplication(clock, {"a": KNOBS, "b": KNOBS})
-    both = app.mailbox.inbox.served
-    app.mailbox.inbox = replace(
-        app.mailbox.inbox,
-        learned=Learned({"Engine-b": Memory(PolicyState(learned_headroom=0.9, last_at=NOW))}),
-    )
-    only(app, "a")
-    app.tick()
-    clock.now += FORGOTTEN_AFTER_S - 60
-    app.tick()
-
-    app.mailbox.inbox = replace(app.mailbox.inbox, served=both)
-    app.tick()
-
-    memories = app.mailbox.outbox.memories
-    assert memories is not None
-    assert memories["Engine-b"].state.learned_headroom == 0.9

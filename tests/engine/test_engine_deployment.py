@@ -18,8 +18,8 @@ from serve_app.engine.step_statistics import EngineReport
 from serve_app.ingress.engine_channel import EngineChannel
 from serve_app.settings import ModelSettings, RequestLogSettings
 from serve_app.settings.identity import identity_number
-from serve_app.telemetry import series
-from serve_app.telemetry.engine_metrics import EngineLimits
+from serve_app.telemetry import replica_metrics
+from serve_app.telemetry.replica_metrics import EngineLimits
 from serve_app.wire.data_plane import Beat
 from serve_app.wire.signals import ENGINE_IDENTITY
 from tests.engine.stub_core import StubCore, scheduled
@@ -56,7 +56,7 @@ class Replica:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         SERIES.clear()
         for kind in ("Counter", "Gauge", "Histogram"):
-            monkeypatch.setattr(series, kind, StubMetric)
+            monkeypatch.setattr(replica_metrics, kind, StubMetric)
         self.phases: list[Any] = []
         self.running = StubRunning()
         self.fails: Exception | None = None

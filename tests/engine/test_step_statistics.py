@@ -9,7 +9,7 @@ from vllm.v1.engine import FinishReason
 from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, PrefixCacheStats, SchedulerStats
 
 from serve_app.engine.step_statistics import EngineReport, StepStats, step_seconds
-from serve_app.telemetry.engine_metrics import EngineGauges
+from serve_app.telemetry.replica_metrics import EngineGauges
 from serve_app.wire.signals import ENGINE_FIELDS, EngineSignals
 from tests.engine.stub_core import StubCore, scheduled
 

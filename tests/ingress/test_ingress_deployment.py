@@ -24,7 +24,7 @@ from serve_app.ingress.replica_set import replica_set
 from serve_app.settings import SettingsError
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import AppSettings
-from serve_app.telemetry import series
+from serve_app.telemetry import replica_metrics
 from serve_app.wire.documents import KNOBS
 from serve_app.wire.ingress_reports import read_reports
 from serve_app.wire.served_models import read_served
@@ -119,7 +119,7 @@ async def deployed(monkeypatch: pytest.MonkeyPatch, kv: StubKv) -> AsyncIterator
     monkeypatch.setattr(ingress_deployment.ray, "get_actor", lambda name, namespace: controller)
     monkeypatch.setattr(ingress_deployment, "deployment_statuses", lambda app, names: {})
     for kind in ("Histogram", "Counter", "Gauge"):
-        monkeypatch.setattr(series, kind, lambda name, *given, **more: StubMetric.unregistered(name))
+        monkeypatch.setattr(replica_metrics, kind, lambda name, *given, **more: StubMetric.unregistered(name))
     async with AsyncExitStack() as stack:
         yield Deployed(stack, controller)
     for deployment in MODELS.values():

@@ -7,8 +7,7 @@ import pytest
 
 from serve_app.ingress.knob_publisher import KnobPublisher
 from serve_app.settings import ModelSettings, SettingsError
-from serve_app.settings.knobs import IngressKnobs, Knobs
-from serve_app.settings.live_knobs import LiveKnobs
+from serve_app.settings.knobs import IngressKnobs, Knobs, LiveKnobs
 from serve_app.wire.documents import KNOBS, read_document
 from serve_app.wire.served_models import ServedApplication, read_served
 from tests.stub_engine import LIMIT_S

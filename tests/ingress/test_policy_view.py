@@ -4,7 +4,7 @@ import pytest
 
 from serve_app.ingress.knob_publisher import KnobPublisher
 from serve_app.ingress.policy_view import PolicyView
-from serve_app.settings.live_knobs import LiveKnobs
+from serve_app.settings.knobs import LiveKnobs
 from serve_app.wire.documents import DECISIONS, STATUS, put_document
 from tests.stub_kv import StubKv
 

@@ -17,8 +17,7 @@ from serve_app.ingress.cold_start_progress import StoredState, state_reader
 from serve_app.ingress.readiness import Known, LiveReplicas, ServeObserver
 from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.settings import ModelSettings
-from serve_app.settings.knobs import Knobs
-from serve_app.settings.live_knobs import LiveKnobs
+from serve_app.settings.knobs import Knobs, LiveKnobs
 from serve_app.wire.documents import STATUS, put_document
 from serve_app.wire.phases import publish_phase
 from tests.stub_engine import LIMIT_S

@@ -8,12 +8,12 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
+from serve_app.engine.ingress_connection import IngressConnection
 
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
 from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
 from serve_app.engine.data_plane import DataPlane
-from serve_app.engine.ingress_connection import IngressConnection
 from serve_app.ingress.engine_channel import EngineChannels
 from serve_app.ingress.replica import Replica
 from serve_app.ingress.replica_heartbeats import SILENT_LOOKS, SUSPECT_LOOKS, Heartbeats

@@ -6,7 +6,7 @@ from pathlib import Path
 from serve_app.controller.serve_policy import ServePolicy
 from serve_app.learning.state import PolicyState
 from serve_app.policy.decide import Decision
-from serve_app.policy.snapshot import Snapshot
+from serve_app.policy.inputs import Snapshot
 from serve_app.wire.served_models import ServedModel
 
 MARK = "TIDESERVE_TEST_POLICY_RAISES"

@@ -10,13 +10,11 @@ from ray.dashboard.consts import GPU_TAG_KEYS, NODE_TAG_KEYS
 from ray.util import metrics
 
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
-from serve_app.telemetry.engine_metrics import EngineMetrics
-from serve_app.telemetry.ingress_metrics import IngressMetrics
-from serve_app.telemetry.series import INTER_TOKEN_S
+from serve_app.telemetry.replica_metrics import INTER_TOKEN_S, EngineMetrics, IngressMetrics
 
 SCRAPED = frozenset({"namespace", "pod", "instance", "job"})
 """What a scrape adds to every series."""
-MAKERS = frozenset(f"serve_app/telemetry/{name}.py" for name in ("series", "autoscaling_metrics"))
+MAKERS = frozenset(f"serve_app/telemetry/{name}.py" for name in ("replica_metrics", "autoscaling_metrics"))
 """Files that use Ray's metrics, all of them on behalf of what `registered` makes."""
 _REPORTER = "ray.dashboard.modules.reporter.reporter_agent"
 

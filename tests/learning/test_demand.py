@@ -9,6 +9,7 @@ from serve_app.learning.demand import (
     LONGEST_HORIZON_S,
     MAX_BUCKETS,
     Demand,
+    DemandHistogram,
     window_buckets,
 )
 from tests.policy.build import NOW
@@ -145,15 +146,6 @@ def test_a_rate_is_read_over_one_start(start_s: float, buckets: int) -> None:
     assert demand.recent(NOW + 90)[1] == pytest.approx(2.0 + 18.0 * 10.0 / seconds, rel=0.1)
 
 
-def test_a_rise_is_remembered_by_the_demand_it_rose_from() -> None:
-    sudden = bursts(Demand().add(NOW, 0), 4, 240, rps=8.0)
-    busy = steady(3600, 8.0, history=sudden)
-
-    assert busy.histogram.all_rises.quantile(0.9) == 0.0  # of all requests, few came in bursts
-    assert busy.histogram.rises_from(0.0).quantile(0.9) == pytest.approx(8.0, rel=0.15)
-    assert busy.histogram.rises_from(8.0).quantile(0.9) == 0.0
-
-
 def test_a_rise_is_read_over_at_least_ten_seconds() -> None:
     # Over a start and half a window: 0.15, 0.9 and 2.1.
     assert ramp(3.0) == ramp(10.0) == pytest.approx(0.15, rel=0.06)
@@ -176,13 +168,6 @@ def test_buckets_of_a_long_start_are_bounded() -> None:
     assert len(demand.buckets) == MAX_BUCKETS >= LONGEST_HORIZON_S / BUCKET_S + 24
 
 
-def test_buckets_cover_the_longest_cold_start() -> None:
-    demand = Demand().add(NOW, 0).add(NOW + 10_000, 10_000)
-
-    assert len(demand.buckets) == MAX_BUCKETS
-    assert demand.rate(NOW + 10_000, MAX_BUCKETS) == pytest.approx(1.0, rel=0.01)
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 50)), max_size=25))
 def test_no_arrival_is_lost_or_counted_twice(arrivals: list[tuple[float, int]]) -> None:
@@ -195,3 +180,96 @@ def test_no_arrival_is_lost_or_counted_twice(arrivals: list[tuple[float, int]]) 
     if now - NOW < MAX_BUCKETS * BUCKET_S - 2 * BUCKET_S:
         assert sum(demand.buckets) == pytest.approx(total)
     assert min(demand.buckets) >= -1e-6
+
+
+BUCKETS = 12
+
+
+def noted(*requests: tuple[float, float], fade: float = 1.0, rise: float = 0.0) -> DemandHistogram:
+    """A memory of (demand, requests) one after the other, all after the same rise."""
+    histogram = DemandHistogram()
+    for level, weight in requests:
+        histogram = histogram.note(level - rise, level, weight, BUCKETS * weight, fade, BUCKETS)
+    return histogram
+
+
+@pytest.mark.parametrize(("q", "level"), [(0.0, 1.0), (0.25, 1.0), (0.26, 2.0), (0.75, 2.0), (1.0, 8.0)])
+def test_quantile_is_the_demand_that_so_many_did_not_exceed(q: float, level: float) -> None:
+    # One request at 1, two at 2, one at 8.
+    assert noted((1.0, 1), (2.0, 2), (8.0, 1)).level(q) == pytest.approx(level, rel=0.03)
+
+
+def test_demand_that_fell_is_no_rise() -> None:
+    assert noted((3.0, 5), rise=-2.0).all_rises.quantile(1.0) == 0.0
+    assert noted((3.0, 5), rise=2.0).all_rises.quantile(0.5) == pytest.approx(2.0, rel=0.03)
+
+
+def test_rises_are_those_from_a_similar_demand() -> None:
+    histogram = DemandHistogram()
+    for before, level in ((1.0, 1.0), (1.0, 21.0), (20.0, 20.0), (20.0, 21.0)):
+        histogram = histogram.note(before, level, 5.0, 60.0, 1.0, BUCKETS)
+
+    assert histogram.rises_from(1.4).quantile(1.0) == pytest.approx(20.0, rel=0.03)
+    assert histogram.rises_from(14.0).quantile(1.0) == pytest.approx(1.0, rel=0.03)
+    assert (
+        histogram.rises_from(1.4).windows == histogram.rises_from(14.0).windows == pytest.approx(2 / BUCKETS)
+    )
+    assert histogram.rises_from(5.0).windows == 0.0  # it has never been there
+
+
+def test_a_level_fades_unless_it_comes_back() -> None:
+    histogram = DemandHistogram().note(50.0, 60.0, 5.0, 60.0, 1.0, BUCKETS)
+    for _ in range(20):
+        histogram = histogram.note(1.0, 1.0, 5.0, 60.0, 0.5, BUCKETS)
+
+    assert histogram.rises_from(50.0).windows == 0.0
+    assert len(histogram.rises) == 1
+
+
+def test_a_quiet_hour_is_remembered_after_a_busy_one() -> None:
+    busy = noted(*[(500.0, 2500.0)] * 720)
+    quiet = busy
+    for _ in range(720):
+        quiet = quiet.note(0.2, 0.2, 1.0, 12.0, 0.999, BUCKETS)
+
+    assert quiet.rises_from(0.2).windows > 35.0
+
+
+def test_a_level_without_a_known_demand_before_is_no_rise() -> None:
+    histogram = DemandHistogram().note(None, 7.0, 5.0, 60.0, 1.0, BUCKETS)
+
+    assert histogram.level(0.5) == pytest.approx(7.0, rel=0.03)
+    assert histogram.rises == {}
+
+
+def test_older_requests_fade_with_each_newer_bucket() -> None:
+    # 16 requests at 1, then four buckets of one at 10 that each halve: 16 / 2^4 = 1 against 1.875.
+    histogram = noted((1.0, 16), *[(10.0, 1)] * 4, fade=0.5)
+
+    assert histogram.level(0.34) == pytest.approx(1.0, rel=0.03)  # 1 / 2.875 = 0.348
+    assert histogram.level(0.36) == pytest.approx(10.0, rel=0.03)
+
+    # What has faded away is dropped: 2^-20 is less than a thousandth of a request.
+    assert len(noted((1.0, 1), *[(10.0, 1)] * 20, fade=0.5).levels) == 1
+
+
+def test_effective_windows_are_those_of_kish() -> None:
+    # 36 buckets are three minutes of twelve, each with 12 * 5 requests around it.
+    assert noted(*[(1.0, 5.0)] * 36).all_rises.windows == pytest.approx(3.0)
+    # Kish: (60 + 60 + 6000)^2 / (60^2 + 60^2 + 6000^2) = 1.04
+    histogram = noted(*[(1.0, 5.0)] * 24, *[(100.0, 500.0)] * 12)
+
+    assert histogram.all_rises.windows == pytest.approx(1.04, rel=0.01)
+
+
+levels = st.lists(st.tuples(st.floats(0, 1e15), st.floats(1e-3, 1e15)), min_size=1, max_size=40)
+
+
+@given(levels, st.floats(0.9, 1.0), st.floats(0, 1), st.floats(0, 1))
+def test_a_higher_quantile_is_never_a_lower_demand(
+    requests: list[tuple[float, float]], fade: float, one: float, other: float
+) -> None:
+    histogram = noted(*requests, fade=fade)
+    low, high = sorted((one, other))
+
+    assert histogram.level(low) <= histogram.level(high) <= 1.03 * max(level for level, _ in requests)

@@ -61,34 +61,6 @@ def test_a_fit_returns_its_starting_step_time_before_any_step(
     assert astuple(StepTimeFit.starting_with(step).step_time()) == pytest.approx(astuple(step))
 
 
-def test_starting_with_the_a100_is_the_general_prior() -> None:
-    given, usual = StepTimeFit.starting_with(A100), StepTimeFit()
-
-    assert given.gram == pytest.approx(usual.gram)
-    assert given.moment == pytest.approx(usual.moment)
-
-
-def test_values_too_small_to_be_measured_can_still_be_learned() -> None:
-    found = learned(seconds_of_steps(A100, 60), StepTimeFit.starting_with(StepTime(0.0115, 0.0, 0.0, 0.0)))
-
-    assert capacity(found) == pytest.approx(capacity(A100), rel=0.1)
-
-
-@pytest.mark.parametrize("factor", [0.5, 2.0])
-def test_ten_seconds_of_steps_outweigh_wrong_starting_values(factor: float) -> None:
-    start = StepTimeFit.starting_with(StepTime(*(value * factor for value in astuple(A100))))
-
-    found = learned(seconds_of_steps(A100, 10, batches=(4, 12)), start)
-
-    assert found.decode_s(8, 8 * 900) == pytest.approx(A100.decode_s(8, 8 * 900), rel=0.05)
-
-
-def test_a_step_without_samples_changes_nothing() -> None:
-    model = StepTimeFit()
-
-    assert model.learn([]) is model
-
-
 @pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
 def test_coefficients_are_recovered_from_noisy_means(factor: float) -> None:
     truth = StepTime(*(value * factor for value in astuple(A100)))

@@ -6,7 +6,7 @@ from typing import Any
 from serve_app.learning.next_decision import next_decision
 from serve_app.learning.state import PolicyState
 from serve_app.policy.decide import Decision
-from serve_app.policy.snapshot import Snapshot
+from serve_app.policy.inputs import Snapshot
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.signals import EngineSignals, IngressSignals, Reading
 

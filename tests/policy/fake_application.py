@@ -25,7 +25,7 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from serve_app.app import ENGINE_INTERVAL_S, open_bounds
 from serve_app.cluster.ray_resources import Node
-from serve_app.controller.mailbox import Deployment, Inbox, Learned, Mailbox
+from serve_app.controller.document_exchange import Deployment, Inbox, Learned, Mailbox
 from serve_app.controller.serve_policy import ServePolicy
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.tree import INGRESS
@@ -222,6 +222,11 @@ class FakeApplication:
     def silence(self, deployment: str, number: int) -> None:
         """Forget what one replica has reported."""
         self.state.on_replica_stopped(self._running[deployment][number])
+
+    def remove(self, deployment: str) -> None:
+        """Remove a deployment that the ingress still names."""
+        self.state.deregister_deployment(self.id(deployment))
+        del self.targets[deployment], self._running[deployment]
 
     def run(self, deployment: str, count: int) -> None:
         """Have so many replicas of `deployment` running."""

@@ -1,6 +1,5 @@
 import math
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -81,16 +80,6 @@ def test_twice_the_late_tokens_cost_less_than_half_the_capacity() -> None:
     assert rate == pytest.approx(0.6 * capacity_rps(A100, MIX, SLOW_TTFT, NO_LIMIT), rel=0.03)
 
 
-def test_capacity_is_continuous_around_the_target() -> None:
-    # 250 tokens take 12.5 ms, which with a step of 12 ms is the target.
-    rates = [
-        capacity_rps(A100, replace(MIX, prompt_tokens=float(tokens)), KNOBS, NO_LIMIT)
-        for tokens in range(200, 320, 10)
-    ]
-
-    assert max(one / other for one, other in pairwise(rates)) < 1.06
-
-
 # Time to first token.
 
 LOOSE = KNOBS.model_copy(update={"itl_target_s": 1.0})
@@ -130,39 +119,6 @@ def test_capacity_falls_with_interference_and_rises_with_fleet(
     assert 0.0 < capacity < math.inf
     assert capacity_rps(A100, mix, knobs, 200_000.0, interference * more, replicas) <= capacity * near + 1e-4
     assert capacity_rps(A100, mix, knobs, 200_000.0, interference, replicas * more) >= capacity / near - 1e-4
-
-
-def test_capacity_falls_as_prompts_grow() -> None:
-    capacities = [
-        capacity_rps(A100, replace(MIX, prompt_tokens=float(tokens)), KNOBS, NO_LIMIT)
-        for tokens in range(200, 3600, 200)
-    ]
-
-    assert capacities == sorted(capacities, reverse=True)
-    assert capacities[0] > 4 * capacities[-1]
-
-
-@pytest.mark.parametrize(
-    "easier",
-    [
-        KNOBS.model_copy(update={"itl_target_s": 0.1}),
-        KNOBS.model_copy(update={"ttft_percentile": 90}),
-        KNOBS.model_copy(update={"ttft_target_s": 2.0}),
-    ],
-)
-def test_easier_targets_never_lower_it(easier: Knobs) -> None:
-    for tokens in (300.0, 1000.0, 2000.0, 3500.0):
-        mix = replace(MIX, prompt_tokens=tokens)
-        assert capacity_rps(A100, mix, easier, NO_LIMIT) >= capacity_rps(A100, mix, KNOBS, NO_LIMIT) * 0.999
-
-
-def test_tokens_found_in_the_prefix_cache_cost_nothing_to_prefill() -> None:
-    cached = replace(MIX, prompt_tokens=3000.0, computed_share=0.1)
-
-    assert cached.prefill_tokens == pytest.approx(300)
-    assert capacity_rps(A100, cached, KNOBS, NO_LIMIT) > 5 * capacity_rps(
-        A100, replace(cached, computed_share=1.0), KNOBS, NO_LIMIT
-    )
 
 
 def test_infeasible_targets_use_an_empty_replicas_limit() -> None:
@@ -233,23 +189,6 @@ def test_rps_of_a_pool_is_the_capacity_of_its_fleet() -> None:
     assert learned.rps(0) == learned.rps(1)
 
 
-@pytest.mark.parametrize("headroom", [0.0, 0.5, 1.0, 3.0])
-@pytest.mark.parametrize("replicas", [1, 2, 7, 40])
-def test_most_rps_is_the_inverse_of_replicas(headroom: float, replicas: int) -> None:
-    for fleet in (sizing(headroom), pooled(headroom)):
-        most = fleet.most_rps(replicas)
-
-        assert fleet.replicas(most) == replicas
-        assert fleet.replicas(most * 1.01) == replicas + 1
-
-
-def test_a_fleet_with_one_queue_needs_fewer_replicas() -> None:
-    fleet = pooled()
-    alone = fleet.rps(1)
-
-    assert fleet.replicas(20 * alone) < 16
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.floats(0.01, 200), st.floats(0, 3))
 def test_replicas_for_a_rate_are_the_fewest(rps: float, headroom: float) -> None:
@@ -259,14 +198,6 @@ def test_replicas_for_a_rate_are_the_fewest(rps: float, headroom: float) -> None
 
     assert fleet.most_rps(count) >= rps * (1 - 1e-5)
     assert count == 1 or fleet.most_rps(count - 1) < rps * (1 + 1e-5)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.floats(0.01, 1e4), st.floats(1, 10), st.floats(0, 3))
-def test_more_load_never_needs_fewer(rps: float, more: float, headroom: float) -> None:
-    fleet = pooled(headroom)
-
-    assert fleet.replicas(rps * more) >= fleet.replicas(rps)
 
 
 def test_whole_replicas_are_a_number_within_reason() -> None:

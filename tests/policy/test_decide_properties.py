@@ -13,7 +13,7 @@ from serve_app.learning.next_decision import next_decision
 from serve_app.learning.state import PolicyState, restore
 from serve_app.policy.capacity_model import MOST_REPLICAS
 from serve_app.policy.decide import Decision
-from serve_app.policy.snapshot import Capacity, Snapshot
+from serve_app.policy.inputs import Snapshot
 from serve_app.settings.knobs import PERCENTILES, Knobs, Schedule
 from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS, EngineSignals, IngressSignals, Reading
 from tests.policy.build import NOW, PolicyLoop, engine, ingress, snapshot
@@ -40,9 +40,9 @@ snapshots = st.builds(
     engines=engines,
     ingress=ingresses,
     draining=st.integers(0, 3),
-    capacity=st.builds(
-        Capacity, starting=st.integers(0, 3), pending=st.integers(0, 3), pending_s=st.floats(0, 1e4)
-    ),
+    starting=st.integers(0, 3),
+    pending=st.integers(0, 3),
+    pending_s=st.floats(0, 1e4),
     warm_node=st.booleans(),
     warm_node_start_s=st.one_of(st.none(), st.floats(0, 600), st.sampled_from([math.nan, math.inf, -1.0])),
     cold_node_start_s=st.one_of(st.none(), st.floats(0, 600), st.sampled_from([math.nan, math.inf, -1.0])),

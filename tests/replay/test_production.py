@@ -13,11 +13,10 @@ from replay.production import ENGINE, EPOCH, MODEL, Production
 from replay.profile import Profile
 from replay.result import Result
 from replay.simulation import simulate
-from serve_app.controller.memory import Memory
 from serve_app.controller.serve_policy import ServePolicy
-from serve_app.learning.state import PolicyState, restore
+from serve_app.learning.state import Memory, PolicyState, restore
 from serve_app.policy.decide import Decision
-from serve_app.policy.snapshot import Snapshot
+from serve_app.policy.inputs import Snapshot
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import INGRESS
 from serve_app.wire.served_models import ServedModel
@@ -135,7 +134,7 @@ def test_the_policy_sees_the_reports_of_replicas_and_ingress(seen: list[Snapshot
         controller.step(made)
 
     first, last = seen[0], seen[-1]
-    assert (first.target, first.ready, first.capacity.starting) == (3, 2, 1)
+    assert (first.target, first.ready, first.starting) == (3, 2, 1)
     assert first.ingress == {}
     assert {reading.age_s for reading in first.engines.values()} == {0.0}
     # Half of the replicas have reported at this step, the others at the last.
@@ -177,11 +176,11 @@ def test_policy_sees_starts_and_forgets_stopped_replicas(seen: list[Snapshot]) -
     step(4, 1.5)
     # The slot of the stopped replica has another one, after 3 s on a warm node.
     assert set(step(4, 4.5).engines) == {"r1", "r3"}
-    capacity = step(4, 7.0).capacity
-    assert (capacity.starting, capacity.pending, capacity.reason) == (1, 1, "no room")
+    waiting = step(4, 7.0)
+    assert (waiting.starting, waiting.pending, waiting.pending_reason) == (1, 1, "no room")
     started = step(3, 20.0)
     assert set(started.engines) == {"r1", "r3", "r4"}
-    assert started.capacity.reason == ""
+    assert started.pending_reason == ""
     assert (started.warm_node_start_s, started.cold_node_start_s) == (
         pytest.approx(3.0),
         pytest.approx(10.0),

@@ -14,7 +14,7 @@ from serve_app.controller import serve_policy
 from serve_app.controller.serve_policy import ServePolicy
 from serve_app.learning.state import PolicyState
 from serve_app.policy.decide import Decision
-from serve_app.policy.snapshot import Snapshot
+from serve_app.policy.inputs import Snapshot
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import INGRESS
 from serve_app.wire.served_models import ServedModel

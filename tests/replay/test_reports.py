@@ -4,7 +4,7 @@ import pytest
 
 from replay.production import EPOCH, Production
 from replay.reports import Mail, Reporting
-from serve_app.controller.contexts import engine_readings, ingress_readings
+from serve_app.controller.contexts import Sightings, engine_readings, ingress_readings
 from serve_app.settings.knobs import Knobs
 from tests.replay.fleet.build import fleet, serve
 
@@ -13,7 +13,7 @@ KNOBS = Knobs(min_replicas=0, max_replicas=6)
 
 def engine_ages(controller: Production, now: float) -> dict[str, float]:
     """The age in seconds of the newest report of each replica that the policy sees."""
-    readings = engine_readings(controller._columns, EPOCH + now)
+    readings = engine_readings(controller._columns, EPOCH + now, Sightings())
     return {replica: round(reading.age_s, 3) for replica, reading in readings.items()}
 
 
@@ -62,12 +62,12 @@ def test_policy_sees_the_age_of_late_reports() -> None:
         controller.step(made)
         if number == 1:
             assert engine_ages(controller, made.now) == {}
-            assert ingress_readings(controller._ingress, "Engine-model", EPOCH + made.now) == {}
+            assert ingress_readings(controller._ingress, "Engine-model", EPOCH + made.now, Sightings()) == {}
 
     ages = engine_ages(controller, made.now)
     assert set(ages) == {"r1", "r2"}
     assert all(1.0 <= age <= 5.0 for age in ages.values())
-    (gateway,) = ingress_readings(controller._ingress, "Engine-model", EPOCH + made.now).values()
+    (gateway,) = ingress_readings(controller._ingress, "Engine-model", EPOCH + made.now, Sightings()).values()
     assert 1.0 <= gateway.age_s <= 5.0
     # It counted what had arrived when it was measured.
     assert gateway.signals.arrivals_total == pytest.approx((made.now - gateway.age_s) / 0.5)

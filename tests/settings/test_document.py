@@ -63,12 +63,6 @@ def test_merges_and_anchors_work_as_in_pyyaml(text: str) -> None:
     assert parse_yaml(text, "f").value == yaml.safe_load(text)
 
 
-def test_two_merges_in_a_mapping_are_refused() -> None:
-    assert problems("b: &b {a: 1}\none:\n  <<: *b\n  <<: *b\n") == [
-        "f.yaml:4: one.<<: given twice; line 3 has it first"
-    ]
-
-
 def test_a_line_is_that_of_the_effective_value() -> None:
     document = parse_yaml("b: &b\n  a: 1\n  c: 2\none:\n  <<: *b\n  a: 5\n", "f")
 

@@ -31,66 +31,49 @@ def test_the_series_are_those_dashboards_and_alerts_name(metrics: AutoscalingMet
     }
 
 
-def test_a_decisions_numbers_go_to_the_series_of_their_names(metrics: AutoscalingMetrics) -> None:
+def test_decision_sets_its_gauges_and_earlier_values_go_back_to_zero(metrics: AutoscalingMetrics) -> None:
+    """A gauge that is not set again keeps its value."""
     metrics.set("tide", {"wanted_replicas": 3.0, "ready_replicas": 1.0}, "queue")
+    metrics.set("embed", {}, "load")
+    metrics.set("tide", {}, "load")
+    metrics.withdraw("tide")
 
-    assert {name: series.values for name, series in SERIES.items() if series.values} == {
-        "llm_autoscaling_wanted_replicas": [(3.0, {"model": "tide"})],
-        "llm_autoscaling_ready_replicas": [(1.0, {"model": "tide"})],
-        "llm_autoscaling_binding": [(1.0, {"model": "tide", "term": "queue"})],
+    def values(name: str) -> list[tuple[float, dict[str, str]]]:
+        return SERIES[f"llm_autoscaling_{name}"].values
+
+    assert values("wanted_replicas") == [(3.0, {"model": "tide"}), (0.0, {"model": "tide"})]
+    assert values("ready_replicas") == [(1.0, {"model": "tide"}), (0.0, {"model": "tide"})]
+    binding = [(value, tags["model"], tags["term"]) for value, tags in values("binding")]
+    assert binding[:2] == [(1.0, "tide", "queue"), (1.0, "embed", "load")]
+    assert sorted(binding[2:4]) == [(0.0, "tide", "queue"), (1.0, "tide", "load")]
+    assert sorted(binding[4:]) == [(0.0, "tide", "load"), (0.0, "tide", "queue")]
+
+
+def test_changes_times_and_errors_are_counted(metrics: AutoscalingMetrics) -> None:
+    metrics.count_change("tide", 0, 3)
+    metrics.count_change("tide", 3, 2)
+    metrics.count_replica_seconds("tide", {"ready": 1.5, "starting": 0.0, "draining": 0.5})
+    metrics.set_knobs_rejected(True)
+    metrics.set_knobs_rejected(False)
+    metrics.count_error()
+
+    counted = {name.removeprefix("llm_autoscaling_"): series.values for name, series in SERIES.items()}
+    assert {name: values for name, values in counted.items() if values} == {
+        "decisions_total": [
+            (1, {"model": "tide", "direction": "up"}),
+            (1, {"model": "tide", "direction": "down"}),
+        ],
+        # Ray refuses to count zero.
+        "replica_seconds_total": [
+            (1.5, {"model": "tide", "state": "ready"}),
+            (0.5, {"model": "tide", "state": "draining"}),
+        ],
+        "knobs_rejected": [(1.0, {}), (0.0, {})],
+        "policy_errors_total": [(1, {})],
     }
 
 
-def test_what_no_longer_binds_goes_back_to_zero(metrics: AutoscalingMetrics) -> None:
-    """A gauge that is not set again would go on saying what once was."""
-    metrics.set("tide", {}, "queue")
-    SERIES["llm_autoscaling_binding"].values.clear()
-
-    metrics.set("tide", {}, "load")
-
-    said = {tags["term"]: value for value, tags in SERIES["llm_autoscaling_binding"].values}
-    assert said == {"queue": 0.0, "load": 1.0}
-
-
-def test_a_model_no_longer_served_has_zeros(metrics: AutoscalingMetrics) -> None:
-    metrics.set("tide", {"wanted_replicas": 3.0}, "queue")
-
-    metrics.withdraw("tide")
-
-    assert SERIES["llm_autoscaling_wanted_replicas"].values[-1] == (0.0, {"model": "tide"})
-    assert SERIES["llm_autoscaling_binding"].values[-1] == (0.0, {"model": "tide", "term": "queue"})
-
-
-def test_each_model_has_terms_of_its_own(metrics: AutoscalingMetrics) -> None:
-    metrics.set("tide", {}, "queue")
-    metrics.set("embed", {}, "load")
-
-    assert SERIES["llm_autoscaling_binding"].values == [
-        (1.0, {"model": "tide", "term": "queue"}),
-        (1.0, {"model": "embed", "term": "load"}),
-    ]
-
-
-def test_changes_of_the_target_are_counted_by_their_direction(metrics: AutoscalingMetrics) -> None:
-    metrics.count_change("tide", 0, 3)
-    metrics.count_change("tide", 3, 2)
-
-    assert SERIES["llm_autoscaling_decisions_total"].values == [
-        (1, {"model": "tide", "direction": "up"}),
-        (1, {"model": "tide", "direction": "down"}),
-    ]
-
-
-def test_the_time_of_replicas_is_counted_by_their_state(metrics: AutoscalingMetrics) -> None:
-    metrics.count_replica_seconds("tide", {"ready": 1.5, "starting": 0.0, "draining": 0.5})
-
-    assert SERIES["llm_autoscaling_replica_seconds_total"].values == [
-        (1.5, {"model": "tide", "state": "ready"}),
-        (0.5, {"model": "tide", "state": "draining"}),
-    ]  # and no time of what was not there: Ray refuses to count nothing
-
-
-def test_whatever_comes_first_is_a_difference_from_zero(metrics: AutoscalingMetrics) -> None:
+def test_counters_exist_before_the_first_decision(metrics: AutoscalingMetrics) -> None:
     metrics.set("tide", {}, "queue")
     metrics.set("tide", {}, "queue")
 
@@ -104,17 +87,6 @@ def test_whatever_comes_first_is_a_difference_from_zero(metrics: AutoscalingMetr
         {"model": "tide", "state": "ready"},
         {"model": "tide", "state": "draining"},
     ]
-
-
-def test_rejected_knobs_set_a_gauge_and_errors_count(
-    metrics: AutoscalingMetrics,
-) -> None:
-    metrics.set_knobs_rejected(True)
-    metrics.set_knobs_rejected(False)
-    metrics.count_error()
-
-    assert SERIES["llm_autoscaling_knobs_rejected"].values == [(1.0, {}), (0.0, {})]
-    assert SERIES["llm_autoscaling_policy_errors_total"].values == [(1, {})]
 
 
 def test_a_copy_in_another_process_registers_series_of_its_own(metrics: AutoscalingMetrics) -> None:

@@ -83,10 +83,6 @@ def test_each_family_is_described_once_and_its_samples_stand_together() -> None:
     assert family_of == sorted(family_of)
 
 
-def test_nothing_foreign_and_no_prefix_is_left() -> None:
-    assert not any(foreign in MERGED for foreign in ("ray_", "python_", "serve_"))
-
-
 @pytest.mark.parametrize(
     ("text", "merged"),
     [

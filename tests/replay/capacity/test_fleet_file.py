@@ -18,8 +18,7 @@ from replay.capacity.server import ColdStart, MeasurementError
 from replay.fit import Fit
 from replay.profile import Knee, Profile, load_profile, load_starting_values
 from serve_app.policy.capacity_model import StepTime
-from serve_app.settings.knobs import Knobs
-from serve_app.settings.user_config import read_user_config
+from serve_app.settings.knobs import Knobs, read_user_config
 
 FIT = Fit(
     StepTime(0.01151234, 0.000120049, 1.2e-7, 5e-5), StepTime(1e-5, 1e-6, 1e-9, 1e-7), 0.0213, 0.061, 80, 2

@@ -1,6 +1,6 @@
 from typing import Any
 
-from serve_app.controller.mailbox import ColdStarts
+from serve_app.controller.cold_starts import ColdStarts
 
 
 def document(phase: str, since: float = 0.0, **durations_s: float) -> dict[str, Any]:

@@ -1,25 +1,23 @@
-"""A thread that reads and writes documents in Ray's key-value store, so that the policy never waits.
+"""The policy's inbox and outbox, and the thread that exchanges them with documents in Ray's key-value store.
 
 The policy runs in the event loop of Ray Serve's controller, ten times a second. A call to the GCS there would
-block every deployment of the cluster.
+block every deployment of the cluster. So the policy never waits: a thread reads and writes.
 """
 
 import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from serve_app.cluster.pending_pods import PendingPods
 from serve_app.cluster.ray_resources import Node, lacking, read_nodes, shortage
-from serve_app.controller.mailbox import ColdStarts, Deployment, Learned, Mailbox, StartUp
-from serve_app.controller.memory import Memory
-from serve_app.controller.sightings import Sightings
-from serve_app.learning.state import restore
+from serve_app.controller.cold_starts import ColdStarts, StartUp
+from serve_app.learning.state import Memory, restore
 from serve_app.wire.documents import (
     DECISIONS,
     KNOBS,
@@ -31,10 +29,10 @@ from serve_app.wire.documents import (
     put_document,
     read_document,
 )
-from serve_app.wire.ingress_reports import forget_report, read_reports
+from serve_app.wire.ingress_reports import IngressReport, forget_report, read_reports
 from serve_app.wire.own_clock import OwnClock
 from serve_app.wire.phases import FAILED, forget_phase, read_phases, written_deployments
-from serve_app.wire.served_models import ServedModel, read_served
+from serve_app.wire.served_models import ServedApplication, ServedModel, read_served
 
 logger = logging.getLogger("ray.serve")
 
@@ -54,7 +52,83 @@ _FORGOTTEN_S = 3600.0
 _COLD_STARTS = TypeAdapter(dict[str, tuple[StartUp, ...]])
 
 
-class Sync(Mailbox):
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """The documents about one engine deployment."""
+
+    phases: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Phase documents by replica, of existing replicas and of replicas that could not start."""
+    cold_starts: ColdStarts = field(default_factory=ColdStarts)
+    no_room: str = ""
+    """Why the cluster has no room for another replica; empty if it has room."""
+    warm_node: bool = False
+    """Whether a node whose zygote has imported vLLM has room for another replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """The memories and records of an earlier policy of the application."""
+
+    memories: Mapping[str, Memory] = field(default_factory=dict)
+    """By engine deployment."""
+    records: Sequence[Mapping[str, Any]] = ()
+    """Decision records, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inbox:
+    """All documents that have been read. The inbox is replaced as a whole, so that it is consistent."""
+
+    served: ServedApplication | None = None
+    deployments: Mapping[str, Deployment] = field(default_factory=dict)
+    """By engine deployment."""
+    why_pods_wait: str = ""
+    """Kubernetes' reason for a pending GPU pod; empty outside Kubernetes."""
+    ingress_reports: Mapping[str, IngressReport] = field(default_factory=dict)
+    """By ingress replica with queued requests, including replicas that Ray does not count as running."""
+    nodes: tuple[Node, ...] | None = None
+    """The nodes of the cluster; None unless `Outbox.look_at_nodes` is set."""
+    learned: Learned | None = None
+    """Set no later than `served`."""
+
+    def identity(self, deployment: str) -> str:
+        """Return the identity of an engine deployment's replicas; empty if unknown."""
+        model = self.served.models.get(deployment) if self.served is not None else None
+        return model.identity if model is not None else ""
+
+    def cold_starts(self, deployment: str) -> ColdStarts:
+        """Return the starts of replicas with the present identity of an engine deployment."""
+        known = self.deployments.get(deployment, Deployment())
+        return known.cold_starts.of(self.identity(deployment))
+
+
+@dataclass(slots=True)
+class Outbox:
+    """All data to write. The policy replaces each part."""
+
+    status: dict[str, Any] = field(default_factory=dict)
+    decisions: list[dict[str, Any]] = field(default_factory=list)
+    decisions_seq: int = 0
+    memories: Mapping[str, Memory] | None = None
+    """By engine deployment; None until the memories of an earlier policy have been read."""
+    unsettled: Collection[str] = ()
+    """The deployments with starting or stopping replicas."""
+    look_at_nodes: bool = False
+    """Whether the ingress would have more replicas if there is room."""
+
+
+class Mailbox:
+    """The policy's inbox and outbox."""
+
+    def __init__(self, inbox: Inbox | None = None) -> None:
+        self.inbox = inbox or Inbox()
+        self.outbox = Outbox()
+
+    def send(self) -> None:
+        """Have the outbox written soon. This base class writes nothing."""
+
+
+class DocumentExchange(Mailbox):
     """Reads and writes the documents of one application until it is stopped.
 
     Args:
@@ -82,8 +156,6 @@ class Sync(Mailbox):
         self._done_at: dict[str, float] = {}
         """When each kind of document was last read or written."""
         self._pending_pods = PendingPods() if pending_pods is None else pending_pods
-        # If stamps were believed, reports of a replica whose clock is behind would be removed at once.
-        self._reports_seen = Sightings(believed=False)
         self._own_clock = OwnClock()
         self._failures: set[str] = set()
         self._thread = threading.Thread(target=self._run, name=f"autoscaling-{app}", daemon=True)
@@ -183,8 +255,10 @@ class Sync(Mailbox):
 
     def _read_ingress_reports(self, now: float) -> None:
         reports = read_reports(self._app)
-        ages = self._reports_seen.ages({replica: report.at for replica, report in reports.items()}, now)
-        for replica in [name for name, age_s in ages.items() if age_s > _REPORT_FORGOTTEN_S]:
+        stamps = {replica: report.at for replica, report in reports.items()}
+        # If stamps were believed, reports of a replica whose clock is behind would be removed at once.
+        written_at = self._own_clock.times("ingress reports", stamps, now, now, believed=False)
+        for replica in [name for name, at in written_at.items() if now - at > _REPORT_FORGOTTEN_S]:
             forget_report(self._app, replica)
             del reports[replica]
         self.inbox = replace(self.inbox, ingress_reports=reports)

@@ -1,0 +1,182 @@
+import math
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from serve_app.api.engine_client import OUTCOMES, EngineRequest
+from serve_app.telemetry import replica_metrics
+from serve_app.telemetry.exposition import merge_expositions
+from serve_app.telemetry.replica_metrics import (
+    COLD_WAIT_S,
+    E2E_S,
+    INTER_TOKEN_S,
+    TTFT_S,
+    EngineGauges,
+    EngineLimits,
+    EngineMetrics,
+    IngressMetrics,
+    ReplicaSeries,
+)
+from serve_app.wire.signals import EngineSignals
+from tests.telemetry.stub_metric import SERIES, StubMetric
+
+
+@pytest.fixture(autouse=True)
+def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in ("Histogram", "Counter", "Gauge"):
+        monkeypatch.setattr(replica_metrics, kind, StubMetric)
+    SERIES.clear()
+
+
+@pytest.fixture
+def metrics() -> EngineMetrics:
+    return EngineMetrics("tide", "replica-1")
+
+
+def test_engine_series_have_the_names_that_dashboards_use(metrics: EngineMetrics) -> None:
+    names = [
+        "ttft_seconds", "queue_wait_seconds", "prefill_seconds",
+        "inter_token_seconds_bucket", "inter_token_seconds_sum", "inter_token_seconds_count",
+        "e2e_seconds", "requests_total", "prompt_tokens_total",
+        "completion_tokens_total", "errors_total", "preemptions_total", "prefix_cache_queries_total",
+        "prefix_cache_hits_total", "prefix_cache_expected_total",
+        "queue_depth", "running_requests", "waiting_requests",
+        "running_tokens", "waiting_tokens", "kv_cache_usage_ratio", "kv_cache_tokens", "max_num_seqs",
+        "max_num_batched_tokens", "steps_total", "step_seconds_total", "step_sequences_total",
+        "step_kv_tokens_total", "step_prefill_tokens_total",
+    ]  # fmt: skip
+    assert set(SERIES) == {f"llm_{name}" for name in names}
+
+
+def test_ingress_series_have_the_names_and_labels_that_dashboards_use() -> None:
+    IngressMetrics("tide", "replica-1")
+
+    assert {name: series.tag_keys for name, series in SERIES.items()} == {
+        f"llm_{name}": ("model", "replica", *more)
+        for name, more in {
+            "held_requests": (),
+            "oldest_held_seconds": (),
+            "arrivals_total": (),
+            "rejected_total": ("reason",),
+            "abandoned_total": (),
+            "responses_total": ("outcome",),
+            "cold_wait_seconds": (),
+            "user_ttft_seconds": ("cold",),
+        }.items()
+    }
+    assert all(series.tags == {"model": "tide", "replica": "replica-1"} for series in SERIES.values())
+
+
+def test_histograms_have_ascending_boundaries() -> None:
+    EngineMetrics("tide", "replica-1")
+    IngressMetrics("tide", "replica-1")
+
+    assert {name: series.boundaries for name, series in SERIES.items() if series.boundaries} == {
+        "llm_ttft_seconds": list(TTFT_S),
+        "llm_queue_wait_seconds": list(TTFT_S),
+        "llm_prefill_seconds": list(TTFT_S),
+        "llm_e2e_seconds": list(E2E_S),
+        "llm_cold_wait_seconds": list(COLD_WAIT_S),
+        "llm_user_ttft_seconds": list(TTFT_S),
+    }
+    for bounds in (TTFT_S, INTER_TOKEN_S, E2E_S, COLD_WAIT_S):
+        assert list(bounds) == sorted(set(bounds))
+        assert {10.0} <= set(bounds)
+
+
+def test_outcome_counters_exist_before_the_first_request() -> None:
+    """The increase of a series that begins with its first error does not contain that error."""
+    IngressMetrics("tide", "replica-1")
+
+    assert {name: series.shown for name, series in SERIES.items() if series.shown} == {
+        "llm_arrivals_total": [{}],
+        "llm_abandoned_total": [{}],
+        "llm_responses_total": [{"outcome": outcome} for outcome in OUTCOMES],
+    }
+
+
+def test_reading_and_limits_set_their_gauges(metrics: EngineMetrics) -> None:
+    metrics.set_gauges(EngineGauges(1, 2, 30, 40, kv_cache_usage_ratio=0.5))
+    metrics.set_limits(EngineLimits(kv_cache_tokens=5000, max_num_seqs=8, max_num_batched_tokens=512))
+
+    assert {name: series.values[0][0] for name, series in SERIES.items() if series.values} == {
+        "llm_queue_depth": 2,
+        "llm_running_requests": 1,
+        "llm_waiting_requests": 2,
+        "llm_running_tokens": 30,
+        "llm_waiting_tokens": 40,
+        "llm_kv_cache_usage_ratio": 0.5,
+        "llm_kv_cache_tokens": 5000,
+        "llm_max_num_seqs": 8,
+        "llm_max_num_batched_tokens": 512,
+    }
+
+
+def test_expected_cached_tokens_are_counted(metrics: EngineMetrics) -> None:
+    for expected in (None, 0, 48):
+        metrics.count_call(EngineRequest("completions", b"{}", "r-1", expected_cached_tokens=expected))
+
+    assert SERIES["llm_prefix_cache_expected_total"].values == [(48, {})]
+
+
+def test_step_means_are_counted_as_sums_and_zeros_are_not(metrics: EngineMetrics) -> None:
+    metrics.count_steps(EngineSignals())  # an idle engine
+    metrics.count_steps(
+        EngineSignals(steps=50, step_s=0.02, step_batch=8, step_kv_tokens=4000, step_prefill_tokens=0)
+    )
+
+    assert {name: series.values for name, series in SERIES.items() if series.values} == {
+        "llm_steps_total": [(50, {})],
+        "llm_step_seconds_total": [(1.0, {})],
+        "llm_step_sequences_total": [(400, {})],
+        "llm_step_kv_tokens_total": [(200_000, {})],
+    }
+
+
+def test_tallied_histogram_publishes_totals_up_to_each_bound() -> None:
+    histogram = ReplicaSeries("tide", "replica-1").tallied("llm_x_seconds", "X.", (0.1, 1.0))
+
+    def published() -> tuple[dict[str, float], float, float]:
+        for series in SERIES.values():
+            series.values.clear()
+        histogram.publish()
+        ((total, _),) = SERIES["llm_x_seconds_sum"].values
+        ((count, _),) = SERIES["llm_x_seconds_count"].values
+        return {tags["le"]: value for value, tags in SERIES["llm_x_seconds_bucket"].values}, total, count
+
+    # All buckets are there at first, or PromQL's `increase` would miss the first values.
+    assert published() == ({"0.1": 0, "1.0": 0, "+Inf": 0}, 0, 0)
+    histogram.observe([0.05, 0.1, 0.5, 2.0])
+    assert published() == ({"0.1": 2, "1.0": 3, "+Inf": 4}, pytest.approx(2.65), 4)
+
+
+def test_engine_publishes_its_inter_token_tallies(metrics: EngineMetrics) -> None:
+    metrics.inter_token.observe([0.02])
+    metrics.publish_tallies()
+
+    written = SERIES["llm_inter_token_seconds_bucket"].values
+    assert [float(tags["le"]) for _, tags in written] == [*INTER_TOKEN_S, math.inf]
+    assert SERIES["llm_inter_token_seconds_count"].values == [(1, {})]
+
+
+def test_prometheus_reads_one_histogram_where_ray_has_three_gauges() -> None:
+    lines = [
+        "# HELP ray_llm_x_seconds_count X.",
+        "# TYPE ray_llm_x_seconds_count gauge",
+        "ray_llm_x_seconds_count 4.0",
+        "# HELP ray_llm_x_seconds_bucket X.",
+        "# TYPE ray_llm_x_seconds_bucket gauge",
+        'ray_llm_x_seconds_bucket{le="0.1"} 2.0',
+        'ray_llm_x_seconds_bucket{le="+Inf"} 4.0',
+        "# HELP ray_llm_x_seconds_sum X.",
+        "# TYPE ray_llm_x_seconds_sum gauge",
+        "ray_llm_x_seconds_sum 2.65",
+    ]
+
+    (family,) = text_string_to_metric_families(merge_expositions(["\n".join(lines)]))
+
+    assert (family.name, family.type, family.documentation) == ("llm_x_seconds", "histogram", "X.")
+    assert {sample.name: sample.value for sample in family.samples if "le" not in sample.labels} == {
+        "llm_x_seconds_count": 4.0,
+        "llm_x_seconds_sum": 2.65,
+    }
