@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.peers.dynamo import DynamoPlanner, Engine, Load
-from replay.sample import Sample
+from replay.policies import Sample
 from tests.benchmarks.peers.build import A100_7B, sample
 
 LOAD = Load(512.0, 128.0, 512.0)

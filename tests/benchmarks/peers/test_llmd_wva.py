@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from benchmarks.peers.llmd_wva import LlmdWva, LlmdWvaTokens
-from replay.sample import Sample
+from replay.policies import Sample
 from tests.benchmarks.peers.build import sample
 
 
