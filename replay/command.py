@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from replay.defaults import GOAL, ORACLE, OURS
 from replay.inputs import add_inputs, read_inputs
+from replay.status_line import StatusLine
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.knobs_command import DEFAULT, changed, parse_arguments
 from serve_app.settings.knobs import Knobs, overlay
@@ -24,13 +25,13 @@ from serve_app.settings.settings_error import SettingsError, from_pydantic
 if TYPE_CHECKING:
     from replay.result import Result
     from replay.scenario import Scenario
-    from replay.status_line import ProgressBar
 
 _INTERRUPTED = 130
 """The exit status that shells report of a process that Ctrl-C ended."""
 _SCOPE = "knob"
 """The scope that errors name for a knob of `--knob`."""
 _STDOUT = "-"
+_NAME_WIDTH = 18
 
 
 def add_command(commands: Any) -> None:
@@ -90,10 +91,9 @@ def run_replay(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     specs = policies(options.policy or [OURS])
     # numba, rich and numpy: a second that no other command should take.
-    from replay.report.html import page  # noqa: PLC0415
+    from replay.report.document import page  # noqa: PLC0415
     from replay.report.terminal import print_comparison, print_result  # noqa: PLC0415
     from replay.scenario import scenario  # noqa: PLC0415
-    from replay.status_line import ProgressBar  # noqa: PLC0415
     from traces import TraceError  # noqa: PLC0415
 
     files: dict[str, Path] = {} if options.html is None else {"--html": options.html}
@@ -115,7 +115,7 @@ def _run(options: argparse.Namespace) -> int:
     _check_policies(specs, asked)
     bound = [ORACLE] if options.oracle and ORACLE not in specs else []
 
-    progress = ProgressBar(sys.stderr)
+    progress = StatusLine(sys.stderr)
     for note in inputs.notes:
         progress.say(note)
     _announce_compilation(progress)
@@ -154,7 +154,7 @@ def _check_policies(specs: Sequence[str], asked: Scenario) -> None:
         raise SettingsError(problems)
 
 
-def _announce_compilation(progress: ProgressBar) -> None:
+def _announce_compilation(progress: StatusLine) -> None:
     from replay.fleet.kernel.arrivals import arrive  # noqa: PLC0415
     from replay.fleet.kernel.compiler import is_compiled  # noqa: PLC0415
 
@@ -162,13 +162,19 @@ def _announce_compilation(progress: ProgressBar) -> None:
         progress.say("compiling the simulator, once (about 10 s)")
 
 
-def _replay(spec: str, asked: Scenario, progress: ProgressBar) -> Result:
+def _replay(spec: str, asked: Scenario, progress: StatusLine) -> Result:
     from replay.run import run  # noqa: PLC0415
 
     began = time.perf_counter()
-    with progress.running(spec) as share:
-        result = run(asked, spec, share)
-    progress.say_result(result, time.perf_counter() - began)
+
+    def show(share: float) -> None:
+        progress.show("", f"{spec}: {100 * share:.0f} %, {time.perf_counter() - began:.0f} s")
+
+    result = run(asked, spec, show)
+    progress.say(
+        f"{result.policy:<{_NAME_WIDTH}} {result.gpu_seconds.total:>10,.0f} GPU-s, "
+        f"{100 * result.attainment:6.2f} % attained, in {time.perf_counter() - began:.1f} s"
+    )
     if result.policy_errors:
         progress.say(
             f"{spec}: {result.policy_errors} decisions raised an error and kept the target; see the log above"

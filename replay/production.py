@@ -1,14 +1,13 @@
 """The production policy in a replay: the adapter that Ray Serve calls, with the data that Ray would pass."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from replay.fleet.fleet import Fleet
 from replay.quiet import quiet_until
 from replay.ray_semantics import Context, apply
-from replay.reports import Mail, Reporting
 from serve_app.controller.document_exchange import Deployment, Inbox, Mailbox
 from serve_app.controller.serve_policy import ServePolicy
 from serve_app.learning.state import PolicyState
@@ -43,7 +42,9 @@ class _Stamped:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Replica:
+class Replica:
+    """A source of reports, as Ray identifies it."""
+
     unique_id: str
 
 
@@ -112,29 +113,25 @@ class Production:
     Args:
         knobs: The knobs of its only model.
         policy: `ServePolicy`, or a class that replaces its `decide`.
-        reporting: Delays and losses of reports.
     """
 
     name = "ours"
     interval_s = 0.5
 
-    def __init__(
-        self, knobs: Knobs, policy: type[ServePolicy] = ServePolicy, reporting: Reporting | None = None
-    ) -> None:
+    def __init__(self, knobs: Knobs, policy: type[ServePolicy] = ServePolicy) -> None:
         self._now = 0.0
         self._memory = _Memory(knobs)
-        # Idle time is skipped only for the production policy with reports on time.
-        watched = _Watched if policy is ServePolicy and reporting is None else policy
+        # Idle time is skipped only for the production policy.
+        watched = _Watched if policy is ServePolicy else policy
         self._policy = watched(lambda: EPOCH + self._now, self._memory, _NoMeter(), _LOG)
-        self._columns: dict[str, dict[_Replica, list[_Stamped]]] = {name: {} for name in ENGINE_FIELDS}
-        self._replicas: dict[int, _Replica] = {}
-        self._reports: dict[_Replica, list[_Stamped]] = {}
+        self._columns: dict[str, dict[Replica, list[_Stamped]]] = {name: {} for name in ENGINE_FIELDS}
+        self._replicas: dict[int, Replica] = {}
+        self._reports: dict[Replica, list[_Stamped]] = {}
         self._steps = 0
         self._quiet_until = -1.0
         self._cold_starts = 0
-        self._gateway = _Replica("ingress")
-        self._mail: Mail[_Replica] = Mail(reporting or Reporting())
-        self._ingress: dict[str, dict[_Replica, list[_Stamped]]] = {}
+        self._gateway = Replica("ingress")
+        self._ingress: dict[str, dict[Replica, list[_Stamped]]] = {}
 
     @property
     def wanted(self) -> int | None:
@@ -192,32 +189,25 @@ class Production:
         for slot, number in ready.items():
             replica = self._replicas.get(slot)
             if replica is None:
-                self._replicas[slot] = _Replica(f"r{number}")
+                self._replicas[slot] = Replica(f"r{number}")
             elif (self._steps + number) % _REPORT_EVERY:
                 continue
             due.append(slot)
-        mute = self._mail.mute(ready.values(), fleet.now)
         for slot, values in zip(due, fleet.report(due).tolist(), strict=True):
-            if ready[slot] != mute:
-                self._mail.send(self._replicas[slot], fleet.now, values)
-        self._take_mail(fleet.now)
+            self.report(self._replicas[slot], fleet.now, values)
 
-    def _take_mail(self, now: float) -> None:
-        """Pass the policy the reports that have arrived."""
-        running = {*self._replicas.values(), self._gateway}
-        for report in self._mail.take_arrived(now):
-            if report.source not in running:
-                continue  # it was on its way when its replica stopped
-            samples = self._reports.get(report.source)
-            if samples is None:
-                samples = self._reports[report.source] = [_Stamped(0.0, 0.0) for _ in report.values]
-                for column, sample in zip(self._columns_of(report.source), samples, strict=True):
-                    column[report.source] = [sample]
-            for sample, value in zip(samples, report.values, strict=True):
-                sample.timestamp = EPOCH + report.measured_at
-                sample.value = value
+    def report(self, source: Replica, measured_at: float, values: Sequence[float]) -> None:
+        """Pass the policy a report of a replica or of the ingress. A test may delay or lose it."""
+        samples = self._reports.get(source)
+        if samples is None:
+            samples = self._reports[source] = [_Stamped(0.0, 0.0) for _ in values]
+            for column, sample in zip(self._columns_of(source), samples, strict=True):
+                column[source] = [sample]
+        for sample, value in zip(samples, values, strict=True):
+            sample.timestamp = EPOCH + measured_at
+            sample.value = value
 
-    def _columns_of(self, source: _Replica) -> Iterable[dict[_Replica, list[_Stamped]]]:
+    def _columns_of(self, source: Replica) -> Iterable[dict[Replica, list[_Stamped]]]:
         if source is not self._gateway:
             return self._columns.values()
         # Ray knows a name from the first report that has it.
@@ -237,8 +227,7 @@ class Production:
             "newest_held_s": fleet.now - arrived[tail] if tail >= 0 else 0.0,
             ONGOING_REQUESTS: totals["open"],
         }
-        self._mail.send(self._gateway, fleet.now, [float(values[name]) for name in _INGRESS_KEYS])
-        self._take_mail(fleet.now)
+        self.report(self._gateway, fleet.now, [float(values[name]) for name in _INGRESS_KEYS])
 
     def _read_documents(self, fleet: Fleet) -> None:
         """Pass the policy the phases of replicas that start, and the measured starts."""

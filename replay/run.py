@@ -5,11 +5,10 @@ from collections.abc import Callable
 
 from replay.defaults import GOAL, ORACLE, OURS, STATIC
 from replay.hindsight.oracle import oracle
-from replay.policies import Engines, SpecError, Static, make, names
+from replay.policies import Autoscaler, Engines, SpecError, Static, make, names
 from replay.production import Production
 from replay.profile import Profile
 from replay.result import Result
-from replay.sample import Autoscaler
 from replay.scenario import Scenario, scenario
 from replay.simulation import Sampled
 from serve_app.settings.knobs import Knobs

@@ -8,9 +8,9 @@ import numpy as np
 
 from replay.fleet.conditions import Conditions
 from replay.fleet.fleet import Fleet
+from replay.policies import Autoscaler, Sample
 from replay.profile import Profile
 from replay.result import Result, Series, measure
-from replay.sample import Autoscaler, Sample
 from traces.trace import Chunk, Trace
 
 _TICK_S = 0.5

@@ -1,51 +1,12 @@
-"""Progress on standard error: a bar or a line that is written over on a terminal, plain lines elsewhere."""
+"""Progress on standard error: a line that is written over on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
+from typing import TextIO
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.text import Text
-
-if TYPE_CHECKING:
-    from replay.result import Result
-
-_NAME_WIDTH = 18
 _WIDTH = 120
 
 
-class ProgressBar:
-    """The progress of replays, one after the other."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._console = Console(file=stream, soft_wrap=True)
-
-    def say(self, text: str) -> None:
-        """Write a line."""
-        self._console.print(Text(text), highlight=False)
-
-    @contextmanager
-    def running(self, policy: str) -> Iterator[Callable[[float], None]]:
-        """Show a bar while `policy` runs. Yields the function to call with the share that is done."""
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-        disabled = not self._console.is_terminal
-        with Progress(*columns, console=self._console, transient=True, disable=disabled) as progress:
-            task = progress.add_task(policy.replace("[", r"\["), total=1.0)
-            yield lambda share: progress.update(task, completed=share)
-
-    def say_result(self, result: Result, took_s: float) -> None:
-        """Write the line of a replay that has ended."""
-        self.say(
-            f"{result.policy:<{_NAME_WIDTH}} {result.gpu_seconds.total:>10,.0f} GPU-s, "
-            f"{100 * result.attainment:6.2f} % attained, in {took_s:.1f} s"
-        )
-
-
 class StatusLine:
-    """The state of a measurement or a search."""
+    """The state of a measurement, a search or a replay."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -22,10 +21,10 @@ from benchmarks.chaos.processes import Processes
 from benchmarks.chaos.roles import ENGINE_CORE, ENGINE_REPLICA, ROLES, Signal
 from benchmarks.chaos.server import MODEL, ChaosError, OwnServer
 from benchmarks.chaos.trace import Trace
+from benchmarks.common.interruption import end_on_signals
 from benchmarks.common.progress import say
 from loadtests.machine import machine, versions
 from serve_app.cli.listening import free_port
-from serve_app.cli.ray_processes import adopt_orphans
 
 _PAUSE_S = (5.0, 20.0)
 """Between two attacks at random."""
@@ -76,7 +75,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> int:
     """0 when every goal holds, 3 when one is missed, 1 on failure, 2 for a wrong command line."""
     options = parse(argv)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    end_on_signals()  # The children of a killed process come to us, so that they can be ended.
     trace = Trace(facts={"machine": machine(), "versions": versions(), "command": list(argv)})
     failure = ""
     try:
@@ -109,7 +108,6 @@ def _report(options: argparse.Namespace, trace: Trace) -> bool:
 
 async def _attack(options: argparse.Namespace, trace: Trace) -> None:
     """Carry the attacks out. `trace` is up to date however the run ends."""
-    adopt_orphans()  # The children of a killed process come to us, so that they can be ended.
     folder = Path(tempfile.mkdtemp(prefix="chaos-", dir="/tmp"))  # Short: Ray's sockets have long names.
     in_a_row = options.losses is not None
     processes = Processes(os.getpid())

@@ -13,7 +13,8 @@ from benchmarks.gpu_proof.bench import NAME, Bench, plain
 from benchmarks.gpu_proof.random_weights import make
 from benchmarks.gpu_proof.store import CannotError
 from replay.capacity.fleet_file import Hardware, make_profile
-from replay.capacity.measure import Measurement, Plan, measure
+from replay.capacity.measure import Measurement, measure
+from replay.capacity.method import Plan
 from replay.fit import COEFFICIENTS, Fit, StepSample, fit
 from replay.profile import Profile, load_profile, profile_for
 from serve_app.cli.command_error import CommandError
@@ -49,7 +50,7 @@ def _sweep(url: str, duration_s: float) -> tuple[Measurement, Fit]:
         MeasurementError: if there are several, or it reports no steps.
         FitError: if its steps do not determine the model.
     """
-    measured = asyncio.run(measure(Plan(url, NAME, duration_s, 0), lambda what, figures: None))
+    measured = asyncio.run(measure(Plan(url, NAME, duration_s), lambda what, figures: None))
     return measured, fit(measured.samples)
 
 
@@ -68,13 +69,7 @@ def _figures(fitted: Fit) -> dict[str, Any]:
 def _errors(step: StepTime, samples: Sequence[StepSample]) -> dict[str, Any]:
     """The relative errors of a model on measured steps, and the median of model / measured."""
     ratios = [
-        (
-            step.base_s
-            + step.per_sequence_s * one.batch
-            + step.per_kv_token_s * one.kv_tokens
-            + step.per_prefill_token_s * one.prefill_tokens
-        )
-        / one.step_s
+        (step.decode_s(one.batch, one.kv_tokens) + step.per_prefill_token_s * one.prefill_tokens) / one.step_s
         for one in samples
     ]
     return {

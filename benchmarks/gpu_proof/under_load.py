@@ -23,7 +23,8 @@ from loadtests.summary import summarize
 from loadtests.verdicts import judge
 from replay.capacity.fleet_file import with_knee, write_profile
 from replay.capacity.measure import Limits, Measurement
-from replay.capacity.open_loop import Order, find_knee
+from replay.capacity.method import Plan
+from replay.capacity.open_loop import find_knee
 from replay.capacity.server import Server
 from replay.profile import Profile
 from serve_app.ingress.replica_choice import GROUP_REQUESTS
@@ -79,8 +80,8 @@ async def _find_knee(bench: Bench, url: str, profile: Profile) -> tuple[Any, lis
     prompt, output = bench.tokens
     mix = Mix(prompt_tokens=float(prompt), output_tokens=float(output))
     formula = capacity_rps(profile.step, mix, knobs, float(profile.kv_cache_tokens))
-    order = Order(url, prompt, output, bench.seconds(10.0, 2.0), 0)
-    outcome = await find_knee(order, measured, profile, lambda what, figures: None)
+    plan = Plan(url, prompt_tokens=prompt, output_tokens=output, step_s=bench.seconds(10.0, 2.0))
+    outcome = await find_knee(plan, measured, profile, lambda what, figures: None)
     found, rates = outcome or (None, ())
     names = ("rps", "ttft_s", "itl_s", "attained", "miss")
     return found, [plain({name: getattr(one, name) for name in names}) for one in rates], formula

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 
-from replay.sample import Sample
+from replay.policies import Sample
 from serve_app.policy.capacity_model import StepTime
 
 

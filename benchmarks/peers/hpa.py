@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from statistics import fmean as mean
 from typing import Literal
 
-from replay.sample import Sample
+from replay.policies import Sample
 
 Metric = Literal["waiting", "ongoing"]
 _TOLERANCE = 0.1

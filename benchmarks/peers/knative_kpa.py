@@ -3,7 +3,7 @@
 import math
 from collections import deque
 
-from replay.sample import Sample
+from replay.policies import Sample
 
 CONCURRENCY = 100.0
 """Knative's own target where a service gives none; its services have small requests."""

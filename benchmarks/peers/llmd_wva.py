@@ -5,7 +5,7 @@ from collections import deque
 from dataclasses import dataclass
 from statistics import median
 
-from replay.sample import Sample
+from replay.policies import Sample
 
 _SCRAPE_S = 15.0
 _EVERY = 2

@@ -7,8 +7,7 @@ from benchmarks.peers.hpa import AibrixApa, HpaKeda, Metric
 from benchmarks.peers.knative_kpa import CONCURRENCY, KnativeKpa
 from benchmarks.peers.llmd_wva import LlmdWva, LlmdWvaTokens
 from benchmarks.peers.ray_default import TARGET_ONGOING_REQUESTS, RayDefault
-from replay.policies import Engines, PolicySpec, Settings, SpecError, one, whole
-from replay.sample import Autoscaler
+from replay.policies import Autoscaler, Engines, PolicySpec, Settings, SpecError, one, whole
 
 PUBLISHED = (
     "ray",

@@ -5,8 +5,8 @@ from collections import deque
 from dataclasses import dataclass
 from itertools import pairwise
 
+from replay.policies import Sample
 from replay.ray_semantics import CONTROL_LOOP_S
-from replay.sample import Sample
 
 TARGET_ONGOING_REQUESTS = 2.0
 _LOOK_BACK_S = 30.0

@@ -1,7 +1,8 @@
 """Medians, spreads and ratios over rounds, as Markdown."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
+from typing import TypeVar
 
 from benchmarks.common.markdown import table
 from benchmarks.serving_overhead.load import Measured
@@ -20,45 +21,56 @@ _METRICS: Sequence[tuple[str, Callable[[Measured], float], str]] = (
 )
 
 
+M = TypeVar("M")
+"""What was measured of one start or at one level."""
+
+
 def to_markdown(results: Results, facts: Mapping[str, Mapping[str, str]]) -> str:
     """Tables for people. Ratios are to the first server."""
-    lines = [
-        f"- {title}: " + ", ".join(f"{k} {v}" for k, v in group.items()) for title, group in facts.items()
-    ]
-    lines.append("- Each cell: median over rounds; lowest to highest round. Ratios are round by round.")
-    parts = ["# Serving overhead", "\n".join(lines)]
+    parts = head("Serving overhead", facts)
     for level in dict.fromkeys(m.concurrency for m in results.measurements):
-        by_server = _by_server(results, level)
+        by_server: dict[str, list[Measured]] = {}
+        for one in sorted(results.measurements, key=lambda m: m.round):
+            if one.concurrency == level:
+                by_server.setdefault(one.server, []).append(one)
         parts.append(f"## {level} concurrent request{'s' if level != 1 else ''}")
-        rows = list(_rows(by_server))
-        parts.append(table(["", *(title for title, _, _ in _METRICS)], rows))
+        parts.append(table(["", *(title for title, _, _ in _METRICS)], compared(by_server, TITLES, _METRICS)))
         parts.append(_processes(by_server))
     parts += ["## Starts", _starts(results), "\n".join(doubts(results))]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _by_server(results: Results, level: int) -> dict[str, list[Measured]]:
-    """The measurements of one level by server, each by round."""
-    found: dict[str, list[Measured]] = {}
-    for one in sorted(results.measurements, key=lambda m: m.round):
-        if one.concurrency == level:
-            found.setdefault(one.server, []).append(one)
-    return found
+def head(title: str, facts: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """The title, the facts, and what a cell is."""
+    lines = [f"- {name}: " + ", ".join(f"{k} {v}" for k, v in group.items()) for name, group in facts.items()]
+    lines.append("- Each cell: median over rounds; lowest to highest round. Ratios are round by round.")
+    return [f"# {title}", "\n".join(lines)]
 
 
-def _rows(by_server: Mapping[str, Sequence[Measured]]) -> Iterator[list[str]]:
-    """A row for each server, and one for its ratios to the first, round by round: slow drifts cancel."""
-    base = next(iter(by_server.values()))
-    for server, mine in by_server.items():
-        yield [TITLES[server], *(spread([read(m) for m in mine], form) for _, read, form in _METRICS)]
-        if mine is not base:
-            yield [f"ratio of {TITLES[server]}", *(_ratios(mine, base, read) for _, read, _ in _METRICS)]
+def compared(
+    by_name: Mapping[str, Sequence[M]],
+    titles: Mapping[str, str],
+    metrics: Sequence[tuple[str, Callable[[M], float | None], str]],
+) -> list[list[str]]:
+    """A row for each name, and one for its ratios to the first, round by round: slow drifts cancel."""
+    base, rows = next(iter(by_name.values())), []
+    for name, mine in by_name.items():
+        rows.append([titles[name], *(_cell([read(one) for one in mine], form) for _, read, form in metrics)])
+        if mine is not base and len(mine) == len(base):
+            pairs = list(zip(mine, base, strict=True))
+            ratios = [[_ratio(read(one), read(other)) for one, other in pairs] for _, read, _ in metrics]
+            rows.append([f"ratio of {titles[name]}", *(_cell(values, ".2f") for values in ratios)])
+    return rows
 
 
-def _ratios(mine: Sequence[Measured], base: Sequence[Measured], read: Callable[[Measured], float]) -> str:
-    if not all(read(b) for b in base):
-        return "-"
-    return spread([read(m) / read(b) for m, b in zip(mine, base, strict=True)], ".2f")
+def _cell(values: Sequence[float | None], form: str) -> str:
+    """The spread of the values that are known; `-` if none is."""
+    known = [value for value in values if value is not None]
+    return spread(known, form) if known else "-"
+
+
+def _ratio(value: float | None, base: float | None) -> float | None:
+    return value / base if value is not None and base else None
 
 
 def spread(values: Sequence[float], form: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from replay.capacity.method import USUAL, Method
+from replay.capacity.method import USUAL, Method, Plan
 from replay.capacity.server import MeasurementError
 from replay.status_line import StatusLine
 from serve_app.cli.command_error import CommandError
@@ -101,12 +101,15 @@ def _measure(
     """The model and its profile. Prints the report of each part when it is known."""
     from replay.capacity.fleet_file import Hardware, make_profile, with_knee  # noqa: PLC0415
     from replay.capacity.knee_text import knee_report, report  # noqa: PLC0415
-    from replay.capacity.measure import Plan, measure  # noqa: PLC0415
-    from replay.capacity.open_loop import Order, find_knee  # noqa: PLC0415
+    from replay.capacity.measure import measure  # noqa: PLC0415
+    from replay.capacity.open_loop import find_knee  # noqa: PLC0415
     from replay.fit import fit  # noqa: PLC0415
 
-    headers = authorization()
-    plan = Plan(options.url, options.model, options.duration, options.seed, headers, method)
+    asked = (options.prompt_tokens, options.output_tokens)
+    plan = Plan(
+        options.url, options.model, options.duration, *asked, options.step_seconds, options.seed,
+        authorization(), method,
+    )  # fmt: skip
     measured = run(measure(plan, status.show))
     status.end()
     fitted = fit(measured.samples)
@@ -116,9 +119,7 @@ def _measure(
     print(text, flush=True)
     if options.no_knee:
         return measured.model, profile
-    asked = (options.prompt_tokens, options.output_tokens)
-    order = Order(options.url, *asked, options.step_seconds, options.seed, headers, method)
-    outcome = run(find_knee(order, measured, profile, status.show))
+    outcome = run(find_knee(plan, measured, profile, status.show))
     status.end()
     if outcome is None:
         print("No knee: an empty replica misses both targets; raise ttft_target_s or itl_target_s\n")

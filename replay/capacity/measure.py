@@ -8,12 +8,12 @@ concurrencies are crossed, and some loads do little but prefill.
 import asyncio
 import math
 import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import aiohttp
 
-from replay.capacity.method import USUAL, Method
+from replay.capacity.method import Plan
 from replay.capacity.observer import Observer, check_alone, first_of
 from replay.capacity.server import ColdStart, MeasurementError, Server
 from replay.fit import StepSample
@@ -109,20 +109,6 @@ class Prompts:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """The model to measure, and the time for it."""
-
-    url: str
-    model: str | None
-    duration_s: float
-    """Seconds under load; the checks before it and the last reports after it take some ten more."""
-    seed: int
-    headers: Mapping[str, str] = field(default_factory=dict)
-    """Sent with every request."""
-    method: Method = USUAL
-
-
-@dataclass(frozen=True, slots=True)
 class Measurement:
     """The steps and the facts that a profile is made of."""
 
@@ -137,28 +123,28 @@ class Measurement:
     """Token ids of the model's vocabulary, to draw prompts from."""
 
 
-async def measure(order: Plan, show: Callable[[str, str], None]) -> Measurement:
+async def measure(plan: Plan, show: Callable[[str, str], None]) -> Measurement:
     """Measure one model's only replica. Cancelled, it closes its streams, which ends them on the server.
 
     Raises MeasurementError if the replica is not alone, or does not answer or report as it should.
     """
     # As many connections as streams, and those of the scrapes.
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector, headers=order.headers) as session:
-        server = Server(session, order.url)
-        model = await _choose(server, order.model)
+    async with aiohttp.ClientSession(connector=connector, headers=plan.headers) as session:
+        server = Server(session, plan.url)
+        model = await _choose(server, plan.model)
         knobs = await server.knobs(model)
         check_alone(model, await server.readiness(model), knobs)
-        limits, prompts = await _read_limits(server, model, order)
+        limits, prompts = await _read_limits(server, model, plan)
         try:
-            loads = plan_loads(limits, order.seed)
+            loads = plan_loads(limits, plan.seed)
         except ValueError as error:
             raise MeasurementError(f"{model} cannot be measured: {error}") from None
-        observer = Observer(server, model, lambda: server.sent, show, order.method)
+        observer = Observer(server, model, lambda: server.sent, show, plan.method)
         await observer.begin()
         async with observer.running():
             loop = asyncio.get_running_loop()
-            end = loop.time() + order.duration_s
+            end = loop.time() + plan.duration_s
 
             def figures() -> str:
                 return f"{len(observer.samples)} samples, {max(0.0, end - loop.time()):.0f} s left"
@@ -174,7 +160,7 @@ async def measure(order: Plan, show: Callable[[str, str], None]) -> Measurement:
         samples = observer.samples
         if not samples:
             raise MeasurementError(
-                f"{model} reported no engine steps in {order.duration_s:.0f} s of load: "
+                f"{model} reported no engine steps in {plan.duration_s:.0f} s of load: "
                 "llm_steps_total of its /metrics stood still"
             )
         return Measurement(
@@ -201,18 +187,18 @@ async def _choose(server: Server, model: str | None) -> str:
     return model
 
 
-async def _read_limits(server: Server, model: str, order: Plan) -> tuple[Limits, Prompts]:
+async def _read_limits(server: Server, model: str, plan: Plan) -> tuple[Limits, Prompts]:
     """The replica's limits, from gauges that come about a second after it is ready."""
     tokens = await server.tokenize(model, _WORDS)
     loop = asyncio.get_running_loop()
-    end = loop.time() + order.method.setup_s
+    end = loop.time() + plan.method.setup_s
     while (found := (await server.scrape(model)).limits()) is None:
         if loop.time() > end:
             raise MeasurementError(
                 f"{model} does not report llm_max_num_seqs at /metrics: its replica is not of this version"
             )
-        await asyncio.sleep(order.method.scrape_s)
-    return Limits(tokens.max_model_len, *found), Prompts(tokens.tokens, order.seed)
+        await asyncio.sleep(plan.method.scrape_s)
+    return Limits(tokens.max_model_len, *found), Prompts(tokens.tokens, plan.seed)
 
 
 async def _drive(server: Server, model: str, load: Load, prompts: Prompts, for_s: float) -> None:

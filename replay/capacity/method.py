@@ -1,6 +1,7 @@
-"""The constants of a measurement, in one record so that tests can shorten them."""
+"""The options of a measurement, and its constants in one record so that tests can shorten them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +34,22 @@ class Method:
 
 
 USUAL = Method()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The model to measure, the time for it, and the requests that search the knee."""
+
+    url: str
+    model: str | None = None
+    """None: the only one that is served."""
+    duration_s: float = 90.0
+    """Seconds of the loads that the step time is fitted to; checks and last reports take some ten more."""
+    prompt_tokens: int = 512
+    output_tokens: int = 128
+    step_s: float = 20.0
+    """The least seconds at each rate."""
+    seed: int = 0
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Sent with every request."""
+    method: Method = USUAL

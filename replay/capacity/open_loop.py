@@ -4,8 +4,7 @@ import asyncio
 import random
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 import aiohttp
 
@@ -16,7 +15,7 @@ from loadtests.record import Record
 from loadtests.scenario import Client
 from replay.capacity.knee import FIRST_SHARE, Rate, Targets, curve, duration_s, judge, knee, next_rps, targets
 from replay.capacity.measure import Limits, Measurement
-from replay.capacity.method import USUAL, Method
+from replay.capacity.method import Plan
 from replay.capacity.observer import Observer, check_alone, first_of
 from replay.capacity.server import MeasurementError, Server
 from replay.profile import Knee, Profile
@@ -24,20 +23,6 @@ from serve_app.policy.capacity_model import Mix, capacity_rps
 
 _GRACE_TARGETS = 2.0
 """Requests open this many targets after the last arrival are closed. They count by their first token."""
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """The requests of the search, and the least seconds at each rate."""
-
-    url: str
-    prompt_tokens: int
-    output_tokens: int
-    step_s: float
-    seed: int
-    headers: Mapping[str, str] = field(default_factory=dict)
-    """Sent with every request."""
-    method: Method = USUAL
 
 
 def fitting(prompt_tokens: int, output_tokens: int, limits: Limits) -> tuple[int, int]:
@@ -65,7 +50,7 @@ def arrivals(
 
 
 async def find_knee(
-    order: Order, measured: Measurement, profile: Profile, show: Callable[[str, str], None]
+    plan: Plan, measured: Measurement, profile: Profile, show: Callable[[str, str], None]
 ) -> tuple[Knee, tuple[Rate, ...]] | None:
     """The knee of the replica that `profile` describes, and every rate of the curve.
 
@@ -74,18 +59,18 @@ async def find_knee(
 
     Raises MeasurementError if a request fails, or the replica is not alone.
     """
-    prompt, output = fitting(order.prompt_tokens, order.output_tokens, measured.limits)
+    prompt, output = fitting(plan.prompt_tokens, plan.output_tokens, measured.limits)
     mix = Mix(prompt_tokens=float(prompt), output_tokens=float(output))
     wanted = targets(profile.step, mix, measured.knobs)
     if wanted.ttft_s is None and wanted.itl_s is None:
         return None
     formula_rps = capacity_rps(profile.step, mix, measured.knobs, float(profile.kv_cache_tokens))
-    async with aiohttp.ClientSession(headers=order.headers) as session:
-        server = Server(session, order.url)
-        search = _Search(server, order, measured, wanted, (prompt, output), show)
+    async with aiohttp.ClientSession(headers=plan.headers) as session:
+        server = Server(session, plan.url)
+        search = _Search(server, plan, measured, wanted, (prompt, output), show)
         tried: list[Rate] = []
         await search.begin()
-        while (rps := next_rps(tried, FIRST_SHARE * formula_rps, order.method)) is not None:
+        while (rps := next_rps(tried, FIRST_SHARE * formula_rps, plan.method)) is not None:
             again = any(rate.rps == rps for rate in tried)
             tried.append(await search.keep(rps, len(tried) + 1, again))
     return summary(tried, formula_rps, wanted, (prompt, output)), curve(tried)
@@ -129,25 +114,25 @@ class _Search:
     def __init__(
         self,
         server: Server,
-        order: Order,
+        plan: Plan,
         measured: Measurement,
         wanted: Targets,
         tokens: tuple[int, int],
         show: Callable[[str, str], None],
     ) -> None:
         self._server = server
-        self._order = order
+        self._plan = plan
         self._measured = measured
         self._wanted = wanted
         self._tokens = tokens
-        self._random = random.Random(order.seed)  # noqa: S311 - repeatable load, not a secret
-        self._observer = Observer(server, measured.model, self._sent, show, order.method)
+        self._random = random.Random(plan.seed)  # noqa: S311 - repeatable load, not a secret
+        self._observer = Observer(server, measured.model, self._sent, show, plan.method)
         self._sent_before = 0
         self._due_s: list[float] = []
         self._begin = 0.0
         self._target = Target(
-            url=order.url.rstrip("/"),
-            headers=order.headers,
+            url=plan.url.rstrip("/"),
+            headers=plan.headers,
             model=measured.model,
             token_ids=measured.token_ids,
             words=(),
@@ -167,8 +152,8 @@ class _Search:
 
     async def keep(self, rps: float, number: int, again: bool) -> Rate:
         """Keep one rate and return its result, with no request left under way."""
-        method = self._order.method
-        for_s = duration_s(rps, self._order.step_s, again, method)
+        method = self._plan.method
+        for_s = duration_s(rps, self._plan.step_s, again, method)
         planned = arrivals(rps, for_s, self._random, self._sent_before, *self._tokens)
         records: list[Record] = []
         stop = asyncio.Event()
@@ -204,4 +189,4 @@ class _Search:
 
     def _grace_s(self) -> float:
         ttft_s, itl_s = self._wanted.ttft_s or 0.0, self._wanted.itl_s or 0.0
-        return max(self._order.method.least_grace_s, _GRACE_TARGETS * (ttft_s + itl_s * self._tokens[1]))
+        return max(self._plan.method.least_grace_s, _GRACE_TARGETS * (ttft_s + itl_s * self._tokens[1]))

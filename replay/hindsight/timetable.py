@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from replay.sample import Sample
+from replay.policies import Sample
 from traces.trace import Ints
 
 _EPS_S = 1e-6

@@ -1,15 +1,25 @@
-"""A result as a JSON document, which `--json` prints and the HTML page embeds."""
+"""A result as a JSON document, which `--json` prints, and as the HTML page that embeds it.
+
+The page is a single file that loads nothing, and opens without a network.
+"""
 
 import platform
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import asdict, fields
 from importlib import metadata
 from typing import Any
 
 from loadtests.drawing.json_numbers import finite, fixed, series, short
+from loadtests.drawing.pages import assembled
+from replay.defaults import GOAL, ORACLE
+from replay.report.comparison import cheapest_peer, standings, verdict
 from replay.result import PERCENTILES, Percentiles, Result, Timeline, Windows
 from serve_app import __version__
+from serve_app.cli import formats
 
 WINDOW_S = 60.0
+_UNSEEN = ("seq", "deployment", "model", "signals", "ages_s")
+"""Fields of a decision that the page leaves out: two thirds of its bytes. `--json` has them."""
 
 
 def document(result: Result) -> dict[str, Any]:
@@ -70,6 +80,49 @@ def document(result: Result) -> dict[str, Any]:
         "timeline": {"interval_s": short(result.timeline.interval_s), **_arrays(result.timeline)},
         "decisions": finite(result.decisions),
     }
+
+
+def page(results: Sequence[Result], main: int = 0) -> str:
+    """Return the page as text, with `results[main]` in its headline.
+
+    Raises ValueError without results, or if `main` is not one of them.
+    """
+    rows = standings(results, main)
+    result = results[main]
+    peer = cheapest_peer(rows)
+    data = {
+        "main": main,
+        "goal": GOAL,
+        "oracle": ORACLE,
+        "cheapest": peer.policy if peer is not None else None,
+        "rows": finite([asdict(row) for row in rows]),
+        "results": [_for_page(entry) for entry in results],
+    }
+    return assembled(
+        "replay.report.page",
+        "replay",
+        data,
+        title=f"{formats.plain(result.policy)} on {formats.plain(result.trace)}",
+        story=verdict(result, rows),
+        facts=_facts(result),
+    )
+
+
+def _facts(result: Result) -> str:
+    ttft, itl = formats.seconds(result.ttft_target_s), formats.seconds(result.itl_target_s)
+    return (
+        f"{formats.whole(result.requests)} requests in {formats.seconds(result.duration_s)} · "
+        f"{formats.plain(result.profile)} · "
+        f"P{result.percentile:g} of TTFT ≤ {ttft} and of ITL ≤ {itl} in every minute"
+    )
+
+
+def _for_page(result: Result) -> dict[str, Any]:
+    known = document(result)
+    known["decisions"] = [
+        {key: value for key, value in record.items() if key not in _UNSEEN} for record in known["decisions"]
+    ]
+    return known
 
 
 def versions() -> dict[str, str]:

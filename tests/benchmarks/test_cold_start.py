@@ -8,6 +8,7 @@ from benchmarks.cold_start.__main__ import parse, plan
 from benchmarks.cold_start.measure import Answer, Case, Measured, first_answers, with_waits
 from benchmarks.cold_start.report import to_markdown
 from benchmarks.serving_overhead.servers import Engine
+from tests.benchmarks.test_serving_overhead import cells
 
 OURS = Measured(
     "tideserve", 1, 1, first_token_s=1.0, all_answered_s=1.0, up_s=9.0,
@@ -15,11 +16,6 @@ OURS = Measured(
     pss_bytes={"engine-core": 1 << 30, "gcs": 1 << 20}, other_cores=0.0, phases_s={"process": 0.5},
 )  # fmt: skip
 VLLM = replace(OURS, system="vllm", first_token_s=20.0, all_answered_s=20.0, up_s=None, phases_s={})
-
-
-def cells(text: str, first: str) -> list[list[str]]:
-    lines = [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines()]
-    return [line[1:] for line in lines if line[0] == first]
 
 
 def test_totals_have_medians_spreads_and_ratios_round_by_round() -> None:

@@ -83,7 +83,7 @@ async def test_a_refusal_is_an_error_that_shows_its_body() -> None:
         await task
 
 
-async def test_a_lost_connection_is_an_error_that_says_how_far_the_reply_came() -> None:
+async def test_a_lost_connection_says_how_far_the_reply_came() -> None:
     connection, _ = connected()
     task = await asking(connection, 3)
 

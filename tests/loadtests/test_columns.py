@@ -1,7 +1,9 @@
+import math
+
 import numpy as np
 import pytest
 
-from loadtests.columns import NEVER, Columns, applicable
+from loadtests.columns import NEVER, Columns, Percentiles, applicable, percentile
 from loadtests.record import Outcome
 from tests.loadtests.samples import error, record
 
@@ -25,7 +27,7 @@ def test_an_error_before_the_first_piece_never_comes_and_is_not_dropped(outcome:
     assert columns.error.tolist() == [True]
 
 
-def test_an_error_after_the_first_piece_has_the_ttft_and_the_gaps_it_saw_and_one_that_never_ended() -> None:
+def test_a_late_error_keeps_the_ttft_and_an_open_gap() -> None:
     broken = record(pieces_s=(0.5, 0.7), outcome="broken", output_tokens=None, planned_output_tokens=128)
     columns = Columns.of([broken])
 
@@ -77,3 +79,36 @@ def test_cold_is_over_half_a_second_as_for_the_server() -> None:
 
     assert columns.cold.tolist() == [False, False, True]
     assert applicable(columns.cold_wait_s).tolist() == [0.51]
+
+
+def test_percentiles_are_numpys_where_all_is_finite() -> None:
+    values = np.random.default_rng(3).lognormal(size=1003)
+
+    measured = Percentiles.of(values)
+
+    assert measured is not None
+    assert (measured.count, measured.never) == (1003, 0)
+    expected = np.percentile(values, [50, 90, 95, 99, 100])
+    assert (measured.p50, measured.p90, measured.p95, measured.p99, measured.max) == pytest.approx(expected)
+    assert measured.mean == pytest.approx(values.mean())
+
+
+def test_nothing_has_no_percentiles() -> None:
+    assert Percentiles.of(np.zeros(0)) is None
+
+
+def test_infinite_latencies_make_no_percentile_nan() -> None:
+    measured = Percentiles.of(np.array([NEVER, 0.1, 0.2, 0.3, NEVER]))
+
+    assert measured is not None
+    assert (measured.count, measured.never) == (5, 2)
+    assert (measured.p50, measured.p90, measured.max, measured.mean) == (0.3, NEVER, NEVER, NEVER)
+    assert percentile(np.array([0.1, 0.2, NEVER]), 0.5) == 0.2
+    assert percentile(np.array([0.1, 0.2, NEVER]), 0.51) == NEVER
+    assert percentile(np.array([NEVER, NEVER]), 0.5) == NEVER
+
+
+@pytest.mark.parametrize("at", [0.0, 0.5, 0.99, 1.0])
+def test_one_value_is_every_percentile(at: float) -> None:
+    assert percentile(np.array([7.0]), at) == 7.0
+    assert not math.isnan(percentile(np.array([NEVER]), at))

@@ -94,7 +94,7 @@ def test_a_scaling_scenario_needs_reported_replicas(
     assert json.loads((tmp_path / "out" / "run.json").read_text())["requests"] == []
 
 
-def test_a_closed_loop_is_run_for_its_time_and_a_missed_bound_fails(
+def test_a_closed_loop_keeps_its_time_and_missed_bounds_fail(
     stub: Stub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slos = {**LENIENT, "ttft_ms": {"p50": 20}}

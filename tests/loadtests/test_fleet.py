@@ -24,7 +24,7 @@ def one_fleet(
     return fleet
 
 
-def test_gpu_seconds_are_those_of_steps_between_looks_times_the_gpus_of_a_replica() -> None:
+def test_gpu_seconds_are_steps_between_looks_times_gpus() -> None:
     fleet = one_fleet(
         [look(0, 0, starting=2, pending=3), look(10, 2, starting=0, draining=0), look(50, 1, draining=1)],
         cost={"gpus_per_replica": 4, "price_per_gpu_hour": 9.0},

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from loadtests.live_view import LineView, LiveView, Progress, panel, view_for
+from loadtests.live_view import Progress, panel, view_for
 from loadtests.record import Outcome, Record, Sample
 
 DECISION = {"at": 5.0, "kind": "change", "old_target": 0, "new_target": 3, "reason": "queue: 24 wait"}
@@ -66,7 +66,7 @@ def test_the_panel_shows_requests_replicas_and_the_newest_decision() -> None:
 
 def test_lines_come_every_ten_seconds_and_at_each_decision() -> None:
     console, text = written()
-    view = LineView(console)
+    view = view_for(console, "burst")
     progress = running(at_s=0.0)
     for tick in range(48):  # twelve seconds
         progress.at_s = tick / 4
@@ -80,28 +80,11 @@ def test_lines_come_every_ten_seconds_and_at_each_decision() -> None:
     assert "1 ready, 2 starting (target 3), 4 queued for a cold start" in lines[0]
 
 
-def test_a_terminal_gets_the_panel_and_a_file_lines() -> None:
-    assert isinstance(view_for(written(terminal=True)[0], "burst"), LiveView)
-    assert isinstance(view_for(written()[0], "burst"), LineView)
-
-
 def test_the_live_view_leaves_nothing_behind() -> None:
     console, text = written(terminal=True)
 
-    with LiveView(console, "burst") as view:
+    with view_for(console, "burst") as view:
         view.show(running())
 
     assert "burst" in text.getvalue()
     assert text.getvalue().endswith("\x1b[2K")
-
-
-def test_every_line_of_the_panel_fits_a_small_terminal() -> None:
-    progress = running()
-    progress.add([record(0)])
-    text = io.StringIO()
-    Console(file=text, width=80, color_system=None).print(panel("burst", progress))
-
-    assert any(
-        line.startswith("requests   11 sent, 1 answered, 10 open, 0 errors")
-        for line in text.getvalue().splitlines()
-    )

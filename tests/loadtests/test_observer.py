@@ -65,9 +65,7 @@ def test_gauges_are_summed_over_the_replicas_of_a_model() -> None:
     }
 
 
-async def test_a_sample_is_all_of_one_source_lest_a_replica_be_counted_twice(
-    application: Application, observer: Observer
-) -> None:
+async def test_a_sample_is_all_of_one_source(application: Application, observer: Observer) -> None:
     assert await observer.look(12.3456) == [
         Sample(12.346, "tide", wanted=3, target=2, ready=1, starting=1, held=9, running=7)
     ]

@@ -5,9 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 
 from loadtests import plan as plan_module
-from loadtests.plan import Planned, endless, plan
+from loadtests.kinds import Length, Think, Turns
+from loadtests.plan import Planned, draw_pause_s, draw_whole, endless, plan
 from loadtests.scenario import Scenario
 from serve_app.settings.settings_error import SettingsError
 
@@ -69,7 +71,7 @@ def test_a_ramp_has_its_rate_at_each_moment() -> None:
     assert halves == pytest.approx(2500, rel=0.08)  # a quarter of a triangle
 
 
-def test_a_wave_begins_at_its_least_and_peaks_in_the_middle_of_its_period() -> None:
+def test_a_wave_begins_at_its_least_and_peaks_midway() -> None:
     at = np.array(times({"shape": "wave", "for_s": 300, "rate": 20, "swing": 1, "period_s": 300}))
 
     counted, _ = np.histogram(at, bins=3, range=(0, 300))
@@ -213,3 +215,28 @@ def test_turns_and_pauses_follow_the_published_distributions() -> None:
     assert np.mean(np.array(counts) <= 4) == pytest.approx(0.74, abs=0.04)
     assert np.percentile(pauses, (25, 50, 75)) == pytest.approx([61, 120, 235], rel=0.1)
     assert [first.at_s for first in found] == [first.at_s for first in talks()]
+
+
+def drawn(distribution: Any, given: Any, draw: Any, count: int = 20_000) -> Any:
+    parsed = TypeAdapter(distribution).validate_python(given)
+    rng = np.random.default_rng(1)
+    return np.array([draw(parsed, rng) for _ in range(count)])
+
+
+def test_a_range_is_even_with_both_ends() -> None:
+    pauses = drawn(Think, {"least": 2, "most": 4}, draw_pause_s)
+
+    assert set(drawn(Turns, {"least": 2, "most": 4}, draw_whole)) == {2, 3, 4}
+    assert set(drawn(Length, {"least": 2, "most": 4}, draw_whole)) == {2, 3, 4}
+    assert pauses.mean() == pytest.approx(3.0, abs=0.02)
+    assert (pauses.min() >= 2, pauses.max() <= 4) == (True, True)
+
+
+def test_a_spread_has_its_median_and_is_cut() -> None:
+    given = {"median": 10, "sigma": 1.0, "least": 2, "most": 60}
+    pauses, lengths = drawn(Think, given, draw_pause_s), drawn(Length, given, draw_whole)
+
+    assert np.median(pauses) == pytest.approx(10, rel=0.03)
+    assert np.median(lengths) == pytest.approx(10, abs=1)
+    assert (pauses.min(), pauses.max(), lengths.min(), lengths.max()) == (2, 60, 2, 60)
+    assert drawn(Turns, {"mean": 3.5, "most": 4}, draw_whole).max() == 4

@@ -37,6 +37,9 @@ def test_wrong_values_are_named_with_line_key_and_bound(tmp_path: Path) -> None:
     ]
 
 
+TALK = "    api: chat\n    conversation:\n"
+
+
 @pytest.mark.parametrize(
     ("more", "told"),
     [
@@ -50,6 +53,28 @@ def test_wrong_values_are_named_with_line_key_and_bound(tmp_path: Path) -> None:
         ),
         ("    leave: {share: 1}\n", "one of after_tokens and after_s must be given"),
         ("seed: -1\n", "seed = -1: input should be greater than or equal to 0"),
+        (
+            TALK + "      turns: 0\n",
+            "turns = 0: input should be greater than or equal to 1",
+        ),
+        (
+            TALK + "      turns: {mean: 0.5}\n",
+            "mean = 0.5: input should be greater than or equal to 1",
+        ),
+        (TALK + "      turns: {mean: 9, most: 5}\n", "mean = 9 must be at most most = 5"),
+        (
+            TALK + "      turns: {least: 9, most: 101}\n",
+            "turns.most = 101: input should be less than or equal to 100",
+        ),
+        (
+            TALK + "      think_s: -1\n",
+            "think_s = -1: input should be greater than or equal to 0",
+        ),
+        (
+            TALK + "      think_s: {median: 50, sigma: 1, most: 20}\n",
+            "median = 50.0 must be from least = 0.0 to most = 20.0",
+        ),
+        (TALK + "      think: 1\n", "conversation.think = 1: no such setting"),
     ],
 )
 def test_contradictions_are_refused(tmp_path: Path, more: str, told: str) -> None:
@@ -74,34 +99,9 @@ def test_the_digest_ignores_the_layout_of_the_file(tmp_path: Path) -> None:
     assert changed.digest() != read_scenario(one).digest()
 
 
-TALK = HEAD + "    api: chat\n    conversation:\n"
-
-
-@pytest.mark.parametrize(
-    ("more", "told"),
-    [
-        ("      turns: 0\n", "conversation.turns = 0: input should be greater than or equal to 1"),
-        ("      turns: {mean: 0.5}\n", "turns.mean = 0.5: input should be greater than or equal to 1"),
-        ("      turns: {mean: 9, most: 5}\n", "mean = 9 must be at most most = 5"),
-        (
-            "      turns: {least: 9, most: 101}\n",
-            "turns.most = 101: input should be less than or equal to 100",
-        ),
-        ("      think_s: -1\n", "conversation.think_s = -1: input should be greater than or equal to 0"),
-        (
-            "      think_s: {median: 50, sigma: 1, most: 20}\n",
-            "median = 50.0 must be from least = 0.0 to most = 20.0",
-        ),
-        ("      think: 1\n", "conversation.think = 1: no such setting"),
-    ],
-)
-def test_wrong_conversations_are_refused(tmp_path: Path, more: str, told: str) -> None:
-    assert told in problems(tmp_path, TALK + more)[0]
-
-
-def test_a_conversation_needs_the_chat_api_and_arrivals_without_lengths_of_their_own(tmp_path: Path) -> None:
+def test_a_conversation_needs_the_chat_api_and_lengthless_arrivals(tmp_path: Path) -> None:
     silent = HEAD + "    conversation: {}\n"
-    traced = (TALK + "      turns: 2\n").replace(
+    traced = (HEAD + TALK + "      turns: 2\n").replace(
         "{shape: steady, for_s: 10, rate: 1}", "{shape: trace, for_s: 9}"
     )
 

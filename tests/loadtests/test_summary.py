@@ -104,7 +104,7 @@ def test_clients_that_left_early_are_noted_beside_ttft() -> None:
     assert summarize(samples.run(samples.scenario(), left)).counts.left_waiting == 1
 
 
-def test_latencies_are_named_where_they_apply_and_warm_ones_only_beside_cold_ones() -> None:
+def test_warm_latencies_are_shown_only_beside_cold_ones() -> None:
     cold = [name for name, _ in summarize(samples.cold_burst()).latencies.named()]
     steady = [name for name, _ in summarize(samples.steady()).latencies.named()]
 

@@ -36,7 +36,7 @@ def compared(*runs: Run) -> list[str]:
 
 
 @pytest.mark.parametrize("run", [samples.cold_burst, samples.steady, samples.empty, samples.long])
-def test_a_run_fits_100_columns_and_is_plain_where_there_is_no_terminal(run: object) -> None:
+def test_a_run_is_plain_text_of_100_columns(run: object) -> None:
     assert callable(run)
     told = printed(run())
 

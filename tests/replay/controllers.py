@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 
 from replay.fleet.fleet import Fleet
+from replay.production import Production, Replica
+from serve_app.settings.knobs import Knobs
 from traces import ArrayTrace
 from traces.trace import Chunk
 
@@ -31,6 +33,35 @@ class Scripted:
 
     def decisions(self) -> list[dict[str, Any]]:
         return []
+
+
+class FaultyReports(Production):
+    """Reports come 1 to 5 s late, and those of the first replica are lost from 200 s on."""
+
+    def __init__(self, knobs: Knobs) -> None:
+        super().__init__(knobs)
+        self._draw = np.random.default_rng(0)
+        self._under_way: list[tuple[float, Replica, float, Sequence[float]]] = []
+        self._newest: dict[Replica, float] = {}
+
+    def quiet_until(self, next_arrival: float) -> float:
+        return 0.0
+
+    def step(self, fleet: Fleet) -> int:
+        now, waiting = fleet.now, self._under_way
+        self._under_way = [report for report in waiting if report[0] > now]
+        running = {"ingress", *(f"r{fleet.names[slot]}" for slot in fleet.ready_slots)}
+        for at, source, measured_at, values in waiting:
+            # As in Ray's controller, a report that a newer one has overtaken is dropped.
+            if at <= now and source.unique_id in running and measured_at >= self._newest.get(source, 0.0):
+                self._newest[source] = measured_at
+                super().report(source, measured_at, values)
+        return super().step(fleet)
+
+    def report(self, source: Replica, measured_at: float, values: Sequence[float]) -> None:
+        if source.unique_id != "r1" or measured_at < 200.0:
+            late_s = float(self._draw.uniform(1.0, 5.0))
+            self._under_way.append((measured_at + late_s, source, measured_at, values))
 
 
 class NoRequests:

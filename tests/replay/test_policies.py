@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.peers.policies import PUBLISHED
-from replay.policies import Engines, SpecError, make, names
-from replay.sample import Autoscaler
+from replay.policies import Autoscaler, Engines, SpecError, make, names
 from tests.benchmarks.peers.build import A100_7B, drive, sample, spread
 
 ALL = (*PUBLISHED, "kpa", "static:12")

@@ -4,20 +4,20 @@ A small static fleet serves each scenario. The comments have attainment, cost an
 bounds were set. The bounds are wider, because changes of the policy or the fleet model move the figures.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
 
 import numpy as np
 import pytest
 
 from replay.defaults import GOAL, KNOBS
 from replay.production import Production
-from replay.reports import Reporting
 from replay.run import run
 from replay.scenario import scenario
+from serve_app.settings.knobs import Knobs
+from tests.replay.controllers import FaultyReports
 from traces import ArrayTrace
 
-ON_TIME = Reporting()
 WAVE = ((15.0, 240.0), (35.0, 240.0))
 
 
@@ -37,7 +37,7 @@ class Case:
     """Most changes of the target."""
     most_at_end: int = 32
     """Most replicas that the last target asks for."""
-    reporting: Reporting = ON_TIME
+    controller: Callable[[Knobs], Production] = Production
     prompts_grow: bool = False
     """Prompts begin at an eighth of their length and grow to it in the middle third."""
 
@@ -46,7 +46,7 @@ CASES = (
     # Reports come 1 to 5 s late, and one replica falls silent for good. Measured: 100 %, 1.24, 1 change.
     Case(
         "steady-with-bad-reports", ((12.0, 600.0),), static=4, attainment=GOAL, cost=1.4, most_changes=4,
-        reporting=Reporting(late_s=(1.0, 5.0), mute_s=(200.0, inf)),
+        controller=FaultyReports,
     ),
     # 100 %, 1.26, 10 changes.
     Case("square-wave", WAVE * 2, static=10, attainment=0.95, cost=1.45, most_changes=20),
@@ -92,7 +92,7 @@ def traffic(case: Case) -> ArrayTrace:
 def test_policy_attains_its_share_at_a_bounded_cost(case: Case) -> None:
     asked = scenario(traffic(case), knobs=KNOBS)
 
-    ours = asked.run(Production(KNOBS, reporting=case.reporting), warm=asked.warm())
+    ours = asked.run(case.controller(KNOBS), warm=asked.warm())
     static = run(asked, f"static:{case.static}")
 
     found = f"{ours.attainment:.1%}, {ours.gpu_seconds.total:.0f} and {static.gpu_seconds.total:.0f} GPU-s, "

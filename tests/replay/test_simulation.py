@@ -5,9 +5,9 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+from replay.policies import Sample
 from replay.profile import Profile
 from replay.result import Result
-from replay.sample import Sample
 from replay.simulation import Controller, Sampled, simulate
 from tests.replay.controllers import NoRequests, Scripted, steady, trace
 from tests.replay.fleet.build import conditions, profile

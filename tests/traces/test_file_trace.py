@@ -84,7 +84,7 @@ def test_mooncake_traces_carry_their_prefix_blocks(tmp_path: Path) -> None:
     assert read.blocks == [[0, 1, 2], [], [0, 9]]
 
 
-def test_our_log_starts_with_its_first_request_though_that_one_ended_last(tmp_path: Path) -> None:
+def test_our_log_starts_with_the_first_request_to_arrive(tmp_path: Path) -> None:
     rows = [log_line(1_763_712_010.25), log_line(1_763_712_010.75, 11), log_line(1_763_712_000.0, 12)]
 
     read = requests(open_trace(written(tmp_path, json_lines(rows))))

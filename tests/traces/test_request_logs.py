@@ -73,7 +73,7 @@ def test_logs_of_several_models_ask_for_one(tmp_path: Path) -> None:
     assert len(requests(open_trace(tmp_path, model="other")).inputs) == 1
 
 
-def test_a_request_that_lasted_over_an_hour_asks_for_a_sorted_file(tmp_path: Path) -> None:
+def test_a_request_of_over_an_hour_needs_a_sorted_file(tmp_path: Path) -> None:
     rows = [log_line(START + 4000, 1), log_line(START, 2)]
     log = written(tmp_path, json_lines(rows), "a.jsonl")
 

@@ -93,7 +93,7 @@ def test_a_cut_prompt_keeps_the_blocks_it_still_has(tmp_path: Path) -> None:
     assert (seen.inputs, seen.blocks) == ([513, 300], [[1, 2], [4]])
 
 
-def test_copies_have_prefixes_of_their_own_that_they_share_as_the_originals_do(tmp_path: Path) -> None:
+def test_copies_share_prefixes_of_their_own_as_the_originals_do(tmp_path: Path) -> None:
     rows = [
         {"timestamp": 10_000 * i, "input_length": 1024, "output_length": 1, "hash_ids": [1, i + 2]}
         for i in range(3)

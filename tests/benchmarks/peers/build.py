@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from replay.sample import Autoscaler, Sample
+from replay.policies import Autoscaler, Sample
 from serve_app.policy.capacity_model import StepTime
 
 A100_7B = StepTime(0.0115, 0.00012, 0.12e-6, 1 / 20_000)

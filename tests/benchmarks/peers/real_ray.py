@@ -18,7 +18,7 @@ from ray.serve._private.router import RouterMetricsManager
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 from ray.util import metrics
 
-from replay.sample import Sample
+from replay.policies import Sample
 
 EPOCH = 1024.0
 DEPLOYMENT = DeploymentID("deployment", "app")

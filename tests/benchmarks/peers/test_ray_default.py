@@ -5,7 +5,7 @@ import random
 import pytest
 
 from benchmarks.peers.ray_default import RayDefault
-from replay.sample import Sample
+from replay.policies import Sample
 from tests.benchmarks.peers.build import drive, sample, spread
 from tests.benchmarks.peers.real_ray import RealRay
 

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from loadtests.client.drive import drive, drive_closed
+from loadtests.client.request import TEMPLATE_TOKENS, expected_tokens, with_next_turn
 from loadtests.plan import Planned
 from loadtests.record import Record
 from loadtests.scenario import Client, Closed
+from tests.loadtests import samples
 from tests.loadtests.client.driving import WAIT_S, planned, target
 from tests.loadtests.client.raw import DONE, HEAD, LAST, Answer, Asked, Raw, chunk, raw_server
 
@@ -100,7 +102,7 @@ async def test_each_turn_sends_the_whole_history_with_the_answers_as_they_came()
     ]
 
 
-async def test_a_turn_is_intended_when_its_reader_has_thought_and_its_latency_counts_from_then() -> None:
+async def test_a_turn_counts_from_when_its_reader_has_thought() -> None:
     records, _ = await driven([conversation(0, 0.2)], answering())
 
     first, second = records
@@ -150,7 +152,7 @@ async def test_an_interrupted_run_ends_conversations_whose_reader_thinks() -> No
     assert all(record.next_at_s is not None for record in records)
 
 
-async def test_a_stream_of_a_closed_loop_takes_the_next_conversation_after_the_last_turn() -> None:
+async def test_a_stream_takes_the_next_conversation_after_the_last_turn() -> None:
     records: list[Record] = []
     plan = iter([conversation(0, 0.01), conversation(10, 0.01)])
     async with raw_server(answering()) as raw:
@@ -159,3 +161,40 @@ async def test_a_stream_of_a_closed_loop_takes_the_next_conversation_after_the_l
 
     assert [record.index for record in records] == [0, 1, 10, 11]
     assert records[2].at_s >= records[1].ended_s
+
+
+SECOND = planned(
+    1, prompt_tokens=190, output_tokens=30, prefix_tokens=100, history_tokens=70, think_s=5.0, session=0
+)
+FIRST = planned(
+    0, prompt_tokens=120, output_tokens=50, prefix_tokens=100, session=0, turn=1, following=SECOND
+)
+
+
+def ended(**fields: Any) -> Record:
+    return samples.record(
+        pieces_s=(1.0, 2.0), ended_s=10.0, **({"prompt_tokens": 120, "output_tokens": 50} | fields)
+    )
+
+
+def test_no_turn_begins_at_the_end_of_the_scenario() -> None:
+    assert with_next_turn(ended(), FIRST, None, 15.0).conversation_end == "time"
+    assert with_next_turn(ended(), FIRST, None, 15.1).next_at_s == 15.0
+
+
+def test_a_turn_may_fill_the_context_and_not_exceed_it() -> None:
+    fits = 120 + 50 + 20 + TEMPLATE_TOKENS + 30
+
+    assert with_next_turn(ended(), FIRST, fits, math.inf).next_at_s == 15.0
+    assert with_next_turn(ended(), FIRST, fits - 1, math.inf).conversation_end == "context"
+
+
+def test_a_message_is_expected_as_long_as_the_prompt_before_tells() -> None:
+    assert expected_tokens(ended(prompt_tokens=180), FIRST, SECOND) == 180 + 50 + 30 + TEMPLATE_TOKENS + 30
+    assert expected_tokens(ended(prompt_tokens=60), FIRST, SECOND) == 60 + 50 + 20 + TEMPLATE_TOKENS + 30
+
+
+def test_a_server_that_counts_nothing_is_taken_to_count_as_planned() -> None:
+    untold = replace(ended(), prompt_tokens=None, output_tokens=None)
+
+    assert expected_tokens(untold, FIRST, SECOND) == expected_tokens(ended(), FIRST, SECOND)

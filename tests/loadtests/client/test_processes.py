@@ -1,4 +1,5 @@
 import functools
+import itertools
 import os
 import signal
 import subprocess
@@ -6,12 +7,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
+import msgspec
 import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from loadtests.client.processes import IGNORED, ClientProcesses, deal
+from loadtests.client.processes import IGNORED, ClientProcesses, Message, Unpacker, deal, pack
 from loadtests.plan import Planned
-from loadtests.record import Record
+from loadtests.record import Record, Timekeeping
 from loadtests.scenario import Client, Closed
 from tests.loadtests.client.driving import WAIT_S, Stub, planned, target
 
@@ -65,7 +69,7 @@ def test_processes_share_a_plan_and_their_records_come_while_they_run(stub: Stub
     assert not any(map(psutil.pid_exists, pids))
 
 
-def test_a_process_that_dies_is_an_error_and_the_others_end_when_stopped(stub: Stub) -> None:
+def test_a_process_that_dies_is_an_error(stub: Stub) -> None:
     plan = [planned(index, output_tokens=10_000) for index in range(4)]
     with ClientProcesses.of_open_loop(plan, target(stub.url, seed=701), TWO) as clients:
         begun(clients)
@@ -153,3 +157,29 @@ def test_signals_to_the_process_group_do_not_end_a_client(stub: Stub, number: si
         records = polled(clients, lambda: clients.finished)
         assert clients.failed == ""
     assert [record.outcome for record in records] == ["answered"] * 3
+
+
+MESSAGES: list[Message] = [
+    Message(),
+    Message(
+        Record(0, "default", "tide", 0.0, 0.001, 2.5, "answered", 200, 1, "", (1.0, 2.0), 5, 2, 5, 2, None)
+    ),
+    Message(Record(1, "ü", "tide", 1.0, 1.0, 2.5, "failed", error="no", phases=((1.5, "imports"),))),
+    Message(timekeeping=Timekeeping(1.0, 2.0, 3.0, 4.0, 0.5)),
+    Message(failed="it broke"),
+]
+DATA = b"".join(map(pack, MESSAGES))
+
+
+@given(st.lists(st.integers(0, len(DATA)), max_size=20))
+def test_messages_survive_any_cut(cuts: list[int]) -> None:
+    unpacker, found = Unpacker(), list[Message]()
+    edges = [0, *sorted(cuts), len(DATA)]
+    for start, end in itertools.pairwise(edges):
+        found += unpacker.feed(DATA[start:end])
+    assert found == MESSAGES
+
+
+def test_bytes_that_are_no_message_are_an_error() -> None:
+    with pytest.raises(msgspec.DecodeError, match="array"):
+        list(Unpacker().feed(b"\x01\x00\x00\x00x"))

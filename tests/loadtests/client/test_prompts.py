@@ -104,9 +104,6 @@ def test_nothing_to_draw_from_is_an_error(api: str, field: str) -> None:
 PINNED = [7540, 4518, 4034, 4705]
 
 
-HERE = target("http://localhost")
-
-
 class Counted(Prompts):
     def __init__(self) -> None:
         super().__init__(HERE)

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import itertools
 import json
+import resource
 import time
 
 import aiohttp
@@ -11,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from loadtests.client.connection import TappedConnector
+from loadtests.client.connection import TappedConnector, allow_many_connections
 from loadtests.client.drive import drive, drive_closed
-from loadtests.client.processes import pack
+from loadtests.client.processes import Message, pack
 from loadtests.client.request import SpoiledError
 from loadtests.plan import Planned
 from loadtests.record import Record
@@ -40,57 +41,51 @@ def saying(*parts: bytes, close: bool = True) -> Answer:
     return answer
 
 
-async def test_an_end_without_done_after_a_piece_is_broken() -> None:
-    [record], _ = await answered(saying(HEAD, chunk(piece()), LAST))
-    assert (record.outcome, len(record.pieces_s)) == ("broken", 1)
-    assert record.error == "the stream ended without [DONE]"
+def reply(head: bytes, body: bytes, *headers: bytes) -> bytes:
+    lines = (b"HTTP/1.1 " + head, *headers, b"Content-Length: %d" % len(body))
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
-async def test_an_answer_that_is_no_stream_is_a_failure() -> None:
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n"
-    [record], _ = await answered(saying(head + b"{}"))
-    assert (record.outcome, record.error) == (
-        "failed",
-        "the answer is no event stream but application/json",
-    )
+@pytest.mark.parametrize(
+    ("parts", "outcome", "pieces", "told"),
+    [
+        pytest.param(
+            [HEAD, chunk(piece()), LAST], "broken", 1, "the stream ended without [DONE]", id="no DONE"
+        ),
+        pytest.param(
+            [reply(b"200 OK", b"{}", b"Content-Type: application/json")],
+            "failed", 0, "the answer is no event stream but application/json", id="no stream",
+        ),
+        pytest.param(
+            [reply(b"307 Temporary Redirect", b"", b"Location: /elsewhere")],
+            "failed", 0, "HTTP 307: redirected to /elsewhere", id="redirect",
+        ),
+        pytest.param(
+            [reply(b"502 Bad Gateway", b"<h1>Bad Gateway</h1>" + b" " * 200_000)],
+            "failed", 0, "HTTP 502: <h1>Bad Gateway</h1>", id="long error page",
+        ),
+        pytest.param(
+            [reply(b"500 X", b'{"error":{"message":"bad \\ud83d"}}', b"Content-Type: application/json")],
+            "failed", 0, "HTTP 500: error: bad ?", id="half a surrogate pair",
+        ),
+        pytest.param([b"SSH-2.0-OpenSSH\r\n\r\n"], "failed", 0, "", id="not HTTP"),
+        pytest.param(
+            [HEAD, chunk(piece()), b"no chunk\r\n"],
+            "broken", 1, "the connection was lost within the answer: ", id="rest not HTTP",
+        ),
+        pytest.param([], "failed", 0, "the server closed the connection before it answered", id="closed"),
+    ],
+)  # fmt: skip
+async def test_answers_that_are_wrong_are_recorded_with_their_fault(
+    parts: list[bytes], outcome: str, pieces: int, told: str
+) -> None:
+    [record], raw = await answered(saying(*parts))
 
-
-async def test_a_redirect_is_a_failure_and_not_followed() -> None:
-    head = b"HTTP/1.1 307 Temporary Redirect\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n"
-    [record], raw = await answered(saying(head))
-    assert (record.outcome, record.error) == ("failed", "HTTP 307: redirected to /elsewhere")
-    assert len(raw.asked) == 1
-
-
-async def test_an_error_page_is_shortened() -> None:
-    page = b"<h1>Bad Gateway</h1>" + b" " * 200_000
-    head = b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: %d\r\n\r\n" % len(page)
-    [record], _ = await answered(saying(head + page))
-    assert (record.outcome, record.status, record.error) == (
-        "failed",
-        502,
-        "HTTP 502: <h1>Bad Gateway</h1>",
-    )
-
-
-async def test_bytes_that_are_not_http_are_a_failure() -> None:
-    [record], _ = await answered(saying(b"SSH-2.0-OpenSSH\r\n\r\n"))
-    assert (record.outcome, record.status) == ("failed", 0)
+    assert (record.outcome, len(record.pieces_s)) == (outcome, pieces)
+    assert record.error.startswith(told)
     assert record.error
-
-
-async def test_a_rest_that_is_not_http_breaks_the_stream() -> None:
-    [record], _ = await answered(saying(HEAD, chunk(piece()), b"no chunk\r\n", close=False))
-    assert (record.outcome, len(record.pieces_s)) == ("broken", 1)
-    assert record.error.startswith("the connection was lost within the answer: ")
-
-
-async def test_a_connection_closed_without_an_answer_is_a_failure() -> None:
-    [record], _ = await answered(saying())
-    assert (record.outcome, record.error) == (
-        "failed",
-        "the server closed the connection before it answered",
-    )
+    assert len(raw.asked) == 1
+    assert pack(Message(record))
 
 
 async def test_a_connection_is_used_again_once_its_answer_is_over() -> None:
@@ -132,14 +127,6 @@ def test_segments_may_be_cut_anywhere(cuts: list[int]) -> None:
     assert [phase for _, phase in record.phases] == ["imports"]
 
 
-async def test_half_a_surrogate_in_an_error_is_replaced() -> None:
-    body = b'{"error":{"message":"bad \\ud83d"}}'
-    head = b"HTTP/1.1 500 X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
-    [record], _ = await answered(saying(head + body))
-    assert (record.outcome, record.error) == ("failed", "HTTP 500: error: bad ?")
-    assert pack(record)
-
-
 async def test_a_lack_of_local_resources_spoils_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     async def connect(*_: object, **__: object) -> None:
         raise aiohttp.ClientOSError(errno.EMFILE, "Too many open files")
@@ -156,3 +143,39 @@ async def test_a_lack_of_local_resources_spoils_the_run(monkeypatch: pytest.Monk
             asyncio.Event(),
         )
     assert [record.outcome for record in records] == ["failed"]
+
+
+def test_the_limit_of_open_files_is_raised_as_far_as_it_goes() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
+        allowed = allow_many_connections()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == allowed
+        assert allowed > 512
+        assert allow_many_connections() == allowed
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def cancelled_after(turns: int) -> bool:
+    """Cancel a load without requests after so many turns of the loop; whether it was still running."""
+    records: list[Record] = []
+    load = asyncio.create_task(
+        drive([], target("http://127.0.0.1:9"), Client(), time.monotonic(), records.append, asyncio.Event())
+    )
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    if load.done():
+        return False
+    load.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await load
+    return True
+
+
+async def test_a_cancelled_load_is_cancelled_at_every_turn() -> None:
+    turns = 0
+    while await cancelled_after(turns):
+        turns += 1
+
+    assert turns > 3

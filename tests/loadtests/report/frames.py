@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
 from tests.loadtests.drawing.browser import FRAMES, Opened, opened
 
 # Runs in each page after its own scripts.
@@ -114,3 +118,17 @@ def looked_at(frames: Sequence[Frame], folder: Path, height: int, shot: bool = F
     told = re.findall(r'<pre class="seen" hidden="">(.*?)</pre>', window.dom, re.DOTALL)
     seen = [json.loads(html.unescape(text)) for text in told]
     return Looks(window, {each["frame"]: each for each in seen})
+
+
+def pixels_of(path: Path) -> npt.NDArray[np.uint8]:
+    with Image.open(path) as picture:
+        return np.asarray(picture.convert("RGB"))
+
+
+def channels(colour: str) -> list[int]:
+    return [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+
+
+def share_of(pixels: npt.NDArray[np.uint8], colour: str) -> float:
+    """Return the share of the pixels that are of exactly one colour."""
+    return float((pixels == channels(colour)).all(axis=2).mean())

@@ -10,8 +10,7 @@ from loadtests.drawing.palette import DARK, LIGHT
 from loadtests.report.html import page
 from tests.loadtests import samples
 from tests.loadtests.drawing.browser import needs_browser
-from tests.loadtests.report.frames import Frame, Looks, looked_at
-from tests.loadtests.report.pixels import channels, pixels_of, share_of
+from tests.loadtests.report.frames import Frame, Looks, channels, looked_at, pixels_of, share_of
 from tests.loadtests.report.runs import reported, two_models
 
 WIDE, NARROW = 1400, 390

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.report.html import page, write_html
+from loadtests.report.html import page, story, write_html
+from loadtests.summary import summarize
 from tests.loadtests import samples
 from tests.loadtests.drawing.elements import HOSTILE, Elements
-from tests.loadtests.report.runs import reported
+from tests.loadtests.report.runs import OTHER, reported, two_models
 
 
 def test_the_page_asks_nobody_for_anything() -> None:
@@ -55,7 +56,7 @@ def test_a_theme_can_be_forced() -> None:
     assert '<html lang="en" data-theme="light">' in page(*kept, "light")
 
 
-def test_the_data_have_the_verdict_the_bounds_and_decisions_in_time_of_the_run() -> None:
+def test_the_data_have_verdict_bounds_and_decisions() -> None:
     data = Elements(page(*reported(samples.cold_burst()))).document()
 
     assert data["verdict"]["overall"] == "pass"
@@ -73,7 +74,7 @@ def test_a_page_is_written_where_asked_and_stays_small(tmp_path: Path) -> None:
     assert path.stat().st_size < 1_000_000
 
 
-def test_a_decision_of_an_unknown_form_is_shown_as_far_as_it_goes() -> None:
+def test_a_decision_of_an_unknown_form_is_shown() -> None:
     run = samples.cold_burst()
     odd = {
         "at": samples.BEGAN + 3.0,
@@ -91,3 +92,38 @@ def test_a_decision_of_an_unknown_form_is_shown_as_far_as_it_goes() -> None:
             "terms": [{"name": "", "replicas": 0, "why": "3"}], "clamps": [], "notes": [],
         }
     ]  # fmt: skip
+
+
+def test_the_story_of_a_cold_burst() -> None:
+    run = samples.cold_burst()
+
+    assert story(run, summarize(run)) == (
+        "30 requests arrived before a replica was ready; the first token came after 19.7 s; "
+        "3 replicas at most, back at zero 42.5 s after the last answer; 2 requests ended in an error."
+    )
+
+
+def test_the_story_of_steady_traffic() -> None:
+    run = samples.steady()
+    told = story(run, summarize(run))
+
+    assert told.startswith(f"{len(run.records)} requests in ")
+    assert "half of them had a first token within " in told
+    assert told.endswith("2 replicas at most.")
+
+
+def test_the_story_of_a_run_without_tokens_or_requests() -> None:
+    run = samples.empty()
+    nothing = replace(run, records=())
+
+    assert story(run, summarize(run)) == (
+        "12 requests arrived before a replica was ready; no token ever came; no replica was ever ready; "
+        "12 requests ended in an error."
+    )
+    assert story(nothing, summarize(nothing)) == "No request was sent."
+
+
+def test_models_are_named_where_there_are_several() -> None:
+    run = two_models()
+
+    assert f"3 replicas of {OTHER} at most" in story(run, summarize(run))

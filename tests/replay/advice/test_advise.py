@@ -1,11 +1,15 @@
 import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from replay.advice.advise import Compared, Part, Verdict, advise, halves, judge
-from replay.advice.score import Outcome, Score
+from replay.advice.score import Outcome, Score, better, within_noise
+from replay.advice.search import DEFAULT, Search, Tried, changes, check_names, ladder, with_value
 from serve_app.settings.knobs import Knobs
+from serve_app.settings.settings_error import SettingsError
 from traces import ArrayTrace, TraceError
 
 KNOBS = Knobs(min_replicas=0, max_replicas=8, headroom=1.0)
@@ -109,3 +113,165 @@ def test_a_real_replay_is_advised_on() -> None:
     assert advice.tried > 0
     assert advice.tuned.current.gpu_seconds > 0
     assert advice.tuned.advised.gpu_seconds <= advice.tuned.current.gpu_seconds
+
+
+# Not the defaults, which may change.
+START = Knobs(
+    min_replicas=0,
+    max_replicas=32,
+    headroom=1.0,
+    forecast=True,
+    forecast_quantile=0.9,
+    downscale_delay_s=90.0,
+)
+
+
+def outcome(gpu_seconds: float, attainment: float) -> Outcome:
+    return Outcome(gpu_seconds, attainment, attainment, 3.0, 6.0, 32.0, 0.0)
+
+
+def made_up_cost(knobs: Knobs, seed: int) -> Outcome:
+    """Spare replicas and a long hold buy attainment; a quantile of 0.8 is cheapest."""
+    cost = 1000.0 + 100.0 * knobs.headroom + 0.5 * knobs.downscale_delay_s + 10.0 * seed
+    cost += 400.0 * abs(knobs.forecast_quantile - 0.8)
+    attainment = 0.97 + 0.02 * min(knobs.headroom, 1.5) + 0.0001 * knobs.downscale_delay_s
+    return outcome(cost, min(attainment, 1.0))
+
+
+def search(
+    evaluate: Callable[[Knobs, int], Outcome] = made_up_cost,
+    *,
+    start: Knobs = START,
+    names: Sequence[str] = DEFAULT,
+    seeds: Sequence[int] = (0, 1, 2),
+    goal: float = 0.99,
+    time_left: Callable[[], bool] = lambda: True,
+    tell: Callable[[Tried], None] = lambda _: None,
+) -> Search:
+    first = Score(tuple(evaluate(start, seed) for seed in seeds))
+    found = Search(evaluate, start, first, tuple(names), seeds, goal, time_left, tell)
+    found.run()
+    return found
+
+
+def test_it_finds_the_cheapest_knobs_that_meet_the_goal() -> None:
+    found = search()
+
+    assert found.best.forecast_quantile == 0.8
+    assert found.best_score.meets(0.99)
+    assert found.best_score.gpu_seconds < found.start_score.gpu_seconds * 0.95
+    assert found.exhausted
+    one_less = with_value(found.best, "headroom", max(found.best.headroom - 0.25, 0.0))
+    assert one_less is not None
+    assert found.best.headroom == 0.0 or made_up_cost(one_less, 0).attainment < 0.99
+
+
+def test_attainment_comes_first_below_the_goal() -> None:
+    found = search(start=START.model_copy(update={"headroom": 0.0, "downscale_delay_s": 15.0}))
+
+    assert not found.start_score.meets(0.99)
+    assert found.best_score.meets(0.99)
+    assert found.best_score.gpu_seconds > found.start_score.gpu_seconds * 0.9
+
+
+def test_a_hopeless_configuration_is_replayed_on_one_seed_only() -> None:
+    asked: list[tuple[float, int]] = []
+
+    def counted(knobs: Knobs, seed: int) -> Outcome:
+        asked.append((knobs.headroom, seed))
+        return outcome(1000.0 + 100.0 * knobs.headroom, 0.995 if knobs.headroom >= 1.0 else 0.9)
+
+    found = search(counted, names=["headroom"])
+
+    assert found.best == START
+    assert [seed for headroom, seed in asked if headroom == 0.5] == [0]
+    assert [seed for headroom, seed in asked if headroom == 1.5] == [0]
+    assert found.dropped == found.tried > 0
+
+
+def test_nothing_is_replayed_twice() -> None:
+    asked: list[tuple[str, int]] = []
+
+    def counted(knobs: Knobs, seed: int) -> Outcome:
+        asked.append((knobs.model_dump_json(), seed))
+        return made_up_cost(knobs, seed)
+
+    search(counted)
+
+    assert len(asked) == len(set(asked))
+
+
+def test_search_ends_with_the_best_so_far() -> None:
+    left = iter([True] * 20 + [False] * 1000)
+
+    found = search(time_left=lambda: next(left))
+
+    assert not found.exhausted
+    assert found.best_score.meets(0.99)
+    assert found.best_score.gpu_seconds <= found.start_score.gpu_seconds
+
+
+def test_search_undoes_idle_changes() -> None:
+    def idle(knobs: Knobs, seed: int) -> Outcome:
+        # Headroom saves a little until the quantile saves everything.
+        if knobs.forecast_quantile <= 0.8:
+            return outcome(500.0, 1.0)
+        return outcome(1000.0 - 50.0 * (1.0 - min(knobs.headroom, 1.0)), 1.0)
+
+    found = search(idle, names=["headroom", "forecast_quantile"])
+
+    assert set(changes(START, found.best)) == {"forecast_quantile"}
+
+
+def test_meeting_the_goal_comes_before_cost() -> None:
+    dear, cheap, short = score((100.0, 0.995)), score((90.0, 0.992)), score((50.0, 0.98))
+
+    assert better(dear, short, 0.99)
+    assert better(cheap, dear, 0.99)
+    assert not better(cheap, dear, 0.99, gain=0.2)
+    assert not better(short, cheap, 0.99)
+    assert better(score((60.0, 0.985)), short, 0.99)
+    assert better(score((40.0, 0.9795)), short, 0.99)
+
+
+@pytest.mark.parametrize(
+    ("new", "noise"),
+    [
+        ((90.0, 91.0, 92.0), False),
+        ((90.0, 101.0, 92.0), True),
+        ((99.0, 99.5, 95.0), True),
+        ((110.0, 111.0, 112.0), False),
+    ],
+)
+def test_a_difference_counts_where_the_seeds_agree_on_it(
+    new: tuple[float, float, float], noise: bool
+) -> None:
+    old = score((100.0, 1.0), (100.0, 1.0), (100.0, 1.0))
+
+    assert within_noise(score(*((cost, 1.0) for cost in new)), old) is noise
+
+
+def test_a_ladder_has_the_value_in_force() -> None:
+    assert ladder("downscale_delay_s", START.model_copy(update={"downscale_delay_s": None}))[:2] == (None, 15)
+    assert 0.6 in ladder("headroom", START.model_copy(update={"headroom": 0.6}))
+    assert list(ladder("max_replicas", START)) == sorted(ladder("max_replicas", START))
+
+
+def test_a_bound_that_was_never_reached_is_not_replayed() -> None:
+    asked: list[int] = []
+
+    def small(knobs: Knobs, seed: int) -> Outcome:
+        asked.append(knobs.max_replicas)
+        return replace(outcome(1000.0 + 100.0 * knobs.max_replicas, 1.0), peak=min(6.0, knobs.max_replicas))
+
+    found = search(small, names=["max_replicas"], seeds=[0])
+
+    assert asked[0] == 32
+    assert max(asked[1:]) <= 6
+    assert found.best.max_replicas == 1
+
+
+@pytest.mark.parametrize("names", [["ttft_target_s"], ["headrom"], []])
+def test_a_name_that_is_not_searched_is_refused(names: list[str]) -> None:
+    with pytest.raises(SettingsError, match="of max_replicas, headroom"):
+        check_names(names)

@@ -2,13 +2,18 @@ import heapq
 import math
 import random
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadtests.record import Outcome, Record, Timekeeping
-from replay.capacity.knee import Rate, Targets, duration_s, judge, knee, next_rps, targets
+from replay.capacity.knee import Miss, Rate, Targets, duration_s, judge, knee, next_rps, targets
+from replay.capacity.knee_text import knee_report
+from replay.capacity.measure import Limits
+from replay.capacity.open_loop import arrivals, fitting, summary
+from replay.profile import Knee
 from serve_app.policy.capacity_model import Mix, StepTime
 from serve_app.settings.knobs import Knobs
 
@@ -174,3 +179,114 @@ def test_growing_queue_is_tried_again_for_longer() -> None:
     between = next_rps([*first, came_to(5.0, "queue")], 4.0)
     assert between is not None
     assert 4.0 < between < 5.0
+
+
+LIMITS = Limits(max_model_len=2048, kv_cache_tokens=131_072, max_num_seqs=64, max_num_batched_tokens=2048)
+TTFT_ONLY = Targets(95, 0.5, None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "got"),
+    [
+        ((512, 128), (512, 128)),
+        ((1920, 128), (1920, 128)),
+        ((4000, 128), (1920, 128)),
+        ((4000, 4000), (1536, 512)),
+        ((16, 4000), (16, 512)),
+    ],
+)
+def test_requests_are_cut_to_the_context(asked: tuple[int, int], got: tuple[int, int]) -> None:
+    assert fitting(*asked, LIMITS) == got
+
+
+def test_arrivals_are_random_with_a_fixed_number() -> None:
+    planned = arrivals(10.0, 20.0, random.Random(1), 7, 512, 128)
+
+    times = [request.at_s for request in planned]
+    assert len(planned) == 200
+    assert times == sorted(times)
+    assert 0.0 <= times[0] <= times[-1] <= 20.0
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    # Of an exponential law, 63 % are below the mean; evenly spaced, none would be.
+    assert sum(gap < 0.1 for gap in gaps) / len(gaps) == pytest.approx(0.63, abs=0.08)
+    assert [request.index for request in planned] == list(range(7, 207))
+    assert {(r.prompt_tokens, r.output_tokens, r.api) for r in planned} == {(512, 128, "completions")}
+
+
+def rate_of(rps: float, ttft_s: float, miss: Miss = "") -> Rate:
+    return Rate(rps, 100, ttft_s, 0.01, 0.5 if miss else 1.0, miss, 0.001)
+
+
+def summed(*tried: Rate) -> Knee:
+    return summary(list(tried), 9.2199, TTFT_ONLY, (512, 128))
+
+
+def test_knee_has_the_highest_rate_and_its_bound() -> None:
+    found = summed(rate_of(4.0, 0.1), rate_of(5.0, math.inf, "TTFT"), rate_of(4.472136, 0.2))
+
+    assert (found.rps, found.bound, found.ttft_s) == (4.472, "TTFT", 0.2)
+    assert (found.ttft_target_s, found.itl_target_s, found.percentile) == (0.5, None, 95)
+    assert found.formula_rps == 9.22
+    assert found.curve == ((4.0, 0.1, 0.01, 1.0), (4.472, 0.2, 0.01, 1.0), (5.0, None, 0.01, 0.5))
+
+
+def test_knee_is_zero_if_no_rate_passed() -> None:
+    none = summed(rate_of(4.0, 0.9, "TTFT"), rate_of(2.0, 0.8, "queue"))
+    assert (none.rps, none.bound, none.ttft_s) == (0.0, "queue", 0.8)
+
+    assert summed(rate_of(4.0, 0.1)).bound == "none"
+
+
+BOTH = Targets(95, 0.5, 0.1)
+RATES = (
+    Rate(4.61, 92, 0.061, 0.021, 1.0, "", 0.001),
+    Rate(9.43, 141, 0.41, 0.09, 0.95, "", 0.001),
+    Rate(10.1, 150, math.inf, 0.11, 0.83, "TTFT", 0.002),
+)
+
+
+def knee_of(*rates: Rate, formula_rps: float = 9.22, targets: Targets = BOTH) -> Knee:
+    return summary(list(rates), formula_rps, targets, (512, 128))
+
+
+def told(*rates: Rate, formula_rps: float = 9.22, targets: Targets = BOTH) -> str:
+    return knee_report(knee_of(*rates, formula_rps=formula_rps, targets=targets), rates)
+
+
+def test_each_rate_is_a_line_and_the_knee_is_marked() -> None:
+    lines = told(*RATES).splitlines()
+
+    assert lines[0] == (
+        "Open loop: Poisson arrivals of 512 + 128 tokens, with P95 TTFT within 500 ms and ITL within 100 ms"
+    )
+    assert [line[0] for line in lines[2:5]] == [" ", ">", " "]
+    assert lines[2].split() == ["4.61", "92", "61", "ms", "█▍", "21", "ms", "██▌", "100", "%"]
+    assert "never ████████████>" in lines[4]
+    assert lines[4].endswith("TTFT")
+    assert max(map(len, lines)) <= 100
+
+
+def test_the_formula_is_compared_in_words() -> None:
+    assert "carries 9.43 requests/s, measured; the formula says 9.22, the same to 5 %" in told(*RATES)
+    assert "the formula says 12, 27% too many" in told(*RATES, formula_rps=12.0)
+    assert "the formula says 6, 36% too few" in told(*RATES, formula_rps=6.0)
+
+
+def test_report_says_why_the_next_rate_failed() -> None:
+    late = Rate(10.1, 150, 0.3, 0.05, 1.0, "client", 0.08)
+
+    assert "Above it TTFT is missed first" in told(*RATES)
+    assert "No rate was missed; the knee lies higher" in told(*RATES[:2])
+    assert "client, 80 ms late" in told(*RATES[:2], late)
+    assert "it bounds the knee, not the replica" in told(*RATES[:2], late)
+    assert (
+        "No rate met the targets, down to 10.1 requests/s, and the formula says 9.22; the lowest missed "
+        in (told(RATES[2]))
+    )
+
+
+def test_left_out_target_has_no_bar() -> None:
+    text = told(*RATES, targets=Targets(95, 0.5, None))
+
+    assert "with P95 TTFT within 500 ms (ITL left out: an empty replica misses its target)" in text
+    assert "█▌" not in text.splitlines()[2]

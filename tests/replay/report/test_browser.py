@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from replay.report.html import page
+from replay.report.document import page
 from tests.loadtests.drawing.browser import FRAMES, needs_browser, opened
 from tests.replay.report import samples
 

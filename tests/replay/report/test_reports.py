@@ -11,8 +11,7 @@ import pytest
 from rich.console import Console
 
 from replay.report.comparison import cheapest_peer, standings, verdict
-from replay.report.document import document
-from replay.report.html import page
+from replay.report.document import document, page
 from replay.report.terminal import print_comparison, print_result
 from replay.result import Result
 from tests.loadtests.drawing.elements import HOSTILE, Elements

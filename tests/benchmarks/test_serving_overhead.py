@@ -1,5 +1,11 @@
-from dataclasses import replace
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
 
+import psutil
 import pytest
 
 from benchmarks.serving_overhead.__main__ import parse
@@ -7,6 +13,7 @@ from benchmarks.serving_overhead.load import Level, Measured, prompts
 from benchmarks.serving_overhead.report import doubts, to_markdown
 from benchmarks.serving_overhead.rounds import Results, Started, rotated
 from benchmarks.serving_overhead.servers import TITLES, Engine, Start
+from benchmarks.serving_overhead.usage import name_of, read_usage
 
 BARE = Measured(
     server="bare", round=1, concurrency=8, requests=32, tokens_per_s=2000.0, ttft_p50_s=0.020,
@@ -91,7 +98,7 @@ def test_a_wrong_command_line_is_refused(
     assert sentence in capsys.readouterr().err
 
 
-def test_every_server_gets_the_same_engine_arguments(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_server_gets_the_same_engine_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_LEFT_OUT", "1")
     engine = Engine("org/small", max_num_seqs=7)
     starts = {name: Start(name, engine, tmp_path) for name in TITLES}
@@ -103,3 +110,32 @@ def test_every_server_gets_the_same_engine_arguments(tmp_path, monkeypatch: pyte
     assert (model["max_num_seqs"], model["kv_cache_memory_bytes"]) == (7, 1 << 30)
     assert all("VLLM_LEFT_OUT" not in start.environment() for start in starts.values())
     assert starts["bare-uniproc"].environment()["OMP_NUM_THREADS"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("ray::ServeController", "controller"),
+        ("ray::IDLE", "spare processes"),
+        ("VLLM::Worker_TP0", "vLLM's worker"),
+        ("ray-dashboard-ServeHead-0 (/x/bin/python -B -c ...)", "dashboard modules"),
+        ("/x/bin/python -m vllm.entrypoints.openai.api_server --port 1", "vLLM's own front end"),
+        ("sleep 1", "other"),
+        ("/x/bin/python -m benchmarks.common.supervise 1 /x/bin/python -m serve_app.cli.main run x", None),
+    ],
+)
+def test_every_process_of_an_application_has_a_name(title: str, name: str | None) -> None:
+    assert name_of(title.split(" ")) == name
+
+
+def test_usage_counts_processes_and_their_ended_children() -> None:
+    gone = psutil.Popen(["true"])
+    gone.wait()
+    ourselves = psutil.Process(os.getpid())
+    before = read_usage([ourselves, gone])
+    subprocess.run([sys.executable, "-c", "for _ in range(10**6): pass"], check=True)
+
+    used = read_usage([ourselves, gone], memory=True).since(before)
+
+    assert used.total_s >= 0.01  # a million turns of a loop take more
+    assert json.loads(json.dumps(asdict(used)))["pss_bytes"]["other"] > 1 << 20
