@@ -25,7 +25,7 @@ from benchmarks.chaos.trace import Trace
 from benchmarks.common.progress import say
 from loadtests.machine import machine, versions
 from serve_app.cli.listening import free_port
-from serve_app.cli.ray_processes import adopt_orphans
+from serve_app.processes import adopt_orphans
 
 _PAUSE_S = (5.0, 20.0)
 """Between two attacks at random."""

@@ -24,14 +24,14 @@ from serve_app.cli.command_error import CommandError
 from serve_app.cli.config_file import ConfigFile, read_config
 from serve_app.cli.listening import LOOPBACK, check_host, check_port, describe_listening, port_taken, url_here
 from serve_app.cli.progress import Progress, say, show
-from serve_app.cli.ray_processes import Cluster, adopt_orphans, reap_orphans, stop_descendants
+from serve_app.cli.ray_processes import Cluster, reap_orphans, stop_descendants
 from serve_app.cli.ray_token import prepare_token
 from serve_app.cli.run_environment import environment, log_folder
 from serve_app.cli.server_log import GONE, PREFIX, ServerLog
 from serve_app.haproxy.environment import haproxy_environment
+from serve_app.processes import adopt_orphans, signal_on_parents_death
 from serve_app.settings.settings_error import SettingsError
 from serve_app.wire.tls import check_tls
-from serve_app.zygote.parents_death import signal_on_parents_death
 from serve_app.zygote.start import start_early_zygotes
 
 STABLE_S = 300.0

@@ -48,8 +48,8 @@ from serve_app.haproxy.sockets import (
     private_folder,
     take,
 )
+from serve_app.processes import is_alive, signal_on_parents_death
 from serve_app.wire.local_socket import local_socket
-from serve_app.zygote.parents_death import signal_on_parents_death
 
 HANDOVER = "handover.sock"
 RUNNING = "supervisor.pid"
@@ -182,13 +182,6 @@ class Former:
             with contextlib.suppress(psutil.Error):
                 self.process.send_signal(signal.SIGUSR1)
         stop_accepting(self.admin_socket, frontends)
-
-
-def is_alive(process: psutil.Process) -> bool:
-    """Return whether `process` has not ended."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    return False
 
 
 class Supervisor:

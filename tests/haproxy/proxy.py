@@ -20,7 +20,8 @@ import ray.serve._private.haproxy as ray_haproxy
 from ray.serve.config import HTTPOptions
 
 from serve_app.cli.listening import free_port
-from serve_app.haproxy.supervisor import ask, is_alive
+from serve_app.haproxy.supervisor import ask
+from serve_app.processes import is_alive
 
 WAIT_S = 20.0
 

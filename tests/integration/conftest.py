@@ -1,4 +1,4 @@
-"""One application for most integration tests: a chat model, a model of one sequence, an embedder."""
+"""The servers of the integration tests. Most tests share `app`, those of scaling and losses `fleet`."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -7,6 +7,7 @@ import openai
 import pytest
 
 from tests.integration.cluster import Running, application, engine_settings
+from tests.integration.fleet import new_fleet
 from tests.integration.there_and_back import ThereAndBack
 from tests.integration.there_and_back import there_and_back as run_there_and_back
 
@@ -19,12 +20,11 @@ ORDER = [
     "test_same_tokens_as_vllm",  # vLLM's own server starts beside `app`
     "",  # the others that ask `app`
     "test_supervision",
-    "test_chaos",
-    "test_node_loss",
     "test_autoscaling",
+    "test_held_requests",
+    "test_chaos",  # ends `fleet`
     "test_kubernetes",
     "test_loadtest",
-    "test_held_requests",
     "test_other_ways",
     "test_gpu_placement",
 ]
@@ -45,6 +45,12 @@ def app() -> Iterator[Running]:
         )
     )
     with running.serving():
+        yield running
+
+
+@pytest.fixture(scope="session")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with new_fleet(str(tmp_path_factory.mktemp("policy") / "raises")).serving() as running:
         yield running
 
 
