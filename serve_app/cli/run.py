@@ -105,6 +105,13 @@ class Stopping:
     def __bool__(self) -> bool:
         return self.signalled or (self._parent is not None and os.getppid() != self._parent)
 
+    def within(self, seconds: float) -> bool:
+        """Wait for at most `seconds`. Returns whether the command must stop."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not self:
+            time.sleep(_POLL_S)
+        return bool(self)
+
     def listen(self) -> None:
         """Stop at SIGINT, SIGTERM and SIGHUP. A SIGHUP that `nohup` ignores stays ignored."""
 
@@ -168,7 +175,7 @@ def run(options: argparse.Namespace) -> int:
     stopping.listen()
     backoff = Backoff()
     while True:
-        ready_s = _serve(start, stopping)
+        ready_s = serve(start, stopping)
         if stopping:
             return 0
         if not options.restart:
@@ -178,16 +185,9 @@ def run(options: argparse.Namespace) -> int:
             say("not restarted: the server never became ready")
             return 1
         say(f"{time.strftime('%H:%M:%S')}: restarts in {delay:g} s and then reads {options.config} again")
-        if _stops_within(delay, stopping):
+        if stopping.within(delay):
             return 0
         start = _prepare(options)
-
-
-def _stops_within(seconds: float, stopping: Stopping) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and not stopping:
-        time.sleep(_POLL_S)
-    return bool(stopping)
 
 
 def _prepare(options: argparse.Namespace) -> Start:
@@ -230,7 +230,7 @@ def _check_tls(values: Mapping[str, str]) -> None:
         raise CommandError(str(error)) from None
 
 
-def _serve(start: Start, stopping: Stopping) -> float | None:
+def serve(start: Start, stopping: Stopping) -> float | None:
     """Run one server to its end. Returns the seconds for which it was ready; None if it never was."""
     progress = Progress(url_here(start.host, start.port))
     ready_s = None
@@ -243,7 +243,7 @@ def _serve(start: Start, stopping: Stopping) -> float | None:
         if start.local:
             with log.writer() as output:
                 zygotes = start_early_zygotes(start.config.forked, start.values, Path(folder), output)
-        server = _start(start, Path(folder), log)
+        server = start_driver(start, Path(folder), log)
         try:
             while not (stopping or cluster.lost or server.poll() is not None):
                 if progress.step():
@@ -282,7 +282,8 @@ def _serve(start: Start, stopping: Stopping) -> float | None:
     return ready_s
 
 
-def _start(start: Start, folder: Path, log: ServerLog) -> subprocess.Popen[bytes]:
+def start_driver(start: Start, folder: Path, log: ServerLog) -> subprocess.Popen[bytes]:
+    """Start Serve's driver, which starts Ray, on a copy of the configuration in `folder`."""
     document = dict(start.config.document)
     http = document.get("http_options") or {}
     document["http_options"] = {**http, "host": start.host, "port": start.port}

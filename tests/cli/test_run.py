@@ -147,8 +147,8 @@ class Runs:
         self.started: list[run.Start] = []
         self.delays: list[float] = []
         self._ends = iter(ends)
-        monkeypatch.setattr(run, "_serve", self._serve)
-        monkeypatch.setattr(run, "_stops_within", self._wait)
+        monkeypatch.setattr(run, "serve", self._serve)
+        monkeypatch.setattr(run.Stopping, "within", self._wait)
         monkeypatch.setattr(run, "port_taken", lambda port: False)
         monkeypatch.setattr(run, "adopt_orphans", lambda: None)
         monkeypatch.setenv(env.AUTH_TOKEN, "a-token")
@@ -160,7 +160,7 @@ class Runs:
         stopping.signalled = ready_s == STOPPED
         return ready_s
 
-    def _wait(self, seconds: float, stopping: run.Stopping) -> bool:
+    def _wait(self, seconds: float) -> bool:
         self.delays.append(seconds)
         return self.told_to_stop
 
@@ -216,11 +216,11 @@ def test_the_file_is_read_anew_and_must_be_valid(
     runs = Runs(monkeypatch, 60.0, 60.0)
     first = config.read_text()
 
-    def edit(seconds: float, stopping: run.Stopping) -> bool:
+    def edit(stopping: run.Stopping, seconds: float) -> bool:
         config.write_text("applications: []" if len(runs.started) == 2 else first.replace("8000", "8001"))
         return False
 
-    monkeypatch.setattr(run, "_stops_within", edit)
+    monkeypatch.setattr(run.Stopping, "within", edit)
 
     assert main(["run", str(config), "--restart", "--verbose"]) == 2
 
@@ -248,7 +248,7 @@ def test_listens_on_given_host_or_loopback(
     folder = tmp_path / "folder"
     folder.mkdir()
     with closing(ServerLog(tmp_path)) as log:
-        run._start(runs.started[0], folder, log)
+        run.start_driver(runs.started[0], folder, log)
 
     assert given[0]["http_options"] == {"host": host, "port": 8000}
 
@@ -259,14 +259,14 @@ class Driver:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, config: Path, logs: Path) -> None:
         self.config, self.logs, self.stopping = config, logs, run.Stopping()
         self.waits = True
-        monkeypatch.setattr(run, "_start", self._start)
+        monkeypatch.setattr(run, "start_driver", self._start)
         monkeypatch.setattr(run, "stop_descendants", lambda grace_s: Stopped())
 
     def serve(self, code: str, *, verbose: bool = False) -> float | None:
         self.code = code
         values = {env.TEMPORARY_FOLDER: str(self.logs)}
         start = run.Start(read_config(self.config), "127.0.0.1", 8000, values, "local", verbose)
-        return run._serve(start, self.stopping)
+        return run.serve(start, self.stopping)
 
     def _start(self, start: run.Start, folder: Path, log: ServerLog) -> subprocess.Popen[bytes]:
         with log.writer() as output:
