@@ -220,7 +220,7 @@ def test_scaling_down_during_long_streams_moves_them_and_breaks_none(fleet: Runn
         running = [pool.submit(follow_one_another, number) for number in range(lanes)]
         try:
             begun.wait()
-            fleet.deploy(with_knobs(fleet.document, max_replicas=1))
+            fleet.deploy(with_knobs(fleet, max_replicas=1))
             until(lambda: changes(fleet, before), lambda seen: seen == [(3, 1)], "the step from 3 to 1")
             step = next(record for record in decisions(fleet, before) if record["new_target"] == 1)
             # A replica without a stream is drained at once, perhaps between two looks at the status.
