@@ -19,7 +19,7 @@ EMBED = "tideserve-embed"
 ORDER = [
     "test_same_tokens_as_vllm",  # vLLM's own server starts beside `app`
     "",  # the others that ask `app`
-    "test_supervision",
+    "test_supervision",  # ends `app`
     "test_autoscaling",
     "test_held_requests",
     "test_chaos",  # ends `fleet`

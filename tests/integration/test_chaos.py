@@ -7,6 +7,8 @@ import asyncio
 import json
 import random
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -21,7 +23,6 @@ from serve_app import env
 from serve_app.processes import is_alive
 from tests.integration.cluster import ZYGOTE, Running
 from tests.integration.fleet import ENGINES, MODEL, set_knobs, until_ready, with_knobs
-from tests.integration.greedy_streams import greedy_streams, moves, pieces
 from tests.integration.second_node import second_node
 from tests.integration.sse import RawStream
 
@@ -79,6 +80,49 @@ async def attacked(fleet: Running) -> tuple[Running, dict[tuple[str, str], Row],
         await conductor.attack_in_sequence(ATTACKS)
     print(report(trace)[0])
     return fleet, {(row.event.role, row.event.signal): row for row in rows(trace)}, trace
+
+
+def greedy_streams(
+    port: int, model: str, disturb: Callable[[], object] = lambda: None, tokens: int = 600
+) -> list[bytes]:
+    """Return the answers of streams that run together. `disturb` is called while all of them do."""
+    with ExitStack() as stack:
+        streams = []
+        for subject in ("sea", "moon", "rain", "harbour", "winter", "fox"):
+            body = {
+                "model": model,
+                "messages": [{"role": "user", "content": f"A long story about the {subject}."}],
+                "max_tokens": tokens,
+                "ignore_eos": True,
+                "temperature": 0,
+                "stream": True,
+                "stream_options": {"include_usage": True},
+            }
+            streams.append(stack.enter_context(RawStream(port, "/v1/chat/completions", body)))
+        for stream in streams:
+            stream.until(b'"content":"')
+        disturb()
+        return [stream.until(b"data: [DONE]\n\n") for stream in streams]
+
+
+def moves(answer: bytes) -> int:
+    """Return how often a stream moved to another replica."""
+    return answer.count(b": continued on another replica after ")
+
+
+def pieces(answer: bytes) -> tuple[str, list[str], int]:
+    """Return the text of an answer, its finish reasons, and its tokens by its usage.
+
+    Fails unless all events belong to one answer.
+    """
+    events = [json.loads(line[6:]) for line in answer.splitlines() if line.startswith(b"data: {")]
+    choices = [choice for event in events for choice in event["choices"]]
+    text = "".join(choice["delta"].get("content") or "" for choice in choices)
+    reasons = [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
+    (usage,) = (event["usage"] for event in events if event.get("usage"))
+    assert len({(event["id"], event["created"]) for event in events}) == 1
+    assert sum("role" in choice["delta"] for choice in choices) == 1
+    return text, reasons, usage["completion_tokens"]
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: f"{attack.role}-{attack.signal}")

@@ -1,4 +1,4 @@
-"""`tideserve run` when Ray or Serve dies under it. No engine: the model rests at zero."""
+"""`tideserve run` at Ctrl-C, and when Ray or Serve dies under it, where the model rests at zero."""
 
 import re
 import signal
@@ -29,6 +29,16 @@ def eventually(what: str, condition: Callable[[], bool], seconds: float) -> None
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
         time.sleep(0.05)
+
+
+def test_ctrl_c_leaves_no_process_behind(app: Running) -> None:
+    """Ends the application, as the last of its tests."""
+    started = app.descendants()
+    assert len(started) > 5
+    assert app.stop() == 0
+    _, alive = psutil.wait_procs(started, timeout=10)
+    assert alive == []
+    assert "0 processes had to be killed" in app.log
 
 
 def test_it_restarts_whatever_died_until_the_terminal_closes(restarting: Running) -> None:
