@@ -31,9 +31,10 @@ def second_node(running: Running, resources: dict[str, float]) -> Iterator[Calla
     values = {
         name: value for name, value in found["Serve's driver"].environ().items() if name != env.RAY_RESOURCES
     }
-    (gcs,) = re.findall(r"--gcs-address=(\S+)", command_line(found["raylet"]))
+    gcs = re.search(r"--gcs-address=(\S+)", command_line(found["raylet"]))
+    assert gcs is not None
     options: dict[str, object] = {
-        "address": gcs,
+        "address": gcs[1],
         "node-ip-address": "127.0.0.1",
         "num-cpus": 1,
         "resources": json.dumps(resources),
