@@ -23,8 +23,7 @@ ORDER = [
     "test_autoscaling",
     "test_held_requests",
     "test_chaos",  # ends `fleet`
-    "test_kubernetes",
-    "test_loadtest",
+    "test_there_and_back",
     "test_other_ways",
     "test_gpu_placement",
 ]

@@ -26,7 +26,7 @@ from tests.integration.fleet import ENGINES, MODEL, set_knobs, until_ready, with
 from tests.integration.second_node import second_node
 from tests.integration.sse import RawStream
 
-STREAMS = 8
+STREAMS, TOKENS = 8, 300
 ATTACKS = (
     Attack("haproxy", "kill"),
     Attack("controller", "kill"),
@@ -75,7 +75,7 @@ async def attacked(fleet: Running) -> tuple[Running, dict[tuple[str, str], Row],
     fleet.deploy(with_knobs(fleet, min_replicas=2, max_replicas=2))
     await asyncio.to_thread(fleet.wait_ready, two_up)
     processes, trace = Processes(fleet.process.pid), Trace()
-    async with observing(processes, Job(fleet.url, MODEL, STREAMS, 600), trace) as observer:
+    async with observing(processes, Job(fleet.url, MODEL, STREAMS, TOKENS), trace) as observer:
         conductor = Conductor(Given(fleet), observer, TIMING, random.Random(0))
         await conductor.attack_in_sequence(ATTACKS)
     print(report(trace)[0])
@@ -83,7 +83,7 @@ async def attacked(fleet: Running) -> tuple[Running, dict[tuple[str, str], Row],
 
 
 def greedy_streams(
-    port: int, model: str, disturb: Callable[[], object] = lambda: None, tokens: int = 600
+    port: int, model: str, disturb: Callable[[], object] = lambda: None, tokens: int = TOKENS
 ) -> list[bytes]:
     """Return the answers of streams that run together. `disturb` is called while all of them do."""
     with ExitStack() as stack:
@@ -192,8 +192,8 @@ def test_streams_survive_the_loss_of_a_node(attacked) -> None:
         set_knobs(running, "max_replicas=4", "min_replicas=4")  # three fit on the first node
         until_ready(running, 4)
         assert len(running.processes(ENGINES)) == 3
-        undisturbed = greedy_streams(running.port, MODEL, tokens=300)
-        disturbed = greedy_streams(running.port, MODEL, kill, tokens=300)
+        undisturbed = greedy_streams(running.port, MODEL)
+        disturbed = greedy_streams(running.port, MODEL, kill)
     assert any(map(moves, disturbed))
     assert [pieces(one) for one in disturbed] == [pieces(one) for one in undisturbed]
     assert [pieces(one) for one in greedy_streams(running.port, MODEL, tokens=20)]
