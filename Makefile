@@ -36,7 +36,7 @@ test: setup-dev
 	@$(BIN)/python -m pytest tests/loadtests/client/test_known_delays.py
 	@$(MAKE) --no-print-directory --jobs 2 test-beside test-integration
 
-# A server waits for most of its test. So lint and unit tests run beside it, in what time of the cores it leaves.
+# Lint and unit tests run beside the servers, in what time of the cores these leave.
 test-beside:
 	@mkdir -p build
 	@echo '== lint and unit tests: their output follows when they are over (build/unit-tests.log)'
@@ -51,8 +51,8 @@ test-unit:
 
 test-integration:
 	@echo '== pytest: integration tests'
-	@# One server at a time: beside another, its metrics now and then come later than the tests wait.
-	@$(BIN)/python -m pytest tests/integration
+	@# Two servers at a time, because a server waits for most of its test.
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup tests/integration
 
 lint: setup-dev
 	@echo '== ruff'

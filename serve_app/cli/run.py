@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,6 @@ import psutil
 import yaml
 
 from serve_app import env
-from serve_app.api.api_keys import ApiKeyFile
 from serve_app.cli.application_checks import Cpus, local_cpus
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.config_file import ConfigFile, read_config
@@ -30,7 +29,6 @@ from serve_app.cli.run_environment import environment, log_folder
 from serve_app.cli.server_log import GONE, PREFIX, ServerLog
 from serve_app.haproxy.environment import haproxy_environment
 from serve_app.processes import adopt_orphans, signal_on_parents_death
-from serve_app.settings.settings_error import SettingsError
 from serve_app.wire.tls import check_tls
 from serve_app.zygote.start import start_early_zygotes
 
@@ -203,31 +201,18 @@ def _prepare(options: argparse.Namespace) -> Start:
     host = check_host(key, options.host or config.host, haproxy=values[env.HAPROXY_FLAG] == "1")
     port = config.port if options.port is None else check_port("--port", options.port)
     if local:  # On another cluster the files need not be on this machine.
-        for app in config.applications.values():
-            if app.settings.http.api_keys_file is not None:
-                ApiKeyFile(app.settings.http.api_keys_file)
-            missing = [
-                f"models[{number}].model = {model.model!r}: no such folder on this machine"
-                for number, model in enumerate(app.settings.models)
-                if os.path.isabs(model.model) and not os.path.isdir(model.model)
-            ]
-            if missing:
-                raise SettingsError(missing)
+        config.check_files()
     if port_taken(port):
         raise CommandError(f"port {port} is taken; stop the program that listens on it, or give --port")
     if local:
         if values[env.LOOPBACK_NODE] == "0":
-            _check_tls(values)
+            try:
+                check_tls(values, LOOPBACK)
+            except OSError as error:
+                raise CommandError(str(error)) from None
         for line in prepare_token(values):
             say(line)
     return Start(config, host, port, values, options.address, options.verbose)
-
-
-def _check_tls(values: Mapping[str, str]) -> None:
-    try:
-        check_tls(values, LOOPBACK)
-    except OSError as error:
-        raise CommandError(str(error)) from None
 
 
 def serve(start: Start, stopping: Stopping) -> float | None:
