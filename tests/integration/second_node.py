@@ -16,12 +16,18 @@ from tests.integration.cluster import START_TIMEOUT_S, Running, command_line
 from tests.integration.listeners import role_of
 
 RAY = """
+from ray._private import ray_constants, services
+from ray.scripts.scripts import main
 from serve_app.processes import adopt_orphans
 adopt_orphans()
-from ray.scripts.scripts import main
+services.get_node_ip_address = lambda *_: "127.0.0.1"
+ray_constants.ENABLE_RAY_CLUSTER = True
 main()
 """
-"""`ray` as the first process of a pod, below which all processes of its node stay."""
+"""`ray` as the first process of a pod, below which all processes of its node stay.
+
+Ray refuses a second node where the first has 127.0.0.1 as its address, as `tideserve run` has it.
+"""
 
 
 @contextmanager
