@@ -72,7 +72,8 @@ def check_application(application: Mapping[str, Any], cpus: Cpus | None = None) 
     Raises:
         SettingsError: with every problem, each with its path within the application.
     """
-    args, settings, problems = application.get("args"), None, list[str]()
+    args: Any = application.get("args")
+    settings, problems = None, list[str]()
     try:
         settings = load_settings(args)
     except SettingsError as error:
