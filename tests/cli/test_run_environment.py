@@ -86,7 +86,7 @@ def test_a_folder_that_is_named_is_taken_as_it_is(temporary: Path, monkeypatch: 
     assert list(temporary.iterdir()) == []
 
 
-def test_a_folder_that_others_can_enter_or_a_link_is_refused(temporary: Path) -> None:
+def test_an_open_folder_or_a_link_is_refused(temporary: Path) -> None:
     folder = private_folder(temporary)
     folder.chmod(0o755)
 

@@ -110,7 +110,7 @@ def test_advise_records_what_it_would_do_and_does_nothing(fleet: Running) -> Non
     )
 
 
-def test_a_burst_on_a_cold_application_gets_its_replicas_in_one_step(fleet: Running) -> None:
+def test_a_burst_at_zero_gets_its_replicas_in_one_step(fleet: Running) -> None:
     """Leaves three replicas."""
     before = newest(fleet)
     texts = asyncio.run(burst(fleet, 24))

@@ -99,9 +99,7 @@ def test_a_deadline_is_ours_to_tell_and_not_rays(http: httpx.Client) -> None:
     assert event.startswith("event: error")
 
 
-def test_an_engine_that_cannot_start_makes_ready_503_with_the_reason(
-    other: Running, http: httpx.Client
-) -> None:
+def test_a_failed_engine_makes_ready_503_with_the_reason(other: Running, http: httpx.Client) -> None:
     other.wait_ready(until=both_are_decided)  # Ray tries three times, while the tests above go on
     reply = http.get("/ready")
     assert reply.status_code == 503
@@ -122,7 +120,7 @@ def test_its_requests_get_a_503_and_the_others_an_answer(http: httpx.Client) -> 
     assert http.post("/v1/chat/completions", json={**body, "model": GOOD}).status_code == 200
 
 
-def test_without_the_gcs_it_ends_at_once_and_names_the_log(other: Running) -> None:
+def test_without_the_gcs_it_ends_and_names_the_log(other: Running) -> None:
     """Ends the application."""
     started = other.descendants()
     [gcs] = [process for process in started if role_of(process) == "GCS"]

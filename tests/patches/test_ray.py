@@ -100,7 +100,7 @@ class Gcs:
         self.updates.append(cache)
 
 
-def test_a_cache_is_updated_at_once_and_then_once_an_interval() -> None:
+def test_a_cache_is_updated_once_an_interval() -> None:
     gcs, now = Gcs(), [100.0]
     update = at_most_every(1.0, gcs.update, lambda: now[0])
     cache = DefaultClusterNodeInfoCache(None)
