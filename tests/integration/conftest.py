@@ -30,6 +30,7 @@ SERVERS = {
 """The modules in their order, by the server that they ask."""
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in this hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort the modules so that no server runs longer than its tests. A server's tests stay in one process."""
     order = list(SERVERS)

@@ -117,7 +117,7 @@ def test_what_has_moved_is_found_at_its_older_place(monkeypatch: pytest.MonkeyPa
     newer = ("vllm.nowhere.at_all", "vllm.outputs", "vllm.exceptions")
     monkeypatch.setitem(vllm_compat.MOVED, "VLLMValidationError", newer)
 
-    assert vllm_compat._find("VLLMValidationError") is VLLMValidationError
+    assert vllm_compat.find("VLLMValidationError") is VLLMValidationError
 
 
 def test_a_missing_name_is_refused_with_release_and_range(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,13 +125,13 @@ def test_a_missing_name_is_refused_with_release_and_range(monkeypatch: pytest.Mo
     monkeypatch.setattr(vllm_compat, "__version__", "0.19.0")
 
     with pytest.raises(ImportError) as caught:
-        vllm_compat._find("Tide")
+        vllm_compat.find("Tide")
 
     assert str(caught.value) == (
         "vLLM 0.19.0 lacks what the engine needs: Tide in vllm.nowhere or vllm.outputs. "
         "It runs with 0.24 to 0.33."
     )
-    assert vllm_compat._find("Tide", otherwise=1) == 1
+    assert vllm_compat.find("Tide", otherwise=1) == 1
 
 
 def test_a_missing_import_of_the_engine_names_the_release() -> None:
@@ -150,7 +150,7 @@ def test_another_missing_package_is_no_fault_of_the_release(
     monkeypatch.setitem(vllm_compat.MOVED, "Tide", ("needs_more",))
 
     with pytest.raises(ModuleNotFoundError, match=r"^No module named 'tide_that_is_not_installed'$"):
-        vllm_compat._find("Tide")
+        vllm_compat.find("Tide")
     with pytest.raises(ModuleNotFoundError, match=r"^No module named 'tide_that_is_not_installed'$"):
         with vllm_compat.name_missing_imports():
             import needs_more  # noqa: F401
