@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from tests.integration.cluster import Running, application, engine_settings
+from tests.integration.cluster import START_TIMEOUT_S, Running, application, engine_settings
 
 NAME = "at-zero"
 WITHIN_S = 20.0
@@ -41,6 +41,7 @@ def test_ctrl_c_leaves_no_process_behind(app: Running) -> None:
     assert "0 processes had to be killed" in app.log
 
 
+@pytest.mark.timeout(600)
 def test_it_restarts_whatever_died_until_the_terminal_closes(restarting: Running) -> None:
     """The agent takes the raylet with it; then Serve is shut down from outside."""
     assert restarting.process is not None
@@ -57,7 +58,7 @@ def test_it_restarts_whatever_died_until_the_terminal_closes(restarting: Running
     assert re.search(r"the raylet \(process \d+\) ended; its log: \S+raylet.out", restarting.log)
     _, alive = psutil.wait_procs(first, timeout=10)
     assert alive == []
-    eventually("ready again", lambda: restarting.log.count("ready after") == 2, 90)
+    eventually("ready again", lambda: restarting.log.count("ready after") == 2, START_TIMEOUT_S)
 
     shutdown = [sys.executable, "-m", "ray.serve.scripts", "shutdown", "-y"]
     shutdown += ["--address", restarting.dashboard]
