@@ -59,7 +59,7 @@ def test_the_laptop_configuration_is_one_engine_without_a_gpu() -> None:
     assert variables(only)["VLLM_LOGGING_LEVEL"] == "WARNING"
 
 
-def test_several_models_are_several_engines_in_the_order_of_the_file() -> None:
+def test_models_are_engines_in_the_order_of_the_file() -> None:
     _, engines = built(config("serve.multi-model.yaml"))
 
     assert [engine.name for engine in engines] == ["Engine-tideserve-tiny", "Engine-tideserve-tiny-embed"]
@@ -75,7 +75,7 @@ def test_an_a100_replica_holds_its_gpu() -> None:
     assert only.ray_actor_options["accelerator_type"] == "A100"
 
 
-def test_a_tensor_parallel_replica_has_a_bundle_a_gpu_and_holds_none_itself() -> None:
+def test_a_tensor_parallel_replica_has_a_bundle_per_gpu() -> None:
     _, (only,) = built(config("serve.tp4.yaml"))
 
     bundles = only._replica_config.placement_group_bundles
@@ -85,7 +85,7 @@ def test_a_tensor_parallel_replica_has_a_bundle_a_gpu_and_holds_none_itself() ->
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in CONFIG.glob("*.yaml")))
-def test_replicas_are_the_policys_to_decide_and_ray_is_out_of_its_way(name: str) -> None:
+def test_ray_s_bounds_leave_replica_counts_to_the_policy(name: str) -> None:
     """Bounds as wide as any knob may set them, no delay, and nothing that depends on the knobs."""
     ingress, engines = built(config(name))
 
@@ -104,7 +104,7 @@ def test_signals_are_reported_often_enough_for_a_wake_from_zero() -> None:
     assert (scaling(ingress).metrics_interval_s, scaling(only).metrics_interval_s) == (0.5, 1.0)
 
 
-def test_the_ingress_starts_with_the_default_knobs_of_every_model_as_plain_data() -> None:
+def test_the_ingress_starts_with_every_model_s_default_knobs() -> None:
     ingress, _ = built({"profile": "lowest-cost", "models": [{"name": "a"}, {"name": "org/b"}]})
 
     knobs = ingress.init_args[1]
@@ -113,7 +113,7 @@ def test_the_ingress_starts_with_the_default_knobs_of_every_model_as_plain_data(
     assert type(knobs["a"]) is dict
 
 
-def test_knobs_that_are_taken_away_again_are_still_told_to_the_replicas() -> None:
+def test_removed_knobs_are_still_told_to_the_replicas() -> None:
     """Ray reconfigures replicas only where the deployment has a `user_config`, if an empty one."""
     ingress, (only,) = built({"models": [{"name": "a"}]})
 
@@ -121,7 +121,7 @@ def test_knobs_that_are_taken_away_again_are_still_told_to_the_replicas() -> Non
     assert only._deployment_config.user_config is None
 
 
-def test_an_engine_is_built_without_knobs_so_that_none_restarts_it() -> None:
+def test_an_engine_is_built_without_knobs() -> None:
     settings = load_settings({"models": [{"name": "a"}]})
 
     application = build_application(settings, {"a": Knobs(max_replicas=7)}, engine_class=Stand)
@@ -135,7 +135,7 @@ def test_an_engine_is_built_without_knobs_so_that_none_restarts_it() -> None:
     )
 
 
-def test_a_stopping_replica_may_finish_what_it_has_and_the_ingress_waits_for_the_longest() -> None:
+def test_the_ingress_waits_for_the_longest_drain_of_a_replica() -> None:
     ingress, engines = built(
         {"models": [{"name": "a", "drain_timeout_s": 30}, {"name": "b", "drain_timeout_s": 900}]}
     )
@@ -145,7 +145,7 @@ def test_a_stopping_replica_may_finish_what_it_has_and_the_ingress_waits_for_the
     assert ingress._deployment_config.graceful_shutdown_timeout_s == 900
 
 
-def test_each_engine_has_a_router_that_tells_the_relay_of_its_own_replicas() -> None:
+def test_each_engine_has_a_router_of_its_own_replicas() -> None:
     router = engine()._deployment_config.request_router_config
 
     assert router.request_router_kwargs == {"deployment": "Engine-tide"}
@@ -213,7 +213,7 @@ def test_a_models_own_environment_wins() -> None:
     assert found["VLLM_NO_USAGE_STATS"] == "1"
 
 
-def test_replicas_are_built_from_plain_data_that_gives_the_settings_back() -> None:
+def test_replicas_are_built_from_plain_data() -> None:
     args = {"models": [{"name": "tide", "max_model_len": 512}], "http": {"max_body_bytes": 2048}}
 
     ingress, (only,) = built(args)

@@ -4,7 +4,7 @@ import signal
 from types import FrameType
 
 from benchmarks.common.progress import say
-from serve_app.cli.ray_processes import adopt_orphans
+from serve_app.processes import adopt_orphans
 
 
 def end_on_signals() -> None:

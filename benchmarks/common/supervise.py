@@ -8,16 +8,15 @@ tree on a signal, when the server exits, and when the benchmark dies (PR_SET_PDE
 """
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
 import sys
 from types import FrameType
 
-from serve_app.cli.ray_processes import adopt_orphans, stop_descendants
+from serve_app.cli.ray_processes import stop_descendants
+from serve_app.processes import adopt_orphans, signal_on_parents_death
 
-_PR_SET_PDEATHSIG = 1
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 POLITE_S = 15.0
@@ -43,8 +42,8 @@ def main(argv: list[str]) -> int:
     code = 0
     try:
         adopt_orphans()
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != parent:  # It died before PR_SET_PDEATHSIG was in place.
+        signal_on_parents_death(signal.SIGTERM)
+        if os.getppid() != parent:  # It died before that.
             return 1
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         code = _wait_for(child.pid)

@@ -71,13 +71,12 @@ def check_application(application: Mapping[str, Any], cpus: Cpus | None = None) 
     Raises:
         SettingsError: with every problem, each with its path within the application.
     """
-    args, invalid = _refuse_scaling(application.get("args"))
-    settings = None
+    args: Any = application.get("args")
+    settings, problems = None, list[str]()
     try:
         settings = load_settings(args)
     except SettingsError as error:
-        invalid += error.problems
-    problems = [_under_args(line) for line in invalid]
+        problems += [_under_args(line) for line in error.problems]
     problems += _check_policy(application)
     deployments = application.get("deployments") or []
     problems += _check_deployments(deployments, settings)
@@ -111,25 +110,6 @@ def _under_args(problem: str) -> str:
     if problem.startswith("args"):
         return problem
     return f"args.{problem}".replace("args.(top level)", "args")
-
-
-def _refuse_scaling(args: Any) -> tuple[Any, list[str]]:
-    """Return `args` without the former key `scaling` of models, and a problem for each such key."""
-    if not isinstance(args, Mapping) or not isinstance(args.get("models"), list):
-        return args, []
-    problems: list[str] = []
-    models: list[Any] = []
-    for index, model in enumerate(args["models"]):
-        if not isinstance(model, Mapping) or "scaling" not in model:
-            models.append(model)
-            continue
-        problems.append(
-            f"models[{index}].scaling = {shown(model['scaling'])}: replica counts are knobs, which change "
-            f"without a restart; set them under deployments: [{{name: {INGRESS}, user_config: "
-            f"{{autoscaling: {{{model.get('name')}: {{min_replicas: ..., max_replicas: ...}}}}}}}}]"
-        )
-        models.append({key: value for key, value in model.items() if key != "scaling"})
-    return {**args, "models": models}, problems
 
 
 def _check_policy(application: Mapping[str, Any]) -> list[str]:

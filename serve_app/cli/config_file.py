@@ -1,5 +1,6 @@
 """Reading a Serve configuration file and the Tideserve applications in it."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from serve_app.api.api_keys import ApiKeyFile
 from serve_app.cli.application_checks import IMPORT_PATH, CheckedApplication, Cpus, check_application
 from serve_app.cli.listening import LOOPBACK, check_port
 from serve_app.settings.document import parse_yaml, read_text
@@ -47,6 +49,23 @@ class ConfigFile:
         """The `http_options.host` that is given, or else 127.0.0.1."""
         host = (self.document.get("http_options") or {}).get("host")
         return LOOPBACK if host is None else str(host)
+
+    def check_files(self) -> None:
+        """Check the files that the applications name, on this machine.
+
+        Raises:
+            SettingsError: if a file of API keys cannot be read, or a model's folder does not exist.
+        """
+        for app in self.applications.values():
+            if app.settings.http.api_keys_file is not None:
+                ApiKeyFile(app.settings.http.api_keys_file)
+            missing = [
+                f"models[{number}].model = {model.model!r}: no such folder on this machine"
+                for number, model in enumerate(app.settings.models)
+                if os.path.isabs(model.model) and not os.path.isdir(model.model)
+            ]
+            if missing:
+                raise SettingsError(missing)
 
 
 def read_config(path: Path, cpus: Cpus | None = None) -> ConfigFile:

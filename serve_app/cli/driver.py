@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -100,7 +100,7 @@ def _watch(interrupted: Event) -> None:
         time.sleep(_PERIOD_S)
     with suppress(Exception):  # a client of a remote Ray does not know the address
         if url := get_dashboard_url():
-            _say(f"Ray has started, with its dashboard at http://{url}")
+            say(f"Ray has started, with its dashboard at http://{url}")
             # An ingress replica would warm the nodes 10 s later.
             models = read_config(Path(sys.argv[2])).forked
             Thread(target=warm, args=(models, set()), daemon=True).start()
@@ -111,25 +111,25 @@ def _watch(interrupted: Event) -> None:
             found = lost()
             if found is None:
                 started = True
-                _report_failures(reported)
+                report_failures(dict(failures(statuses())), reported)
         except Exception:  # noqa: S112 the GCS does not answer; Ray ends this process if that lasts
             continue
         # Within this time `tideserve run` finds and names the process of Ray that has ended.
         if started and found is not None and not interrupted.wait(_PERIOD_S):
-            _say(found)
+            say(found)
             os._exit(GONE)  # the main thread sleeps, and a shutdown without a controller would hang
 
 
-def _report_failures(reported: set[str]) -> None:
-    """Print once per failure why an application cannot be deployed."""
-    failed = dict(failures(statuses()))
+def report_failures(failed: Mapping[str, list[str]], reported: set[str]) -> None:
+    """Print why applications cannot be deployed, except those `reported` before. Updates `reported`."""
     for name in failed.keys() - reported:
-        _say(f"application {name!r} could not be deployed:", *(f"  {line}" for line in failed[name]))
+        say(f"application {name!r} could not be deployed:", *(f"  {line}" for line in failed[name]))
     reported.clear()
     reported.update(failed)
 
 
-def _say(*lines: str) -> None:
+def say(*lines: str) -> None:
+    """Print lines for the user of `tideserve run`."""
     # One call, and a line end first: Ray's threads also print here, and write a line's end separately.
     sys.stderr.write("\n" + "".join(f"{PREFIX}{line}\n" for line in lines))
     sys.stderr.flush()

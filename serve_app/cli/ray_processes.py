@@ -6,7 +6,6 @@ this process (`adopt_orphans`), so the process table shows each end.
 """
 
 import contextlib
-import ctypes
 import os
 import re
 import select
@@ -19,8 +18,9 @@ from pathlib import Path
 
 import psutil
 
+from serve_app.processes import is_alive
+
 _SEARCH_S = 1.0
-_PR_SET_CHILD_SUBREAPER = 36
 _LOG_FOLDER = re.compile(r"--log[-_]dir=(.*)")
 
 
@@ -78,7 +78,7 @@ class Cluster:
         lines = []
         for role in _ROLES:
             process = self._found.get(role.name)
-            if process is None or role.name in self._ended or _is_alive(process):
+            if process is None or role.name in self._ended or is_alive(process):
                 continue
             self._ended.add(role.name)
             self.lost = self.lost or role.needed
@@ -112,25 +112,6 @@ class Cluster:
             os.close(self._pidfds.pop())
 
 
-def _is_alive(process: psutil.Process) -> bool:
-    try:
-        if process.is_running() and process.status() == psutil.STATUS_ZOMBIE:
-            # Its first thread has ended. Another thread may be in the kernel and hold a GPU's memory.
-            return bool(process.num_threads() > 1)
-        return bool(process.is_running())
-    except psutil.NoSuchProcess:
-        return False
-
-
-def adopt_orphans() -> None:
-    """Have the kernel make this process the parent of every orphaned descendant (Linux only).
-
-    Ray's daemons and vLLM's engine cores outlive a killed parent, and must still be found.
-    """
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
 @dataclass(frozen=True, slots=True)
 class Stopped:
     """The result of `stop_descendants`."""
@@ -154,7 +135,7 @@ def stop_descendants(grace_s: float, killed_within_s: float = 10.0) -> Stopped:
     psutil.wait_procs(processes, timeout=grace_s)
     killed: set[int] = set()
     end = time.monotonic() + killed_within_s
-    while alive := [process for process in me.children(recursive=True) if _is_alive(process)]:
+    while alive := [process for process in me.children(recursive=True) if is_alive(process)]:
         if time.monotonic() >= end:
             break
         killed |= {process.pid for process in alive if _signal(process, signal.SIGKILL)}

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,20 +18,18 @@ import psutil
 import yaml
 
 from serve_app import env
-from serve_app.api.api_keys import ApiKeyFile
 from serve_app.cli.application_checks import Cpus, local_cpus
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.config_file import ConfigFile, read_config
 from serve_app.cli.listening import LOOPBACK, check_host, check_port, describe_listening, port_taken, url_here
 from serve_app.cli.progress import Progress, say, show
-from serve_app.cli.ray_processes import Cluster, adopt_orphans, reap_orphans, stop_descendants
+from serve_app.cli.ray_processes import Cluster, reap_orphans, stop_descendants
 from serve_app.cli.ray_token import prepare_token
 from serve_app.cli.run_environment import environment, log_folder
 from serve_app.cli.server_log import GONE, PREFIX, ServerLog
 from serve_app.haproxy.environment import haproxy_environment
-from serve_app.settings.settings_error import SettingsError
+from serve_app.processes import adopt_orphans, signal_on_parents_death
 from serve_app.wire.tls import check_tls
-from serve_app.zygote.parents_death import signal_on_parents_death
 from serve_app.zygote.start import start_early_zygotes
 
 STABLE_S = 300.0
@@ -105,6 +103,13 @@ class Stopping:
     def __bool__(self) -> bool:
         return self.signalled or (self._parent is not None and os.getppid() != self._parent)
 
+    def within(self, seconds: float) -> bool:
+        """Wait for at most `seconds`. Returns whether the command must stop."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not self:
+            time.sleep(_POLL_S)
+        return bool(self)
+
     def listen(self) -> None:
         """Stop at SIGINT, SIGTERM and SIGHUP. A SIGHUP that `nohup` ignores stays ignored."""
 
@@ -168,7 +173,7 @@ def run(options: argparse.Namespace) -> int:
     stopping.listen()
     backoff = Backoff()
     while True:
-        ready_s = _serve(start, stopping)
+        ready_s = serve(start, stopping)
         if stopping:
             return 0
         if not options.restart:
@@ -178,16 +183,9 @@ def run(options: argparse.Namespace) -> int:
             say("not restarted: the server never became ready")
             return 1
         say(f"{time.strftime('%H:%M:%S')}: restarts in {delay:g} s and then reads {options.config} again")
-        if _stops_within(delay, stopping):
+        if stopping.within(delay):
             return 0
         start = _prepare(options)
-
-
-def _stops_within(seconds: float, stopping: Stopping) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and not stopping:
-        time.sleep(_POLL_S)
-    return bool(stopping)
 
 
 def _prepare(options: argparse.Namespace) -> Start:
@@ -203,34 +201,21 @@ def _prepare(options: argparse.Namespace) -> Start:
     host = check_host(key, options.host or config.host, haproxy=values[env.HAPROXY_FLAG] == "1")
     port = config.port if options.port is None else check_port("--port", options.port)
     if local:  # On another cluster the files need not be on this machine.
-        for app in config.applications.values():
-            if app.settings.http.api_keys_file is not None:
-                ApiKeyFile(app.settings.http.api_keys_file)
-            missing = [
-                f"models[{number}].model = {model.model!r}: no such folder on this machine"
-                for number, model in enumerate(app.settings.models)
-                if os.path.isabs(model.model) and not os.path.isdir(model.model)
-            ]
-            if missing:
-                raise SettingsError(missing)
+        config.check_files()
     if port_taken(port):
         raise CommandError(f"port {port} is taken; stop the program that listens on it, or give --port")
     if local:
         if values[env.LOOPBACK_NODE] == "0":
-            _check_tls(values)
+            try:
+                check_tls(values, LOOPBACK)
+            except OSError as error:
+                raise CommandError(str(error)) from None
         for line in prepare_token(values):
             say(line)
     return Start(config, host, port, values, options.address, options.verbose)
 
 
-def _check_tls(values: Mapping[str, str]) -> None:
-    try:
-        check_tls(values, LOOPBACK)
-    except OSError as error:
-        raise CommandError(str(error)) from None
-
-
-def _serve(start: Start, stopping: Stopping) -> float | None:
+def serve(start: Start, stopping: Stopping) -> float | None:
     """Run one server to its end. Returns the seconds for which it was ready; None if it never was."""
     progress = Progress(url_here(start.host, start.port))
     ready_s = None
@@ -243,7 +228,7 @@ def _serve(start: Start, stopping: Stopping) -> float | None:
         if start.local:
             with log.writer() as output:
                 zygotes = start_early_zygotes(start.config.forked, start.values, Path(folder), output)
-        server = _start(start, Path(folder), log)
+        server = start_driver(start, Path(folder), log)
         try:
             while not (stopping or cluster.lost or server.poll() is not None):
                 if progress.step():
@@ -282,7 +267,8 @@ def _serve(start: Start, stopping: Stopping) -> float | None:
     return ready_s
 
 
-def _start(start: Start, folder: Path, log: ServerLog) -> subprocess.Popen[bytes]:
+def start_driver(start: Start, folder: Path, log: ServerLog) -> subprocess.Popen[bytes]:
+    """Start Serve's driver, which starts Ray, on a copy of the configuration in `folder`."""
     document = dict(start.config.document)
     http = document.get("http_options") or {}
     document["http_options"] = {**http, "host": start.host, "port": start.port}

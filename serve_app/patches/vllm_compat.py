@@ -65,7 +65,7 @@ def _refusal(missing: str) -> str:
     return f"vLLM {__version__} lacks what the engine needs: {missing}. It runs with {_range(CHECKED)}."
 
 
-def _find(name: str, otherwise: Any = None) -> Any:
+def find(name: str, otherwise: Any = None) -> Any:
     """Return what vLLM calls `name`, or `otherwise`. Raises ImportError if there is neither."""
     for path in MOVED[name]:
         try:
@@ -89,15 +89,15 @@ def name_missing_imports() -> Iterator[None]:
         raise ImportError(_refusal(str(error))) from error
 
 
-make_arg_parser: Any = _find("make_arg_parser")
-init_app_state: Any = _find("init_app_state")
-ErrorResponse: Any = _find("ErrorResponse")
-create_error_response: Any = _find("create_error_response")
-structural_tag_module: Any = import_module(_find("validate_structural_tag_payload").__module__)
+make_arg_parser: Any = find("make_arg_parser")
+init_app_state: Any = find("init_app_state")
+ErrorResponse: Any = find("ErrorResponse")
+create_error_response: Any = find("create_error_response")
+structural_tag_module: Any = import_module(find("validate_structural_tag_payload").__module__)
 """The module in which vLLM looks up `validate_structural_tag_payload`, and in which it can be replaced."""
 
 
-class _GracefulHTTPError(_find("GenerationError")):  # type: ignore[misc]
+class _GracefulHTTPError(find("GenerationError")):  # type: ignore[misc]
     """An error with its own HTTP status. Before 0.29, vLLM forwards the status of no other error."""
 
     def __init__(self, message: str, http_status: HTTPStatus) -> None:
@@ -125,8 +125,8 @@ def _check_json_nesting(spec: Any, *, structural_tag: bool = False) -> None:
         raise VLLMValidationError(_TOO_DEEP)
 
 
-GracefulHTTPError: Any = _find("GracefulHTTPError", _GracefulHTTPError)
-check_json_nesting: Any = _find("check_json_nesting", _check_json_nesting)
+GracefulHTTPError: Any = find("GracefulHTTPError", _GracefulHTTPError)
+check_json_nesting: Any = find("check_json_nesting", _check_json_nesting)
 STEP_DETAILS = "iteration_details" in SchedulerStats.__dataclass_fields__
 """Whether a step's statistics include its batch. Before 0.26, vLLM logged a line per step instead."""
 PLAIN_STREAMS = _PLAIN[0] <= _RELEASE <= _PLAIN[1]

@@ -124,24 +124,6 @@ def test_a_model_without_a_chat_template_gets_a_completion(capsys: pytest.Captur
     assert told.startswith("the stream ended in an error: invalid_value: As of transformers")
 
 
-def test_a_server_that_wants_another_key_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    body = error("Authorization: required", "invalid_api_key")
-    tide = Tide(refusals={MODELS: Refusal(401, body, {"WWW-Authenticate": "Bearer"})})
-
-    told = failure(tide, capsys)
-
-    assert told.endswith(
-        "/v1/models answers 401: invalid_api_key: Authorization: required "
-        "(the key is taken from OPENAI_API_KEY)"
-    )
-
-
-def test_a_full_server_is_told_with_when_to_come_back(capsys: pytest.CaptureFixture[str]) -> None:
-    tide = Tide(refusals={CHAT: Refusal(429, error("1,000 are held", "queue_full"), {"Retry-After": "30"})})
-
-    assert failure(tide, capsys).endswith("answers 429: queue_full: 1,000 are held (Retry-After: 30)")
-
-
 def test_nobody_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -177,20 +159,21 @@ def test_nobody_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
             "answers 302: redirected to /login; give --url accordingly",
         ),
         (Tide(refusals={MODELS: Refusal(404, "\x1b[2Jnot here")}), 'answers 404: "\\u001b[2Jnot here"'),
+        (
+            Tide(refusals={MODELS: Refusal(401, error("required", "invalid_api_key"))}),
+            "/v1/models answers 401: invalid_api_key: required (the key is taken from OPENAI_API_KEY)",
+        ),
+        (
+            Tide(refusals={CHAT: Refusal(429, error("1,000 wait", "queue_full"), {"Retry-After": "30"})}),
+            "answers 429: queue_full: 1,000 wait (Retry-After: 30)",
+        ),
+        (Tide((OPENING, chat("Once")), cut=True), "; 1 piece of the answer had come"),
     ],
 )
 def test_incomplete_answer_is_a_failure_in_one_sentence(
     tide: Tide, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert failure(tide, capsys).endswith(told)
-
-
-def test_a_connection_that_breaks_within_the_answer_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    told = failure(Tide((OPENING, chat("Once")), cut=True), capsys)
-
-    assert told.startswith("the connection was lost: ")
-    assert "1 piece of the answer had come" in told
-    assert capsys.readouterr().out == ""
 
 
 async def test_timeout_covers_everything_and_reports_progress() -> None:
@@ -293,79 +276,73 @@ def delta(**content: Any) -> dict[str, Any]:
     return {"index": 0, "delta": content}
 
 
-def test_half_a_character_is_a_token() -> None:
-    answer, pieces = taken(
-        delta(role="assistant", content=""), delta(content=""), delta(content="é"), delta(), None
-    )
+@pytest.mark.parametrize(
+    ("choices", "pieces", "text", "reasoning"),
+    [
+        # Half a character is a token. The event with the role is none.
+        (
+            [delta(role="assistant", content=""), delta(content=""), delta(content="é"), delta(), None],
+            [None, Piece(""), Piece("é"), None, None],
+            "é",
+            "",
+        ),
+        ([{"text": "a"}, {"text": "b", "finish_reason": "stop"}], [Piece("a"), Piece("b")], "ab", ""),
+        *(
+            (
+                [delta(role="assistant", content=None, **{key: "hm"}), delta(content="yes", **{key: ""})],
+                [Piece("hm", reasoning=True), Piece("yes")],
+                "yes",
+                "hm",
+            )
+            for key in ("reasoning_content", "reasoning")
+        ),
+    ],
+)
+def test_each_token_is_a_piece_of_text_or_reasoning(
+    choices: list[dict[str, Any] | None], pieces: list[Piece | None], text: str, reasoning: str
+) -> None:
+    answer, found = taken(*choices)
 
-    assert pieces == [None, Piece(""), Piece("é"), None, None]
-    assert (answer.text, answer.pieces, answer.tokens) == ("é", 2, 2)
-    assert (answer.first_s, answer.last_s) == (0.2, 0.3)
-
-
-def test_completions_have_their_text_in_the_choice() -> None:
-    answer, _ = taken({"text": "a"}, {"text": "b", "finish_reason": "stop"})
-
-    assert (answer.text, answer.finish_reason) == ("ab", "stop")
-
-
-@pytest.mark.parametrize("key", ["reasoning_content", "reasoning"])
-def test_reasoning_is_kept_apart(key: str) -> None:
-    answer, pieces = taken(
-        delta(role="assistant", content=None, **{key: "hm"}), delta(content="yes", **{key: ""})
-    )
-
-    assert pieces == [Piece("hm", reasoning=True), Piece("yes")]
-    assert (answer.reasoning, answer.text) == ("hm", "yes")
-
-
-def test_the_figures_are_the_servers() -> None:
-    latency = {
-        "cold_wait_ms": 17_400.0,
-        "ttft_ms": 17_420.5,
-        "inter_token_ms": 2.214,
-        "total_time_ms": 17_500.0,
-        "tokens_per_second": 2.74,
-    }
-
-    answer, _ = taken(delta(content="a"), None, usage={"completion_tokens": 48}, latency=latency)
-
-    assert answer.figures() == "tide: 48 tokens, TTFT 17.4 s, cold wait 17.4 s, ITL 2.21 ms, 2.74 tokens/s"
+    assert (found, answer.text, answer.reasoning) == (pieces, text, reasoning)
+    assert answer.tokens == sum(piece is not None for piece in pieces)
 
 
-def test_one_token_answer_has_no_itl() -> None:
-    latency = {"cold_wait_ms": 0.0, "ttft_ms": 12.6, "inter_token_ms": 0.0, "tokens_per_second": 79.4}
-
-    answer, _ = taken(delta(content="a"), usage={"completion_tokens": 1}, latency=latency)
-
-    assert answer.figures() == "tide: 1 token, TTFT 12.6 ms, no cold wait, 79.4 tokens/s"
+A, B, C = (delta(content=text) for text in "abc")
+COLD = {"cold_wait_ms": 17_400.0, "ttft_ms": 17_420.5, "inter_token_ms": 2.214, "tokens_per_second": 2.74}
+WARM = {"cold_wait_ms": 0.0, "ttft_ms": 12.6, "inter_token_ms": 0.0, "tokens_per_second": 79.4}
+MEASURED = "1 token, TTFT 100 ms, 10 tokens/s (measured here)"
 
 
-def test_of_another_server_the_times_are_those_seen_from_here() -> None:
-    answer, _ = taken(delta(content="a"), delta(content="b"), delta(content="c"))
-
-    assert answer.figures() == "tide: 3 tokens, TTFT 100 ms, ITL 100 ms, 10 tokens/s (measured here)"
+@pytest.mark.parametrize(
+    ("choices", "more", "figures"),
+    [
+        (
+            [A, None],
+            {"usage": {"completion_tokens": 48}, "latency": COLD},
+            "48 tokens, TTFT 17.4 s, cold wait 17.4 s, ITL 2.21 ms, 2.74 tokens/s",
+        ),
+        (
+            [A],
+            {"usage": {"completion_tokens": 1}, "latency": WARM},
+            "1 token, TTFT 12.6 ms, no cold wait, 79.4 tokens/s",
+        ),
+        ([A, B, C], {}, "3 tokens, TTFT 100 ms, ITL 100 ms, 10 tokens/s (measured here)"),
+        ([A], {"usage": 3}, MEASURED),
+        ([A], {"latency": [1]}, MEASURED),
+        ([A], {"usage": {"completion_tokens": "many"}}, MEASURED),
+        ([A], {"latency": {"ttft_ms": None}}, MEASURED),
+    ],
+)
+def test_figures_are_the_servers_or_measured_here(
+    choices: list[dict[str, Any] | None], more: dict[str, Any], figures: str
+) -> None:
+    assert taken(*choices, **more)[0].figures() == f"tide: {figures}"
 
 
 @pytest.mark.parametrize("given", ["", "{", "[]", "7", "{}", '{"choices": {}}'])
 def test_what_is_no_completion_is_an_error(given: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - of two kinds, and no caller reads the words
         Answer("tide").take(given, 0.0)
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"usage": 3},
-        {"latency": [1]},
-        {"usage": {"completion_tokens": "many"}},
-        {"latency": {"ttft_ms": None}},
-    ],
-)
-def test_odd_figures_are_left_out(more: dict[str, Any]) -> None:
-    answer, _ = taken(delta(content="a"), **more)
-
-    assert answer.figures() == "tide: 1 token, TTFT 100 ms, 10 tokens/s (measured here)"
 
 
 # The stream.
@@ -398,16 +375,10 @@ async def events_of(stream: bytes, size: int = 1000) -> list[Event | Wait]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-async def test_events_and_waits_are_found_wherever_the_bytes_are_cut(size: int) -> None:
+async def test_events_are_found_wherever_the_bytes_are_cut(size: int) -> None:
     assert await events_of(STREAM, size) == FOUND
-
-
-async def test_line_ends_may_be_those_of_http() -> None:
-    assert await events_of(STREAM.replace(b"\n", b"\r\n")) == FOUND
-
-
-async def test_an_event_without_its_empty_line_has_not_come() -> None:
-    assert await events_of(b"data: [DONE]\n") == []
+    assert await events_of(STREAM.replace(b"\n", b"\r\n"), size) == FOUND
+    assert await events_of(b"data: [DONE]\n", size) == []  # its empty line has not come
 
 
 @pytest.mark.parametrize(

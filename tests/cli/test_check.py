@@ -25,14 +25,6 @@ def document(model: str, **knobs: object) -> str:
     return yaml.safe_dump({"applications": [app]})
 
 
-def summary(capsys: pytest.CaptureFixture[str], folder: Path, model: str, **knobs: object) -> str:
-    path = folder / "serve.yaml"
-    path.write_text(document(model, **knobs))
-    assert main(["check", str(path)]) == 0
-    _, line, *_ = capsys.readouterr().out.splitlines()
-    return line
-
-
 def test_a_valid_file_is_summed_up_model_by_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "serve.yaml"
     path.write_text(document("{name: a, device: cpu}", max_replicas=3, min_replicas=1, itl_target_s=0.1))
@@ -50,51 +42,48 @@ def test_a_valid_file_is_summed_up_model_by_model(capsys: pytest.CaptureFixture[
     assert err == ""
 
 
-def test_an_open_server_without_keys_is_warned_of(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_host_is_checked_and_its_risk_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "serve.yaml"
     path.write_text(document("{name: a}") + "http_options: {host: 0.0.0.0}\n")
-
     assert main(["check", str(path)]) == 0
+    assert "\nWARNING: no API keys: any program that can connect to port 8000" in capsys.readouterr().out
 
-    warning = "\nWARNING: no API keys: any program that can connect to port 8000 can use every model"
-    assert warning in capsys.readouterr().out
-
-
-def test_a_host_that_is_no_address_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    path = tmp_path / "serve.yaml"
     path.write_text(document("{name: a}") + "http_options: {host: everywhere}\n")
-
     assert main(["check", str(path)]) == 2
-
     assert "http_options.host = 'everywhere': must be an IP address" in capsys.readouterr().err
 
 
-def test_what_scales_to_zero_says_when(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    line = summary(capsys, tmp_path, "{name: a}", min_replicas=0, downscale_to_zero_delay_s=60)
-
-    assert "; 0 to 1 replicas; " in line
-    assert line.endswith("; to zero after 60 s idle")
+WINDOW = {"start": "08:00", "end": "18:00", "min_replicas": 1}
+ADVISE = {"min_replicas": 1, "mode": "advise", "ttft_target_s": 2, "ttft_percentile": 50}
 
 
-def test_schedules_and_advice_are_mentioned(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    window = {"start": "08:00", "end": "18:00", "min_replicas": 1}
-    knobs = {"min_replicas": 1, "mode": "advise", "ttft_target_s": 2, "ttft_percentile": 50}
+@pytest.mark.parametrize(
+    ("model", "knobs", "part"),
+    [
+        ("{name: a}", {"min_replicas": 0}, "; 0 to 1 replicas; "),
+        ("{name: a}", {"min_replicas": 0, "downscale_to_zero_delay_s": 60}, "; to zero after 60 s idle"),
+        (
+            "{name: a}",
+            {"schedules": [WINDOW], **ADVISE},
+            "p50 TTFT 2 s, ITL 25 ms, 8 queued requests per replica; 1 schedule; advice only",
+        ),
+        ("{name: a}", {"schedules": [WINDOW, WINDOW], **ADVISE}, "2 schedules"),
+        ("{name: a, model: m/M, tensor_parallel_size: 4}", {}, "  a: m/M on 4 x A100 per replica; "),
+        ("{name: a, accelerator_type: null}", {}, "  a: embedded on 1 x any GPU per replica"),
+    ],
+)
+def test_a_model_s_line_has_placement_bounds_and_targets(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, model: str, knobs: dict[str, object], part: str
+) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text(document(model, **knobs))
+    assert main(["check", str(path)]) == 0
+    assert part in capsys.readouterr().out.splitlines()[1]
 
-    assert summary(capsys, tmp_path, "{name: a}", schedules=[window], **knobs).endswith(
-        "p50 TTFT 2 s, ITL 25 ms, 8 queued requests per replica; 1 schedule; advice only"
-    )
-    assert "2 schedules" in summary(capsys, tmp_path, "{name: a}", schedules=[window, window], **knobs)
 
-
-def test_gpus_are_told_with_their_number_and_type(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    line = summary(capsys, tmp_path, "{name: a, model: m/M-70B, tensor_parallel_size: 4}")
-    assert line.startswith("  a: m/M-70B on 4 x A100 per replica; ")
-
-    line = summary(capsys, tmp_path, "{name: a, accelerator_type: null}")
-    assert line.startswith("  a: embedded on 1 x any GPU per replica")
-
-
-def test_show_prints_every_setting_and_knob_in_force_as_yaml(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_all_in_force_as_a_valid_configuration(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert main(["check", "--show", str(CONFIG / "serve.a100.yaml")]) == 0
 
     shown = yaml.safe_load(capsys.readouterr().out)["tideserve"]
@@ -108,22 +97,13 @@ def test_show_prints_every_setting_and_knob_in_force_as_yaml(capsys: pytest.Capt
     assert knobs["keep_alive_interval_s"] == 5  # the default
     assert shown["user_config"]["ingress"]["target_ongoing_requests"] == 200
 
-
-def test_what_show_prints_is_a_valid_configuration_again(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    main(["check", "--show", str(CONFIG / "serve.a100.yaml")])
-    shown = yaml.safe_load(capsys.readouterr().out)["tideserve"]
     app = yaml.safe_load((CONFIG / "serve.a100.yaml").read_text())["applications"][0]
-    app |= {
-        "args": shown["args"],
-        "deployments": [{"name": "Ingress", "user_config": shown["user_config"]}],
-    }
+    ingress = {"name": "Ingress", "user_config": shown["user_config"]}
     path = tmp_path / "serve.yaml"
-    path.write_text(yaml.safe_dump({"applications": [app]}))
-
+    path.write_text(
+        yaml.safe_dump({"applications": [{**app, "args": shown["args"], "deployments": [ingress]}]})
+    )
     assert main(["check", "--show", str(path)]) == 0
-
     assert yaml.safe_load(capsys.readouterr().out)["tideserve"] == shown
 
 

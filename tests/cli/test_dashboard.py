@@ -32,14 +32,15 @@ def test_address_without_dashboard_url_is_refused(address: str) -> None:
         Dashboard(address)
 
 
-def test_details_are_read_and_documents_sent_where_ray_has_them() -> None:
-    seen = []
+def test_details_are_read_and_documents_sent_with_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "a-token")
+    seen, keys = [], list[str | None]()
 
     def answer(method: str, path: str, body: bytes) -> Answer:
         seen.append((method, path, body))
         return 200, {"applications": {}} if method == "GET" else b""
 
-    with serving(answer) as url:
+    with serving(answer, keys) as url:
         dashboard = Dashboard(url + "/")
         assert dashboard.address == url
         assert dashboard.details() == {"applications": {}}
@@ -50,65 +51,47 @@ def test_details_are_read_and_documents_sent_where_ray_has_them() -> None:
         ("PUT", "/api/serve/applications/"),
     ]
     assert json.loads(seen[1][2]) == {"applications": []}
+    assert keys == ["Bearer a-token"] * 2
 
 
-def test_an_address_where_nothing_listens_is_one_line() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-    with pytest.raises(CommandError) as caught:
-        Dashboard(url).details()
-
-    assert str(caught.value).startswith(f"no Ray dashboard at {url}: ")
-    assert "RAY_DASHBOARD_ADDRESS" in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_dashboard_that_does_not_answer_is_given_up() -> None:
+def test_a_dashboard_that_is_away_or_silent_is_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(CommandError, match="timed out"):
+        with pytest.raises(
+            CommandError, match=f"^no Ray dashboard at {url}: timed out; .*RAY_DASHBOARD_ADDRESS$"
+        ):
             Dashboard(url, timeout_s=0.05).details()
-
-
-@pytest.mark.parametrize("body", [b"<html>hello</html>", b"[]", b"{}", b'{"applications": []}'])
-def test_a_server_that_is_no_dashboard_is_told(body: bytes) -> None:
-    with (
-        serving(lambda *_: (200, body)) as url,
-        pytest.raises(CommandError, match="answers, but not as Ray's dashboard does"),
+    with pytest.raises(
+        CommandError, match=f"^no Ray dashboard at {url}: .*refused; .*RAY_DASHBOARD_ADDRESS$"
     ):
         Dashboard(url).details()
 
 
-def test_what_ray_refuses_is_told_on_one_line_and_cut() -> None:
-    with serving(lambda *_: (400, b"1 validation error\n  for ServeDeploySchema " + b"x" * 999)) as url:
-        with pytest.raises(CommandError) as caught:
-            Dashboard(url).deploy({})
-
-    assert str(caught.value).startswith(
-        f"{url} answers 400 Bad Request: 1 validation error for ServeDeploySchema xxx"
-    )
-    assert len(str(caught.value)) < 600
+NO_DASHBOARD = "answers, but not as Ray's dashboard does"
+TOKEN = (
+    "requires its cluster's token ({}); set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to the file that holds it"
+)
 
 
-@pytest.mark.parametrize("status", [401, 403])
-def test_missing_token_error_names_the_variables(status: int) -> None:
-    with serving(lambda *_: (status, b"Unauthorized")) as url:
-        with pytest.raises(CommandError) as caught:
-            Dashboard(url).details()
-
-    assert str(caught.value).startswith(f"{url} requires its cluster's token ({status} ")
-    assert "RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to the file that holds it" in str(caught.value)
-
-
-def test_the_token_goes_with_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "a-token")
-    seen: list[str | None] = []
-    with serving(lambda *_: (200, {"applications": {}}), seen) as url:
+@pytest.mark.parametrize(
+    ("status", "body", "told"),
+    [
+        *(
+            (200, body, NO_DASHBOARD)
+            for body in (b"<html>hello</html>", b"[]", b"{}", b'{"applications": []}')
+        ),
+        (400, b"1 error\n  for Schema " + b"x" * 999, "answers 400 Bad Request: 1 error for Schema xxx"),
+        (401, b"Unauthorized", TOKEN.format("401 Unauthorized")),
+        (403, b"Unauthorized", TOKEN.format("403 Forbidden")),
+    ],
+)
+def test_an_answer_that_does_not_help_is_told_shortly(status: int, body: bytes, told: str) -> None:
+    with serving(lambda *_: (status, body)) as url, pytest.raises(CommandError) as caught:
         Dashboard(url).details()
-        Dashboard(url).deploy({})
 
-    assert seen == ["Bearer a-token"] * 2
+    assert str(caught.value).startswith(f"{url} {told}")
+    assert len(str(caught.value)) < 600
+    assert "\n" not in str(caught.value)
 
 
 def other(name: str = "other", status: str = "RUNNING", **config: Any) -> dict[str, Any]:
@@ -119,9 +102,6 @@ def test_the_only_application_of_ours_is_chosen() -> None:
     app = choose(details(other(), application("tide", "a", user_config=KNOBS)), None, WHERE)
 
     assert (app.name, app.status, app.user_config) == ("tide", "RUNNING", KNOBS)
-
-
-def test_unlisted_ingress_has_no_user_config() -> None:
     assert choose(details(application("tide", "a")), "tide", WHERE).user_config == {}
 
 
@@ -143,6 +123,12 @@ def test_unlisted_ingress_has_no_user_config() -> None:
             "application 'other' is not Tideserve's: its import_path is 'elsewhere:app', "
             "not 'serve_app.app:build'",
         ),
+        (
+            [entry("tide", None, "RUNNING")],
+            "tide",
+            "application 'tide' was not deployed from a configuration (RUNNING); its knobs can be changed "
+            "only after `serve deploy`, `serve run FILE` or `tideserve run`",
+        ),
     ],
 )
 def test_an_application_that_cannot_be_chosen_is_explained(
@@ -152,11 +138,6 @@ def test_an_application_that_cannot_be_chosen_is_explained(
         choose(details(*applications), name, WHERE)
 
     assert str(caught.value) == told
-
-
-def test_an_application_deployed_from_code_has_no_configuration_to_change() -> None:
-    with pytest.raises(CommandError, match="was not deployed from a configuration"):
-        choose(details(entry("tide", None, "RUNNING")), "tide", WHERE)
 
 
 def test_only_the_user_config_of_the_ingress_changes() -> None:
@@ -192,16 +173,13 @@ def test_ray_sees_no_reason_to_restart_anything() -> None:
     ]
 
 
-def test_an_ingress_that_was_not_in_the_file_is_added() -> None:
-    document = redeployment(details(application("tide", "a")), "tide", KNOBS)
-
-    assert document["applications"][0]["deployments"] == [{"name": "Ingress", "user_config": KNOBS}]
-
-
-def test_the_capacity_a_cluster_is_held_at_stays() -> None:
+def test_a_missing_ingress_is_added_and_the_capacity_stays() -> None:
     before = {**details(application("tide", "a")), "target_capacity": 50.0}
 
-    assert redeployment(before, "tide", {})["target_capacity"] == 50.0
+    document = redeployment(before, "tide", KNOBS)
+
+    assert document["applications"][0]["deployments"] == [{"name": "Ingress", "user_config": KNOBS}]
+    assert document["target_capacity"] == 50.0
 
 
 def test_applications_that_ray_keeps_by_itself_are_left_out() -> None:
@@ -213,18 +191,19 @@ def test_applications_that_ray_keeps_by_itself_are_left_out() -> None:
     assert [app["name"] for app in document["applications"]] == ["tide"]
 
 
-def test_nothing_is_sent_that_would_delete_an_application() -> None:
-    unknown = entry("other", None, "DEPLOYING")
-
-    with pytest.raises(CommandError, match="does not report the configuration of application 'other'"):
-        redeployment(details(unknown, application("tide", "a")), "tide", {})
+HIDDEN = other(runtime_env={"env_vars": {"TOKEN": "<redacted>"}})
 
 
-def test_nothing_is_sent_that_would_overwrite_hidden_variables() -> None:
-    hidden = other(runtime_env={"env_vars": {"TOKEN": "<redacted>"}})
-
-    with pytest.raises(CommandError, match="hides the values of environment variables"):
-        redeployment(details(hidden, application("tide", "a")), "tide", {})
+@pytest.mark.parametrize(
+    ("app", "told"),
+    [
+        (entry("other", None, "DEPLOYING"), "does not report the configuration of application 'other'"),
+        (HIDDEN, "hides the values of environment variables"),
+    ],
+)
+def test_nothing_is_sent_that_would_delete_or_overwrite(app: dict[str, Any], told: str) -> None:
+    with pytest.raises(CommandError, match=told):
+        redeployment(details(app, application("tide", "a")), "tide", {})
 
 
 def state(
@@ -238,29 +217,25 @@ def state(
     return details(tide)
 
 
-@pytest.mark.parametrize("ingress", ["HEALTHY", "UPSCALING", "DOWNSCALING"])
-def test_knobs_are_in_force_when_ingress_is_settled(ingress: str) -> None:
-    assert rollout(state(ingress=ingress), "tide", KNOBS, was_running=True).done
-
-
 @pytest.mark.parametrize(
-    "now",
+    ("now", "was_running", "done"),
     [
-        state(applied=False),
-        state("DEPLOYING", "UPDATING"),
-        state("DEPLOYING", "HEALTHY"),
-        state("UNHEALTHY", "HEALTHY"),
+        *((state(ingress=ingress), True, True) for ingress in ("HEALTHY", "UPSCALING", "DOWNSCALING")),
+        (state(applied=False), True, False),
+        (state("DEPLOYING", "UPDATING"), True, False),
+        (state("DEPLOYING"), True, False),
+        (state("UNHEALTHY"), True, False),
+        # Engines that were not up before are not waited for.
+        (state("DEPLOYING"), False, True),
+        (state("UNHEALTHY"), False, True),
     ],
 )
-def test_until_then_it_is_waited(now: dict[str, Any]) -> None:
-    found = rollout(now, "tide", KNOBS, was_running=True)
+def test_knobs_are_in_force_when_the_ingress_is_settled(
+    now: dict[str, Any], was_running: bool, done: bool
+) -> None:
+    found = rollout(now, "tide", KNOBS, was_running)
 
-    assert (found.done, found.failure) == (False, "")
-
-
-@pytest.mark.parametrize("status", ["DEPLOYING", "UNHEALTHY"])
-def test_engines_that_were_not_up_before_are_not_waited_for(status: str) -> None:
-    assert rollout(state(status), "tide", KNOBS, was_running=False).done
+    assert (found.done, found.failure) == (done, "")
 
 
 @pytest.mark.parametrize(

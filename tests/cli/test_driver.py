@@ -8,8 +8,7 @@ from ray.serve._private.application_state import ApplicationStatusInfo, StatusOv
 from ray.serve._private.common import DeploymentStatus, DeploymentStatusInfo, DeploymentStatusTrigger
 from ray.serve.schema import ApplicationStatus
 
-from serve_app.cli import driver
-from serve_app.cli.driver import failures, take_any_agent_port
+from serve_app.cli.driver import failures, report_failures, say, take_any_agent_port
 from serve_app.cli.server_log import ServerLog
 
 
@@ -25,27 +24,22 @@ def test_failed_deployment_shows_its_last_lines() -> None:
         [
             application("well", ApplicationStatus.RUNNING, ""),
             application("ill", ApplicationStatus.DEPLOY_FAILED, "Ingress is unhealthy.", Ingress=traceback),
+            application("bad", ApplicationStatus.DEPLOY_FAILED, "No module named 'x'"),
         ]
     )
 
-    assert list(found) == [("ill", [f"line {number}" for number in range(8, 20)])]
+    assert list(found) == [
+        ("ill", [f"line {number}" for number in range(8, 20)]),
+        ("bad", ["No module named 'x'"]),
+    ]
 
 
-def test_a_short_reason_is_told_in_full() -> None:
-    found = failures([application("ill", ApplicationStatus.DEPLOY_FAILED, "No module named 'x'")])
-
-    assert list(found) == [("ill", ["No module named 'x'"])]
-
-
-def test_each_failure_is_printed_once_until_it_is_over(monkeypatch, capsys) -> None:
-    ill = application("ill", ApplicationStatus.DEPLOY_FAILED, "No module named 'x'")
-    late = application("late", ApplicationStatus.DEPLOY_FAILED, "no room")
-    well = application("ill", ApplicationStatus.RUNNING, "")
+def test_each_failure_is_printed_once_until_it_is_over(capsys: pytest.CaptureFixture[str]) -> None:
+    ill, late = {"ill": ["No module named 'x'"]}, {"late": ["no room"]}
     reported: set[str] = set()
     lines = []
-    for seen in ([ill], [ill], [ill, late], [well, late], [ill, late]):
-        monkeypatch.setattr(driver, "statuses", lambda seen=seen: seen)
-        driver._report_failures(reported)
+    for failed in (ill, ill, ill | late, late, ill | late):
+        report_failures(failed, reported)
         lines.append(capsys.readouterr().err.count("could not be deployed"))
 
     assert lines == [1, 0, 1, 0, 1]
@@ -56,7 +50,7 @@ def test_message_is_read_after_half_a_line(monkeypatch, tmp_path: Path) -> None:
     with log.path.open("a", buffering=1) as file:
         monkeypatch.setattr(sys, "stderr", file)
         file.write("(ServeController pid=7) Serve enabled with the following configurations:")
-        driver._say("Ray has started", "  with its dashboard")
+        say("Ray has started", "  with its dashboard")
         file.write("\n")
 
     assert list(log.look()) == ["tideserve: Ray has started", "tideserve:   with its dashboard"]

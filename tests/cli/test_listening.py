@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 
 from serve_app.cli import listening
-from serve_app.cli.config_file import read_config
 from serve_app.cli.listening import (
     check_host,
     describe_listening,
@@ -15,29 +14,26 @@ from serve_app.cli.listening import (
 )
 from serve_app.settings import SettingsError
 
-CONFIG = Path(__file__).parents[2] / "config" / "serve.yaml"
+BOTH, WITHOUT_HAPROXY = (True, False), (False,)
 
 
-@pytest.mark.parametrize("path", sorted(CONFIG.parent.glob("*.yaml")), ids=lambda path: path.name)
-def test_every_configuration_here_listens_on_this_machine_alone(path: Path) -> None:
-    assert read_config(path).host == "127.0.0.1"
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-@pytest.mark.parametrize("haproxy", [True, False])
-def test_this_machine_and_every_interface_can_be_named(host: str, haproxy: bool) -> None:
-    assert check_host("--host", host, haproxy=haproxy) == host
-
-
-def test_localhost_is_its_address() -> None:
-    assert check_host("--host", "localhost", haproxy=True) == "127.0.0.1"
-
-
-@pytest.mark.parametrize("host", ["192.0.2.2", "127.0.0.2", "::1", "::"])
-def test_one_interface_can_be_named_without_haproxy_only(host: str) -> None:
-    assert check_host("--host", host, haproxy=False) == host
-    with pytest.raises(SettingsError, match=f"--host = '{host}': must be 127.0.0.1 .* or 0.0.0.0"):
-        check_host("--host", host, haproxy=True)
+@pytest.mark.parametrize(
+    ("given", "address", "proxies"),
+    [
+        ("127.0.0.1", "127.0.0.1", BOTH),
+        ("localhost", "127.0.0.1", BOTH),
+        ("0.0.0.0", "0.0.0.0", BOTH),
+        *((host, host, WITHOUT_HAPROXY) for host in ("192.0.2.2", "127.0.0.2", "::1", "::")),
+    ],
+)
+def test_haproxy_takes_this_machine_or_every_interface(
+    given: str, address: str, proxies: tuple[bool, ...]
+) -> None:
+    for haproxy in proxies:
+        assert check_host("--host", given, haproxy=haproxy) == address
+    if True not in proxies:
+        with pytest.raises(SettingsError, match=f"--host = '{given}': must be 127.0.0.1 .* or 0.0.0.0"):
+            check_host("--host", given, haproxy=True)
 
 
 @pytest.mark.parametrize("host", ["example.com", "", "127.0.0.1:8000", "*"])
@@ -60,34 +56,30 @@ def test_it_is_asked_where_it_listens(host: str, url: str) -> None:
     assert url_here(host, 8000) == url
 
 
-def test_on_this_machine_alone_nothing_is_warned_of() -> None:
-    assert describe_listening(["tide"], "127.0.0.1", 8000) == [
-        "listens on 127.0.0.1:8000; only this machine can connect; --host 0.0.0.0 opens it to others"
-    ]
+@pytest.mark.parametrize(
+    ("keyless", "host", "local", "starts"),
+    [
+        (["tide"], "127.0.0.1", True, ["listens on 127.0.0.1:8000; only this machine can connect; --host"]),
+        ([], "127.0.0.1", False, ["listens on 127.0.0.1:8000; only programs on the same node can connect;"]),
+        (
+            ["tide"],
+            "0.0.0.0",
+            True,
+            [
+                "listens on every network interface of this machine, port 8000; other machines can connect",
+                "WARNING: no API keys: any program that can connect to port 8000 can use every model of",
+            ],
+        ),
+        ([], "0.0.0.0", False, ["listens on every network interface of every node, port 8000; other"]),
+        ([], "192.0.2.2", True, ["listens on 192.0.2.2, port 8000; other machines can connect"]),
+    ],
+)
+def test_listening_is_described_with_its_risks(
+    keyless: list[str], host: str, local: bool, starts: list[str]
+) -> None:
+    lines = describe_listening(keyless, host, 8000, local=local)
 
-
-def test_open_without_keys_is_warned_of_in_plain_words() -> None:
-    opened, warned = describe_listening(["tide"], "0.0.0.0", 8000)
-
-    assert opened.startswith("listens on every network interface of this machine, port 8000; other machines")
-    assert "not encrypted" in opened
-    assert warned.startswith(
-        "WARNING: no API keys: any program that can connect to port 8000 can use every model of"
-    )
-
-
-def test_open_with_keys_says_what_it_means_and_no_more() -> None:
-    [line] = describe_listening([], "192.0.2.2", 8000)
-
-    assert line.startswith("listens on 192.0.2.2, port 8000; other machines can connect")
-
-
-def test_of_a_cluster_it_speaks_of_nodes() -> None:
-    [closed] = describe_listening([], "127.0.0.1", 8000, local=False)
-    [opened] = describe_listening([], "0.0.0.0", 8000, local=False)
-
-    assert "only programs on the same node can connect;" in closed
-    assert opened.startswith("listens on every network interface of every node, port 8000; ")
+    assert [line[: len(start)] for line, start in zip(lines, starts, strict=True)] == starts
 
 
 def test_port_is_taken_while_a_process_listens() -> None:
@@ -101,13 +93,10 @@ def test_free_ports_are_distinct_and_below_kernels_range() -> None:
     ports = free_ports(3)
 
     assert len(set(ports)) == 3
-    kernel = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
-    assert max(ports) < int(kernel[0])
-
-
-def test_a_free_port_can_be_listened_on() -> None:
     with socket.create_server(("", free_port())):
         pass
+    kernel = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    assert max(ports) < int(kernel[0])
 
 
 def test_too_few_free_ports_are_an_error(monkeypatch) -> None:

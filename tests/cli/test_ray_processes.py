@@ -68,76 +68,47 @@ class Clock:
         return self.now
 
 
-def test_a_cluster_that_lives_is_nothing_to_tell(processes: Processes) -> None:
-    processes.start(GCS, RAYLET, AGENT, RUNTIME_ENV, REPLICA)
-    cluster = Cluster(processes.list)
-
-    assert cluster.look() == []
-    assert cluster.look() == []
-    assert not cluster.lost
+GCS_ENDED = f"Ray's GCS (process {{}}) ended; its log: {LOGS}/gcs_server.out"
+RAYLET_ENDED = f"the raylet (process {{}}) ended; its log: {LOGS}/raylet.out"
+AGENT_ENDED, RUNTIME_ENV_ENDED = (
+    f"Ray's {name} agent (process {{}}) ended: the raylet ends with it; its log: {LOGS}/{log}_agent.log"
+    for name, log in (("dashboard", "dashboard"), ("runtime environment", "runtime_env"))
+)
+DASHBOARD_ENDED = (
+    "Ray's dashboard (process {}) ended: requests are served, but `tideserve knobs` and Ray's own `serve` "
+    f"commands cannot connect; its log: {LOGS}/dashboard.log"
+)
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("ended", "told", "lost"),
     [
-        (GCS, f"Ray's GCS (process {{}}) ended; its log: {LOGS}/gcs_server.out"),
-        (RAYLET, f"the raylet (process {{}}) ended; its log: {LOGS}/raylet.out"),
+        ([], [], False),
+        ([REPLICA], [], False),  # Ray replaces it
+        ([GCS], [GCS_ENDED], True),
+        ([RAYLET], [RAYLET_ENDED], True),
+        ([AGENT], [AGENT_ENDED], False),
+        ([RUNTIME_ENV], [RUNTIME_ENV_ENDED], False),
+        ([DASHBOARD], [DASHBOARD_ENDED], False),
+        ([RAYLET, AGENT], [RAYLET_ENDED, AGENT_ENDED], True),
     ],
 )
 @pytest.mark.parametrize("reap", [True, False])
-def test_cluster_without_gcs_or_raylet_is_lost(
-    processes: Processes, line: tuple[str, ...], told: str, reap: bool
+def test_ends_are_told_once_with_the_cause_first(
+    processes: Processes, ended: list[tuple[str, ...]], told: list[str], lost: bool, reap: bool
 ) -> None:
-    processes.start(GCS, RAYLET)
+    processes.start(GCS, RAYLET, AGENT, RUNTIME_ENV, DASHBOARD, REPLICA)
     cluster = Cluster(processes.list)
-    cluster.look()
-
-    pid = processes.kill(line, reap=reap)
-
-    assert cluster.look() == [told.format(pid)]
-    assert cluster.lost
     assert cluster.look() == []
 
+    lines = [
+        line.format(processes.kill(each, reap=reap)) for each, line in zip(ended, [*told, ""], strict=False)
+    ]
 
-@pytest.mark.parametrize("line", [AGENT, RUNTIME_ENV])
-def test_agents_end_is_reported_before_raylets(processes: Processes, line: tuple[str, ...]) -> None:
-    processes.start(GCS, RAYLET, AGENT, RUNTIME_ENV)
-    cluster = Cluster(processes.list)
-    cluster.look()
-
-    processes.kill(line)
-    [first] = cluster.look()
-    assert "the raylet ends with it; its log: " in first
-    assert not cluster.lost
-
-    processes.kill(RAYLET)
-    [second] = cluster.look()
-    assert second.startswith("the raylet (")
-    assert cluster.lost
-
-
-def test_ends_seen_at_once_are_told_cause_first(processes: Processes) -> None:
-    processes.start(RAYLET, AGENT)
-    cluster = Cluster(processes.list)
-    cluster.look()
-
-    processes.kill(RAYLET)
-    processes.kill(AGENT)
-
-    assert [line.split(" (")[0] for line in cluster.look()] == ["Ray's dashboard agent", "the raylet"]
-
-
-def test_requests_are_served_without_the_dashboard(processes: Processes) -> None:
-    processes.start(GCS, DASHBOARD)
-    cluster = Cluster(processes.list)
-    cluster.look()
-
-    processes.kill(DASHBOARD)
-
-    [line] = cluster.look()
-    assert "requests are served" in line
-    assert line.endswith(f"{LOGS}/dashboard.log")
-    assert not cluster.lost
+    assert cluster.look() == [line for line in reversed(lines) if line]
+    assert cluster.lost is lost
+    assert cluster.look() == []
+    cluster.close()
 
 
 def test_what_starts_later_is_looked_for_every_second(processes: Processes) -> None:
@@ -158,16 +129,6 @@ def test_what_starts_later_is_looked_for_every_second(processes: Processes) -> N
 
     assert searches == [0.0, 1.0, 2.0]
     assert len(cluster.look()) == 1
-
-
-def test_a_replica_is_ray_s_to_replace(processes: Processes) -> None:
-    processes.start(GCS, REPLICA)
-    cluster = Cluster(processes.list)
-    cluster.look()
-
-    processes.kill(REPLICA)
-
-    assert cluster.look() == []
 
 
 def ended_child() -> int:

@@ -32,7 +32,7 @@ def default_file(home: Path, token: str = "a-token") -> Path:
     return path
 
 
-def test_new_token_is_private_and_found_by_ray(home: Path) -> None:
+def test_new_token_is_private_and_kept(home: Path) -> None:
     assert prepare_token(ON) == []
 
     path = home / ".ray" / "auth_token"
@@ -40,14 +40,8 @@ def test_new_token_is_private_and_found_by_ray(home: Path) -> None:
     assert mode(path) == 0o600
     assert mode(path.parent) == 0o700
     assert [item.name for item in path.parent.iterdir()] == ["auth_token"]
-
-
-def test_a_token_that_is_there_is_kept(home: Path) -> None:
-    path = default_file(home)
-
-    assert prepare_token(ON) == []
-
-    assert path.read_text() == "a-token"
+    token = path.read_text()
+    assert (prepare_token(ON), path.read_text()) == ([], token)
 
 
 def test_readable_token_is_made_private_and_reported(home: Path) -> None:
@@ -95,35 +89,24 @@ def test_a_cluster_without_authentication_is_warned_of(home: Path) -> None:
     assert list(home.iterdir()) == []
 
 
-@pytest.mark.parametrize("address", [HERE, "http://localhost:8265", "http://[::1]:8265"])
-def test_the_user_s_own_token_is_sent_to_this_machine(home: Path, address: str) -> None:
-    default_file(home)
-
-    assert token_header(address) == {"authorization": "Bearer a-token"}
-
-
-def test_other_machines_get_only_configured_tokens(home: Path) -> None:
-    default_file(home)
-
-    assert token_header(THERE) == {}
-
-
-@pytest.mark.parametrize(("variable", "value"), [("RAY_AUTH_MODE", "token"), ("RAY_AUTH_TOKEN", "a-token")])
-def test_it_gets_one_that_the_environment_speaks_of(
-    home: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+@pytest.mark.parametrize(
+    ("address", "environment", "sent"),
+    [
+        *((address, {}, True) for address in (HERE, "http://localhost:8265", "http://[::1]:8265")),
+        (THERE, {}, False),
+        (THERE, {"RAY_AUTH_MODE": "token"}, True),
+        (THERE, {"RAY_AUTH_TOKEN": "a-token"}, True),
+        (HERE, {"RAY_AUTH_MODE": "disabled"}, False),
+    ],
+)
+def test_other_machines_get_only_configured_tokens(
+    home: Path, monkeypatch: pytest.MonkeyPatch, address: str, environment: dict[str, str], sent: bool
 ) -> None:
-    if variable == "RAY_AUTH_MODE":
-        default_file(home)
-    monkeypatch.setenv(variable, value)
-
-    assert token_header(THERE) == {"authorization": "Bearer a-token"}
-
-
-def test_no_token_is_sent_where_authentication_is_off(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     default_file(home)
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
 
-    assert token_header(HERE) == {}
+    assert token_header(address) == ({"authorization": "Bearer a-token"} if sent else {})
 
 
 def test_where_there_is_no_token_none_is_sent() -> None:

@@ -1,5 +1,6 @@
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -38,122 +39,102 @@ def handlers() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def test_nothing_is_started_on_a_taken_port(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(run, "port_taken", lambda port: True)
-    monkeypatch.setattr(run, "_start", lambda *args: pytest.fail("started something"))
-    assert main(["run", str(CONFIG), "--port", "8123"]) == 1
-
-    assert "port 8123 is taken" in capsys.readouterr().err
+ELSEWHERE = ("--address", "10.0.0.1:6379")
+STARTS = -1
+"""In place of an exit status: the command comes to the start of Ray."""
 
 
-@pytest.mark.parametrize("port", [0, 70000])
-def test_nothing_is_started_on_a_port_that_is_none(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], port: int
-) -> None:
-    monkeypatch.setattr(run, "_start", lambda *args: pytest.fail("started something"))
-    assert main(["run", str(CONFIG), "--port", str(port)]) == 2
-
-    assert f"--port = {port}: must be a whole number from 1 to 65535" in capsys.readouterr().err
+class StartedError(Exception):
+    """The command came to the start of Ray."""
 
 
-def test_a_bad_configuration_starts_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(run, "_start", lambda *args: pytest.fail("started something"))
-    path = tmp_path / "serve.yaml"
-    path.write_text("applications: []")
-
-    assert main(["run", str(path)]) == 2
-
-    assert "no application has import_path" in capsys.readouterr().err
+def start(*_: object) -> None:
+    raise StartedError
 
 
-@pytest.mark.parametrize("address", [(), ("--address", "auto")])
-def test_key_file_is_checked_only_for_local_clusters(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("edit", "options", "status", "told"),
+    [
+        ("", ("--port", "8123"), STARTS, ""),
+        ("", ("--port", "0"), 2, "--port = 0: must be a whole number from 1 to 65535"),
+        ("", ("--port", "70000"), 2, "--port = 70000: must be a whole number from 1 to 65535"),
+        ("applications: []", (), 2, "no application has import_path"),
+        ("", ("--stop-with-parent", "1000000000"), 1, "the process did not start this command"),
+        # A replica would find these after 24 s. Files of a cluster need not be on this machine.
+        ("model: {tmp}/gone", (), 2, "models[0].model = '{tmp}/gone': no such folder on this machine"),
+        ("model: {tmp}/gone", ELSEWHERE, STARTS, ""),
+        ("http: {{api_keys_file: {tmp}/keys}}", (), 2, "http.api_keys_file = '{tmp}/keys': No such file"),
+        ("http: {{api_keys_file: {tmp}/keys}}", ELSEWHERE, STARTS, ""),
+    ],
+)
+@pytest.mark.usefixtures("handlers")
+def test_bad_options_and_files_are_refused_before_ray_starts(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    address: tuple[str, ...],
-) -> None:
-    """Found missing by a replica, it would be a stack trace; on a cluster it need not be on this machine."""
-    monkeypatch.setattr(run, "port_taken", lambda port: True)  # what is asked next
-    document = yaml.safe_load(CONFIG.read_text())
-    keys = tmp_path / "keys"
-    document["applications"][0]["args"]["http"] = {"api_keys_file": str(keys)}
-    path = tmp_path / "serve.yaml"
-    path.write_text(yaml.safe_dump(document))
-
-    assert main(["run", str(path), *address]) == (1 if address else 2)
-
-    told = "is taken" if address else f"http.api_keys_file = '{keys}': No such file or directory"
-    assert told in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("address", [(), ("--address", "10.0.0.1:6379")], ids=["here", "elsewhere"])
-def test_a_missing_model_folder_is_refused_before_ray_starts(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    address: tuple[str, ...],
+    edit: str,
+    options: tuple[str, ...],
+    status: int,
+    told: str,
 ) -> None:
-    """A replica finds it after 24 s, and transformers takes it for a malformed id of the model hub."""
-    monkeypatch.setattr(run, "port_taken", lambda port: True)  # the next check
+    monkeypatch.setenv(env.AUTH_TOKEN, "a-token")
+    monkeypatch.setattr(run, "port_taken", lambda port: False)
+    monkeypatch.setattr(run, "adopt_orphans", start)
     document = yaml.safe_load(CONFIG.read_text())
-    document["applications"][0]["args"]["models"][0]["model"] = folder = str(tmp_path / "gone")
+    given = yaml.safe_load(edit.format(tmp=tmp_path)) or {}
+    document |= {key: value for key, value in given.items() if key == "applications"}
+    for app in document["applications"]:
+        app["args"] |= {key: value for key, value in given.items() if key == "http"}
+        app["args"]["models"][0] |= {key: value for key, value in given.items() if key == "model"}
     path = tmp_path / "serve.yaml"
     path.write_text(yaml.safe_dump(document))
+    command = ["run", str(path), *options]
 
-    assert main(["run", str(path), *address]) == (1 if address else 2)
+    if status == STARTS:
+        with pytest.raises(StartedError):
+            main(command)
+    else:
+        assert main(command) == status
+        assert told.format(tmp=tmp_path) in capsys.readouterr().err
 
-    message = "is taken" if address else f"models[0].model = '{folder}': no such folder on this machine"
-    assert message in capsys.readouterr().err
+
+def test_a_taken_port_is_refused_before_ray_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("", 0)) as listener:
+        port = listener.getsockname()[1]
+        assert main(["run", str(CONFIG), "--port", str(port)]) == 1
+
+    assert f"port {port} is taken" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("elsewhere", [(), ("--address", "10.0.0.1:6379")], ids=["here", "elsewhere"])
+@pytest.mark.parametrize("elsewhere", [(), ELSEWHERE], ids=["here", "elsewhere"])
 def test_tls_files_are_checked_before_ray_starts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], elsewhere: tuple[str, ...]
 ) -> None:
     """Ray's GCS crashes without them, and `serve run` waits for it."""
     monkeypatch.setenv("RAY_USE_TLS", "1")
     monkeypatch.setattr(run, "port_taken", lambda port: False)
-    started = []
-    monkeypatch.setattr(run, "_serve", lambda *args: started.append(args))
+    monkeypatch.setattr(run, "adopt_orphans", start)
 
-    assert main(["run", str(CONFIG), *elsewhere]) == 1
-
-    assert len(started) == len(elsewhere) / 2
-    assert ("RAY_TLS_SERVER_CERT = '': no such file; RAY_USE_TLS is set" in capsys.readouterr().err) == (
-        not elsewhere
-    )
+    if elsewhere:
+        with pytest.raises(StartedError):
+            main(["run", str(CONFIG), *elsewhere])
+    else:
+        assert main(["run", str(CONFIG)]) == 1
+        assert "RAY_TLS_SERVER_CERT = '': no such file; RAY_USE_TLS is set" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_it_stops_on_ctrl_c_termination_and_a_closed_terminal(handlers: None, number: signal.Signals) -> None:
+@pytest.mark.parametrize("nohup", [False, True])
+def test_signals_stop_it_unless_nohup_ignores_a_hang_up(
+    handlers: None, number: signal.Signals, nohup: bool
+) -> None:
+    if nohup:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     stopping = run.Stopping()
     stopping.listen()
     assert not stopping
     signal.raise_signal(number)
-    assert stopping
-
-
-def test_under_nohup_a_closed_terminal_is_ignored(handlers: None) -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    stopping = run.Stopping()
-    stopping.listen()
-    signal.raise_signal(signal.SIGHUP)
-    assert not stopping
-
-
-def test_a_parent_that_ended_while_it_was_loading_is_noticed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(run, "_start", lambda *args: pytest.fail("started something"))
-    assert main(["run", str(CONFIG), "--stop-with-parent", "1000000000"]) == 1
-
-    told = "--stop-with-parent = 1000000000: the process did not start this command"
-    assert told in capsys.readouterr().err
+    assert bool(stopping) == (not nohup or number != signal.SIGHUP)
 
 
 STOPPED = -1.0
@@ -166,8 +147,8 @@ class Runs:
         self.started: list[run.Start] = []
         self.delays: list[float] = []
         self._ends = iter(ends)
-        monkeypatch.setattr(run, "_serve", self._serve)
-        monkeypatch.setattr(run, "_stops_within", self._wait)
+        monkeypatch.setattr(run, "serve", self._serve)
+        monkeypatch.setattr(run.Stopping, "within", self._wait)
         monkeypatch.setattr(run, "port_taken", lambda port: False)
         monkeypatch.setattr(run, "adopt_orphans", lambda: None)
         monkeypatch.setenv(env.AUTH_TOKEN, "a-token")
@@ -179,7 +160,7 @@ class Runs:
         stopping.signalled = ready_s == STOPPED
         return ready_s
 
-    def _wait(self, seconds: float, stopping: run.Stopping) -> bool:
+    def _wait(self, seconds: float) -> bool:
         self.delays.append(seconds)
         return self.told_to_stop
 
@@ -204,8 +185,9 @@ def config(tmp_path: Path) -> Path:
             "restarts in 4 s and then reads {} again",
         ),
         ([None], ["--restart"], 1, [], "not restarted: the server never became ready"),
+        ([60.0], ["--restart"], 0, [1], "restarts in 1 s"),
     ],
-    ids=["died", "stopped", "started again later each time", "never ready"],
+    ids=["died", "stopped", "started again later each time", "never ready", "stopped while it waits"],
 )
 @pytest.mark.usefixtures("handlers")
 def test_what_follows_the_end_of_a_server(
@@ -219,21 +201,12 @@ def test_what_follows_the_end_of_a_server(
     told: str,
 ) -> None:
     runs = Runs(monkeypatch, *ends)
+    runs.told_to_stop = len(ends) == len(delays)
 
     assert main(["run", str(config), *options]) == status
 
     assert (len(runs.started), runs.delays) == (len(ends), delays)
     assert told.format(config) in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("handlers")
-def test_stop_during_wait_prevents_restart(monkeypatch: pytest.MonkeyPatch, config: Path) -> None:
-    runs = Runs(monkeypatch, 60.0)
-    runs.told_to_stop = True
-
-    assert main(["run", str(config), "--restart"]) == 0
-
-    assert len(runs.started) == 1
 
 
 @pytest.mark.usefixtures("handlers")
@@ -243,15 +216,15 @@ def test_the_file_is_read_anew_and_must_be_valid(
     runs = Runs(monkeypatch, 60.0, 60.0)
     first = config.read_text()
 
-    def edit(seconds: float, stopping: run.Stopping) -> bool:
+    def edit(stopping: run.Stopping, seconds: float) -> bool:
         config.write_text("applications: []" if len(runs.started) == 2 else first.replace("8000", "8001"))
         return False
 
-    monkeypatch.setattr(run, "_stops_within", edit)
+    monkeypatch.setattr(run.Stopping, "within", edit)
 
-    assert main(["run", str(config), "--restart"]) == 2
+    assert main(["run", str(config), "--restart", "--verbose"]) == 2
 
-    assert [start.port for start in runs.started] == [8000, 8001]
+    assert [(start.port, start.verbose) for start in runs.started] == [(8000, True), (8001, True)]
     assert "no application has import_path" in capsys.readouterr().err
 
 
@@ -275,7 +248,7 @@ def test_listens_on_given_host_or_loopback(
     folder = tmp_path / "folder"
     folder.mkdir()
     with closing(ServerLog(tmp_path)) as log:
-        run._start(runs.started[0], folder, log)
+        run.start_driver(runs.started[0], folder, log)
 
     assert given[0]["http_options"] == {"host": host, "port": 8000}
 
@@ -286,14 +259,14 @@ class Driver:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, config: Path, logs: Path) -> None:
         self.config, self.logs, self.stopping = config, logs, run.Stopping()
         self.waits = True
-        monkeypatch.setattr(run, "_start", self._start)
+        monkeypatch.setattr(run, "start_driver", self._start)
         monkeypatch.setattr(run, "stop_descendants", lambda grace_s: Stopped())
 
     def serve(self, code: str, *, verbose: bool = False) -> float | None:
         self.code = code
         values = {env.TEMPORARY_FOLDER: str(self.logs)}
         start = run.Start(read_config(self.config), "127.0.0.1", 8000, values, "local", verbose)
-        return run._serve(start, self.stopping)
+        return run.serve(start, self.stopping)
 
     def _start(self, start: run.Start, folder: Path, log: ServerLog) -> subprocess.Popen[bytes]:
         with log.writer() as output:
@@ -361,7 +334,7 @@ def test_temporary_log_is_removed_at_a_clean_end(driver: Driver) -> None:
     ("written", "told"),
     [
         ("ValueError: no memory", ["the last lines of {log}:", "ValueError: no memory"]),
-        ("INFO worker.py -- Started", ["the log: {log}"]),
+        ("INFO worker.py -- StartedError", ["the log: {log}"]),
     ],
 )
 def test_failed_model_shows_errors_in_log(
@@ -394,17 +367,6 @@ def test_verbose_prints_everything(driver: Driver, capsys: pytest.CaptureFixture
     driver.serve(SAID.format(status=GONE), verbose=True)
 
     assert "\nfrom vLLM\n" in "\n" + capsys.readouterr().out
-
-
-def test_verbose_is_an_option_of_the_command(
-    monkeypatch: pytest.MonkeyPatch, config: Path, handlers: None
-) -> None:
-    runs = Runs(monkeypatch, STOPPED, STOPPED)
-
-    assert main(["run", str(config)]) == 0
-    assert main(["run", str(config), "--verbose"]) == 0
-
-    assert [start.verbose for start in runs.started] == [False, True]
 
 
 @pytest.mark.parametrize(

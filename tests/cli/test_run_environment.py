@@ -20,24 +20,20 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("wheel", [True, False])
-def test_on_its_own_it_takes_haproxy_where_there_is_one(monkeypatch: pytest.MonkeyPatch, wheel: bool) -> None:
-    monkeypatch.setattr(env, "has_haproxy", lambda: wheel)
-
-    values = environment("auto", local=True)
-
-    for name, value in env.FAST_PATH.items():
-        assert values[name] == (value if wheel else "0")
-
-
-@pytest.mark.parametrize("wheel", [True, False])
-@pytest.mark.parametrize(("proxy", "fast"), [("haproxy", True), ("ray", False)])
-def test_requested_proxy_overrides_the_environment(
-    monkeypatch: pytest.MonkeyPatch, wheel: bool, proxy: str, fast: bool
+@pytest.mark.parametrize("proxy", ["auto", "haproxy", "ray"])
+def test_requested_proxy_overrides_the_environment_and_auto_the_wheel(
+    monkeypatch: pytest.MonkeyPatch, wheel: bool, proxy: str
 ) -> None:
     monkeypatch.setattr(env, "has_haproxy", lambda: wheel)
-    monkeypatch.setenv(FAST, "0" if fast else "1")
+    fast = wheel if proxy == "auto" else proxy == "haproxy"
+    if proxy != "auto":
+        monkeypatch.setenv(FAST, "0" if fast else "1")
 
-    assert environment(proxy, local=True)[FAST] == ("1" if fast else "0")
+    values = environment(proxy, local=True)
+
+    assert {name: values[name] for name in env.FAST_PATH} == {
+        name: value if fast else "0" for name, value in env.FAST_PATH.items()
+    }
 
 
 def test_what_the_operator_has_set_wins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,18 +49,13 @@ def test_what_the_operator_has_set_wins(monkeypatch: pytest.MonkeyPatch) -> None
     assert values["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"] == "60"
 
 
-def test_the_command_s_own_environment_is_left_alone() -> None:
-    before = dict(os.environ)
-
-    environment("haproxy", local=True)
-
-    assert dict(os.environ) == before
-
-
 def test_own_cluster_gets_defaults_for_unset_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_VARIABLE_OF_THE_OPERATOR", "kept")
+    before = dict(os.environ)
 
     values = environment("ray", local=True)
+
+    assert dict(os.environ) == before
 
     given = {**env.ALWAYS, **env.LOCAL}
     assert {name: values[name] for name in given} == given
@@ -95,20 +86,15 @@ def test_a_folder_that_is_named_is_taken_as_it_is(temporary: Path, monkeypatch: 
     assert list(temporary.iterdir()) == []
 
 
-def test_a_folder_that_others_can_enter_is_refused(temporary: Path) -> None:
+def test_an_open_folder_or_a_link_is_refused(temporary: Path) -> None:
     folder = private_folder(temporary)
     folder.chmod(0o755)
 
     with pytest.raises(SettingsError, match="must be your folder, closed to other users; or set RAY_TMPDIR"):
         private_folder(temporary)
-
-
-def test_a_link_that_somebody_left_there_is_not_followed(temporary: Path) -> None:
-    folder = private_folder(temporary)
-    elsewhere = temporary / "elsewhere"
-    folder.rename(elsewhere)
-    folder.symlink_to(elsewhere)
-
+    folder.chmod(0o700)
+    elsewhere = folder.rename(temporary / "elsewhere")
+    folder.symlink_to(elsewhere)  # another user may have left it there
     with pytest.raises(SettingsError, match="must be your folder"):
         private_folder(temporary)
 

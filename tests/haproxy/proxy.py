@@ -20,7 +20,8 @@ import ray.serve._private.haproxy as ray_haproxy
 from ray.serve.config import HTTPOptions
 
 from serve_app.cli.listening import free_port
-from serve_app.haproxy.supervisor import ask, is_alive
+from serve_app.haproxy.admin_socket import AdminSocket
+from serve_app.processes import is_alive
 
 WAIT_S = 20.0
 
@@ -141,7 +142,7 @@ class Proxy:
         return children(self.supervisor)[0]
 
     def show(self, what: str) -> str:
-        return ask(str(self.node / f"{self.supervisor}.sock"), f"show {what}").decode()
+        return AdminSocket(str(self.node / f"{self.supervisor}.sock")).ask(f"show {what}").decode()
 
     def get(self, path: str = "/", method: str = "GET", host: str = "127.0.0.1") -> Answer:
         connection = http.client.HTTPConnection(host, self.port, timeout=WAIT_S)

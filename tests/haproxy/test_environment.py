@@ -59,11 +59,7 @@ def test_a_limit_out_of_bounds_is_found_before_anything_starts(tmp_path: Path) -
         haproxy_environment({**FAST, env.HEADER_TIMEOUT_S: "0"}, tmp_path)
 
 
-def test_a_limit_that_is_not_set_has_its_default() -> None:
-    assert Limits.read({}) == Limits(header_timeout_s=10, connections_per_address=0, admin_host="127.0.0.1")
-
-
-def test_a_limit_that_is_set_counts() -> None:
+def test_a_limit_is_what_is_set_or_its_default() -> None:
     environ = {
         env.HEADER_TIMEOUT_S: "3600",
         env.CONNECTIONS_PER_ADDRESS: "1000000",
@@ -71,6 +67,7 @@ def test_a_limit_that_is_set_counts() -> None:
     }
 
     assert Limits.read(environ) == Limits(3600, 1_000_000, "::1")
+    assert Limits.read({}) == Limits(header_timeout_s=10, connections_per_address=0, admin_host="127.0.0.1")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""One application for most integration tests: a chat model, a model of one sequence, an embedder."""
+"""The servers of the integration tests. Most tests share `app`, those of scaling and losses `fleet`."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -7,6 +7,7 @@ import openai
 import pytest
 
 from tests.integration.cluster import Running, application, engine_settings
+from tests.integration.fleet import new_fleet
 from tests.integration.there_and_back import ThereAndBack
 from tests.integration.there_and_back import there_and_back as run_there_and_back
 
@@ -15,24 +16,31 @@ NARROW = "one-at-a-time"
 EMBED = "tideserve-embed"
 
 
-ORDER = [
-    "test_same_tokens_as_vllm",  # vLLM's own server starts beside `app`
-    "",  # the others that ask `app`
-    "test_supervision",
-    "test_chaos",
-    "test_node_loss",
-    "test_autoscaling",
-    "test_kubernetes",
-    "test_loadtest",
-    "test_held_requests",
-    "test_other_ways",
-    "test_gpu_placement",
-]
+SERVERS = {
+    "test_same_tokens_as_vllm": "app",  # vLLM's own server starts beside it
+    "": "app",  # the other modules
+    "test_supervision": "app",  # ends it
+    "test_autoscaling": "fleet",
+    "test_held_requests": "fleet",
+    "test_chaos": "fleet",  # ends it
+    "test_there_and_back": "test_there_and_back",
+    "test_other_ways": "test_other_ways",
+    "test_gpu_placement": "test_gpu_placement",
+}
+"""The modules in their order, by the server that they ask."""
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in this hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the modules so that no server runs longer than its tests."""
-    items.sort(key=lambda item: ORDER.index(item.path.stem if item.path.stem in ORDER else ""))
+    """Sort the modules so that no server runs longer than its tests. A server's tests stay in one process."""
+    order = list(SERVERS)
+    items.sort(key=lambda item: order.index(_module(item)))
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(SERVERS[_module(item)]))
+
+
+def _module(item: pytest.Item) -> str:
+    return item.path.stem if item.path.stem in SERVERS else ""
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +53,12 @@ def app() -> Iterator[Running]:
         )
     )
     with running.serving():
+        yield running
+
+
+@pytest.fixture(scope="session")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with new_fleet(str(tmp_path_factory.mktemp("policy") / "raises")).serving() as running:
         yield running
 
 

@@ -4,145 +4,45 @@ The tests share the application and run in order; each says in what state it lea
 """
 
 import asyncio
-import copy
 import json
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
 from serve_app.cli.main import main
-from tests.integration.cluster import Running, application, engine_settings
+from serve_app.settings.knobs import Knobs
+from tests.integration.cluster import Running
+from tests.integration.fleet import (
+    ENGINES,
+    KNOBS,
+    MODEL,
+    WAIT_S,
+    changes,
+    chat,
+    decisions,
+    held_requests,
+    is_whole,
+    knobs_in_force,
+    newest,
+    set_knobs,
+    status,
+    streamed,
+    until,
+    until_ready,
+    with_knobs,
+)
 from tests.integration.raising_policy import MARK
 from tests.integration.sse import RawStream
 
-MODEL = "tide"
-DEPLOYMENT = "Engine-tide"
-ENGINES = "ray::ServeReplica:tideserve:Engine-tide"
-KNOBS: dict[str, Any] = {
-    "min_replicas": 0,
-    "max_replicas": 3,
-    "ttft_target_s": 5.0,
-    "itl_target_s": 1.0,
-    "queue_target_per_replica": 8,
-    "headroom": 0,
-    "downscale_delay_s": 600,
-    "downscale_to_zero_delay_s": 600,
-    "drain_move_after_s": 3,
-    "keep_alive_interval_s": 1,
-}
 LONG = 2000  # tokens: 10 s for three streams on three engines and two quiet cores
-LONG_CONTEXT = {
-    "max_model_len": 8192,
-    "env": {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1", "VLLM_LOGGING_LEVEL": "WARNING"},
-}
-WAIT_S = 120.0
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    mark = tmp_path_factory.mktemp("policy") / "raises"
-    document = application(engine_settings(MODEL, **LONG_CONTEXT), knobs={MODEL: KNOBS})
-    document["applications"][0]["autoscaling_policy"] = {
-        "policy_function": "tests.integration.raising_policy:RaisingPolicy"
-    }
-    running = Running(document, environment={MARK: str(mark)})
-    with running.serving():
-        yield running
-
-
-def decisions(fleet: Running, after: int = 0) -> list[dict[str, Any]]:
-    reply = httpx.get(
-        f"{fleet.url}/autoscaling/decisions", params={"after": after, "limit": 1000}, timeout=10
-    )
-    found: list[dict[str, Any]] = reply.json()["decisions"]
-    return found
-
-
-def newest(fleet: Running) -> int:
-    return max((record["seq"] for record in decisions(fleet)), default=0)
-
-
-def changes(fleet: Running, after: int) -> list[tuple[int, int]]:
-    return [
-        (record["old_target"], record["new_target"])
-        for record in decisions(fleet, after)
-        if record["old_target"] != record["new_target"]
-    ]
-
-
-def status(fleet: Running) -> dict[str, Any]:
-    body = httpx.get(f"{fleet.url}/autoscaling/decisions", timeout=10).json()["autoscaler"]
-    found: dict[str, Any] = body["models"][DEPLOYMENT]
-    return found
-
-
-def until(look: Callable[[], Any], holds: Callable[[Any], bool], what: str) -> Any:
-    deadline = time.monotonic() + WAIT_S
-    while time.monotonic() < deadline:
-        seen = look()
-        if holds(seen):
-            return seen
-        time.sleep(0.2)
-    raise AssertionError(f"{what} did not come to pass within {WAIT_S} s: {seen}")
-
-
-def until_ready(fleet: Running, replicas: int) -> dict[str, Any]:
-    return until(
-        lambda: status(fleet),
-        lambda now: now["ready"] == replicas and now["target"] == replicas,
-        f"{replicas} ready replicas",
-    )
-
-
-def set_knobs(fleet: Running, *settings: str) -> None:
-    assert main(["knobs", "set", MODEL, *settings, "--address", fleet.dashboard]) == 0
-    wanted = {name: value for name, _, value in (setting.partition("=") for setting in settings)}
-
-    def in_force() -> dict[str, Any]:
-        found: dict[str, Any] = httpx.get(f"{fleet.url}/autoscaling/knobs", timeout=10).json()["models"][
-            MODEL
-        ]
-        return found
-
-    until(in_force, lambda now: all(_same(now[name], value) for name, value in wanted.items()), str(wanted))
-
-
-def with_knobs(document: dict[str, Any], **changed: Any) -> dict[str, Any]:
-    edited = copy.deepcopy(document)
-    edited["applications"][0]["deployments"][0]["user_config"]["autoscaling"][MODEL].update(changed)
-    return edited
-
-
-def _same(value: Any, given: str) -> bool:
-    import yaml
-
-    return bool(value == yaml.safe_load(given))
-
-
-def chat(words: str, max_tokens: int, stream: bool = True) -> dict[str, Any]:
-    return {
-        "model": MODEL,
-        "messages": [{"role": "user", "content": words}],
-        "max_tokens": max_tokens,
-        "stream": stream,
-        "ignore_eos": True,
-    }
-
-
-def streamed(fleet: Running, words: str, max_tokens: int) -> str:
-    """The whole of one stream, keep-alives included, as text."""
-    reply = httpx.post(f"{fleet.url}/v1/chat/completions", json=chat(words, max_tokens), timeout=WAIT_S)
-    assert reply.status_code == 200, reply.text
-    return reply.text
 
 
 async def burst(fleet: Running, requests: int) -> list[str]:
@@ -154,15 +54,6 @@ async def burst(fleet: Running, requests: int) -> list[str]:
         )
     assert {reply.status_code for reply in replies} == {200}
     return [reply.text for reply in replies]
-
-
-def whole(text: str) -> bool:
-    """Whether a stream came to its end, and to a good one."""
-    return (
-        text.endswith("data: [DONE]\n\n")
-        and "event: error" not in text
-        and '"finish_reason":"length"' in text
-    )
 
 
 @contextmanager
@@ -190,10 +81,8 @@ def test_a_client_that_leaves_a_cold_application_leaves_the_queue(fleet: Running
     set_knobs(fleet, "mode=advise")
     with RawStream(fleet.port, "/v1/chat/completions", chat("hi", 4)) as stream:
         stream.until(b": waiting for a replica")
-        until(
-            lambda: decisions(fleet)[-1]["signals"]["held_requests"], lambda held: held == 1, "a held request"
-        )
-    until(lambda: decisions(fleet)[-1]["signals"]["held_requests"], lambda held: held == 0, "an empty queue")
+        until(lambda: held_requests(fleet), lambda held: held == 1, "a held request")
+    until(lambda: held_requests(fleet), lambda held: held == 0, "an empty queue")
     assert status(fleet)["target"] == 0
 
 
@@ -203,9 +92,7 @@ def test_advise_records_what_it_would_do_and_does_nothing(fleet: Running) -> Non
     url = f"{fleet.url}/v1/chat/completions"
     with ThreadPoolExecutor(1) as pool:
         held = pool.submit(httpx.post, url, json=chat("hi", 4), timeout=60)
-        until(
-            lambda: decisions(fleet)[-1]["signals"]["held_requests"], lambda held: held == 1, "a held request"
-        )
+        until(lambda: held_requests(fleet), lambda held: held == 1, "a held request")
         refused = httpx.post(url, json=chat("hi", 4, stream=False), timeout=60)
         late = held.result(60)
     assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
@@ -215,7 +102,7 @@ def test_advise_records_what_it_would_do_and_does_nothing(fleet: Running) -> Non
     advised = [record for record in decisions(fleet, before) if record["wanted"] == 1]
     assert advised
     assert {clamp["name"] for clamp in advised[-1]["clamps"]} >= {"mode"}
-    until(lambda: decisions(fleet)[-1]["signals"]["held_requests"], lambda held: held == 0, "an empty queue")
+    until(lambda: held_requests(fleet), lambda held: held == 0, "an empty queue")
     assert changes(fleet, before) == []
     assert fleet.processes(ENGINES) == []
     set_knobs(
@@ -223,11 +110,11 @@ def test_advise_records_what_it_would_do_and_does_nothing(fleet: Running) -> Non
     )
 
 
-def test_a_burst_on_a_cold_application_gets_its_replicas_in_one_step(fleet: Running) -> None:
+def test_a_burst_at_zero_gets_its_replicas_in_one_step(fleet: Running) -> None:
     """Leaves three replicas."""
     before = newest(fleet)
     texts = asyncio.run(burst(fleet, 24))
-    assert [whole(text) for text in texts] == [True] * 24
+    assert [is_whole(text) for text in texts] == [True] * 24
     assert all(text.startswith(": waiting for a replica of tide: phase=") for text in texts)
     assert changes(fleet, before) == [(0, 3)]
     up = next(record for record in decisions(fleet, before) if record["new_target"] == 3)
@@ -268,34 +155,21 @@ CHANGED = [
 ]
 
 
-def test_every_knob_changes_under_streams_and_nothing_restarts_or_breaks(
+def test_every_knob_changes_under_streams_without_a_restart(
     fleet: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Still three replicas; the knobs are as before."""
-    from serve_app.settings.knobs import Knobs
-
     assert {setting.partition("=")[0] for setting in CHANGED} == set(Knobs.model_fields)
     everyone = sorted(process.pid for process in fleet.processes("ray::ServeReplica"))
     with streaming(fleet, 1, 400) as texts:
-        for setting in CHANGED:
-            name = setting.partition("=")[0]
-            simple = name not in ("schedules", "starting_values")
-            set_knobs(fleet, setting) if simple else set_knobs_unchecked(fleet, setting)
+        set_knobs(fleet, *CHANGED)
         fleet.deploy(fleet.document)  # an edited file, here with what it said at first
-        until(
-            lambda: httpx.get(f"{fleet.url}/autoscaling/knobs", timeout=10).json()["models"][MODEL],
-            lambda now: all(now[name] == value for name, value in KNOBS.items()),
-            "the knobs of the file",
-        )
+        until(lambda: knobs_in_force(fleet), lambda now: now | KNOBS == now, "the knobs of the file")
     assert texts
-    assert [whole(text) for text in texts] == [True] * len(texts)
+    assert [is_whole(text) for text in texts] == [True] * len(texts)
     assert sorted(process.pid for process in fleet.processes("ray::ServeReplica")) == everyone
     until(lambda: status(fleet)["mode"], lambda mode: mode == "act", "the mode of the file")
     until_ready(fleet, 3)
-
-
-def set_knobs_unchecked(fleet: Running, *settings: str) -> None:
-    assert main(["knobs", "set", MODEL, *settings, "--address", fleet.dashboard]) == 0
 
 
 def test_a_policy_that_raises_keeps_its_target_and_says_so(fleet: Running) -> None:
@@ -310,7 +184,7 @@ def test_a_policy_that_raises_keeps_its_target_and_says_so(fleet: Running) -> No
             "an error record",
         )
         assert "made to raise" in errors[0]["reason"]
-        assert whole(streamed(fleet, "Go on.", 16))
+        assert is_whole(streamed(fleet, "Go on.", 16))
         assert (status(fleet)["target"], status(fleet)["ready"]) == (3, 3)
     finally:
         mark.unlink()
@@ -346,7 +220,7 @@ def test_scaling_down_during_long_streams_moves_them_and_breaks_none(fleet: Runn
         running = [pool.submit(follow_one_another, number) for number in range(lanes)]
         try:
             begun.wait()
-            fleet.deploy(with_knobs(fleet.document, max_replicas=1))
+            fleet.deploy(with_knobs(fleet, max_replicas=1))
             until(lambda: changes(fleet, before), lambda seen: seen == [(3, 1)], "the step from 3 to 1")
             step = next(record for record in decisions(fleet, before) if record["new_target"] == 1)
             # A replica without a stream is drained at once, perhaps between two looks at the status.
@@ -360,7 +234,7 @@ def test_scaling_down_during_long_streams_moves_them_and_breaks_none(fleet: Runn
             seen_draining.set()
         for lane in running:
             lane.result(WAIT_S)
-    assert [whole(text) for _, _, text in streams] == [True] * len(streams)
+    assert [is_whole(text) for _, _, text in streams] == [True] * len(streams)
     lived = [text for began, ended, text in streams if began < step["at"] and ended > drained_at]
     assert lived, "none lived through it"
     assert any(": continued on another replica" in text for text in lived), "none was moved"
@@ -373,7 +247,7 @@ def test_a_replica_killed_while_scaling_is_made_up_for(fleet: Running) -> None:
     set_knobs(fleet, "max_replicas=2", "min_replicas=2")
     until(lambda: len(fleet.processes(ENGINES)), lambda count: count == 2, "a second replica's process")
     os.kill(only.pid, signal.SIGKILL)
-    assert whole(streamed(fleet, "Are you there?", 16))  # held until a replica is up
+    assert is_whole(streamed(fleet, "Are you there?", 16))  # held until a replica is up
     until_ready(fleet, 2)
     assert only.pid not in [process.pid for process in fleet.processes(ENGINES)]
 

@@ -1,12 +1,16 @@
-"""`make chaos` in short: two engines, eight streams, and a process killed or stopped under them."""
+"""`make chaos` in short: two engines, eight streams, and a process killed or stopped under them.
 
+Then a whole node is lost: one of four engines is on a second node, without an ingress and without HAProxy.
+"""
+
+import asyncio
 import json
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
-import psutil
 import pytest
 
 from benchmarks.chaos.attack import Attack, Conductor, Timing
@@ -16,13 +20,13 @@ from benchmarks.chaos.processes import Processes
 from benchmarks.chaos.trace import Trace
 from benchmarks.chaos.verdicts import Row, report, rows
 from serve_app import env
-from tests.integration.cluster import ZYGOTE, Running, application, engine_settings
-from tests.integration.greedy_streams import greedy_streams, moves, pieces
+from serve_app.processes import is_alive
+from tests.integration.cluster import ZYGOTE, Running
+from tests.integration.fleet import ENGINES, MODEL, set_knobs, until_ready, with_knobs
+from tests.integration.second_node import second_node
 from tests.integration.sse import RawStream
 
-MODEL = "tide"
-REPLICA = "ray::ServeReplica:tideserve:Engine-tide"
-STREAMS = 8
+STREAMS, TOKENS = 8, 300
 ATTACKS = (
     Attack("haproxy", "kill"),
     Attack("controller", "kill"),
@@ -66,16 +70,59 @@ class Given:
 
 
 @pytest.fixture(scope="module")
-async def attacked() -> AsyncIterator[tuple[Running, dict[tuple[str, str], Row], Trace]]:
-    two = {"min_replicas": 2, "max_replicas": 2}
-    with Running(application(engine_settings(MODEL), knobs={MODEL: two})).serving(two_up) as running:
-        assert running.process is not None
-        processes, trace = Processes(running.process.pid), Trace()
-        async with observing(processes, Job(running.url, MODEL, STREAMS, 600), trace) as observer:
-            conductor = Conductor(Given(running), observer, TIMING, random.Random(0))
-            await conductor.attack_in_sequence(ATTACKS)
-        print(report(trace)[0])
-        yield running, {(row.event.role, row.event.signal): row for row in rows(trace)}, trace
+async def attacked(fleet: Running) -> tuple[Running, dict[tuple[str, str], Row], Trace]:
+    assert fleet.process is not None
+    fleet.deploy(with_knobs(fleet, min_replicas=2, max_replicas=2))
+    await asyncio.to_thread(fleet.wait_ready, two_up)
+    processes, trace = Processes(fleet.process.pid), Trace()
+    async with observing(processes, Job(fleet.url, MODEL, STREAMS, TOKENS), trace) as observer:
+        conductor = Conductor(Given(fleet), observer, TIMING, random.Random(0))
+        await conductor.attack_in_sequence(ATTACKS)
+    print(report(trace)[0])
+    return fleet, {(row.event.role, row.event.signal): row for row in rows(trace)}, trace
+
+
+def greedy_streams(
+    port: int, model: str, disturb: Callable[[], object] = lambda: None, tokens: int = TOKENS
+) -> list[bytes]:
+    """Return the answers of streams that run together. `disturb` is called while all of them do."""
+    with ExitStack() as stack:
+        streams = []
+        for subject in ("sea", "moon", "rain", "harbour", "winter", "fox"):
+            body = {
+                "model": model,
+                "messages": [{"role": "user", "content": f"A long story about the {subject}."}],
+                "max_tokens": tokens,
+                "ignore_eos": True,
+                "temperature": 0,
+                "stream": True,
+                "stream_options": {"include_usage": True},
+            }
+            streams.append(stack.enter_context(RawStream(port, "/v1/chat/completions", body)))
+        for stream in streams:
+            stream.until(b'"content":"')
+        disturb()
+        return [stream.until(b"data: [DONE]\n\n") for stream in streams]
+
+
+def moves(answer: bytes) -> int:
+    """Return how often a stream moved to another replica."""
+    return answer.count(b": continued on another replica after ")
+
+
+def pieces(answer: bytes) -> tuple[str, list[str], int]:
+    """Return the text of an answer, its finish reasons, and its tokens by its usage.
+
+    Fails unless all events belong to one answer.
+    """
+    events = [json.loads(line[6:]) for line in answer.splitlines() if line.startswith(b"data: {")]
+    choices = [choice for event in events for choice in event["choices"]]
+    text = "".join(choice["delta"].get("content") or "" for choice in choices)
+    reasons = [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
+    (usage,) = (event["usage"] for event in events if event.get("usage"))
+    assert len({(event["id"], event["created"]) for event in events}) == 1
+    assert sum("role" in choice["delta"] for choice in choices) == 1
+    return text, reasons, usage["completion_tokens"]
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: f"{attack.role}-{attack.signal}")
@@ -110,7 +157,7 @@ def test_a_killed_replica_takes_its_engine_core_with_it(attacked) -> None:
 def test_greedy_streams_are_the_same_when_a_replica_is_killed(attacked) -> None:
     running, _, _ = attacked
     undisturbed = greedy_streams(running.port, MODEL)
-    disturbed = greedy_streams(running.port, MODEL, running.processes(REPLICA)[0].kill)
+    disturbed = greedy_streams(running.port, MODEL, running.processes(ENGINES)[0].kill)
     assert any(map(moves, disturbed))
     assert [pieces(text) for text in disturbed] == [pieces(text) for text in undisturbed]
 
@@ -139,20 +186,24 @@ def test_conversations_find_their_cache_after_all_these_losses(attacked) -> None
             messages += [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": "Go on."}]
 
 
+def test_streams_survive_the_loss_of_a_node(attacked) -> None:
+    running, _, _ = attacked
+    with second_node(running, {"engine": 1}) as kill:
+        set_knobs(running, "max_replicas=4", "min_replicas=4")  # three fit on the first node
+        until_ready(running, 4)
+        undisturbed = greedy_streams(running.port, MODEL)
+        disturbed = greedy_streams(running.port, MODEL, kill)
+    assert any(map(moves, disturbed))
+    assert [pieces(one) for one in disturbed] == [pieces(one) for one in undisturbed]
+    assert [pieces(one) for one in greedy_streams(running.port, MODEL, tokens=20)]
+
+
 def test_nothing_outlives_a_run_that_is_killed_itself(attacked) -> None:
     """Ends the application."""
     running, _, _ = attacked
     started = running.descendants()
     running.process.kill()
     deadline = time.monotonic() + 60
-    while left := [process for process in started if lives(process)]:
+    while left := [process for process in started if is_alive(process)]:
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
-
-
-def lives(process: psutil.Process) -> bool:
-    """A zombie that nobody reaps has ended all the same."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

@@ -191,7 +191,7 @@ def test_the_dashboard_asks_for_the_token(
     assert "tideserve" in Dashboard(app.dashboard).details()["applications"]
 
 
-def test_a_browser_signs_in_with_the_token_and_may_read_only(app: Running) -> None:
+def test_a_browser_signs_in_and_may_only_read(app: Running) -> None:
     address = f"{app.dashboard}/api/serve/applications/"
     with httpx.Client(headers={"User-Agent": "Mozilla/5.0"}, timeout=30) as browser:
         assert browser.get(app.dashboard).status_code == 200  # the page that asks for it
@@ -219,7 +219,7 @@ def test_ray_s_own_command_finds_the_token(app: Running) -> None:
     assert "status: RUNNING" in done.stdout
 
 
-def test_the_token_is_on_no_command_line_and_in_no_file(app: Running) -> None:
+def test_the_token_is_on_no_command_line_or_file(app: Running) -> None:
     token = token_header(app.dashboard)["authorization"].removeprefix("Bearer ")
 
     assert not any(token in command_line(process) for process in of(app))
@@ -244,7 +244,7 @@ def test_a_port_that_is_not_in_the_table_is_seen() -> None:
     assert unexpected([port("127.0.0.1", role="a new process")], ROWS, {})
 
 
-def test_a_port_that_is_bound_wider_than_the_table_says_is_seen() -> None:
+def test_a_port_bound_wider_than_its_row_is_seen() -> None:
     assert unexpected([port("0.0.0.0"), port("::", 1235)], ROWS, {}) == [port("::", 1235)]
 
 

@@ -95,7 +95,7 @@ def test_an_oversized_body_is_refused_while_it_comes(http: httpx.Client) -> None
     assert reply.json()["error"]["code"] == "body_too_large"
 
 
-def test_a_wrong_method_and_a_wrong_path_have_the_same_shape(http: httpx.Client) -> None:
+def test_a_wrong_method_or_path_has_the_same_shape(http: httpx.Client) -> None:
     for reply, status in ((http.get(CHAT_PATH), 405), (http.get("/v1/nothing"), 404)):
         assert reply.status_code == status
         assert reply.json()["error"]["type"] == "invalid_request_error"
@@ -136,7 +136,7 @@ def test_a_request_id_of_another_form_is_replaced(http: httpx.Client, path: str,
 @pytest.mark.parametrize(
     "name", [b"x-session-id", b"serve_multiplexed_model_id", b"x-request-timeout-seconds"]
 )
-def test_a_header_of_rays_that_is_not_text_makes_no_server_error(http: httpx.Client, name: bytes) -> None:
+def test_a_ray_header_of_odd_bytes_makes_no_server_error(http: httpx.Client, name: bytes) -> None:
     assert http.get("/health", headers=[(name, b"\xff\xe9")]).status_code == 200
 
 

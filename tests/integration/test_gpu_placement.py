@@ -59,7 +59,7 @@ def test_one_gpu_is_the_replicas_own() -> None:
 
 
 @pytest.mark.usefixtures("fake_gpus")
-def test_tensor_parallel_takes_a_bundle_per_gpu_with_the_replica_in_the_first() -> None:
+def test_tensor_parallel_takes_a_bundle_per_gpu() -> None:
     where = placed({"accelerator_type": "A100", "tensor_parallel_size": 4, "resources": {"gpu-profile": 1}})
     assert [bundle["GPU"] for bundle in where["bundles"]] == [1, 1, 1, 1]
     assert all(bundle["accelerator_type:A100"] > 0 for bundle in where["bundles"])

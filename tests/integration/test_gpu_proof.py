@@ -80,9 +80,7 @@ def test_an_interrupted_proof_has_the_stages_that_ended_before(cut: Rehearsal) -
     assert cut.document["not measured"] == [name for name in titles() if name not in cut.stages()]
 
 
-def test_the_next_run_goes_on_and_measures_each_stage_or_says_why_not(
-    cut: Rehearsal, whole: Rehearsal
-) -> None:
+def test_the_next_run_measures_each_other_stage_or_says_why_not(cut: Rehearsal, whole: Rehearsal) -> None:
     assert whole.status == 0, "".join(whole.lines)
     assert whole.document["stages"][: len(cut.stages())] == cut.document["stages"]
     assert whole.document["not measured"] == [name for name in titles() if name not in STAGES]

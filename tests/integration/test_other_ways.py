@@ -1,7 +1,8 @@
 """Ray's own proxy, and a model that cannot start beside one that can."""
 
-import signal
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import openai
@@ -9,6 +10,7 @@ import psutil
 import pytest
 
 from tests.integration.cluster import Running, application, engine_settings
+from tests.integration.listeners import role_of
 from tests.integration.prometheus import settled
 from tests.integration.sse import RawStream, over_http_1_0
 
@@ -37,13 +39,8 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         ),
         proxy="ray",
     )
-    running.start()
-    try:
-        running.wait_ready(until=good_is_up)
+    with running.serving(until=good_is_up):
         yield running
-    finally:
-        if running.process is not None and running.process.poll() is None:
-            running.stop()
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +99,7 @@ def test_a_deadline_is_ours_to_tell_and_not_rays(http: httpx.Client) -> None:
     assert event.startswith("event: error")
 
 
-def test_an_engine_that_cannot_start_makes_ready_503_with_the_reason(
-    other: Running, http: httpx.Client
-) -> None:
+def test_a_failed_engine_makes_ready_503_with_the_reason(other: Running, http: httpx.Client) -> None:
     other.wait_ready(until=both_are_decided)  # Ray tries three times, while the tests above go on
     reply = http.get("/ready")
     assert reply.status_code == 503
@@ -125,10 +120,16 @@ def test_its_requests_get_a_503_and_the_others_an_answer(http: httpx.Client) -> 
     assert http.post("/v1/chat/completions", json={**body, "model": GOOD}).status_code == 200
 
 
-def test_closing_the_terminal_leaves_no_process_behind(other: Running) -> None:
+def test_without_the_gcs_it_ends_and_names_the_log(other: Running) -> None:
     """Ends the application."""
     started = other.descendants()
-    assert len(started) > 5
-    assert other.stop(signal.SIGHUP) == 0
+    [gcs] = [process for process in started if role_of(process) == "GCS"]
+
+    gcs.kill()
+
+    assert other.process is not None
+    assert other.process.wait(20) == 1  # 5 s on a machine without other tests
+    [log] = re.findall(r"Ray's GCS \(process \d+\) ended; its log: (\S+)", other.log)
+    assert Path(log).is_file()
     _, alive = psutil.wait_procs(started, timeout=10)
     assert alive == []

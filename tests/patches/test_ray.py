@@ -74,17 +74,10 @@ def test_handlers_are_closed_with_the_process_as_ever(log: logging.Logger) -> No
         added = logging.StreamHandler()
 
     assert registered[: len(before)] == before
-    assert any(reference() is added for reference in registered)  # type: ignore[operator]
-
-
-def test_they_are_kept_when_the_start_fails(log: logging.Logger) -> None:
-    registered: list[object] = logging._handlerList  # type: ignore[attr-defined]
-    before = registered[:]
-
     with pytest.raises(ValueError, match="no such model"), keep_log_handlers():
         raise ValueError("no such model")
-
-    assert registered == before
+    assert registered[: len(before)] == before
+    assert any(reference() is added for reference in registered)  # type: ignore[operator]
 
 
 class Gcs:
@@ -100,7 +93,7 @@ class Gcs:
         self.updates.append(cache)
 
 
-def test_a_cache_is_updated_at_once_and_then_once_an_interval() -> None:
+def test_a_cache_is_updated_once_an_interval() -> None:
     gcs, now = Gcs(), [100.0]
     update = at_most_every(1.0, gcs.update, lambda: now[0])
     cache = DefaultClusterNodeInfoCache(None)
@@ -109,32 +102,15 @@ def test_a_cache_is_updated_at_once_and_then_once_an_interval() -> None:
         now[0] = 100.0 + eighth / 8
         update(cache)
 
-    assert len(gcs.updates) == 3  # at 100, 101 and 102
-
-
-def test_every_cache_has_its_own_interval() -> None:
-    gcs = Gcs()
-    update = at_most_every(1.0, gcs.update, lambda: 100.0)
-    caches = [DefaultClusterNodeInfoCache(None) for _ in range(2)]
-
-    for cache in [*caches, *caches]:
-        update(cache)
-
-    assert gcs.updates == caches
-
-
-def test_what_failed_is_tried_again_at_the_next_turn() -> None:
-    gcs = Gcs()
-    update = at_most_every(1.0, gcs.update, lambda: 100.0)
-    cache = DefaultClusterNodeInfoCache(None)
-
+    assert gcs.updates == [cache] * 3  # at 100, 101 and 102
+    other = DefaultClusterNodeInfoCache(None)  # it has an interval of its own, which a failure does not begin
     gcs.lost = True
     with pytest.raises(TimeoutError):
-        update(cache)
+        update(other)
     gcs.lost = False
-    update(cache)
-
-    assert gcs.updates == [cache]
+    update(other)
+    update(other)
+    assert gcs.updates[3:] == [other]
 
 
 def test_the_caches_of_rays_controller_ask_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:

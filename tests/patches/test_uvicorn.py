@@ -62,7 +62,7 @@ async def test_nobody_else_may_use_the_socket(path: Path) -> None:
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-async def test_it_closes_with_the_port_when_ray_has_told_the_server_to_end(path: Path) -> None:
+async def test_the_socket_closes_with_the_port(path: Path) -> None:
     async with serving():
         pass
     with pytest.raises(httpx.ConnectError):

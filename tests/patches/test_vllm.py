@@ -39,7 +39,7 @@ class Stream:
         return reader
 
 
-async def test_a_reader_that_waits_is_spared_what_is_handed_on_and_gets_the_rest() -> None:
+async def test_a_waiting_reader_gets_only_outputs_that_are_not_forwarded() -> None:
     stream = Stream()
     reader = await stream.awaited()
     stream.collector.put(output("a"))

@@ -98,7 +98,7 @@ def test_a_release_outside_of_those_that_were_checked_is_named(
     )
 
 
-def test_what_an_older_release_lacks_is_told_in_a_sentence_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_feature_an_older_release_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm_compat, "__version__", "0.24.0")
     monkeypatch.setattr(vllm_compat, "PLAIN_STREAMS", False)
     monkeypatch.setattr(vllm_compat, "CONTINUED_STREAMS", False)
@@ -117,24 +117,24 @@ def test_what_has_moved_is_found_at_its_older_place(monkeypatch: pytest.MonkeyPa
     newer = ("vllm.nowhere.at_all", "vllm.outputs", "vllm.exceptions")
     monkeypatch.setitem(vllm_compat.MOVED, "VLLMValidationError", newer)
 
-    assert vllm_compat._find("VLLMValidationError") is VLLMValidationError
+    assert vllm_compat.find("VLLMValidationError") is VLLMValidationError
 
 
-def test_what_is_nowhere_is_refused_with_the_release_and_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_name_is_refused_with_release_and_range(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(vllm_compat.MOVED, "Tide", ("vllm.nowhere", "vllm.outputs"))
     monkeypatch.setattr(vllm_compat, "__version__", "0.19.0")
 
     with pytest.raises(ImportError) as caught:
-        vllm_compat._find("Tide")
+        vllm_compat.find("Tide")
 
     assert str(caught.value) == (
         "vLLM 0.19.0 lacks what the engine needs: Tide in vllm.nowhere or vllm.outputs. "
         "It runs with 0.24 to 0.33."
     )
-    assert vllm_compat._find("Tide", otherwise=1) == 1
+    assert vllm_compat.find("Tide", otherwise=1) == 1
 
 
-def test_an_import_of_the_engine_that_vllm_cannot_fulfil_is_refused_in_the_same_way() -> None:
+def test_a_missing_import_of_the_engine_names_the_release() -> None:
     with pytest.raises(
         ImportError, match=r"^vLLM \S+ lacks what the engine needs: .*Tide.* runs with 0\.24 to"
     ):
@@ -142,7 +142,7 @@ def test_an_import_of_the_engine_that_vllm_cannot_fulfil_is_refused_in_the_same_
             from vllm.outputs import Tide  # noqa: F401
 
 
-def test_a_package_that_is_missing_besides_is_no_fault_of_the_release(
+def test_another_missing_package_is_no_fault_of_the_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "needs_more.py").write_text("import tide_that_is_not_installed\n")
@@ -150,7 +150,7 @@ def test_a_package_that_is_missing_besides_is_no_fault_of_the_release(
     monkeypatch.setitem(vllm_compat.MOVED, "Tide", ("needs_more",))
 
     with pytest.raises(ModuleNotFoundError, match=r"^No module named 'tide_that_is_not_installed'$"):
-        vllm_compat._find("Tide")
+        vllm_compat.find("Tide")
     with pytest.raises(ModuleNotFoundError, match=r"^No module named 'tide_that_is_not_installed'$"):
         with vllm_compat.name_missing_imports():
             import needs_more  # noqa: F401
@@ -165,7 +165,7 @@ def nested(levels: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("tag", [False, True])
-def test_json_is_refused_at_the_depth_at_which_vllm_refuses_it(tag: bool) -> None:
+def test_json_is_refused_at_the_depth_of_vllm(tag: bool) -> None:
     def refused(check: Any, document: Any) -> bool:
         try:
             check(document, structural_tag=tag)
@@ -181,7 +181,7 @@ def test_json_is_refused_at_the_depth_at_which_vllm_refuses_it(tag: bool) -> Non
     assert set(verdicts) == {True, False}
 
 
-def test_an_error_with_a_status_keeps_it_where_vllm_has_none_of_that_kind() -> None:
+def test_an_error_keeps_its_status_in_older_releases() -> None:
     response = create_error_response(_GracefulHTTPError("8 wait", HTTPStatus.TOO_MANY_REQUESTS))
 
     assert (response.error.code, response.error.message) == (429, "8 wait")

@@ -67,29 +67,17 @@ def _context(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm_nodes.ray, "get_runtime_context", lambda: context)
 
 
-def test_raylet_starts_workers_for_job_and_environment(
-    raylet: StubRaylet,
-) -> None:
+def test_raylet_starts_workers_for_job_and_environment(raylet: StubRaylet) -> None:
     start_spares(raylet.node, ENVIRONMENT, 3)
 
     (request,) = raylet.asked
+    assert raylet.headers["authorization"] == f"Bearer {os.environ['RAY_AUTH_TOKEN']}"
+    assert request.keep_alive_duration_secs >= 30 * 24 * 3600
     assert (request.language, request.num_workers, request.job_id) == (PYTHON, 3, b"\x02\0\0\0")
     # Ray compares the text: one of the same meaning in another order would fit no actor.
     text = request.runtime_env_info.serialized_runtime_env
     assert text == RuntimeEnv(**ENVIRONMENT).serialize()
     assert text.index('"A": "1"') < text.index('"B": "2"') < text.index('"py_executable"')
-
-
-def test_spares_are_kept_while_the_node_lives(raylet: StubRaylet) -> None:
-    start_spares(raylet.node, ENVIRONMENT, 1)
-
-    assert raylet.asked[0].keep_alive_duration_secs >= 30 * 24 * 3600
-
-
-def test_the_request_carries_the_cluster_s_token(raylet: StubRaylet) -> None:
-    start_spares(raylet.node, ENVIRONMENT, 1)
-
-    assert raylet.headers["authorization"] == f"Bearer {os.environ['RAY_AUTH_TOKEN']}"
 
 
 def test_ending_replica_requests_a_spare_on_its_node(

@@ -28,7 +28,7 @@ from pathlib import Path
 from vllm import envs
 from vllm.utils.system_utils import set_process_title
 
-from serve_app.zygote.parents_death import signal_on_parents_death
+from serve_app.processes import signal_on_parents_death
 
 logger = logging.getLogger("ray.serve")
 
