@@ -276,7 +276,7 @@ def test_a_profile_with_the_required_keys_renders() -> None:
         '"perGpu":{"cpu":"8","memory":"64Gi","shm":"8Gi"},'
         '"minWorkers":0,"maxWorkers":8,"idleTimeoutSeconds":60}'
     )
-    sets = (f"gpuProfiles.b200={profile}", 'models.llama-8b.gpuProfile="b200"')
+    sets = (f"gpuProfiles.b200={profile}", 'models.qwen-7b.gpuProfile="b200"')
     assert groups(A100, *sets)["b200"]["resources"]["accelerator_type:B200"] == "1"
 
 
