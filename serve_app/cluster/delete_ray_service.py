@@ -30,8 +30,8 @@ def delete_and_wait(
 ) -> list[str]:
     """Delete a RayService that may be gone, and return the RayClusters that are left after `timeout_s`.
 
-    `api` is a `CustomObjectsApi`. Errors of the API server are raised, except that the RayService is gone, and
-    failed lists, which are tried again unless they are forbidden.
+    `api` is a `CustomObjectsApi`. A failed list is tried again, unless it is forbidden. Other errors of the
+    API server are raised.
     """
     from kubernetes.client.exceptions import ApiException  # noqa: PLC0415
     from urllib3.exceptions import HTTPError  # noqa: PLC0415

@@ -92,9 +92,7 @@ MediaHost = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", ma
 """In lower case, without a scheme, a port or a wildcard."""
 CustomResources = Annotated[dict[str, Annotated[float, Field(ge=1e-4)]], AfterValidator(_check_names)]
 """Amounts by the names that a cluster's operator gives to its nodes. Ray counts in ten-thousandths."""
-AbsolutePath = Annotated[
-    str, AfterValidator(_check_absolute), Field(json_schema_extra={"pattern": "^/"})
-]
+AbsolutePath = Annotated[str, AfterValidator(_check_absolute), Field(json_schema_extra={"pattern": "^/"})]
 
 
 class StructuredOutputSettings(ClosedModel):

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.kubernetes.chart import A100, LAPTOP, documents, refusal, rendered
-from tests.kubernetes.tools import CHART
+from serve_app.cli.application_checks import check_application
+from serve_app.cli.config_file import read_config
+from serve_app.settings.settings_error import SettingsError
+from tests.kubernetes.chart import A100, LAPTOP, documents, refusal, rendered, serve_config
+from tests.kubernetes.tools import CHART, helm
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,10 @@ FINE = [
     'gcsFaultTolerance={"enabled":true,"redisAddress":"rediss://redis.data.svc:6380"}',
     'monitoring.prometheusRule.selector="job=\\"llm/tide\\", cluster=~\\"eu.*\\","',
     'modelCache.hostPath.path="/mnt/.models/x"',
+    'models.bucket={"gpuProfile":"l4","model":"s3://b/m","load_format":"runai_streamer"}',
+    'models.plug={"gpuProfile":"h100","model":"a/b","tool_call_parser":"mine","engine_args":{"tool_parser_plugin":"/p.py"}}',
+    'models.folder={"gpuProfile":"a10g","model":"/models/own","reasoning_parser":"qwen3","name":"org/m:v1@x"}',
+    'commonLabels={"team":"a","example.org/cost":"b.c"}',
     'modelCache.pvc.size="1.5Ti"',
     'tmpSizeLimit="2048Mi"',
     "engineWorkers.topologySpreadConstraints=[]",
@@ -72,7 +79,7 @@ TOGETHER = (
     (r"(preStopSeconds|terminationGracePeriodSeconds)$", "the time to end"),
     (r"models\.qwen-7b\.(autoscaling|max_ongoing_requests)\b", "models.qwen-7b.autoscaling"),
     (r"(models\.qwen-7b\.(gpuProfile|tensor_parallel_size)|gpuProfiles\.a100-80gb)\b", "the GPU profile"),
-    (r"models\.(tiny|e)\b", "models.tiny"),
+    (r"models\.(tiny|e|other|one|two|bucket)\b", "models.tiny"),
     (r"serviceAccount\b", "models.accounts"),
     (r"(podSecurityContext|securityContext)$", "the user of containers"),
     (r"modelCache\b", "models.cache"),
@@ -105,10 +112,10 @@ def said_of(kind: str, mistakes: list[Mistake]) -> str:
 
 @pytest.mark.parametrize("kind", MISTAKES)
 def test_every_mistake_is_refused_with_key_and_bound(kind: str) -> None:
-    silent: list[list[str]] = []
+    silent: list[tuple[list[str], str]] = []
     for group in _together(MISTAKES[kind]):
         said = said_of(kind, group)
-        silent += [mistake.sets for mistake in group if mistake.says not in said]
+        silent += [(mistake.sets, said) for mistake in group if mistake.says not in said]
     assert silent == []
 
 
@@ -119,9 +126,65 @@ def test_a_mistake_alone_is_refused_too(kind: str) -> None:
     assert mistake.says in said_of(kind, [mistake])
 
 
-def test_valid_values_are_accepted() -> None:
+def test_the_program_accepts_what_the_chart_accepts(tmp_path: Path) -> None:
     for group in _together([Mistake([setting]) for setting in FINE]):
-        assert rendered(A100, *(setting for fine in group for setting in fine.sets))
+        file = tmp_path / "serve.yaml"
+        sets = [setting for fine in group for setting in fine.sets]
+        file.write_text(yaml.safe_dump(serve_config(A100, *sets)), encoding="utf-8")
+        assert "tideserve" in read_config(file).applications
+
+
+REFUSED_BY_THE_PROGRAM = {
+    "models.tiny": {
+        "name": ["a b", "", "-a"],
+        "model": [""],
+        "load_format": ["runai_streamer", "zip"],
+        "tensor_parallel_size": [2],
+        "structured_output": [{"backend": "auto", "disable_any_whitespace": True}, {"max_choices": 0}],
+        "allowed_media_domains": [["https://a.b"]],
+        "max_num_seqs": [0, True, 1.5],
+        "scaling": [{}],
+        "engine_args": [{"max_num_seqs": 1}],
+    },
+    "models.tiny.autoscaling": {
+        "min_replicas": [4],
+        "headroom": [-1, "x"],
+        "schedules": [
+            [{"start": "8:00", "end": "09:00", "min_replicas": 1}],
+            [{"start": "08:00", "end": "08:00", "days": ["mon"], "min_replicas": 1}],
+            [{"start": "08:00", "end": "09:00", "timezone": "Mars", "min_replicas": 1}],
+        ],
+    },
+    "app.http": {
+        "max_body_bytes": [300 << 20],
+        "allowed_hosts": [["a:80"], []],
+        "cors_origins": [["a.b"], ["https://a.b:443"]],
+    },
+    "app.request_log": {"directory": ["logs", ""], "max_bytes": [1]},
+    "app.ingress.autoscaling": {"min_replicas": [0, 5], "target_ongoing_requests": [0]},
+}
+
+
+def test_the_chart_refuses_what_the_program_refuses() -> None:
+    accepted = []
+    for section, settings in REFUSED_BY_THE_PROGRAM.items():
+        for name, value in ((name, value) for name, values in settings.items() for value in values):
+            application = serve_config(LAPTOP)["applications"][0]
+            args, knobs = application["args"], application["deployments"][0]["user_config"]
+            place = {
+                "models.tiny": args["models"][0],
+                "models.tiny.autoscaling": knobs["autoscaling"]["tideserve-tiny"],
+                "app.http": args.setdefault("http", {}),
+                "app.request_log": args.setdefault("request_log", {}),
+                "app.ingress.autoscaling": knobs["ingress"],
+            }[section]
+            place[name] = value
+            with pytest.raises(SettingsError):
+                check_application(application)
+            setting = f"{section}.{name}={json.dumps(value)}"
+            done = helm("template", "x", str(CHART), "--values", str(LAPTOP), "--set-json", setting)
+            accepted += [setting] * (done.returncode == 0)
+    assert accepted == []
 
 
 EMPTY = [

@@ -26,9 +26,10 @@ def generated() -> dict[Path, str]:
     schema = json.dumps(ValuesSchema(comments, values).build(), indent=1, ensure_ascii=False)
     introduction = (CHART / "README.introduction.md").read_text(encoding="utf-8")
     fast = {**env.FAST_PATH, **env.HAPROXY, env.HAPROXY_COMMAND: _HAPROXY_SUPERVISOR}
-    flags = yaml.safe_dump({"always": dict(env.ALWAYS), "fast": fast}, sort_keys=False)
+    flags = "# Written by `make chart` from serve_app/env.py, which has the reasons.\n"
+    flags += yaml.safe_dump({"always": dict(env.ALWAYS), "fast": fast}, sort_keys=False)
     return {
-        CHART / "files/ray-flags.yaml": f"# Written by `make chart` from serve_app/env.py, which has the reasons.\n{flags}",
+        CHART / "files/ray-flags.yaml": flags,
         CHART / "values.schema.json": schema + "\n",
         CHART / "README.md": readme(introduction, values, comments),
     }

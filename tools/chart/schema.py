@@ -108,8 +108,13 @@ _BOUNDED: dict[str, Schema] = {
 _BY_NAME: dict[str, Schema] = {
     **dict.fromkeys(
         (
-            "labels", "annotations", "podLabels", "podAnnotations", "nodeSelector",
-            "commonLabels", "commonAnnotations",
+            "labels",
+            "annotations",
+            "podLabels",
+            "podAnnotations",
+            "nodeSelector",
+            "commonLabels",
+            "commonAnnotations",
         ),
         PAIRS,
     ),
@@ -194,7 +199,7 @@ class ValuesSchema:
     def build(self) -> Schema:
         """The whole document. Raises KeyError for a value whose type no default and no table gives."""
         schema = self._section(self._defaults, "")
-        # Helm adds `global` wherever the chart is a part of another, whose `condition` may be `enabled` of ours.
+        # Helm adds `global` to a part of another chart, and its `condition` may be our `enabled`.
         schema["properties"] |= {"global": {"type": "object"}, "enabled": {"type": "boolean"}}
         schema = json.loads(json.dumps(schema))  # parts that are used twice have descriptions of their own
         self._describe(schema)
