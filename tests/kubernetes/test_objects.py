@@ -30,14 +30,9 @@ def test_only_the_head_has_rights() -> None:
     assert not kinds & {"ClusterRole", "ClusterRoleBinding"}
 
 
-def test_workers_have_an_account_without_a_token() -> None:
+def test_rights_and_accounts_can_be_turned_off() -> None:
     accounts = {found["metadata"]["name"]: found for found in of_kind("ServiceAccount", LAPTOP)}
     assert accounts["demo-tideserve-worker"]["automountServiceAccountToken"] is False
-    for group in ray_service(LAPTOP)["spec"]["rayClusterConfig"]["workerGroupSpecs"]:
-        assert group["template"]["spec"]["serviceAccountName"] == "demo-tideserve-worker"
-
-
-def test_rights_and_accounts_can_be_turned_off() -> None:
     kinds = {found["kind"] for found in documents(HOST_PATH)}
     assert not kinds & {"ServiceAccount", "Role", "RoleBinding"}
 
@@ -217,11 +212,8 @@ def test_an_ingress_neither_times_out_nor_buffers() -> None:
     assert annotations[f"{NGINX}proxy-buffering"] == "off"
     assert annotations[f"{NGINX}proxy-body-size"] == str(HttpSettings().max_body_bytes)
     assert "host" not in ingress["spec"]["rules"][0]
-
-
-def test_a_longer_cold_wait_makes_the_ingress_wait_longer() -> None:
-    sets = ["ingress.enabled=true", "models.tiny.autoscaling.cold_wait_timeout_s=1800"]
-    [ingress] = of_kind("Ingress", LAPTOP, *sets)
+    slow = "models.tiny.autoscaling.cold_wait_timeout_s=1800"
+    [ingress] = of_kind("Ingress", LAPTOP, "ingress.enabled=true", slow)
     assert int(ingress["metadata"]["annotations"][f"{NGINX}proxy-read-timeout"]) >= 1860
 
 

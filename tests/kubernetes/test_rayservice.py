@@ -194,14 +194,6 @@ def test_the_token_can_come_from_an_existing_secret() -> None:
     assert own == {"mode": "token", "secretName": "ray-token"}
 
 
-def test_drain_timeout_sets_every_grace_period() -> None:
-    setting = "app.drain_timeout_s=7200"
-    assert templates(A100, setting)["a100-80gb"]["spec"]["terminationGracePeriodSeconds"] == 7240
-    flags = variables(templates(A100, setting)["a100-80gb"])
-    assert flags["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"] == "7240"
-    assert serve_config(A100, setting)["applications"][0]["args"]["models"][0]["drain_timeout_s"] == 7200
-
-
 def test_secrets_reach_only_those_that_need_them() -> None:
     found = templates(EVERYTHING)
     with_token = {name for name, template in found.items() if "HF_TOKEN" in variables(template)}
