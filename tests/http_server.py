@@ -41,7 +41,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(data)
 
-    do_GET = do_HEAD = do_POST = do_PUT = _handle  # noqa: N815
+    do_DELETE = do_GET = do_HEAD = do_POST = do_PUT = _handle  # noqa: N815
 
     def log_message(self, *args: object) -> None:
         pass

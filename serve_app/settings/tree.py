@@ -44,6 +44,7 @@ _RAYS_OWN_RESOURCES = {
     "object_store_memory": "Ray counts it in bytes by itself",
 }
 
+_MODEL_NAME = r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*"
 _HOST_NAME = r"^(\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9A-Fa-f:.]+\])$"
 _ORIGIN = (
     r"^(\*|[A-Za-z][A-Za-z0-9+.-]*://([A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?)$"
@@ -91,7 +92,7 @@ MediaHost = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", ma
 """In lower case, without a scheme, a port or a wildcard."""
 CustomResources = Annotated[dict[str, Annotated[float, Field(ge=1e-4)]], AfterValidator(_check_names)]
 """Amounts by the names that a cluster's operator gives to its nodes. Ray counts in ten-thousandths."""
-AbsolutePath = Annotated[str, AfterValidator(_check_absolute)]
+AbsolutePath = Annotated[str, AfterValidator(_check_absolute), Field(json_schema_extra={"pattern": "^/"})]
 
 
 class StructuredOutputSettings(ClosedModel):
@@ -144,7 +145,9 @@ class StructuredOutputSettings(ClosedModel):
 class ModelSettings(ClosedModel):
     """One model: its weights, how vLLM runs them, and on which hardware."""
 
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: Annotated[
+        str, Field(min_length=1, max_length=200, json_schema_extra={"pattern": f"^{_MODEL_NAME}$"})
+    ]
     """The name that clients send in `model`."""
     model: Annotated[str, Field(min_length=1)] = EMBEDDED
     """A Hugging Face id, a local folder, or `embedded`."""
@@ -219,7 +222,7 @@ class ModelSettings(ClosedModel):
     @field_validator("name")
     @classmethod
     def _printable(cls, name: str) -> str:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*", name):
+        if not re.fullmatch(_MODEL_NAME, name):
             raise ValueError("must consist of letters, digits and ._:/@+-, and begin with a letter or digit")
         return name
 

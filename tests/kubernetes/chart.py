@@ -15,6 +15,9 @@ ALL_VALUES = [*EXAMPLES, *CI_VALUES]
 LAPTOP = CHART / "ci/laptop-values.yaml"
 A100 = CHART / "examples/zero-to-n.yaml"
 
+KINDS = ("PodMonitor", "PrometheusRule")
+API_VERSIONS = [word for kind in KINDS for word in ("--api-versions", f"monitoring.coreos.com/v1/{kind}")]
+"""Options for a cluster with the Prometheus operator."""
 Document = dict[str, Any]
 
 
@@ -22,7 +25,7 @@ Document = dict[str, Any]
 def rendered(values: Path, *sets: str, release: str = "demo", kube_version: str = "1.36.0") -> str:
     """What `helm template` prints; `sets` are arguments of `--set-json`."""
     arguments = ["template", release, str(CHART), "--namespace", "llm", "--values", str(values)]
-    arguments += ["--kube-version", kube_version]
+    arguments += ["--kube-version", kube_version, *API_VERSIONS]
     for setting in sets:
         arguments += ["--set-json", setting]
     done = helm(*arguments)

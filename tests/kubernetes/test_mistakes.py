@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.kubernetes.chart import A100, LAPTOP, documents, refusal, rendered
-from tests.kubernetes.tools import CHART
+from serve_app.cli.application_checks import check_application
+from serve_app.cli.config_file import read_config
+from serve_app.settings.settings_error import SettingsError
+from tests.kubernetes.chart import A100, LAPTOP, documents, refusal, rendered, serve_config
+from tests.kubernetes.tools import CHART, helm
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,36 +35,8 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake([given] if isinstance(given := each["set"], str) else given, each["says"]) for each in table
     ]
     for kind, table in _TABLE.items()
+    if kind not in ("fine", "program")
 }
-FINE = [
-    'image.repository="tideserve"',
-    'image.repository="localhost:5000/team/tideserve"',
-    'image.repository="123456789012.dkr.ecr.eu-central-1.amazonaws.com/team/tide__serve"',
-    'image.tag="sha-0123456_x.y"',
-    'head.tolerations=[{"operator":"Exists"},{"key":"a","value":"b"},{"key":"a.b/c","operator":"Exists"}]',
-    'head.tolerations=[{"key":"a","operator":"Exists","effect":"NoExecute","tolerationSeconds":30}]',
-    'gpuProfiles.a100-80gb.gpuResource="amd.com/gpu"',
-    'gpuProfiles.a100-80gb.gpuResource="nvidia.com/mig-1g.5gb"',
-    'gpuProfiles.a100-80gb.perGpu={"cpu":10,"memory":"1Ti","shm":"512Mi"}',
-    'head.resources={"requests":{"cpu":0.5,"memory":"2000Mi"},"limits":{"cpu":"1500m","memory":"6Gi"}}',
-    'head.resources={"requests":{"cpu":"1","memory":"2G","ephemeral-storage":"1Gi"},"limits":null}',
-    'extraEnv=[{"name":"A.b-C_1","value":""},{"name":"B","valueFrom":{"fieldRef":{"fieldPath":"status.podIP"}}}]',
-    'extraEnv=[{"name":"B","valueFrom":{"fieldRef":{"fieldPath":"metadata.labels[\'a.b/c\']"}}}]',
-    'extraVolumes=[{"name":"ca","secret":{"secretName":"ca.v2"}}]',
-    'extraVolumeMounts=[{"name":"tmp","mountPath":"/var/log","subPath":".cache/log"}]',
-    'securityContext={"runAsUser":2000,"capabilities":{"add":["SYS_PTRACE"]}}',
-    'podSecurityContext={"runAsUser":0,"runAsNonRoot":false}',
-    'ingress={"enabled":true,"hosts":["*.llm.example.org","localhost"]}',
-    'networkPolicy.clients=[{"ipBlock":{"cidr":"10.0.0.0/8","except":["10.1.0.0/16"]}},{"ipBlock":{"cidr":"fd00::/8"}}]',
-    'networkPolicy.egress={"enabled":true,"to":[{"ports":[{"port":"https"},{"port":443,"endPort":444}]}]}',
-    'gcsFaultTolerance={"enabled":true,"redisAddress":"rediss://redis.data.svc:6380"}',
-    'monitoring.prometheusRule.selector="job=\\"llm/tide\\", cluster=~\\"eu.*\\","',
-    'modelCache.hostPath.path="/mnt/.models/x"',
-    'modelCache.pvc.size="1.5Ti"',
-    'tmpSizeLimit="2048Mi"',
-    "engineWorkers.topologySpreadConstraints=[]",
-    "ingressWorkers.topologySpreadConstraints=[]",
-]
 
 
 TOGETHER = (
@@ -70,9 +45,9 @@ TOGETHER = (
     (r"(priorityClass|engineWorkers\.priorityClassName)\b", "the priority of engines"),
     (r"(nameOverride|fullnameOverride)$", "the name"),
     (r"(preStopSeconds|terminationGracePeriodSeconds)$", "the time to end"),
-    (r"models\.llama-8b\.(autoscaling|max_ongoing_requests)\b", "models.llama-8b.autoscaling"),
-    (r"(models\.llama-8b\.(gpuProfile|tensor_parallel_size)|gpuProfiles\.a100-80gb)\b", "the GPU profile"),
-    (r"models\.(tiny|e)\b", "models.tiny"),
+    (r"models\.qwen-7b\.(autoscaling|max_ongoing_requests)\b", "models.qwen-7b.autoscaling"),
+    (r"(models\.qwen-7b\.(gpuProfile|tensor_parallel_size)|gpuProfiles\.a100-80gb)\b", "the GPU profile"),
+    (r"models\.(tiny|e|other|one|two|bucket)\b", "models.tiny"),
     (r"serviceAccount\b", "models.accounts"),
     (r"(podSecurityContext|securityContext)$", "the user of containers"),
     (r"modelCache\b", "models.cache"),
@@ -105,10 +80,10 @@ def said_of(kind: str, mistakes: list[Mistake]) -> str:
 
 @pytest.mark.parametrize("kind", MISTAKES)
 def test_every_mistake_is_refused_with_key_and_bound(kind: str) -> None:
-    silent: list[list[str]] = []
+    silent: list[tuple[list[str], str]] = []
     for group in _together(MISTAKES[kind]):
         said = said_of(kind, group)
-        silent += [mistake.sets for mistake in group if mistake.says not in said]
+        silent += [(mistake.sets, said) for mistake in group if mistake.says not in said]
     assert silent == []
 
 
@@ -119,9 +94,34 @@ def test_a_mistake_alone_is_refused_too(kind: str) -> None:
     assert mistake.says in said_of(kind, [mistake])
 
 
-def test_valid_values_are_accepted() -> None:
-    for group in _together([Mistake([setting]) for setting in FINE]):
-        assert rendered(A100, *(setting for fine in group for setting in fine.sets))
+def test_the_program_accepts_what_the_chart_accepts(tmp_path: Path) -> None:
+    for group in _together([Mistake([setting]) for setting in _TABLE["fine"]]):
+        file = tmp_path / "serve.yaml"
+        sets = [setting for fine in group for setting in fine.sets]
+        file.write_text(yaml.safe_dump(serve_config(A100, *sets)), encoding="utf-8")
+        assert "tideserve" in read_config(file).applications
+
+
+def test_the_chart_refuses_what_the_program_refuses() -> None:
+    accepted = []
+    for setting in _TABLE["program"]:
+        key, _, value = setting.partition("=")
+        application = serve_config(LAPTOP)["applications"][0]
+        args, knobs = application["args"], application["deployments"][0]["user_config"]
+        section, _, name = key.rpartition(".")
+        place = {
+            "models.tiny": args["models"][0],
+            "models.tiny.autoscaling": knobs["autoscaling"]["tideserve-tiny"],
+            "app.http": args.setdefault("http", {}),
+            "app.request_log": args.setdefault("request_log", {}),
+            "app.ingress.autoscaling": knobs["ingress"],
+        }[section]
+        place[name] = json.loads(value)
+        with pytest.raises(SettingsError):
+            check_application(application)
+        done = helm("template", "x", str(CHART), "--values", str(LAPTOP), "--set-json", setting)
+        accepted += [setting] * (done.returncode == 0)
+    assert accepted == []
 
 
 EMPTY = [

@@ -36,7 +36,7 @@ def templates(values: Path, *sets: str) -> dict[str, Document]:
 
 
 def variables(template: Document) -> dict[str, Any]:
-    [container] = template["spec"]["containers"]
+    container = template["spec"]["containers"][0]  # sidecars come after it
     return {variable["name"]: variable.get("value") for variable in container["env"]}
 
 
@@ -78,7 +78,7 @@ def test_ray_plans_one_group_for_each_replica(values: Path, tmp_path: Path) -> N
 def test_a_gpu_pod_holds_one_replica(values: Path) -> None:
     for name, group in groups(values).items():
         gpus = group["resources"].get("GPU")
-        [container] = group["template"]["spec"]["containers"]
+        container = group["template"]["spec"]["containers"][0]
         asked = container["resources"]
         assert asked["requests"] == asked["limits"]
         assert asked["limits"].get("nvidia.com/gpu") == gpus
@@ -88,7 +88,7 @@ def test_a_gpu_pod_holds_one_replica(values: Path) -> None:
 
 def test_a_tensor_parallel_pod_has_the_gpus_of_its_replica() -> None:
     group = groups(CHART / "examples/tensor-parallel.yaml")["a100-80gb-x4"]
-    [container] = group["template"]["spec"]["containers"]
+    container = group["template"]["spec"]["containers"][0]
     assert container["resources"]["limits"] == {"cpu": "40", "memory": "400Gi", "nvidia.com/gpu": "4"}
     assert (group["minReplicas"], group["maxReplicas"]) == (0, 2)
 
@@ -132,7 +132,7 @@ def test_drain_pre_stop_and_grace_follow_from_the_longest_generation(values: Pat
     for name, group in groups(values).items():
         template = group["template"]
         pod = template["spec"]
-        [container] = pod["containers"]
+        container = pod["containers"][0]
         assert container["lifecycle"]["preStop"]["exec"]["command"] == ["/bin/sh", "-c", "sleep 10"], name
         assert pod["terminationGracePeriodSeconds"] >= 10 + drain + 30
         flags = variables(template)
@@ -153,6 +153,7 @@ def test_two_ingress_pods_spread_over_nodes() -> None:
     assert (spread["topologyKey"], spread["maxSkew"]) == ("kubernetes.io/hostname", 1)
     assert spread["whenUnsatisfiable"] == "ScheduleAnyway"  # a cluster of one node has both
     labels = group["template"]["metadata"]["labels"]
+    assert spread["matchLabelKeys"] == ["ray.io/cluster"]  # not over both clusters of an upgrade
     assert spread["labelSelector"]["matchLabels"].items() <= labels.items()
     assert spread["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == "ingress"
 
@@ -193,18 +194,12 @@ def test_the_token_can_come_from_an_existing_secret() -> None:
     assert own == {"mode": "token", "secretName": "ray-token"}
 
 
-def test_drain_timeout_sets_every_grace_period() -> None:
-    setting = "app.drain_timeout_s=7200"
-    assert templates(A100, setting)["a100-80gb"]["spec"]["terminationGracePeriodSeconds"] == 7240
-    flags = variables(templates(A100, setting)["a100-80gb"])
-    assert flags["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"] == "7240"
-    assert serve_config(A100, setting)["applications"][0]["args"]["models"][0]["drain_timeout_s"] == 7200
-
-
 def test_secrets_reach_only_those_that_need_them() -> None:
     found = templates(EVERYTHING)
     with_token = {name for name, template in found.items() if "HF_TOKEN" in variables(template)}
     assert with_token == {"l4", "h100-x8", "mine"}
+    sources = [template["spec"]["containers"][0]["envFrom"] for template in found.values()]
+    assert sources == [[{"secretRef": {"name": "bucket"}}]] * len(found)
     with_keys = {
         name
         for name, template in found.items()
@@ -223,7 +218,7 @@ def test_pods_are_restricted(values: Path) -> None:
         pod = template["spec"]
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        [container] = pod["containers"]
+        container = pod["containers"][0]
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
@@ -231,6 +226,16 @@ def test_pods_are_restricted(values: Path) -> None:
         }
         writable = {mount["mountPath"] for mount in container["volumeMounts"]}
         assert {"/tmp", "/home/tideserve", "/dev/shm"} <= writable
+
+
+def test_every_pod_has_the_sidecars_and_the_scheduler() -> None:
+    for template in templates(EVERYTHING).values():
+        spec = template["spec"]
+        assert [container["name"] for container in spec["containers"]][1:] == ["logs"]
+        assert [container["name"] for container in spec["initContainers"]] == ["wait"]
+        assert spec["schedulerName"] == "volcano"
+    assert cluster(EVERYTHING)["tlsOptions"] == {"enabled": True}
+    assert "tlsOptions" not in cluster(A100)
 
 
 def test_a_custom_profile_places_its_pods() -> None:
@@ -276,7 +281,7 @@ def test_a_profile_with_the_required_keys_renders() -> None:
         '"perGpu":{"cpu":"8","memory":"64Gi","shm":"8Gi"},'
         '"minWorkers":0,"maxWorkers":8,"idleTimeoutSeconds":60}'
     )
-    sets = (f"gpuProfiles.b200={profile}", 'models.llama-8b.gpuProfile="b200"')
+    sets = (f"gpuProfiles.b200={profile}", 'models.qwen-7b.gpuProfile="b200"')
     assert groups(A100, *sets)["b200"]["resources"]["accelerator_type:B200"] == "1"
 
 
@@ -288,7 +293,45 @@ def test_pods_have_no_labels_of_kuberay(values: Path) -> None:
         assert not any(name.startswith("ray.io/") for name in labels)
 
 
-def test_redis_cleanup_has_time_after_the_drain() -> None:
-    annotations = ray_service(EVERYTHING)["metadata"]["annotations"]
-    grace = templates(EVERYTHING)["ingress"]["spec"]["terminationGracePeriodSeconds"]
-    assert int(annotations["ray.io/gcs-ft-deletion-timeout"]) == grace + 300
+def test_what_users_set_wins_over_the_chart_once() -> None:
+    """The API server refuses a container that has a variable twice."""
+    log = '[{"name":"RAY_USAGE_STATS_ENABLED","value":"1"},{"name":"A","value":"all"}]'
+    head = '[{"name":"RAY_SERVE_HAPROXY_MAXCONN","value":"9"},{"name":"A","value":"head"}]'
+    found = templates(A100, f"extraEnv={log}", f"head.env={head}")
+    for name, template in found.items():
+        names = [variable["name"] for variable in template["spec"]["containers"][0]["env"]]
+        assert len(names) == len(set(names)), name
+        values = variables(template)
+        assert values["RAY_USAGE_STATS_ENABLED"] == "1"
+        assert values["A"] == ("head" if name == "head" else "all")
+    assert variables(found["head"])["RAY_SERVE_HAPROXY_MAXCONN"] == "9"
+
+
+def test_every_volume_that_ray_writes_to_is_bounded() -> None:
+    """The operator adds a volume without a limit at /tmp/ray of the head, unless there is one."""
+    for name, template in templates(A100, 'tmpSizeLimit="7Gi"').items():
+        limits = {volume["name"]: volume["emptyDir"]["sizeLimit"] for volume in template["spec"]["volumes"]}
+        at = {
+            mount["mountPath"]: mount["name"] for mount in template["spec"]["containers"][0]["volumeMounts"]
+        }
+        assert limits[at["/tmp"]] == "7Gi"
+        assert limits.get("ray-logs") == ("7Gi" if name == "head" else None)
+        # By this name the operator mounts it into the autoscaler.
+        assert at.get("/tmp/ray") == ("ray-logs" if name == "head" else None)
+
+
+def test_a_model_can_run_on_any_gpu() -> None:
+    single = CHART / "examples/single-gpu.yaml"
+    assert not [name for name in groups(single)["any-gpu"]["resources"] if "accelerator" in name]
+    assert serve_config(single)["applications"][0]["args"]["models"][0]["accelerator_type"] is None
+    assert "nodeSelector" not in templates(single)["any-gpu"]["spec"]
+
+
+def test_engines_share_compiled_kernels_only_on_the_volume() -> None:
+    claim, on = 'modelCache={"type":"pvc"}', "modelCache.compiled=true"
+    for sets, folders in (((claim, on), {"cpu": "/models/.compiled"}), ((claim,), {}), ((on,), {})):
+        found = {
+            name: variables(template).get(env.COMPILE_CACHE)
+            for name, template in templates(LAPTOP, *sets).items()
+        }
+        assert {name: folder for name, folder in found.items() if folder} == folders

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from tests.kubernetes.scan import Failed, needs_checkov, scan, with_pods
+from tests.kubernetes.scan import Failed, needs_checkov, scan
 from tests.kubernetes.tools import CHART, PROJECT, helm
 from tools.supply_chain.locks import IMAGES
 from tools.supply_chain.sbom import read_dockerfile
@@ -87,20 +87,3 @@ def test_every_failed_check_has_a_reason() -> None:
     assert [failed for failed in ours if not excused(failed)] == []
     used = {excuse for failed in ours for excuse in excused(failed)}
     assert [excuse for excuse in EXCUSES if excuse not in used] == []
-
-
-def test_the_pods_of_a_ray_service_are_seen() -> None:
-    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": []}}
-    service = {
-        "kind": "RayService",
-        "metadata": {"name": "s", "namespace": "n"},
-        "spec": {
-            "rayClusterConfig": {
-                "headGroupSpec": {"template": template},
-                "workerGroupSpecs": [{"groupName": "gpu", "template": template}],
-            }
-        },
-    }
-    pods = list(with_pods(service))
-    assert [(pod["kind"], pod["metadata"]["name"]) for pod in pods] == [("Pod", "s-head"), ("Pod", "s-gpu")]
-    assert pods[0]["metadata"] == {"labels": {"a": "b"}, "name": "s-head", "namespace": "n"}

@@ -9,11 +9,11 @@ from ray.serve._private.version import DeploymentVersion
 from tests.kubernetes.chart import A100, Document, documents, ray_service, serve_config
 
 KNOBS = [
-    "models.llama-8b.autoscaling.max_replicas=5",
-    "models.llama-8b.autoscaling.min_replicas=2",
-    "models.llama-8b.autoscaling.ttft_target_s=0.4",
-    'models.llama-8b.autoscaling.mode="advise"',
-    'models.llama-8b.autoscaling.schedules=[{"start":"08:00","end":"18:00","min_replicas":3}]',
+    "models.qwen-7b.autoscaling.max_replicas=5",
+    "models.qwen-7b.autoscaling.min_replicas=2",
+    "models.qwen-7b.autoscaling.ttft_target_s=0.4",
+    'models.qwen-7b.autoscaling.mode="advise"',
+    'models.qwen-7b.autoscaling.schedules=[{"start":"08:00","end":"18:00","min_replicas":3}]',
     "app.ingress.autoscaling.max_replicas=8",
 ]
 
@@ -47,7 +47,7 @@ def test_knobs_change_the_serve_configuration_alone() -> None:
 def test_knobs_change_only_user_config() -> None:
     found = differing(serve_config(A100), serve_config(A100, *KNOBS))
     user_config = "/applications/0/deployments/0/user_config"
-    model = f"{user_config}/autoscaling/llama-3.1-8b-instruct"
+    model = f"{user_config}/autoscaling/qwen2.5-7b-instruct"
     names = ("max_replicas", "min_replicas", "ttft_target_s", "mode", "schedules")
     assert found == {f"{user_config}/ingress/max_replicas", *(f"{model}/{name}" for name in names)}
 
@@ -59,7 +59,7 @@ def test_changed_knobs_are_a_lightweight_update() -> None:
 
 
 def test_a_changed_model_restarts_replicas_and_no_pods() -> None:
-    setting = "models.llama-8b.max_model_len=8192"
+    setting = "models.qwen-7b.max_model_len=8192"
     assert changed(setting) == {"/RayService demo-tideserve/spec/serveConfigV2"}
     before, after = version(serve_config(A100)), version(serve_config(A100, setting))
     assert before.requires_actor_restart(after)

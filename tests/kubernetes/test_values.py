@@ -96,7 +96,7 @@ def test_settings_have_the_names_of_the_code(
 def test_bounds_are_those_of_the_code(schema: dict[str, Any]) -> None:
     valid = jsonschema_rs.validator_for(schema).is_valid
     for headroom, fine in ((10, True), (10.1, False), (-0.1, False)):
-        model = {"gpuProfile": "l4", "autoscaling": {"headroom": headroom}}
+        model = {"gpuProfile": "l4", "model": "a/b", "autoscaling": {"headroom": headroom}}
         assert valid(VALUES | {"models": {"m": model}}) is fine
 
 

@@ -52,5 +52,5 @@ def helm(*args: str, stdin: str | None = None) -> subprocess.CompletedProcess[st
     for name in ("HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME", "KUBECONFIG"):
         env[name] = "/nonexistent"
     return subprocess.run(
-        [HELM, *args], check=False, input=stdin, env=env, capture_output=True, text=True, timeout=60
+        [HELM, *args], check=False, input=stdin, env=env, capture_output=True, text=True, timeout=180
     )

@@ -4,12 +4,17 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+import yaml
+
+from serve_app import env
 from serve_app.settings.document import parse_yaml
 from tools.chart.manifests import FOLDER, manifests
 from tools.chart.readme import readme
 from tools.chart.schema import ValuesSchema
 from tools.chart.values_comments import Comments
 
+_HAPROXY_SUPERVISOR = "/opt/tideserve/bin/tideserve-front"
+"""The program in the images. `tideserve run` writes one of its own."""
 CHART = Path(__file__).parents[2] / "helm/tideserve"
 
 
@@ -20,7 +25,11 @@ def generated() -> dict[Path, str]:
     values = parse_yaml(text, "values.yaml").value
     schema = json.dumps(ValuesSchema(comments, values).build(), indent=1, ensure_ascii=False)
     introduction = (CHART / "README.introduction.md").read_text(encoding="utf-8")
+    fast = {**env.FAST_PATH, **env.HAPROXY, env.HAPROXY_COMMAND: _HAPROXY_SUPERVISOR}
+    flags = "# Written by `make chart` from serve_app/env.py, which has the reasons.\n"
+    flags += yaml.safe_dump({"always": dict(env.ALWAYS), "fast": fast}, sort_keys=False)
     return {
+        CHART / "files/ray-flags.yaml": flags,
         CHART / "values.schema.json": schema + "\n",
         CHART / "README.md": readme(introduction, values, comments),
     }

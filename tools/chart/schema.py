@@ -83,7 +83,7 @@ _BOUNDED: dict[str, Schema] = {
     "ingress.hosts": TEXTS,
     "gateway.parentRefs": {"type": "array", "items": closed(_PARENT | {"port": whole(1, 65535)}, ("name",))},
     "gateway.hostnames": TEXTS,
-    "podDisruptionBudget.maxUnavailable": whole(0, 1000),
+    "podDisruptionBudget.minAvailable": whole(1, 1000),
     "priorityClass.value": whole(-2_147_483_648, 1_000_000_000),
     "priorityClass.preemptionPolicy": choice("PreemptLowerPriority", "Never"),
     "monitoring.prometheusRule.selector": {"type": ["string", "null"]},
@@ -106,7 +106,18 @@ _BOUNDED: dict[str, Schema] = {
     "tests.gpuProof.timeoutSeconds": whole(60, _DAY_S),
 }
 _BY_NAME: dict[str, Schema] = {
-    **dict.fromkeys(("labels", "annotations", "podLabels", "podAnnotations", "nodeSelector"), PAIRS),
+    **dict.fromkeys(
+        (
+            "labels",
+            "annotations",
+            "podLabels",
+            "podAnnotations",
+            "nodeSelector",
+            "commonLabels",
+            "commonAnnotations",
+        ),
+        PAIRS,
+    ),
     "minWorkers": whole(0, 1000),
     "maxWorkers": whole(1, 1000),
     "idleTimeoutSeconds": whole(0, _DAY_S),
@@ -118,6 +129,9 @@ _KUBERNETES = {
     "securityContext": f"{_CORE}SecurityContext",
 }
 _KUBERNETES_LISTS = {
+    "extraEnvFrom": f"{_CORE}EnvFromSource",
+    "extraInitContainers": f"{_CORE}Container",
+    "extraContainers": f"{_CORE}Container",
     "tolerations": f"{_CORE}Toleration",
     "env": f"{_CORE}EnvVar",
     "extraEnv": f"{_CORE}EnvVar",
@@ -151,7 +165,6 @@ _CONDITIONS: dict[str, Schema] = {
             ),
         ]
     },
-    "podDisruptionBudget": when({"enabled": ON}, {"maxUnavailable": {"minimum": 1}}),
     # Without a name the operator would give the rights of the head to every pod of the namespace.
     "serviceAccount": when({"create": {"const": False}}, {"name": GIVEN}),
     "gcsFaultTolerance": {
@@ -186,8 +199,8 @@ class ValuesSchema:
     def build(self) -> Schema:
         """The whole document. Raises KeyError for a value whose type no default and no table gives."""
         schema = self._section(self._defaults, "")
-        # Helm adds `global` wherever the chart is a part of another.
-        schema["properties"]["global"] = {"type": "object"}
+        # Helm adds `global` to a part of another chart, and its `condition` may be our `enabled`.
+        schema["properties"] |= {"global": {"type": "object"}, "enabled": {"type": "boolean"}}
         schema = json.loads(json.dumps(schema))  # parts that are used twice have descriptions of their own
         self._describe(schema)
         require(schema, self._defaults)
@@ -225,7 +238,7 @@ class ValuesSchema:
     def _profiles(self) -> Schema:
         size = {"memory": TEXT, "shm": TEXT, "cpu": {"type": ["string", "integer"], "minLength": 1}}
         of_gpus = {
-            "accelerator_type": TEXT,
+            "accelerator_type": {"type": "string"},
             "gpuResource": TEXT,
             "gpusPerNode": whole(1, 64),
             "perGpu": closed(size, tuple(size)),

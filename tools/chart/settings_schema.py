@@ -1,7 +1,9 @@
 """JSON schemas of Tideserve's settings, from their pydantic models, and the keys that are required."""
 
+import ast
 from collections.abc import Mapping
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -9,6 +11,7 @@ from pydantic import BaseModel
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.load import OWNED, known_arguments
 from serve_app.settings.tree import HttpSettings, IngressSettings, ModelSettings, RequestLogSettings
+from tools.chart.conditions import when
 
 Schema = dict[str, Any]
 
@@ -42,6 +45,12 @@ def _may_be_empty(schema: Schema) -> bool:
         return bool(schema["pattern"].startswith("^$|"))
     return "minLength" not in schema
 
+
+_PARSERS = (
+    ("tool_call_parser", "tool_parser_plugin", "tool_parsers", "_TOOL_PARSERS_TO_REGISTER"),
+    ("reasoning_parser", "reasoning_parser_plugin", "reasoning", "_REASONING_PARSERS_TO_REGISTER"),
+)
+"""Settings, vLLM's arguments for plugins that add names, and where vLLM's own names are."""
 
 FROM_PROFILE = ("device", "accelerator_type", "gpus_per_replica", "resources")
 """Settings of a model that its GPU profile decides."""
@@ -78,13 +87,22 @@ class SettingsTypes:
     def model(self) -> dict[str, Any]:
         """An entry of `models`: the settings, and the two keys of the chart's own."""
         schema = self._of(ModelSettings, without=FROM_PROFILE)
-        schema["required"] = ["gpuProfile"]
+        schema["required"] = ["gpuProfile", "model"]
+        schema["allOf"] = [_known_parsers(*kind) for kind in _PARSERS]
+        # vLLM has no other way to read a bucket.
+        formats = [name for name in schema["properties"]["load_format"]["enum"] if name.startswith("runai_")]
+        bucket: dict[str, Any] = {"model": {"type": "string", "pattern": "^(s3|gs|az)://"}}
+        schema["allOf"].append(when(bucket, {"load_format": {"enum": formats}}))
         own = {
             "gpuProfile": {"type": "string"},
             "engine_args": engine_arguments(),
             "autoscaling": self.knobs(),
         }
         schema["properties"] |= own
+        compact = {"disable_any_whitespace": {"const": True}}
+        self.definitions["StructuredOutputSettings"] |= when(
+            compact, {"backend": {"enum": ["xgrammar", "guidance"]}}, required=False
+        )
         self.definitions["Schedule"]["properties"]["timezone"] = {"type": "string", "enum": timezones()}
         return schema
 
@@ -112,6 +130,17 @@ def engine_arguments() -> dict[str, Any]:
         "additionalProperties": False,
         "properties": {name: {} for name in sorted(known - set(OWNED))},
     }
+
+
+def _known_parsers(setting: str, plugin: str, folder: str, table: str) -> dict[str, Any]:
+    """Return a schema that holds a parser to vLLM's names, unless a plugin of the user's adds others."""
+    source = Path(str(resources.files("vllm") / folder / "__init__.py")).read_text(encoding="utf-8")
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == table:
+            names = sorted(ast.literal_eval(node.value))
+            own = {"properties": {"engine_args": {"required": [plugin]}}, "required": ["engine_args"]}
+            return {"if": own, "else": {"properties": {setting: {"enum": [*names, None]}}}}
+    raise RuntimeError(f"vLLM's {folder} has no {table}")
 
 
 def timezones() -> list[str]:

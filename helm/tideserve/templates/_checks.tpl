@@ -22,6 +22,9 @@ the name {{ quote $name }} has {{ len $name }} characters, and a RayService may 
 {{- if not (regexMatch "^[a-z]([a-z0-9-]*[a-z0-9])?$" $name) }}
 the name {{ quote $name }} must begin with a letter and hold lower-case letters, digits and dashes only: set fullnameOverride
 {{- end -}}
+{{- if and (.Capabilities.APIVersions.Has "ray.io/v1/RayService") (not (.Capabilities.APIVersions.Has "ray.io/v1/RayCronJob")) }}
+the KubeRay operator of this cluster is older than 1.6, and the chart needs 1.7: upgrade the operator and its CRDs
+{{- end -}}
 {{- if not .Values.image.repository }}
 image.repository is required: no image is published; build one from k8s/images and name it here
 {{- end -}}
@@ -54,6 +57,9 @@ models is empty: name at least one, as in helm/tideserve/examples
 {{- else if and (eq $profile.device "gpu") (gt $gpus (int $profile.gpusPerNode)) }}
 {{ $at }}.tensor_parallel_size = {{ $gpus }} is above gpuProfiles.{{ $model.gpuProfile }}.gpusPerNode = {{ $profile.gpusPerNode }}: the GPUs of a replica are on one node
 {{- end -}}
+{{- if and (eq $profile.device "cpu") (regexMatch "^(fastsafetensors|instanttensor|runai_)" (default "" $model.load_format)) }}
+{{ $at }}.load_format = {{ quote $model.load_format }} loads onto GPUs, and gpuProfile {{ quote $model.gpuProfile }} has none
+{{- end -}}
 {{- $cpus := float64 (default 1 $model.cpus_per_replica) -}}
 {{- $pod := fromYaml (include "tideserve.podSize" (dict "profile" $profile "gpus" $gpus)) -}}
 {{- if gt $cpus (float64 $pod.cpu) }}
@@ -67,8 +73,16 @@ models is empty: name at least one, as in helm/tideserve/examples
 {{ $at }}.autoscaling.min_replicas = {{ $least }} is above max_replicas = {{ $most }}
 {{- end -}}
 {{- range $index, $schedule := $knobs.schedules -}}
+{{- if and (eq $schedule.start $schedule.end) $schedule.days (lt (len (uniq $schedule.days)) 7) }}
+{{ $at }}.autoscaling.schedules[{{ $index }}].start = end = {{ quote $schedule.start }} means the whole day: list all seven days, or set a window
+{{- end -}}
 {{- if gt (int $schedule.min_replicas) $most }}
 {{ $at }}.autoscaling.schedules[{{ $index }}].min_replicas = {{ $schedule.min_replicas }} is above max_replicas = {{ $most }}
+{{- end -}}
+{{- end -}}
+{{- with dig "starting_values" "cold_start_s" list $knobs -}}
+{{- if gt (first . | float64) (last . | float64) }}
+{{ $at }}.autoscaling.starting_values.cold_start_s = {{ toJson . }}: the first must be at most the second
 {{- end -}}
 {{- end -}}
 {{- $queue := default 8 $knobs.queue_target_per_replica | float64 -}}
@@ -122,6 +136,12 @@ models {{ join ", " $its.models }} may want {{ $wanted }} {{ ternary "CPUs" "rep
 {{- if gt $least $most }}
 app.ingress.autoscaling.min_replicas = {{ $least }} is above max_replicas = {{ $most }}
 {{- end -}}
+{{- $http := default dict .Values.app.http -}}
+{{- $body := default 8388608 $http.max_body_bytes | float64 -}}
+{{- $bodies := default 536870912 $http.max_body_memory_bytes | float64 -}}
+{{- if gt (mulf 2 $body) $bodies }}
+app.http.max_body_bytes = {{ int64 $body }} must be at most half of max_body_memory_bytes = {{ int64 $bodies }}: the requests of one model may take half of it
+{{- end -}}
 {{- $streams := dig "target_ongoing_requests" 200 $knobs | float64 -}}
 {{- $ongoing := default 10000 $app.max_ongoing_requests | float64 -}}
 {{- if gt $streams $ongoing }}
@@ -155,7 +175,7 @@ models.{{ $key }}.drain_timeout_s = {{ $model.drain_timeout_s }} is above app.dr
 terminationGracePeriodSeconds = {{ $given }} is below the {{ $needed }} that preStopSeconds, app.drain_timeout_s = {{ $drain }} and 30 s to end need: streams would be cut; leave it null
 {{- end -}}
 {{- $notice := add (include "tideserve.headNotice" . | int) (include "tideserve.headEnd" . | int) | int -}}
-{{- $head := include "tideserve.headGracePeriod" . | int -}}
+{{- $head := int .Values.head.terminationGracePeriodSeconds -}}
 {{- if lt $head $notice }}
 head.terminationGracePeriodSeconds = {{ $head }} is below the {{ $notice }} that preStopSeconds = {{ .Values.preStopSeconds }} and 20 s to end need: the head would be gone before workers have said that they drain
 {{- end -}}
@@ -186,6 +206,10 @@ modelCache.mountPath = {{ quote $cache.mountPath }} must not be in {{ . }}, whic
 {{- end -}}
 
 {{- define "tideserve.checks.network" -}}
+{{- $upgrade := .Values.upgradeStrategy -}}
+{{- if gt (int $upgrade.stepSizePercent) (int $upgrade.maxSurgePercent) }}
+upgradeStrategy.stepSizePercent = {{ $upgrade.stepSizePercent }} is above maxSurgePercent = {{ $upgrade.maxSurgePercent }}: the operator refuses it
+{{- end -}}
 {{- range $route := list "ingress" "gateway" -}}
 {{- if and (eq $.Values.upgradeStrategy.type "NewClusterWithIncrementalUpgrade") (get $.Values $route).enabled }}
 {{ $route }}.enabled = true must be false with upgradeStrategy.type = NewClusterWithIncrementalUpgrade: it routes to the Service, which stays on the old cluster while that cluster loses its capacity; clients go to the operator's own Gateway

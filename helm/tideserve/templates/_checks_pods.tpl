@@ -9,6 +9,11 @@
 {{ $at }}.shm = {{ $size.shm }} must be below {{ $at }}.memory = {{ $size.memory }}: shared memory counts as memory
 {{- end -}}
 {{- end -}}
+{{- range $key, $model := .Values.models -}}
+{{- $names := list -}}
+{{- range $name, $_ := $model.env }}{{- $names = append $names (dict "name" $name) }}{{- end -}}
+{{- $_ := set $places (printf "models.%s.env" $key) $names -}}
+{{- end -}}
 {{- range $place := keys $places | sortAlpha -}}
 {{- include "tideserve.checks.env" (dict "at" $place "env" (get $places $place)) -}}
 {{- end -}}
@@ -28,10 +33,12 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- range $place := list "head" "ingressWorkers" "engineWorkers" -}}
-{{- range $label, $_ := (get $.Values $place).podLabels -}}
-{{- if regexMatch "^(ray\\.io/.*|app\\.kubernetes\\.io/(name|part-of|instance|component|created-by))$" $label }}
-{{ $place }}.podLabels sets {{ $label }}, which it must not: Services, budgets and the network policy find pods by it
+{{- $labels := dict "podLabels" .Values.podLabels "commonLabels" .Values.commonLabels -}}
+{{- range list "head" "ingressWorkers" "engineWorkers" }}{{- $_ := set $labels (printf "%s.podLabels" .) (get $.Values .).podLabels }}{{- end -}}
+{{- range $place, $given := $labels -}}
+{{- range $label, $_ := $given -}}
+{{- if regexMatch "^(ray\\.io/.*|tideserve/budget|app\\.kubernetes\\.io/(name|part-of|instance|component|created-by|managed-by|version)|helm\\.sh/chart)$" $label }}
+{{ $place }} sets {{ $label }}, which it must not: Services, budgets and the network policy find pods by it
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -61,6 +68,9 @@
       "REDIS_USERNAME" "set gcsFaultTolerance.usernameKey"
       "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S" "it follows from app.drain_timeout_s"
       "RAY_gcs_rpc_server_reconnect_timeout_s" "it follows from app.drain_timeout_s"
+      "RAY_SERVE_ENABLE_HA_PROXY" "set fastDataPath"
+      "RAY_SERVE_HAPROXY_BINARY_PATH" "it is a program of the image"
+      "RAY_USE_TLS" "set rayTls.enabled"
       "RAY_AUTH_MODE" "the operator sets it, and the token of rayAuth.existingSecret"
       "RAY_AUTH_TOKEN" "set rayAuth.existingSecret"
       "RAY_AUTH_TOKEN_PATH" "set rayAuth.existingSecret"
@@ -82,14 +92,14 @@
 {{- define "tideserve.checks.volumes" -}}
 {{- $names := list "tmp" "home" "shm" -}}
 {{- range $index, $volume := .Values.extraVolumes -}}
-{{- if has $volume.name (list "tmp" "home" "shm" "models" "api-keys") }}
+{{- if has $volume.name (list "tmp" "home" "shm" "models" "api-keys" "ray-logs" "proof-results") }}
 extraVolumes[{{ $index }}].name = {{ quote $volume.name }} must be another: the chart has a volume of that name
 {{- else if has $volume.name $names }}
 extraVolumes[{{ $index }}].name = {{ quote $volume.name }} is the name of two volumes
 {{- end -}}
 {{- $names = append $names $volume.name -}}
 {{- end -}}
-{{- $paths := dict "/tmp" "the chart's tmp" "/home/tideserve" "the chart's home" "/dev/shm" "the chart's shm" "/etc/tideserve/secrets" "the chart's api-keys" -}}
+{{- $paths := dict "/tmp" "the chart's tmp" "/home/tideserve" "the chart's home" "/dev/shm" "the chart's shm" "/tmp/ray" "the chart's ray-logs" "/etc/tideserve/secrets" "the chart's api-keys" -}}
 {{- if ne .Values.modelCache.type "none" -}}
 {{- $_ := set $paths (trimSuffix "/" .Values.modelCache.mountPath) "modelCache" -}}
 {{- end -}}

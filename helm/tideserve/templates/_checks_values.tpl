@@ -6,7 +6,7 @@
 {{- range $path := $rule.at -}}
 {{- range $found := fromJsonArray (include "tideserve.find" (dict "value" $.Values "path" (splitList "." $path) "at" "")) -}}
 {{- $value := toString $found.value -}}
-{{- if not (or (and (eq $value "") (not $rule.required)) (regexMatch $bound.pattern $value)) }}
+{{- if not (or (and (eq $value "") (not $rule.required)) (not (regexMatch (default "" $rule.where) $value)) (regexMatch $bound.pattern $value)) }}
 {{ $found.at }} = {{ toJson $found.value }} {{ $bound.says }}
 {{- end -}}
 {{- end -}}

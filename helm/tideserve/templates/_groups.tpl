@@ -35,13 +35,34 @@ model, might settle on a pod whose GPUs another replica waits for. Not to end in
 {{- printf "%s:replicas" . -}}
 {{- end -}}
 
-{{/* How the ingress's pods spread: as it is given, or over nodes as far as there are any. */}}
+{{/* For each worker group with a disruption budget, the pods that drains leave it. */}}
+{{- define "tideserve.budgets" -}}
+{{- $budgets := dict -}}
+{{- $keep := int .Values.podDisruptionBudget.minAvailable -}}
+{{- $always := dict "ingress" (int .Values.ingressWorkers.minWorkers) -}}
+{{- range $name, $group := fromYaml (include "tideserve.groups" .) -}}
+{{- $_ := set $always $name (int (get $.Values.gpuProfiles $group.profile).minWorkers) -}}
+{{- end -}}
+{{- range $name, $pods := $always -}}
+{{- if and $.Values.podDisruptionBudget.enabled (gt $pods $keep) }}{{- $_ := set $budgets $name $keep }}{{- end -}}
+{{- end -}}
+{{- toYaml $budgets -}}
+{{- end -}}
+
+{{- define "tideserve.budgetLabel" -}}
+{{- with get .budgets .group -}}
+tideserve/budget: {{ . | int | quote }}
+{{- end -}}
+{{- end -}}
+
+{{/* How the ingress's pods spread: as it is given, or over nodes as far as there are any, each cluster of an upgrade for itself. */}}
 {{- define "tideserve.ingressSpread" -}}
 {{- $given := .Values.ingressWorkers.topologySpreadConstraints -}}
 {{- if kindIs "invalid" $given -}}
 - maxSkew: 1
   topologyKey: kubernetes.io/hostname
   whenUnsatisfiable: ScheduleAnyway
+  matchLabelKeys: [ray.io/cluster]
   labelSelector:
     matchLabels:
       {{- include "tideserve.selectorLabels" . | nindent 6 }}

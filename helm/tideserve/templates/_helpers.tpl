@@ -31,12 +31,29 @@ app.kubernetes.io/part-of: {{ include "tideserve.name" . | quote }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
-{{- define "tideserve.labels" -}}
-app.kubernetes.io/name: {{ include "tideserve.name" . | quote }}
-{{ include "tideserve.selectorLabels" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{/*
+Metadata of an object. Arguments: root, name; component, labels, annotations and clusterWide where they apply. The
+chart's own labels win, because selectors depend on them.
+*/}}
+{{- define "tideserve.metadata" -}}
+{{- $root := .root -}}
+{{- $labels := dict
+      "app.kubernetes.io/name" (include "tideserve.name" $root)
+      "app.kubernetes.io/version" $root.Chart.AppVersion
+      "app.kubernetes.io/managed-by" $root.Release.Service
+      "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_") -}}
+{{- with .component }}{{- $_ := set $labels "app.kubernetes.io/component" . }}{{- end -}}
+{{- $ours := fromYaml (include "tideserve.selectorLabels" $root) -}}
+name: {{ .name | quote }}
+{{- if not .clusterWide }}
+namespace: {{ $root.Release.Namespace | quote }}
+{{- end }}
+labels:
+  {{- merge $labels $ours (default dict .labels) (default dict $root.Values.commonLabels) | toYaml | nindent 2 }}
+{{- with merge dict (default dict .annotations) (default dict $root.Values.commonAnnotations) }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end -}}
 
 {{- define "tideserve.image" -}}
@@ -45,15 +62,6 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- printf "%s@%s" $repository .Values.image.digest -}}
 {{- else -}}
 {{- printf "%s:%s" $repository (default .Chart.AppVersion .Values.image.tag) -}}
-{{- end -}}
-{{- end -}}
-
-{{- define "tideserve.imagePullSecrets" -}}
-{{- with .Values.image.pullSecrets -}}
-imagePullSecrets:
-{{- range . }}
-  - name: {{ . | quote }}
-{{- end }}
 {{- end -}}
 {{- end -}}
 
@@ -77,76 +85,84 @@ default
 {{- end -}}
 {{- end -}}
 
+{{- define "tideserve.uninstallServiceAccountName" -}}
+{{- printf "%s-uninstall" (include "tideserve.fullname" .) -}}
+{{- end -}}
+
+{{/* A Role and its binding. Arguments: root, name, rules, account, annotations. */}}
+{{- define "tideserve.role" }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  {{- include "tideserve.metadata" . | nindent 2 }}
+rules:
+  {{- toYaml .rules | nindent 2 }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  {{- include "tideserve.metadata" . | nindent 2 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: {{ .name }}
+subjects:
+  - kind: ServiceAccount
+    name: {{ .account | quote }}
+    namespace: {{ .root.Release.Namespace | quote }}
+{{- end -}}
+
+{{/* The RayService as owner, once there is one: with it, the objects of `helm test` go. */}}
+{{- define "tideserve.owner" -}}
+{{- if .Capabilities.APIVersions.Has "ray.io/v1/RayService" -}}
+{{- with lookup "ray.io/v1" "RayService" .Release.Namespace (include "tideserve.fullname" .) -}}
+ownerReferences:
+  - {apiVersion: ray.io/v1, kind: RayService, name: {{ .metadata.name | quote }}, uid: {{ .metadata.uid | quote }}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Seconds that Redis has to be cleared, from the removal of the RayCluster: the head ends first. */}}
+{{- define "tideserve.cleanupSeconds" -}}
+{{- add (int .Values.head.terminationGracePeriodSeconds) 240 -}}
+{{- end -}}
+
 {{- define "tideserve.modelCacheClaim" -}}
 {{- default (printf "%s-models" (include "tideserve.fullname" .)) .Values.modelCache.pvc.existingClaim -}}
 {{- end -}}
 
-{{/*
-Volumes of a pod. Weights go to engines only, clients' keys to the ingress only. Arguments: root, component, shm
-(size of /dev/shm).
-*/}}
-{{- define "tideserve.volumes" -}}
-{{- $values := .root.Values -}}
-- name: tmp
-  emptyDir: {sizeLimit: {{ $values.tmpSizeLimit }}}
-- name: home
-  emptyDir: {sizeLimit: {{ $values.homeSizeLimit }}}
-- name: shm
-  emptyDir: {medium: Memory, sizeLimit: {{ .shm }}}
-{{- if eq .component "engine" }}
-{{- with include "tideserve.modelVolume" .root }}
-{{ . }}
-{{- end }}
-{{- end }}
-{{- if and (eq .component "ingress") $values.apiKeys.existingSecret }}
-- name: api-keys
-  secret:
-    secretName: {{ $values.apiKeys.existingSecret | quote }}
-    defaultMode: 0440
-    items: [{key: {{ $values.apiKeys.key | quote }}, path: api-keys}]
-{{- end }}
-{{- with $values.extraVolumes }}
-{{ toYaml . }}
-{{- end }}
+{{/* Objects that must be there before the release, as `kind/name` of kubectl, one a line. */}}
+{{- define "tideserve.required" -}}
+{{- $values := .Values -}}
+{{- $cache := $values.modelCache -}}
+{{- $classes := list $values.head.priorityClassName $values.ingressWorkers.priorityClassName (ternary "" $values.engineWorkers.priorityClassName $values.priorityClass.create) -}}
+{{- $secrets := concat (default list $values.image.pullSecrets) (list $values.apiKeys.existingSecret $values.rayAuth.existingSecret $values.huggingFaceToken.existingSecret (ternary $values.gcsFaultTolerance.existingSecret "" $values.gcsFaultTolerance.enabled)) -}}
+{{- $maps := list -}}
+{{- $claims := list (ternary $cache.pvc.existingClaim "" (eq $cache.type "pvc")) -}}
+{{- range default list $values.extraVolumes -}}
+{{- $secrets = append $secrets (dig "secret" "secretName" "" .) -}}
+{{- $maps = append $maps (dig "configMap" "name" "" .) -}}
+{{- $claims = append $claims (dig "persistentVolumeClaim" "claimName" "" .) -}}
 {{- end -}}
-
-{{/* The volume of the model cache, or nothing. */}}
-{{- define "tideserve.modelVolume" -}}
-{{- if eq .Values.modelCache.type "pvc" -}}
-- name: models
-  persistentVolumeClaim: {claimName: {{ include "tideserve.modelCacheClaim" . | quote }}}
-{{- else if eq .Values.modelCache.type "hostPath" -}}
-- name: models
-  hostPath: {path: {{ .Values.modelCache.hostPath.path | quote }}, type: DirectoryOrCreate}
+{{- $sources := concat (default list $values.extraEnvFrom) (default list $values.extraEnv) (default list $values.head.env) (default list $values.ingressWorkers.env) -}}
+{{- $runtimes := list -}}
+{{- range fromYaml (include "tideserve.groups" .) -}}
+{{- $profile := get $values.gpuProfiles .profile -}}
+{{- $sources = concat $sources (default list $profile.env) -}}
+{{- $runtimes = append $runtimes $profile.runtimeClassName -}}
+{{- end -}}
+{{- range $sources -}}
+{{- $secrets = concat $secrets (list (dig "secretRef" "name" "" .) (dig "valueFrom" "secretKeyRef" "name" "" .)) -}}
+{{- $maps = concat $maps (list (dig "configMapRef" "name" "" .) (dig "valueFrom" "configMapKeyRef" "name" "" .)) -}}
+{{- end -}}
+{{- $storage := list (ternary $cache.pvc.storageClassName "" (and (eq $cache.type "pvc") (not $cache.pvc.existingClaim))) -}}
+{{- $kinds := dict "secret" $secrets "configmap" $maps "persistentvolumeclaim" $claims "priorityclass" $classes "runtimeclass" $runtimes "storageclass" $storage
+      "serviceaccount" (list (ternary "" $values.serviceAccount.name $values.serviceAccount.create))
+      "ingressclass" (list (ternary $values.ingress.className "" $values.ingress.enabled)) -}}
+{{- range $kind := keys $kinds | sortAlpha -}}
+{{- range get $kinds $kind | compact | uniq | sortAlpha }}
+{{ $kind }}/{{ . }}
 {{- end -}}
 {{- end -}}
-
-{{/* Arguments: root, component. */}}
-{{- define "tideserve.volumeMounts" -}}
-{{- $values := .root.Values -}}
-- {name: tmp, mountPath: /tmp}
-- {name: home, mountPath: /home/tideserve}
-- {name: shm, mountPath: /dev/shm}
-{{- if and (eq .component "engine") (ne $values.modelCache.type "none") }}
-- {name: models, mountPath: {{ $values.modelCache.mountPath | quote }}}
-{{- end }}
-{{- if and (eq .component "ingress") $values.apiKeys.existingSecret }}
-- {name: api-keys, mountPath: /etc/tideserve/secrets, readOnly: true}
-{{- end }}
-{{- with $values.extraVolumeMounts }}
-{{ toYaml . }}
-{{- end }}
-{{- end -}}
-
-{{/* HF_HOME and the token: what loads weights. */}}
-{{- define "tideserve.modelEnv" -}}
-{{- if ne .Values.modelCache.type "none" }}
-- {name: HF_HOME, value: {{ .Values.modelCache.mountPath | quote }}}
-{{- end }}
-{{- with .Values.huggingFaceToken }}
-{{- if .existingSecret }}
-- name: HF_TOKEN
-  valueFrom: {secretKeyRef: {name: {{ .existingSecret | quote }}, key: {{ .key | quote }}}}
-{{- end }}
-{{- end }}
 {{- end -}}

@@ -36,7 +36,7 @@ otherwise, as vLLM has it. Arguments: root, profile (all models if empty).
 {{- $wanted := list -}}
 {{- range $key, $model := default dict .root.Values.models -}}
 {{- if or (not $profile) (eq $profile $model.gpuProfile) -}}
-{{- $weights := default "embedded" $model.model -}}
+{{- $weights := default "" $model.model -}}
 {{- $extra := default dict $model.engine_args -}}
 {{- if and (ne $weights "embedded") (regexMatch $id $weights) -}}
 {{- $wanted = append $wanted (include "tideserve.pinned" (list $weights $model.revision)) -}}

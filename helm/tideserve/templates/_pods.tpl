@@ -1,4 +1,4 @@
-{{/* What the head and the workers have in common. */}}
+{{/* What the pods of the release have in common. */}}
 
 {{/* Seconds from the removal of a pod to its end: until Services have dropped it, the longest stream, and a margin. */}}
 {{- define "tideserve.gracePeriod" -}}
@@ -6,9 +6,8 @@
 {{- default $needed .Values.terminationGracePeriodSeconds | int -}}
 {{- end -}}
 
-{{/* The head serves no requests: it has seconds of its own, whatever streams need. */}}
-{{- define "tideserve.headGracePeriod" -}}
-{{- int .Values.head.terminationGracePeriodSeconds -}}
+{{- define "tideserve.leastGracePeriod" -}}
+{{- add (int .Values.preStopSeconds) (ceil .Values.app.drain_timeout_s | int) 30 -}}
 {{- end -}}
 
 {{/* Until workers that are told to stop together with the head have said so: their preStopSeconds, and a margin. */}}
@@ -16,7 +15,7 @@
 {{- add (int .Values.preStopSeconds) 5 -}}
 {{- end -}}
 
-{{/* Of the head's seconds, those that it needs to end after its wait for the workers. */}}
+{{/* The head needs these of its seconds to end after its wait for the workers. */}}
 {{- define "tideserve.headEnd" -}}15{{- end -}}
 
 {{/*
@@ -24,17 +23,13 @@ What a container does before SIGTERM reaches it. A worker waits until Services h
 workers that stop too: without it they cannot say that they drain. Arguments: root, component.
 */}}
 {{- define "tideserve.preStop" -}}
-{{- $root := .root -}}
+{{- $values := .root.Values -}}
 {{- if eq .component "head" -}}
-{{- $wait := sub (include "tideserve.headGracePeriod" $root | int) (include "tideserve.headEnd" $root | int) -}}
-[python, -m, serve_app.cluster.head_pod_shutdown, --address, "127.0.0.1:6379", --notice, {{ include "tideserve.headNotice" $root | quote }}, --timeout, {{ $wait | quote }}]
+{{- $wait := sub (int $values.head.terminationGracePeriodSeconds) (include "tideserve.headEnd" .root | int) -}}
+[python, -m, serve_app.cluster.head_pod_shutdown, --address, "127.0.0.1:6379", --notice, {{ include "tideserve.headNotice" .root | quote }}, --timeout, {{ $wait | quote }}]
 {{- else -}}
-[/bin/sh, -c, sleep {{ int $root.Values.preStopSeconds }}]
+[/bin/sh, -c, sleep {{ int $values.preStopSeconds }}]
 {{- end -}}
-{{- end -}}
-
-{{- define "tideserve.leastGracePeriod" -}}
-{{- add (int .Values.preStopSeconds) (ceil .Values.app.drain_timeout_s | int) 30 -}}
 {{- end -}}
 
 {{/* The longest time a stream may still need a pod or a proxy that is on its way out. */}}
@@ -48,74 +43,115 @@ workers that stop too: without it they cannot say that they drain. Arguments: ro
 {{- end -}}
 
 {{/*
-Ray reads its flags when its processes start, so every pod has them all: those of serve_app/env.py, which says why,
-and those that follow from the drain time. Not RAY_AUTH_MODE: the operator sets it together with the token. Arguments:
-root, component.
+Environment variables from several lists, as a YAML list. The last value of a name counts: the API server refuses a
+name that a container has twice. Arguments: the lists.
+*/}}
+{{- define "tideserve.mergedEnv" -}}
+{{- $last := dict -}}
+{{- $names := list -}}
+{{- range . -}}
+{{- range . -}}
+{{- $names = append $names .name -}}
+{{- $_ := set $last .name . -}}
+{{- end -}}
+{{- end -}}
+{{- $merged := list -}}
+{{- range uniq $names }}{{- $merged = append $merged (get $last .) }}{{- end -}}
+{{- toYaml $merged -}}
+{{- end -}}
+
+{{/*
+Ray's flags for a pod: files/ray-flags.yaml, which is serve_app/env.py, and those that follow from the drain time. Ray
+reads its flags when its processes start, so every pod has them all. Not RAY_AUTH_MODE: the operator sets it together
+with the token. Arguments: root, component.
 */}}
 {{- define "tideserve.rayEnv" -}}
 {{- $root := .root -}}
-{{- if $root.Values.fastDataPath }}
-- {name: RAY_SERVE_ENABLE_HA_PROXY, value: "1"}
-- {name: RAY_SERVE_THROUGHPUT_OPTIMIZED, value: "1"}
-- {name: RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE, value: "1"}
-- {name: RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S, value: {{ max 3600 (include "tideserve.gracePeriod" $root | int) | quote }}}
-- {name: RAY_SERVE_HAPROXY_METRICS_ENABLED, value: "0"}
-- {name: RAY_SERVE_HAPROXY_BINARY_PATH, value: /opt/tideserve/bin/tideserve-front}
-- {name: RAY_SERVE_HAPROXY_MAXCONN, value: "16384"}
-- {name: RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S, value: "300"}
-- {name: RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER, value: 1s}
-- {name: RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S, value: "1"}
-- {name: TIDESERVE_HEADER_TIMEOUT_S, value: "10"}
-- {name: TIDESERVE_CONNECTIONS_PER_ADDRESS, value: "0"}
-- {name: TIDESERVE_HAPROXY_ADMIN_HOST, value: 127.0.0.1}
+{{- $flags := $root.Files.Get "files/ray-flags.yaml" | fromYaml -}}
+{{- $drain := include "tideserve.drainSeconds" $root | int -}}
+{{- $env := $flags.always -}}
+{{- if $root.Values.fastDataPath -}}
+{{- $env = merge (dict "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S" (max 3600 (include "tideserve.gracePeriod" $root | int))) $flags.fast $env -}}
+{{- end -}}
+{{- if eq .component "head" -}}
+{{- /* Ray Serve's controller is on the head: it would never be idle, and the wait never end before its time. */ -}}
+{{- $env = merge (dict "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S" 0) $env -}}
+{{- else -}}
+{{- /* A worker ends with its streams this long after it has lost the GCS, 60 s by default. It may lose it for good when
+the whole cluster is removed, and until a new head has come. */ -}}
+{{- $env = merge (dict "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S" $drain "RAY_gcs_rpc_server_reconnect_timeout_s" (max 600 $drain)) $env -}}
+{{- end -}}
+{{- range $name, $value := $env }}
+- {name: {{ $name }}, value: {{ $value | quote }}}
+{{- end -}}
+{{- end -}}
+
+{{/* HF_HOME and the token: what loads weights. */}}
+{{- define "tideserve.modelEnv" -}}
+{{- if ne .Values.modelCache.type "none" }}
+- {name: HF_HOME, value: {{ .Values.modelCache.mountPath | quote }}}
 {{- end }}
-- {name: RAY_process_group_cleanup_enabled, value: "true"}
-- {name: RAY_metrics_report_interval_ms, value: "1000"}
-- {name: RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S, value: "1"}
-- {name: RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS, value: "1"}
-- {name: RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S, value: "15"}
-- {name: RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH, value: "serve_app.patches.ray:ask_gcs_seldom"}
-- {name: RAY_SERVE_METRICS_EXPORT_INTERVAL_MS, value: "1000"}
-- {name: REPORTER_UPDATE_INTERVAL_MS, value: "15000"}
-- {name: METRICS_RECORD_INTERVAL_S, value: "15"}
-- {name: RAY_LOG_MONITOR_MANY_FILES_THRESHOLD, value: "0"}
-- {name: RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH, value: "serve_app.api.ray_headers:middlewares"}
-- {name: RAY_worker_niceness, value: "0"}
-- {name: RAY_worker_maximum_startup_concurrency, value: "8"}
-- {name: RAY_USAGE_STATS_ENABLED, value: "0"}
-- {name: VLLM_NO_USAGE_STATS, value: "1"}
-{{- if eq .component "head" }}
-# Ray Serve's controller is on the head: it would never be idle, and the wait never end before its time.
-- {name: RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S, value: "0"}
-{{- else }}
-- {name: RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S, value: {{ include "tideserve.drainSeconds" $root | quote }}}
-# A worker ends with what it streams this long after it has lost the GCS, 60 s by default. It may lose it for good when
-# the whole cluster is removed, and until a new head has come.
-- {name: RAY_gcs_rpc_server_reconnect_timeout_s, value: {{ max 600 (include "tideserve.drainSeconds" $root | int) | quote }}}
+{{- with .Values.huggingFaceToken }}
+{{- if .existingSecret }}
+- name: HF_TOKEN
+  valueFrom: {secretKeyRef: {name: {{ .existingSecret | quote }}, key: {{ .key | quote }}}}
+{{- end }}
 {{- end }}
 {{- end -}}
 
-{{/* The Ray container of a pod. Arguments: root, component, name, resources, ports, env (more variables). */}}
+{{/*
+`volumes` of a pod and `mounts` of its container. Arguments: root, component, and where they apply shm (size of /dev/shm),
+models and keys (does it mount them?), results (of the GPU proof).
+*/}}
+{{- define "tideserve.storage" -}}
+{{- $values := .root.Values -}}
+{{- $cache := $values.modelCache -}}
+{{- $temporary := dict "emptyDir" (dict "sizeLimit" $values.tmpSizeLimit) -}}
+{{- $all := list (list "tmp" "/tmp" $temporary) (list "home" "/home/tideserve" (dict "emptyDir" (dict "sizeLimit" $values.homeSizeLimit))) -}}
+{{- if eq .component "head" -}}
+{{- /* The operator would make this volume, without a limit. */ -}}
+{{- $all = append $all (list "ray-logs" "/tmp/ray" $temporary) -}}
+{{- end -}}
+{{- with .shm }}{{- $all = append $all (list "shm" "/dev/shm" (dict "emptyDir" (dict "medium" "Memory" "sizeLimit" .))) }}{{- end -}}
+{{- if and (or .models (eq .component "engine")) (ne $cache.type "none") -}}
+{{- $claim := dict "persistentVolumeClaim" (dict "claimName" (include "tideserve.modelCacheClaim" .root)) -}}
+{{- $folder := dict "hostPath" (dict "path" $cache.hostPath.path "type" "DirectoryOrCreate") -}}
+{{- $all = append $all (list "models" $cache.mountPath (ternary $claim $folder (eq $cache.type "pvc"))) -}}
+{{- end -}}
+{{- if .results }}{{- $all = append $all (list "proof-results" "/results" (dict "emptyDir" (dict "sizeLimit" "1Gi"))) }}{{- end -}}
+{{- if and (or .keys (eq .component "ingress")) $values.apiKeys.existingSecret -}}
+{{- $keys := dict "secretName" $values.apiKeys.existingSecret "defaultMode" 288 "items" (list (dict "key" $values.apiKeys.key "path" "api-keys")) -}}
+{{- $all = append $all (list "api-keys" "/etc/tideserve/secrets" (dict "secret" $keys)) -}}
+{{- end -}}
+{{- $volumes := list -}}
+{{- $mounts := list -}}
+{{- range $all -}}
+{{- $volumes = append $volumes (merge (dict "name" (index . 0)) (index . 2)) -}}
+{{- $mounts = append $mounts (merge (dict "name" (index . 0) "mountPath" (index . 1)) (ternary (dict "readOnly" true) dict (eq (index . 0) "api-keys"))) -}}
+{{- end -}}
+{{- dict "volumes" (concat $volumes (default list $values.extraVolumes)) "mounts" (concat $mounts (default list $values.extraVolumeMounts)) | toYaml -}}
+{{- end -}}
+
+{{/* The Ray container of a pod. Arguments: root, component, name, resources, shm, ports, env (more variables). */}}
 {{- define "tideserve.container" -}}
-{{- $root := .root -}}
+{{- $values := .root.Values -}}
+{{- $cache := $values.modelCache -}}
+{{- $model := list -}}
+{{- if eq .component "engine" -}}
+{{- $model = fromYamlArray (include "tideserve.modelEnv" .root) -}}
+{{- if and $cache.compiled (ne $cache.type "none") -}}
+{{- $model = append $model (dict "name" "TIDESERVE_COMPILE_CACHE" "value" (printf "%s/.compiled" (trimSuffix "/" $cache.mountPath))) -}}
+{{- end -}}
+{{- end -}}
 - name: {{ .name }}
-  image: {{ include "tideserve.image" $root | quote }}
-  imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+  image: {{ include "tideserve.image" .root | quote }}
+  imagePullPolicy: {{ $values.image.pullPolicy }}
   env:
-    {{- include "tideserve.rayEnv" (dict "root" $root "component" .component) | trim | nindent 4 }}
-    {{- if eq .component "engine" }}
-    {{- with include "tideserve.modelEnv" $root | trim }}
-    {{- . | nindent 4 }}
-    {{- end }}
-    {{- with $root.Values.modelCache }}
-    {{- if and .compiled (ne .type "none") }}
-    - {name: TIDESERVE_COMPILE_CACHE, value: {{ printf "%s/.compiled" (trimSuffix "/" .mountPath) | quote }}}
-    {{- end }}
-    {{- end }}
-    {{- end }}
-    {{- with concat (default list $root.Values.extraEnv) (default list .env) }}
+    {{- include "tideserve.mergedEnv" (list (fromYamlArray (include "tideserve.rayEnv" .)) $model (default list $values.extraEnv) (default list .env)) | nindent 4 }}
+  {{- with $values.extraEnvFrom }}
+  envFrom:
     {{- toYaml . | nindent 4 }}
-    {{- end }}
+  {{- end }}
   ports:
     {{- with .ports }}
     {{- toYaml . | nindent 4 }}
@@ -125,66 +161,78 @@ root, component.
   resources:
     {{- toYaml .resources | nindent 4 }}
   securityContext:
-    {{- toYaml $root.Values.securityContext | nindent 4 }}
+    {{- toYaml $values.securityContext | nindent 4 }}
   lifecycle:
     preStop:
-      exec: {command: {{ include "tideserve.preStop" (dict "root" $root "component" .component) }}}
+      exec: {command: {{ include "tideserve.preStop" . }}}
   volumeMounts:
-    {{- include "tideserve.volumeMounts" (dict "root" $root "component" .component) | nindent 4 }}
+    {{- (fromYaml (include "tideserve.storage" .)).mounts | toYaml | nindent 4 }}
 {{- end -}}
 
 {{/*
-A pod template. Arguments: root, component, container (rendered), shm, serviceAccountName, token (mount it?), place
-(nodeSelector, tolerations, affinity, priorityClassName, runtimeClassName, topologySpreadConstraints, podLabels,
-podAnnotations).
+A pod template. Arguments: root, component, container (rendered), place (nodeSelector, tolerations, affinity,
+priorityClassName, runtimeClassName, topologySpreadConstraints, podLabels, podAnnotations), more (other fields of the pod),
+and those of tideserve.storage.
 */}}
 {{- define "tideserve.podTemplate" -}}
-{{- $root := .root -}}
+{{- $values := .root.Values -}}
+{{- $ofRay := has .component (list "head" "ingress" "engine") -}}
+{{- $asks := has .component (list "head" "uninstall") -}}
+{{- $seconds := ternary (include "tideserve.gracePeriod" .root | int) 30 $ofRay -}}
+{{- $more := merge (pick .place "nodeSelector" "tolerations" "affinity" "priorityClassName" "runtimeClassName" "topologySpreadConstraints") (default dict .more) (dict "schedulerName" $values.schedulerName) -}}
 metadata:
   labels:
-    {{- include "tideserve.selectorLabels" $root | nindent 4 }}
+    {{- include "tideserve.selectorLabels" .root | nindent 4 }}
     app.kubernetes.io/component: {{ .component }}
-    {{- with .place.podLabels }}
+    {{- with merge dict (default dict .place.podLabels) (default dict $values.podLabels) (default dict $values.commonLabels) }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
-  {{- with .place.podAnnotations }}
+  {{- with merge dict (default dict .place.podAnnotations) (default dict $values.podAnnotations) (default dict $values.commonAnnotations) }}
   annotations:
     {{- toYaml . | nindent 4 }}
   {{- end }}
 spec:
-  serviceAccountName: {{ .serviceAccountName | quote }}
-  automountServiceAccountToken: {{ .token }}
+  serviceAccountName: {{ include (ternary (printf "tideserve.%sServiceAccountName" .component) "tideserve.workerServiceAccountName" $asks) .root | quote }}
+  automountServiceAccountToken: {{ $asks }}
   enableServiceLinks: false
-  terminationGracePeriodSeconds: {{ include (ternary "tideserve.headGracePeriod" "tideserve.gracePeriod" (eq .component "head")) $root }}
-  {{- with include "tideserve.imagePullSecrets" $root }}
-  {{- . | nindent 2 }}
+  terminationGracePeriodSeconds: {{ ternary (int $values.head.terminationGracePeriodSeconds) $seconds (eq .component "head") }}
+  {{- with $values.image.pullSecrets }}
+  imagePullSecrets:
+    {{- range . }}
+    - name: {{ . | quote }}
+    {{- end }}
   {{- end }}
-  {{- with .place.priorityClassName }}
-  priorityClassName: {{ . | quote }}
+  {{- range $name, $value := $more }}
+  {{- if $value }}
+  {{- dict $name $value | toYaml | nindent 2 }}
   {{- end }}
-  {{- with .place.runtimeClassName }}
-  runtimeClassName: {{ . | quote }}
-  {{- end }}
-  {{- with .place.nodeSelector }}
-  nodeSelector:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
-  {{- with .place.tolerations }}
-  tolerations:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
-  {{- with .place.affinity }}
-  affinity:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
-  {{- with .place.topologySpreadConstraints }}
-  topologySpreadConstraints:
-    {{- toYaml . | nindent 4 }}
   {{- end }}
   securityContext:
-    {{- toYaml $root.Values.podSecurityContext | nindent 4 }}
+    {{- toYaml $values.podSecurityContext | nindent 4 }}
+  {{- with ternary $values.extraInitContainers nil $ofRay }}
+  initContainers:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
   containers:
     {{- .container | nindent 4 }}
+    {{- with ternary $values.extraContainers nil $ofRay }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
   volumes:
-    {{- include "tideserve.volumes" (dict "root" $root "component" .component "shm" .shm) | nindent 4 }}
+    {{- (fromYaml (include "tideserve.storage" .)).volumes | toYaml | nindent 4 }}
+{{- end -}}
+
+{{/*
+`spec` of a Job whose pods run one command and end. Arguments: those of a pod template, and name, image, command, args, env,
+resources, job (more fields of the Job).
+*/}}
+{{- define "tideserve.jobSpec" -}}
+{{- $values := .root.Values -}}
+{{- $storage := fromYaml (include "tideserve.storage" .) -}}
+{{- $env := fromYamlArray (include "tideserve.mergedEnv" (list (default list .env) (default list $values.extraEnv))) -}}
+{{- $container := dict "name" .name "image" (default (include "tideserve.image" .root) .image) "imagePullPolicy" $values.image.pullPolicy
+      "command" .command "args" .args "env" $env "envFrom" (default list $values.extraEnvFrom) "resources" .resources
+      "securityContext" (default dict $values.securityContext) "terminationMessagePolicy" "FallbackToLogsOnError" "volumeMounts" $storage.mounts -}}
+{{- $pod := merge (dict "container" (list $container | toYaml) "more" (merge (dict "restartPolicy" "Never") (default dict .more))) . -}}
+{{- merge .job (dict "template" (fromYaml (include "tideserve.podTemplate" $pod))) | toYaml -}}
 {{- end -}}

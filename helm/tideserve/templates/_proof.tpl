@@ -26,32 +26,3 @@
 {{- define "tideserve.proofDeadline" -}}
 {{- add (int .Values.tests.gpuProof.timeoutSeconds) 900 -}}
 {{- end -}}
-
-{{/* Arguments: root, component, resources, proof (the command), env. */}}
-{{- define "tideserve.proofContainer" -}}
-- name: gpu-proof
-  image: {{ include "tideserve.proofImage" .root | quote }}
-  imagePullPolicy: {{ .root.Values.image.pullPolicy }}
-  # Its status is that of the proof, and the last of its log is what was measured: the pod keeps no files.
-  command: [/bin/sh, -c]
-  args:
-    - |
-      timeout --foreground --kill-after=60 {{ int .root.Values.tests.gpuProof.timeoutSeconds }} "$@"
-      status=$?
-      [ "$status" = 0 ] || tail --lines=40 /results/servers/*.log
-      [ ! -f /results/proof.json ] || cat /results/proof.json
-      exit "$status"
-    - sh
-    {{- toYaml .proof | nindent 4 }}
-  {{- with .env }}
-  env:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
-  resources:
-    {{- toYaml .resources | nindent 4 }}
-  securityContext:
-    {{- toYaml .root.Values.securityContext | nindent 4 }}
-  volumeMounts:
-    - {name: proof-results, mountPath: /results}
-    {{- include "tideserve.volumeMounts" (dict "root" .root "component" .component) | nindent 4 }}
-{{- end -}}

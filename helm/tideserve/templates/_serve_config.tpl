@@ -49,10 +49,10 @@ applications:
 {{- $profile := get .root.Values.gpuProfiles .model.gpuProfile -}}
 {{- $settings := deepCopy (omit .model "gpuProfile" "autoscaling") -}}
 {{- $placed := dict "name" .key "device" $profile.device "drain_timeout_s" .root.Values.app.drain_timeout_s -}}
-{{- if eq $profile.device "gpu" -}}
-{{- $_ := set $placed "accelerator_type" $profile.accelerator_type -}}
-{{- end -}}
 {{- $settings = merge $settings $placed -}}
+{{- if eq $profile.device "gpu" -}}
+{{- $_ := set $settings "accelerator_type" (default nil $profile.accelerator_type) -}}
+{{- end -}}
 {{- $slots := include "tideserve.slots" (include "tideserve.groupOf" .model) -}}
 {{- $taken := 1.0 -}}
 {{- if eq $profile.device "cpu" -}}
