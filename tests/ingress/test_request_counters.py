@@ -71,6 +71,7 @@ def test_only_work_for_a_gpu_is_counted(operation: Operation) -> None:
     if operation in ("tokenize", "detokenize"):
         assert (counted.counters.signals(), counted.seen) == (IngressSignals(), {})
         return
+    assert asked.state.refused
     assert counted.counters.signals() == IngressSignals(arrivals_total=1, arrived_bytes_total=700)
     assert counted.seen == {
         "llm_arrivals_total": [(1, {})],
