@@ -69,7 +69,7 @@ def learn(snapshot: Snapshot, knobs: Knobs, state: PolicyState, now: float) -> t
     given = knobs.starting_values
     kv_cache_tokens = state.kv_cache_tokens or (given.kv_cache_tokens if given is not None else None) or 0
     sizing = replace(sizing, itl_rps=itl_rps(step, mix, knobs, kv_cache_tokens, state.interference))
-    load = max(state.demand.recent(now)) / sizing.rps(snapshot.ready)
+    load = max(state.demand.recent(now)) / max(sizing.rps(snapshot.ready), 1e-9)
     state = learn_headroom(state, seen, missed, knobs, snapshot.ready, load, snapshot.horizon_s, now)
     sizing = replace(sizing, headroom=knobs.headroom + state.learned_headroom)
     return _inputs(snapshot, knobs, state, seen, missed, sizing, now), state
