@@ -189,7 +189,7 @@ def test_conversations_find_their_cache_after_all_these_losses(attacked) -> None
 def test_streams_survive_the_loss_of_a_node(attacked) -> None:
     running, _, _ = attacked
     with second_node(running, {"engine": 1}) as kill:
-        set_knobs(running, "max_replicas=4", "min_replicas=4")  # three fit on the first node
+        set_knobs(running, "max_replicas=4", "min_replicas=4", "prefill_groups=false")  # each gets a stream
         until_ready(running, 4)
         undisturbed = greedy_streams(running.port, MODEL)
         disturbed = greedy_streams(running.port, MODEL, kill)
