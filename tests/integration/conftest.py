@@ -23,6 +23,7 @@ SERVERS = {
     "test_autoscaling": "fleet",
     "test_held_requests": "fleet",
     "test_chaos": "fleet",  # ends it
+    "test_node_loss": "test_node_loss",
     "test_there_and_back": "test_there_and_back",
     "test_other_ways": "test_other_ways",
     "test_gpu_placement": "test_gpu_placement",

@@ -33,7 +33,7 @@ LONG_CONTEXT = {
     "env": {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1", "VLLM_LOGGING_LEVEL": "WARNING"},
 }
 RESOURCES = '{"CPU": 2, "engine": 3}'
-"""The first node has room for three engines. A test may add a node for a fourth."""
+"""Two CPUs, which ingress and engines share, and room for three engines."""
 WAIT_S = 120.0
 
 
@@ -41,7 +41,6 @@ def new_fleet(mark: str) -> Running:
     """Return the application. Its policy raises while the file `mark` exists."""
     engine = engine_settings(MODEL, cpus_per_replica=0.3, resources={"engine": 1}, **LONG_CONTEXT)
     document = application(engine, knobs={MODEL: KNOBS}, ingress={"cpus_per_replica": 0.3})
-    document["proxy_location"] = "HeadOnly"  # a second HAProxy on this machine could not have the port
     document["applications"][0]["autoscaling_policy"] = {
         "policy_function": "tests.integration.raising_policy:RaisingPolicy"
     }

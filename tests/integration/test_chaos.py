@@ -1,14 +1,9 @@
-"""`make chaos` in short: two engines, eight streams, and a process killed or stopped under them.
-
-Then a whole node is lost: one of four engines is on a second node, without an ingress and without HAProxy.
-"""
+"""`make chaos` in short: two engines, eight streams, and a process killed or stopped under them."""
 
 import asyncio
 import json
 import random
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -22,8 +17,8 @@ from benchmarks.chaos.verdicts import Row, report, rows
 from serve_app import env
 from serve_app.processes import is_alive
 from tests.integration.cluster import ZYGOTE, Running
-from tests.integration.fleet import ENGINES, MODEL, set_knobs, until_ready, with_knobs
-from tests.integration.second_node import second_node
+from tests.integration.fleet import ENGINES, MODEL, with_knobs
+from tests.integration.greedy_streams import greedy_streams, moves, pieces
 from tests.integration.sse import RawStream
 
 STREAMS, TOKENS = 8, 300
@@ -82,49 +77,6 @@ async def attacked(fleet: Running) -> tuple[Running, dict[tuple[str, str], Row],
     return fleet, {(row.event.role, row.event.signal): row for row in rows(trace)}, trace
 
 
-def greedy_streams(
-    port: int, model: str, disturb: Callable[[], object] = lambda: None, tokens: int = TOKENS
-) -> list[bytes]:
-    """Return the answers of streams that run together. `disturb` is called while all of them do."""
-    with ExitStack() as stack:
-        streams = []
-        for subject in ("sea", "moon", "rain", "harbour", "winter", "fox"):
-            body = {
-                "model": model,
-                "messages": [{"role": "user", "content": f"A long story about the {subject}."}],
-                "max_tokens": tokens,
-                "ignore_eos": True,
-                "temperature": 0,
-                "stream": True,
-                "stream_options": {"include_usage": True},
-            }
-            streams.append(stack.enter_context(RawStream(port, "/v1/chat/completions", body)))
-        for stream in streams:
-            stream.until(b'"content":"')
-        disturb()
-        return [stream.until(b"data: [DONE]\n\n") for stream in streams]
-
-
-def moves(answer: bytes) -> int:
-    """Return how often a stream moved to another replica."""
-    return answer.count(b": continued on another replica after ")
-
-
-def pieces(answer: bytes) -> tuple[str, list[str], int]:
-    """Return the text of an answer, its finish reasons, and its tokens by its usage.
-
-    Fails unless all events belong to one answer.
-    """
-    events = [json.loads(line[6:]) for line in answer.splitlines() if line.startswith(b"data: {")]
-    choices = [choice for event in events for choice in event["choices"]]
-    text = "".join(choice["delta"].get("content") or "" for choice in choices)
-    reasons = [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
-    (usage,) = (event["usage"] for event in events if event.get("usage"))
-    assert len({(event["id"], event["created"]) for event in events}) == 1
-    assert sum("role" in choice["delta"] for choice in choices) == 1
-    return text, reasons, usage["completion_tokens"]
-
-
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: f"{attack.role}-{attack.signal}")
 def test_the_loss_of_a_process_keeps_its_goals(attacked, attack: Attack) -> None:
     row = attacked[1][attack.role, attack.signal]
@@ -156,8 +108,8 @@ def test_a_killed_replica_takes_its_engine_core_with_it(attacked) -> None:
 
 def test_greedy_streams_are_the_same_when_a_replica_is_killed(attacked) -> None:
     running, _, _ = attacked
-    undisturbed = greedy_streams(running.port, MODEL)
-    disturbed = greedy_streams(running.port, MODEL, running.processes(ENGINES)[0].kill)
+    undisturbed = greedy_streams(running.port, MODEL, tokens=TOKENS)
+    disturbed = greedy_streams(running.port, MODEL, running.processes(ENGINES)[0].kill, TOKENS)
     assert any(map(moves, disturbed))
     assert [pieces(text) for text in disturbed] == [pieces(text) for text in undisturbed]
 
@@ -184,18 +136,6 @@ def test_conversations_find_their_cache_after_all_these_losses(attacked) -> None
             assert last["latency"]["cached_tokens"] > before - BLOCK_TOKENS
             before = last["usage"]["prompt_tokens"]
             messages += [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": "Go on."}]
-
-
-def test_streams_survive_the_loss_of_a_node(attacked) -> None:
-    running, _, _ = attacked
-    with second_node(running, {"engine": 1}) as kill:
-        set_knobs(running, "max_replicas=4", "min_replicas=4")  # three fit on the first node
-        until_ready(running, 4)
-        undisturbed = greedy_streams(running.port, MODEL)
-        disturbed = greedy_streams(running.port, MODEL, kill)
-    assert any(map(moves, disturbed))
-    assert [pieces(one) for one in disturbed] == [pieces(one) for one in undisturbed]
-    assert [pieces(one) for one in greedy_streams(running.port, MODEL, tokens=20)]
 
 
 def test_nothing_outlives_a_run_that_is_killed_itself(attacked) -> None:

