@@ -67,7 +67,7 @@ def test_make_targets_and_modules_exist(document: Path) -> None:
 def test_commands_and_their_options_exist(document: Path, capsys: pytest.CaptureFixture[str]) -> None:
     unknown = []
     for command in commands(document):
-        said = re.match(r"(?:\.venv/bin/)?tideserve ([a-z]+)\b(?! [|/])(.*)", command.partition(" # ")[0])
+        said = re.match(r"(?:\.venv/bin/)?tideserve ([a-z-]+)\b(?! [|/])(.*)", command.partition(" # ")[0])
         if said is None:
             continue
         options = {option.partition("=")[0] for option in re.findall(r"(?<=\s)--[a-z-]+", said[2])}
