@@ -12,6 +12,7 @@ from typing import Literal, Protocol, get_args
 from serve_app.api.body import BodyShare
 from serve_app.api.errors import ApiError
 from serve_app.api.prompt_prefix import PromptPrefix
+from serve_app.api.request_trace import UNTRACED, Trace
 from serve_app.api.trace_context import TraceContext
 from serve_app.wire.continuation import Continuation, DeliveredTokens
 
@@ -76,6 +77,8 @@ class RequestState:
     """How the request ended; None until then."""
     refused: bool = False
     """Whether the request was refused with 429 or 503, and counted so."""
+    trace: Trace = UNTRACED
+    """Each stage notes when it begins and ends."""
 
 
 @dataclass(frozen=True, slots=True)

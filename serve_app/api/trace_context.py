@@ -1,7 +1,7 @@
 """The trace that a client's request belongs to: W3C Trace Context, `traceparent` and `tracestate`.
 
-The trace context is forwarded unchanged, because this process makes no span. The engine's span becomes a
-child of the client's span.
+Without traces of its own (`api.request_trace`) this process forwards the context unchanged: the engine's span
+becomes a child of the client's span.
 """
 
 from __future__ import annotations
@@ -33,6 +33,20 @@ class TraceContext:
     def trace_id(self) -> str:
         """The id of the trace: 32 hexadecimal digits."""
         return self.traceparent[3:35]
+
+    @property
+    def span_id(self) -> str:
+        """The id of the span: 16 hexadecimal digits."""
+        return self.traceparent[36:52]
+
+    @property
+    def sampled(self) -> bool:
+        """Whether the trace was sampled by its client."""
+        return bool(int(self.traceparent[53:55], 16) & _SAMPLED)
+
+    def child(self, span_id: str) -> TraceContext:
+        """Return the context for a receiver whose spans are children of the span `span_id`."""
+        return TraceContext(f"{self.traceparent[:36]}{span_id}{self.traceparent[52:]}", self.tracestate)
 
     def fields(self) -> dict[str, str]:
         """Return the values by header name."""
