@@ -32,6 +32,7 @@ class Admission:
     def __init__(self, model: ModelSettings, queue: ColdQueue, knobs: Callable[[], Knobs]) -> None:
         self.queue = queue
         self.replicas = queue.replicas
+        self._model = model.name
         self._limit = model.max_ongoing_requests
         self._batch = model.max_num_seqs
         self._most_prompt_tokens = model.max_model_len or MOST_PROMPT_TOKENS
@@ -62,6 +63,7 @@ class Admission:
         """
         prompt_tokens = self._prompt_tokens(request)
         knobs = self._knobs()
+        request.state.trace.note_model(self._model, knobs.ttft_target_s)
         grouped = request.wants_stream and knobs.prefill_groups
         budget_s = PREFILL_BUDGET_SHARE * knobs.ttft_target_s if grouped else 0.0
         if not self.queue.cold:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ray.serve.handle import DeploymentHandle
 
 from serve_app.api.engine_client import ColdWait, EngineRequest
+from serve_app.api.request_trace import Stage
 from serve_app.ingress.cold_start_progress import ProgressReader
 from serve_app.ingress.ray_router import Wake
 from serve_app.ingress.refusals import (
@@ -20,13 +21,17 @@ from serve_app.ingress.refusals import (
 )
 from serve_app.ingress.replica_choice import Reservation
 from serve_app.ingress.replica_set import replica_set
+from serve_app.ingress.request_stages import end_queue
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import ModelSettings
+from serve_app.wire.spans import QUEUE
 
 # When a sequence ends, the next queued request needs 5 to 10 ms to reach the engine: a few steps. The batch
 # would have gaps in these steps. So an eighth of a batch waits in the engine. It fills the gaps if answers
 # have at least a few dozen tokens, and commits few requests to one replica.
 _AHEAD_SHARE = 1 / 8
+_PHASE_S = 1.0
+"""How often the phase of a cold start is noted in a trace. It is read as often."""
 
 
 @dataclass(slots=True, eq=False)
@@ -165,11 +170,15 @@ class ColdQueue:
         future: asyncio.Future[Reservation] = asyncio.get_running_loop().create_future()
         now = self._clock()
         queued = QueuedRequest(now, request, prompt_tokens, prefill_budget_s, retry, identity, future)
+        stage = request.state.trace.begin(QUEUE)
         self._enter(queued)
+        cold = self.cold
         try:
-            await self._until_released(queued, knobs)
+            await self._until_released(queued, knobs, stage)
+            end_queue(stage, future.result(), cold=cold)
             return future.result()
-        except BaseException:
+        except BaseException as error:
+            end_queue(stage, error)
             # The request got a reservation and was cancelled at the same moment.
             if future.done() and future.exception() is None:
                 self.replicas.release(future.result())
@@ -179,7 +188,7 @@ class ColdQueue:
             if request.state.ttft_s is None:  # else it is a pause within a stream, and no part of the TTFT
                 request.state.queued_s += self._clock() - queued.since
 
-    async def _until_released(self, queued: QueuedRequest, knobs: Knobs) -> None:
+    async def _until_released(self, queued: QueuedRequest, knobs: Knobs, stage: Stage) -> None:
         """Wait until `queued` has its reservation. Tell its client the progress, and keep the deadline."""
         deadline = queued.since + knobs.cold_wait_timeout_s
         tell_at = queued.since + knobs.keep_alive_interval_s
@@ -192,8 +201,12 @@ class ColdQueue:
                 if (tell_wait := queued.request.state.tell_wait) is not None:
                     seen = self._progress.current
                     await tell_wait(ColdWait(self._model, seen.phase, seen.eta_s, now - queued.since))
+            due = min(deadline, tell_at)
+            if stage.recorded:
+                stage.note_phase(self._progress.current.phase)
+                due = min(due, now + _PHASE_S)
             # Not below 0: `asyncio.wait` gives the event loop at least one turn.
-            timeout_s = max(0.0, min(deadline, tell_at) - self._clock())
+            timeout_s = max(0.0, due - self._clock())
             await asyncio.wait((queued.reservation,), timeout=timeout_s)
 
     def _enter(self, queued: QueuedRequest) -> None:
