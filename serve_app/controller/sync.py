@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 
 from serve_app.cluster.pending_pods import PendingPods
 from serve_app.cluster.ray_resources import Node, lacking, read_nodes, shortage
+from serve_app.controller.decision_spans import DecisionSpans
 from serve_app.controller.mailbox import ColdStarts, Deployment, Learned, Mailbox, StartUp
 from serve_app.controller.memory import Memory
 from serve_app.controller.sightings import Sightings
@@ -86,6 +87,7 @@ class Sync(Mailbox):
         self._reports_seen = Sightings(believed=False)
         self._own_clock = OwnClock()
         self._failures: set[str] = set()
+        self._decision_spans = DecisionSpans()
         self._thread = threading.Thread(target=self._run, name=f"autoscaling-{app}", daemon=True)
 
     def start(self) -> None:
@@ -120,7 +122,7 @@ class Sync(Mailbox):
         for step in (
             self._read_learned, self._read_knobs, self._read_phases, self._read_ingress_reports,
             self._read_nodes, self._read_resources, self._write_decisions, self._write_status,
-            self._write_learned, self._read_pending_pods,  # last: it may take seconds
+            self._write_learned, self._send_spans, self._read_pending_pods,  # last: it may take seconds
         ):  # fmt: skip
             try:
                 step(now)
@@ -233,6 +235,11 @@ class Sync(Mailbox):
         if seq != self._written_seq:
             put_document(DECISIONS, self._app, self.outbox.decisions)
             self._written_seq = seq
+
+    def _send_spans(self, now: float) -> None:
+        served = self.inbox.served
+        traces = None if served is None else served.traces
+        self._decision_spans.send(traces, self.outbox.decisions, self.inbox.ingress_reports, now)
 
     def _write_status(self, now: float) -> None:
         status = self.outbox.status

@@ -5,11 +5,12 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from ray.serve.handle import DeploymentHandle
 
 from serve_app.api.engine_client import ColdWait, EngineRequest
-from serve_app.api.request_trace import Stage
+from serve_app.api.request_trace import UNTRACED, Stage
 from serve_app.ingress.cold_start_progress import ProgressReader
 from serve_app.ingress.ray_router import Wake
 from serve_app.ingress.refusals import (
@@ -149,6 +150,12 @@ class ColdQueue:
         """Return the seconds for which the newest request has been queued; 0 if there is none."""
         now = self._clock()
         return min((now - queued.since for queued in self._line.all()), default=0.0)
+
+    def traces(self, most: int) -> list[str]:
+        """Return the `traceparent` of at most `most` queued requests that are traced, the oldest first."""
+        requests = (queued.request for queued in self._line.all())
+        traced = (each.trace for each in requests if each.trace and each.state.trace is not UNTRACED)
+        return [trace.traceparent for trace in islice(traced, most)]
 
     async def wait(
         self,

@@ -13,6 +13,7 @@ from serve_app.cluster.placement import replica_resources
 from serve_app.settings.identity import engine_identity
 from serve_app.settings.live_knobs import LiveKnobs
 from serve_app.settings.settings_error import SettingsError
+from serve_app.settings.telemetry import TraceSettings
 from serve_app.settings.tree import ModelSettings
 from serve_app.wire.documents import (
     DECISIONS,
@@ -48,6 +49,7 @@ class KnobPublisher:
         live: The knobs in force. Only this object changes them.
         ingress_resources: The resources of one ingress replica, by Ray's names.
         zygote: Whether nodes keep zygotes.
+        traces: Where the policy sends the spans of its decisions.
     """
 
     def __init__(
@@ -57,7 +59,9 @@ class KnobPublisher:
         live: LiveKnobs,
         ingress_resources: Mapping[str, float] | None = None,
         zygote: bool = True,
+        traces: TraceSettings | None = None,
     ) -> None:
+        self._traces = traces if traces is not None and traces.enabled else None
         self._app = app
         self._models = models
         self._live = live
@@ -124,6 +128,7 @@ class KnobPublisher:
             self._rejected,
             self._ingress_resources,
             self._zygote,
+            self._traces,
         )
 
     def knobs(self) -> dict[str, Any]:

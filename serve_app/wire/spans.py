@@ -68,6 +68,7 @@ IN_FLIGHT = "tideserve.pick.requests_in_flight"
 PENDING_TOKENS = "tideserve.pick.pending_prompt_tokens"
 MOVES = "tideserve.continuation.moves"
 DELIVERED = "tideserve.continuation.delivered_tokens"
+DECISION_PREFIX = "tideserve.decision"
 PHASE_NAME = "tideserve.phase"
 WARM_NODE = "tideserve.warm_node"
 
