@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -38,6 +39,7 @@ from serve_app.settings.knobs import Knobs
 from serve_app.settings.live_knobs import LiveKnobs
 from serve_app.settings.tree import AppSettings, ModelSettings
 from serve_app.telemetry.ingress_metrics import IngressMetrics
+from serve_app.telemetry.traces import request_traces
 from serve_app.wire.ingress_reports import keep_report
 from serve_app.wire.local_socket import local_socket
 from serve_app.wire.signals import INGRESS_FIELDS, ONGOING_REQUESTS, ingress_key
@@ -46,6 +48,8 @@ from serve_app.zygote.warm_nodes import keep_nodes_warm
 logger = logging.getLogger("ray.serve")
 
 _PUBLISH_S = 1.0
+_MOST_LINKED = 8
+"""The traces of one model to which a scaling decision may link."""
 _INTERVAL_S = 0.1
 """The policy decides as often for a model at zero replicas."""
 _REPORTS = 10
@@ -82,9 +86,11 @@ class Ingress:
             self._live,
             {"CPU": self._settings.ingress.cpus_per_replica, **self._settings.ingress.resources},
             self._settings.zygote,
+            self._settings.telemetry.traces,
         )
         self._stored = stored_state(app, [model.deployment_name for model in models])
         self._observer = ServeObserver(app, models, self._live, self._stored, self._settings.zygote)
+        self._traces = request_traces(self._settings.telemetry.traces, os.environ, replica)
         self._served: list[ApiModel] = []
         self._counters: list[IngressCounters] = []
         self._channels = EngineChannels()
@@ -97,7 +103,13 @@ class Ingress:
             asyncio.create_task(self._publish_queues()),
             asyncio.create_task(heartbeats.run()),
             asyncio.create_task(
-                keep_report(app, replica, self._has_queued, partial(ingress_report, self._counters))
+                keep_report(
+                    app,
+                    replica,
+                    self._has_queued,
+                    partial(ingress_report, self._counters),
+                    self._waiting_traces,
+                )
             ),
         ]
         _listen_for_haproxy(replica)
@@ -124,6 +136,7 @@ class Ingress:
             autoscaling=self._knob_publisher,
             behind_ray=True,
             listens_on=self._listens_on,
+            traces=self._traces,
         )
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
@@ -140,6 +153,9 @@ class Ingress:
 
     def _has_queued(self) -> bool:
         return any(len(counters.queue) for counters in self._counters)
+
+    def _waiting_traces(self) -> list[str]:
+        return [trace for counters in self._counters for trace in counters.queue.traces(_MOST_LINKED)]
 
     async def _publish_queues(self) -> None:
         while True:
