@@ -52,7 +52,7 @@ def _bars(span: Mapping[str, Any]) -> Iterator[_Bar]:
         (float(at), said[names.PHASE_NAME]) for _, at, said in span["events"] if names.PHASE_NAME in said
     ]
     ends = [*(at for at, _ in phases[1:]), end]
-    for (at, phase), until in zip(phases, ends, strict=True):
+    for (at, phase), until in zip(phases, ends, strict=False):
         yield _Bar(f"  {phase}", at, until)
 
 

@@ -64,7 +64,7 @@ class StartupSpans:
             Span(names.COLD_START, root.trace_id, root.span_id, "", begin, end, about, error=failure),
         ]
         ends = [*(since for _, since, _ in self._begun[1:]), end]
-        for (name, since, span_id), until in zip(self._begun, ends, strict=True):
+        for (name, since, span_id), until in zip(self._begun, ends, strict=False):
             error = failure if name == phase.get("during") else ""
             found.append(
                 Span(name, root.trace_id, span_id, root.span_id, since, max(since, until), error=error)

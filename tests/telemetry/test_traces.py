@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from serve_app.settings.telemetry import TraceSettings
 from serve_app.telemetry import traces
 from serve_app.telemetry.traces import MOST_WAITING, Collector, SpanSender
 from serve_app.wire.spans import Event, Link, Span
-from tests.otlp_receiver import Receiver, grpc_receiver, http_receiver
+from tests.otlp_receiver import grpc_receiver, http_receiver
 
 SPAN = Span(
     "attempt",
@@ -40,13 +40,14 @@ def collector(environment: dict[str, str] | None = None, **settings: Any) -> Col
     return found
 
 
-@pytest.mark.parametrize(("protocol", "receiver"), [("grpc", grpc_receiver), ("http/protobuf", http_receiver)])
-def test_a_span_comes_whole_by_both_protocols(
-    protocol: str, receiver: AbstractContextManager[Receiver], tmp_path: Path
-) -> None:
+RECEIVERS = {"grpc": grpc_receiver, "http/protobuf": http_receiver}
+
+
+@pytest.mark.parametrize("protocol", RECEIVERS)
+def test_a_span_comes_whole_by_both_protocols(protocol: str, tmp_path: Path) -> None:
     secret = tmp_path / "headers"
     secret.write_text("X-Token = secret%20one\n\n")
-    with receiver() as received:  # type: ignore[operator]
+    with RECEIVERS[protocol]() as received:
         to = collector(
             endpoint=received.url,
             protocol=protocol,
