@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -22,9 +22,6 @@ from serve_app.api.trace_context import TraceContext
 from serve_app.wire import spans as names
 from serve_app.wire.spans import Attributes, Event, Link, Span, Value, new_span_id
 
-if TYPE_CHECKING:
-    from serve_app.api.engine_client import EngineRequest
-
 SHOW_HEADER = b"x-tideserve-trace"
 """A request with this header and the value 1 gets its trace as the last comment of its stream."""
 SHOWN = b": trace "
@@ -34,6 +31,31 @@ MOST_STAGES = 128
 _MOST_READ_BYTES = 64 << 10
 """Parameters are read only from a body that is not larger: reading takes up to 50 us."""
 _MOST_PROMPT_BYTES = 16 << 10
+
+
+class Measured(Protocol):
+    """The measurements of a request at its end: `engine_client.RequestState`."""
+
+    outcome: Any
+    queued_s: float
+    ttft_s: float | None
+    prompt_tokens: int | None
+    cached_tokens: int | None
+
+
+class Traced(Protocol):
+    """A request as its trace sees it: `engine_client.EngineRequest`."""
+
+    @property
+    def operation(self) -> str: ...
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def wants_stream(self) -> bool: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def state(self) -> Measured: ...
 
 
 class Stage:
@@ -96,7 +118,7 @@ class Trace:
         """Begin a stage, now or at `since` by `perf_counter`, but not before the end of a queue's stage."""
         return _IGNORED
 
-    def note_request(self, request: EngineRequest) -> None:
+    def note_request(self, request: Traced) -> None:
         """Note the request, once its body has been read."""
 
     def note_model(self, model: str, ttft_target_s: float) -> None:
@@ -141,7 +163,7 @@ class RequestTrace(Trace):
     path: str = ""
     _left_out: int = 0
     _late_after_s: float | None = None
-    _request: EngineRequest | None = None
+    _request: Traced | None = None
     _unix_ns: int = field(default_factory=time.time_ns)
     _perf: float = field(default_factory=time.perf_counter)
 
@@ -169,7 +191,7 @@ class RequestTrace(Trace):
         if status >= HTTPStatus.BAD_REQUEST:
             self.begin(names.RESPOND)
 
-    def note_request(self, request: EngineRequest) -> None:
+    def note_request(self, request: Traced) -> None:
         self._request = request
         self.attributes |= {
             names.ROUTE: self.path,
@@ -178,7 +200,7 @@ class RequestTrace(Trace):
             names.PROVIDER: "vllm",
             names.REQUEST_STREAM: request.wants_stream,
         }
-        if request.body_bytes <= _MOST_READ_BYTES:
+        if len(request.body) <= _MOST_READ_BYTES:
             self.attributes |= _parameters(request.body)
             if self.record_prompts:
                 self.attributes |= _prompt(request.body)
