@@ -307,7 +307,11 @@ def dropped_spans(replica: str) -> Callable[[int], None]:
     counter = Counter("llm_trace_spans_dropped_total", "Spans that no collector took.", tag_keys=("replica",))
     counter.set_default_tags({"replica": replica})
     show_zero(counter)
-    return counter.inc
+
+    def count(spans: int) -> None:
+        counter.inc(spans)
+
+    return count
 
 
 def request_traces(settings: TraceSettings, environment: Mapping[str, str], replica: str) -> RequestTraces:

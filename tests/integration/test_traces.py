@@ -226,8 +226,8 @@ def test_refused_and_abandoned_requests_have_whole_traces(fleet: Running, collec
 
 
 @contextmanager
-def streams_on_both(fleet: Running, count: int = 6) -> Iterator[list[Asked]]:
-    asked = [Asked(fleet, LONGEST) for _ in range(count)]
+def streams_on_both(fleet: Running, max_tokens: int) -> Iterator[list[Asked]]:
+    asked = [Asked(fleet, max_tokens) for _ in range(4)]
     for each in asked:
         assert each.begun.wait(120)
     yield asked
@@ -235,12 +235,17 @@ def streams_on_both(fleet: Running, count: int = 6) -> Iterator[list[Asked]]:
         each.whole()
 
 
+def continued(asked: list[Asked]) -> Asked | None:
+    return next((each for each in asked if "continued on another replica" in each.text), None)
+
+
 def test_a_stream_whose_replica_is_killed_is_one_trace(fleet: Running, collector: Receiver) -> None:
     """Leaves two replicas."""
-    with streams_on_both(fleet) as asked:
+    with streams_on_both(fleet, 800) as asked:
         fleet.processes(REPLICA)[0].kill()
-    continued = next(each for each in asked if "continued on another replica" in each.text)
-    spans = whole_trace(collector, continued)
+    lost = continued(asked)
+    assert lost is not None
+    spans = whole_trace(collector, lost)
 
     assert ends(spans) == ["lost", "answered"]
     (continuation,) = (span for span in spans if span.name == names.CONTINUATION)
@@ -282,14 +287,15 @@ def test_ask_draws_the_trace_of_its_own_request(fleet: Running, capsys: pytest.C
 
 def test_a_stream_that_moves_off_a_draining_replica_is_one_trace(fleet: Running, collector: Receiver) -> None:
     """Leaves one replica."""
-    with streams_on_both(fleet) as asked:
+    with streams_on_both(fleet, LONGEST) as asked:
         fleet.deploy(with_knobs(fleet.document, min_replicas=1, max_replicas=1))
         deadline = time.monotonic() + 120
-        while not any("continued on another replica" in each.text for each in asked):
+        while (moved := continued(asked)) is None:
             assert time.monotonic() < deadline
             time.sleep(0.2)
-    moved = next(each for each in asked if "continued on another replica" in each.text)
-    spans = whole_trace(collector, moved)
+        for each in asked:
+            each.leaves.set()
+    spans = whole_trace(collector, moved, engines=0)
 
-    assert ends(spans) == ["moved", "answered"]
+    assert ends(spans) == ["moved", "abandoned"]
     assert "moved" in root_of(spans).attributes[names.KEPT]
