@@ -20,8 +20,8 @@ from serve_app.api.engine_client import JSON
 from serve_app.api.errors import ApiError, internal_error
 from serve_app.api.health import Observer, health_router
 from serve_app.api.middleware import RequestMiddleware
-from serve_app.api.request_trace import RequestTraces, TraceMiddleware
 from serve_app.api.schemas import component_schemas
+from serve_app.api.trace_middleware import RequestTraces, TraceMiddleware
 from serve_app.settings.tree import HttpSettings
 
 _CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from serve_app.settings.telemetry import TraceSettings
-from serve_app.telemetry.traces import Collector, SpanSender, dropped_spans
+from serve_app.telemetry.collector import Collector
+from serve_app.telemetry.traces import SpanSender, dropped_spans
 from serve_app.wire import spans as names
 from serve_app.wire.ingress_reports import IngressReport
 from serve_app.wire.spans import Link, Span, Value, new_span_id

@@ -12,7 +12,8 @@ from typing import Any
 from serve_app.engine.startup_phases import Publish
 from serve_app.settings.telemetry import TraceSettings
 from serve_app.settings.tree import ModelSettings
-from serve_app.telemetry.traces import Collector, SpanSender, dropped_spans
+from serve_app.telemetry.collector import Collector
+from serve_app.telemetry.traces import SpanSender, dropped_spans
 from serve_app.wire import spans as names
 from serve_app.wire.phases import FAILED
 from serve_app.wire.spans import Span, cold_start_root, new_span_id

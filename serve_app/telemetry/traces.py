@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote, urlsplit
 
 from ray.util.metrics import Counter
 
 from serve_app import __version__
-from serve_app.api.request_trace import RequestTraces
+from serve_app.api.trace_middleware import RequestTraces
 from serve_app.patches.ray import show_zero
-from serve_app.settings.settings_error import SettingsError
 from serve_app.settings.telemetry import TraceSettings
+from serve_app.telemetry.collector import Collector
 from serve_app.wire.spans import SCHEMA_URL, Span
 
 if TYPE_CHECKING:
@@ -36,107 +33,8 @@ MOST_WAITING = 8192
 """Spans that wait for the collector. A span has about 1 KB."""
 _MOST_AT_ONCE = 512
 _INTERVAL_S = 1.0
-_DEFAULT_RATIO = 0.1
-_PORTS = {"grpc": "http://localhost:4317", "http/protobuf": "http://localhost:4318"}
-_PATH = "/v1/traces"
-
-
-@dataclass(frozen=True, slots=True)
-class Collector:
-    """Where spans go, from the settings and the `OTEL_*` variables. A setting wins over a variable."""
-
-    endpoint: str
-    protocol: str
-    sampling_ratio: float
-    service_name: str
-    resource: Mapping[str, str] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    @classmethod
-    def of(cls, settings: TraceSettings, environment: Mapping[str, str]) -> Collector | None:
-        """Return the collector; None if traces are off.
-
-        Raises:
-            SettingsError: `headers_file` or a variable has an invalid value.
-        """
-        if not settings.enabled or environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
-            return None
-
-        def variable(name: str) -> str:
-            of_traces = environment.get(f"OTEL_EXPORTER_OTLP_TRACES_{name}", "")
-            return of_traces or environment.get(f"OTEL_EXPORTER_OTLP_{name}", "")
-
-        protocol = settings.protocol or variable("PROTOCOL") or "grpc"
-        if protocol not in _PORTS:
-            raise SettingsError(
-                [f"OTEL_EXPORTER_OTLP_PROTOCOL = {protocol!r}: must be grpc or http/protobuf"]
-            )
-        base = environment.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
-        if base and protocol != "grpc":
-            base = base.rstrip("/") + _PATH
-        endpoint = settings.endpoint or environment.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "") or base
-        endpoint = endpoint or _PORTS[protocol]
-        if protocol != "grpc" and not urlsplit(endpoint).path.strip("/"):
-            endpoint = endpoint.rstrip("/") + _PATH
-        resource = _pairs(
-            "OTEL_RESOURCE_ATTRIBUTES", environment.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",")
-        )
-        service = environment.get("OTEL_SERVICE_NAME") or resource.pop("service.name", "") or "tideserve"
-        if settings.headers_file is None:
-            headers = _pairs("OTEL_EXPORTER_OTLP_HEADERS", variable("HEADERS").split(","))
-        else:
-            key = f"telemetry.traces.headers_file = {settings.headers_file!r}"
-            try:
-                lines = Path(settings.headers_file).read_text(encoding="utf-8").splitlines()
-            except (OSError, UnicodeDecodeError) as error:
-                raise SettingsError([f"{key}: cannot be read: {type(error).__name__}"]) from None
-            headers = _pairs(key, lines)
-        ratio = settings.sampling_ratio
-        return cls(
-            endpoint,
-            protocol,
-            _ratio(environment) if ratio is None else ratio,
-            settings.service_name or service,
-            {**resource, **settings.resource_attributes},
-            {name.lower(): value for name, value in headers.items()},
-        )
-
-    def variables(self) -> dict[str, str]:
-        """Return the `OTEL_*` variables with which vLLM's own exporter sends to this collector."""
-        resource = ",".join(f"{name}={quote(value)}" for name, value in self.resource.items())
-        headers = ",".join(f"{name}={quote(value)}" for name, value in self.headers.items())
-        return {
-            "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": self.protocol,
-            "OTEL_EXPORTER_OTLP_TRACES_HEADERS": headers,
-            "OTEL_SERVICE_NAME": self.service_name,
-            "OTEL_RESOURCE_ATTRIBUTES": resource,
-            # The head decision is made in the ingress. It comes to vLLM with the parent.
-            "OTEL_TRACES_SAMPLER": "parentbased_always_on",
-        }
-
-
-def _pairs(source: str, items: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for item in filter(None, map(str.strip, items)):
-        name, equals, value = item.partition("=")
-        if not equals or not name.strip():
-            # The entry may be a secret, so the error does not show it.
-            raise SettingsError([f"{source}: each entry must be name=value"])
-        found[name.strip()] = unquote(value.strip())
-    return found
-
-
-def _ratio(environment: Mapping[str, str]) -> float:
-    sampler = environment.get("OTEL_TRACES_SAMPLER", "").removeprefix("parentbased_")
-    given = environment.get("OTEL_TRACES_SAMPLER_ARG", "")
-    if sampler in ("always_on", "always_off"):
-        return float(sampler == "always_on")
-    if sampler != "traceidratio" or not given:
-        return _DEFAULT_RATIO
-    with suppress(ValueError):
-        if 0.0 <= (ratio := float(given)) <= 1.0:
-            return ratio
-    raise SettingsError([f"OTEL_TRACES_SAMPLER_ARG = {given!r}: must be a number from 0 to 1"])
+_LOGGED_S = 60.0
+"""The shortest time between two log lines about dropped spans."""
 
 
 class SpanSender:
@@ -147,7 +45,6 @@ class SpanSender:
         role: `ingress`, `engine` or `controller`.
         instance: The id of the replica.
         count_dropped: Called in the thread, or by `put`, with the number of spans that were dropped.
-        make_exporter: Makes the SDK's exporter, in the thread.
     """
 
     def __init__(
@@ -156,18 +53,17 @@ class SpanSender:
         role: str,
         instance: str,
         count_dropped: Callable[[int], None] = lambda _: None,
-        make_exporter: Callable[[Collector], SpanExporter] | None = None,
     ) -> None:
         self._collector = collector
         self._about = {"service.instance.id": instance, "tideserve.role": role}
         self._count_dropped = count_dropped
-        self._make_exporter = make_exporter or otlp_exporter
         self._waiting: deque[tuple[int, Callable[[], Sequence[Span]]]] = deque()
         self._spans = 0
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopped = False
         self._failing = False
+        self._logs_again_at = 0.0
         self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
         self._thread.start()
 
@@ -191,7 +87,7 @@ class SpanSender:
 
     def _run(self) -> None:
         said = _Said.installed()
-        exporter = self._make_exporter(self._collector)
+        exporter = otlp_exporter(self._collector)
         convert = SdkSpans(self._collector, self._about)
         while not self._stopped or self._waiting:
             self._wake.wait(0.0 if self._stopped else _INTERVAL_S)
@@ -199,9 +95,8 @@ class SpanSender:
             while batch := self._take():
                 said.last, count = "", sum(count for count, _ in batch)
                 try:
-                    sent = (
-                        exporter.export([convert(span) for _, spans in batch for span in spans()]).value == 0
-                    )
+                    converted = [convert(span) for _, spans in batch for span in spans()]
+                    sent = exporter.export(converted).name == "SUCCESS"
                 except Exception as error:  # the thread must go on, whatever one span has
                     sent, said.last = False, f"{type(error).__name__}: {error}"
                 if sent:
@@ -221,8 +116,10 @@ class SpanSender:
 
     def _drop(self, count: int, why: str) -> None:
         self._count_dropped(count)
-        if not self._failing:
-            self._failing = True
+        failing, self._failing = self._failing, True
+        now = time.monotonic()
+        if not failing and now >= self._logs_again_at:  # a slow collector fails every now and then
+            self._logs_again_at = now + _LOGGED_S
             logger.warning(
                 "traces: %d spans dropped: the collector at %s: %s. llm_trace_spans_dropped_total counts "
                 "further ones. Requests are not affected.",

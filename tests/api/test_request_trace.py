@@ -15,8 +15,8 @@ from serve_app.api.request_trace import (
     UNTRACED,
     RecordedStage,
     RequestTrace,
-    RequestTraces,
 )
+from serve_app.api.trace_middleware import RequestTraces
 from serve_app.wire import spans as names
 from serve_app.wire.spans import cold_start_root
 from tests.api.server import Server

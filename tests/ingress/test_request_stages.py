@@ -12,7 +12,8 @@ import uvicorn
 from serve_app.api.endpoints import ApiModel
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.http_api import create_app
-from serve_app.api.request_trace import RequestTrace, RequestTraces
+from serve_app.api.request_trace import RequestTrace
+from serve_app.api.trace_middleware import RequestTraces
 from serve_app.ingress import replica_set
 from serve_app.settings.tree import HttpSettings
 from serve_app.wire import spans as names

@@ -14,7 +14,8 @@ import pytest
 from serve_app.settings.settings_error import SettingsError
 from serve_app.settings.telemetry import TraceSettings
 from serve_app.telemetry import traces
-from serve_app.telemetry.traces import MOST_WAITING, Collector, SpanSender
+from serve_app.telemetry.collector import Collector
+from serve_app.telemetry.traces import MOST_WAITING, SpanSender
 from serve_app.wire.spans import Event, Link, Span
 from tests.otlp_receiver import grpc_receiver, http_receiver
 
