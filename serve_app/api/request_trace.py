@@ -342,10 +342,18 @@ _read_prompt = msgspec.json.Decoder(_Prompt)
 
 
 def _parameters(body: bytes) -> dict[str, Value]:
-    found = _read_parameters.decode(body)
+    try:
+        found = _read_parameters.decode(body)
+    except (msgspec.DecodeError, RecursionError):  # the engine replica answers it
+        return {}
     found.max_tokens = found.max_completion_tokens if found.max_tokens is None else found.max_tokens
     values = {name: getattr(found, field) for field, name in names.REQUEST_PARAMETERS.items()}
-    return {name: value for name, value in values.items() if isinstance(value, int | float)}
+    # A larger number could not be sent, and the spans that are sent with it would be lost.
+    return {name: value for name, value in values.items() if isinstance(value, float) or _is_int64(value)}
+
+
+def _is_int64(value: Any) -> bool:
+    return isinstance(value, int) and -(1 << 63) <= value < 1 << 63
 
 
 def _prompt(body: bytes) -> dict[str, Value]:

@@ -255,7 +255,8 @@ class RelayedRequest:
                     yield replica_lost(self._model).last_frames()
                     return
             moves += 1
-            note_continuation(self._request.state.trace, began, moves, self._delivered.count)
+            delivered = 0 if self._delivered is None else self._delivered.count
+            note_continuation(self._request.state.trace, began, moves, delivered)
             yield b": continued on another replica after %.2f s\n\n" % (time.perf_counter() - began)
 
     def _write_now(self, piece: Piece) -> bool:

@@ -181,7 +181,8 @@ class SdkSpans:
             sampled = api.TraceFlags(api.TraceFlags.SAMPLED)
             return api.SpanContext(int(trace_id, 16), int(span_id, 16), remote, sampled)
 
-        status = api.Status(api.StatusCode.ERROR, span.error) if span.error else api.Status()
+        error = span.error.encode("utf-8", "replace").decode()  # half a surrogate pair could not be sent
+        status = api.Status(api.StatusCode.ERROR, error) if error else api.Status()
         parent = context(span.trace_id, span.parent_id, remote=span.remote_parent) if span.parent_id else None
         return ReadableSpan(
             span.name,

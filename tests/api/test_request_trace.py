@@ -27,6 +27,7 @@ SPAN_ID = "b7ad6b7169203331"
 PATH = "/v1/chat/completions"
 BODY = b'{"model":"tide","messages":[{"role":"user","content":"secret"}],"max_tokens":7,"stream":true}'
 FIRST, DONE = b'data: {"choices":[]}\n\n', b"data: [DONE]\n\n"
+WITH_PARAMETERS = set(names.REQUEST_PARAMETERS.values())
 SHOW = {"X-Tideserve-Trace": "1"}
 
 
@@ -190,6 +191,23 @@ def test_prompts_are_in_spans_only_if_a_setting_says_so() -> None:
         asked(trace)
         trace.finish()
         assert ("secret" in str(trace.spans())) == record
+
+
+@pytest.mark.parametrize(
+    ("body", "sent"),
+    [
+        (b'{"max_completion_tokens":5,"temperature":0.5}', {"max_tokens": 5, "temperature": 0.5}),
+        (b'{"seed":9223372036854775807,"top_k":9223372036854775808}', {"seed": 2**63 - 1}),
+        (b'{"n":"two","top_p":[1]}', {}),
+        (b'{"n":' + b"[" * 5000 + b"]" * 5000 + b"}", {}),
+    ],
+)
+def test_only_numbers_that_can_be_sent_are_parameters(body: bytes, sent: dict[str, float]) -> None:
+    trace = begun()
+    trace.note_request(EngineRequest("chat_completions", body, "r-1"))
+
+    found = {name: value for name, value in trace.attributes.items() if name in WITH_PARAMETERS}
+    assert found == {names.REQUEST_PARAMETERS[name]: value for name, value in sent.items()}
 
 
 def test_untraced_requests_note_nothing() -> None:

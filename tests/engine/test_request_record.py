@@ -218,6 +218,18 @@ def test_times_are_counted_from_the_arrival_at_the_ingress(
     }
 
 
+def test_engine_times_cover_all_sequences_of_a_request() -> None:
+    record = RequestRecord(request(), 0.0)
+    assert record.engine_times() == {}
+    for queued, scheduled, first, last in ((10.0, 10.5, 11.0, 12.0), (10.1, 11.0, 11.5, 14.0), (0, 0, 0, 0)):
+        stats = SimpleNamespace(
+            queued_ts=queued, scheduled_ts=scheduled, first_token_ts=first, last_token_ts=last
+        )
+        record.sequences.append(SimpleNamespace(stats=stats))
+
+    assert record.engine_times() == {"queue_ms": 500.0, "prefill_ms": 500.0, "decode_ms": 3000.0}
+
+
 def frame(**document: object) -> bytes:
     return b"data: " + json.dumps(document, separators=(",", ":")).encode() + b"\n\n"
 
