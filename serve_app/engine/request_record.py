@@ -75,7 +75,8 @@ class RequestRecord:
 
         Without engine times of any sequence, it is empty.
         """
-        known = [sequence.stats for sequence in self.sequences if sequence.stats.queued_ts > 0.0]
+        kept = [sequence.stats for sequence in self.sequences if sequence.stats is not None]
+        known = [stats for stats in kept if stats.queued_ts > 0.0]
         if not known:
             return {}
         queued, scheduled = min(one.queued_ts for one in known), min(one.scheduled_ts for one in known)

@@ -10,7 +10,7 @@ import pytest
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
-from vllm.v1.metrics.stats import IterationStats, PrefillStats
+from vllm.v1.metrics.stats import IterationStats, PrefillStats, RequestStateStats
 
 from serve_app.api.engine_client import EngineRequest, RequestState
 from serve_app.engine import request_record
@@ -180,9 +180,7 @@ class _Sequence:
     prompt_len = 1
     num_cached_tokens = 0
 
-    class stats:  # noqa: N801 as vLLM names it
-        num_generation_tokens = 0
-        first_token_latency = 0.0
+    stats = RequestStateStats()
 
 
 SEQUENCE: Any = _Sequence
@@ -222,7 +220,7 @@ def test_engine_times_cover_all_sequences_of_a_request() -> None:
     record = RequestRecord(request(), 0.0)
     assert record.engine_times() == {}
     for queued, scheduled, first, last in ((10.0, 10.5, 11.0, 12.0), (10.1, 11.0, 11.5, 14.0), (0, 0, 0, 0)):
-        stats = SimpleNamespace(
+        stats = RequestStateStats(
             queued_ts=queued, scheduled_ts=scheduled, first_token_ts=first, last_token_ts=last
         )
         record.sequences.append(SimpleNamespace(stats=stats))
