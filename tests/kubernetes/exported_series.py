@@ -13,10 +13,11 @@ from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
 from serve_app.telemetry.engine_metrics import EngineMetrics
 from serve_app.telemetry.ingress_metrics import IngressMetrics
 from serve_app.telemetry.series import INTER_TOKEN_S
+from serve_app.telemetry.traces import dropped_spans
 
 SCRAPED = frozenset({"namespace", "pod", "instance", "job"})
 """What a scrape adds to every series."""
-MAKERS = frozenset(f"serve_app/telemetry/{name}.py" for name in ("series", "autoscaling_metrics"))
+MAKERS = frozenset(f"serve_app/telemetry/{name}.py" for name in ("series", "autoscaling_metrics", "traces"))
 """Files that use Ray's metrics, all of them on behalf of what `registered` makes."""
 _REPORTER = "ray.dashboard.modules.reporter.reporter_agent"
 
@@ -35,6 +36,7 @@ def registered() -> list[Any]:
         EngineMetrics("model", "replica")
         IngressMetrics("model", "replica")
         AutoscalingMetrics()
+        dropped_spans("replica")
     return found
 
 
