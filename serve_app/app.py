@@ -12,6 +12,7 @@ from serve_app.engine.engine_deployment import Engine
 from serve_app.ingress.ingress_deployment import Ingress
 from serve_app.settings import AppSettings, ModelSettings, RequestLogSettings, knob_defaults, load_settings
 from serve_app.settings.knobs import Knobs
+from serve_app.settings.telemetry import TraceSettings
 from serve_app.settings.tree import INGRESS
 
 # A process is replaced after three failed checks: some 18 s here, and 90 s with Ray's defaults.
@@ -39,7 +40,9 @@ def build_application(
     `knobs` are the default knobs of each model, by name. The `user_config` of `Ingress` overrides them.
     """
     engines = [
-        engine_deployment(model, settings.request_log, settings.zygote, engine_class)
+        engine_deployment(
+            model, settings.request_log, settings.zygote, engine_class, settings.telemetry.traces
+        )
         for model in settings.models
     ]
     ingress = settings.ingress
@@ -77,7 +80,11 @@ def open_bounds(least: int, interval_s: float) -> dict[str, Any]:
 
 
 def engine_deployment(
-    model: ModelSettings, request_log: RequestLogSettings, zygote: bool = True, engine_class: type = Engine
+    model: ModelSettings,
+    request_log: RequestLogSettings,
+    zygote: bool = True,
+    engine_class: type = Engine,
+    traces: TraceSettings | None = None,
 ) -> Application:
     """Return the engine deployment of one model."""
     options = placement(model)
@@ -95,4 +102,8 @@ def engine_deployment(
         ),
         autoscaling_config=open_bounds(0, ENGINE_INTERVAL_S),
         **options,
-    ).bind(model.model_dump(mode="json"), request_log.model_dump(mode="json"))
+    ).bind(
+        model.model_dump(mode="json"),
+        request_log.model_dump(mode="json"),
+        *([traces.model_dump(mode="json")] if traces is not None and traces.enabled else []),
+    )

@@ -135,6 +135,17 @@ def test_an_engine_is_built_without_knobs() -> None:
     )
 
 
+def test_an_engine_is_told_of_traces_only_if_they_are_on() -> None:
+    """Ray restarts replicas whose arguments change."""
+    models = [{"name": "a"}]
+    _, (without,) = built({"models": models})
+    _, (traced,) = built({"models": models, "telemetry": {"traces": {"enabled": True}}})
+
+    assert len(without.init_args) == 2
+    assert traced.init_args[:2] == without.init_args
+    assert traced.init_args[2]["enabled"] is True
+
+
 def test_the_ingress_waits_for_the_longest_drain_of_a_replica() -> None:
     ingress, engines = built(
         {"models": [{"name": "a", "drain_timeout_s": 30}, {"name": "b", "drain_timeout_s": 900}]}

@@ -80,6 +80,7 @@ MEMBERS = {
         "kv_cache_memory_bytes load_format max_model_len max_num_batched_tokens max_num_seqs "
         "enable_prefix_caching enforce_eager scheduling_policy trust_remote_code reasoning_parser "
         "served_model_name disable_log_stats enable_logging_iteration_details enable_log_requests "
+        "otlp_traces_endpoint "
         "structured_outputs_config runner convert distributed_executor_backend allowed_media_domains"
     ),
     "make_arg_parser:BaseFrontendArgs": "tool_call_parser chat_template enable_auto_tool_choice",
@@ -102,7 +103,8 @@ MEMBERS = {
     "OutputProcessor": "request_states",
     "vllm.v1.engine.output_processor.RequestState": "prompt_len stats is_prefilling num_cached_tokens",
     "vllm.v1.metrics.stats.RequestStateStats": (
-        "num_generation_tokens arrival_time queued_ts scheduled_ts first_token_ts first_token_latency"
+        "num_generation_tokens arrival_time queued_ts scheduled_ts first_token_ts last_token_ts "
+        "first_token_latency"
     ),
     "vllm.v1.metrics.stats.FinishedRequestStats": (
         "finish_reason e2e_latency num_prompt_tokens num_generation_tokens queued_time prefill_time "

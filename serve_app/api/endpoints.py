@@ -13,13 +13,15 @@ from pydantic import ValidationError
 
 from serve_app.api.body import KEPT, BodyMemory, BodyShare, check_structure, peek, read_body
 from serve_app.api.browsers import check_content_type
-from serve_app.api.engine_client import EngineClient, EngineRequest, Operation, TraceContext, Traffic
+from serve_app.api.engine_client import EngineClient, EngineRequest, Operation, RequestState, Traffic
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError, deadline_exceeded
 from serve_app.api.generate import GenerateRequest, GenerateResponse
 from serve_app.api.prompt_prefix import PromptFields, prompt_prefix
 from serve_app.api.ray_headers import request_timeout_s
+from serve_app.api.request_trace import UNTRACED, Trace
 from serve_app.api.schemas import body_schema, generate_schema
+from serve_app.api.trace_context import TraceContext
 from serve_app.settings.tree import HttpSettings
 
 _PATHS: tuple[tuple[str, Operation, str], ...] = (
@@ -159,6 +161,7 @@ class Endpoints:
             seen = self._see(operation, body)
             model = seen.model
             salt = getattr(state, "cache_salt", "")
+            trace: Trace = getattr(state, "trace", UNTRACED)
             request = EngineRequest(
                 operation,
                 body,
@@ -166,11 +169,13 @@ class Endpoints:
                 state.arrived,
                 seen.wants_stream,
                 timeout_s,
-                TraceContext.of(http.scope["headers"]),
+                trace.for_engine(TraceContext.of(http.scope["headers"])),
                 salt,
                 None if seen.fields is None else prompt_prefix(seen.fields, salt),
                 BodyShare(self._memory, KEPT) if seen.wants_stream else None,
+                state=RequestState(trace=trace),
             )
+            trace.note_request(request)
             try:
                 share.belongs_to(model.name)
             except ApiError as error:

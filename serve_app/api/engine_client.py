@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, get_args
@@ -13,6 +12,8 @@ from typing import Literal, Protocol, get_args
 from serve_app.api.body import BodyShare
 from serve_app.api.errors import ApiError
 from serve_app.api.prompt_prefix import PromptPrefix
+from serve_app.api.request_trace import UNTRACED, Trace
+from serve_app.api.trace_context import TraceContext
 from serve_app.wire.continuation import Continuation, DeliveredTokens
 
 Operation = Literal["chat_completions", "completions", "embeddings", "tokenize", "detokenize", "generate"]
@@ -28,15 +29,6 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
-
-_PARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_NO_VERSION = b"ff"
-_SAMPLED = 0x01
-_ENTRY = re.compile(
-    rb"(?:[a-z][a-z0-9_\-*/]{0,255}|[a-z0-9][a-z0-9_\-*/]{0,240}@[a-z][a-z0-9_\-*/]{0,13})"  # a tenant's key
-    rb"=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
-)
-_MOST_ENTRIES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,51 +77,8 @@ class RequestState:
     """How the request ended; None until then."""
     refused: bool = False
     """Whether the request was refused with 429 or 503, and counted so."""
-
-
-@dataclass(frozen=True, slots=True)
-class TraceContext:
-    """A valid W3C Trace Context, in version 00 of the standard.
-
-    It is forwarded unchanged, because this process makes no span. The engine's span becomes a child of the
-    client's span.
-    """
-
-    traceparent: str
-    """55 characters: version, id of the trace, id of the client's span, flags."""
-    tracestate: str = ""
-    """At most 32 entries, each of at most 513 characters; "" if there is none."""
-
-    @property
-    def trace_id(self) -> str:
-        """The id of the trace: 32 hexadecimal digits."""
-        return self.traceparent[3:35]
-
-    def fields(self) -> dict[str, str]:
-        """Return the values by header name."""
-        given = {"traceparent": self.traceparent, "tracestate": self.tracestate}
-        return {name: value for name, value in given.items() if value}
-
-    def headers(self) -> list[tuple[bytes, bytes]]:
-        """Return the headers of an HTTP request."""
-        return [(name.encode(), value.encode()) for name, value in self.fields().items()]
-
-    @classmethod
-    def of(cls, headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
-        """Return the trace context in the headers of a request, whose names are in lower case.
-
-        None without exactly one valid `traceparent`. An invalid `tracestate` is dropped as a whole, and the
-        trace continues without it (https://www.w3.org/TR/trace-context/).
-        """
-        parents: list[bytes] = []
-        states: list[bytes] = []
-        for name, value in headers:
-            if name == b"traceparent":
-                parents.append(value)
-            elif name == b"tracestate":
-                states.append(value)
-        parent = _parent(parents[0]) if len(parents) == 1 else None
-        return None if parent is None else cls(parent, _state(states))
+    trace: Trace = UNTRACED
+    """Each stage notes when it begins and ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,23 +167,3 @@ class Traffic:
 
     def closed(self, request: EngineRequest) -> None:
         """Nothing more will be sent: `request.state.outcome` is known. Called once for each request."""
-
-
-def _parent(value: bytes) -> str | None:
-    found = _PARENT.fullmatch(value.strip(b" \t"))
-    if found is None:
-        return None
-    version, trace, span, flags, more = found.groups()
-    if version == _NO_VERSION or not trace.strip(b"0") or not span.strip(b"0"):
-        return None
-    if version != b"00":  # a later version: forward only the parts that version 00 has
-        flags, more = b"%02x" % (int(flags, 16) & _SAMPLED), None
-    return None if more is not None else (b"00-%b-%b-%b" % (trace, span, flags)).decode("ascii")
-
-
-def _state(values: list[bytes]) -> str:
-    entries = [entry.strip(b" \t") for entry in b",".join(values).split(b",")]
-    entries = [entry for entry in entries if entry]  # entries may be empty
-    keys = {entry.partition(b"=")[0] for entry in entries}
-    valid = all(map(_ENTRY.fullmatch, entries)) and len(keys) == len(entries) <= _MOST_ENTRIES
-    return b",".join(entries).decode("ascii") if valid else ""

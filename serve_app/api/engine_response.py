@@ -153,7 +153,7 @@ class EngineResponse(Response):
         except Exception:
             await self._send_failure()
         else:
-            await self._send_part(b"", more=False)
+            await self._send_part(self._request.state.trace.comment(), more=False)
         finally:
             if last.endswith(DONE):  # clients may leave with it, before the engine's stream has ended
                 self._request.state.outcome = stream_outcome(before, last)

@@ -1,6 +1,7 @@
 """Errors in the OpenAI API's shape: `{"error": {"message", "type", "param", "code"}}`."""
 
 from collections.abc import Mapping
+from contextvars import ContextVar
 
 import msgspec
 
@@ -8,6 +9,8 @@ DONE = b"data: [DONE]\n\n"
 """The last frame of every stream."""
 ERROR_EVENT = b"event: error\n"
 """The beginning of an error's frame."""
+TRACE_ID: ContextVar[str] = ContextVar("trace_id", default="")
+"""The id of the trace of the present request, for the bodies of its errors; "" without a trace."""
 
 
 class ApiError(Exception):
@@ -45,6 +48,8 @@ class ApiError(Exception):
     def body(self) -> bytes:
         """Return the JSON document of this error."""
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        if trace_id := TRACE_ID.get():
+            error["trace_id"] = trace_id
         return msgspec.json.encode({"error": error})
 
     def frame(self) -> bytes:

@@ -21,6 +21,7 @@ from serve_app.api.errors import ApiError, internal_error
 from serve_app.api.health import Observer, health_router
 from serve_app.api.middleware import RequestMiddleware
 from serve_app.api.schemas import component_schemas
+from serve_app.api.trace_middleware import RequestTraces, TraceMiddleware
 from serve_app.settings.tree import HttpSettings
 
 _CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
@@ -35,6 +36,7 @@ def create_app(
     autoscaling: AutoscalingView | None = None,
     behind_ray: bool = False,
     listens_on: str | None = None,
+    traces: RequestTraces | None = None,
 ) -> FastAPI:
     """Return the HTTP API over `models`.
 
@@ -46,6 +48,7 @@ def create_app(
         autoscaling: Answers `/autoscaling/…`; None if nothing scales.
         behind_ray: Whether Ray Serve is in front, which itself adds `X-Request-ID` to responses.
         listens_on: The address that the server listens on; None if it is not known.
+        traces: The traces of requests; by default only of requests that ask for it.
     """
     app = FastAPI(
         title="Tideserve",
@@ -59,6 +62,7 @@ def create_app(
     if api_keys is not None:
         app.add_middleware(ApiKeyMiddleware, keys=api_keys, share_prefix_cache=http.share_prefix_cache)
     app.add_middleware(BrowserMiddleware, http=http, listens_on=listens_on, keyless=api_keys is None)
+    app.add_middleware(TraceMiddleware, traces=traces or RequestTraces())
     app.add_middleware(RequestMiddleware, add_header=not behind_ray)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)

@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
 from io import StringIO
@@ -17,11 +17,13 @@ from urllib.parse import urlsplit
 
 from serve_app import env
 from serve_app.api.engine_client import EVENT_STREAM
+from serve_app.api.request_trace import SHOW_HEADER, SHOWN
 from serve_app.cli.ask_display import Display, Piece, Wait
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.formats import count, plain, seconds
 from serve_app.cli.http_client import DEFAULT_URL, authorization, error_words, proxy_for
 from serve_app.cli.terminal_output import LastingStream
+from serve_app.cli.waterfall import waterfall
 from serve_app.settings.settings_error import SettingsError
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ _MOST_BYTES = 64 * 2**10
 """Bytes of an error response that are read at most."""
 _NO_CHAT = "chat template"
 """vLLM's message has these words if a model has no chat template."""
+_TRACE = SHOWN.decode()
+_SHOW_TRACE = {SHOW_HEADER.decode(): "1"}
 _WAIT = re.compile(r"\bphase=(?P<phase>\S+) eta_s=(?P<eta>\S+) waited_s=(?P<waited>[0-9]{1,9})")
 
 
@@ -60,6 +64,7 @@ def add_command(commands: Any) -> None:
     add("--max-tokens", type=int, default=_MAX_TOKENS, metavar="N", help=tokens_help)
     timeout_help = f"time limit for the whole answer, including a cold start; by default {_TIMEOUT_S:g}"
     add("--timeout", type=float, default=_TIMEOUT_S, metavar="SECONDS", help=timeout_help)
+    add("--trace", action="store_true", help="show where the time went, as a waterfall")
     add("--json", action="store_true", help="print one JSON document at the end instead of the text")
     parser.set_defaults(command=run_ask)
 
@@ -72,7 +77,8 @@ def run_ask(options: argparse.Namespace) -> int:
     out = cast(TextIO, printed)
     display = Display(None if options.json else out, cast(TextIO, beside))
     bounds = options.max_tokens, options.timeout
-    question = Question(options.url, authorization(), options.model, options.prompt, *bounds, display)
+    headers = {**authorization(), **(_SHOW_TRACE if options.trace else {})}
+    question = Question(options.url, headers, options.model, options.prompt, *bounds, display)
     try:
         answer = asyncio.run(question.ask())
     except KeyboardInterrupt:
@@ -85,6 +91,9 @@ def run_ask(options: argparse.Namespace) -> int:
         out.write(json.dumps({"url": options.url, **asdict(answer)}) + "\n")
         out.flush()
     display.write_line(answer.figures())
+    if options.trace and not options.json:
+        for line in answer.trace_lines():
+            display.write_line(line)
     # A reader that goes away when it has seen enough is not a failure.
     if printed.failure is not None and not isinstance(printed.failure, BrokenPipeError):
         raise CommandError(f"the answer could not be written: {printed.failure.strerror}")
@@ -128,6 +137,8 @@ class Answer:
     usage: Mapping[str, Any] = field(default_factory=dict)
     latency: Mapping[str, Any] = field(default_factory=dict)
     """Tideserve's own figures (docs/api.md). Other servers send none."""
+    trace: Mapping[str, Any] = field(default_factory=dict)
+    """The trace, if it was asked for. Other servers send none."""
 
     @property
     def tokens(self) -> int:
@@ -162,6 +173,12 @@ class Answer:
             self.text += piece.text
         return piece
 
+    def take_trace(self, data: str) -> None:
+        """Add the trace, or leave it out if it is no JSON object."""
+        with suppress(ValueError, RecursionError):
+            document = json.loads(data)
+            self.trace = document if isinstance(document, dict) else {}
+
     def figures(self) -> str:
         """Return one line with the tokens and latencies: the server's figures, or those measured here."""
         ttft_ms, itl_ms = _number(self.latency, "ttft_ms"), _number(self.latency, "inter_token_ms")
@@ -180,6 +197,13 @@ class Answer:
         if rate is not None:
             parts.append(f"{rate:.3g} tokens/s")
         return f"{self.model}: {', '.join(parts)}{seen}"
+
+    def trace_lines(self) -> list[str]:
+        """Return the lines of the trace, or one that says why there are none."""
+        try:
+            return waterfall(self.trace, self.latency)
+        except (LookupError, TypeError, ValueError, AttributeError):
+            return ["the server has sent no trace"]
 
 
 def _piece(choice: Mapping[str, Any]) -> Piece | None:
@@ -216,8 +240,15 @@ class Event(NamedTuple):
     data: str
 
 
-async def read_events(blocks: AsyncIterator[bytes]) -> AsyncIterator[Event | Wait]:
-    """Yield events and comments about a wait. Libraries for server-sent events drop comments."""
+@dataclass(frozen=True, slots=True)
+class ShownTrace:
+    """The comment with the trace, which comes last."""
+
+    document: str
+
+
+async def read_events(blocks: AsyncIterator[bytes]) -> AsyncIterator[Event | Wait | ShownTrace]:
+    """Yield events, and comments about a wait or with a trace, which libraries drop."""
     rest, name, lines = b"", "", list[str]()
     async for block in blocks:
         *whole, rest = (rest + block).split(b"\n")
@@ -232,6 +263,8 @@ async def read_events(blocks: AsyncIterator[bytes]) -> AsyncIterator[Event | Wai
                 eta = wait["eta"]
                 eta_s = int(eta) if eta.isascii() and eta.isdigit() and len(eta) < 10 else None
                 yield Wait(wait["phase"], eta_s, int(wait["waited"]))
+            elif text.startswith(_TRACE):
+                yield ShownTrace(text.removeprefix(_TRACE))
             elif key == "data":
                 lines.append(value.removeprefix(" "))
             elif key == "event":
@@ -330,6 +363,7 @@ class Question:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
+        whole, shows_trace = False, self.headers.keys() >= _SHOW_TRACE.keys()  # the trace comes after [DONE]
         self._wait = None
         self._answer = answer = Answer(model)
         sent = time.monotonic()
@@ -338,8 +372,14 @@ class Question:
             if reply.content_type != EVENT_STREAM:
                 raise CommandError(f"{self._root}{path} answers with {reply.content_type}, not with a stream")
             async for event in read_events(reply.content.iter_any()):
-                if self._take(answer, event, time.monotonic() - sent):
-                    return answer
+                if isinstance(event, ShownTrace):
+                    answer.take_trace(event.document)
+                elif not whole and self._take(answer, event, time.monotonic() - sent):
+                    whole = True
+                    if not shows_trace:
+                        return answer
+        if whole:
+            return answer
         raise CommandError(f"the stream was cut off: it ended without [DONE]; {self._state()}")
 
     def _take(self, answer: Answer, event: Event | Wait, now_s: float) -> bool:

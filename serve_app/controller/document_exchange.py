@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 from serve_app.cluster.pending_pods import PendingPods
 from serve_app.cluster.ray_resources import Node, lacking, read_nodes, shortage
 from serve_app.controller.cold_starts import ColdStarts, StartUp
+from serve_app.controller.decision_spans import DecisionSpans
 from serve_app.learning.state import Memory, restore
 from serve_app.wire.documents import (
     DECISIONS,
@@ -158,6 +159,7 @@ class DocumentExchange(Mailbox):
         self._pending_pods = PendingPods() if pending_pods is None else pending_pods
         self._own_clock = OwnClock()
         self._failures: set[str] = set()
+        self._decision_spans = DecisionSpans()
         self._thread = threading.Thread(target=self._run, name=f"autoscaling-{app}", daemon=True)
 
     def start(self) -> None:
@@ -192,7 +194,7 @@ class DocumentExchange(Mailbox):
         for step in (
             self._read_learned, self._read_knobs, self._read_phases, self._read_ingress_reports,
             self._read_nodes, self._read_resources, self._write_decisions, self._write_status,
-            self._write_learned, self._read_pending_pods,  # last: it may take seconds
+            self._write_learned, self._send_spans, self._read_pending_pods,  # last: it may take seconds
         ):  # fmt: skip
             try:
                 step(now)
@@ -307,6 +309,11 @@ class DocumentExchange(Mailbox):
         if seq != self._written_seq:
             put_document(DECISIONS, self._app, self.outbox.decisions)
             self._written_seq = seq
+
+    def _send_spans(self, now: float) -> None:
+        served = self.inbox.served
+        traces = None if served is None else served.traces
+        self._decision_spans.send(traces, self.outbox.decisions, self.inbox.ingress_reports, now)
 
     def _write_status(self, now: float) -> None:
         status = self.outbox.status

@@ -21,8 +21,10 @@ from serve_app.engine.data_plane import DataPlane
 from serve_app.engine.engine_health import EngineHealth
 from serve_app.engine.launch import launch
 from serve_app.engine.startup import Startup, lower_priority, process_start
+from serve_app.engine.startup_spans import trace_startup
 from serve_app.patches.ray import keep_log_handlers
 from serve_app.settings.identity import engine_identity, identity_number
+from serve_app.settings.telemetry import TraceSettings
 from serve_app.settings.tree import ModelSettings, RequestLogSettings
 from serve_app.telemetry.replica_metrics import EngineMetrics
 from serve_app.telemetry.request_log import RequestLog, request_log_segments
@@ -45,10 +47,11 @@ class Engine:
     Args:
         model: `ModelSettings` as plain data, which Ray compares to decide whether to restart replicas.
         request_log: `RequestLogSettings`, as plain data too.
+        traces: `TraceSettings`, as plain data too.
     """
 
     async def __init__(  # type: ignore[misc]  # Ray awaits it
-        self, model: dict[str, Any], request_log: dict[str, Any]
+        self, model: dict[str, Any], request_log: dict[str, Any], traces: dict[str, Any] | None = None
     ) -> None:
         self._stop = AsyncExitStack()
         """The work of `__del__`, in reverse order. Ray also calls `__del__` after a failed start."""
@@ -57,9 +60,15 @@ class Engine:
         context = serve.get_replica_context()
         self._replica = (context.app_name, context.deployment, context.replica_tag)
         self._metrics = EngineMetrics(self._model.name, context.replica_tag)
+        publish, traced = trace_startup(
+            TraceSettings.model_validate(traces or {}),
+            self._model,
+            context.replica_tag,
+            partial(publish_phase, *self._replica),
+        )
         self._startup = Startup(
             self._model.name,
-            partial(publish_phase, *self._replica),
+            publish,
             durations={"process": process},
             warm_node=warm_node,
             engine_identity=engine_identity(self._model),
@@ -71,7 +80,7 @@ class Engine:
             self._stop.push_async_callback(log.close)
 
         with lower_priority(), keep_log_handlers(), self._import_core_beside():
-            self._engine = await launch(self._model, self._metrics, self._startup, log)
+            self._engine = await launch(traced, self._metrics, self._startup, log)
         self._stop.callback(self._stop_engine)
         if env.ZYGOTE in os.environ:
             self._stop.push_async_callback(self._ask, _SPARE, start_spare_here)

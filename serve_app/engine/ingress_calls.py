@@ -12,9 +12,9 @@ from serve_app.api.engine_client import (
     EngineReply,
     EngineRequest,
     RequestState,
-    TraceContext,
 )
-from serve_app.api.errors import ApiError, internal_error
+from serve_app.api.errors import TRACE_ID, ApiError, internal_error
+from serve_app.api.trace_context import TraceContext
 from serve_app.wire.continuation import DeliveredTokens
 from serve_app.wire.data_plane import CREDIT_BYTES, LOSSES, Answer, Call, FromIngress, Piece, Step
 from serve_app.wire.frames import Frames
@@ -122,7 +122,9 @@ class IngressCalls:
         try:
             if call.operation not in OPERATIONS:
                 raise ApiError(404, f"no operation {call.operation!r}")
-            await self._answer(stream, engine_request(call))
+            request = engine_request(call)
+            TRACE_ID.set("" if request.trace is None else request.trace.trace_id)
+            await self._answer(stream, request)
         except ApiError as error:
             lost = error.code if error.code in LOSSES else ""
             self._send(Answer(stream.number, error.status, dict(error.headers), error.body(), lost=lost))

@@ -63,6 +63,20 @@ class RequestRecord:
         """Return the prompt tokens of all sequences."""
         return sum(sequence.prompt_len for sequence in self.sequences)
 
+    def engine_times(self) -> dict[str, float]:
+        """Return the milliseconds in the engine's queue, of prefill and of decode, over all sequences.
+
+        Without engine times of any sequence, it is empty.
+        """
+        kept = [sequence.stats for sequence in self.sequences if sequence.stats is not None]
+        known = [stats for stats in kept if stats.queued_ts > 0.0]
+        if not known:
+            return {}
+        queued, scheduled = min(one.queued_ts for one in known), min(one.scheduled_ts for one in known)
+        first, last = min(one.first_token_ts for one in known), max(one.last_token_ts for one in known)
+        times = {"queue_ms": scheduled - queued, "prefill_ms": first - scheduled, "decode_ms": last - first}
+        return {name: round(max(0.0, spent) * 1e3, 3) for name, spent in times.items()}
+
     def with_latency(self, frame: bytes) -> bytes:
         """Return the final usage frame of a stream with a `latency` field; any other frame unchanged.
 
@@ -76,6 +90,7 @@ class RequestRecord:
             return frame
         tokens = usage.get("completion_tokens", 0)
         figures = latency_figures(self.request, self.first_token, tokens, time.perf_counter())
+        figures |= self.engine_times()
         # An engine that continues a stream may also have other engines' output tokens in its cache.
         figures["cached_tokens"] = min(self.cached_tokens(), usage.get("prompt_tokens", 0))
         if self.request.continuation is not None and self.request.continuation.moves:

@@ -5,19 +5,23 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from ray.serve.handle import DeploymentHandle
 
 from serve_app.api.engine_client import GPU_OPERATIONS, ColdWait, EngineRequest
 from serve_app.api.errors import ApiError
+from serve_app.api.request_trace import UNTRACED, Stage
 from serve_app.ingress.cold_start_progress import DEFAULT_RETRY_AFTER_S, ProgressReader
 from serve_app.ingress.prefix_index import MOST_PROMPT_TOKENS
 from serve_app.ingress.ray_router import Wake
 from serve_app.ingress.replica import Replica, Reservation
 from serve_app.ingress.replica_choice import PREFILL_BUDGET_SHARE
 from serve_app.ingress.replica_set import ReplicaSet
+from serve_app.ingress.request_stages import end_queue
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import ModelSettings
+from serve_app.wire.spans import QUEUE
 
 # When a sequence ends, the next queued request needs 5 to 10 ms to reach the engine: a few steps. The batch
 # would have gaps in these steps. So an eighth of a batch waits in the engine. It fills the gaps if answers
@@ -26,6 +30,8 @@ _AHEAD_SHARE = 1 / 8
 _REPLACED = "the weights that began the answer have been replaced."
 _LOST_RETRY_AFTER_S = 5
 _BUSY_RETRY_AFTER_S = 1
+_PHASE_S = 1.0
+"""How often the phase of a cold start is noted in a trace. It is read as often."""
 
 
 def release_limit(model: ModelSettings) -> int:
@@ -88,6 +94,12 @@ class ColdQueue:
         """Return the seconds for which each request has been queued."""
         now = self._clock()
         return [now - pending.since for pending in self]
+
+    def traces(self, most: int) -> list[str]:
+        """Return the `traceparent` of at most `most` queued requests that are traced, the oldest first."""
+        requests = (pending.request for pending in self)
+        traced = (each.trace for each in requests if each.trace and each.state.trace is not UNTRACED)
+        return [trace.traceparent for trace in islice(traced, most)]
 
     def enter(self, pending: _Pending) -> asyncio.Future[Reservation]:
         """Add a request at the end of its kind. The future becomes its reservation."""
@@ -183,6 +195,7 @@ class Admission:
                 time, if the engines cannot start, or if the model that began the answer has been replaced.
         """
         knobs = self._knobs()
+        request.state.trace.note_model(self._model, knobs.ttft_target_s)
         grouped = request.wants_stream and knobs.prefill_groups
         budget_s = PREFILL_BUDGET_SHARE * knobs.ttft_target_s if grouped else 0.0
         pending = _Pending(request, self._prompt_tokens(request), budget_s, retry, identity)
@@ -255,15 +268,19 @@ class Admission:
 
     async def _wait(self, pending: _Pending, knobs: Knobs) -> Reservation:
         """Queue a request until it has its reservation."""
+        state = pending.request.state
+        stage = state.trace.begin(QUEUE)
         future = self.queue.enter(pending)
         self.replicas.awaited = True
         self._progress.start()
         self._wake_if_needed()
-        state = pending.request.state
+        cold = self.cold
         try:
-            await self._until_released(pending, future, knobs)
+            await self._until_released(pending, future, knobs, stage)
+            end_queue(stage, future.result(), cold=cold)
             return future.result()
-        except BaseException:
+        except BaseException as error:
+            end_queue(stage, error)
             # The request got a reservation and was cancelled at the same moment.
             if future.done() and future.exception() is None:
                 self.replicas.release(future.result())
@@ -274,7 +291,7 @@ class Admission:
                 state.queued_s += self._clock() - pending.since
 
     async def _until_released(
-        self, pending: _Pending, released: asyncio.Future[Reservation], knobs: Knobs
+        self, pending: _Pending, released: asyncio.Future[Reservation], knobs: Knobs, stage: Stage
     ) -> None:
         """Wait for the reservation. Tell the client the progress, and keep the deadline."""
         timeout_s, interval_s = knobs.cold_wait_timeout_s, knobs.keep_alive_interval_s
@@ -292,8 +309,12 @@ class Admission:
                 if (tell_wait := pending.request.state.tell_wait) is not None:
                     waited_s = now - pending.since
                     await tell_wait(ColdWait(self._model, progress.phase, progress.eta_s, waited_s))
+            due = min(deadline, tell_at)
+            if stage.recorded:
+                stage.note_phase(progress.phase)
+                due = min(due, now + _PHASE_S)
             # Not below 0: `asyncio.wait` gives the event loop at least one turn.
-            await asyncio.wait((released,), timeout=max(0.0, min(deadline, tell_at) - self._clock()))
+            await asyncio.wait((released,), timeout=max(0.0, due - self._clock()))
 
     def _release(self) -> None:
         """Give requests reservations, from the front of the queue, as far as there is room."""

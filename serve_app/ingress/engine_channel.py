@@ -100,7 +100,7 @@ class EngineChannel:
             raise NeverBegunError(f"{self.address}: {self.lost.result()}")
         number = next(self._numbers)
         stream = self._streams[number] = EngineStream(self, number)
-        trace, prefix = request.trace, request.prefix
+        trace, prefix = request.state.trace.for_engine(request.trace), request.prefix
         call = Call(
             number,
             request.operation,

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -39,6 +40,7 @@ from serve_app.patches.uvicorn import listen_beside
 from serve_app.settings.knobs import Knobs, LiveKnobs
 from serve_app.settings.tree import AppSettings, ModelSettings
 from serve_app.telemetry.replica_metrics import IngressMetrics
+from serve_app.telemetry.traces import request_traces
 from serve_app.wire.ingress_reports import keep_report
 from serve_app.wire.local_socket import local_socket
 from serve_app.wire.signals import INGRESS_FIELDS, ONGOING_REQUESTS, ingress_key
@@ -47,6 +49,8 @@ from serve_app.zygote.warm_nodes import keep_nodes_warm
 logger = logging.getLogger("ray.serve")
 
 _PUBLISH_S = 1.0
+_MOST_LINKED = 8
+"""The traces of one model to which a scaling decision may link."""
 _FRESH_S = 0.5
 """Ray is asked at most twice a second."""
 _REPORTS = 10
@@ -83,6 +87,7 @@ class Ingress:
             self._live,
             {"CPU": self._settings.ingress.cpus_per_replica, **self._settings.ingress.resources},
             self._settings.zygote,
+            self._settings.telemetry.traces,
         )
         self._policy_view = PolicyView(app, self._knob_publisher)
         replicas = {name: replica_set(name) for name in (model.deployment_name for model in models)}
@@ -96,6 +101,7 @@ class Ingress:
             self._stored,
             self._settings.zygote,
         )
+        self._traces = request_traces(self._settings.telemetry.traces, os.environ, replica)
         self._served: list[ApiModel] = []
         self._counters: list[IngressCounters] = []
         self._channels = EngineChannels()
@@ -109,7 +115,13 @@ class Ingress:
             asyncio.create_task(self._publish_queues()),
             asyncio.create_task(heartbeats.run()),
             asyncio.create_task(
-                keep_report(app, replica, self._has_queued, partial(ingress_report, self._counters))
+                keep_report(
+                    app,
+                    replica,
+                    self._has_queued,
+                    partial(ingress_report, self._counters),
+                    self._waiting_traces,
+                )
             ),
         ]
         _listen_for_haproxy(replica)
@@ -136,6 +148,7 @@ class Ingress:
             autoscaling=self._policy_view,
             behind_ray=True,
             listens_on=self._listens_on,
+            traces=self._traces,
         )
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
@@ -152,6 +165,9 @@ class Ingress:
 
     def _has_queued(self) -> bool:
         return any(len(counters.queue) for counters in self._counters)
+
+    def _waiting_traces(self) -> list[str]:
+        return [trace for counters in self._counters for trace in counters.queue.traces(_MOST_LINKED)]
 
     async def _publish_queues(self) -> None:
         while True:

@@ -13,6 +13,7 @@ from serve_app.cluster.placement import replica_resources
 from serve_app.settings.identity import engine_identity
 from serve_app.settings.knobs import LiveKnobs
 from serve_app.settings.settings_error import SettingsError
+from serve_app.settings.telemetry import TraceSettings
 from serve_app.settings.tree import ModelSettings
 from serve_app.wire.documents import KNOBS, put_document, read_document
 from serve_app.wire.served_models import ServedApplication, ServedModel, read_served
@@ -35,6 +36,7 @@ class KnobPublisher:
         live: The knobs in force. Only this object changes them.
         ingress_resources: The resources of one ingress replica, by Ray's names.
         zygote: Whether nodes keep zygotes.
+        traces: Where the policy sends the spans of its decisions.
         wait_s: How long `apply` waits for the write.
         retry_s: The time after a failed write until the next.
     """
@@ -46,9 +48,11 @@ class KnobPublisher:
         live: LiveKnobs,
         ingress_resources: Mapping[str, float],
         zygote: bool = True,
+        traces: TraceSettings | None = None,
         wait_s: float = 1.0,
         retry_s: float = 1.0,
     ) -> None:
+        self._traces = traces if traces is not None and traces.enabled else None
         self._app = app
         self._models = models
         self._live = live
@@ -115,7 +119,12 @@ class KnobPublisher:
             for name, settings in self._models.items()
         }
         return ServedApplication(
-            models, self._live.ingress, self._rejected, self._ingress_resources, self._zygote
+            models,
+            self._live.ingress,
+            self._rejected,
+            self._ingress_resources,
+            self._zygote,
+            self._traces,
         )
 
     def _write(self, document: Mapping[str, Any], written: Future[None]) -> None:

@@ -6,18 +6,21 @@ import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import DONE, ApiError
+from serve_app.api.request_trace import Stage
 from serve_app.ingress.admission import Admission, unavailable
 from serve_app.ingress.engine_channel import EngineChannels, EngineStream, NeverBegunError
 from serve_app.ingress.replica import Replica, Reservation
 from serve_app.ingress.request_moves import Delivered, RetryBudget, raise_if_lost
+from serve_app.ingress.request_stages import begin_attempt, note_continuation, note_pick
 from serve_app.settings.tree import ModelSettings
 from serve_app.wire.continuation import Continuation
 from serve_app.wire.data_plane import Answer, Piece
+from serve_app.wire.spans import ANSWER, BACKOFF, FIRST_TOKEN, STATUS_CODE
 
 logger = logging.getLogger("ray.serve")
 
@@ -89,6 +92,8 @@ class _Attempt:
     """Whether other engines began the answer. Their tokens are prompt to this engine."""
     stream: EngineStream | None = None
     sent_at: float = 0.0
+    stage: Stage = field(default_factory=Stage)
+    outcome: str = "abandoned"
     delivered_before: int = 0
     """Delivered tokens that other engines generated."""
     spent_before: int = 0
@@ -128,10 +133,13 @@ class _RelayedRequest:
         identity = None if continuation is None else continuation.identity
         for number in range(1, _ATTEMPTS + 1):
             retry, self._retry = self._retry, True
+            asked_at = time.perf_counter()
             reservation = await self._admission.take(
                 self._request, retry=retry, identity=identity, refused=refused
             )
             self._attempt = _Attempt(reservation)
+            expected = self._replicas.expected_tokens(reservation)
+            note_pick(self._request.state.trace, asked_at, reservation, expected, retry=retry)
             try:
                 answer = await self._ask(self._attempt, continuation)
             except ConnectionError as error:
@@ -141,11 +149,13 @@ class _RelayedRequest:
                 if not retry or answer.status not in _COME_LATER or number == _ATTEMPTS:
                     return answer
                 refused.add(reservation.replica)
-                self._end_attempt()
+                self._end_attempt("refused")
             if self._budget.is_spent or number == _ATTEMPTS:
                 break
             # The request has no reservation while it waits for Ray to notice the loss.
+            pause = self._request.state.trace.begin(BACKOFF)
             await asyncio.sleep(self._client.backoff_s * number)
+            pause.end()
         raise unavailable(self._client.model, "replicas were lost one after another.") from lost
 
     async def events(self, answer: Answer) -> AsyncIterator[bytes]:
@@ -184,6 +194,8 @@ class _RelayedRequest:
                     yield lost.last_frames()
                     return
             moves += 1
+            delivered = 0 if self._delivered is None else self._delivered.count
+            note_continuation(self._request.state.trace, began, moves, delivered)
             yield b": continued on another replica after %.2f s\n\n" % (time.perf_counter() - began)
 
     def _write_now(self, piece: Piece) -> bool:
@@ -204,6 +216,8 @@ class _RelayedRequest:
         """Record a piece that was sent to the client, on either path."""
         if piece.data.endswith(DONE):  # a replica that continued the stream would send it twice
             self._complete = True
+            if self._attempt is not None:
+                self._attempt.outcome = "answered"
             self._release_kept()
         elif self._delivered is not None and not self._delivered.note(piece):
             self._release_kept()
@@ -219,14 +233,16 @@ class _RelayedRequest:
         self._end_attempt()
         self._release_kept()
 
-    def _end_attempt(self) -> None:
+    def _end_attempt(self, outcome: str = "", error: str = "") -> None:
         if self._attempt is not None:
+            self._attempt.stage.end(outcome or self._attempt.outcome, error)
             self._give_back(self._attempt)
             self._attempt = None
 
     async def _ask(self, attempt: _Attempt, continuation: Continuation | None) -> Answer:
         reservation, replicas = attempt.reservation, self._replicas
         attempt.sent_at = time.perf_counter()
+        attempt.stage = begin_attempt(self._request.state.trace, reservation)
         attempt.continues = continuation is not None
         attempt.delivered_before = 0 if self._delivered is None else self._delivered.count
         try:
@@ -241,6 +257,9 @@ class _RelayedRequest:
             # Without this, the unreachable replica would have the least load and be picked again.
             reservation.replica.failures += 1
             raise
+        attempt.stage.note_event(FIRST_TOKEN if answer.streamed else ANSWER, {STATUS_CODE: answer.status})
+        if not answer.streamed:
+            attempt.outcome = "refused" if answer.status in _COME_LATER else "answered"
         self._budget.answered = True
         attempt.spent_before = self._budget.spent
         if continuation is None and self._delivered is not None:
@@ -290,10 +309,12 @@ class _RelayedRequest:
 
         Meanwhile the present replica goes on generating, and its tokens are not read.
         """
+        asked_at = time.perf_counter()
         reservation = self._admission.take_for_move(self._request, delivered.count, delivered.identity)
         if reservation is None:
             return False
         attempt, moved = _Attempt(reservation), False
+        note_pick(self._request.state.trace, asked_at, reservation, None, retry=True)
         try:
             ttft_s = self._request.state.ttft_s or 0.0
             answer = await self._ask(attempt, delivered.continuation(ttft_s, moves))
@@ -302,6 +323,7 @@ class _RelayedRequest:
                 self._next_move_at = math.inf  # every engine would refuse it
         except ConnectionError as error:
             logger.warning("request %s: not moved: %s", self._request.request_id, error)
+            attempt.outcome = "lost"
             failed = self._charge(error, attempt)
             if failed or self._budget.is_spent:
                 self._next_move_at = math.inf  # it may have ended the engine: it stays where it is
@@ -312,11 +334,12 @@ class _RelayedRequest:
             if self._request.prefix is not None:
                 replica_id = reservation.replica.replica_id
                 self._replicas.prefixes.add(replica_id, self._request.prefix)
-            self._end_attempt()
+            self._end_attempt("moved")
             self._attempt = attempt
         return moved
 
     def _give_back(self, attempt: _Attempt) -> None:
+        attempt.stage.end(attempt.outcome)
         if attempt.stream is not None:
             attempt.stream.close()
         self._replicas.release(attempt.reservation)
@@ -328,7 +351,7 @@ class _RelayedRequest:
                 tokens = self._delivered.count - attempt.delivered_before
                 self._budget.refund(attempt.spent_before, tokens)
             self._charge(error, attempt)
-        self._end_attempt()
+        self._end_attempt("lost", str(error))
 
     def _charge(self, error: ConnectionError, attempt: _Attempt) -> bool:
         """Charge the retry budget for the loss of a replica. Returns whether its engine failed by itself."""

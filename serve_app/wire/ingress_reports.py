@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
@@ -24,13 +24,16 @@ class IngressReport:
 
     at: float
     values: Mapping[str, float]
+    waiting: tuple[str, ...] = ()
+    """The `traceparent` of some queued requests, for links in traces."""
 
 
-def publish_report(app: str, replica: str, values: Mapping[str, float], at: float) -> None:
+def publish_report(
+    app: str, replica: str, values: Mapping[str, float], at: float, waiting: Sequence[str] = ()
+) -> None:
     """Store the report of an ingress replica, made at Unix time `at`."""
-    write(
-        _prefix(app) + replica, json.dumps({"at": at, "values": dict(values)}, separators=(",", ":")).encode()
-    )
+    document = {"at": at, "values": dict(values), "waiting": list(waiting)}
+    write(_prefix(app) + replica, json.dumps(document, separators=(",", ":")).encode())
 
 
 async def keep_report(
@@ -38,16 +41,20 @@ async def keep_report(
     replica: str,
     has_queued: Callable[[], bool],
     report: Callable[[], Mapping[str, float]],
+    waiting: Callable[[], Sequence[str]] = tuple,
     interval_s: float = 0.5,
 ) -> None:
-    """Store the `report` every `interval_s` while `has_queued()`, then remove it. Never returns."""
+    """Store the `report`, and the traces that are `waiting`, every `interval_s` while `has_queued()`.
+
+    After that it removes the report. It never returns.
+    """
     written = failing = False
     while True:
         try:
             if has_queued():
                 values = report()  # not in the thread: it reads objects of the event loop
                 written = True
-                await asyncio.to_thread(publish_report, app, replica, values, time.time())
+                await asyncio.to_thread(publish_report, app, replica, values, time.time(), waiting())
             elif written:
                 await asyncio.to_thread(forget_report, app, replica)
                 written = False
@@ -73,7 +80,9 @@ def read_reports(app: str) -> dict[str, IngressReport]:
 def _parse(data: bytes) -> IngressReport:
     found = json.loads(data)
     report = IngressReport(
-        float(found["at"]), {str(name): float(value) for name, value in found["values"].items()}
+        float(found["at"]),
+        {str(name): float(value) for name, value in found["values"].items()},
+        tuple(map(str, found.get("waiting", ()))),
     )
     if not isfinite(report.at):
         raise ValueError(f"at = {report.at}: must be finite")

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from serve_app.settings.knobs import IngressKnobs, Knobs
+from serve_app.settings.telemetry import TraceSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class ServedApplication:
     """Ray resources of one ingress replica, such as `{"CPU": 0.5}`."""
     zygote: bool = True
     """Whether nodes keep zygotes."""
+    traces: TraceSettings | None = None
+    """Where the spans of decisions go; None if nowhere."""
 
     def document(self, at: float) -> dict[str, Any]:
         """Return the document as plain data, written at Unix time `at`."""
@@ -49,6 +52,7 @@ class ServedApplication:
             "rejected": self.rejected,
             "ingress_resources": dict(self.ingress_resources),
             "zygote": self.zygote,
+            **({} if self.traces is None else {"traces": self.traces.model_dump(mode="json")}),
         }
 
 
@@ -61,4 +65,5 @@ def read_served(document: Mapping[str, Any]) -> ServedApplication:
         str(document["rejected"]),
         _amounts.validate_python(document.get("ingress_resources", {})),
         bool(document.get("zygote", True)),
+        TraceSettings.model_validate(document["traces"]) if "traces" in document else None,
     )

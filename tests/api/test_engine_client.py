@@ -8,9 +8,9 @@ from serve_app.api.engine_client import (
     ColdWait,
     EngineRequest,
     RequestState,
-    TraceContext,
 )
 from serve_app.api.errors import ApiError
+from serve_app.api.trace_context import TraceContext
 
 
 @pytest.mark.parametrize(("eta_s", "eta"), [(None, b"unknown"), (0.0, b"0"), (12.1, b"13")])

@@ -89,6 +89,24 @@ def test_a_cold_start_is_told_while_it_lasts(capsys: pytest.CaptureFixture[str])
     ]
 
 
+TRACE = (
+    b': trace {"trace_id":"0af7","seconds":2.0,"spans":'
+    b'[{"name":"queue","start":0.0,"end":1.0,"attributes":{},"events":[]}]}\n\n'
+)
+
+
+def test_a_trace_that_is_asked_for_is_drawn_after_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(Tide((*WHOLE, TRACE)), "--trace") == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-2:] == ["trace 0af7, 2 s", f"queue      1 s |{'=' * 20}{' ' * 20}|"]
+
+    assert ask(Tide((*WHOLE, TRACE)), "--trace", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["trace"]["trace_id"] == "0af7"
+
+    assert ask(Tide(WHOLE), "--trace") == 0  # another server, or an older one
+    assert capsys.readouterr().err.splitlines()[-1] == "the server has sent no trace"
+
+
 def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert ask(Tide(WHOLE), "--json") == 0
 

@@ -6,6 +6,7 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import pytest
+from vllm.v1.metrics.stats import RequestStateStats
 
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
@@ -72,7 +73,7 @@ class Local:
             self.handled += 1
             stream = EngineStream.current()
             assert stream is not None
-            stats = SimpleNamespace(arrival_time=0.0, first_token_latency=0.0, num_generation_tokens=3)
+            stats = RequestStateStats(num_generation_tokens=3)
             stream.sequences.append(SimpleNamespace(prompt_len=8, num_cached_tokens=0, stats=stats))
             if isinstance(result, Exception):
                 raise result

@@ -16,9 +16,9 @@ from serve_app.api.engine_client import (
     EngineRequest,
     Operation,
     RequestState,
-    TraceContext,
 )
 from serve_app.api.errors import ApiError
+from serve_app.api.trace_context import TraceContext
 from serve_app.engine import data_plane
 from serve_app.engine.api_errors import lost_engine
 from serve_app.engine.data_plane import DataPlane

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from serve_app.api.engine_client import TraceContext
 from serve_app.api.errors import ApiError
+from serve_app.api.trace_context import TraceContext
 from tests.engine.local import DOCUMENT, DONE, FAILED, TOKEN, USAGE, ErrorInfo, ErrorResponse, Frames, Local
 
 

@@ -9,8 +9,9 @@ import pytest
 from starlette.datastructures import State
 from starlette.responses import JSONResponse
 
-from serve_app.api.engine_client import EngineReply, EngineRequest, Operation, TraceContext
+from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError
+from serve_app.api.trace_context import TraceContext
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Operations, Serving, raw_request
 from serve_app.settings import ModelSettings

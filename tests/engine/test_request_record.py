@@ -4,9 +4,11 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from vllm.v1.metrics.stats import RequestStateStats
 
 from serve_app.api.engine_client import EngineRequest, RequestState
 from serve_app.engine.engine_stream import EngineStream
@@ -146,6 +148,18 @@ def test_times_are_counted_from_the_arrival_at_the_ingress(
         "tokens_generated": tokens,
         "tokens_per_second": rate,
     }
+
+
+def test_engine_times_cover_all_sequences_of_a_request() -> None:
+    record = RequestRecord(request(), 0.0)
+    assert record.engine_times() == {}
+    for queued, scheduled, first, last in ((10.0, 10.5, 11.0, 12.0), (10.1, 11.0, 11.5, 14.0), (0, 0, 0, 0)):
+        stats = RequestStateStats(
+            queued_ts=queued, scheduled_ts=scheduled, first_token_ts=first, last_token_ts=last
+        )
+        record.sequences.append(SimpleNamespace(stats=stats))
+
+    assert record.engine_times() == {"queue_ms": 500.0, "prefill_ms": 500.0, "decode_ms": 3000.0}
 
 
 def frame(**document: object) -> bytes:

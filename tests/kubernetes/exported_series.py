@@ -11,10 +11,13 @@ from ray.util import metrics
 
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
 from serve_app.telemetry.replica_metrics import INTER_TOKEN_S, EngineMetrics, IngressMetrics
+from serve_app.telemetry.traces import dropped_spans
 
 SCRAPED = frozenset({"namespace", "pod", "instance", "job"})
 """What a scrape adds to every series."""
-MAKERS = frozenset(f"serve_app/telemetry/{name}.py" for name in ("replica_metrics", "autoscaling_metrics"))
+MAKERS = frozenset(
+    f"serve_app/telemetry/{name}.py" for name in ("replica_metrics", "autoscaling_metrics", "traces")
+)
 """Files that use Ray's metrics, all of them on behalf of what `registered` makes."""
 _REPORTER = "ray.dashboard.modules.reporter.reporter_agent"
 
@@ -33,6 +36,7 @@ def registered() -> list[Any]:
         EngineMetrics("model", "replica")
         IngressMetrics("model", "replica")
         AutoscalingMetrics()
+        dropped_spans("replica")
     return found
 
 

@@ -15,12 +15,12 @@ from tests.stub_kv import StubKv
 
 def test_report_is_read_as_written_until_forgotten(kv: StubKv) -> None:
     publish_report("shop", "i1", {"Engine-a:held_requests": 9.0}, 100.0)
-    publish_report("shop", "i1", {"Engine-a:held_requests": 8.0}, 100.5)
+    publish_report("shop", "i1", {"Engine-a:held_requests": 8.0}, 100.5, ["00-a-b-01"])
     publish_report("shop", "i2", {"Engine-a:held_requests": 1.0}, 100.0)
     publish_report("another", "i1", {}, 100.0)
 
     assert read_reports("shop") == {
-        "i1": IngressReport(100.5, {"Engine-a:held_requests": 8.0}),
+        "i1": IngressReport(100.5, {"Engine-a:held_requests": 8.0}, ("00-a-b-01",)),
         "i2": IngressReport(100.0, {"Engine-a:held_requests": 1.0}),
     }
     forget_report("shop", "i1")

@@ -5,6 +5,7 @@ import pytest
 from pydantic import ValidationError
 
 from serve_app.settings.knobs import IngressKnobs, Knobs
+from serve_app.settings.telemetry import TraceSettings
 from serve_app.wire.served_models import ServedApplication, ServedModel, read_served
 
 SERVED = ServedApplication(
@@ -16,6 +17,7 @@ SERVED = ServedApplication(
     "autoscaling['a'].headroom = -1: too small",
     {"CPU": 0.5},
     zygote=False,
+    traces=TraceSettings(enabled=True, endpoint="http://collector:4317"),
 )
 
 
@@ -42,6 +44,7 @@ def test_a_document_without_one_of_its_parts_is_refused(key: str) -> None:
 
 def test_document_without_identities_is_read() -> None:
     document: dict[str, Any] = json.loads(json.dumps(SERVED.document(at=1.0)))
+    del document["traces"]
     for model in document["models"]:
         del model["identity"]
 

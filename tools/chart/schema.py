@@ -142,6 +142,7 @@ _KUBERNETES_LISTS = {
     "clients": f"{_NETWORKING}NetworkPolicyPeer",
     "monitoring": f"{_NETWORKING}NetworkPolicyPeer",
     "operator": f"{_NETWORKING}NetworkPolicyPeer",
+    "collector": f"{_NETWORKING}NetworkPolicyPeer",
     "to": f"{_NETWORKING}NetworkPolicyEgressRule",
 }
 _EGRESS_ON = {"properties": {"enabled": ON}, "required": ["enabled"]}
@@ -189,6 +190,7 @@ class ValuesSchema:
             "app.http": settings.http(),
             "app.ingress": settings.ingress(),
             "app.request_log": settings.request_log(),
+            "app.telemetry": settings.telemetry(),
             "models": {
                 "type": "object",
                 "propertyNames": {"pattern": _LABEL, "maxLength": 63},

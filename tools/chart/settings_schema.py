@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.load import OWNED, known_arguments
+from serve_app.settings.telemetry import TelemetrySettings
 from serve_app.settings.tree import HttpSettings, IngressSettings, ModelSettings, RequestLogSettings
 from tools.chart.conditions import when
 
@@ -77,6 +78,10 @@ class SettingsTypes:
     def request_log(self) -> dict[str, Any]:
         """`app.request_log`."""
         return self._of(RequestLogSettings)
+
+    def telemetry(self) -> dict[str, Any]:
+        """`app.telemetry`."""
+        return self._of(TelemetrySettings)
 
     def ingress(self) -> dict[str, Any]:
         """`app.ingress`, with its knobs."""

@@ -1,0 +1,191 @@
+"""The stages that the ingress notes of a request: relayed over HTTP to real data planes on loopback."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, nullcontext
+
+import aiohttp
+import pytest
+import uvicorn
+
+from serve_app.api.endpoints import ApiModel
+from serve_app.api.engine_client import EngineReply
+from serve_app.api.http_api import create_app
+from serve_app.api.request_trace import RequestTrace
+from serve_app.api.trace_middleware import RequestTraces
+from serve_app.ingress import replica_set
+from serve_app.settings.tree import HttpSettings
+from serve_app.wire import spans as names
+from serve_app.wire.spans import Span, cold_start_root
+from tests.api.server import StubObserver
+from tests.ingress.fleet import DEAD, MODEL, CountingEngine, Fleet, lose
+from tests.stub_engine import LIMIT_S, StubEngine
+
+BODY = {"model": MODEL.name, "messages": [], "stream": True}
+WHOLE = EngineReply(200, b"{}")
+
+
+class Served:
+    """An ingress behind uvicorn, as Ray Serve runs it, and the traces of its requests."""
+
+    def __init__(self, fleet: Fleet, url: str, session: aiohttp.ClientSession) -> None:
+        self.fleet = fleet
+        self.traces: asyncio.Queue[RequestTrace] = asyncio.Queue()
+        self._url, self._session = url, session
+
+    async def open(self, **body: object) -> aiohttp.ClientResponse:
+        return await self._session.post(f"{self._url}/v1/chat/completions", json={**BODY, **body})
+
+    async def ask(self, **body: object) -> bytes:
+        async with await self.open(**body) as reply:
+            return await reply.read()
+
+    async def spans(self) -> list[Span]:
+        """The spans of the next trace, after the checks that hold of each."""
+        async with asyncio.timeout(LIMIT_S):
+            trace = await self.traces.get()
+        root, *stages = trace.spans()
+        assert {stage.parent_id for stage in stages} == {root.span_id}
+        covered, at = 0, root.start
+        for stage in sorted(stages, key=lambda stage: stage.start):
+            covered += max(0, min(stage.end, root.end) - max(at, stage.start))
+            at = max(at, stage.end)
+        uncovered_s = (root.end - root.start - covered) / 1e9
+        assert uncovered_s < max(0.05, 0.05 * (root.end - root.start) / 1e9)  # a busy machine delays it
+        return stages
+
+
+@pytest.fixture
+async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
+    monkeypatch.setattr(replica_set, "_sets", {})
+    async with AsyncExitStack() as stack:
+        fleet = Fleet(stack)
+        listening = socket.create_server(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        made = Served(fleet, url, session)
+        traces = RequestTraces(1.0, export=made.traces.put_nowait)
+        app = create_app(
+            [ApiModel(MODEL.name, 0, fleet.client)], StubObserver(), HttpSettings(), traces=traces
+        )
+        config = uvicorn.Config(app, lifespan="off", log_level="critical", timeout_graceful_shutdown=1)
+        server = uvicorn.Server(config)
+        monkeypatch.setattr(server, "capture_signals", nullcontext)
+        running = asyncio.create_task(server.serve([listening]))
+        async with asyncio.timeout(LIMIT_S):
+            while not server.started:
+                await asyncio.sleep(0)
+            yield made
+        server.should_exit = True
+        await running
+
+
+def outline(spans: list[Span]) -> list[tuple[str, object]]:
+    return [(span.name, span.attributes.get(names.OUTCOME)) for span in spans]
+
+
+RECEIVED, PICKED = ("receive", None), ("pick", None)
+ANSWERED, LOST = ("attempt", "answered"), ("attempt", "lost")
+
+
+async def test_an_answer_is_a_pick_and_an_attempt(served: Served) -> None:
+    await served.fleet.start(engine := StubEngine(WHOLE))
+
+    await served.ask(stream=False)
+
+    spans = await served.spans()
+    assert outline(spans) == [RECEIVED, PICKED, ANSWERED]
+    attempt = spans[-1]
+    assert attempt.attributes[names.REPLICA] == spans[1].attributes[names.REPLICA] == "r1"
+    assert spans[1].attributes[names.REASON] == "least load"
+    assert engine.request.trace is not None
+    assert engine.request.trace.span_id == attempt.span_id
+    assert engine.request.trace.trace_id == attempt.trace_id
+
+
+async def test_a_lost_replica_is_an_attempt_and_a_pause(served: Served) -> None:
+    await served.fleet.start(StubEngine(DEAD))
+    await served.fleet.start(StubEngine(WHOLE))
+
+    await served.ask(stream=False)
+
+    spans = await served.spans()
+    assert outline(spans) == [RECEIVED, PICKED, LOST, ("backoff", None), PICKED, ANSWERED]
+    assert spans[2].error
+    assert spans[4].attributes[names.REASON] == "retry"
+
+
+async def test_a_cold_start_is_a_queue_that_links_to_it(served: Served) -> None:
+    asked = asyncio.create_task(served.ask(stream=False))
+    await served.fleet.handle.asked.wait()
+    (waiting,) = served.fleet.held.traces(8)
+    await served.fleet.start(StubEngine(WHOLE))
+    await asked
+
+    spans = await served.spans()
+    assert outline(spans) == [RECEIVED, ("queue", "released"), PICKED, ANSWERED]
+    assert spans[1].links == [cold_start_root("r1")]
+    assert spans[2].start >= spans[1].end
+    assert waiting.split("-")[1:3] == [spans[1].trace_id, spans[1].parent_id]
+
+
+async def test_a_lost_stream_is_continued_in_the_same_trace(served: Served) -> None:
+    first = CountingEngine(until=25)
+    plane = await served.fleet.start(first)
+    asked = asyncio.create_task(served.ask())
+    await first.reached.wait()
+    await served.fleet.start(CountingEngine())
+    await lose(plane)
+    await asked
+
+    spans = await served.spans()
+    assert outline(spans)[:3] == [RECEIVED, PICKED, LOST]
+    assert outline(spans)[-3:] == [PICKED, ANSWERED, ("continuation", None)]
+    assert spans[-1].attributes == {names.MOVES: 1, names.DELIVERED: 25}
+
+
+async def test_a_stream_moves_off_a_draining_replica_in_one_trace(served: Served) -> None:
+    first = CountingEngine(until=25)
+    await served.fleet.start(first)
+    asked = asyncio.create_task(served.ask())
+    await first.reached.wait()
+    await served.fleet.start(CountingEngine())
+    served.fleet.stop("r1")
+    first.go_on(1)
+    await asked
+
+    spans = await served.spans()
+    moved = ("attempt", "moved")
+    assert outline(spans) == [RECEIVED, PICKED, moved, PICKED, ANSWERED, ("continuation", None)]
+    assert spans[-1].attributes[names.DELIVERED] == 26
+
+
+async def test_a_client_that_leaves_ends_its_attempt_as_abandoned(served: Served) -> None:
+    await served.fleet.start(first := CountingEngine(until=25))
+    reply = await served.open()
+    await first.reached.wait()
+    reply.close()
+
+    assert outline(await served.spans()) == [RECEIVED, PICKED, ("attempt", "abandoned")]
+
+
+async def test_a_refused_request_is_received_and_answered(served: Served) -> None:
+    await served.fleet.start(CountingEngine(until=25))
+    taken = [await served.open() for _ in range(MODEL.max_ongoing_requests)]
+
+    await served.ask()
+
+    assert outline(await served.spans()) == [RECEIVED, ("respond", None)]
+    for each in taken:
+        each.close()
+
+
+async def test_a_queue_that_is_left_or_full_says_so(served: Served) -> None:
+    served.fleet.knobs["max_held_requests"] = 1
+    leaving = asyncio.create_task(served.ask(stream=False))
+    await served.fleet.handle.asked.wait()
+    leaving.cancel()
+
+    assert outline(await served.spans()) == [RECEIVED, ("queue", "abandoned")]
+    assert served.fleet.held.traces(8) == []
