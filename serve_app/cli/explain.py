@@ -12,7 +12,7 @@ from urllib.parse import urlencode, urlsplit
 from pydantic import ValidationError
 
 from serve_app.cli.command_error import CommandError
-from serve_app.cli.decision_text import DecisionsDocument, RecordDocument, explain, history_line
+from serve_app.cli.explain_layout import DecisionsDocument, RecordDocument, explain, history_line
 from serve_app.cli.http_client import DEFAULT_URL, NoAnswerError, authorization, error_words, fetch
 from serve_app.cli.terminal_output import style_for
 from serve_app.settings.settings_error import from_pydantic

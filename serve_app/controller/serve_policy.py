@@ -14,8 +14,8 @@ from typing import Any
 
 from serve_app.controller.cold_starts import ColdStarts
 from serve_app.controller.contexts import SnapshotBuilder, has_requests_at_zero, ingress_room
+from serve_app.controller.decision_records import HEARTBEAT_S, Journal
 from serve_app.controller.document_exchange import DocumentExchange, Inbox, Mailbox
-from serve_app.controller.journal import HEARTBEAT_S, Journal
 from serve_app.learning.next_decision import next_decision
 from serve_app.learning.state import Memory, PolicyState, drop_forgotten
 from serve_app.policy.decide import Decision

@@ -15,7 +15,7 @@ from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import DONE, ApiError, unsupported_feature
 from serve_app.api.generate import GenerateRequest
-from serve_app.engine.bounds import check_characters, reject
+from serve_app.engine.number_bounds import check_characters, reject
 from serve_app.engine.request_record import latency_figures
 
 _encode = msgspec.json.Encoder().encode

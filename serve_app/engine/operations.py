@@ -31,15 +31,15 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError, not_an_object, unsupported_feature
 from serve_app.engine.api_errors import from_response
-from serve_app.engine.bounds import (
+from serve_app.engine.engine_stream import follow_streams
+from serve_app.engine.media import check_media, guard_media
+from serve_app.engine.number_bounds import (
     check_characters,
     check_inputs,
     check_sampling,
     check_token_ids,
     guard_intake,
 )
-from serve_app.engine.engine_stream import follow_streams
-from serve_app.engine.media import check_media, guard_media
 from serve_app.engine.plain_stream import prefer_plain_streams
 from serve_app.engine.request_body import RequestModel, name_field_in_errors
 from serve_app.patches.vllm_compat import PLAIN_STREAMS, ErrorResponse, init_app_state

@@ -13,7 +13,7 @@ from vllm.config import ModelConfig
 
 from serve_app.api.errors import ApiError
 from serve_app.engine.api_errors import from_exception, from_validation
-from serve_app.engine.bounds import check_numbers, reject
+from serve_app.engine.number_bounds import check_numbers, reject
 
 logger = logging.getLogger("ray.serve")
 

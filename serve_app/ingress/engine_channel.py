@@ -59,7 +59,7 @@ class EngineChannel:
         # Another program may listen at the port of a replica that is gone.
         self._frames.most_bytes = GREETING_BYTES
         self._numbers = count()
-        self._streams: dict[int, EngineStream] = {}
+        self._streams: dict[int, RelayedStream] = {}
 
     @classmethod
     async def connect(cls, address: str, token: str, timeout_s: float) -> EngineChannel:
@@ -90,7 +90,7 @@ class EngineChannel:
         body: bytes,
         continuation: Continuation | None = None,
         expected_cached_tokens: int | None = None,
-    ) -> EngineStream:
+    ) -> RelayedStream:
         """Send `request` with `body`, and with the delivered tokens of a stream that continues here.
 
         Raises:
@@ -99,7 +99,7 @@ class EngineChannel:
         if self.lost.done():
             raise NeverBegunError(f"{self.address}: {self.lost.result()}")
         number = next(self._numbers)
-        stream = self._streams[number] = EngineStream(self, number)
+        stream = self._streams[number] = RelayedStream(self, number)
         trace, prefix = request.state.trace.for_engine(request.trace), request.prefix
         call = Call(
             number,
@@ -162,7 +162,7 @@ class EngineChannel:
         self._streams.clear()
 
 
-class EngineStream:
+class RelayedStream:
     """One call on a channel, for one reader."""
 
     __slots__ = ("_arrived", "_channel", "_error", "_forwarded", "_number", "_over", "_take_now", "_waiter")

@@ -13,10 +13,10 @@ from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import DONE, ApiError
 from serve_app.api.request_trace import Stage
 from serve_app.ingress.admission import Admission, unavailable
-from serve_app.ingress.engine_channel import EngineChannels, EngineStream, NeverBegunError
+from serve_app.ingress.engine_channel import EngineChannels, NeverBegunError, RelayedStream
 from serve_app.ingress.replica import Replica, Reservation
-from serve_app.ingress.request_moves import Delivered, RetryBudget, raise_if_lost
 from serve_app.ingress.request_stages import begin_attempt, note_continuation, note_pick
+from serve_app.ingress.retry_state import Delivered, RetryBudget, raise_if_lost
 from serve_app.settings.tree import ModelSettings
 from serve_app.wire.continuation import Continuation
 from serve_app.wire.data_plane import Answer, Piece
@@ -90,7 +90,7 @@ class _Attempt:
     reservation: Reservation
     continues: bool = False
     """Whether other engines began the answer. Their tokens are prompt to this engine."""
-    stream: EngineStream | None = None
+    stream: RelayedStream | None = None
     sent_at: float = 0.0
     stage: Stage = field(default_factory=Stage)
     outcome: str = "abandoned"

@@ -23,7 +23,7 @@ Since: the release that the change was written for. Until: what would make the c
 | `vllm.register_kernels_once` | `current_platform.register_triton_kernel_overrides` does nothing the second time | 0.3 s of CPU and a warning per kernel in every engine core | vLLM 0.32 | vLLM registers once | start of a warm engine, `benchmarks/cold_start` |
 | `vllm.find_ray_again` | reload of `vllm.v1.executor.ray_utils` | a zygote imports vLLM without Ray, and vLLM would refuse tensor parallel engines | vLLM 0.24 | vLLM looks for Ray when it needs it | `tests/zygote` |
 
-`vllm_compat` is no change: it finds names that have moved between releases of vLLM. `engine/continuation.py` uses
+`vllm_compat` is no change: it finds names that have moved between releases of vLLM. `engine/continuing_core.py` uses
 vLLM's own places for a scheduler and a worker extension. `env.py` has the variables by which Ray and HAProxy
 load Tideserve's code.
 """  # noqa: E501  a table

@@ -2,7 +2,7 @@
 
 They are in the `user_config` of the `Ingress` deployment. The way of a change: Ray Serve calls
 `Ingress.reconfigure`, `ingress/knob_publisher.py` checks the knobs and writes the document `knobs`, and
-`controller/sync.py` reads it for the policy.
+`controller/document_exchange.py` reads it for the policy.
 """
 
 from collections.abc import Mapping, Sequence

@@ -6,10 +6,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from serve_app.cli.decision_text import DecisionsDocument
 from serve_app.cli.explain import _follow
+from serve_app.cli.explain_layout import DecisionsDocument
 from serve_app.cli.main import main
-from tests.cli.test_decision_text import record as decided
+from tests.cli.test_explain_layout import record as decided
 from tests.http_server import Answer, serving
 
 

@@ -3,8 +3,8 @@
 import time
 from typing import Any
 
+from serve_app.controller.decision_records import Journal
 from serve_app.controller.decision_spans import MOST_LINKS, DecisionSpans
-from serve_app.controller.journal import Journal
 from serve_app.policy.decide import Clamp, Decision, Term
 from serve_app.settings.telemetry import TraceSettings
 from serve_app.wire.ingress_reports import IngressReport

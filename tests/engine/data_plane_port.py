@@ -8,7 +8,7 @@ import msgspec
 
 from serve_app.api.engine_client import EngineRequest, Operation
 from serve_app.engine.data_plane import DataPlane
-from serve_app.ingress.engine_channel import EngineChannel, EngineStream
+from serve_app.ingress.engine_channel import EngineChannel, RelayedStream
 from serve_app.wire.data_plane import LENGTH, Answer, FromEngine, FromIngress, Refusal
 from tests.stub_engine import LIMIT_S, StubEngine
 
@@ -20,7 +20,7 @@ class Port:
         self.plane = plane
         self.channel = channel
 
-    def call(self, operation: Operation = "completions", body: bytes = b"{}") -> EngineStream:
+    def call(self, operation: Operation = "completions", body: bytes = b"{}") -> RelayedStream:
         return self.channel.call(EngineRequest(operation, body, "r-1"), body)
 
     async def answer(self) -> Answer:

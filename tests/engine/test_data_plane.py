@@ -22,7 +22,7 @@ from serve_app.api.trace_context import TraceContext
 from serve_app.engine import data_plane
 from serve_app.engine.api_errors import lost_engine
 from serve_app.engine.data_plane import DataPlane
-from serve_app.ingress.engine_channel import EngineChannel, EngineStream, NeverBegunError
+from serve_app.ingress.engine_channel import EngineChannel, NeverBegunError, RelayedStream
 from serve_app.wire.continuation import Continuation, DeliveredTokens
 from serve_app.wire.data_plane import (
     CREDIT_BYTES,
@@ -43,12 +43,12 @@ FIRST, DONE = b"data: a\n\n", b"data: [DONE]\n\n"
 TRACE = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=1")
 
 
-async def read(stream: EngineStream) -> bytes:
+async def read(stream: RelayedStream) -> bytes:
     assert (await stream.answer()).streamed
     return b"".join([piece.data async for piece in stream.pieces()])
 
 
-async def first(stream: EngineStream) -> bytes:
+async def first(stream: RelayedStream) -> bytes:
     await stream.answer()
     return (await anext(stream.pieces())).data
 
@@ -233,7 +233,7 @@ async def test_slow_reader_stops_only_its_own_stream() -> None:
         assert (await anext(pieces)).data == large  # and it goes on
 
 
-async def limited(stream: EngineStream, count: int) -> AsyncIterator[object]:
+async def limited(stream: RelayedStream, count: int) -> AsyncIterator[object]:
     pieces = stream.pieces()
     for _ in range(count):
         yield await anext(pieces)
@@ -303,7 +303,7 @@ async def test_a_straggler_during_the_drain_is_served_and_waited_for(monkeypatch
     engine = MuteEngine()
 
     async with listening(engine) as port:
-        stream: EngineStream | None = None
+        stream: RelayedStream | None = None
 
         async def look_again(seconds: float) -> None:
             nonlocal stream

@@ -8,7 +8,7 @@ import pytest
 from serve_app.api.body import KEPT, BodyMemory, BodyShare
 from serve_app.api.errors import ApiError
 from serve_app.api.trace_context import TraceContext
-from serve_app.ingress.request_moves import MOST_BODY_BYTES
+from serve_app.ingress.retry_state import MOST_BODY_BYTES
 from serve_app.wire.continuation import DeliveredTokens
 from tests.ingress.fleet import (
     DIED,

@@ -3,7 +3,7 @@ from itertools import repeat
 import pytest
 
 from serve_app.ingress.engine_channel import NeverBegunError
-from serve_app.ingress.request_moves import (
+from serve_app.ingress.retry_state import (
     MOST_BODY_BYTES,
     MOST_TOKENS,
     Delivered,

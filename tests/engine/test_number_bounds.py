@@ -15,14 +15,14 @@ from vllm.v1.serial_utils import MsgpackEncoder
 
 from serve_app.api.engine_client import EngineRequest, Operation
 from serve_app.api.errors import ApiError
-from serve_app.engine.bounds import (
+from serve_app.engine.local_client import LocalEngine
+from serve_app.engine.number_bounds import (
     check_characters,
     check_list_lengths,
     check_numbers,
     check_sampling,
     check_token_ids,
 )
-from serve_app.engine.local_client import LocalEngine
 from tests.engine.stub_engine_core import StubEngineCore, front_end
 
 VOCABULARY = 1000

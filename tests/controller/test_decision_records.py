@@ -1,6 +1,6 @@
 from typing import Any
 
-from serve_app.controller.journal import KEPT, Journal
+from serve_app.controller.decision_records import KEPT, Journal
 from serve_app.policy.decide import Decision, Term
 from tests.policy.build import NOW
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.cli.decision_text import WIDTH, DecisionsDocument, explain, history_line
+from serve_app.cli.explain_layout import WIDTH, DecisionsDocument, explain, history_line
 from serve_app.cli.terminal_output import Style
 
 NOON = 1_780_056_000.0  # 2026-05-29 12:00:00 UTC
