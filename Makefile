@@ -7,7 +7,7 @@ SCENARIO ?= zero-to-n-to-zero
 GPU_PYTHON ?= .venv/bin/python
 LOADTEST_CONFIG ?= config/serve.zero.yaml
 
-.PHONY: help serve test test-beside test-unit test-integration test-gpu-proof lint loadtest chaos bench-policy cold-start gpu-proof chart pictures setup setup-dev lock licenses sbom audit clean
+.PHONY: help serve test test-unit test-integration test-gpu-proof lint loadtest chaos bench-policy cold-start gpu-proof chart pictures setup setup-dev lock licenses sbom audit clean
 
 help:
 	@echo 'make serve [CONFIG=...] [ARGS=--verbose] set up, then serve config/serve.yaml or CONFIG until Ctrl-C'
@@ -31,28 +31,24 @@ serve: setup
 
 # Without bytecode each of pytest's processes would compile its plugins and all test modules anew: 10 s.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: setup-dev
+test: setup-dev lint
 	@echo '== pytest: the accuracy of the load-test client, which needs the machine to itself'
 	@$(BIN)/python -m pytest tests/loadtests/client/test_known_delays.py
-	@$(MAKE) --no-print-directory --jobs 2 test-beside test-integration
+	@$(MAKE) --no-print-directory --jobs 2 test-unit test-integration
 
-# Lint and unit tests run beside the servers, in what time of the cores these leave.
-test-beside:
-	@mkdir -p build
-	@echo '== lint and unit tests: their output follows when they are over (build/unit-tests.log)'
-	@status=0; nice -n 10 sh -c '$(MAKE) --no-print-directory lint && $(MAKE) --no-print-directory test-unit' \
-		>build/unit-tests.log 2>&1 || status=$$?; echo; cat build/unit-tests.log; exit $$status
-
-# Neighbours stay in one process, which renders, compiles and makes up once what they share.
+# A server waits for most of its test, so unit tests run beside it, in what time of the cores it leaves.
 test-unit:
-	@echo '== pytest: unit tests'
-	@$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -p no:schemathesis \
-		--ignore tests/integration --ignore tests/loadtests/client/test_known_delays.py
+	@mkdir -p build
+	@echo '== pytest: unit tests; what they print follows when they are over (build/unit-tests.log)'
+	@# Neighbours stay in one process, which renders, compiles and makes up once what they share.
+	@status=0; nice -n 10 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal -p no:schemathesis \
+		--ignore tests/integration --ignore tests/loadtests/client/test_known_delays.py >build/unit-tests.log 2>&1 || status=$$?; \
+		echo; echo '== pytest: unit tests'; cat build/unit-tests.log; exit $$status
 
 test-integration:
 	@echo '== pytest: integration tests'
-	@# Two servers at a time, because a server waits for most of its test.
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup tests/integration
+	@# One server at a time: beside another, its metrics now and then come later than the tests wait.
+	@$(BIN)/python -m pytest tests/integration
 
 lint: setup-dev
 	@echo '== ruff'

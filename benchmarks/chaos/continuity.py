@@ -11,7 +11,8 @@ from benchmarks.common import markdown
 
 _DETECTION_S = {(ENGINE_REPLICA, "stop"): 2.0, (ENGINE_CORE, "stop"): 3.5}
 """A replica without a heartbeat counts as lost after 2 s, and an engine that takes no step after 3.5 s
-(`serve_app/ingress/replica_heartbeats.py`, `serve_app/engine/engine_health.py`). A killed process counts at once."""
+(`serve_app/ingress/replica_heartbeats.py`, `serve_app/engine/engine_health.py`). A killed one counts at
+once."""
 _PAUSE_P50_S, _PAUSE_P99_S = 0.5, 5.0
 NO_LOSS, TOTAL = "no loss", "all"
 

@@ -4,16 +4,14 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from unittest.mock import Mock
 
 import msgspec
 import pytest
-from serve_app.engine.ingress_connection import IngressConnection
 
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
 from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
-from serve_app.engine.data_plane import DataPlane
+from serve_app.engine.data_plane import DataPlane, IngressConnection
 from serve_app.ingress.engine_channel import EngineChannels
 from serve_app.ingress.replica import Replica
 from serve_app.ingress.replica_heartbeats import SILENT_LOOKS, SUSPECT_LOOKS, Heartbeats
@@ -235,12 +233,11 @@ class FakeTransport(asyncio.Transport):
 
 
 async def test_prompts_do_not_pile_up_for_an_ingress_replica_that_does_not_read() -> None:
-    connection = IngressConnection(
-        StubEngine(EngineReply(200)), "t", lambda: Beat(""), Mock(), Mock(), Mock(), Mock()
-    )
+    plane = DataPlane(StubEngine(EngineReply(200)))
+    connection = IngressConnection(plane)
     transport = FakeTransport()
     connection.frames.connection_made(transport)
-    hello = msgspec.msgpack.encode(Hello(VERSION, "t"))
+    hello = msgspec.msgpack.encode(Hello(VERSION, plane.token))
     connection.frames.data_received(LENGTH.pack(len(hello)) + hello)
 
     for pause in (False, True):

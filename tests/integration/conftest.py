@@ -16,32 +16,24 @@ NARROW = "one-at-a-time"
 EMBED = "tideserve-embed"
 
 
-SERVERS = {
-    "test_same_tokens_as_vllm": "app",  # vLLM's own server starts beside it
-    "": "app",  # the other modules
-    "test_supervision": "app",  # ends it
-    "test_autoscaling": "fleet",
-    "test_held_requests": "fleet",
-    "test_chaos": "fleet",  # ends it
-    "test_node_loss": "test_node_loss",
-    "test_there_and_back": "test_there_and_back",
-    "test_other_ways": "test_other_ways",
-    "test_gpu_placement": "test_gpu_placement",
-}
-"""The modules in their order, by the server that they ask."""
+ORDER = [
+    "test_same_tokens_as_vllm",  # vLLM's own server starts beside `app`
+    "",  # the other modules ask `app`
+    "test_supervision",  # ends `app`
+    "test_autoscaling",
+    "test_held_requests",
+    "test_chaos",  # ends `fleet`
+    "test_node_loss",
+    "test_there_and_back",
+    "test_other_ways",
+    "test_traces",
+    "test_gpu_placement",
+]
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in this hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the modules so that no server runs longer than its tests. A server's tests stay in one process."""
-    order = list(SERVERS)
-    items.sort(key=lambda item: order.index(_module(item)))
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(SERVERS[_module(item)]))
-
-
-def _module(item: pytest.Item) -> str:
-    return item.path.stem if item.path.stem in SERVERS else ""
+    """Sort the modules so that no server runs longer than its tests."""
+    items.sort(key=lambda item: ORDER.index(item.path.stem if item.path.stem in ORDER else ""))
 
 
 @pytest.fixture(scope="session")
