@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -46,7 +47,7 @@ def test_help_says_which_commands_are_not_installed() -> None:
     done = tideserve("--help")
 
     assert (done.returncode, done.stderr) == (0, "")
-    listed = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if line.startswith("    "))
+    listed = dict(re.findall(r"^    (\S+)\s+(\S.*)$", done.stdout, re.MULTILINE))
     assert listed["run"].startswith("start Ray")
     for name in ("capacity", "replay", "advise", "loadtest"):
         assert listed[name] == f"not installed: {INSTALL}"

@@ -151,7 +151,7 @@ def test_times_are_counted_from_the_arrival_at_the_ingress(
 
 
 def test_engine_times_cover_all_sequences_of_a_request() -> None:
-    record = RequestRecord(request(), 0.0)
+    record = RequestRecord.begin(request(), [])
     assert record.engine_times() == {}
     for queued, scheduled, first, last in ((10.0, 10.5, 11.0, 12.0), (10.1, 11.0, 11.5, 14.0), (0, 0, 0, 0)):
         stats = RequestStateStats(

@@ -14,7 +14,6 @@ from serve_app.api.engine_client import EngineReply
 from serve_app.api.http_api import create_app
 from serve_app.api.request_trace import RequestTrace
 from serve_app.api.trace_middleware import RequestTraces
-from serve_app.ingress import replica_set
 from serve_app.settings.tree import HttpSettings
 from serve_app.wire import spans as names
 from serve_app.wire.spans import Span, cold_start_root
@@ -58,7 +57,6 @@ class Served:
 
 @pytest.fixture
 async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
-    monkeypatch.setattr(replica_set, "_sets", {})
     async with AsyncExitStack() as stack:
         fleet = Fleet(stack)
         listening = socket.create_server(("127.0.0.1", 0))
@@ -119,7 +117,7 @@ async def test_a_lost_replica_is_an_attempt_and_a_pause(served: Served) -> None:
 async def test_a_cold_start_is_a_queue_that_links_to_it(served: Served) -> None:
     asked = asyncio.create_task(served.ask(stream=False))
     await served.fleet.handle.asked.wait()
-    (waiting,) = served.fleet.held.traces(8)
+    (waiting,) = served.fleet.admission.queue.traces(8)
     await served.fleet.start(StubEngine(WHOLE))
     await asked
 
@@ -188,4 +186,4 @@ async def test_a_queue_that_is_left_or_full_says_so(served: Served) -> None:
     leaving.cancel()
 
     assert outline(await served.spans()) == [RECEIVED, ("queue", "abandoned")]
-    assert served.fleet.held.traces(8) == []
+    assert served.fleet.admission.queue.traces(8) == []
