@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # as in every engine replica: the sandbox forks
 # Two workers with a thread for each core would wait for each other, and waiting threads of numpy's spin.
 # Steps of an engine core took ten times as long; with one CPU, Ray gives a replica one thread as well.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -37,14 +37,15 @@ def test_without_a_word_it_doubles_up_to_eight_seconds(told: str | None) -> None
         assert 0.75 * most <= wait_s(told, attempt, "a", 0.0) <= most
 
 
-TIMEOUT_S = 2.0
+TIMEOUT_S = 8.0
+"""A busy machine stood still for 2 s."""
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "whole": ({}, {}),
     "chat": ({"api": "chat", "prompt_tokens": 30, "prefix_tokens": 12}, {}),
     "left after tokens": ({"output_tokens": 500, "leave_after_tokens": 3}, {"itl_s": 0.02}),
     "left after seconds": ({"leave_after_s": 1.2}, {"ttft_s": 30.0}),
     "left within": ({"output_tokens": 500, "leave_after_s": 1.2}, {"itl_s": 0.02}),
-    "left late": ({"leave_after_s": 1.9, "leave_after_tokens": None}, {}),
+    "left late": ({"leave_after_s": 7.9, "leave_after_tokens": None}, {}),
     "too slow": ({"output_tokens": 500}, {"itl_s": 0.1}),
     "stalled": ({}, {"fail": "stall"}),
     "refused once": ({}, {"fail": "429", "fail_times": 1, "retry_after_s": 0}),
@@ -125,7 +126,7 @@ def test_a_client_leaves_before_the_first_token(asked: Asked) -> None:
 def test_an_answer_past_its_timeout_is_abandoned(asked: Asked, name: str, state: str) -> None:
     record = asked.record(name)
     assert record.outcome == "abandoned"
-    assert record.error.startswith("not whole 2 s after its intended time: ")
+    assert record.error.startswith("not whole 8 s after its intended time: ")
     assert record.error.endswith(state)
     assert record.ended_s >= record.at_s + TIMEOUT_S - 0.01
     noted = {"too slow": "cancelled", "stalled": "stall", "refused for long": "429"}  # A stall ends at once.
