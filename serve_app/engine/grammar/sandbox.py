@@ -1,8 +1,8 @@
 """The compile sandbox: a process that forks one process per compile job, with bounds on CPU time and memory.
 
 The sandbox is forked once from the replica's process, so it shares vLLM (490 MB) and imports nothing. It has
-one thread, so its forks are safe. With traces on, OpenTelemetry starts a second thread in it, which only waits;
-OpenTelemetry's fork handler makes the locks of that thread anew.
+one thread, so its forks are safe. With traces on, OpenTelemetry starts a second thread in it, which only
+waits. OpenTelemetry's fork handler makes the locks of that thread anew.
 
 For each job the replica passes one end of a socket pair to the sandbox. The job's process sends `_BEGUN`,
 reads the payload, and sends `_RESULT`. If the process ends without a result, the sandbox sends `_ENDED` and
