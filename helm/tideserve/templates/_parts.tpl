@@ -28,8 +28,7 @@ then for its whole answer. Arguments: the root. The cold wait's default is that 
 {{/*
 What the download Job is to load, as arguments of `serve_app.weights.download`, as a YAML list. Paths, the embedded model
 and addresses of other stores are not on the hub. A tokenizer of its own has the model's revision where nothing says
-otherwise, as vLLM has it. Arguments: root, profile (any if
-empty), cache (the key of it; "" if absent).
+otherwise, as vLLM has it. Arguments: root, profile (any if empty), cache (its key in tideserve.caches).
 */}}
 {{- define "tideserve.downloads" -}}
 {{- $profile := .profile -}}
