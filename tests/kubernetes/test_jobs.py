@@ -89,6 +89,22 @@ def test_hub_models_are_downloaded_once_with_tokenizer_and_draft() -> None:
     assert found["args"] == ["--tokenizer=org/t@r1", "org/a@r1", "org/draft"]
 
 
+@pytest.mark.parametrize(
+    ("group", "claim", "path", "storage"),
+    [("l4", "llm-models", "/models", "shared"), ("h100-x8-large", "llm-models-large", "/large", "fast")],
+)
+def test_a_models_own_cache_is_in_its_own_group(group: str, claim: str, path: str, storage: str) -> None:
+    found = {each["metadata"]["name"]: each["spec"] for each in of_kind("PersistentVolumeClaim", EVERYTHING)}
+    assert found[claim]["storageClassName"] == storage
+    [loader] = [pod(job) for job in jobs("download", EVERYTHING) if f"'{claim}'" in str(pod(job))]
+    assert (loader["containers"][0]["args"] == ["org/large"]) is (group == "h100-x8-large")
+    for spec in (engine(group), loader):
+        assert {"name": "models", "persistentVolumeClaim": {"claimName": claim}} in spec["volumes"]
+        assert {"mountPath": path, "name": "models"} in spec["containers"][0]["volumeMounts"]
+        assert {"name": "HF_HOME", "value": path} in spec["containers"][0]["env"]
+        assert "{'key': 'token', 'name': 'hub'}" in str(spec["containers"][0]["env"])
+
+
 def test_without_hub_models_there_is_no_download() -> None:
     assert jobs("download", LAPTOP, CLAIM) == []
     assert jobs("download", LAPTOP, 'models.tiny.model="org/a"') == []
@@ -107,14 +123,6 @@ def test_the_name_of_the_download_follows_its_contents() -> None:
     ):
         assert one("download", LAPTOP, *HUB, related)["metadata"]["name"] != name
     assert len(name) <= 63
-
-
-def test_the_download_uses_cache_and_token_of_the_engines() -> None:
-    job = one("download", LAPTOP, *HUB, 'huggingFaceToken.existingSecret="hub"')
-    variables = {item["name"]: item for item in container(job)["env"]}
-    assert variables["HF_HOME"]["value"] == "/models"
-    assert variables["HF_TOKEN"]["valueFrom"]["secretKeyRef"] == {"name": "hub", "key": "token"}
-    assert mounts(job)["/models"] == "models"
 
 
 def test_permanent_failures_end_the_download_and_drains_do_not_count() -> None:

@@ -55,7 +55,8 @@ def test_the_notes_list_every_object_that_must_be_there(tmp_path: Path) -> None:
     required = [
         *("configmap/company-ca", "ingressclass/nginx", "persistentvolumeclaim/weights"),
         *("priorityclass/system-cluster-critical", "runtimeclass/nvidia", "secret/bucket", "secret/clients"),
-        *("secret/hub", "secret/redis", "secret/registry", "serviceaccount/mine"),
+        *("secret/hub", "secret/ray-ca", "secret/redis", "secret/registry", "serviceaccount/mine"),
+        "storageclass/fast",
     ]
     assert command.split() == required
     assert "storageclass/shared" in notes_of(tmp_path / "claim", EVERYTHING)

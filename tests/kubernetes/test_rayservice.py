@@ -197,7 +197,7 @@ def test_the_token_can_come_from_an_existing_secret() -> None:
 def test_secrets_reach_only_those_that_need_them() -> None:
     found = templates(EVERYTHING)
     with_token = {name for name, template in found.items() if "HF_TOKEN" in variables(template)}
-    assert with_token == {"l4", "h100-x8", "mine"}
+    assert with_token == {"l4", "h100-x8-large", "mine"}
     sources = [template["spec"]["containers"][0]["envFrom"] for template in found.values()]
     assert sources == [[{"secretRef": {"name": "bucket"}}]] * len(found)
     with_keys = {
@@ -232,10 +232,23 @@ def test_every_pod_has_the_sidecars_and_the_scheduler() -> None:
     for template in templates(EVERYTHING).values():
         spec = template["spec"]
         assert [container["name"] for container in spec["containers"]][1:] == ["logs"]
-        assert [container["name"] for container in spec["initContainers"]] == ["wait"]
+        assert [container["name"] for container in spec["initContainers"]] == ["certificate", "wait"]
         assert spec["schedulerName"] == "volcano"
-    assert cluster(EVERYTHING)["tlsOptions"] == {"enabled": True}
-    assert "tlsOptions" not in cluster(A100)
+
+
+def test_only_the_init_container_has_the_authoritys_key() -> None:
+    assert cluster(A100, "rayTls.enabled=true")["tlsOptions"] == {"enabled": True}
+    assert "tlsOptions" not in {**cluster(EVERYTHING), **cluster(A100)}
+    files = {"SERVER_CERT": "tls.crt", "SERVER_KEY": "tls.key", "CA_CERT": "ca.crt"}
+    tls = [{"name": f"RAY_TLS_{key}", "value": f"/etc/tideserve/tls/{files[key]}"} for key in files]
+    for name, template in templates(EVERYTHING).items():
+        maker, ray = template["spec"]["initContainers"][0], template["spec"]["containers"][0]
+        assert ("$(FQ_RAY_IP)" in maker["command"]) is (name == "head")
+        assert {mount["name"] for mount in maker["volumeMounts"]} == {"ray-ca", "ray-tls"}
+        for box in (ray, cluster(EVERYTHING)["autoscalerOptions"]):
+            mounted = {mount["name"]: mount.get("readOnly") for mount in box["volumeMounts"]}
+            assert (mounted["ray-tls"], "ray-ca" in mounted) == (True, False)
+            assert [each for each in box["env"] if each["name"].startswith("RAY_TLS_")] == tls
 
 
 def test_a_custom_profile_places_its_pods() -> None:

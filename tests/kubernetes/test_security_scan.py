@@ -19,7 +19,7 @@ class Excuse:
     reason: str
 
 
-RAY_PODS = r"Pod\..*-(head|ingress|l4|h100(-x8)?|mine|cpu)"
+RAY_PODS = r"Pod\..*-(head|ingress|l4|h100(-x8-large)?|mine|cpu)"
 EXCUSES = (
     Excuse("CKV_K8S_8", RAY_PODS, "the operator injects liveness probes that know Ray's ports"),
     Excuse("CKV_K8S_9", RAY_PODS, "the operator injects readiness probes that know Ray's ports"),

@@ -88,7 +88,7 @@ def test_settings_have_the_names_of_the_code(
     at = schema
     for part in place:
         at = _below(schema, at, part)
-    ours = set(at["properties"]) - {"gpuProfile", "autoscaling"}
+    ours = set(at["properties"]) - {"gpuProfile", "autoscaling", "modelCache"}
     of_the_profile = {"device", "accelerator_type", "gpus_per_replica", "resources"}
     assert ours == set(settings.model_fields) - (of_the_profile if settings is ModelSettings else set())
 

@@ -174,6 +174,7 @@ _CONDITIONS: dict[str, Schema] = {
             when({"enabled": ON, "usernameKey": GIVEN}, {"existingSecret": GIVEN}),
         ]
     },
+    "rayTls": when({"caSecret": GIVEN}, {"enabled": ON}),
     "tests.gpuProof": when({"model": GIVEN}, {"randomWeights": {"const": ""}}, required=False),
 }
 
@@ -186,7 +187,8 @@ class ValuesSchema:
         self._defaults = defaults
         self._kubernetes = KubernetesTypes()
         settings = self._settings = SettingsTypes()
-        self._by_path = _BOUNDED | {
+        self._by_path = dict(_BOUNDED)
+        self._by_path |= {
             "app.http": settings.http(),
             "app.ingress": settings.ingress(),
             "app.request_log": settings.request_log(),
@@ -194,9 +196,15 @@ class ValuesSchema:
             "models": {
                 "type": "object",
                 "propertyNames": {"pattern": _LABEL, "maxLength": 63},
-                "additionalProperties": settings.model(),
+                "additionalProperties": self._model(),
             },
         }
+
+    def _model(self) -> Schema:
+        """A model's settings, and the values of its own cache that differ from the shared cache."""
+        model = self._settings.model()
+        model["properties"]["modelCache"] = self._section(self._defaults["modelCache"], "modelCache")
+        return model
 
     def build(self) -> Schema:
         """The whole document. Raises KeyError for a value whose type no default and no table gives."""

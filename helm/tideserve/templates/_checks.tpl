@@ -105,12 +105,16 @@ gpuProfiles.{{ $name }}.minWorkers = {{ $profile.minWorkers }} is above maxWorke
 {{- end -}}
 {{- $profiles := dict -}}
 {{- range $key, $model := .Values.models -}}
-{{- $group := include "tideserve.groupOf" $model -}}
-{{- $other := get $profiles $group -}}
-{{- if and $other (ne $other $model.gpuProfile) }}
-gpuProfiles.{{ $other }} and gpuProfiles.{{ $model.gpuProfile }} would both have the worker group {{ quote $group }}, the one for tensor_parallel_size = {{ regexFind "[0-9]+$" $group }}: rename one
+{{- $group := include "tideserve.groupOf" (dict "key" $key "model" $model) -}}
+{{- if gt (len $group) 63 }}
+models.{{ $key }} with its own modelCache has the worker group {{ quote $group }}, whose name has {{ len $group }} characters, and may have 63: shorten the key
 {{- end -}}
-{{- $_ := set $profiles $group $model.gpuProfile -}}
+{{- $of := ternary (printf "models.%s" $key) (printf "gpuProfiles.%s" $model.gpuProfile) (not (empty $model.modelCache)) -}}
+{{- $other := get $profiles $group -}}
+{{- if and $other (ne $other $of) }}
+{{ $other }} and {{ $of }} would both have the worker group {{ quote $group }}, because -xN stands for tensor_parallel_size = N, and -KEY for a model with its own modelCache: rename one
+{{- end -}}
+{{- $_ := set $profiles $group $of -}}
 {{- end -}}
 {{- range $its := fromYaml (include "tideserve.groups" .) -}}
 {{- $profile := get $.Values.gpuProfiles $its.profile -}}
@@ -182,25 +186,26 @@ head.terminationGracePeriodSeconds = {{ $head }} is below the {{ $notice }} that
 {{- end -}}
 
 {{- define "tideserve.checks.cache" -}}
-{{- $cache := .Values.modelCache -}}
+{{- range $key, $cache := fromYaml (include "tideserve.caches" .) -}}
 {{- if and (eq $cache.type "pvc") (ne $cache.pvc.accessMode "ReadWriteMany") -}}
 {{- $pods := 0 -}}
-{{- range $group := fromYaml (include "tideserve.groups" .) -}}
-{{- $pods = add $pods (int (get $.Values.gpuProfiles $group.profile).maxWorkers) -}}
+{{- range $group := fromYaml (include "tideserve.groups" $) -}}
+{{- $pods = add $pods (ternary (int (get $.Values.gpuProfiles $group.profile).maxWorkers) 0 (eq $group.cache $key)) -}}
 {{- end -}}
-{{- if and $cache.preDownload.enabled (fromYamlArray (include "tideserve.downloads" (dict "root" . "profile" ""))) -}}
+{{- if and $cache.preDownload.enabled (fromYamlArray (include "tideserve.downloads" (dict "root" $ "profile" "" "cache" $key))) -}}
 {{- $pods = add $pods 1 -}}
 {{- end -}}
-{{- if and .Values.tests.gpuProof.enabled .Values.tests.gpuProof.model -}}
+{{- if and (not $key) $.Values.tests.gpuProof.enabled $.Values.tests.gpuProof.model -}}
 {{- $pods = add $pods 1 -}}
 {{- end -}}
 {{- if gt (int $pods) 1 }}
-modelCache.pvc.accessMode = {{ $cache.pvc.accessMode }} lets one node mount the claim, and {{ $pods }} pods may want it (the maxWorkers of the worker groups, one for modelCache.preDownload, and one for tests.gpuProof.model): use ReadWriteMany, or modelCache.type hostPath
+{{ $cache.at }}.pvc.accessMode = {{ $cache.pvc.accessMode }} lets one node mount the claim, and {{ $pods }} pods may want it (the maxWorkers of the worker groups, one for modelCache.preDownload, and one for tests.gpuProof.model): use ReadWriteMany, or {{ $cache.at }}.type hostPath
 {{- end -}}
 {{- end -}}
 {{- range list "/tmp" "/home/tideserve" "/dev/shm" "/etc/tideserve" -}}
 {{- if and (ne $cache.type "none") (hasPrefix (printf "%s/" .) (printf "%s/" $cache.mountPath)) }}
-modelCache.mountPath = {{ quote $cache.mountPath }} must not be in {{ . }}, which is the path of another volume
+{{ $cache.at }}.mountPath = {{ quote $cache.mountPath }} must not be in {{ . }}, which is the path of another volume
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -17,7 +17,8 @@
 {{- range $place := keys $places | sortAlpha -}}
 {{- include "tideserve.checks.env" (dict "at" $place "env" (get $places $place)) -}}
 {{- end -}}
-{{- $resources := dict "head" .Values.head.resources "ingressWorkers" .Values.ingressWorkers.resources "autoscaler" .Values.autoscaler.resources "modelCache.preDownload" .Values.modelCache.preDownload.resources -}}
+{{- $resources := dict "head" .Values.head.resources "ingressWorkers" .Values.ingressWorkers.resources "autoscaler" .Values.autoscaler.resources -}}
+{{- range fromYaml (include "tideserve.caches" .) }}{{- $_ := set $resources (printf "%s.preDownload" .at) .preDownload.resources }}{{- end -}}
 {{- range $place, $its := $resources -}}
 {{- $limits := default dict (default dict $its).limits -}}
 {{- range $name, $asked := default dict (default dict $its).requests -}}
@@ -71,6 +72,9 @@
       "RAY_SERVE_ENABLE_HA_PROXY" "set fastDataPath"
       "RAY_SERVE_HAPROXY_BINARY_PATH" "it is a program of the image"
       "RAY_USE_TLS" "set rayTls.enabled"
+      "RAY_TLS_SERVER_CERT" "set rayTls.caSecret"
+      "RAY_TLS_SERVER_KEY" "set rayTls.caSecret"
+      "RAY_TLS_CA_CERT" "set rayTls.caSecret"
       "RAY_AUTH_MODE" "the operator sets it, and the token of rayAuth.existingSecret"
       "RAY_AUTH_TOKEN" "set rayAuth.existingSecret"
       "RAY_AUTH_TOKEN_PATH" "set rayAuth.existingSecret"
@@ -92,16 +96,16 @@
 {{- define "tideserve.checks.volumes" -}}
 {{- $names := list "tmp" "home" "shm" -}}
 {{- range $index, $volume := .Values.extraVolumes -}}
-{{- if has $volume.name (list "tmp" "home" "shm" "models" "api-keys" "ray-logs" "proof-results") }}
+{{- if has $volume.name (list "tmp" "home" "shm" "models" "api-keys" "ray-logs" "ray-tls" "ray-ca" "proof-results") }}
 extraVolumes[{{ $index }}].name = {{ quote $volume.name }} must be another: the chart has a volume of that name
 {{- else if has $volume.name $names }}
 extraVolumes[{{ $index }}].name = {{ quote $volume.name }} is the name of two volumes
 {{- end -}}
 {{- $names = append $names $volume.name -}}
 {{- end -}}
-{{- $paths := dict "/tmp" "the chart's tmp" "/home/tideserve" "the chart's home" "/dev/shm" "the chart's shm" "/tmp/ray" "the chart's ray-logs" "/etc/tideserve/secrets" "the chart's api-keys" -}}
-{{- if ne .Values.modelCache.type "none" -}}
-{{- $_ := set $paths (trimSuffix "/" .Values.modelCache.mountPath) "modelCache" -}}
+{{- $paths := dict "/tmp" "the chart's tmp" "/home/tideserve" "the chart's home" "/dev/shm" "the chart's shm" "/tmp/ray" "the chart's ray-logs" "/etc/tideserve/secrets" "the chart's api-keys" "/etc/tideserve/tls" "the chart's ray-tls" -}}
+{{- range fromYaml (include "tideserve.caches" .) -}}
+{{- if ne .type "none" }}{{- $_ := set $paths (trimSuffix "/" .mountPath) .at }}{{- end -}}
 {{- end -}}
 {{- range $index, $mount := .Values.extraVolumeMounts -}}
 {{- $at := printf "extraVolumeMounts[%d]" $index -}}

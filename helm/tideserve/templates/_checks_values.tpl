@@ -4,10 +4,13 @@
 {{- range $rule := $table.rules -}}
 {{- $bound := ternary (get $table.formats (default "" $rule.format)) $rule (hasKey $rule "format") -}}
 {{- range $path := $rule.at -}}
-{{- range $found := fromJsonArray (include "tideserve.find" (dict "value" $.Values "path" (splitList "." $path) "at" "")) -}}
+{{- /* A model may have a cache of its own. */ -}}
+{{- range $above := ternary (list "" "models.*.") (list "") (hasPrefix "modelCache." $path) -}}
+{{- range $found := fromJsonArray (include "tideserve.find" (dict "value" $.Values "path" (splitList "." (print $above $path)) "at" "")) -}}
 {{- $value := toString $found.value -}}
 {{- if not (or (and (eq $value "") (not $rule.required)) (not (regexMatch (default "" $rule.where) $value)) (regexMatch $bound.pattern $value)) }}
 {{ $found.at }} = {{ toJson $found.value }} {{ $bound.says }}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -2,13 +2,14 @@
 A Job that loads models into the cache, or nothing if there is nothing to load. Not a hook: hundreds of gigabytes outlast
 Helm's timeout, and replicas need not wait for it. A Job cannot be changed, so the name carries a hash of its contents:
 a different Job finds loaded what the last Job loaded.
-Arguments: root, profile (of the GPU nodes; empty for any), place (nodeSelector, tolerations, nodeAffinity), pods.
+Arguments: root, key and cache (of tideserve.caches), profile (of the GPU nodes; empty for any), place (nodeSelector, tolerations,
+nodeAffinity), pods.
 */}}
 {{- define "tideserve.downloadJob" -}}
 {{- $root := .root -}}
-{{- $cache := $root.Values.modelCache -}}
-{{- with fromYamlArray (include "tideserve.downloads" (dict "root" $root "profile" .profile)) -}}
-{{- $name := printf "%s-load%s" (include "tideserve.fullname" $root) (ternary (printf "-%s" $.profile) "" (ne $.profile "")) | trunc 54 | trimSuffix "-" -}}
+{{- $cache := .cache -}}
+{{- with fromYamlArray (include "tideserve.downloads" (dict "root" $root "profile" .profile "cache" .key)) -}}
+{{- $name := list (include "tideserve.fullname" $root) "load" $.profile $.key | compact | join "-" | trunc 54 | trimSuffix "-" -}}
 {{- $labels := merge (dict "app.kubernetes.io/component" "download") (fromYaml (include "tideserve.selectorLabels" $root)) -}}
 {{- $apart := dict "requiredDuringSchedulingIgnoredDuringExecution" (list (dict "topologyKey" "kubernetes.io/hostname" "labelSelector" (dict "matchLabels" $labels))) -}}
 {{- /* Each pod fills the folder of another node. */ -}}
@@ -21,13 +22,13 @@ Arguments: root, profile (of the GPU nodes; empty for any), place (nodeSelector,
 {{- /* A day to read its log. Without the Job, the next upgrade looks again, in seconds if all is there. */ -}}
 {{- $job := dict "parallelism" (int $.pods) "completions" (int $.pods) "backoffLimit" (int $cache.preDownload.backoffLimit)
       "activeDeadlineSeconds" (int $cache.preDownload.activeDeadlineSeconds) "ttlSecondsAfterFinished" 86400 "podFailurePolicy" (dict "rules" $rules) -}}
-{{- $env := concat (list (dict "name" "PYTHONUNBUFFERED" "value" "1") (dict "name" "HF_HUB_DISABLE_TELEMETRY" "value" "1")) (fromYamlArray (include "tideserve.modelEnv" $root)) -}}
-{{- $spec := include "tideserve.jobSpec" (dict "root" $root "component" "download" "models" true "name" "download" "command" (list "python" "-m" "serve_app.weights.download") "args" . "env" $env "resources" $cache.preDownload.resources "place" $place "job" $job) }}
+{{- $env := concat (list (dict "name" "PYTHONUNBUFFERED" "value" "1") (dict "name" "HF_HUB_DISABLE_TELEMETRY" "value" "1")) (fromYamlArray (include "tideserve.modelEnv" $)) -}}
+{{- $spec := include "tideserve.jobSpec" (dict "root" $root "component" "download" "cache" $cache "name" "download" "command" (list "python" "-m" "serve_app.weights.download") "args" . "env" $env "resources" $cache.preDownload.resources "place" $place "job" $job) }}
 ---
 apiVersion: batch/v1
 kind: Job
 metadata:
-  {{- include "tideserve.metadata" (dict "root" $root "name" (printf "%s-%s" $name (print $.profile $spec | sha256sum | trunc 8)) "component" "download") | nindent 2 }}
+  {{- include "tideserve.metadata" (dict "root" $root "name" (printf "%s-%s" $name (print $.profile $.key $spec | sha256sum | trunc 8)) "component" "download") | nindent 2 }}
 spec:
   {{- $spec | nindent 2 }}
 {{ end -}}

@@ -1,5 +1,6 @@
 {{/*
-The worker groups of the engines, as YAML: by name, `profile`, `gpus` of a pod (0 on CPU) and the keys of their `models`.
+The worker groups of the engines, as YAML: by name, `profile`, `gpus` of a pod (0 on CPU), the keys of their `models`, and the key of
+their `cache`. A model with a cache of its own has a group of its own, because each pod of a group may get each of its models.
 A replica of N GPUs wants them on one node, so a pod of its group asks for exactly N: the scheduler never breaks up
 a node that a replica needs whole.
 */}}
@@ -8,23 +9,21 @@ a node that a replica needs whole.
 {{- range $key, $model := .Values.models -}}
 {{- $profile := get $.Values.gpuProfiles (default "" $model.gpuProfile) -}}
 {{- if $profile -}}
-{{- $name := include "tideserve.groupOf" $model -}}
+{{- $name := include "tideserve.groupOf" (dict "key" $key "model" $model) -}}
 {{- $gpus := ternary 0 (int (default 1 $model.tensor_parallel_size)) (eq $profile.device "cpu") -}}
 {{- $others := dig $name "models" (list) $groups -}}
-{{- $_ := set $groups $name (dict "profile" $model.gpuProfile "gpus" $gpus "models" (append $others $key)) -}}
+{{- $_ := set $groups $name (dict "profile" $model.gpuProfile "gpus" $gpus "models" (append $others $key) "cache" (ternary $key "" (not (empty $model.modelCache)))) -}}
 {{- end -}}
 {{- end -}}
 {{- toYaml $groups -}}
 {{- end -}}
 
-{{/* The worker group of a model. */}}
+{{/* The worker group of a model. Arguments: key, model. */}}
 {{- define "tideserve.groupOf" -}}
-{{- $gpus := int (default 1 .tensor_parallel_size) -}}
-{{- if gt $gpus 1 -}}
-{{- printf "%s-x%d" .gpuProfile $gpus -}}
-{{- else -}}
-{{- default "" .gpuProfile -}}
-{{- end -}}
+{{- $gpus := int (default 1 .model.tensor_parallel_size) -}}
+{{- default "" .model.gpuProfile -}}
+{{- if gt $gpus 1 }}{{ printf "-x%d" $gpus }}{{ end -}}
+{{- if .model.modelCache }}{{ printf "-%s" .key }}{{ end -}}
 {{- end -}}
 
 {{/*

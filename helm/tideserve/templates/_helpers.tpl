@@ -128,18 +128,36 @@ ownerReferences:
 {{- add (int .Values.head.terminationGracePeriodSeconds) 240 -}}
 {{- end -}}
 
-{{- define "tideserve.modelCacheClaim" -}}
-{{- default (printf "%s-models" (include "tideserve.fullname" .)) .Values.modelCache.pvc.existingClaim -}}
+{{/*
+The model caches: under the key of each model that has its own, and under "" the cache of all other models. `at` is the key
+of its values. A model's own cache has no claim of yours unless the model names one.
+*/}}
+{{- define "tideserve.caches" -}}
+{{- $shared := deepCopy .Values.modelCache -}}
+{{- $claim := printf "%s-models" (include "tideserve.fullname" .) -}}
+{{- $caches := dict "" (merge (dict "at" "modelCache" "claim" (default $claim $shared.pvc.existingClaim)) $shared) -}}
+{{- range $key, $model := .Values.models -}}
+{{- if $model.modelCache -}}
+{{- $own := mergeOverwrite (deepCopy $shared) (dict "pvc" (dict "existingClaim" "")) (deepCopy $model.modelCache) -}}
+{{- $names := dict "at" (printf "models.%s.modelCache" $key) "claim" (default (printf "%s-%s" $claim $key) $own.pvc.existingClaim) -}}
+{{- $_ := set $caches $key (merge $names $own) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $caches -}}
 {{- end -}}
 
 {{/* Objects that must be there before the release, as `kind/name` of kubectl, one a line. */}}
 {{- define "tideserve.required" -}}
 {{- $values := .Values -}}
-{{- $cache := $values.modelCache -}}
 {{- $classes := list $values.head.priorityClassName $values.ingressWorkers.priorityClassName (ternary "" $values.engineWorkers.priorityClassName $values.priorityClass.create) -}}
-{{- $secrets := concat (default list $values.image.pullSecrets) (list $values.apiKeys.existingSecret $values.rayAuth.existingSecret $values.huggingFaceToken.existingSecret (ternary $values.gcsFaultTolerance.existingSecret "" $values.gcsFaultTolerance.enabled)) -}}
+{{- $secrets := concat (default list $values.image.pullSecrets) (list $values.apiKeys.existingSecret $values.rayAuth.existingSecret $values.rayTls.caSecret $values.huggingFaceToken.existingSecret (ternary $values.gcsFaultTolerance.existingSecret "" $values.gcsFaultTolerance.enabled)) -}}
 {{- $maps := list -}}
-{{- $claims := list (ternary $cache.pvc.existingClaim "" (eq $cache.type "pvc")) -}}
+{{- $claims := list -}}
+{{- $storage := list -}}
+{{- range fromYaml (include "tideserve.caches" .) -}}
+{{- $claims = append $claims (ternary .pvc.existingClaim "" (eq .type "pvc")) -}}
+{{- $storage = append $storage (ternary .pvc.storageClassName "" (and (eq .type "pvc") (not .pvc.existingClaim))) -}}
+{{- end -}}
 {{- range default list $values.extraVolumes -}}
 {{- $secrets = append $secrets (dig "secret" "secretName" "" .) -}}
 {{- $maps = append $maps (dig "configMap" "name" "" .) -}}
@@ -156,7 +174,6 @@ ownerReferences:
 {{- $secrets = concat $secrets (list (dig "secretRef" "name" "" .) (dig "valueFrom" "secretKeyRef" "name" "" .)) -}}
 {{- $maps = concat $maps (list (dig "configMapRef" "name" "" .) (dig "valueFrom" "configMapKeyRef" "name" "" .)) -}}
 {{- end -}}
-{{- $storage := list (ternary $cache.pvc.storageClassName "" (and (eq $cache.type "pvc") (not $cache.pvc.existingClaim))) -}}
 {{- $kinds := dict "secret" $secrets "configmap" $maps "persistentvolumeclaim" $claims "priorityclass" $classes "runtimeclass" $runtimes "storageclass" $storage
       "serviceaccount" (list (ternary "" $values.serviceAccount.name $values.serviceAccount.create))
       "ingressclass" (list (ternary $values.ingress.className "" $values.ingress.enabled)) -}}

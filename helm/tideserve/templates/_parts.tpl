@@ -28,14 +28,15 @@ then for its whole answer. Arguments: the root. The cold wait's default is that 
 {{/*
 What the download Job is to load, as arguments of `serve_app.weights.download`, as a YAML list. Paths, the embedded model
 and addresses of other stores are not on the hub. A tokenizer of its own has the model's revision where nothing says
-otherwise, as vLLM has it. Arguments: root, profile (all models if empty).
+otherwise, as vLLM has it. Arguments: root, profile (any if empty), cache (its key in tideserve.caches).
 */}}
 {{- define "tideserve.downloads" -}}
 {{- $profile := .profile -}}
 {{- $id := "^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$" -}}
 {{- $wanted := list -}}
 {{- range $key, $model := default dict .root.Values.models -}}
-{{- if or (not $profile) (eq $profile $model.gpuProfile) -}}
+{{- $cache := ternary $key "" (not (empty $model.modelCache)) -}}
+{{- if and (or (not $profile) (eq $profile $model.gpuProfile)) (eq $cache (default "" $.cache)) -}}
 {{- $weights := default "" $model.model -}}
 {{- $extra := default dict $model.engine_args -}}
 {{- if and (ne $weights "embedded") (regexMatch $id $weights) -}}

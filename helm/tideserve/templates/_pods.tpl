@@ -86,12 +86,12 @@ the whole cluster is removed, and until a new head has come. */ -}}
 {{- end -}}
 {{- end -}}
 
-{{/* HF_HOME and the token: what loads weights. */}}
+{{/* HF_HOME and the token: what loads weights. Arguments: root, cache. */}}
 {{- define "tideserve.modelEnv" -}}
-{{- if ne .Values.modelCache.type "none" }}
-- {name: HF_HOME, value: {{ .Values.modelCache.mountPath | quote }}}
+{{- if ne .cache.type "none" }}
+- {name: HF_HOME, value: {{ .cache.mountPath | quote }}}
 {{- end }}
-{{- with .Values.huggingFaceToken }}
+{{- with .root.Values.huggingFaceToken }}
 {{- if .existingSecret }}
 - name: HF_TOKEN
   valueFrom: {secretKeyRef: {name: {{ .existingSecret | quote }}, key: {{ .key | quote }}}}
@@ -101,11 +101,10 @@ the whole cluster is removed, and until a new head has come. */ -}}
 
 {{/*
 `volumes` of a pod and `mounts` of its container. Arguments: root, component, and where they apply shm (size of /dev/shm),
-models and keys (does it mount them?), results (of the GPU proof).
+cache (one of tideserve.caches), keys (does it mount them?), results (of the GPU proof).
 */}}
 {{- define "tideserve.storage" -}}
 {{- $values := .root.Values -}}
-{{- $cache := $values.modelCache -}}
 {{- $temporary := dict "emptyDir" (dict "sizeLimit" $values.tmpSizeLimit) -}}
 {{- $all := list (list "tmp" "/tmp" $temporary) (list "home" "/home/tideserve" (dict "emptyDir" (dict "sizeLimit" $values.homeSizeLimit))) -}}
 {{- if eq .component "head" -}}
@@ -113,10 +112,12 @@ models and keys (does it mount them?), results (of the GPU proof).
 {{- $all = append $all (list "ray-logs" "/tmp/ray" $temporary) -}}
 {{- end -}}
 {{- with .shm }}{{- $all = append $all (list "shm" "/dev/shm" (dict "emptyDir" (dict "medium" "Memory" "sizeLimit" .))) }}{{- end -}}
-{{- if and (or .models (eq .component "engine")) (ne $cache.type "none") -}}
-{{- $claim := dict "persistentVolumeClaim" (dict "claimName" (include "tideserve.modelCacheClaim" .root)) -}}
-{{- $folder := dict "hostPath" (dict "path" $cache.hostPath.path "type" "DirectoryOrCreate") -}}
-{{- $all = append $all (list "models" $cache.mountPath (ternary $claim $folder (eq $cache.type "pvc"))) -}}
+{{- with .cache -}}
+{{- $source := ternary (dict "persistentVolumeClaim" (dict "claimName" .claim)) (dict "hostPath" (dict "path" .hostPath.path "type" "DirectoryOrCreate")) (eq .type "pvc") -}}
+{{- if ne .type "none" }}{{- $all = append $all (list "models" .mountPath $source) }}{{- end -}}
+{{- end -}}
+{{- if and $values.rayTls.caSecret (has .component (list "head" "ingress" "engine")) -}}
+{{- $all = append $all (list "ray-tls" "/etc/tideserve/tls" (dict "emptyDir" (dict "medium" "Memory" "sizeLimit" "1Mi"))) -}}
 {{- end -}}
 {{- if .results }}{{- $all = append $all (list "proof-results" "/results" (dict "emptyDir" (dict "sizeLimit" "1Gi"))) }}{{- end -}}
 {{- if and (or .keys (eq .component "ingress")) $values.apiKeys.existingSecret -}}
@@ -127,27 +128,62 @@ models and keys (does it mount them?), results (of the GPU proof).
 {{- $mounts := list -}}
 {{- range $all -}}
 {{- $volumes = append $volumes (merge (dict "name" (index . 0)) (index . 2)) -}}
-{{- $mounts = append $mounts (merge (dict "name" (index . 0) "mountPath" (index . 1)) (ternary (dict "readOnly" true) dict (eq (index . 0) "api-keys"))) -}}
+{{- $mounts = append $mounts (merge (dict "name" (index . 0) "mountPath" (index . 1)) (ternary (dict "readOnly" true) dict (has (index . 0) (list "api-keys" "ray-tls")))) -}}
+{{- end -}}
+{{- if and $values.rayTls.caSecret (has .component (list "head" "ingress" "engine")) -}}
+{{- $volumes = append $volumes (dict "name" "ray-ca" "secret" (dict "secretName" $values.rayTls.caSecret "defaultMode" 288)) -}}
 {{- end -}}
 {{- dict "volumes" (concat $volumes (default list $values.extraVolumes)) "mounts" (concat $mounts (default list $values.extraVolumeMounts)) | toYaml -}}
 {{- end -}}
 
-{{/* The Ray container of a pod. Arguments: root, component, name, resources, shm, ports, env (more variables). */}}
+{{/* Where Ray and the data plane find the pod's certificate, if it is made in the pod. */}}
+{{- define "tideserve.tlsEnv" -}}
+{{- if .Values.rayTls.caSecret }}
+- {name: RAY_USE_TLS, value: "1"}
+- {name: RAY_TLS_SERVER_CERT, value: /etc/tideserve/tls/tls.crt}
+- {name: RAY_TLS_SERVER_KEY, value: /etc/tideserve/tls/tls.key}
+- {name: RAY_TLS_CA_CERT, value: /etc/tideserve/tls/ca.crt}
+{{- end }}
+{{- end -}}
+
+{{/*
+The init container that makes the pod's certificate. It alone mounts the authority's key. The operator sets FQ_RAY_IP, the
+name of the head's Service, by which workers reach the head. Arguments: root, component.
+*/}}
+{{- define "tideserve.certificate" -}}
+{{- if .root.Values.rayTls.caSecret }}
+- name: certificate
+  image: {{ include "tideserve.image" .root | quote }}
+  imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+  command: [python, -m, serve_app.cluster.pod_certificate, --ca, /etc/tideserve/ca, --out, /etc/tideserve/tls, --addresses, $(POD_IPS){{ if eq .component "head" }}, --name, $(FQ_RAY_IP){{ end }}]
+  env:
+    - {name: POD_IPS, valueFrom: {fieldRef: {fieldPath: status.podIPs}}}
+  resources:
+    {{- $size := dict "cpu" "250m" "memory" "256Mi" }}
+    {{- dict "requests" $size "limits" $size | toYaml | nindent 4 }}
+  securityContext:
+    {{- toYaml .root.Values.securityContext | nindent 4 }}
+  volumeMounts:
+    - {name: ray-ca, mountPath: /etc/tideserve/ca, readOnly: true}
+    - {name: ray-tls, mountPath: /etc/tideserve/tls}
+{{- end }}
+{{- end -}}
+
+{{/* The Ray container of a pod. Arguments: root, component, name, resources, shm, cache, ports, env (more variables). */}}
 {{- define "tideserve.container" -}}
 {{- $values := .root.Values -}}
-{{- $cache := $values.modelCache -}}
 {{- $model := list -}}
-{{- if eq .component "engine" -}}
-{{- $model = fromYamlArray (include "tideserve.modelEnv" .root) -}}
-{{- if and $cache.compiled (ne $cache.type "none") -}}
-{{- $model = append $model (dict "name" "TIDESERVE_COMPILE_CACHE" "value" (printf "%s/.compiled" (trimSuffix "/" $cache.mountPath))) -}}
+{{- with .cache -}}
+{{- $model = fromYamlArray (include "tideserve.modelEnv" $) -}}
+{{- if and .compiled (ne .type "none") -}}
+{{- $model = append $model (dict "name" "TIDESERVE_COMPILE_CACHE" "value" (printf "%s/.compiled" (trimSuffix "/" .mountPath))) -}}
 {{- end -}}
 {{- end -}}
 - name: {{ .name }}
   image: {{ include "tideserve.image" .root | quote }}
   imagePullPolicy: {{ $values.image.pullPolicy }}
   env:
-    {{- include "tideserve.mergedEnv" (list (fromYamlArray (include "tideserve.rayEnv" .)) $model (default list $values.extraEnv) (default list .env)) | nindent 4 }}
+    {{- include "tideserve.mergedEnv" (list (fromYamlArray (include "tideserve.rayEnv" .)) (fromYamlArray (include "tideserve.tlsEnv" .root)) $model (default list $values.extraEnv) (default list .env)) | nindent 4 }}
   {{- with $values.extraEnvFrom }}
   envFrom:
     {{- toYaml . | nindent 4 }}
@@ -209,7 +245,7 @@ spec:
   {{- end }}
   securityContext:
     {{- toYaml $values.podSecurityContext | nindent 4 }}
-  {{- with ternary $values.extraInitContainers nil $ofRay }}
+  {{- with ternary (concat (fromYamlArray (include "tideserve.certificate" .)) (default list $values.extraInitContainers)) list $ofRay }}
   initContainers:
     {{- toYaml . | nindent 4 }}
   {{- end }}

@@ -48,13 +48,13 @@ applications:
 {{/* An entry of `args.models`. Arguments: root, key, model. */}}
 {{- define "tideserve.modelSettings" -}}
 {{- $profile := get .root.Values.gpuProfiles .model.gpuProfile -}}
-{{- $settings := deepCopy (omit .model "gpuProfile" "autoscaling") -}}
+{{- $settings := deepCopy (omit .model "gpuProfile" "autoscaling" "modelCache") -}}
 {{- $placed := dict "name" .key "device" $profile.device "drain_timeout_s" .root.Values.app.drain_timeout_s -}}
 {{- $settings = merge $settings $placed -}}
 {{- if eq $profile.device "gpu" -}}
 {{- $_ := set $settings "accelerator_type" (default nil $profile.accelerator_type) -}}
 {{- end -}}
-{{- $slots := include "tideserve.slots" (include "tideserve.groupOf" .model) -}}
+{{- $slots := include "tideserve.slots" (include "tideserve.groupOf" .) -}}
 {{- $taken := 1.0 -}}
 {{- if eq $profile.device "cpu" -}}
 {{- $taken = ternary $settings.cpus_per_replica 1 (hasKey $settings "cpus_per_replica") | float64 | maxf 0.001 -}}
