@@ -39,12 +39,10 @@ class RequestTraces:
     def begin(self, path: str, headers: Sequence[tuple[bytes, bytes]], started: float) -> RequestTrace | None:
         """Return the trace of a request to `path`; None if the request is not traced."""
         shown = (SHOW_HEADER, b"1") in headers
+        if self._ratio is None and not shown:
+            return None
         client = TraceContext.of(headers)
         trace_id = secrets.token_hex(16) if client is None else client.trace_id
-        if self._ratio is None and not shown:
-            TRACE_ID.set("" if client is None else trace_id)
-            return None
-        TRACE_ID.set(trace_id)
         if client is None:
             sampled = shown or int(trace_id[16:], 16) < (self._ratio or 0.0) * 2**64
         else:
@@ -81,6 +79,8 @@ class TraceMiddleware:
         trace = None
         if scope["type"] == "http" and scope["method"] == "POST":
             trace = self._traces.begin(route_path(scope), scope["headers"], scope["state"]["arrived"])
+        context = TraceContext.of(scope.get("headers", ())) if trace is None else trace.context
+        TRACE_ID.set("" if context is None else context.trace_id)
         if trace is None:
             await self._app(scope, receive, send)
             return
