@@ -43,8 +43,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "whole": ({}, {}),
     "chat": ({"api": "chat", "prompt_tokens": 30, "prefix_tokens": 12}, {}),
     "left after tokens": ({"output_tokens": 500, "leave_after_tokens": 3}, {"itl_s": 0.02}),
-    "left after seconds": ({"leave_after_s": 1.2}, {"ttft_s": 30.0}),
-    "left within": ({"output_tokens": 500, "leave_after_s": 1.2}, {"itl_s": 0.02}),
+    "left after seconds": ({"leave_after_s": 6.0}, {"ttft_s": 30.0}),
+    "left within": ({"output_tokens": 500, "leave_after_s": 6.0}, {"itl_s": 0.02}),
     "left late": ({"leave_after_s": 7.9, "leave_after_tokens": None}, {}),
     "too slow": ({"output_tokens": 500}, {"itl_s": 0.1}),
     "stalled": ({}, {"fail": "stall"}),
@@ -111,7 +111,7 @@ def test_a_client_that_leaves_after_tokens_closes_the_connection(asked: Asked) -
 def test_a_client_leaves_before_the_first_token(asked: Asked) -> None:
     record = asked.record("left after seconds")
     assert (record.outcome, record.pieces_s, record.status) == ("left", (), 0)
-    assert record.ended_s >= record.at_s + 1.19
+    assert record.ended_s >= record.at_s + 5.99
     assert asked.served("left after seconds")[0]["outcome"] == "cancelled"
 
 
