@@ -13,7 +13,7 @@ from benchmarks.common.server_process import HOST, ServerProcess
 from benchmarks.serving_overhead import ray_llm
 from serve_app.cli.listening import free_port, free_ports
 
-TRACED = "tideserve-traced"
+TRACED = "traced"
 COLLECTOR = "OTEL_EXPORTER_OTLP_ENDPOINT"
 """Names the collector of `TRACED`."""
 TITLES = {
@@ -138,7 +138,7 @@ class Start:
 
     @property
     def _is_tideserve(self) -> bool:
-        return self.name.startswith("tideserve")
+        return self.name in ("tideserve", TRACED)
 
     @property
     def _file(self) -> Path:

@@ -84,7 +84,7 @@ def test_a_command_line_becomes_a_plan() -> None:
     [
         (["--servers", "bare,other"], "--servers: 'other' must be one of bare,"),
         (["--servers", "bare,bare"], "--servers: 'bare' must be one of"),
-        (["--servers", "tideserve,tideserve-traced"], f"tideserve-traced needs {COLLECTOR}"),
+        (["--servers", "tideserve,traced"], f"traced needs {COLLECTOR}"),
         (["--concurrency", "1,x"], "--concurrency: '1,x' is not a list of whole numbers"),
         (["--requests", "1,2"], "--requests: one number, or one for each"),
         (["--rounds", "0"], "--rounds must be at least 1"),
