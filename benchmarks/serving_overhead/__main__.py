@@ -35,7 +35,11 @@ def parse(argv: list[str]) -> tuple[Plan, Path]:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    add("--servers", default=",".join(name for name in TITLES if name != TRACED), help="ratios are to the first")
+    add(
+        "--servers",
+        default=",".join(name for name in TITLES if name != TRACED),
+        help="ratios are to the first",
+    )
     add("--concurrency", default="1,8,32", help="concurrent requests")
     add("--requests", default="32,16,8", help="per worker and round: one number, or one for each concurrency")
     add("--rounds", type=int, default=5)
