@@ -90,6 +90,7 @@ def test_percentiles_are_those_of_the_server_within_two_milliseconds(stub: Stub)
         with first_in_line(stub.pid):
             run = driven(plan, where, prompts=prompts)
         assert {record.outcome for record in run.records.values()} == {"answered"}
+        stub.wait_for((attempt + 1) * len(plan))  # it writes its record after the last bytes
         served = stub.all_served()
         wrote = [served[prompts.text(one)[:80]][0]["written_s"] for one in plan]
         assert [len(run.records[i].pieces_s) for i in range(len(plan))] == [len(times) for times in wrote]
