@@ -22,6 +22,7 @@ from serve_app.api.ray_headers import request_timeout_s
 from serve_app.api.request_trace import UNTRACED, Trace
 from serve_app.api.schemas import body_schema, generate_schema
 from serve_app.api.trace_context import TraceContext
+from serve_app.settings.caller import ANYONE
 from serve_app.settings.tree import HttpSettings
 
 _PATHS: tuple[tuple[str, Operation, str], ...] = (
@@ -174,6 +175,7 @@ class Endpoints:
                 None if seen.fields is None else prompt_prefix(seen.fields, salt),
                 BodyShare(self._memory, KEPT) if seen.wants_stream else None,
                 state=RequestState(trace=trace),
+                caller=getattr(state, "caller", ANYONE),
             )
             trace.note_request(request)
             try:

@@ -14,6 +14,7 @@ from serve_app.api.errors import ApiError
 from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.api.request_trace import UNTRACED, Trace
 from serve_app.api.trace_context import TraceContext
+from serve_app.settings.caller import ANYONE, Caller
 from serve_app.wire.continuation import Continuation, DeliveredTokens
 
 Operation = Literal["chat_completions", "completions", "embeddings", "tokenize", "detokenize", "generate"]
@@ -108,6 +109,8 @@ class EngineRequest:
     expected_cached_tokens: int | None = None
     """On an engine replica: the prompt tokens that the ingress expects in its prefix cache, over all
     sequences; None without an expectation."""
+    caller: Caller = ANYONE
+    """Who sent it: decides its lane, its share and whose usage it is."""
     state: RequestState = field(default_factory=RequestState, compare=False)
     body_bytes: int = field(init=False, compare=False)
     """The size of the body, also after its release."""

@@ -15,6 +15,7 @@ from serve_app.api.engine_client import (
 )
 from serve_app.api.errors import TRACE_ID, ApiError, internal_error
 from serve_app.api.trace_context import TraceContext
+from serve_app.settings.caller import caller
 from serve_app.wire.continuation import DeliveredTokens
 from serve_app.wire.data_plane import CREDIT_BYTES, LOSSES, Answer, Call, FromIngress, Piece, Step
 from serve_app.wire.frames import Frames
@@ -206,6 +207,7 @@ def engine_request(call: Call) -> EngineRequest:
         time.perf_counter() - call.waited_s,
         trace=TraceContext(call.traceparent, call.tracestate) if call.traceparent else None,
         cache_salt=call.cache_salt,
+        caller=caller(call.key, call.lane, call.weight),
         continuation=call.continuation,
         expected_cached_tokens=call.expected_cached_tokens,
         state=RequestState(queued_s=call.queued_s),

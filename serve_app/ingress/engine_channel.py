@@ -114,6 +114,9 @@ class EngineChannel:
             expected_cached_tokens,
             None if prefix is None else Prefix(list(prefix.blocks), prefix.end),
             cache_salt=request.cache_salt,
+            key=request.caller.key,
+            lane=request.caller.lane,
+            weight=request.caller.weight,
         )
         self.send(call)
         return stream

@@ -107,6 +107,12 @@ class Call(msgspec.Struct, tag=1, array_like=True):
     cache_salt: str = ""
     """The salt of the prefix cache: 64 characters from the client's API key; "" if clients share the cache.
     The body's own `cache_salt` counts too. See `api.api_keys`."""
+    key: str = ""
+    """The name of the client's API key; "" without keys."""
+    lane: str = "standard"
+    """One of `settings.caller.LANES`; any other counts as `standard`."""
+    weight: float = 1.0
+    """The key's weight within its lane."""
 
 
 class Credit(msgspec.Struct, tag=2, array_like=True):
