@@ -60,14 +60,11 @@ def test_invalid_options_are_refused(
     assert problem in capsys.readouterr().err
 
 
-FILE = (
-    """
+FILE = f"""
 keys:
-  - {name: web, key: sk-web}
-  - {name: old, hash: "sha256:%064x", expires: "2020-01-01T00:00:00Z"}
+  - {{name: web, key: sk-web}}
+  - {{name: old, hash: "sha256:{1:064x}", expires: "2020-01-01T00:00:00Z"}}
 """
-    % 1
-)
 
 
 def test_check_names_plain_and_expired_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
