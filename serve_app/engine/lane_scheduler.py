@@ -31,9 +31,14 @@ STANDARD_SHARE: float = Knobs.model_fields["standard_share"].default
 
 
 class LaneQueue(RequestQueue):  # type: ignore[misc]  # vLLM has no types
-    """vLLM's waiting list with a queue for each lane."""
+    """vLLM's waiting list with a queue for each lane.
 
-    def __init__(self) -> None:
+    Args:
+        max_num_seqs: The most sequences of a batch.
+    """
+
+    def __init__(self, max_num_seqs: int) -> None:
+        self._max_num_seqs = max_num_seqs
         self.interactive = PriorityRequestQueue()
         self.standard = PriorityRequestQueue()
         self.background = PriorityRequestQueue()
@@ -55,9 +60,10 @@ class LaneQueue(RequestQueue):  # type: ignore[misc]  # vLLM has no types
             return
         lanes = [lane_of(request.priority) for request in running]
         self._running = {lane: lanes.count(lane) for lane in self._running}
-        both = sum(self._running.values())
-        # Bounded by one batch: a debt from the time before the last sequences ended would fill the batch.
-        self._owed = min(self._owed + STANDARD_SHARE * both - self._running["standard"], both)
+        lacks = STANDARD_SHARE * sum(self._running.values()) - self._running["standard"]
+        # Bounded: without free places a debt would grow for as long as the longest sequence runs, and
+        # `standard` would then fill the batch.
+        self._owed = min(self._owed + lacks, self._max_num_seqs)
 
     def _next(self) -> PriorityRequestQueue:
         if self.standard and (not self.interactive or self._standard_is_due()):
@@ -119,7 +125,7 @@ class LaneScheduling(Scheduler):  # type: ignore[misc]
         self._background: set[str] = set()
         """The unfinished sequences of `background`."""
         if self._by_lane:
-            self.waiting = LaneQueue()
+            self.waiting = LaneQueue(self.max_num_active_reqs)
 
     def add_request(self, request: Request) -> None:
         if self._by_lane and _is_background(request):
