@@ -55,6 +55,7 @@ class LocalEngine:
         self._on_error = on_error
         self._on_call = on_call
         self._engine = serving.engine
+        self._lanes = serving.lanes
         operations = Operations(serving, model.max_sequences_per_request)
         self._operations: dict[Operation, Callable[[EngineRequest], Awaitable[ReplyOrFrames]]] = {
             "chat_completions": operations.chat,
@@ -104,9 +105,12 @@ class LocalEngine:
             yield reply
         finally:
             self._log(record)
-            # The engine frees a sequence only when its generator is closed.
-            if frames is not None and hasattr(frames, "aclose"):
-                await frames.aclose()
+            try:
+                # The engine frees a sequence only when its generator is closed.
+                if frames is not None and hasattr(frames, "aclose"):
+                    await frames.aclose()
+            finally:
+                stream.end(self._lanes)
 
     async def _open_stream(
         self, frames: AsyncIterator[str | bytes], record: RequestRecord, stream: EngineStream

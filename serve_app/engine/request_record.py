@@ -138,6 +138,8 @@ class RequestRecord:
             outcome=self.outcome,
             trace_id=None if request.trace is None else request.trace.trace_id,
             expected_cached_tokens=request.expected_cached_tokens,
+            key=request.caller.key,
+            lane=request.caller.lane,
         )
 
 

@@ -16,6 +16,7 @@ from serve_app.telemetry.replica_metrics import (
     EngineLimits,
     EngineMetrics,
     IngressMetrics,
+    LaneLoad,
     ReplicaSeries,
 )
 from serve_app.wire.signals import EngineSignals
@@ -112,7 +113,7 @@ def test_outcome_counters_exist_before_the_first_request() -> None:
 
 
 def test_reading_and_limits_set_their_gauges(metrics: EngineMetrics) -> None:
-    metrics.set_gauges(EngineGauges(1, 2, 30, 40, kv_cache_usage_ratio=0.5))
+    metrics.set_gauges(EngineGauges({"standard": LaneLoad(1, 2, 30, 40)}, kv_cache_usage_ratio=0.5))
     metrics.set_limits(EngineLimits(kv_cache_tokens=5000, max_num_seqs=8, max_num_batched_tokens=512))
 
     assert {name: series.values[0][0] for name, series in SERIES.items() if series.values} == {
