@@ -113,6 +113,8 @@ class _RelayedRequest:
         self._attempt: _Attempt | None = None
         self._delivered: Delivered | None = None
         """The delivered tokens of a stream that another replica can continue; else None."""
+        self._delivered_tokens = 0
+        """Their number, once they are released."""
         self._budget = RetryBudget()
         self._complete = False
         """Whether the client has got the stream's last event."""
@@ -224,6 +226,8 @@ class _RelayedRequest:
 
     def _release_kept(self) -> None:
         """Release the memory of the stream: no other replica will continue it."""
+        if self._delivered is not None:
+            self._delivered_tokens = self._delivered.count
         self._delivered, self._body = None, b""
         if self._request.kept is not None:
             self._request.kept.release()
@@ -232,6 +236,7 @@ class _RelayedRequest:
         """Give back the reservation and the memory. The engine stops working on the request."""
         self._end_attempt()
         self._release_kept()
+        self._admission.settle(self._request, self._delivered_tokens)
 
     def _end_attempt(self, outcome: str = "", error: str = "") -> None:
         if self._attempt is not None:
