@@ -243,8 +243,6 @@ class Admission:
             raise
         finally:
             self._leave(pending)
-            if self.queue.background and not future.done():
-                self._release()  # it may have been the only request before those of the lane background
             if state.ttft_s is None:  # else it is a pause within a stream, and no part of the TTFT
                 state.queued_s += self._clock() - pending.since
 
