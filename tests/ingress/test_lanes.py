@@ -107,7 +107,7 @@ async def test_cold_start_shares_places_between_keys() -> None:
 
 
 async def test_true_tokens_replace_the_estimate_of_a_key() -> None:
-    """Both keys send prompts of 100 tokens. The answers of `a` have 1,000, and the prompts of `b` are cached."""
+    """All prompts have 100 tokens. The answers of `a` have 1,000, and the prompts of `b` are cached."""
     ingress = Ingress()
     for name in ("a1", "a2", "b1", "b2", "a3", "a4", "a5", "b3", "b4", "b5"):
         await ingress.ask(name, asked=request("standard", name[0], state=RequestState()))
