@@ -16,12 +16,14 @@ _LEAST_SHARE = 0.1
 
 
 def need(inputs: Inputs, others: int) -> tuple[int, str] | None:
-    """Return the replicas that background work asks for, and why; None without background work.
+    """Return the replicas that background work asks for, and why; None if it neither has nor keeps any.
 
     `others` are the replicas that all else needs.
     """
     knobs, worked_s = inputs.knobs, inputs.background_for_s
     if worked_s is None:
+        return None
+    if not inputs.seen.background_requests and (others or not inputs.snapshot.target):
         return None
     if inputs.background_has_replica and (backlog_s := knobs.background_backlog_s) is not None:
         return _for_backlog(inputs, max(backlog_s - worked_s, _LEAST_SHARE * backlog_s))

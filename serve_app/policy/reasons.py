@@ -130,7 +130,7 @@ def idle(inputs: Inputs) -> str:
     """Return that a model is idle, with a space after the sentence; nothing if the model is not."""
     if inputs.idle_s is None:
         return ""
-    if inputs.background_for_s is None:
+    if not inputs.seen.background_requests:
         return f"The model has been idle for {inputs.idle_s:.0f} s. "
     return f"For {inputs.idle_s:.0f} s the model has had no work except background requests. "
 
@@ -198,7 +198,7 @@ def _rise(inputs: Inputs, target: int) -> str:
     if target >= inputs.knobs.max_replicas:
         return f"The target cannot rise above max_replicas = {inputs.knobs.max_replicas}."
     if target == 0:
-        other = " of another lane than background" if inputs.background_for_s is not None else ""
+        other = " of another lane than background" if inputs.seen.background_requests else ""
         return f"The target rises at the first request{other}."
     load = "load or forecast exceeds" if inputs.knobs.forecast else "the load exceeds"
     above = f"when {load} {amount(inputs.sizing.most_rps(target))} requests/s"
