@@ -26,6 +26,7 @@ MAX_TOKEN_IDS = 1 << 18
 """The most token ids of a body, in `prompt`, `tokens` or `input`."""
 _IN_THREAD_BYTES = 1 << 16
 _NONE = msgspec.Raw(b"null")
+_DIGITS = 9
 _UNREAD = "other requests that are being read"
 KEPT = "streams that another replica can go on with"
 
@@ -125,6 +126,21 @@ class Peek(PromptFields):
     model: str | None = None
     stream: Any = None
     """Any JSON value, since the engine replica decides whether it is valid; only `true` asks for a stream."""
+    max_tokens: msgspec.Raw = _NONE
+    max_completion_tokens: msgspec.Raw = _NONE
+    n: msgspec.Raw = _NONE
+
+    @property
+    def answer_bound(self) -> int | None:
+        """The most tokens of all choices; None if the body does not say, or not validly."""
+        most = _whole(self.max_completion_tokens) or _whole(self.max_tokens)
+        return None if most is None else most * (_whole(self.n) or 1)
+
+
+def _whole(value: msgspec.Raw) -> int | None:
+    """Return a JSON number of at most nine digits; None for any other value."""
+    text = bytes(value)
+    return int(text) if text.isdigit() and len(text) <= _DIGITS else None
 
 
 _peek = msgspec.json.Decoder(Peek)

@@ -73,6 +73,12 @@ class RequestState:
     ended, and for an operation without generation."""
     prompt_tokens: int | None = None
     """All prompt tokens. None until the answer has ended, and for several sequences."""
+    input_tokens: int | None = None
+    """Prompt tokens of all sequences, as in the request log. None until the answer has ended, and without
+    sequences."""
+    output_tokens: int | None = None
+    """Generated tokens of all sequences. None until the answer has ended, and without sequences. At the
+    ingress: the delivered tokens of a stream that was cut."""
     lost: str = ""
     """On an engine replica: which of the data plane's `LOSSES` ended the answer; "" for none."""
     ttft_s: float | None = None

@@ -63,6 +63,8 @@ class _Stream:
             piece.last, piece.lost = True, ended.state.lost
             piece.cached_tokens = ended.state.cached_tokens
             piece.prompt_tokens = ended.state.prompt_tokens
+            piece.input_tokens = ended.state.input_tokens
+            piece.output_tokens = ended.state.output_tokens
         return piece
 
 
@@ -140,6 +142,8 @@ class IngressCalls:
             if reply.stream is None:
                 head.cached_tokens = request.state.cached_tokens
                 head.prompt_tokens = request.state.prompt_tokens
+                head.input_tokens = request.state.input_tokens
+                head.output_tokens = request.state.output_tokens
                 self._send(head)
                 return
             head.streamed, head.continuable = True, reply.delivered is not None

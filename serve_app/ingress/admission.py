@@ -159,20 +159,14 @@ class Admission:
             background=request.caller.lane == "background",
         )
 
-    def settle(self, request: EngineRequest, delivered_tokens: int) -> None:
-        """Charge the key of a request that has ended with the tokens that engines computed for it.
-
-        Args:
-            request: Its numbers of prompt tokens are used if they are known.
-            delivered_tokens: The number of delivered tokens.
-        """
+    def settle(self, request: EngineRequest) -> None:
+        """Charge the key of a request that has ended with the tokens that engines computed for it."""
         state = request.state
-        if state.charged_tokens is None:
+        if (charged := state.charged_tokens) is None:
             return
-        prompt = state.charged_tokens
-        if state.prompt_tokens is not None:
-            prompt = state.prompt_tokens - (state.cached_tokens or 0)
-        self.queue.settle(request, prompt + delivered_tokens)
+        known = state.prompt_tokens is not None  # not for several sequences, nor without an answer
+        prompt = (state.prompt_tokens or 0) - (state.cached_tokens or 0) if known else charged
+        self.queue.settle(request, prompt + (state.output_tokens or 0))
 
     def is_draining_too_long(self, replica: Replica) -> bool:
         """Whether `replica` has drained for `drain_move_after_s`: its streams should migrate."""

@@ -113,8 +113,6 @@ class _RelayedRequest:
         self._attempt: _Attempt | None = None
         self._delivered: Delivered | None = None
         """The delivered tokens of a stream that another replica can continue; else None."""
-        self._delivered_tokens = 0
-        """Their number, once they are released."""
         self._budget = RetryBudget()
         self._complete = False
         """Whether the client has got the stream's last event."""
@@ -226,8 +224,9 @@ class _RelayedRequest:
 
     def _release_kept(self) -> None:
         """Release the memory of the stream: no other replica will continue it."""
-        if self._delivered is not None:
-            self._delivered_tokens = self._delivered.count
+        state = self._request.state
+        if state.output_tokens is None and self._delivered is not None and self._delivered.count:
+            state.output_tokens = self._delivered.count  # until the engine sends the true number
         self._delivered, self._body = None, b""
         if self._request.kept is not None:
             self._request.kept.release()
@@ -236,7 +235,7 @@ class _RelayedRequest:
         """Give back the reservation and the memory. The engine stops working on the request."""
         self._end_attempt()
         self._release_kept()
-        self._admission.settle(self._request, self._delivered_tokens)
+        self._admission.settle(self._request)
 
     def _end_attempt(self, outcome: str = "", error: str = "") -> None:
         if self._attempt is not None:
@@ -280,6 +279,7 @@ class _RelayedRequest:
         """Record the counts of prompt tokens that come with the end of an answer."""
         state = self._request.state
         state.cached_tokens, state.prompt_tokens = end.cached_tokens, end.prompt_tokens
+        state.input_tokens, state.output_tokens = end.input_tokens, end.output_tokens
         if self._attempt is not None and not self._attempt.continues:
             reservation = self._attempt.reservation
             self._replicas.learn(reservation, end.cached_tokens, end.prompt_tokens)

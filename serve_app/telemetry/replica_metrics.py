@@ -244,3 +244,25 @@ class IngressMetrics:
         for outcome in OUTCOMES:
             show_zero(self.responses, outcome=outcome)
             show_zero(self.background_responses, outcome=outcome)
+
+
+class ApiKeyMetrics:
+    """Registers the series of the API keys with Ray. Build it inside the replica, never at import."""
+
+    def __init__(self, replica: str) -> None:
+        self._keys = Gauge("llm_api_keys", "API keys in force.", tag_keys=("replica",))
+        text = "Whether the file of API keys is invalid, so that the previous keys are in force."
+        self._invalid = Gauge("llm_api_keys_file_invalid", text, tag_keys=("replica",))
+        text = "Requests above a limit of their API key."
+        self._limited = Counter("llm_rate_limited_total", text, tag_keys=("replica", "key", "limit"))
+        for metric in (self._keys, self._invalid, self._limited):
+            metric.set_default_tags({"replica": replica})
+
+    def publish(self, keys: int, invalid: bool) -> None:
+        """Publish the state of the file. Call it every second: Ray forgets a gauge not set for two."""
+        self._keys.set(keys)
+        self._invalid.set(int(invalid))
+
+    def count_limited(self, key: str, limit: str) -> None:
+        """Count a request above `limit`."""
+        self._limited.inc(1, tags={"key": key, "limit": limit})

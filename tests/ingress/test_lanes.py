@@ -114,10 +114,11 @@ async def test_true_tokens_replace_the_estimate_of_a_key() -> None:
     await ingress.up("x")
     assert ingress.order == ["a1", "b1", "a2"]
 
-    for name, cached, delivered in (("a1", 0, 1000), ("b1", 99, 1)):
-        ended = request("standard", name[0])
-        ended.state.charged_tokens, ended.state.prompt_tokens, ended.state.cached_tokens = 100, 100, cached
-        ingress.admission.settle(ended, delivered)
+    for name, cached, output in (("a1", 0, 1000), ("b1", 99, 1)):
+        state = RequestState(
+            charged_tokens=100, prompt_tokens=100, cached_tokens=cached, output_tokens=output
+        )
+        ingress.admission.settle(request("standard", name[0], state=state))
     await ingress.end("a1", "b1", "a2", "b2")
 
     assert ingress.order[3:] == ["b2", "b3", "b4", "b5"]
