@@ -164,8 +164,7 @@ class Admission:
         state = request.state
         if (charged := state.charged_tokens) is None:
             return
-        known = state.prompt_tokens is not None  # not for several sequences, nor without an answer
-        prompt = (state.prompt_tokens or 0) - (state.cached_tokens or 0) if known else charged
+        prompt = charged if state.input_tokens is None else state.input_tokens - (state.cached_tokens or 0)
         self.queue.settle(request, prompt + (state.output_tokens or 0))
 
     def is_draining_too_long(self, replica: Replica) -> bool:

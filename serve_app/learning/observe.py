@@ -71,8 +71,8 @@ def observe(
         background = _READ_BACKGROUND(signals)
         if any(background):
             runs_back, waits_back, tokens_back, ongoing_back = (max(value, 0.0) for value in background)
+            ongoing -= ongoing_back or runs_back + waits_back
             runs_back = max(runs_back, ongoing_back - waits_back)
-            ongoing -= runs_back + waits_back
             background_running += runs_back
             background_waiting += waits_back
             background_tokens += tokens_back

@@ -115,9 +115,7 @@ async def test_true_tokens_replace_the_estimate_of_a_key() -> None:
     assert ingress.order == ["a1", "b1", "a2"]
 
     for name, cached, output in (("a1", 0, 1000), ("b1", 99, 1)):
-        state = RequestState(
-            charged_tokens=100, prompt_tokens=100, cached_tokens=cached, output_tokens=output
-        )
+        state = RequestState(charged_tokens=100, input_tokens=100, cached_tokens=cached, output_tokens=output)
         ingress.admission.settle(request("standard", name[0], state=state))
     await ingress.end("a1", "b1", "a2", "b2")
 
