@@ -10,7 +10,7 @@ prefixes by default.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from itertools import chain, count
 from typing import Generic, TypeVar
 
@@ -39,7 +39,8 @@ class _LaneQueue(Generic[T]):
         self._keys: dict[str, _Key[T]] = {}
         """Never emptied: the names of keys come from the keys file, which has at most 1,000."""
         self._heap: list[tuple[float, int, _Key[T]]] = []
-        """The keys with waiting requests by counter, then by turn; and former entries, which are skipped."""
+        """The keys with waiting requests by counter, then by turn. A counter may have grown since, which
+        `_least` corrects. Former entries of a key have another turn, and are skipped."""
         self._turns = count()
         self._last: _Key[T] = _Key()
         """The key that had the last request."""
@@ -66,7 +67,7 @@ class _LaneQueue(Generic[T]):
         """Add `share` (tokens by weight) to a key's counter; it may be negative."""
         key = self._keys.setdefault(name, _Key())
         key.served += share
-        if key.waiting:
+        if share < 0 and key.waiting:
             self._push(key)
 
     def first(self) -> T | None:
@@ -76,9 +77,16 @@ class _LaneQueue(Generic[T]):
 
     def _least(self) -> _Key[T] | None:
         heap = self._heap
-        while heap and (heap[0][1] != heap[0][2].turn or not heap[0][2].waiting):
-            heappop(heap)
-        return heap[0][2] if heap else None
+        while heap:
+            served, turn, key = heap[0]
+            if turn != key.turn or not key.waiting:
+                heappop(heap)
+            elif served < key.served:
+                key.turn = next(self._turns)
+                heapreplace(heap, (key.served, key.turn, key))
+            else:
+                return key
+        return None
 
     def _push(self, key: _Key[T]) -> None:
         key.turn = next(self._turns)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from serve_app.ingress.cold_start_progress import ColdStartProgress
 from serve_app.ingress.replica import Reservation
 from serve_app.settings import ModelSettings
 from serve_app.settings.caller import Caller, Lane
-from tests.ingress.fleet import FakeHandle, FakeProgress, Waits, hold
+from tests.ingress.fleet import WHOLE, CountingEngine, FakeHandle, FakeProgress, Fleet, Waits, hold
 from tests.stub_engine import LIMIT_S
 
 MODEL = ModelSettings(name="tide", max_num_seqs=2, max_ongoing_requests=5)
@@ -269,3 +270,30 @@ async def test_background_request_that_lost_its_replica_blocks_nobody() -> None:
     assert ingress.order[4:] == ["s4"]
     await ingress.end("s2", "s3")
     assert ingress.order[5:] == ["b2"]
+
+
+async def test_whole_flood_passes_one_replica_beside_other_requests() -> None:
+    """Over the real relay and data plane. The answers' true tokens are charged at their end."""
+    async with AsyncExitStack() as stack:
+        fleet = Fleet(stack, MODEL)
+        flood = [request("background", "batch", wants_stream=True) for _ in range(12)]
+        others = [request("interactive", "chat", wants_stream=True) for _ in range(4)]
+
+        async def answer(asked: EngineRequest) -> bytes:
+            async with fleet.client.call(asked) as reply:
+                assert reply.stream is not None
+                return b"".join([chunk async for chunk in reply.stream])
+
+        tasks = [asyncio.create_task(answer(asked)) for asked in (*flood, *others)]
+        await settle()
+        assert (fleet.admission.queue.background, fleet.admission.queue.foreground) == (12, 4)
+        await fleet.start(CountingEngine())
+
+        async with asyncio.timeout(LIMIT_S):
+            assert await asyncio.gather(*tasks) == [WHOLE] * 16
+
+        assert len(fleet.admission.queue) == 0
+        assert all(asked.state.queued_s > 0 for asked in flood[3:])
+        assert all(asked.state.charged_tokens is None for asked in (*flood, *others))
+        (replica,) = fleet.replicas
+        assert (replica.all_in_flight, replica.load, replica.background_load) == (0, 0, 0)
