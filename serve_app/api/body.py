@@ -29,6 +29,7 @@ _NONE = msgspec.Raw(b"null")
 _DIGITS = 9
 _UNREAD = "other requests that are being read"
 KEPT = "streams that another replica can go on with"
+BACKGROUND = "requests of the lane background"
 
 
 class BodyMemory:
@@ -37,7 +38,9 @@ class BodyMemory:
     Together they may take `limit_bytes`. One group of requests may take half, so that the other half stays
     free for other groups. A request belongs to the group of its model and, if keys are required, to the group
     of its API key. Without a key, it belongs to the group of unread requests until its model is known. The
-    memory kept of streams is also a group. Use it in one event loop.
+    memory kept of streams is also a group. So are requests of the lane `background`, which may take a
+    quarter: they wait for hours, and must leave room for other requests of their model. Use it in one event
+    loop.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -75,15 +78,15 @@ class BodyShare:
         self._memory.used_bytes += more
         self._bytes += more
 
-    def belongs_to(self, model: str) -> None:
-        """Count the body for `model`, once it is read. Raises ApiError 429 if the model's share is full."""
-        group = f"model {model!r}"
-        self._check([group], self._bytes, 0)
+    def belongs_to(self, model: str, *, background: bool = False) -> None:
+        """Count a body that is read for its model and lane. Raises ApiError 429 if a share is full."""
+        groups = [f"model {model!r}", *([BACKGROUND] if background else [])]
+        self._check(groups, self._bytes, 0)
         if _UNREAD in self._groups:
             self._count([_UNREAD], -self._bytes)
             self._groups.remove(_UNREAD)
-        self._count([group], self._bytes)
-        self._groups.append(group)
+        self._count(groups, self._bytes)
+        self._groups += groups
 
     def release(self) -> None:
         """Give all bytes back. A second call does nothing."""
@@ -108,11 +111,12 @@ class BodyShare:
         full = memory.used_bytes + uncounted > memory.limit_bytes
         for group in groups:
             of_group = memory.by_group[group]
-            if full or 2 * (of_group + more) > memory.limit_bytes:
+            share, part = (4, "a quarter") if group == BACKGROUND else (2, "half")
+            if full or share * (of_group + more) > memory.limit_bytes:
                 raise ApiError(
                     429,
                     f"This ingress replica has {memory.used_bytes} bytes of request bodies in memory, "
-                    f"{of_group} of them of {group}, which may have half of max_body_memory_bytes = "
+                    f"{of_group} of them of {group}, which may have {part} of max_body_memory_bytes = "
                     f"{memory.limit_bytes}; this body would add {more}.",
                     code="body_memory_full",
                     # The unread rest of the body must not be read as the next request.

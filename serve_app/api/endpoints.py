@@ -205,7 +205,7 @@ class Endpoints:
             )
             trace.note_request(request)
             try:
-                share.belongs_to(model.name)
+                share.belongs_to(model.name, background=request.caller.lane == "background")
                 reservation = self._quotas.reserve(key, request, seen.answer_bound)
             except ApiError as error:
                 model.traffic.rejected(request, error)

@@ -65,6 +65,9 @@ class RequestState:
     uvicorn."""
     queued_s: float = 0.0
     """The time before the first token in which no replica could take the request."""
+    charged_tokens: int | None = None
+    """At the ingress: the tokens charged to the request's key when it left the queue; None if it was not
+    queued, and once the true number is charged."""
     cached_tokens: int | None = None
     """Prompt tokens that the engine found in its prefix cache, over all sequences. None until the answer has
     ended, and for an operation without generation."""

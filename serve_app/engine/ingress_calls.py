@@ -28,6 +28,8 @@ class _Stream:
     """One call, and the data that wait for the end of the step."""
 
     number: int
+    background: bool
+    """Whether the call is of the lane `background`."""
     credit: int = CREDIT_BYTES
     """Bytes that the ingress still accepts for this stream."""
     room: asyncio.Event = field(default_factory=asyncio.Event)
@@ -87,9 +89,14 @@ class IngressCalls:
         """Return the number of calls that have not ended."""
         return len(self._open)
 
+    @property
+    def background(self) -> int:
+        """The number of these calls that are of the lane `background`."""
+        return sum(stream.background for stream in self._open.values())
+
     def begin(self, call: Call) -> None:
         """Run `call` in a task of its own."""
-        stream = self._open[call.stream] = _Stream(call.stream)
+        stream = self._open[call.stream] = _Stream(call.stream, call.lane == "background")
         stream.task = asyncio.create_task(self._run(stream, call))
         # A callback, because a task that is cancelled before its first step never runs its code.
         stream.task.add_done_callback(partial(self._forget, call.stream))

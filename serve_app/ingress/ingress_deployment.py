@@ -176,7 +176,9 @@ class Ingress:
         return ingress_report(self._counters)
 
     def _has_queued(self) -> bool:
-        return any(len(counters.queue) for counters in self._counters)
+        # Without the lane background, which may wait for hours: the policy reads the report of a draining
+        # ingress replica only to start engine replicas for its requests.
+        return any(counters.queue.foreground for counters in self._counters)
 
     def _waiting_traces(self) -> list[str]:
         return [trace for counters in self._counters for trace in counters.queue.traces(_MOST_LINKED)]

@@ -235,6 +235,7 @@ class _RelayedRequest:
         """Give back the reservation and the memory. The engine stops working on the request."""
         self._end_attempt()
         self._release_kept()
+        self._admission.settle(self._request)
 
     def _end_attempt(self, outcome: str = "", error: str = "") -> None:
         if self._attempt is not None:

@@ -231,11 +231,19 @@ class IngressMetrics:
 
         self.held = gauge("llm_held_requests", "Requests queued for a cold start.")
         self.oldest_held = gauge("llm_oldest_held_seconds", "How long ago the first of them came.")
+        self.background_held = gauge(
+            "llm_background_held_requests", "Requests of the lane background that wait for free capacity."
+        )
         self.arrivals = counter("llm_arrivals_total", "Requests for generations and embeddings.")
         self.rejections = counter("llm_rejected_total", "Requests refused with 429 or 503.", "reason")
         self.abandonments = counter("llm_abandoned_total", "Requests left by their clients unanswered.")
         self.responses = counter(
             "llm_responses_total", "Requests that have ended, by how they ended.", "outcome"
+        )
+        self.background_responses = counter(
+            "llm_background_responses_total",
+            "The same of the lane background, which has no other series here.",
+            "outcome",
         )
         self.cold_wait = histogram(
             "llm_cold_wait_seconds", "How long requests were queued, of those queued over 0.5 s.", COLD_WAIT_S
@@ -248,6 +256,7 @@ class IngressMetrics:
         show_zero(self.abandonments)
         for outcome in OUTCOMES:
             show_zero(self.responses, outcome=outcome)
+            show_zero(self.background_responses, outcome=outcome)
 
 
 class ApiKeyMetrics:

@@ -23,6 +23,7 @@ from serve_app.engine import data_plane
 from serve_app.engine.api_errors import lost_engine
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress.engine_channel import EngineChannel, NeverBegunError, RelayedStream
+from serve_app.settings.caller import caller
 from serve_app.wire.continuation import Continuation, DeliveredTokens
 from serve_app.wire.data_plane import (
     CREDIT_BYTES,
@@ -90,13 +91,24 @@ async def test_stream_ends_with_its_token_counts() -> None:
         assert (await stream.answer()).cached_tokens is None
         pieces = stream.pieces()
         assert (await anext(pieces)).data == FIRST
-        assert port.plane.open_requests == 1
+        assert (port.plane.open_requests, port.plane.open_background_requests) == (1, 0)
         goes_on.set()
         rest = [piece async for piece in pieces]
 
     assert b"".join(piece.data for piece in rest) == DONE
     counts = [(piece.cached_tokens, piece.input_tokens, piece.output_tokens) for piece in rest]
     assert counts == [(None, None, None)] * (len(rest) - 1) + [(16, 40, 5)]
+
+
+async def test_open_requests_of_the_lane_background_are_counted_apart() -> None:
+    async with listening(MuteEngine()) as port:
+        for lane in ("background", "standard", "background"):
+            asked = EngineRequest("completions", b"{}", "r-1", caller=caller("", lane, 1.0))
+            port.channel.call(asked, b"{}")
+        while port.plane.open_requests < 3:
+            await asyncio.sleep(0)
+
+        assert port.plane.open_background_requests == 2
 
 
 @pytest.mark.parametrize("reason", [ENGINE_DIED, ENGINE_KILLED])

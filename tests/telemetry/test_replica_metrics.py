@@ -62,6 +62,8 @@ def test_ingress_series_have_the_names_and_labels_that_dashboards_use() -> None:
             "rejected_total": ("reason",),
             "abandoned_total": (),
             "responses_total": ("outcome",),
+            "background_held_requests": (),
+            "background_responses_total": ("outcome",),
             "cold_wait_seconds": (),
             "user_ttft_seconds": ("cold",),
         }.items()
@@ -109,6 +111,7 @@ def test_outcome_counters_exist_before_the_first_request() -> None:
         "llm_arrivals_total": [{}],
         "llm_abandoned_total": [{}],
         "llm_responses_total": [{"outcome": outcome} for outcome in OUTCOMES],
+        "llm_background_responses_total": [{"outcome": outcome} for outcome in OUTCOMES],
     }
 
 
