@@ -29,10 +29,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, Connection, make_url
-from sqlalchemy.exc import ArgumentError
 from sqlalchemy.schema import CreateTable
 
+from serve_app import env
 from serve_app.ledger.usage import AMOUNTS, UNUSED, Account, Amounts
+from serve_app.settings.ledger import LedgerSettings, check_database_url
+from serve_app.settings.settings_error import SettingsError
 
 Row = tuple[int, Account]
 """The begin of a minute in Unix time, and who used something in it."""
@@ -66,36 +68,25 @@ _USAGE = Table(
     ),
 )
 _INSERTS = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
-_DRIVERS = {"sqlite": "sqlite+pysqlite", "postgres": "postgresql+psycopg", "postgresql": "postgresql+psycopg"}
 
 
 class LedgerVersionError(Exception):
     """A newer release has changed the tables. This one must not write to them."""
 
 
-def database_url(text: str) -> URL:
-    """Return the URL of a database, with its driver.
+def ledger_url(settings: LedgerSettings, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the URL of the ledger's database; by default of a file in the user's state folder.
 
     Raises:
-        ValueError: `text` is not the URL of a database that the ledger can use. The message has no password.
+        SettingsError: the URL in the environment is not one. The message does not repeat it.
     """
-    try:
-        url = make_url(text)
-    except ArgumentError:
-        raise ValueError(
-            "must be a URL such as sqlite:////var/lib/usage.db or postgresql://host/db"
-        ) from None
-    if url.drivername not in _DRIVERS:
-        raise ValueError(f"begins with {url.drivername!r}; must begin with sqlite: or postgresql:")
-    if url.drivername == "sqlite" and not (url.database or "").startswith("/"):
-        raise ValueError("must have an absolute path, after four slashes: sqlite:////var/lib/usage.db")
-    return url.set(drivername=_DRIVERS[url.drivername])
-
-
-def default_url(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the URL of the file that is used without a setting: one for each user of a machine."""
+    if given := environment.get(env.LEDGER_URL):
+        try:
+            return check_database_url(given)
+        except ValueError as error:
+            raise SettingsError([f"{env.LEDGER_URL}: {error}"]) from None
     folder = environment.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return f"sqlite:///{folder}/tideserve/usage.db"
+    return settings.url or f"sqlite:///{folder}/tideserve/usage.db"
 
 
 class UsageStore:
@@ -106,7 +97,7 @@ class UsageStore:
     """
 
     def __init__(self, url: str) -> None:
-        self._url = database_url(url)
+        self._url = make_url(url)
         self._engine = _connect(self._url)
         self._insert: Any = _INSERTS[self._engine.dialect.name]
         self._lock = threading.Lock()
@@ -220,13 +211,14 @@ class UsageStore:
 
 
 def _connect(url: URL) -> Engine:
-    if url.drivername.startswith("postgresql"):
+    if url.drivername.startswith("postgres"):
         limits = {
             "connect_timeout": _WAIT_S,
             "tcp_user_timeout": _WAIT_S * 1000,
             "options": f"-c statement_timeout={_WAIT_S * 1000} -c lock_timeout={_WAIT_S * 1000}",
             "application_name": "tideserve",
         }
+        url = url.set(drivername="postgresql+psycopg")
         return create_engine(url, connect_args=limits, pool_size=2, max_overflow=0, pool_timeout=_WAIT_S)
     engine = create_engine(url, connect_args={"timeout": _WAIT_S}, pool_timeout=_WAIT_S)
 

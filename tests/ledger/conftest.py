@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy
+from sqlalchemy.engine import make_url
 
-from serve_app.ledger.store import database_url
 from tests.ledger.postgres import postgres, postgres_folder
 
 _DATABASES = itertools.count()
@@ -25,7 +25,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database of each kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/state/usage.db"
-    server = database_url(request.getfixturevalue("postgres_server"))
+    server = make_url(request.getfixturevalue("postgres_server")).set(drivername="postgresql+psycopg")
     name = f"ledger{next(_DATABASES)}"
     engine = sqlalchemy.create_engine(server, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:

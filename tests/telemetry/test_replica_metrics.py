@@ -44,6 +44,8 @@ def test_engine_series_have_the_names_that_dashboards_use(metrics: EngineMetrics
         "running_tokens", "waiting_tokens", "kv_cache_usage_ratio", "kv_cache_tokens", "max_num_seqs",
         "max_num_batched_tokens", "steps_total", "step_seconds_total", "step_sequences_total",
         "step_kv_tokens_total", "step_prefill_tokens_total",
+        "usage_tokens_total", "usage_gpu_seconds_total", "usage_unused_gpu_seconds_total", "usage_cost_total",
+        "usage_unwritten_seconds",
     ]  # fmt: skip
     assert set(SERIES) == {f"llm_{name}" for name in names}
 
