@@ -192,7 +192,7 @@ class UsageStore:
             if self._ready:
                 return
             if self._engine.dialect.name == "sqlite":
-                Path(self._url.database or "").parent.mkdir(parents=True, exist_ok=True)
+                Path(self._url.database or "").parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._engine.begin() as connection:
                 if self._engine.dialect.name == "postgresql":
                     # `IF NOT EXISTS` fails if another process makes the same table at the same time.
