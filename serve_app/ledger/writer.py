@@ -19,10 +19,12 @@ logger = logging.getLogger("ray.serve")
 WRITE_INTERVAL_S = 1.0
 MOST_ROWS = 50_000
 """The most rows that wait for the database, some 20 MB. Beyond them, minutes are merged."""
-_DELETE_INTERVAL_S = 3600.0
+_SHRINK_INTERVAL_S = 3600.0
 _CLOSE_WAIT_S = 12.0
 """Longer than two statements wait for the database."""
 _DAY_S = 86_400
+_MINUTES_KEPT_S = 7 * _DAY_S
+"""Older minutes are merged into hours."""
 
 
 class UsageWriter:
@@ -31,7 +33,7 @@ class UsageWriter:
     Args:
         meter: The usage of this replica.
         store: The ledger.
-        retention_days: Older minutes are deleted.
+        retention_days: Older usage is deleted.
         count: Gets the usage of each second, and how many seconds of usage are not in the store.
         wall: Unix time in seconds.
     """
@@ -55,7 +57,7 @@ class UsageWriter:
         """The rows of write `_number`. They stay the same until the store has them."""
         self._waiting: dict[Row, Amounts] = {}
         self._written_at = wall()
-        self._deleted_at = 0.0
+        self._shrunk_at = 0.0
         self._trouble = ""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
@@ -92,9 +94,9 @@ class UsageWriter:
                     self._sending, self._waiting = self._waiting, {}
                 self._store.add(self._name, self._number, self._sending)
                 self._sending = {}
-            if now - self._deleted_at > _DELETE_INTERVAL_S:
-                self._deleted_at = now
-                self._store.delete(now - self._retention_s)
+            if now - self._shrunk_at > _SHRINK_INTERVAL_S:
+                self._shrunk_at = now
+                self._store.shrink(now - _MINUTES_KEPT_S, now - self._retention_s)
         except (SQLAlchemyError, OSError, LedgerVersionError) as error:
             merge_minutes(self._waiting, MOST_ROWS)
             self._say(str(getattr(error, "orig", None) or error).strip())

@@ -43,7 +43,7 @@ class LedgerSettings(ClosedModel):
     """The price of one GPU for an hour, by `accelerator_type`. `any` is for models whose type is null, and
     `cpu` for replicas without GPUs. Without a price, GPU time costs nothing."""
     retention_days: Annotated[float, Field(ge=1, le=3660)] = 400.0
-    """Older minutes are deleted."""
+    """Older usage is deleted. Usage older than a week is kept by the hour."""
 
     def gpu_hour_price(self, device: str, accelerator_type: str | None) -> float:
         """Return the price of one device of a model for an hour."""

@@ -93,10 +93,37 @@ class TestStore:
             "other": 6.0,
         }
 
-    def test_old_minutes_are_deleted(self, store: UsageStore) -> None:
+    def test_old_minutes_are_merged_into_hours(self, store: UsageStore) -> None:
+        minutes = (0, 60, 3540, 3600, 3660, 7200, 7260)
+        store.add("a", 1, {(minute, ALICE): amounts(1, 0.5) for minute in minutes})
+        for _ in range(2):
+            store.shrink(merge_before=7200, delete_before=0)
+
+        def requests(since: float, until: float) -> int:
+            return store.used("key", since, until).get("alice", Amounts()).requests
+
+        assert [requests(hour, hour + 60) for hour in (0, 3600, 7200, 7260)] == [3, 2, 1, 1]
+        assert store.used("key", 0, 10_000)["alice"].gpu_seconds == 3.5
+
+    def test_processes_that_shrink_at_the_same_time_add_nothing_twice(self, url: str) -> None:
+        stores = [UsageStore(url) for _ in range(3)]
+        rows = {(60 * minute, ALICE): amounts(1) for minute in range(600)}
+        stores[0].add("a", 1, rows)
+        threads = [threading.Thread(target=store.shrink, args=(1e6, 0.0)) for store in stores]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        used = stores[0].used("key", 0, 1e6)["alice"]
+        for store in stores:
+            store.close()
+        assert used.requests == 600
+
+    def test_old_usage_is_deleted(self, store: UsageStore) -> None:
         store.add("a", 1, {(0, ALICE): amounts(1), (120, ALICE): amounts(1)})
 
-        store.delete(before=60)
+        store.shrink(merge_before=0, delete_before=60)
 
         assert store.used("key", *HOUR)["alice"].requests == 1
 
