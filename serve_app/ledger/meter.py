@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -181,9 +182,9 @@ class UsageMeter:
         with self._lock:
             self._pass()
             calls = [*self._ended, *self._open]
-            amounts: dict[Account, Amounts] = {}
+            amounts: defaultdict[Account, Amounts] = defaultdict(Amounts)
             for call, share in zip(calls, self._shares(calls), strict=True):
-                mine = amounts.setdefault(call.account, Amounts())
+                mine = amounts[call.account]
                 mine.gpu_seconds += share
                 _count_tokens(call, mine)
             seconds, self._seconds = self._seconds, {}

@@ -43,7 +43,8 @@ class Amounts:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def __bool__(self) -> bool:
-        return any(getattr(self, name) for name in AMOUNTS)
+        return self != _NOTHING
 
 
+_NOTHING = Amounts()
 AMOUNTS = tuple(field.name for field in fields(Amounts))
