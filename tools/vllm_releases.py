@@ -166,7 +166,7 @@ OPTIONAL = {
     ),
     "RequestOutputCollector": "get put output",
     "vllm.v1.metrics.stats.SchedulerIterationDetails": (
-        "num_ctx_tokens num_generation_requests elapsed_ms is_dummy"
+        "num_ctx_tokens num_generation_requests num_generation_tokens elapsed_ms is_dummy"
     ),
     "OpenAIServingChat": "enable_per_request_metrics _include_reasoning_tokens_details",
     "ChatCompletionRequest": "logprob_token_ids",

@@ -23,6 +23,7 @@ from serve_app.api.middleware import RequestMiddleware
 from serve_app.api.quotas import Quotas
 from serve_app.api.schemas import component_schemas
 from serve_app.api.trace_middleware import RequestTraces, TraceMiddleware
+from serve_app.api.usage import UsageView, usage_router
 from serve_app.settings.tree import HttpSettings
 
 _CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
@@ -39,6 +40,7 @@ def create_app(
     behind_ray: bool = False,
     listens_on: str | None = None,
     traces: RequestTraces | None = None,
+    usage: UsageView | None = None,
 ) -> FastAPI:
     """Return the HTTP API over `models`.
 
@@ -52,6 +54,7 @@ def create_app(
         behind_ray: Whether Ray Serve is in front, which itself adds `X-Request-ID` to responses.
         listens_on: The address that the server listens on; None if it is not known.
         traces: The traces of requests; by default only of requests that ask for it.
+        usage: Answers `/usage`; None without a ledger.
     """
     app = FastAPI(
         title="Tideserve",
@@ -62,6 +65,8 @@ def create_app(
     app.include_router(health_router(observer))
     if autoscaling is not None:
         app.include_router(autoscaling_router(autoscaling))
+    if usage is not None:
+        app.include_router(usage_router(usage, has_keys=api_keys is not None))
     if api_keys is not None:
         app.add_middleware(ApiKeyMiddleware, keys=api_keys, share_prefix_cache=http.share_prefix_cache)
     app.add_middleware(BrowserMiddleware, http=http, listens_on=listens_on, keyless=api_keys is None)

@@ -1,17 +1,19 @@
 """`tideserve check`: validate a configuration without starting anything."""
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from serve_app import env
 from serve_app.cli.application_checks import Cpus, local_cpus
 from serve_app.cli.config_file import read_config
 from serve_app.cli.formats import count, seconds
 from serve_app.cli.keys_command import describe_keys
 from serve_app.cli.listening import check_host, describe_listening
-from serve_app.settings import ModelSettings
+from serve_app.settings import AppSettings, ModelSettings
 from serve_app.settings.knobs import IngressKnobs, Knobs
 
 
@@ -55,6 +57,7 @@ def check(options: argparse.Namespace) -> int:
         print(f"  ingress: {_range_text(app.ingress_knobs)}; {streams}")
         if (file := app.settings.http.api_keys_file) is not None:
             print(f"  API keys: {_keys_text(Path(file))}")
+        print(f"  ledger: {_ledger_text(app.settings)}")
     print(*describe_listening(config.keyless, host, config.port), sep="\n")
     return 0
 
@@ -90,6 +93,28 @@ def _scaling_text(knobs: Knobs) -> str:
     if knobs.mode == "advise":
         parts.append("advice only")
     return "; ".join(parts)
+
+
+def _ledger_text(settings: AppSettings) -> str:
+    """Return where usage is written, and which models have no price."""
+    ledger = settings.ledger
+    if not ledger.enabled:
+        return "off"
+    given = ledger.url or ""
+    if os.environ.get(env.LEDGER_URL):
+        where = f"the database of {env.LEDGER_URL}"
+    elif given.startswith("postgres"):
+        where = "Postgres"
+    else:
+        where = "an SQLite file on each node; several nodes need a Postgres in ledger.url"
+    free = [
+        model.name
+        for model in settings.models
+        if not ledger.gpu_hour_price(model.device, model.accelerator_type)
+    ]
+    if ledger.gpu_hour_prices and free:
+        where += f"; no price in gpu_hour_prices for {', '.join(free)}"
+    return where
 
 
 def _range_text(knobs: Knobs | IngressKnobs) -> str:

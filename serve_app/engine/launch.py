@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from serve_app import env
 from serve_app.engine import compile_cache
 from serve_app.engine.startup import Startup
+from serve_app.ledger.meter import UsageMeter
 from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.replica_metrics import EngineLimits, EngineMetrics
 from serve_app.telemetry.request_log import RequestLog
@@ -73,7 +74,11 @@ class RunningEngine:
 
 
 async def launch(
-    model: ModelSettings, metrics: EngineMetrics, startup: Startup, request_log: RequestLog | None
+    model: ModelSettings,
+    metrics: EngineMetrics,
+    startup: Startup,
+    request_log: RequestLog | None,
+    meter: UsageMeter | None = None,
 ) -> RunningEngine:
     """Load `model`, and send one warm-up request before the engine is ready.
 
@@ -135,9 +140,12 @@ async def launch(
         if archive is not None:
             # In a thread, because requests must not wait for a slow volume.
             Thread(target=compile_cache.store, args=(archive, Path.home()), daemon=True).start()
-        # Only now, so that signals and logs do not include the warm-up.
+        # Only now, so that signals, logs and usage do not include the warm-up.
         report = stats.report = EngineReport.of(llm, lanes)
         client.request_log = request_log
+        if meter is not None:
+            meter.serve(llm.output_processor.request_states)
+            stats.meter = client.meter = meter
     except BaseException:
         if guard is not None:
             guard.stop()

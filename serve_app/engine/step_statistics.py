@@ -16,6 +16,7 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, MultiModalCacheStats, SchedulerStats
 
 from serve_app.engine.sequence_lanes import SequenceLanes
+from serve_app.ledger.meter import UsageMeter
 from serve_app.settings.caller import LANES, Lane
 from serve_app.settings.knobs import ITL_PERCENTILES, PERCENTILES
 from serve_app.telemetry.latency_window import LatencyWindow
@@ -268,6 +269,20 @@ def step_seconds(
     return elapsed_ms / 1e3 if prefill_s is None else prefill_s
 
 
+def meter_step(meter: UsageMeter, scheduler: SchedulerStats | None, iteration: IterationStats | None) -> None:
+    """Add an engine step to the usage, with the tokens that it computed. They are 0 before vLLM 0.26."""
+    details = getattr(scheduler, "iteration_details", None)
+    if details is None or details.is_dummy:
+        meter.step(0, 0, 0, iteration is not None)
+        return
+    meter.step(
+        details.num_ctx_tokens,
+        details.num_generation_requests,
+        details.num_generation_tokens,
+        iteration is not None,
+    )
+
+
 def _percentiles(
     name: str, window: LatencyWindow, now: float, percentiles: tuple[int, ...]
 ) -> dict[str, float]:
@@ -277,7 +292,7 @@ def _percentiles(
 class StepStats(StatLoggerBase):  # type: ignore[misc]
     """Adds each step to the metrics and the report. vLLM calls this logger after every engine step.
 
-    `report` is None until the warm-up is over.
+    `report` and `meter` are None until the warm-up is over. Without a ledger, `meter` stays None.
     """
 
     def __init__(self, metrics: EngineMetrics, lanes: SequenceLanes | None = None) -> None:
@@ -285,6 +300,7 @@ class StepStats(StatLoggerBase):  # type: ignore[misc]
         self._lanes = lanes or SequenceLanes()
         self._failed = False
         self.report: EngineReport | None = None
+        self.meter: UsageMeter | None = None
 
     def record(
         self,
@@ -300,6 +316,8 @@ class StepStats(StatLoggerBase):  # type: ignore[misc]
                 for queue_s, prefill_s in self.report.add(scheduler_stats, parts):
                     self._metrics.queue_wait.observe(queue_s)
                     self._metrics.prefill.observe(prefill_s)
+            if self.meter is not None:
+                meter_step(self.meter, scheduler_stats, iteration_stats)
             self._export(scheduler_stats)
             for lane, part in parts.items():
                 self._export_lane(lane, part)

@@ -25,6 +25,7 @@ from serve_app.api.api_keys import ApiKeyFile
 from serve_app.api.endpoints import ApiModel
 from serve_app.api.http_api import create_app
 from serve_app.api.quotas import Quotas
+from serve_app.api.usage import UsageView
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.serve_status import deployment_statuses
 from serve_app.ingress.admission import Admission
@@ -38,6 +39,7 @@ from serve_app.ingress.relay import RelayClient
 from serve_app.ingress.replica_heartbeats import Heartbeats
 from serve_app.ingress.replica_set import replica_set
 from serve_app.ingress.request_counters import IngressCounters
+from serve_app.ledger.store import UsageStore, ledger_url
 from serve_app.patches.uvicorn import listen_beside
 from serve_app.settings.knobs import Knobs, LiveKnobs
 from serve_app.settings.tree import AppSettings, ModelSettings
@@ -104,6 +106,8 @@ class Ingress:
             self._settings.zygote,
         )
         self._traces = request_traces(self._settings.telemetry.traces, os.environ, replica)
+        ledger = self._settings.ledger
+        self._usage = UsageView(UsageStore(ledger_url(ledger)), ledger.currency) if ledger.enabled else None
         self._served: list[ApiModel] = []
         self._counters: list[IngressCounters] = []
         self._channels = EngineChannels()
@@ -161,6 +165,7 @@ class Ingress:
             behind_ray=True,
             listens_on=self._listens_on,
             traces=self._traces,
+            usage=self._usage,
         )
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from serve_app.settings.closed_model import ClosedModel
+from serve_app.settings.ledger import LedgerSettings
 from serve_app.settings.telemetry import TelemetrySettings
 
 INGRESS = "Ingress"
@@ -319,6 +320,7 @@ class AppSettings(ClosedModel):
     http: HttpSettings = HttpSettings()
     ingress: IngressSettings = IngressSettings()
     request_log: RequestLogSettings = RequestLogSettings()
+    ledger: LedgerSettings = LedgerSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     zygote: bool = True
     """Whether each node keeps a process that has imported vLLM. Engine replicas are forks of it. Up to four

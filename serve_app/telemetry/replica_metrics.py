@@ -13,6 +13,7 @@ from ray.util.metrics import Counter, Gauge, Histogram
 
 from serve_app.api.engine_client import OUTCOMES, EngineRequest
 from serve_app.api.errors import ApiError
+from serve_app.ledger.usage import Account, Amounts
 from serve_app.patches.ray import show_zero
 from serve_app.settings.caller import Lane
 from serve_app.wire.signals import EngineSignals
@@ -31,6 +32,10 @@ E2E_S = (
     0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0,
     45.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0,
 )  # fmt: skip
+
+MOST_KEYS = 1000
+"""The most names of API keys in the series of one replica. Further keys are counted as `OTHER_KEYS`."""
+OTHER_KEYS = "other"
 
 
 class TalliedHistogram:
@@ -170,6 +175,16 @@ class EngineMetrics:
         self._step_sequences = counter("llm_step_sequences_total", "Sequences that decoded, over the steps.")
         self._step_prefill = counter("llm_step_prefill_tokens_total", "Prompt tokens prefilled in the steps.")
         self._step_kv = counter("llm_step_kv_tokens_total", "Tokens in the KV cache, over the steps.")
+        text = "Tokens that an API key used: prompt, cached (a part of prompt), completion."
+        self._usage_tokens = counter("llm_usage_tokens_total", text, "key", "lane", "kind")
+        text = "GPU time that an API key used."
+        self._usage_gpu_s = counter("llm_usage_gpu_seconds_total", text, "key", "lane")
+        text = "GPU time that no request used: idle, starting, draining."
+        self._unused_gpu_s = counter("llm_usage_unused_gpu_seconds_total", text, "state")
+        text = "Money, by ledger.gpu_hour_prices. The state of GPU time that a request used is `used`."
+        self._usage_cost = counter("llm_usage_cost_total", text, "key", "lane", "state")
+        self._unwritten_s = gauge("llm_usage_unwritten_seconds", "How long usage waits for the database.")
+        self._keys: set[str] = set()
 
     def set_gauges(self, reading: EngineGauges) -> None:
         """Publish one reading."""
@@ -204,6 +219,29 @@ class EngineMetrics:
         ):
             if amount > 0:  # Ray refuses to count zero
                 counter.inc(amount)
+
+    def count_usage(self, usage: Mapping[Account, Amounts], unwritten_s: float) -> None:
+        """Count the usage of one second, and publish how long usage has been waiting for the database."""
+        self._unwritten_s.set(unwritten_s)
+        for account, amounts in usage.items():
+            payer = {"key": self._key_label(account.key), "lane": account.lane}
+            gpu_s = self._usage_gpu_s if account.state == "used" else self._unused_gpu_s
+            labels = payer if account.state == "used" else {"state": account.state}
+            for counter, amount, tags in (
+                (self._usage_tokens, amounts.prompt_tokens, payer | {"kind": "prompt"}),
+                (self._usage_tokens, amounts.cached_tokens, payer | {"kind": "cached"}),
+                (self._usage_tokens, amounts.completion_tokens, payer | {"kind": "completion"}),
+                (gpu_s, amounts.gpu_seconds, labels),
+                (self._usage_cost, amounts.cost, payer | {"state": account.state}),
+            ):
+                if amount > 0:  # Ray refuses to count zero
+                    counter.inc(amount, tags=tags)
+
+    def _key_label(self, key: str) -> str:
+        if key in self._keys or len(self._keys) < MOST_KEYS:
+            self._keys.add(key)
+            return key
+        return OTHER_KEYS
 
     def count_call(self, request: EngineRequest) -> None:
         """Count the cached tokens that the ingress expected."""

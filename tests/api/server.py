@@ -12,6 +12,7 @@ from serve_app.api.engine_client import EngineReply, Traffic
 from serve_app.api.health import ModelReadiness, Readiness
 from serve_app.api.http_api import create_app
 from serve_app.api.quotas import Quotas
+from serve_app.api.usage import UsageView
 from serve_app.settings.tree import HttpSettings
 from tests.stub_engine import StubEngine
 
@@ -43,6 +44,7 @@ class Server:
         quotas: Quotas | None = None,
         max_body_memory_bytes: int = 1 << 20,
         listens_on: str | None = None,
+        usage: UsageView | None = None,
         **http: Any,
     ) -> None:
         told = traffic or {}
@@ -67,6 +69,7 @@ class Server:
             autoscaling=autoscaling,
             behind_ray=behind_ray,
             listens_on=listens_on,
+            usage=usage,
         )
         self.http = AsyncClient(
             transport=ASGITransport(app), base_url="http://tide", headers={"Content-Type": "application/json"}

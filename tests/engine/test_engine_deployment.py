@@ -82,7 +82,9 @@ class Replica:
         assert not self.running.stopped  # the process may be killed while the engine stops
         self.spares += 1
 
-    async def _launch(self, model: ModelSettings, metrics: Any, startup: Any, log: Any) -> StubRunning:
+    async def _launch(
+        self, model: ModelSettings, metrics: Any, startup: Any, log: Any, meter: Any
+    ) -> StubRunning:
         with startup.phase("imports"):
             if self.fails is not None:
                 raise self.fails

@@ -3,6 +3,7 @@ import random
 from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from vllm.v1.engine import FinishReason
@@ -360,6 +361,24 @@ def test_warm_up_is_in_metrics_but_not_in_report(replica: Reporting) -> None:
 
     assert (metrics.queue_wait.values, metrics.prefill.values) == ([0.5], [0.25])
     assert replica.take().ttft_count == 1
+
+
+def test_a_step_is_metered_with_its_scheduled_tokens(replica: Reporting) -> None:
+    stats = StepStats(Metrics())
+    stats.meter = meter = MagicMock()
+    replica.core.add("a")
+
+    stats.record(scheduled(prefill=10, batch=3), replica.core.step(0.1, "a"))
+    stats.record(scheduled(prefill=7), None)
+    stats.record(SchedulerStats(), None)  # vLLM before 0.26
+    stats.record(scheduled(batch=5, dummy=True), None)
+
+    assert [call.args for call in meter.step.call_args_list] == [
+        (10, 3, 3, True),
+        (7, 0, 0, False),
+        (0, 0, 0, False),
+        (0, 0, 0, False),
+    ]
 
 
 def test_a_failure_does_not_reach_vllm_and_is_logged_once(

@@ -4,12 +4,15 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from serve_app.api.engine_client import OUTCOMES, EngineRequest
+from serve_app.ledger.usage import Account, Amounts
 from serve_app.telemetry import replica_metrics
 from serve_app.telemetry.exposition import merge_expositions
 from serve_app.telemetry.replica_metrics import (
     COLD_WAIT_S,
     E2E_S,
     INTER_TOKEN_S,
+    MOST_KEYS,
+    OTHER_KEYS,
     TTFT_S,
     ApiKeyMetrics,
     EngineGauges,
@@ -46,6 +49,8 @@ def test_engine_series_have_the_names_that_dashboards_use(metrics: EngineMetrics
         "running_tokens", "waiting_tokens", "kv_cache_usage_ratio", "kv_cache_tokens", "max_num_seqs",
         "max_num_batched_tokens", "steps_total", "step_seconds_total", "step_sequences_total",
         "step_kv_tokens_total", "step_prefill_tokens_total",
+        "usage_tokens_total", "usage_gpu_seconds_total", "usage_unused_gpu_seconds_total", "usage_cost_total",
+        "usage_unwritten_seconds",
     ]  # fmt: skip
     assert set(SERIES) == {f"llm_{name}" for name in names}
 
@@ -200,3 +205,30 @@ def test_prometheus_reads_one_histogram_where_ray_has_three_gauges() -> None:
         "llm_x_seconds_count": 4.0,
         "llm_x_seconds_sum": 2.65,
     }
+
+
+def counted(name: str) -> list[tuple[float, dict[str, str]]]:
+    return SERIES[f"llm_usage_{name}"].values
+
+
+def test_usage_is_counted_by_key_and_lane(metrics: EngineMetrics) -> None:
+    alice, idle = Account("tide", "alice", "background"), Account("tide", state="idle")
+
+    metrics.count_usage({alice: Amounts(1, 30, 10, 0, 4.0, 0.5), idle: Amounts(gpu_seconds=2.0)}, 3.0)
+
+    payer = {"key": "alice", "lane": "background"}
+    assert counted("tokens_total") == [(30, payer | {"kind": "prompt"}), (10, payer | {"kind": "cached"})]
+    assert counted("gpu_seconds_total") == [(4.0, payer)]
+    assert counted("unused_gpu_seconds_total") == [(2.0, {"state": "idle"})]
+    assert counted("cost_total") == [(0.5, payer | {"state": "used"})]
+    assert counted("unwritten_seconds") == [(3.0, {})]
+
+
+def test_keys_beyond_the_bound_are_counted_as_other(metrics: EngineMetrics) -> None:
+    for number in range(MOST_KEYS + 2):
+        metrics.count_usage({Account("tide", f"key-{number}", "standard"): Amounts(gpu_seconds=1.0)}, 0.0)
+    metrics.count_usage({Account("tide", "key-0", "standard"): Amounts(gpu_seconds=1.0)}, 0.0)
+
+    keys = [tags["key"] for _, tags in counted("gpu_seconds_total")]
+    assert len(set(keys)) == MOST_KEYS + 1
+    assert keys[-3:] == [OTHER_KEYS, OTHER_KEYS, "key-0"]

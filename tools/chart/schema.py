@@ -196,6 +196,7 @@ class ValuesSchema:
             "app.ingress": settings.ingress(),
             "app.request_log": settings.request_log(),
             "app.telemetry": settings.telemetry(),
+            "app.ledger": settings.ledger(),
             "models": {
                 "type": "object",
                 "propertyNames": {"pattern": _LABEL, "maxLength": 63},

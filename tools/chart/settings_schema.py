@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from serve_app.settings.keys_file import ApiKey
 from serve_app.settings.knobs import IngressKnobs, Knobs
+from serve_app.settings.ledger import LedgerSettings
 from serve_app.settings.load import OWNED, known_arguments
 from serve_app.settings.telemetry import TelemetrySettings
 from serve_app.settings.tree import HttpSettings, IngressSettings, ModelSettings, RequestLogSettings
@@ -84,6 +85,10 @@ class SettingsTypes:
     def request_log(self) -> dict[str, Any]:
         """`app.request_log`."""
         return self._of(RequestLogSettings)
+
+    def ledger(self) -> dict[str, Any]:
+        """`app.ledger`."""
+        return self._of(LedgerSettings)
 
     def telemetry(self) -> dict[str, Any]:
         """`app.telemetry`."""
