@@ -21,11 +21,9 @@ from dataclasses import dataclass
 import msgspec
 
 from serve_app.api.engine_client import GPU_OPERATIONS, EngineRequest
-from serve_app.api.errors import ApiError
+from serve_app.api.errors import MOST_RETRY_S, ApiError
 from serve_app.settings.keys_file import ApiKey
 
-MOST_RETRY_S = 120.0
-"""Clients of OpenAI and Anthropic do not wait longer. A longer wait carries `x-should-retry: false`."""
 _MINUTE_S = 60.0
 _START_S = 1.0
 """At the start a bucket has so many seconds' worth. So neither a restart nor a new ingress replica gives a
