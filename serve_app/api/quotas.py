@@ -21,11 +21,9 @@ from dataclasses import dataclass
 import msgspec
 
 from serve_app.api.engine_client import GPU_OPERATIONS, EngineRequest
-from serve_app.api.errors import ApiError
+from serve_app.api.errors import MOST_RETRY_S, ApiError
 from serve_app.settings.keys_file import ApiKey
 
-MOST_RETRY_S = 120.0
-"""Clients of OpenAI and Anthropic do not wait longer. A longer wait carries `x-should-retry: false`."""
 _MINUTE_S = 60.0
 _START_S = 1.0
 """At the start a bucket has so many seconds' worth. So neither a restart nor a new ingress replica gives a
@@ -108,12 +106,16 @@ class _Bucket:
         return -self.level * _MINUTE_S / (self.limit * max(self.share, least_share))
 
     def add_headers(self, headers: dict[str, str]) -> None:
-        """Add OpenAI's headers of this rate. What this replica has left represents the whole quota."""
-        left = self.level / self.share
-        limit, remaining, reset = self._headers
-        headers[limit] = str(self.limit)
-        headers[remaining] = str(int(left)) if left > 0.0 else "0"
-        headers[reset] = _duration(int(_MINUTE_S * (1.0 - left / self.limit) + _ALMOST_ONE))
+        """Add OpenAI's headers of this rate. What this replica has left represents the whole quota.
+
+        The reset is a duration such as `1s` or `6m0s`.
+        """
+        left, limit = self.level / self.share, self.limit
+        reset_s = int(_MINUTE_S - _MINUTE_S * left / limit + _ALMOST_ONE)
+        limit_name, remaining_name, reset_name = self._headers
+        headers[limit_name] = f"{limit}"
+        headers[remaining_name] = f"{int(left)}" if left > 0.0 else "0"
+        headers[reset_name] = f"{reset_s}s" if reset_s < _MINUTE_S else f"{reset_s // 60}m{reset_s % 60}s"
 
 
 _Rates = list[tuple[_Bucket, float]]
@@ -341,8 +343,3 @@ def _refusal(key: ApiKey, why: str, wait_s: float, rates: _Rates) -> ApiError:
             "X-Should-Retry": "true" if wait_ms <= MOST_RETRY_S * 1e3 else "false",
         },
     )
-
-
-def _duration(seconds: int) -> str:
-    """Return seconds as `1s` or `6m0s`."""
-    return f"{seconds}s" if seconds < _MINUTE_S else f"{seconds // 60}m{seconds % 60}s"
