@@ -8,7 +8,6 @@ tells the client nothing about a key.
 """
 
 import asyncio
-import hmac
 import logging
 import os
 import time
@@ -30,7 +29,6 @@ OPEN_PATHS = frozenset(("/health", "/ready", "/metrics"))
 """Probes and scrapes have no key."""
 _POLICY_VIOLATION = 1008
 """RFC 6455, 7.4.1."""
-_CACHE_SALT = b"tideserve: salt of the prefix cache"
 SETTING = "http.api_keys_file"
 _LOOK_S = 1.0
 _LOOK_WAIT_S = 1.0
@@ -151,14 +149,6 @@ def _reasons(error: SettingsError | OSError) -> list[str]:
     return error.problems if isinstance(error, SettingsError) else [error.strerror or type(error).__name__]
 
 
-def cache_salt(key: bytes) -> str:
-    """Return the salt of the prefix cache for clients with `key`: 64 characters, which do not reveal the key.
-
-    It depends only on the key, so all replicas compute the same salt, also after a restart.
-    """
-    return hmac.digest(key, _CACHE_SALT, "sha256").hex()
-
-
 class ApiKeyMiddleware:
     """Answers 401 to requests without a key of `keys`, before their path or body is read.
 
@@ -193,7 +183,7 @@ class ApiKeyMiddleware:
         state["key"] = key
         state["caller"] = key.caller
         state["api_key"] = f"API key {key.name!r}"
-        state["cache_salt"] = "" if self._share_prefix_cache else cache_salt(given)
+        state["cache_salt"] = "" if self._share_prefix_cache else key.cache_salt
         await self._app(scope, receive, send)
 
 

@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from serve_app.api.engine_client import GPU_OPERATIONS, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.settings.keys_file import ApiKey
@@ -31,6 +33,8 @@ client a minute's worth."""
 _DEMAND_S = 5.0
 """The time constant of the demand: attempts of 5 s ago count a third of new ones."""
 _OPEN_RETRY_S = 1.0
+_ALMOST_ONE = 0.999
+"""Rounds up, but not for an error of the arithmetic."""
 _ANSWER_TOKENS = 256.0
 _BYTES_PER_TOKEN = 4.0
 """Estimates for a key without an answer yet."""
@@ -38,8 +42,7 @@ _MEMORY = 32
 """A mean remembers about so many requests."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyDemand:
+class KeyDemand(msgspec.Struct, frozen=True, array_like=True):
     """The recent attempts of one key at one ingress replica, refused ones included."""
 
     tokens_per_s: float = 0.0
@@ -62,17 +65,19 @@ _WHOLE = KeyShare(1.0, 1.0)
 
 
 class _Bucket:
-    """One rate of a key, as far as this ingress replica may use it. Call `advance` before all else.
+    """One rate of a key, as far as this ingress replica may use it.
 
     Args:
+        what: `requests` or `tokens`.
         limit: Amount per minute over all ingress replicas.
         share: This replica's share.
         began: When the bucket began to be filled.
     """
 
-    __slots__ = ("_at", "demand", "level", "limit", "share")
+    __slots__ = ("_at", "_headers", "demand", "level", "limit", "share", "what")
 
-    def __init__(self, limit: int, share: float, began: float) -> None:
+    def __init__(self, what: str, limit: int, share: float, began: float) -> None:
+        self.what = what
         self.limit = limit
         self.share = share
         self.level = limit / _MINUTE_S * share * _START_S
@@ -80,17 +85,19 @@ class _Bucket:
         self.demand = 0.0
         """Attempted amount per second."""
         self._at = began
+        self._headers = tuple(f"x-ratelimit-{part}-{what}" for part in ("limit", "remaining", "reset"))
 
     def advance(self, now: float) -> None:
         """Fill the bucket for the time that has passed."""
-        passed_s = max(0.0, now - self._at)
-        self._at = now
+        passed_s, self._at = now - self._at, now
         most = self.limit * self.share
-        self.level = min(most, self.level + most * passed_s / _MINUTE_S)
+        level = self.level + most * passed_s / _MINUTE_S
+        self.level = level if level < most else most
         self.demand *= math.exp(-passed_s / _DEMAND_S)
 
-    def attempt(self, amount: float) -> None:
-        """Count an attempt, admitted or not."""
+    def attempt(self, now: float, amount: float) -> None:
+        """Fill the bucket, and count an attempt, admitted or not."""
+        self.advance(now)
         self.demand += amount / _DEMAND_S
 
     def wait_s(self, least_share: float) -> float:
@@ -100,16 +107,21 @@ class _Bucket:
         # A replica without recent attempts has a small share, which grows within a second of the first.
         return -self.level * _MINUTE_S / (self.limit * max(self.share, least_share))
 
-    def headers(self, what: str) -> dict[str, str]:
-        """Return OpenAI's headers of this rate. What this replica has left represents the whole quota."""
-        left = max(0.0, self.level) / self.share
-        return {
-            f"x-ratelimit-limit-{what}": str(self.limit),
-            f"x-ratelimit-remaining-{what}": str(int(left)),
-            f"x-ratelimit-reset-{what}": _duration(
-                _MINUTE_S * (1.0 - self.level / (self.limit * self.share))
-            ),
-        }
+    def add_headers(self, headers: dict[str, str]) -> None:
+        """Add OpenAI's headers of this rate. What this replica has left represents the whole quota.
+
+        The reset is a duration such as `1s` or `6m0s`.
+        """
+        left, limit = self.level / self.share, self.limit
+        reset_s = int(_MINUTE_S - _MINUTE_S * left / limit + _ALMOST_ONE)
+        limit_name, remaining_name, reset_name = self._headers
+        headers[limit_name] = f"{limit}"
+        headers[remaining_name] = f"{int(left)}" if left > 0.0 else "0"
+        headers[reset_name] = f"{reset_s}s" if reset_s < _MINUTE_S else f"{reset_s // 60}m{reset_s % 60}s"
+
+
+_Rates = list[tuple[_Bucket, float]]
+"""The rates that apply to a request, each with the amount that the request needs."""
 
 
 class _KeyQuota:
@@ -129,14 +141,16 @@ class _KeyQuota:
     def follow(self, key: ApiKey, share: KeyShare, now: float) -> None:
         """Apply the limits of the file as it is now, and this replica's share of them."""
         self.key, self.share = key, share
-        self.tokens = self._changed(self.tokens, key.tokens_per_minute, share.tokens, now)
-        self.requests = self._changed(self.requests, key.requests_per_minute, share.requests, now)
+        self.tokens = self._changed("tokens", self.tokens, key.tokens_per_minute, share.tokens, now)
+        self.requests = self._changed("requests", self.requests, key.requests_per_minute, share.requests, now)
 
-    def _changed(self, bucket: _Bucket | None, limit: int | None, share: float, now: float) -> _Bucket | None:
+    def _changed(
+        self, what: str, bucket: _Bucket | None, limit: int | None, share: float, now: float
+    ) -> _Bucket | None:
         if limit is None:
             return None
         if bucket is None:
-            return _Bucket(limit, share, self._began)
+            return _Bucket(what, limit, share, self._began)
         bucket.advance(now)
         bucket.limit, bucket.share = limit, share
         return bucket
@@ -153,17 +167,17 @@ class _KeyQuota:
 class Reservation:
     """The place of one open request in its key's limits. It ends with `settle`, or when it is dropped."""
 
-    __slots__ = ("_answer", "_ended", "_prompt", "_quota", "_quotas", "headers", "over_quota")
+    __slots__ = ("_answer", "_ended", "_prompt", "_quota", "headers", "over_quota")
 
     def __init__(
-        self, quotas: "Quotas", quota: _KeyQuota, prompt: float, answer: float, over_quota: bool
+        self, quota: _KeyQuota, prompt: float, answer: float, over_quota: bool, headers: dict[str, str]
     ) -> None:
-        self._quotas, self._quota = quotas, quota
+        self._quota = quota
         self._prompt, self._answer = prompt, answer
         self._ended = False
         self.over_quota = over_quota
         """Whether the request is served above a rate of its key. Then it is charged to no bucket."""
-        self.headers: dict[str, str] = {}
+        self.headers = headers
         """Headers of the answer."""
 
     def settle(self, request: EngineRequest) -> None:
@@ -192,7 +206,6 @@ class Reservation:
         self._ended = True
         self._quota.open_requests -= 1
         if not self.over_quota and (tokens := self._quota.tokens) is not None:
-            tokens.advance(self._quotas.clock())
             tokens.level += self._prompt + self._answer - used
 
 
@@ -233,27 +246,24 @@ class Quotas:
         now = self.clock()
         quota = self._quota(key, now)
         prompt = answer = 0.0
-        if generates := request.operation in GPU_OPERATIONS:
+        rates = [] if quota.requests is None else [(quota.requests, 1.0)]
+        if request.operation in GPU_OPERATIONS:
             prompt = request.body_bytes / quota.bytes_per_token
-            answer = min(quota.answer_tokens, math.inf if bound is None else bound)
-        requests, tokens = quota.requests, quota.tokens if generates else None
-        for bucket, amount in ((requests, 1.0), (tokens, prompt + answer)):
-            if bucket is not None:
-                bucket.advance(now)
-                bucket.attempt(amount)
-        self._check_open(quota)
-        over = self._exceeded(quota, requests, tokens)
-        if over is not None and not key.work_conserving:
-            raise over
-        reservation = Reservation(self, quota, prompt, answer, over is not None)
+            answer = quota.answer_tokens if bound is None else min(quota.answer_tokens, bound)
+            if quota.tokens is not None:
+                rates.append((quota.tokens, prompt + answer))
+        over = False
+        for bucket, amount in rates:
+            bucket.attempt(now, amount)
+            over = over or bucket.level <= 0.0
+        self._check_open(quota, rates)
+        if over:
+            self._limit(quota, rates)
+        else:
+            for bucket, amount in rates:
+                bucket.level -= amount
         quota.open_requests += 1
-        if over is None:
-            if requests is not None:
-                requests.level -= 1.0
-            if tokens is not None:
-                tokens.level -= prompt + answer
-        reservation.headers = _headers(requests, tokens)
-        return reservation
+        return Reservation(quota, prompt, answer, over, _headers(rates))
 
     def demands(self) -> dict[str, KeyDemand]:
         """Return the demand of each key that has any, for the other ingress replicas."""
@@ -294,57 +304,44 @@ class Quotas:
         quota.follow(key, self._shares.get(key.name, self._equal), now)
         return quota
 
-    def _check_open(self, quota: _KeyQuota) -> None:
+    def _check_open(self, quota: _KeyQuota, rates: _Rates) -> None:
+        """Raise ApiError 429 if the key has as many open requests as it may."""
         limit = quota.key.concurrent_requests
         open_requests = quota.open_requests + quota.share.open_elsewhere
         if limit is not None and open_requests >= limit:
             self._on_limited(quota.key.name, "concurrent_requests")
-            raise _refusal(
-                f"API key {quota.key.name!r} has {open_requests} open requests "
-                f"(concurrent_requests = {limit}).",
-                _OPEN_RETRY_S,
-                _headers(quota.requests, quota.tokens),
-            )
+            why = f"has {open_requests} open requests (concurrent_requests = {limit})."
+            raise _refusal(quota.key, why, _OPEN_RETRY_S, rates)
 
-    def _exceeded(
-        self, quota: _KeyQuota, requests: _Bucket | None, tokens: _Bucket | None
-    ) -> ApiError | None:
-        """Return the error of the rate that the key must wait for the longest; None if it must not wait."""
-        waits = [
-            (bucket.wait_s(self._equal.tokens), name, bucket.limit)
-            for name, bucket in (("requests_per_minute", requests), ("tokens_per_minute", tokens))
-            if bucket is not None and bucket.level <= 0.0
-        ]
-        if not waits:
-            return None
-        wait_s, name, limit = max(waits)
-        self._on_limited(quota.key.name, name)
-        why = f"API key {quota.key.name!r} has used up its {name} = {limit}."
-        return _refusal(why, wait_s, _headers(requests, tokens))
+    def _limit(self, quota: _KeyQuota, rates: _Rates) -> None:
+        """Count a request above a rate. Raise ApiError 429 unless the key may go on without a charge."""
+        wait_s, bucket = max(
+            ((bucket.wait_s(self._equal.tokens), bucket) for bucket, _ in rates), key=lambda pair: pair[0]
+        )
+        limit = f"{bucket.what}_per_minute"
+        self._on_limited(quota.key.name, limit)
+        if not quota.key.work_conserving:
+            raise _refusal(quota.key, f"has used up its {limit} = {bucket.limit}.", wait_s, rates)
 
 
-def _headers(requests: _Bucket | None, tokens: _Bucket | None) -> dict[str, str]:
-    found = {} if requests is None else requests.headers("requests")
-    return found if tokens is None else found | tokens.headers("tokens")
+def _headers(rates: _Rates) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for bucket, _ in rates:
+        bucket.add_headers(headers)
+    return headers
 
 
-def _refusal(why: str, wait_s: float, headers: dict[str, str]) -> ApiError:
+def _refusal(key: ApiKey, why: str, wait_s: float, rates: _Rates) -> ApiError:
     """Return a 429 whose client should come back after `wait_s`."""
     wait_ms = math.floor(wait_s * 1e3) + 1  # at the exact moment the bucket is still empty
     return ApiError(
         429,
-        f"{why} Try again in {wait_ms / 1e3:g} s.",
+        f"API key {key.name!r} {why} Try again in {wait_ms / 1e3:g} s.",
         code="rate_limit_exceeded",
         headers={
-            **headers,
+            **_headers(rates),
             "Retry-After": str(math.ceil(wait_ms / 1e3)),
             "Retry-After-Ms": str(wait_ms),
             "X-Should-Retry": "true" if wait_ms <= MOST_RETRY_S * 1e3 else "false",
         },
     )
-
-
-def _duration(seconds: float) -> str:
-    """Return whole seconds, rounded up, as `1s` or `6m0s`."""
-    minutes, rest = divmod(math.ceil(round(max(0.0, seconds), 3)), 60)
-    return f"{minutes}m{rest}s" if minutes else f"{rest}s"

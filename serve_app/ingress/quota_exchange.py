@@ -7,12 +7,11 @@ not answer, the last shares stay: nobody knows then which replicas are lost.
 """
 
 import asyncio
-import json
 import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import astuple
-from math import isfinite
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
 
 from serve_app.api.quotas import KeyDemand, KeyShare, Quotas
 from serve_app.wire.documents import erase, read_all, write
@@ -28,31 +27,44 @@ _ERASE_S = 60.0
 _FLOOR = 0.02
 """The part of an equal share that a replica without demand keeps, so that it can begin. With N replicas, at
 most 2 % of a limit lie idle for it."""
-
-Report = tuple[float, dict[str, KeyDemand]]
-"""The Unix time at which a replica wrote it, and the demand of each key."""
+_NO_DEMAND = KeyDemand()
 
 
-def divide(demands: Mapping[str, float]) -> dict[str, float]:
-    """Return each replica's share of a rate, from its demand. The shares add up to 1."""
-    total = sum(demands.values())
-    least = _FLOOR * total / len(demands)
-    weights = {replica: max(demand, least) if total else 1.0 for replica, demand in demands.items()}
-    whole = sum(weights.values())
-    return {replica: weight / whole for replica, weight in weights.items()}
+class _Report(msgspec.Struct, array_like=True):
+    """One replica's demand of each key, written at Unix time `at`."""
+
+    at: float
+    keys: dict[str, KeyDemand]
 
 
-def shares_of(replica: str, reports: Mapping[str, Mapping[str, KeyDemand]]) -> dict[str, KeyShare]:
-    """Return the shares of `replica` for each key in any of the replicas' `reports`."""
-    found = {}
-    for key in {key for report in reports.values() for key in report}:
-        demands = {each: report.get(key, KeyDemand()) for each, report in reports.items()}
-        found[key] = KeyShare(
-            divide({each: demand.tokens_per_s for each, demand in demands.items()})[replica],
-            divide({each: demand.requests_per_s for each, demand in demands.items()})[replica],
-            sum(demand.open_requests for each, demand in demands.items() if each != replica),
+def share_of(own: float, others: Sequence[float], idle: int = 0) -> float:
+    """Return a replica's share of a rate, by its own demand, the others', and the number without demand.
+
+    The shares of all replicas add up to 1.
+    """
+    total, replicas = own + sum(others), 1 + len(others) + idle
+    if not total:
+        return 1.0 / replicas
+    least = _FLOOR * total / replicas
+    weight = max(own, least)
+    return weight / (weight + sum([max(other, least) for other in others]) + idle * least)
+
+
+def shares_of(own: Mapping[str, KeyDemand], others: Sequence[Mapping[str, KeyDemand]]) -> dict[str, KeyShare]:
+    """Return this replica's share of each key that has demand anywhere."""
+    elsewhere: dict[str, list[KeyDemand]] = {key: [] for key in own}
+    for report in others:
+        for key, demand in report.items():
+            elsewhere.setdefault(key, []).append(demand)
+    shares = {}
+    for key, demands in elsewhere.items():
+        mine, idle = own.get(key, _NO_DEMAND), len(others) - len(demands)
+        shares[key] = KeyShare(
+            share_of(mine.tokens_per_s, [each.tokens_per_s for each in demands], idle),
+            share_of(mine.requests_per_s, [each.requests_per_s for each in demands], idle),
+            sum([each.open_requests for each in demands]),
         )
-    return found
+    return shares
 
 
 class QuotaReports:
@@ -81,20 +93,18 @@ class QuotaReports:
 
         It calls Ray's GCS, at about 0.5 ms for each replica.
         """
-        document = {"at": self._wall(), "keys": {key: astuple(demand) for key, demand in demands.items()}}
-        write(self._prefix + self._replica, json.dumps(document, separators=(",", ":")).encode())
-        reports = read_all(self._prefix, _parse)
+        write(self._prefix + self._replica, msgspec.json.encode(_Report(self._wall(), dict(demands))))
+        reports = read_all(self._prefix, msgspec.json.Decoder(_Report).decode)
+        reports.pop(self._replica, None)
         now = self._clock()
-        stamps = {replica: at for replica, (at, _) in reports.items()}
-        fresh = {self._replica: demands}
+        stamps = {replica: report.at for replica, report in reports.items()}
+        fresh = []
         for replica, at in self._own_clock.times("quotas", stamps, now, self._wall()).items():
-            if replica == self._replica:
-                continue
             if now - at <= FRESH_S:
-                fresh[replica] = reports[replica][1]
+                fresh.append(reports[replica].keys)
             elif now - at > _ERASE_S:
                 erase(self._prefix + replica)
-        return len(fresh), shares_of(self._replica, fresh)
+        return 1 + len(fresh), shares_of(demands, fresh)
 
 
 async def share_quotas(
@@ -114,15 +124,3 @@ async def share_quotas(
                 logger.warning("the quotas of API keys cannot be exchanged", exc_info=True)
             failing = True
         await asyncio.sleep(interval_s)
-
-
-def _parse(data: bytes) -> Report:
-    found = json.loads(data)
-    keys = {
-        str(key): KeyDemand(float(tokens), float(requests), int(open_requests))
-        for key, (tokens, requests, open_requests, *_) in found["keys"].items()
-    }
-    at = float(found["at"])
-    if not all(map(isfinite, (at, *(each.tokens_per_s + each.requests_per_s for each in keys.values())))):
-        raise ValueError("numbers must be finite")
-    return at, keys

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from serve_app.api.engine_client import EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.api.quotas import KeyDemand, KeyShare, Quotas
-from serve_app.ingress.quota_exchange import INTERVAL_S, QuotaReports, divide, share_quotas, shares_of
+from serve_app.ingress.quota_exchange import INTERVAL_S, QuotaReports, share_of, share_quotas, shares_of
 from serve_app.settings.keys_file import ApiKey
 from serve_app.wire.documents import NAMESPACE
 from tests.stub_kv import StubKv
@@ -203,7 +203,7 @@ def test_report_of_a_killed_replica_is_erased(kv: StubKv) -> None:
 
 @pytest.mark.parametrize(
     "document",
-    [b"\x00", b"[]", b'{"at": 1}', b'{"at": NaN, "keys": {}}', b'{"at": 1, "keys": {"a": [NaN, 1, 0]}}'],
+    [b"\x00", b"[]", b"{}", b"[1]", b"[NaN, {}]", b'[1, {"a": [NaN, 1, 0]}]', b'[1, {"a": ["1", 1, 0]}]'],
 )
 def test_unreadable_report_is_left_out(kv: StubKv, document: bytes) -> None:
     kv._internal_kv_put("quotas/shop/i9", document, overwrite=True, namespace=NAMESPACE)
@@ -214,37 +214,40 @@ def test_unreadable_report_is_left_out(kv: StubKv, document: bytes) -> None:
     )
 
 
-DEMANDS = st.dictionaries(st.text(max_size=3), st.floats(0, 1e9), min_size=1, max_size=20)
+DEMANDS = st.lists(st.floats(0, 1e9), min_size=1, max_size=20)
+
+
+def divided(demands: list[float], idle: int = 0) -> list[float]:
+    """Every replica's share, as each computes its own."""
+    return [share_of(own, demands[:at] + demands[at + 1 :], idle) for at, own in enumerate(demands)]
 
 
 @given(DEMANDS)
-def test_shares_add_up_to_the_whole(demands: dict[str, float]) -> None:
-    shares = divide(demands)
+def test_shares_add_up_to_the_whole(demands: list[float]) -> None:
+    shares = divided(demands)
 
-    assert set(shares) == set(demands)
-    assert sum(shares.values()) == pytest.approx(1.0)
-    assert min(shares.values()) >= 0.019 / len(demands)
+    assert sum(shares) == pytest.approx(1.0)
+    assert min(shares) >= 0.019 / len(demands)
 
 
 @given(DEMANDS)
-def test_more_demand_never_gets_a_smaller_share(demands: dict[str, float]) -> None:
-    shares = divide(demands)
-    order = sorted(demands, key=lambda replica: demands[replica])
-    for less, more in pairwise(order):
-        assert shares[less] <= shares[more] * (1 + 1e-9)
+def test_more_demand_never_gets_a_smaller_share(demands: list[float]) -> None:
+    for less, more in pairwise(sorted(zip(demands, divided(demands), strict=True))):
+        assert less[1] <= more[1] * (1 + 1e-9)
 
 
 @given(st.lists(st.floats(1, 2), min_size=1, max_size=20))
 def test_shares_are_in_proportion_to_demand(demands: list[float]) -> None:
-    shares = divide({str(number): demand for number, demand in enumerate(demands)})
+    assert divided(demands) == [pytest.approx(demand / sum(demands)) for demand in demands]
 
-    for number, demand in enumerate(demands):
-        assert shares[str(number)] == pytest.approx(demand / sum(demands))
+
+@given(DEMANDS, st.integers(1, 20))
+def test_replica_without_demand_counts_as_one_with_zero(demands: list[float], idle: int) -> None:
+    assert divided(demands, idle) == pytest.approx(divided(demands + [0.0] * idle)[: len(demands)])
 
 
 def test_each_limit_of_a_key_is_divided_by_its_own_demand() -> None:
-    reports = {"i0": {"a": KeyDemand(300.0, 1.0, 2)}, "i1": {"a": KeyDemand(100.0, 3.0, 5)}, "i2": {}}
-    share = shares_of("i0", reports)["a"]
+    share = shares_of({"a": KeyDemand(300.0, 1.0, 2)}, [{"a": KeyDemand(100.0, 3.0, 5)}, {}])["a"]
 
     assert share.tokens == pytest.approx(0.75, rel=0.02)
     assert share.requests == pytest.approx(0.25, rel=0.02)

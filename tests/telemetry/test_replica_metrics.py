@@ -11,6 +11,7 @@ from serve_app.telemetry.replica_metrics import (
     E2E_S,
     INTER_TOKEN_S,
     TTFT_S,
+    ApiKeyMetrics,
     EngineGauges,
     EngineLimits,
     EngineMetrics,
@@ -67,6 +68,21 @@ def test_ingress_series_have_the_names_and_labels_that_dashboards_use() -> None:
         }.items()
     }
     assert all(series.tags == {"model": "tide", "replica": "replica-1"} for series in SERIES.values())
+
+
+def test_key_series_tell_the_file_and_requests_above_limits() -> None:
+    metrics = ApiKeyMetrics("replica-1")
+    metrics.publish(12, invalid=True)
+    metrics.count_limited("web", "tokens_per_minute")
+
+    assert {name: (series.tag_keys, series.values) for name, series in SERIES.items()} == {
+        "llm_api_keys": (("replica",), [(12, {})]),
+        "llm_api_keys_file_invalid": (("replica",), [(1, {})]),
+        "llm_rate_limited_total": (
+            ("replica", "key", "limit"),
+            [(1, {"key": "web", "limit": "tokens_per_minute"})],
+        ),
+    }
 
 
 def test_histograms_have_ascending_boundaries() -> None:
