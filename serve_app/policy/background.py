@@ -95,7 +95,7 @@ def _uses_idle_time(inputs: Inputs, others: int) -> str:
         why += f" The background lane uses the idle time of {ready - others:,}."
     else:
         why = "The background lane uses the free places in the batches of all replicas."
-    return f"{why} It adds no replica."
+    return f"{why} Background requests add no replica."
 
 
 def _waits(inputs: Inputs) -> str:

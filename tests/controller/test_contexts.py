@@ -22,6 +22,7 @@ from serve_app.learning.state import PolicyState
 from serve_app.wire.ingress_reports import IngressReport
 from serve_app.wire.signals import (
     ENGINE_FIELDS,
+    ENGINE_IDENTITY,
     INGRESS_FIELDS,
     STALE_AFTER_S,
     EngineSignals,
@@ -62,6 +63,21 @@ def test_newest_report_of_each_replica_has_its_age() -> None:
     assert readings["a"].signals == EngineSignals(running_requests=2)
     assert (readings["a"].age_s, readings["b"].age_s) == (1, 2)
     assert readings["b"].signals.waiting_tokens == 9
+
+
+def test_replica_of_a_former_model_reports_its_load_in_all_lanes() -> None:
+    load = {
+        "running_requests": 1.0,
+        "ongoing_requests": 5.0,
+        "background_running_requests": 2.0,
+        "background_waiting_requests": 1.0,
+        "background_ongoing_requests": 3.0,
+    }
+    reported = {**said(**load, itl_count=9.0), ENGINE_IDENTITY: 1.0}
+
+    reading = engine_readings(raw((A, reported, NOW)), NOW, Sightings(), "a 7B")["a"]
+
+    assert reading.signals == EngineSignals(**load)
 
 
 def test_every_field_arrives_where_it_belongs() -> None:

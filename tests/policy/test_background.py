@@ -28,6 +28,7 @@ KNOBS = Knobs(
 )
 NIGHT = Window(start="22:00", end="23:00")
 """`NOW` is 22:13:20 UTC."""
+NONE = " Background requests add no replica."
 DAY = Window(start="08:00", end="18:00")
 FLOOD = {
     "background_running_requests": 64.0,
@@ -155,7 +156,7 @@ def test_background_uses_the_idle_time_of_a_fleet() -> None:
     assert background(decision) == Term(
         "background",
         0,
-        "4 of 5 replicas are needed. The background lane uses the idle time of 1. It adds no replica.",
+        f"4 of 5 replicas are needed. The background lane uses the idle time of 1.{NONE}",
     )
 
 
@@ -164,11 +165,11 @@ def test_background_uses_the_idle_time_of_a_fleet() -> None:
     [
         (
             snapshot(engine(running_requests=1, **FLOOD), at={"i0": ingress()}),
-            "The background lane uses the free places in the batches of all replicas. It adds no replica.",
+            f"The background lane uses the free places in the batches of all replicas.{NONE}",
         ),
         (
             snapshot(engine(running_requests=1), at={"i0": ingress(**HELD)}),
-            "500 background requests are waiting for a free place in a batch. It adds no replica.",
+            f"500 background requests are waiting for a free place in a batch.{NONE}",
         ),
     ],
 )
