@@ -128,6 +128,7 @@ def test_stages_have_their_own_times_events_and_ends(clock: Clock) -> None:
         names.METHOD: "POST",
         names.ROUTE: PATH,
         names.REQUEST_ID: "r-1",
+        names.LANE: "standard",
         names.OPERATION: "chat",
         names.PROVIDER: "vllm",
         names.REQUEST_STREAM: True,
