@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
-from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.request_queue import PriorityRequestQueue, RequestQueue, SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -139,7 +138,7 @@ class LaneScheduling(Scheduler):  # type: ignore[misc]
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         if self._by_lane:
             self.waiting.share_step(self.running)
-            if self._background and self.pause_state == PauseState.UNPAUSED:
+            if self._background and self.pause_state.name == "UNPAUSED":
                 self._yield_to_other_lanes()
         return super().schedule(*args, **kwargs)
 

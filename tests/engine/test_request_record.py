@@ -4,9 +4,11 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from vllm.v1.metrics.stats import RequestStateStats
 
@@ -16,6 +18,7 @@ from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
 from serve_app.engine.request_record import USAGE_MARK, RequestRecord, latency_figures
 from serve_app.settings import ModelSettings
+from serve_app.settings.caller import Caller
 from serve_app.wire.continuation import Continuation
 from serve_app.wire.request_line import RequestLine
 from tests.engine.local import FakeLog
@@ -105,6 +108,14 @@ async def test_abandoned_request_has_the_tokens_generated_so_far(logged: Logged)
 
     assert (line.input_tokens, line.outcome) == (7, "abandoned")
     assert line.output_tokens in (1, 2)
+
+
+async def test_line_names_key_and_lane(logged: Logged) -> None:
+    _, named = await logged.run(replace(request(max_tokens=1), caller=Caller("mail", "background")))
+    _, anyones = await logged.run(request(max_tokens=1))
+
+    assert (named.key, named.lane) == ("mail", "background")
+    assert not {"key", "lane"} & msgspec.json.decode(msgspec.json.encode(anyones)).keys()
 
 
 async def test_request_that_never_reached_engine_has_no_line() -> None:
