@@ -54,7 +54,7 @@ lint: setup-dev
 	@echo '== ruff'
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@echo '== mypy'
-	@$(BIN)/mypy --num-workers 2
+	@$(BIN)/mypy
 	@echo '== import contracts'
 	@$(BIN)/lint-imports --no-logo
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from benchmarks.serving_overhead.client import LoadError
 from benchmarks.serving_overhead.load import Level, real_time
 from benchmarks.serving_overhead.report import to_markdown
 from benchmarks.serving_overhead.rounds import Plan, run
-from benchmarks.serving_overhead.servers import TITLES, Engine
+from benchmarks.serving_overhead.servers import COLLECTOR, TITLES, TRACED, Engine
 from loadtests.machine import machine, versions
 from serve_app.cli.ray_processes import stop_descendants
 from serve_app.weights import embedded_model_path
@@ -34,7 +35,11 @@ def parse(argv: list[str]) -> tuple[Plan, Path]:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    add("--servers", default=",".join(TITLES), help="ratios are to the first")
+    add(
+        "--servers",
+        default=",".join(name for name in TITLES if name != TRACED),
+        help="ratios are to the first",
+    )
     add("--concurrency", default="1,8,32", help="concurrent requests")
     add("--requests", default="32,16,8", help="per worker and round: one number, or one for each concurrency")
     add("--rounds", type=int, default=5)
@@ -47,6 +52,8 @@ def parse(argv: list[str]) -> tuple[Plan, Path]:
     for name in servers:
         if name not in TITLES or servers.count(name) > 1:
             parser.error(f"--servers: {name!r} must be one of {', '.join(TITLES)}, and given once")
+    if TRACED in servers and not os.environ.get(COLLECTOR):
+        parser.error(f"--servers: {TRACED} needs {COLLECTOR}, the URL of a collector that listens for gRPC")
     concurrency = numbers(parser, "--concurrency", given.concurrency)
     requests = numbers(parser, "--requests", given.requests)
     requests = requests * len(concurrency) if len(requests) == 1 else requests

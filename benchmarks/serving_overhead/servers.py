@@ -13,10 +13,14 @@ from benchmarks.common.server_process import HOST, ServerProcess
 from benchmarks.serving_overhead import ray_llm
 from serve_app.cli.listening import free_port, free_ports
 
+TRACED = "traced"
+COLLECTOR = "OTEL_EXPORTER_OTLP_ENDPOINT"
+"""Names the collector of `TRACED`."""
 TITLES = {
     "bare": "bare vLLM",
     "bare-uniproc": "bare vLLM, in-process executor",
     "tideserve": "Tideserve",
+    TRACED: "Tideserve, traces of 10 %",
     "ray-llm": "Ray Serve LLM",
     "ray-llm-direct": "Ray Serve LLM, direct streaming",
 }
@@ -51,7 +55,7 @@ class Engine:
             *(["--kv-cache-memory-bytes", str(self.kv_cache_bytes)] if self.device == "cpu" else []),
         ]
 
-    def tideserve_config(self) -> dict[str, Any]:
+    def tideserve_config(self, traced: bool = False) -> dict[str, Any]:
         """A Serve configuration of one fixed replica with these arguments, and our defaults otherwise."""
         model: dict[str, object] = {
             "name": self.served_model_name,
@@ -73,7 +77,7 @@ class Engine:
             "route_prefix": "/",
             "import_path": "serve_app.app:build",
             "autoscaling_policy": {"policy_function": "serve_app.controller.serve_policy:ServePolicy"},
-            "args": {"models": [model]},
+            "args": {"models": [model], "telemetry": {"traces": {"enabled": traced}}},
             "deployments": [{"name": "Ingress", "user_config": user_config}],
         }
         return {"applications": [application]}
@@ -93,7 +97,7 @@ class Start:
 
     def command(self, port: int) -> list[str]:
         """The command line of the server."""
-        if self.name == "tideserve":
+        if self._is_tideserve:
             return [sys.executable, "-m", "serve_app.cli.main", "run", str(self._file), "--port", str(port)]
         if self.name.startswith("ray-llm"):
             return [sys.executable, "-m", ray_llm.__name__, *self.engine.cli(), "--port", str(port)]
@@ -121,8 +125,8 @@ class Start:
     def server(self, log: Path) -> ServerProcess:
         """Start the server on a free port."""
         self.work.mkdir(parents=True)
-        if self.name == "tideserve":
-            config = self.config or self.engine.tideserve_config()
+        if self._is_tideserve:
+            config = self.config or self.engine.tideserve_config(self.name == TRACED)
             self._file.write_text(json.dumps(config, indent=1), encoding="utf-8")  # JSON is YAML too
         port = free_port()
         return ServerProcess(self.name, self.command(port), self.environment(), port, log)
@@ -130,9 +134,11 @@ class Start:
     @property
     def ready_path(self) -> str:
         """The path that answers 200 once the server is up."""
-        return {"tideserve": "/ready", "bare": "/health", "bare-uniproc": "/health"}.get(
-            self.name, "/v1/models"
-        )
+        return "/ready" if self._is_tideserve else "/health" if self.name.startswith("bare") else "/v1/models"
+
+    @property
+    def _is_tideserve(self) -> bool:
+        return self.name in ("tideserve", TRACED)
 
     @property
     def _file(self) -> Path:

@@ -65,11 +65,20 @@ class RequestState:
     uvicorn."""
     queued_s: float = 0.0
     """The time before the first token in which no replica could take the request."""
+    charged_tokens: int | None = None
+    """At the ingress: the tokens charged to the request's key when it left the queue; None if it was not
+    queued, and once the true number is charged."""
     cached_tokens: int | None = None
     """Prompt tokens that the engine found in its prefix cache, over all sequences. None until the answer has
     ended, and for an operation without generation."""
     prompt_tokens: int | None = None
     """All prompt tokens. None until the answer has ended, and for several sequences."""
+    input_tokens: int | None = None
+    """Prompt tokens of all sequences, as in the request log. None until the answer has ended, and without
+    sequences."""
+    output_tokens: int | None = None
+    """Generated tokens of all sequences. None until the answer has ended, and without sequences. At the
+    ingress: the delivered tokens of a stream that was cut."""
     lost: str = ""
     """On an engine replica: which of the data plane's `LOSSES` ended the answer; "" for none."""
     ttft_s: float | None = None

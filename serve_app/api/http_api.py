@@ -20,6 +20,7 @@ from serve_app.api.engine_client import JSON
 from serve_app.api.errors import ApiError, internal_error
 from serve_app.api.health import Observer, health_router
 from serve_app.api.middleware import RequestMiddleware
+from serve_app.api.quotas import Quotas
 from serve_app.api.schemas import component_schemas
 from serve_app.api.trace_middleware import RequestTraces, TraceMiddleware
 from serve_app.api.usage import UsageView, usage_router
@@ -34,6 +35,7 @@ def create_app(
     http: HttpSettings,
     *,
     api_keys: ApiKeyFile | None = None,
+    quotas: Quotas | None = None,
     autoscaling: AutoscalingView | None = None,
     behind_ray: bool = False,
     listens_on: str | None = None,
@@ -47,6 +49,7 @@ def create_app(
         observer: Answers `/ready` and `/metrics`.
         http: The bounds on request bodies, and the hosts and pages that are allowed.
         api_keys: The keys that clients may use; None if no key is needed.
+        quotas: The limits of the keys; by default those of a server with one ingress replica.
         autoscaling: Answers `/autoscaling/…`; None if nothing scales.
         behind_ray: Whether Ray Serve is in front, which itself adds `X-Request-ID` to responses.
         listens_on: The address that the server listens on; None if it is not known.
@@ -58,7 +61,7 @@ def create_app(
         version=__version__,
         description="OpenAI-compatible LLM serving on Ray Serve and vLLM.",
     )
-    app.include_router(Endpoints(models, http).router())
+    app.include_router(Endpoints(models, http, quotas).router())
     app.include_router(health_router(observer))
     if autoscaling is not None:
         app.include_router(autoscaling_router(autoscaling))

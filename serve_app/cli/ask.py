@@ -4,26 +4,25 @@ import argparse
 import asyncio
 import json
 import math
-import re
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
 from io import StringIO
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 from urllib.parse import urlsplit
 
 from serve_app import env
 from serve_app.api.engine_client import EVENT_STREAM
-from serve_app.api.request_trace import SHOW_HEADER, SHOWN
-from serve_app.cli.ask_display import Display, Piece, Wait
+from serve_app.api.request_trace import SHOW_HEADER
+from serve_app.cli.ask_answer import Answer, Event, ShownTrace, read_events
+from serve_app.cli.ask_display import Display, Wait
 from serve_app.cli.command_error import CommandError
-from serve_app.cli.formats import count, plain, seconds
+from serve_app.cli.formats import count, plain
 from serve_app.cli.http_client import DEFAULT_URL, authorization, error_words, proxy_for
 from serve_app.cli.terminal_output import LastingStream
-from serve_app.cli.waterfall import waterfall
 from serve_app.settings.settings_error import SettingsError
 
 if TYPE_CHECKING:
@@ -41,9 +40,7 @@ _MOST_BYTES = 64 * 2**10
 """Bytes of an error response that are read at most."""
 _NO_CHAT = "chat template"
 """vLLM's message has these words if a model has no chat template."""
-_TRACE = SHOWN.decode()
 _SHOW_TRACE = {SHOW_HEADER.decode(): "1"}
-_WAIT = re.compile(r"\bphase=(?P<phase>\S+) eta_s=(?P<eta>\S+) waited_s=(?P<waited>[0-9]{1,9})")
 
 
 def add_command(commands: Any) -> None:
@@ -122,153 +119,8 @@ def _check(options: argparse.Namespace) -> None:
         raise SettingsError(problems)
 
 
-@dataclass(slots=True)
-class Answer:
-    """One answer, during and after its stream. Times are in seconds since the request was sent."""
-
-    model: str
-    text: str = ""
-    reasoning: str = ""
-    pieces: int = 0
-    """The events with a token. The event of a token that is half a character has no text."""
-    first_s: float = 0.0
-    last_s: float = 0.0
-    finish_reason: str | None = None
-    usage: Mapping[str, Any] = field(default_factory=dict)
-    latency: Mapping[str, Any] = field(default_factory=dict)
-    """Tideserve's own figures (docs/api.md). Other servers send none."""
-    trace: Mapping[str, Any] = field(default_factory=dict)
-    """The trace, if it was asked for. Other servers send none."""
-
-    @property
-    def tokens(self) -> int:
-        """The server's count of tokens. If the server sends none, the number of events with a token."""
-        return int(_number(self.usage, "completion_tokens") or self.pieces)
-
-    def take(self, data: str, now_s: float) -> Piece | None:
-        """Add one event's document and return the text in it.
-
-        Raises:
-            ValueError: if it is not the document of a streamed completion.
-        """
-        document = json.loads(data)
-        if not isinstance(document, dict) or not isinstance(document.get("choices"), list):
-            raise ValueError("an event without choices")
-        self.usage = _mapping(document, "usage") or self.usage
-        self.latency = _mapping(document, "latency") or self.latency
-        choice = next((choice for choice in document["choices"] if isinstance(choice, dict)), None)
-        if choice is None:
-            return None
-        self.finish_reason = choice.get("finish_reason") or self.finish_reason
-        piece = _piece(choice)
-        if piece is None:
-            return None
-        self.pieces += 1
-        self.last_s = now_s
-        if self.pieces == 1:
-            self.first_s = now_s
-        if piece.reasoning:
-            self.reasoning += piece.text
-        else:
-            self.text += piece.text
-        return piece
-
-    def take_trace(self, data: str) -> None:
-        """Add the trace, or leave it out if it is no JSON object."""
-        with suppress(ValueError, RecursionError):
-            document = json.loads(data)
-            self.trace = document if isinstance(document, dict) else {}
-
-    def figures(self) -> str:
-        """Return one line with the tokens and latencies: the server's figures, or those measured here."""
-        ttft_ms, itl_ms = _number(self.latency, "ttft_ms"), _number(self.latency, "inter_token_ms")
-        cold_ms, rate = _number(self.latency, "cold_wait_ms"), _number(self.latency, "tokens_per_second")
-        seen = ""
-        if ttft_ms is None:
-            seen = " (measured here)"
-            ttft_ms = 1000 * self.first_s
-            itl_ms = 1000 * (self.last_s - self.first_s) / (self.tokens - 1) if self.tokens > 1 else None
-            rate = self.tokens / self.last_s if self.last_s > 0 else None
-        parts = [count(self.tokens, "token"), f"TTFT {seconds(ttft_ms / 1000)}"]
-        if cold_ms is not None:
-            parts.append(f"cold wait {seconds(cold_ms / 1000)}" if cold_ms else "no cold wait")
-        if itl_ms is not None and self.tokens > 1:
-            parts.append(f"ITL {seconds(itl_ms / 1000)}")
-        if rate is not None:
-            parts.append(f"{rate:.3g} tokens/s")
-        return f"{self.model}: {', '.join(parts)}{seen}"
-
-    def trace_lines(self) -> list[str]:
-        """Return the lines of the trace, or one that says why there are none."""
-        try:
-            return waterfall(self.trace, self.latency)
-        except (LookupError, TypeError, ValueError, AttributeError):
-            return ["the server has sent no trace"]
-
-
-def _piece(choice: Mapping[str, Any]) -> Piece | None:
-    delta = _mapping(choice, "delta")
-    if not delta:
-        text = choice.get("text")
-        return Piece(text) if isinstance(text, str) else None
-    text = delta.get("content")
-    thought = delta.get("reasoning_content") or delta.get("reasoning")
-    if isinstance(thought, str) and thought and not text:
-        return Piece(thought, reasoning=True)
-    # A chat begins with an event that has a role and no text, which is not a token.
-    return Piece(text) if isinstance(text, str) and (text or "role" not in delta) else None
-
-
-def _mapping(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    part = document.get(key)
-    return part if isinstance(part, dict) else {}
-
-
-def _number(document: Mapping[str, Any], key: str) -> float | None:
-    number = document.get(key)
-    return number if isinstance(number, int | float) and 0 <= number < 1e15 else None
-
-
 class _RefusedError(CommandError):
     pass
-
-
-class Event(NamedTuple):
-    """One event; `name` is empty if the stream gives none."""
-
-    name: str
-    data: str
-
-
-@dataclass(frozen=True, slots=True)
-class ShownTrace:
-    """The comment with the trace, which comes last."""
-
-    document: str
-
-
-async def read_events(blocks: AsyncIterator[bytes]) -> AsyncIterator[Event | Wait | ShownTrace]:
-    """Yield events, and comments about a wait or with a trace, which libraries drop."""
-    rest, name, lines = b"", "", list[str]()
-    async for block in blocks:
-        *whole, rest = (rest + block).split(b"\n")
-        for line in whole:
-            text = line.removesuffix(b"\r").decode("utf-8", "replace")
-            key, _, value = text.partition(":")
-            if not text:
-                if lines:
-                    yield Event(name, "\n".join(lines))
-                name, lines = "", []
-            elif not key and (wait := _WAIT.search(text)):
-                eta = wait["eta"]
-                eta_s = int(eta) if eta.isascii() and eta.isdigit() and len(eta) < 10 else None
-                yield Wait(wait["phase"], eta_s, int(wait["waited"]))
-            elif text.startswith(_TRACE):
-                yield ShownTrace(text.removeprefix(_TRACE))
-            elif key == "data":
-                lines.append(value.removeprefix(" "))
-            elif key == "event":
-                name = value.removeprefix(" ")
 
 
 @dataclass(slots=True)

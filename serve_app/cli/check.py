@@ -9,6 +9,7 @@ import yaml
 from serve_app.cli.application_checks import Cpus, local_cpus
 from serve_app.cli.config_file import read_config
 from serve_app.cli.formats import count, seconds
+from serve_app.cli.keys_command import describe_keys
 from serve_app.cli.listening import check_host, describe_listening
 from serve_app.settings import AppSettings, ModelSettings
 from serve_app.settings.knobs import IngressKnobs, Knobs
@@ -53,9 +54,16 @@ def check(options: argparse.Namespace) -> int:
             print(f"  {model.name}: {_placement_text(model)}; {_scaling_text(app.knobs[model.name])}")
         streams = f"{app.ingress_knobs.target_ongoing_requests:g} streams per replica"
         print(f"  ingress: {_range_text(app.ingress_knobs)}; {streams}")
+        if (file := app.settings.http.api_keys_file) is not None:
+            print(f"  API keys: {_keys_text(Path(file))}")
         print(f"  ledger: {_ledger_text(app.settings)}")
     print(*describe_listening(config.keyless, host, config.port), sep="\n")
     return 0
+
+
+def _keys_text(file: Path) -> str:
+    """Return a summary of a file of keys. The file need not be on this machine, which may not serve."""
+    return describe_keys(file) if file.exists() else f"{file} is not on this machine, and was not checked"
 
 
 def _cpus(text: str) -> float:

@@ -28,7 +28,17 @@ from serve_app.wire.signals import (
 _PENDING_GRACE_S = 5.0
 """Ray takes one to two seconds from the request for a replica to the first line of its constructor."""
 
-_LOAD = ("running_requests", "waiting_requests", "running_tokens", "waiting_tokens", "ongoing_requests")
+_LOAD = tuple(
+    f"{lane}{name}"
+    for lane in ("", "background_")
+    for name in (
+        "running_requests",
+        "waiting_requests",
+        "running_tokens",
+        "waiting_tokens",
+        "ongoing_requests",
+    )
+)
 
 _newest = itemgetter(-1)
 _value = attrgetter("value")

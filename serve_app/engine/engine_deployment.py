@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -152,7 +152,9 @@ class Engine:
 
         A coroutine runs on the event loop that counts the steps. Ray would call a plain method in a thread.
         """
-        signals = self._engine.report.take(self._data_plane.open_requests)
+        plane = self._data_plane
+        signals = self._engine.report.take(plane.open_requests)
+        signals = replace(signals, background_ongoing_requests=float(plane.open_background_requests))
         self._metrics.count_steps(signals)
         return {**asdict(signals), ENGINE_IDENTITY: identity_number(self._startup.engine_identity)}
 

@@ -28,6 +28,8 @@ class _Stream:
     """One call, and the data that wait for the end of the step."""
 
     number: int
+    background: bool
+    """Whether the call is of the lane `background`."""
     credit: int = CREDIT_BYTES
     """Bytes that the ingress still accepts for this stream."""
     room: asyncio.Event = field(default_factory=asyncio.Event)
@@ -63,6 +65,8 @@ class _Stream:
             piece.last, piece.lost = True, ended.state.lost
             piece.cached_tokens = ended.state.cached_tokens
             piece.prompt_tokens = ended.state.prompt_tokens
+            piece.input_tokens = ended.state.input_tokens
+            piece.output_tokens = ended.state.output_tokens
         return piece
 
 
@@ -85,9 +89,14 @@ class IngressCalls:
         """Return the number of calls that have not ended."""
         return len(self._open)
 
+    @property
+    def background(self) -> int:
+        """The number of these calls that are of the lane `background`."""
+        return sum(stream.background for stream in self._open.values())
+
     def begin(self, call: Call) -> None:
         """Run `call` in a task of its own."""
-        stream = self._open[call.stream] = _Stream(call.stream)
+        stream = self._open[call.stream] = _Stream(call.stream, call.lane == "background")
         stream.task = asyncio.create_task(self._run(stream, call))
         # A callback, because a task that is cancelled before its first step never runs its code.
         stream.task.add_done_callback(partial(self._forget, call.stream))
@@ -140,6 +149,8 @@ class IngressCalls:
             if reply.stream is None:
                 head.cached_tokens = request.state.cached_tokens
                 head.prompt_tokens = request.state.prompt_tokens
+                head.input_tokens = request.state.input_tokens
+                head.output_tokens = request.state.output_tokens
                 self._send(head)
                 return
             head.streamed, head.continuable = True, reply.delivered is not None

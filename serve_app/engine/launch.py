@@ -100,6 +100,7 @@ async def launch(
             from serve_app.engine.grammar.guard import guard_grammars  # noqa: PLC0415
             from serve_app.engine.local_client import LocalEngine  # noqa: PLC0415
             from serve_app.engine.operations import Serving  # noqa: PLC0415
+            from serve_app.engine.sequence_lanes import SequenceLanes  # noqa: PLC0415
             from serve_app.engine.step_statistics import EngineReport, StepStats  # noqa: PLC0415
             from serve_app.engine.warm_imports import import_serving_layer  # noqa: PLC0415
         import_serving_layer()  # in parallel with the engine core's imports, which take longer
@@ -112,7 +113,8 @@ async def launch(
     if os.environ.get(env.ZYGOTE_SOCKET):
         resource_tracker.ensure_running()  # started before the change below, because plain Python is enough
         multiprocessing.set_executable(env.PYTHON)  # forks the engine core from the zygote
-    stats = StepStats(metrics)
+    lanes = SequenceLanes()
+    stats = StepStats(metrics, lanes)
     shared = os.environ.get(env.COMPILE_CACHE)
     archive = compile_cache.archive_of(shared, __version__, model.name) if shared else None
     with startup.phase("configuration"):
@@ -130,7 +132,7 @@ async def launch(
     guard: GrammarGuard | None = None
     try:
         with startup.phase("serving_layer"):
-            serving = await Serving.mount(llm, namespace)
+            serving = await Serving.mount(llm, namespace, lanes)
             guard = guard_grammars(llm, model.structured_output) if model.task == "generate" else None
             client = LocalEngine(serving, model, metrics.count_error, metrics.count_call, await identity)
         with startup.phase("warm_up"):
@@ -139,7 +141,7 @@ async def launch(
             # In a thread, because requests must not wait for a slow volume.
             Thread(target=compile_cache.store, args=(archive, Path.home()), daemon=True).start()
         # Only now, so that signals, logs and usage do not include the warm-up.
-        report = stats.report = EngineReport.of(llm)
+        report = stats.report = EngineReport.of(llm, lanes)
         client.request_log = request_log
         if meter is not None:
             meter.serve(llm.output_processor.request_states)

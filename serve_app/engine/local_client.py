@@ -58,6 +58,7 @@ class LocalEngine:
         self._on_error = on_error
         self._on_call = on_call
         self._engine = serving.engine
+        self._lanes = serving.lanes
         operations = Operations(serving, model.max_sequences_per_request)
         self._operations: dict[Operation, Callable[[EngineRequest], Awaitable[ReplyOrFrames]]] = {
             "chat_completions": operations.chat,
@@ -109,11 +110,12 @@ class LocalEngine:
             yield reply
         finally:
             self._log(record)
-            # The engine frees a sequence only when its generator is closed.
             try:
+                # The engine frees a sequence only when its generator is closed.
                 if frames is not None and hasattr(frames, "aclose"):
                     await frames.aclose()
             finally:
+                stream.end(self._lanes)
                 if meter is not None and usage is not None:
                     meter.end(usage)
 

@@ -238,6 +238,7 @@ class RelayedStream:
             before.tokens += part.tokens
             before.last, before.lost = part.last, part.lost
             before.cached_tokens, before.prompt_tokens = part.cached_tokens, part.prompt_tokens
+            before.input_tokens, before.output_tokens = part.input_tokens, part.output_tokens
         else:
             self._arrived.append(part)
         self._wake()

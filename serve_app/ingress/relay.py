@@ -224,6 +224,9 @@ class _RelayedRequest:
 
     def _release_kept(self) -> None:
         """Release the memory of the stream: no other replica will continue it."""
+        state = self._request.state
+        if state.output_tokens is None and self._delivered is not None and self._delivered.count:
+            state.output_tokens = self._delivered.count  # until the engine sends the true number
         self._delivered, self._body = None, b""
         if self._request.kept is not None:
             self._request.kept.release()
@@ -232,6 +235,7 @@ class _RelayedRequest:
         """Give back the reservation and the memory. The engine stops working on the request."""
         self._end_attempt()
         self._release_kept()
+        self._admission.settle(self._request)
 
     def _end_attempt(self, outcome: str = "", error: str = "") -> None:
         if self._attempt is not None:
@@ -275,6 +279,7 @@ class _RelayedRequest:
         """Record the counts of prompt tokens that come with the end of an answer."""
         state = self._request.state
         state.cached_tokens, state.prompt_tokens = end.cached_tokens, end.prompt_tokens
+        state.input_tokens, state.output_tokens = end.input_tokens, end.output_tokens
         if self._attempt is not None and not self._attempt.continues:
             reservation = self._attempt.reservation
             self._replicas.learn(reservation, end.cached_tokens, end.prompt_tokens)

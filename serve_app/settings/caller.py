@@ -1,6 +1,6 @@
 """Who sent a request: the name of its API key, its lane, and its weight."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 Lane = Literal["interactive", "standard", "background"]
@@ -19,6 +19,10 @@ class Caller:
     lane: Lane = "standard"
     weight: float = 1.0
     """The key's share of tokens within its lane, beside the weights of other keys."""
+
+    def lowered_to(self, lane: Lane) -> "Caller":
+        """Return the caller in `lane`, or unchanged if `lane` has a higher priority than its own."""
+        return replace(self, lane=lane) if LANES.index(lane) > LANES.index(self.lane) else self
 
 
 def caller(key: str, lane: str, weight: float) -> Caller:

@@ -178,7 +178,8 @@ class ModelSettings(ClosedModel):
     max_num_seqs: Annotated[int, Field(ge=1)] = 256
     enable_prefix_caching: bool = True
     enforce_eager: bool = False
-    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    scheduling_policy: Literal["fcfs", "priority"] = "priority"
+    """`priority` is by lane and fair share. With `fcfs`, an engine ignores lanes and weights."""
     trust_remote_code: bool = False
 
     task: Literal["generate", "embed"] = "generate"

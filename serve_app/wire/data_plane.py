@@ -149,6 +149,10 @@ class Answer(msgspec.Struct, tag=4, array_like=True):
     """As `Piece.cached_tokens`, of an answer that is whole."""
     prompt_tokens: int | None = None
     """As `Piece.prompt_tokens`, of an answer that is whole."""
+    input_tokens: int | None = None
+    """As `Piece.input_tokens`, of an answer that is whole."""
+    output_tokens: int | None = None
+    """As `Piece.output_tokens`, of an answer that is whole."""
 
 
 class Piece(msgspec.Struct, array_like=True):
@@ -171,6 +175,11 @@ class Piece(msgspec.Struct, array_like=True):
     engines count as prompt."""
     prompt_tokens: int | None = None
     """In the last piece: all prompt tokens, if `cached_tokens` is known; None for several sequences."""
+    input_tokens: int | None = None
+    """In the last piece: prompt tokens of all sequences, as in the request log; None if unknown, or without
+    sequences. If the stream continues here, tokens of other engines count as prompt."""
+    output_tokens: int | None = None
+    """In the last piece: tokens that this engine generated for all sequences; None as `input_tokens`."""
 
 
 class Step(msgspec.Struct, tag=5, array_like=True):

@@ -72,6 +72,9 @@ class EngineSignals:
     itl_p98_s: float = 0.0
     itl_p99_s: float = 0.0
 
+    background_ongoing_requests: float = 0.0
+    """The requests of the lane `background` among `ongoing_requests`."""
+
 
 @dataclass(frozen=True, slots=True)
 class IngressSignals:

@@ -11,6 +11,7 @@ from serve_app.api.endpoints import ApiModel
 from serve_app.api.engine_client import EngineReply, Traffic
 from serve_app.api.health import ModelReadiness, Readiness
 from serve_app.api.http_api import create_app
+from serve_app.api.quotas import Quotas
 from serve_app.api.usage import UsageView
 from serve_app.settings.tree import HttpSettings
 from tests.stub_engine import StubEngine
@@ -40,6 +41,7 @@ class Server:
         traffic: Mapping[str, Traffic] | None = None,
         autoscaling: AutoscalingView | None = None,
         api_keys: ApiKeyFile | None = None,
+        quotas: Quotas | None = None,
         max_body_memory_bytes: int = 1 << 20,
         listens_on: str | None = None,
         usage: UsageView | None = None,
@@ -63,6 +65,7 @@ class Server:
                 **http,
             ),
             api_keys=api_keys,
+            quotas=quotas,
             autoscaling=autoscaling,
             behind_ray=behind_ray,
             listens_on=listens_on,

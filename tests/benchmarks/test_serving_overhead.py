@@ -12,7 +12,7 @@ from benchmarks.serving_overhead.__main__ import parse
 from benchmarks.serving_overhead.load import Level, Measured, prompts
 from benchmarks.serving_overhead.report import doubts, to_markdown
 from benchmarks.serving_overhead.rounds import Results, Started, rotated
-from benchmarks.serving_overhead.servers import TITLES, Engine, Start
+from benchmarks.serving_overhead.servers import COLLECTOR, TITLES, TRACED, Engine, Start
 from benchmarks.serving_overhead.usage import name_of, read_usage
 
 BARE = Measured(
@@ -74,7 +74,7 @@ def test_prompts_never_repeat_or_share_a_prefix() -> None:
 
 def test_a_command_line_becomes_a_plan() -> None:
     plan, _ = parse(["--concurrency", "1,8", "--requests", "4", "--device", "gpu", "--model", "org/small"])
-    assert plan.servers == list(TITLES)
+    assert plan.servers == [name for name in TITLES if name != TRACED]
     assert plan.levels == [Level(1, 4, 4), Level(8, 4, 4)]
     assert (plan.engine.device, plan.engine.model) == ("gpu", "org/small")
 
@@ -84,6 +84,7 @@ def test_a_command_line_becomes_a_plan() -> None:
     [
         (["--servers", "bare,other"], "--servers: 'other' must be one of bare,"),
         (["--servers", "bare,bare"], "--servers: 'bare' must be one of"),
+        (["--servers", "tideserve,traced"], f"traced needs {COLLECTOR}"),
         (["--concurrency", "1,x"], "--concurrency: '1,x' is not a list of whole numbers"),
         (["--requests", "1,2"], "--requests: one number, or one for each"),
         (["--rounds", "0"], "--rounds must be at least 1"),
@@ -91,8 +92,9 @@ def test_a_command_line_becomes_a_plan() -> None:
     ],
 )
 def test_a_wrong_command_line_is_refused(
-    argv: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+    argv: list[str], sentence: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv(COLLECTOR, raising=False)
     with pytest.raises(SystemExit):
         parse(argv)
     assert sentence in capsys.readouterr().err

@@ -219,7 +219,7 @@ async def test_silent_store_delays_drain_by_at_most_a_second(
 
 async def test_the_policy_gets_the_engines_signals_and_steps_are_counted(replica: Replica) -> None:
     replica.running.core.add("a", prompt=7)
-    replica.running.report.add(scheduled(prefill=7, elapsed_ms=20.0), None)
+    replica.running.report.add(scheduled(prefill=7, elapsed_ms=20.0), {})
 
     told = await replica.engine.record_autoscaling_stats()
 

@@ -78,6 +78,7 @@ async def test_finished_request_has_tokens_and_times_since_arrival(logged: Logge
     assert (latency["tokens_generated"], latency["cached_tokens"]) == (5, 8)
     assert line.input_tokens == events(chunks)[-1]["usage"]["prompt_tokens"] == asked.state.prompt_tokens
     assert asked.state.cached_tokens == 8
+    assert (asked.state.input_tokens, asked.state.output_tokens) == (line.input_tokens, 5)
     assert (line.status, line.outcome, line.held_s) == (200, "completed", 39.5)
     assert before - 40.001 <= line.arrived_at <= time.time() - 40.0
     assert line.ttft_s is not None
@@ -94,6 +95,7 @@ async def test_line_sums_only_the_requests_own_sequences(logged: Logged) -> None
     assert [(line.input_tokens, line.cached_tokens) for line in lines] == [(10, 2), (5, 1)]
     assert [(line.output_tokens, line.sequences) for line in lines] == [(4, 2), (2, 1)]
     assert (two.state.prompt_tokens, one.state.prompt_tokens) == (None, 5)
+    assert (two.state.input_tokens, two.state.output_tokens) == (10, 4)
 
 
 async def test_abandoned_request_has_the_tokens_generated_so_far(logged: Logged) -> None:

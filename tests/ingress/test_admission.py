@@ -126,7 +126,7 @@ async def test_a_client_that_leaves_frees_its_place() -> None:
     await model.handle.asked.wait()
 
     await end(first)
-    assert (len(model.queue), model.queue.body_bytes) == (2, 2 * len(BODY))
+    assert (len(model.queue), model.queue.body_bytes()) == (2, 2 * len(BODY))
     assert model.handle.asking == 1  # the others still need a replica
 
     await end(*others)
@@ -180,7 +180,7 @@ async def test_the_queue_can_be_measured() -> None:
     queue = model.queue
 
     def measured() -> tuple[int, int, list[float]]:
-        return len(queue), queue.body_bytes, queue.waits_s()
+        return len(queue), queue.body_bytes(), queue.waits_s()
 
     first = await model.ask()
     model.now += 7.0

@@ -14,10 +14,12 @@ from serve_app.telemetry.replica_metrics import (
     MOST_KEYS,
     OTHER_KEYS,
     TTFT_S,
+    ApiKeyMetrics,
     EngineGauges,
     EngineLimits,
     EngineMetrics,
     IngressMetrics,
+    LaneLoad,
     ReplicaSeries,
 )
 from serve_app.wire.signals import EngineSignals
@@ -65,11 +67,28 @@ def test_ingress_series_have_the_names_and_labels_that_dashboards_use() -> None:
             "rejected_total": ("reason",),
             "abandoned_total": (),
             "responses_total": ("outcome",),
+            "background_held_requests": (),
+            "background_responses_total": ("outcome",),
             "cold_wait_seconds": (),
             "user_ttft_seconds": ("cold",),
         }.items()
     }
     assert all(series.tags == {"model": "tide", "replica": "replica-1"} for series in SERIES.values())
+
+
+def test_key_series_tell_the_file_and_requests_above_limits() -> None:
+    metrics = ApiKeyMetrics("replica-1")
+    metrics.publish(12, invalid=True)
+    metrics.count_limited("web", "tokens_per_minute")
+
+    assert {name: (series.tag_keys, series.values) for name, series in SERIES.items()} == {
+        "llm_api_keys": (("replica",), [(12, {})]),
+        "llm_api_keys_file_invalid": (("replica",), [(1, {})]),
+        "llm_rate_limited_total": (
+            ("replica", "key", "limit"),
+            [(1, {"key": "web", "limit": "tokens_per_minute"})],
+        ),
+    }
 
 
 def test_histograms_have_ascending_boundaries() -> None:
@@ -97,11 +116,12 @@ def test_outcome_counters_exist_before_the_first_request() -> None:
         "llm_arrivals_total": [{}],
         "llm_abandoned_total": [{}],
         "llm_responses_total": [{"outcome": outcome} for outcome in OUTCOMES],
+        "llm_background_responses_total": [{"outcome": outcome} for outcome in OUTCOMES],
     }
 
 
 def test_reading_and_limits_set_their_gauges(metrics: EngineMetrics) -> None:
-    metrics.set_gauges(EngineGauges(1, 2, 30, 40, kv_cache_usage_ratio=0.5))
+    metrics.set_gauges(EngineGauges({"standard": LaneLoad(1, 2, 30, 40)}, kv_cache_usage_ratio=0.5))
     metrics.set_limits(EngineLimits(kv_cache_tokens=5000, max_num_seqs=8, max_num_batched_tokens=512))
 
     assert {name: series.values[0][0] for name, series in SERIES.items() if series.values} == {

@@ -12,7 +12,7 @@
 {{- end -}}
 {{- $app := .Values.app -}}
 {{- $http := deepCopy (default dict $app.http) -}}
-{{- if .Values.apiKeys.existingSecret -}}
+{{- if include "tideserve.apiKeysSecret" . -}}
 {{- $_ := set $http "api_keys_file" "/etc/tideserve/secrets/api-keys" -}}
 {{- end -}}
 {{- $ingress := deepCopy (omit $app.ingress "autoscaling") -}}
