@@ -19,7 +19,6 @@ from fastapi.responses import Response
 from serve_app.api.engine_client import JSON
 from serve_app.api.errors import ApiError
 from serve_app.ledger.usage import AMOUNTS, Amounts
-from serve_app.settings.caller import ANYONE
 
 logger = logging.getLogger("ray.serve")
 
@@ -111,10 +110,8 @@ def usage_router(view: UsageView, has_keys: bool) -> APIRouter:
         if begin > end:
             message = f"since = {since!r}: must not be after until = {until!r}."
             raise ApiError(400, message, param="since", code="invalid_value")
-        state = request.state
-        sees_all = not has_keys or getattr(state, "admin", False)
-        key = None if sees_all else getattr(state, "caller", ANYONE).key
-        used, unused = await view.read(by, begin, end, key)
+        own = None if not has_keys or request.state.key.admin else request.state.key.name
+        used, unused = await view.read(by, begin, end, own)
         if format == "csv":
             return Response(csv_text(by, used, unused, view.currency), media_type="text/csv")
         document = usage_document(by, used, unused) | {

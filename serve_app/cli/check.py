@@ -1,13 +1,11 @@
 """`tideserve check`: validate a configuration without starting anything."""
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from serve_app import env
 from serve_app.cli.application_checks import Cpus, local_cpus
 from serve_app.cli.config_file import read_config
 from serve_app.cli.formats import count, seconds
@@ -15,6 +13,7 @@ from serve_app.cli.keys_command import describe_keys
 from serve_app.cli.listening import check_host, describe_listening
 from serve_app.settings import AppSettings, ModelSettings
 from serve_app.settings.knobs import IngressKnobs, Knobs
+from serve_app.settings.ledger import ledger_url
 
 
 def add_command(commands: Any) -> None:
@@ -96,14 +95,15 @@ def _scaling_text(knobs: Knobs) -> str:
 
 
 def _ledger_text(settings: AppSettings) -> str:
-    """Return where usage is written, and which models have no price."""
+    """Return where usage is written, and which models have no price.
+
+    Raises:
+        SettingsError: the environment has an invalid URL of the database.
+    """
     ledger = settings.ledger
     if not ledger.enabled:
         return "off"
-    given = ledger.url or ""
-    if os.environ.get(env.LEDGER_URL):
-        where = f"the database of {env.LEDGER_URL}"
-    elif given.startswith("postgres"):
+    if ledger_url(ledger).startswith("postgres"):
         where = "Postgres"
     else:
         where = "an SQLite file on each node; several nodes need a Postgres in ledger.url"

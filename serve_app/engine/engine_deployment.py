@@ -23,11 +23,11 @@ from serve_app.engine.launch import launch
 from serve_app.engine.startup import Startup, lower_priority, process_start
 from serve_app.engine.startup_spans import trace_startup
 from serve_app.ledger.meter import UsageMeter
-from serve_app.ledger.store import UsageStore, ledger_url
+from serve_app.ledger.store import UsageStore
 from serve_app.ledger.writer import UsageWriter
 from serve_app.patches.ray import keep_log_handlers
 from serve_app.settings.identity import engine_identity, identity_number
-from serve_app.settings.ledger import LedgerSettings
+from serve_app.settings.ledger import LedgerSettings, ledger_url
 from serve_app.settings.telemetry import TraceSettings
 from serve_app.settings.tree import ModelSettings, RequestLogSettings
 from serve_app.telemetry.replica_metrics import EngineMetrics

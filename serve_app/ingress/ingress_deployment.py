@@ -39,9 +39,10 @@ from serve_app.ingress.relay import RelayClient
 from serve_app.ingress.replica_heartbeats import Heartbeats
 from serve_app.ingress.replica_set import replica_set
 from serve_app.ingress.request_counters import IngressCounters
-from serve_app.ledger.store import UsageStore, ledger_url
+from serve_app.ledger.store import UsageStore
 from serve_app.patches.uvicorn import listen_beside
 from serve_app.settings.knobs import Knobs, LiveKnobs
+from serve_app.settings.ledger import ledger_url
 from serve_app.settings.tree import AppSettings, ModelSettings
 from serve_app.telemetry.replica_metrics import ApiKeyMetrics, IngressMetrics
 from serve_app.telemetry.traces import request_traces

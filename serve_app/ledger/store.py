@@ -6,7 +6,6 @@ the increments in one transaction. So a write that is repeated after an unclear 
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -31,10 +30,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, Connection, make_url
 from sqlalchemy.schema import CreateTable
 
-from serve_app import env
 from serve_app.ledger.usage import AMOUNTS, UNUSED, Account, Amounts
-from serve_app.settings.ledger import LedgerSettings, check_database_url
-from serve_app.settings.settings_error import SettingsError
 
 Row = tuple[int, Account]
 """The begin of a minute in Unix time, and who used something in it."""
@@ -73,21 +69,6 @@ _INSERTS = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 class LedgerVersionError(Exception):
     """A newer release has changed the tables. This one must not write to them."""
-
-
-def ledger_url(settings: LedgerSettings, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the URL of the ledger's database; by default of a file in the user's state folder.
-
-    Raises:
-        SettingsError: the URL in the environment is not one. The message does not repeat it.
-    """
-    if given := environment.get(env.LEDGER_URL):
-        try:
-            return check_database_url(given)
-        except ValueError as error:
-            raise SettingsError([f"{env.LEDGER_URL}: {error}"]) from None
-    folder = environment.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return settings.url or f"sqlite:///{folder}/tideserve/usage.db"
 
 
 class UsageStore:

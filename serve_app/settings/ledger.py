@@ -1,10 +1,15 @@
 """The settings of the ledger."""
 
+import os
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from serve_app import env
 from serve_app.settings.closed_model import ClosedModel
+from serve_app.settings.settings_error import SettingsError
 
 _URL = r"^(sqlite:////[^?#]+|postgres(ql)?://.+)$"
 CPU = "cpu"
@@ -48,3 +53,18 @@ class LedgerSettings(ClosedModel):
     def gpu_hour_price(self, device: str, accelerator_type: str | None) -> float:
         """Return the price of one device of a model for an hour."""
         return self.gpu_hour_prices.get(CPU if device == "cpu" else accelerator_type or "any", 0.0)
+
+
+def ledger_url(settings: LedgerSettings, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the URL of the ledger's database; by default of a file in the user's state folder.
+
+    Raises:
+        SettingsError: the URL in the environment is not one. The message does not repeat it.
+    """
+    if given := environment.get(env.LEDGER_URL):
+        try:
+            return check_database_url(given)
+        except ValueError as error:
+            raise SettingsError([f"{env.LEDGER_URL}: {error}"]) from None
+    folder = environment.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return settings.url or f"sqlite:///{folder}/tideserve/usage.db"

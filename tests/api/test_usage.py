@@ -3,13 +3,13 @@ import threading
 from pathlib import Path
 
 import pytest
+import yaml
 
 from serve_app.api.api_keys import ApiKeyFile
 from serve_app.api.errors import ApiError
 from serve_app.api.usage import UsageView, parse_time
 from serve_app.ledger.store import UsageStore
 from serve_app.ledger.usage import Account, Amounts
-from serve_app.settings.caller import Caller
 from tests.api.server import Server, error_of
 
 NOON = 1_700_000_000.0 // 60 * 60
@@ -98,22 +98,18 @@ async def test_usage_as_csv(server: Server) -> None:
 
 @pytest.mark.parametrize(("admin", "names"), [(False, ["bob"]), (True, ["alice", "bob"])])
 async def test_a_key_sees_its_own_usage_and_an_admin_key_all(
-    store: UsageStore, tmp_path: Path, admin: bool, names: list[str], monkeypatch: pytest.MonkeyPatch
+    store: UsageStore, tmp_path: Path, admin: bool, names: list[str]
 ) -> None:
-    (tmp_path / "keys").write_text("sk-tide\n")
-    server = Server(
-        usage=UsageView(store, "EUR", clock=lambda: NOON), api_keys=ApiKeyFile(str(tmp_path / "keys"))
-    )
+    file = tmp_path / "keys.yaml"
+    entry = {"name": "bob", "key": "sk-tide-0123456789abcdef", "admin": admin}
+    file.write_text(yaml.safe_dump({"keys": [entry]}))
+    keys = ApiKeyFile(str(file))
+    server = Server(usage=UsageView(store, "EUR", clock=lambda: NOON), api_keys=keys)
 
-    @server.app.middleware("http")
-    async def give_the_caller_a_name(request, call_next):  # type: ignore[no-untyped-def]
-        request.state.caller, request.state.admin = Caller("bob", "background"), admin
-        return await call_next(request)
+    refused = await server.http.get("/usage")
+    reply = await server.http.get("/usage", headers={"Authorization": "Bearer sk-tide-0123456789abcdef"})
 
-    # The middleware added last runs first, and what the key file says of a caller must not replace it here.
-    server.app.user_middleware.append(server.app.user_middleware.pop(0))
-    reply = await server.http.get("/usage", headers={"Authorization": "Bearer sk-tide"})
-
+    assert refused.status_code == 401
     document = reply.json()
     assert [row["key"] for row in document["data"]] == names
     assert bool(document["unused"]) == admin

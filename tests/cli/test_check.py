@@ -48,7 +48,7 @@ def test_a_valid_file_is_summed_up_model_by_model(capsys: pytest.CaptureFixture[
     [
         ({"enabled": False}, "", "off"),
         ({"url": "postgresql://host/db"}, "", "Postgres"),
-        ({}, "postgresql://u:secret@host/db", "the database of TIDESERVE_LEDGER_URL"),
+        ({}, "postgresql://u:secret@host/db", "Postgres"),
         (
             {"url": "postgresql://host/db", "gpu_hour_prices": {"H100": 4}},
             "",

@@ -23,6 +23,7 @@ ORDER = [
     "test_autoscaling",
     "test_held_requests",
     "test_background",
+    "test_ledger",
     "test_chaos",  # ends `fleet`
     "test_node_loss",
     "test_there_and_back",

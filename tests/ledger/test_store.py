@@ -6,11 +6,8 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy
 
-from serve_app import env
-from serve_app.ledger.store import LedgerVersionError, UsageStore, ledger_url
+from serve_app.ledger.store import LedgerVersionError, UsageStore
 from serve_app.ledger.usage import Account, Amounts
-from serve_app.settings.ledger import LedgerSettings
-from serve_app.settings.settings_error import SettingsError
 
 ALICE = Account("tide", "alice", "interactive")
 BOB = Account("tide", "bob", "background")
@@ -162,23 +159,3 @@ class TestStore:
             store.close()
         assert errors == []
         assert used == Amounts(100, 200, 100, 100, 50.0, pytest.approx(0.5))
-
-
-def test_the_ledger_is_a_file_of_the_user_by_default() -> None:
-    settings = LedgerSettings()
-
-    assert ledger_url(settings, {"XDG_STATE_HOME": "/state"}) == "sqlite:////state/tideserve/usage.db"
-    assert ledger_url(settings, {}).endswith("/.local/state/tideserve/usage.db")
-
-
-def test_the_environment_overrides_the_setting() -> None:
-    settings = LedgerSettings(url="sqlite:////usage.db")
-
-    assert ledger_url(settings, {}) == "sqlite:////usage.db"
-    assert ledger_url(settings, {env.LEDGER_URL: "postgresql://host/db"}) == "postgresql://host/db"
-
-
-def test_an_invalid_url_of_the_environment_is_not_repeated() -> None:
-    with pytest.raises(SettingsError, match="TIDESERVE_LEDGER_URL: must be postgresql:") as caught:
-        ledger_url(LedgerSettings(), {env.LEDGER_URL: "mysql://tide:secret@host/db"})
-    assert "secret" not in str(caught.value)
