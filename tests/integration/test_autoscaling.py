@@ -268,7 +268,12 @@ def test_an_idle_application_goes_to_zero(fleet: Running, capsys: pytest.Capture
 
 
 def test_the_policy_s_metrics_are_in_the_exposition(fleet: Running) -> None:
-    text = httpx.get(f"{fleet.url}/metrics", timeout=10).text
+    # A node's agent that does not answer in time is left out of the exposition.
+    text = until(
+        lambda: httpx.get(f"{fleet.url}/metrics", timeout=10).text,
+        lambda text: "# lost node" not in text,
+        "an exposition with all nodes",
+    )
     for name in ("wanted", "target", "ready", "starting", "pending", "draining"):
         assert f"llm_autoscaling_{name}_replicas{{" in text
     assert "llm_autoscaling_binding" in text
