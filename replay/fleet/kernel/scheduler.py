@@ -6,6 +6,11 @@ the step's token budget and the KV cache have room, the latter for the whole pro
 at its end. If the KV cache is full, the request admitted last is preempted and computed again. A prompt finds
 the blocks that its replica's prefix cache still holds; the longest unused block is evicted first.
 
+Queues are in the order of lanes, and first come, first served within a lane. Requests of the lane
+`background` stand at the end of the batch, so they get their tokens of a step last and are preempted first.
+They are also preempted if a request of another lane needs their place in the batch or in the KV cache. That
+request is admitted in the same step.
+
 All sequences that decode get one token a step, so the kernel takes a step for all of them at once. The tokens
 of each follow from the number of steps since. The kernel looks at a sequence when its last token comes, or
 when it is preempted.
@@ -17,7 +22,7 @@ time.
 import math
 
 from replay.fleet.kernel.compiler import inner
-from replay.fleet.layout import NONE, Ints, Memory
+from replay.fleet.layout import BACKGROUND, NONE, Ints, Memory
 
 
 @inner
@@ -59,7 +64,8 @@ def cached_tokens(m: Memory, r: int, q: int) -> int:
         rep.cached_blocks = use(m.cache, r, rep.cached_blocks, m.blocks[q, i])
     # The last token is always computed: its logits are the first output token's.
     tokens: int = min(hits * m.rules[0].block_tokens, request.prompt - 1)
-    m.totals[0].cached += tokens
+    if request.lane != BACKGROUND:
+        m.totals[0].cached += tokens
     return tokens
 
 
@@ -84,12 +90,42 @@ def note_sent(m: Memory, r: int, q: int) -> None:
 
 
 @inner
+def line_up(m: Memory, head: int, tail: int, q: int) -> tuple[int, int]:
+    """Put a request behind those of its lane in a queue; return the queue's head and tail."""
+    request = m.requests[q]
+    request.next = NONE
+    if tail == NONE:
+        return q, q
+    if m.requests[tail].lane <= request.lane:
+        m.requests[tail].next = q
+        return head, q
+    return step_in(m, head, tail, q, request.lane + 1)
+
+
+@inner
+def step_in(m: Memory, head: int, tail: int, q: int, lane: int) -> tuple[int, int]:
+    """Put a request before those of `lane` and of lower lanes; return the queue's head and tail."""
+    before, behind = NONE, head
+    while behind != NONE and m.requests[behind].lane < lane:
+        before, behind = behind, m.requests[behind].next
+    m.requests[q].next = behind
+    if before == NONE:
+        head = q
+    else:
+        m.requests[before].next = q
+    return head, q if behind == NONE else tail
+
+
+@inner
 def preempt(m: Memory, r: int, t: float) -> None:
-    """Send the request admitted last back to the head of the queue."""
+    """Send the last request of the batch back to the front of its lane in the queue."""
     rep = m.replicas[r]
     rep.batch_size -= 1
     q = m.batch[r, rep.batch_size]
     request = m.requests[q]
+    if request.lane == BACKGROUND:
+        rep.background_batch -= 1
+        rep.background_prefilling -= request.todo > 0
     if request.todo:
         rep.prefilling -= 1
         rep.kv_used -= request.computed
@@ -102,13 +138,33 @@ def preempt(m: Memory, r: int, t: float) -> None:
         rep.recompute_tokens += request.prompt + request.generated
     request.todo = request.prompt + request.generated
     request.computed = 0
-    request.next = rep.head
-    rep.head = q
-    if rep.tail == NONE:
-        rep.tail = q
+    rep.head, rep.tail = step_in(m, rep.head, rep.tail, q, request.lane)
     rep.waiting += 1
     rep.preemptions += 1
     m.totals[0].preemptions += 1
+
+
+@inner
+def evict_background(m: Memory, r: int, t: float) -> None:
+    """Preempt as many requests of the lane `background` as keep waiting requests from the next step."""
+    rules = m.rules[0]
+    rep = m.replicas[r]
+    places = rules.max_num_seqs - rep.batch_size
+    budget = rules.max_num_batched_tokens - rep.batch_size
+    # Each sequence that decodes takes a token of the cache in the step.
+    room = rules.kv_cache_tokens - rep.kv_used - rep.batch_size
+    q = rep.head
+    while q != NONE and m.requests[q].lane != BACKGROUND and budget > 0:
+        todo = m.requests[q].todo
+        places -= 1
+        budget -= todo
+        room -= todo
+        q = m.requests[q].next
+        while rep.background_batch and (places < 0 or room < 0):
+            used = rep.kv_used
+            preempt(m, r, t)
+            places += 1
+            room += used - rep.kv_used + 1
 
 
 @inner
@@ -130,6 +186,8 @@ def schedule_running(m: Memory, r: int, t: float) -> int:
         budget -= want
         if request.todo:
             rep.step_prefill += want
+            if request.lane == BACKGROUND:
+                rep.step_background_prefill += want
         i += 1
     return budget
 
@@ -153,7 +211,16 @@ def admit(m: Memory, r: int, t: float, budget: int) -> None:
         request.scheduled = want
         if request.admitted < 0:
             request.admitted = t
-        m.batch[r, rep.batch_size] = q
+        at = rep.batch_size
+        if request.lane == BACKGROUND:
+            rep.background_batch += 1
+            rep.background_prefilling += 1
+            rep.step_background_prefill += want
+        else:
+            for _ in range(rep.background_batch):
+                m.batch[r, at] = m.batch[r, at - 1]
+                at -= 1
+        m.batch[r, at] = q
         rep.batch_size += 1
         rep.prefilling += 1
         rep.kv_used += request.computed + want
@@ -167,7 +234,9 @@ def begin_step(m: Memory, r: int, t: float) -> None:
     rules = m.rules[0]
     rep = m.replicas[r]
     rep.step_end = math.inf
-    rep.step_prefill = 0
+    rep.step_prefill = rep.step_background_prefill = 0
+    if rep.background_batch and rep.head != NONE:
+        evict_background(m, r, t)
     preemptions = rep.preemptions
     if rep.prefilling or rep.kv_used + rep.batch_size > rules.kv_cache_tokens:
         budget = schedule_running(m, r, t)
@@ -175,6 +244,7 @@ def begin_step(m: Memory, r: int, t: float) -> None:
         rep.kv_used += rep.batch_size
         budget = rules.max_num_batched_tokens - rep.batch_size
     decodes, kv = rep.batch_size - rep.prefilling, rep.context
+    rep.step_background = rep.background_batch - rep.background_prefilling
     if rep.head != NONE and rep.preemptions == preemptions:
         admit(m, r, t, budget)
     prefill = rep.step_prefill
@@ -195,4 +265,4 @@ def begin_step(m: Memory, r: int, t: float) -> None:
     rep.sum_prefill += prefill
     rep.sum_kv += kv
     rep.busy_s += took
-    rep.prefilled += prefill
+    rep.prefilled += prefill - rep.step_background_prefill
