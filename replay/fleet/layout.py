@@ -57,6 +57,7 @@ REPLICA = np.dtype(
         ("prefilling", "i8"),  # requests of the batch that do not decode yet
         ("background_batch", "i8"),  # of `batch_size`, the last ones: those of the lane `background`
         ("background_prefilling", "i8"),  # of `prefilling`
+        ("paused", "i8"),  # of `background_batch`, the last ones: those without a token of the step
         ("context", "i8"),  # tokens in the KV cache of those that decode
         ("kv_used", "i8"),  # tokens in the KV cache, with those of the step under way
         ("head", "i8"),  # the queue, linked by the requests' `next`, in the order of lanes
@@ -186,6 +187,7 @@ RULES = np.dtype(
         ("block_tokens", "i8"),
         ("ttft_target_s", "f8"),
         ("itl_target_s", "f8"),
+        ("background_step_s", "f8"),  # most seconds of a step with sequences of the lane `background`
         ("max_held", "i8"),
         ("room", "i8"),  # most requests in flight of a replica that takes queued requests
         ("most_in_flight", "i8"),  # the same for new requests; beyond it on every replica they are refused

@@ -167,6 +167,10 @@ def end_step(m: Memory, r: int) -> None:
     at = current_slice(m, r, t)
     rep.taken += 1
     rep.context += rep.step_decodes
+    for i in range(rep.batch_size - rep.paused, rep.batch_size):
+        request = m.requests[m.batch[r, i]]
+        if request.todo == 0:
+            request.ends += 1
     if rep.prefilling or rep.taken == rep.next_end:
         update_batch(m, r, t, at)
     if rep.step_decodes > rep.step_background:
@@ -241,7 +245,8 @@ def move_streams(m: Memory, r: int, t: float) -> None:
         request = m.requests[q]
         other = NONE
         if not request.todo and request.lane == BACKGROUND:
-            other = free_place(m)
+            if i < rep.batch_size - rep.paused:
+                other = free_place(m)
         elif not request.todo:
             other = choose(m, min(rules.max_num_seqs, rules.most_in_flight), q, 0, t)
         if other == NONE:
