@@ -189,7 +189,7 @@ RULES = np.dtype(
         ("itl_target_s", "f8"),
         ("background_step_s", "f8"),  # most seconds of a step with sequences of the lane `background`
         ("max_held", "i8"),
-        ("room", "i8"),  # most requests in flight of a replica that takes queued requests
+        ("room", "i8"),  # most requests in flight of a replica that takes queued requests, or `background`
         ("most_in_flight", "i8"),  # the same for new requests; beyond it on every replica they are refused
         ("sequence_tokens", "i8"),  # weight of a request in flight in a pick
         ("prefix_aware", "i8"),  # 1: the pick subtracts cached prompt tokens

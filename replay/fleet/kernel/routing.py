@@ -242,9 +242,9 @@ def send_background(m: Memory, r: int, t: float) -> None:
 
 @inner
 def free_place(m: Memory) -> int:
-    """The ready replica with the fewest requests, if its batch has a free place; otherwise NONE."""
+    """The ready replica with the fewest requests, if it has room for one of `background`; otherwise NONE."""
     best = NONE
-    fewest = m.rules[0].max_num_seqs
+    fewest = m.rules[0].room
     for r in range(m.totals[0].used):
         rep = m.replicas[r]
         if rep.status == READY and rep.in_flight + rep.background < fewest:
@@ -254,7 +254,7 @@ def free_place(m: Memory) -> int:
 
 @entry
 def release_background(m: Memory, t: float) -> None:
-    """Fill free places in batches with requests of the lane `background`, unless other lanes are queued."""
+    """Send requests of the lane `background` to replicas with room, unless other lanes are queued."""
     totals = m.totals[0]
     while totals.background_head != NONE and totals.held_head == NONE:
         best = free_place(m)

@@ -7,10 +7,10 @@ at its end. If the KV cache is full, the request admitted last is preempted and 
 the blocks that its replica's prefix cache still holds; the longest unused block is evicted first.
 
 Queues are in the order of lanes, and first come, first served within a lane. Requests of the lane
-`background` stand at the end of the batch. They get their tokens of a step last, admissions of other lanes
-included, and are preempted first. They are also preempted if a request of another lane needs their place in
-the batch or in the KV cache. That request is admitted in the same step. A step takes no longer than
-`background_step_s` because of them: those for which no time is left pause.
+`background` stand at the end of the batch. They get their tokens of a step last, and are preempted first.
+They are also preempted if a request of another lane needs their place in the batch or in the KV cache. That
+request is admitted in the same step. A step that prefills a prompt of another lane prefills none of theirs. A
+step takes no longer than `background_step_s` because of them: those for which no time is left pause.
 
 All sequences that decode get one token a step, so the kernel takes a step for all of them at once. The tokens
 of each follow from the number of steps since. The kernel looks at a sequence when its last token comes, or
@@ -256,10 +256,15 @@ def schedule_background(m: Memory, r: int, t: float, budget: int, left_s: float,
     rules = m.rules[0]
     rep = m.replicas[r]
     context = 0
+    held = rep.step_prefill > 0  # the step prefills prompts of other lanes
     i = rep.batch_size - rep.background_batch
     while i < rep.batch_size:
         request = m.requests[m.batch[r, i]]
         own = 0
+        if request.todo and held:
+            request.scheduled = 0
+            i += 1
+            continue
         if request.todo:
             want = min(request.todo - request.computed, budget, max(tokens_within(m, left_s), int(i == 0)))
             cost = want * rules.per_prefill_token_s
@@ -287,7 +292,7 @@ def schedule_background(m: Memory, r: int, t: float, budget: int, left_s: float,
     rep.paused = rep.batch_size - i
     for j in range(i, rep.batch_size):
         m.requests[m.batch[r, j]].scheduled = 0
-    if rep.paused == 0 and rep.head != NONE and may_admit:
+    if rep.paused == 0 and rep.head != NONE and may_admit and not held:
         admit(m, r, t, min(budget, max(tokens_within(m, left_s), int(i == 0))), BACKGROUND)
     return context
 

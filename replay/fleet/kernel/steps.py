@@ -180,7 +180,7 @@ def end_step(m: Memory, r: int) -> None:
         if totals.held_head != NONE:
             send_queued(m, t)
         while totals.background_head != NONE and totals.held_head == NONE:
-            if rep.in_flight + rep.background >= m.rules[0].max_num_seqs:
+            if rep.in_flight + rep.background >= m.rules[0].room:
                 break
             send_background(m, r, t)
     begin_step(m, r, t)

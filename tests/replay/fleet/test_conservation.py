@@ -45,7 +45,7 @@ def check(made: Fleet) -> None:
         assert len(waiting) == replica["waiting"]
         lanes = requests["lane"][here]
         assert len(here) - sum(lanes == BACKGROUND) == replica["in_flight"] <= rules["most_in_flight"]
-        assert sum(lanes == BACKGROUND) == replica["background"] <= rules["max_num_seqs"]
+        assert sum(lanes == BACKGROUND) == replica["background"] <= rules["room"]
         assert lanes[: len(waiting)].tolist() == sorted(lanes[: len(waiting)])
         in_batch = lanes[len(waiting) :] == BACKGROUND
         assert in_batch.tolist() == sorted(in_batch)
@@ -171,7 +171,7 @@ def test_nothing_is_lost_and_no_limit_exceeded(case: str, seed: int) -> None:
         made.settle()
         if made.memory.totals["background_held"][0] and not made.memory.totals["held"][0]:
             replicas = made.memory.replicas[made.ready_slots]
-            assert (replicas["in_flight"] + replicas["background"] >= made.profile.max_num_seqs).all()
+            assert (replicas["in_flight"] + replicas["background"] >= made.memory.rules["room"]).all()
         if draw.random() < 0.3:
             made.set_target(int(draw.integers(0, 9)))
         check(made)
