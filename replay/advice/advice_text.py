@@ -105,7 +105,7 @@ def _verdict(advice: Advice) -> str:
 
 def _reached(score: Score) -> str:
     """The attainment, and the background work that was late."""
-    late = f" with {score.late:,.0f} background requests unfinished at their deadline" if score.late else ""
+    late = f" ({score.late:,.0f} background requests unfinished at their deadline)" if score.late else ""
     return formats.percent(score.attainment) + late
 
 
