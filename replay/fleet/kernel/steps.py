@@ -263,6 +263,6 @@ def move_streams(m: Memory, r: int, t: float) -> None:
         m.totals[0].moves += 1
         enqueue(m, other, q, t)
     rep.batch_size = kept
-    if not rep.in_flight and not rep.background:
+    if not rep.in_flight and not rep.background and rep.step_end < math.inf:
         rep.busy_s -= rep.step_end - t
         rep.step_end = math.inf
