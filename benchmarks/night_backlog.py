@@ -1,9 +1,9 @@
 """`python -m benchmarks.night_backlog TRACE`: the cost of a nightly backlog, by the way in which it runs.
 
-A day is composed from a recorded hour, in a twelfth of the time by default. It begins at noon. Arrivals follow
-a sine from `NIGHT_SHARE` of the highest rate at 03:00 to all of it at 15:00. The production policy serves the
-day without a backlog, with a backlog of 20 % of the day's tokens in the lane `background`, from 22:00 to
-06:00, and with as many more standard requests over the day. docs/measurements.md has the figures.
+A day is composed from a recorded hour, in a twelfth of the time by default. It begins at noon. Arrivals
+follow a sine from `NIGHT_SHARE` of the highest rate at 03:00 to all of it at 15:00. The production policy
+serves the day without a backlog, with a backlog of 20 % of the day's tokens in the lane `background`, from
+22:00 to 06:00, and with as many more standard requests over the day. docs/measurements.md has the figures.
 """
 
 import argparse
@@ -95,14 +95,13 @@ def main(arguments: list[str]) -> int:
     backlog = Backlog(SHARE, submit_s=length_s * 10 / 24, due_s=length_s * 8 / 24)
     with_backlog = WithBacklog(day, backlog)
     base = run(day, length_s)
-    rows = []
-    for name, result in (
-        ("no backlog", lambda: base),
-        ("in the lane `background`, steps bounded", lambda: run(with_backlog, length_s, backlog, BOUND_S)),
-        ("as standard requests over the day", lambda: run(more_requests(day), length_s)),
-        ("in the lane `background`", lambda: run(with_backlog, length_s, backlog)),
+    rows = [row("no backlog", base, base, length_s)]
+    for name, trace, own, bound_s in (
+        ("in the lane `background`, steps bounded", with_backlog, backlog, BOUND_S),
+        ("as standard requests over the day", more_requests(day), None, None),
+        ("in the lane `background`", with_backlog, backlog, None),
     ):
-        rows.append(row(name, result(), base, length_s))
+        rows.append(row(name, run(trace, length_s, own, bound_s), base, length_s))
         print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
     headings = ["backlog", "GPU-seconds", "extra", "attainment", "TTFT P95", "ITL P95", "done after"]
     print(table(headings, rows))

@@ -1,4 +1,4 @@
-"""A nightly backlog of a fifth of the day's tokens: its cost as background work, and as part of the traffic."""
+"""A nightly backlog of a fifth of the day's tokens: its cost as background work, and within the traffic."""
 
 from dataclasses import replace
 from functools import cache
