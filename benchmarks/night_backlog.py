@@ -1,6 +1,6 @@
 """`python -m benchmarks.night_backlog TRACE`: the cost of a nightly backlog, by the way in which it runs.
 
-A day is composed from a recorded hour, in a twelfth of the time by default. It begins at noon. Arrivals
+A day is composed from a recorded hour, in a 24th of the time by default. It begins at noon. Arrivals
 follow a sine from `NIGHT_SHARE` of the highest rate at 03:00 to all of it at 15:00. The production policy
 serves the day without a backlog, with a backlog of 20 % of the day's tokens in the lane `background`, from
 22:00 to 06:00, and with as many more standard requests over the day. docs/measurements.md has the figures.
@@ -55,16 +55,19 @@ def more_requests(day: ArrayTrace) -> ArrayTrace:
 
 
 def run(
-    trace: Trace, length_s: float, backlog: Backlog | None = None, bound_s: float | None = None
+    trace: Trace, length_s: float, warm: int, backlog: Backlog | None = None, bound_s: float | None = None
 ) -> Result:
-    """Replay the production policy. `bound_s`: the most seconds of a step with background sequences."""
+    """Replay the production policy, with `warm` replicas ready at the start.
+
+    `bound_s` are the most seconds of a step with background sequences.
+    """
     start_s = (COLD_START_S[0] * length_s / DAY_S, COLD_START_S[1] * length_s / DAY_S)
     asked = scenario(
         trace, knobs=KNOBS, profile=load_profile("a100-80gb"), cold_start_s=start_s, backlog=backlog
     )
     if bound_s is not None:
         asked = replace(asked, conditions=replace(asked.conditions, background_step_s=bound_s))
-    return asked.run(Production(KNOBS), warm=asked.warm())
+    return asked.run(Production(KNOBS), warm=warm)
 
 
 def row(name: str, result: Result, base: Result, length_s: float) -> list[str]:
@@ -88,20 +91,22 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.night_backlog")
     parser.add_argument("trace", type=Path)
     parser.add_argument("--rate", type=float, default=0.6, help="share of the recorded rate at 15:00")
-    parser.add_argument("--day-s", type=float, default=7200.0, help="seconds of the day")
+    parser.add_argument("--day-s", type=float, default=3600.0, help="seconds of the day")
     options = parser.parse_args(arguments)
     length_s = options.day_s
     day = compose_day(open_trace(options.trace), length_s, options.rate)
     backlog = Backlog(SHARE, submit_s=length_s * 10 / 24, due_s=length_s * 8 / 24)
     with_backlog = WithBacklog(day, backlog)
-    base = run(day, length_s)
+    warm = scenario(day, knobs=KNOBS, profile=load_profile("a100-80gb")).warm()
+    base = run(day, length_s, warm)
     rows = [row("no backlog", base, base, length_s)]
+    print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
     for name, trace, own, bound_s in (
         ("in the lane `background`, steps bounded", with_backlog, backlog, BOUND_S),
         ("as standard requests over the day", more_requests(day), None, None),
         ("in the lane `background`", with_backlog, backlog, None),
     ):
-        rows.append(row(name, run(trace, length_s, own, bound_s), base, length_s))
+        rows.append(row(name, run(trace, length_s, warm, own, bound_s), base, length_s))
         print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
     headings = ["backlog", "GPU-seconds", "extra", "attainment", "TTFT P95", "ITL P95", "done after"]
     print(table(headings, rows))
