@@ -43,7 +43,7 @@ class EngineStream:
 
     def __init__(self, request: EngineRequest) -> None:
         self.request = request
-        self._charges: list[tuple[Any, Charge]] = []
+        self._charges: list[tuple[SequenceLanes, Any, Charge]] = []
         self.sequences: list[Any] = []
         """vLLM's states of the call's sequences, which stay valid after the sequences' removal. vLLM itself
         reports tokens only for requests that finish by themselves, under an id that clients choose."""
@@ -60,11 +60,11 @@ class EngineStream:
     def take_sequence(self, request: Any, state: Any, lanes: SequenceLanes) -> None:
         """Add a sequence that vLLM has just registered, in the lane of the call."""
         self.sequences.append(state)
-        self._charges.append((state, lanes.begin(self.request.caller, request, state)))
+        self._charges.append((lanes, state, lanes.begin(self.request.caller, request, state)))
 
-    def end(self, lanes: SequenceLanes) -> None:
+    def end(self) -> None:
         """Note that all sequences have ended. Call it once."""
-        for state, charge in self._charges:
+        for lanes, state, charge in self._charges:
             lanes.end(state, charge)
 
     @staticmethod

@@ -5,7 +5,7 @@ and preempts the largest. This module adds:
 
 - A waiting sequence of another lane takes the place of a running `background` sequence in the next step. The
   preempted sequence waits, and continues later: the prefix cache has most of its tokens.
-- A step that prefills a prompt of another lane prefills no `background` prompt.
+- A step that prefills a prompt of another lane runs no `background` sequence.
 - `standard` gets a share of the batch while `interactive` sequences wait too.
 """
 
@@ -154,8 +154,7 @@ class LaneScheduling(Scheduler):  # type: ignore[misc]
         self.running.sort(key=_is_background)
         if prefills:
             for request in running:
-                if request.is_prefill_chunk:
-                    request.next_decode_eligible_step = self.current_step + 2  # leaves out this step
+                request.next_decode_eligible_step = self.current_step + 2  # leaves out this step
 
     def _make_way(self, running: list[Request]) -> bool:
         """Preempt sequences of `running`, which are background, for the step's prompts of other lanes.

@@ -58,7 +58,6 @@ class LocalEngine:
         self._on_error = on_error
         self._on_call = on_call
         self._engine = serving.engine
-        self._lanes = serving.lanes
         operations = Operations(serving, model.max_sequences_per_request)
         self._operations: dict[Operation, Callable[[EngineRequest], Awaitable[ReplyOrFrames]]] = {
             "chat_completions": operations.chat,
@@ -115,7 +114,7 @@ class LocalEngine:
                 if frames is not None and hasattr(frames, "aclose"):
                     await frames.aclose()
             finally:
-                stream.end(self._lanes)
+                stream.end()
                 if meter is not None and usage is not None:
                     meter.end(usage)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from argparse import Namespace
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -74,23 +74,21 @@ class Serving:
 
     engine: AsyncLLM
     state: State
-    lanes: SequenceLanes = field(default_factory=SequenceLanes)
 
     @classmethod
     async def mount(
         cls, engine: AsyncLLM, namespace: Namespace, lanes: SequenceLanes | None = None
     ) -> Serving:
-        """Build the handlers of all tasks that the engine's model supports, and fill `lanes`."""
+        """Build the handlers of all tasks that the engine's model supports, and fill `lanes` from now on."""
         guard_media()
         state = State()
         await init_app_state(engine, state, namespace, await engine.get_supported_tasks())
         chat = getattr(state, "openai_serving_chat", None)
         if chat is not None and PLAIN_STREAMS:
             prefer_plain_streams(chat)
-        lanes = lanes or SequenceLanes()
-        follow_streams(engine, lanes)
+        follow_streams(engine, lanes or SequenceLanes())
         guard_intake(engine)
-        return cls(engine, state, lanes)
+        return cls(engine, state)
 
 
 class Operations:

@@ -24,6 +24,8 @@ class SequenceLanes:
         self._shares = FairShare()
         self._lanes: dict[str, Lane] = {}
         self._unfinished = dict.fromkeys(LANES, 0)
+        self._iteration: IterationStats | None = None
+        """vLLM's own statistics of the step whose `_parts` are kept."""
         self._parts: dict[Lane, IterationStats] = {}
 
     def lane_of(self, sequence: str) -> Lane:
@@ -64,6 +66,10 @@ class SequenceLanes:
         def wrapped(outputs: list[Any], at: Any, iteration: IterationStats | None, **more: Any) -> Any:
             if iteration is None:
                 return process(outputs, at, iteration, **more)
+            if (
+                iteration is not self._iteration
+            ):  # vLLM processes the outputs of a large step in several calls
+                self._iteration, self._parts = iteration, {}
             present = [lane for lane, count in self._unfinished.items() if count]
             by_lane: dict[Lane, list[Any]] = {}
             if len(present) < 2:
