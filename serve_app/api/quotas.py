@@ -2,13 +2,14 @@
 
 Each rate is a token bucket, filled at the rate, up to one minute's worth. When an ingress replica starts, its
 buckets have one second's worth. A request is admitted while the bucket has anything left, and may leave the
-bucket in debt. So a request larger than a minute's worth is served too, and the next request waits until the
-debt is paid.
+bucket in debt. So a request larger than a minute's worth is served too. Further requests are refused until
+the debt is paid.
 
 The tokens of a request are not known when it arrives. So its bucket is charged with an estimate, and the true
-count replaces the estimate at the end. The estimate is the size of the body divided by the key's mean bytes
-per prompt token, plus the key's mean answer, at most the request's `max_tokens`. Charging `max_tokens` itself
-would keep a client that asks for 4,096 tokens and gets 200 far below its limit.
+count replaces the estimate at the end. The estimate of the prompt is the size of the body divided by the
+key's mean bytes per prompt token. The estimate of the answer is the key's mean answer, at most the request's
+`max_tokens`. With a charge of `max_tokens` itself, a client that asks for 4,096 tokens and gets 200 would
+stay far below its limit.
 
 Ingress replicas share one quota: each has a share of every rate (`ingress.quota_exchange`).
 """
@@ -26,18 +27,18 @@ from serve_app.settings.keys_file import ApiKey
 
 _MINUTE_S = 60.0
 _START_S = 1.0
-"""At the start a bucket has so many seconds' worth. So neither a restart nor a new ingress replica gives a
-client a minute's worth."""
+"""The seconds' worth that a bucket has when its ingress replica starts. So neither a restart nor a new
+ingress replica gives a client a minute's worth."""
 _DEMAND_S = 5.0
 """The time constant of the demand: attempts of 5 s ago count a third of new ones."""
 _OPEN_RETRY_S = 1.0
 _ALMOST_ONE = 0.999
-"""Rounds up, but not for an error of the arithmetic."""
+"""Added before `int`, to round up. It is below 1, so a rounding error of floats does not add a second."""
 _ANSWER_TOKENS = 256.0
 _BYTES_PER_TOKEN = 4.0
 """Estimates for a key without an answer yet."""
 _MEMORY = 32
-"""A mean remembers about so many requests."""
+"""A mean covers about this many requests."""
 
 
 class KeyDemand(msgspec.Struct, frozen=True, array_like=True):
@@ -106,7 +107,7 @@ class _Bucket:
         return -self.level * _MINUTE_S / (self.limit * max(self.share, least_share))
 
     def add_headers(self, headers: dict[str, str]) -> None:
-        """Add OpenAI's headers of this rate. What this replica has left represents the whole quota.
+        """Add OpenAI's headers of this rate. This replica estimates the whole quota from its own share.
 
         The reset is a duration such as `1s` or `6m0s`.
         """
@@ -137,7 +138,7 @@ class _KeyQuota:
         self._answers = 0
 
     def follow(self, key: ApiKey, share: KeyShare, now: float) -> None:
-        """Apply the limits of the file as it is now, and this replica's share of them."""
+        """Apply the key's present limits, and this replica's share of them."""
         self.key, self.share = key, share
         self.tokens = self._changed("tokens", self.tokens, key.tokens_per_minute, share.tokens, now)
         self.requests = self._changed("requests", self.requests, key.requests_per_minute, share.requests, now)
@@ -174,7 +175,7 @@ class Reservation:
         self._prompt, self._answer = prompt, answer
         self._ended = False
         self.over_quota = over_quota
-        """Whether the request is served above a rate of its key. Then it is charged to no bucket."""
+        """Whether the request is served although its key is above a rate. It is charged to no bucket."""
         self.headers = headers
         """Headers of the answer."""
 
@@ -236,8 +237,8 @@ class Quotas:
             bound: The most tokens of its answer; None if the request has no bound.
 
         Raises:
-            ApiError: 429 if a limit is reached. A `work_conserving` key gets it only for requests that are
-                open at once.
+            ApiError: 429 if a limit is reached. A `work_conserving` key gets 429 only for too many open
+                requests.
         """
         if key is None or not key.is_limited:
             return None
@@ -330,8 +331,8 @@ def _headers(rates: _Rates) -> dict[str, str]:
 
 
 def _refusal(key: ApiKey, why: str, wait_s: float, rates: _Rates) -> ApiError:
-    """Return a 429 whose client should come back after `wait_s`."""
-    wait_ms = math.floor(wait_s * 1e3) + 1  # at the exact moment the bucket is still empty
+    """Return a 429 that tells the client to try again after `wait_s`."""
+    wait_ms = math.floor(wait_s * 1e3) + 1  # after exactly `wait_s` the bucket is still empty
     return ApiError(
         429,
         f"API key {key.name!r} {why} Try again in {wait_ms / 1e3:g} s.",

@@ -1,4 +1,4 @@
-"""What each API key, lane or model used, over HTTP: tokens, GPU-seconds and money."""
+"""`GET /usage`: the tokens, GPU-seconds and money of each API key, lane or model."""
 
 import asyncio
 import csv
@@ -31,12 +31,12 @@ _TIMEOUT_S = 5.0
 
 
 class Ledger(Protocol):
-    """The source of the usage. The calls may wait for a database, and raise any error."""
+    """The source of the usage. A call may wait for a database, and may raise any error."""
 
     def used(
         self, by: By, since: float, until: float, key: str | None = None, most: int = 1000
     ) -> dict[str, Amounts]:
-        """Return the use in the minutes that begin in [`since`, `until`) by name, the largest first."""
+        """Return the usage in minutes that begin in [`since`, `until`), by name, the largest first."""
         ...
 
     def unused(self, since: float, until: float) -> dict[str, Amounts]:
@@ -74,7 +74,7 @@ class UsageView:
         """Return the used and the unused amounts. With a `key`, only its own.
 
         Raises:
-            ApiError: 503, if the ledger does not answer in time.
+            ApiError: 503 if the ledger fails, or does not answer in time.
         """
 
         def read() -> tuple[dict[str, Amounts], dict[str, Amounts]]:
@@ -100,8 +100,8 @@ def usage_router(view: UsageView, has_keys: bool) -> APIRouter:
     @router.get("/usage", summary="Tokens, GPU-seconds and money by API key, lane or model")
     async def usage(
         request: Request,
-        by: Annotated[By, Query(description="What to sum by.")] = "key",
-        since: Annotated[str, Query(max_length=40, description=f"The begin: {_TIME_WORDS}.")] = "24h",
+        by: Annotated[By, Query(description="Sum by this.")] = "key",
+        since: Annotated[str, Query(max_length=40, description=f"The start: {_TIME_WORDS}.")] = "24h",
         until: Annotated[str, Query(max_length=40, description="The end, as `since`.")] = "0m",
         format: Annotated[Literal["json", "csv"], Query(description="`json` or `csv`.")] = "json",  # noqa: A002
     ) -> Response:
@@ -125,7 +125,7 @@ def usage_router(view: UsageView, has_keys: bool) -> APIRouter:
 
 
 def parse_time(name: str, text: str, now: float) -> float:
-    """Return the Unix time that a parameter means. A time without a zone is in UTC.
+    """Return the Unix time of a parameter's text. A time without a zone is in UTC.
 
     Raises:
         ApiError: 400, with the parameter's name and value.
@@ -163,7 +163,7 @@ def usage_document(by: By, used: Mapping[str, Amounts], unused: Mapping[str, Amo
 
 
 def csv_text(by: By, used: Mapping[str, Amounts], unused: Mapping[str, Amounts], currency: str) -> str:
-    """Return the amounts as CSV (RFC 4180): a line for each name, then one for each state without use."""
+    """Return the amounts as CSV (RFC 4180): a line for each name, then a line for each unused state."""
     text = io.StringIO()
     lines = csv.writer(text)
     lines.writerow([by, "state", *AMOUNTS, "currency"])

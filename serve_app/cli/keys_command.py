@@ -64,7 +64,7 @@ def new_key(options: argparse.Namespace) -> int:
         raise from_pydantic(error) from None
     text = yaml.safe_dump([entry.model_dump(mode="json", exclude_defaults=True)], sort_keys=False)
     print(textwrap.indent(text, "  "), end="")
-    print(f"the key, which is shown only now: {key}", file=sys.stderr)
+    print(f"API key (shown only once): {key}", file=sys.stderr)
     return 0
 
 

@@ -98,7 +98,7 @@ def _ask(url: str, query: dict[str, str]) -> bytes:
 
 
 def usage_text(document: UsageDocument) -> str:
-    """Return the usage as a table: used by name, then the GPU time without use, then the total."""
+    """Return a table: the usage by name, then unused GPU time by state, then the total."""
     head = (document.by, *_COLUMNS, document.currency)
     used = [_row(plain(getattr(each, document.by)) or "(no key)", each) for each in document.data]
     unused = [(each.state, "", "", "", "", *_row("", each)[-2:]) for each in document.unused]

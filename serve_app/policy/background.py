@@ -1,7 +1,7 @@
-"""The lane `background` in a decision: the replicas that its work may ask for, and why. Pure.
+"""The term `background` of a decision: the replicas that background work needs, and why. Pure.
 
-Requests of this lane use the time that other lanes leave. Their latencies, queues and tokens count in no
-other term. Only knobs let them start, keep or add replicas.
+Background requests use the time that other lanes leave free. Their latencies, queues and tokens count in no
+other term. Background requests start, keep or add replicas only as far as knobs allow.
 """
 
 from serve_app.policy.capacity_model import KV_FILL, Sizing, round_up
@@ -11,14 +11,14 @@ from serve_app.policy.reasons import amount, are, counted
 _LARGEST_BATCH = 256.0
 """The default of a model's setting `max_num_seqs`, which the policy does not know."""
 _LEAST_SHARE = 0.1
-"""A backlog that is late, or to which requests are added all the time, is planned to end in this share of
-`background_backlog_s`."""
+"""The least time for which a backlog is planned, as a share of `background_backlog_s`. It counts for a
+backlog that is late, or that grows all the time."""
 
 
 def need(inputs: Inputs, others: int) -> tuple[int, str] | None:
-    """Return the replicas that background work asks for, and why; None if it neither has nor keeps any.
+    """Return the replicas that background work needs, and why; None for a decision without this term.
 
-    `others` are the replicas that all else needs.
+    `others` is the number of replicas that all other terms need.
     """
     knobs, worked_s = inputs.knobs, inputs.background_for_s
     if worked_s is None:
@@ -42,11 +42,11 @@ def need(inputs: Inputs, others: int) -> tuple[int, str] | None:
 def work_s(inputs: Inputs) -> float:
     """Return the estimated seconds that one replica needs for all background requests, in a full batch.
 
-    The lengths of answers are not known before their end. They count as long as those of other lanes.
+    The length of an answer is not known before its end. The estimate is the mean length in other lanes.
     """
     seen, sizing = inputs.seen, inputs.sizing
     prefill_s = seen.background_tokens * sizing.step.per_prefill_token_s * sizing.mix.computed_share
-    # Half of the answer is left of a running request.
+    # On average, half of the answer of a running request is still to come.
     answers = seen.background_requests - seen.background_running_requests / 2
     return prefill_s + answers * _answer_s(sizing, seen.kv_cache_tokens)
 
@@ -63,7 +63,7 @@ def signals(inputs: Inputs) -> dict[str, float]:
 
 
 def _answer_s(sizing: Sizing, kv_cache_tokens: float) -> float:
-    """Return the seconds of a full batch that decoding one answer of mean length takes."""
+    """Return the seconds that decoding an answer of mean length takes, as its share of a full batch."""
     step, mix, batch = sizing.step, sizing.mix, _LARGEST_BATCH
     if kv_cache_tokens > 0:
         batch = max(1.0, min(batch, KV_FILL * kv_cache_tokens / mix.context_tokens))
@@ -71,7 +71,7 @@ def _answer_s(sizing: Sizing, kv_cache_tokens: float) -> float:
 
 
 def _for_backlog(inputs: Inputs, left_s: float) -> tuple[int, str]:
-    """Return the replicas that do the backlog in `left_s` seconds beside the work of other lanes."""
+    """Return the replicas that finish the backlog in `left_s` seconds, beside the work of other lanes."""
     sizing, work = inputs.sizing, work_s(inputs)
     one_s = sizing.step.prefill_s(sizing.mix) + _answer_s(sizing, inputs.seen.kv_cache_tokens)
     busy = inputs.arrivals.rps * one_s
@@ -99,7 +99,7 @@ def _uses_idle_time(inputs: Inputs, others: int) -> str:
 
 
 def _waits(inputs: Inputs) -> str:
-    """Return what background requests for a model at zero replicas wait for."""
+    """Return why background requests wait while the model has zero replicas."""
     held = are(inputs.seen.background_held_requests, "background request")
     if inputs.knobs.background_wakes and not inputs.background_hours_open:
         return f"{held} waiting for background_hours, or for another request to start a replica."

@@ -104,7 +104,7 @@ def kv_cache(tokens: float, room: float, replicas: int) -> str:
 
 
 def at_zero(inputs: Inputs) -> str:
-    """Return that the model is at zero replicas, and that no request starts one."""
+    """Return the reason of a model at zero replicas without a request that starts one."""
     who = "only background requests are" if inputs.seen.background_requests else "no request is"
     return f"The model is at zero replicas, and {who} waiting."
 

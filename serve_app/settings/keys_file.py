@@ -1,7 +1,7 @@
 """The file of API keys: who may send requests, in which lane, and how much.
 
-A file is either YAML with named keys (`KeysFile`), or text with one key per line. No error contains a key, a
-digest or an unknown part of the file, because errors are logged.
+A file is either YAML with named keys (`KeysFile`), or text with one key per line. Errors are logged, so no
+error contains a key, a digest, or text of the file that may be a key.
 """
 
 import hmac
@@ -135,7 +135,7 @@ class KeysFile(ClosedModel):
                 first = places.setdefault(getattr(key, what), index)
                 if first != index:
                     same = "key" if what == "digest" else "name"
-                    # An operator who deletes one of the two entries believes that the key is revoked.
+                    # An operator who deletes one of two equal entries would believe that the key is revoked.
                     raise ValueError(f"keys[{index}] has the {same} of keys[{first}] again")
         return self
 
@@ -149,7 +149,7 @@ def parse_keys(content: bytes) -> KeysFile:
     """Return the keys of a file.
 
     Raises:
-        SettingsError: the file is invalid. Its problems do not name the file.
+        SettingsError: the file is invalid. The error's problems do not name the file.
     """
     if len(content) > MOST_BYTES:
         raise SettingsError([f"has more than {MOST_BYTES:,} bytes"])
@@ -194,16 +194,16 @@ def _parse_yaml(content: bytes) -> KeysFile:
 
 
 def _without_words(problem: str) -> str:
-    """Return a problem of YAML without words of the file: any of them may be a key."""
+    """Return a problem of YAML without words of the file, because any word may be a key."""
     place = re.match(r"line:\d+", problem)
     what = "given twice" if "given twice" in problem else "not YAML"
     return f"{place[0].replace(':', ' ') if place else 'the file'}: {what}"
 
 
 def _problem(item: Any) -> str:
-    """Return a problem that pydantic found. It names only fields, and shows only values that are not secret.
+    """Return the text of a problem that pydantic found. The text names fields, and shows no secret.
 
-    A value may be a key at the wrong place, so a value is shown only where the field is known.
+    A value in an unknown place may be a key, so only values of known fields are shown.
     """
     location = item["loc"]
     words = ("keys", *ApiKey.model_fields)
