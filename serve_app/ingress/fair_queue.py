@@ -10,13 +10,16 @@ prefixes by default.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from heapq import heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import chain, count
 from typing import Generic, TypeVar
 
 from serve_app.settings.caller import LANES, Caller, Lane
 
 T = TypeVar("T")
+
+_FORMER_ENTRIES = 64
+"""A heap has at most so many entries beyond two for each key."""
 
 
 @dataclass(slots=True, eq=False)
@@ -89,6 +92,10 @@ class _LaneQueue(Generic[T]):
         return None
 
     def _push(self, key: _Key[T]) -> None:
+        # Former entries leave only at the top, and a key that waits long keeps its place there.
+        if len(self._heap) > 2 * len(self._keys) + _FORMER_ENTRIES:
+            self._heap = [(each.served, each.turn, each) for each in self._keys.values() if each.waiting]
+            heapify(self._heap)
         key.turn = next(self._turns)
         heappush(self._heap, (key.served, key.turn, key))
 

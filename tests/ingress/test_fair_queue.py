@@ -1,5 +1,6 @@
 """The order of waiting requests, as properties of a server that is always full."""
 
+import gc
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count, cycle, repeat
@@ -150,6 +151,21 @@ def test_cached_prompts_are_charged_by_computed_tokens() -> None:
     server.work(2000, overload(server, keys, estimate=1000))
 
     assert abs(server.served["cached"] / server.served["uncached"] - 1.0) <= 0.1
+
+
+def test_requests_that_left_take_no_memory() -> None:
+    queue: FairQueue[int] = FairQueue()
+    queue.add(-1, Caller("waits"))
+    gc.collect()
+    before = len(gc.get_objects())
+
+    for number in range(10_000):
+        queue.add(number, Caller("leaves"))
+        queue.remove(number, Caller("leaves"))
+
+    gc.collect()
+    assert len(gc.get_objects()) - before < 500
+    assert queue.first() == -1
 
 
 # Lanes.
