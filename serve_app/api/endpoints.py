@@ -182,6 +182,7 @@ class Endpoints:
         key = _key(http)
         caller = _lowered(getattr(state, "caller", ANYONE), http)
         share = BodyShare(self._memory, getattr(state, "api_key", None))
+        reservation = None
         try:
             body = await self._read(http, share, timeout_s)
             await check_structure(body)
@@ -205,17 +206,20 @@ class Endpoints:
             )
             trace.note_request(request)
             try:
-                share.belongs_to(model.name, background=request.caller.lane == "background")
                 reservation = self._quotas.reserve(key, request, seen.answer_bound)
+                if reservation is not None and reservation.over_quota:
+                    request = replace(request, caller=caller.lowered_to("background"))
+                    reservation.headers[LANE_HEADER] = "background"
+                    trace.note_request(request)
+                share.belongs_to(model.name, background=request.caller.lane == "background")
             except ApiError as error:
                 model.traffic.rejected(request, error)
                 raise
-            if reservation is not None and reservation.over_quota:
-                request = replace(request, caller=caller.lowered_to("background"))
-                reservation.headers[LANE_HEADER] = "background"
             return EngineResponse(model.engine, request, model.traffic, share.release, reservation)
         except BaseException:
             share.release()
+            if reservation is not None:
+                reservation.settle(request)
             raise
 
     async def _read(self, http: Request, share: BodyShare, timeout_s: float | None) -> bytes:

@@ -206,6 +206,34 @@ async def test_work_conserving_key_goes_on_in_the_lane_background(named: Server)
     ]
 
 
+async def test_request_above_its_rate_takes_the_body_memory_of_background(
+    keys: ApiKeyFile, clock: Clock
+) -> None:
+    traffic = TrafficLog()
+    server = Server(
+        traffic={"tide": traffic}, api_keys=keys, quotas=Quotas(clock), max_body_memory_bytes=8_000
+    )
+    large = {**BODY, "user": "x" * 2_500}  # below half of the memory, and above a quarter
+    async with server.http:
+        assert (await ask(server, "sk-spare", large)).status_code == 200
+        reply = await ask(server, "sk-spare", large)
+
+    assert (reply.status_code, error_of(reply)["code"]) == (429, "body_memory_full")
+    assert "requests of the lane background" in error_of(reply)["message"]
+    assert traffic.requests[-1].caller.lane == "background"
+
+
+async def test_request_without_body_memory_frees_its_place(keys: ApiKeyFile, clock: Clock) -> None:
+    traffic = TrafficLog()  # keeps the error, and with it the frames of the request
+    server = Server(
+        traffic={"tide": traffic}, api_keys=keys, quotas=Quotas(clock), max_body_memory_bytes=8_000
+    )
+    async with server.http:
+        reply = await ask(server, "sk-few", {**BODY, "user": "x" * 2_500}, x_tideserve_lane="background")
+        assert (reply.status_code, error_of(reply)["code"]) == (429, "body_memory_full")
+        assert (await ask(server, "sk-few")).status_code == 200
+
+
 async def test_end_of_a_request_frees_its_place(named: Server) -> None:
     for answer in (frames(b"data: 1\n\n"), failing(RuntimeError("broken"), b"data: 1\n\n"), frames()):
         named.chat.answer = answer
