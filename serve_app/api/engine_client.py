@@ -78,7 +78,9 @@ class RequestState:
     sequences."""
     output_tokens: int | None = None
     """Generated tokens of all sequences. None until the answer has ended, and without sequences. At the
-    ingress: the delivered tokens of a stream that was cut."""
+    ingress: the delivered tokens of a stream that was cut, or its events if no engine could continue it."""
+    left_engine: bool = False
+    """At the ingress: whether the client left, or its deadline came, while an engine worked on the answer."""
     lost: str = ""
     """On an engine replica: which of the data plane's `LOSSES` ended the answer; "" for none."""
     ttft_s: float | None = None

@@ -182,8 +182,9 @@ class Reservation:
     def settle(self, request: EngineRequest) -> None:
         """End the reservation. The true count of tokens replaces the estimate.
 
-        A request that was refused or failed gets its tokens back. If the client left, the delivered tokens
-        count. If their number is unknown, the estimate stays.
+        A request that was refused or failed gets its tokens back. If the client left, or its deadline came,
+        the delivered tokens count. If their number is unknown, the estimate stays, unless no engine had the
+        request.
         """
         state = request.state
         used = 0.0
@@ -191,7 +192,7 @@ class Reservation:
             used = (self._prompt if state.input_tokens is None else state.input_tokens) + state.output_tokens
             if state.outcome == "ok":
                 self._quota.learn(request.body_bytes, state.input_tokens, state.output_tokens)
-        elif state.outcome in ("ok", "abandoned"):
+        elif state.outcome == "ok" or state.left_engine:
             used = self._prompt + self._answer
         self._end(used)
 

@@ -113,6 +113,8 @@ class _RelayedRequest:
         self._attempt: _Attempt | None = None
         self._delivered: Delivered | None = None
         """The delivered tokens of a stream that another replica can continue; else None."""
+        self._least_tokens = 0
+        """The delivered tokens that `_delivered` does not count. An event has at least one token."""
         self._budget = RetryBudget()
         self._complete = False
         """Whether the client has got the stream's last event."""
@@ -219,22 +221,28 @@ class _RelayedRequest:
             if self._attempt is not None:
                 self._attempt.outcome = "answered"
             self._release_kept()
-        elif self._delivered is not None and not self._delivered.note(piece):
+        elif self._delivered is None:
+            self._least_tokens += piece.data.count(b"\n\n")
+        elif not self._delivered.note(piece):
             self._release_kept()
 
     def _release_kept(self) -> None:
         """Release the memory of the stream: no other replica will continue it."""
-        state = self._request.state
-        if state.output_tokens is None and self._delivered is not None and self._delivered.count:
-            state.output_tokens = self._delivered.count  # until the engine sends the true number
+        if self._delivered is not None:
+            self._least_tokens += self._delivered.count
         self._delivered, self._body = None, b""
         if self._request.kept is not None:
             self._request.kept.release()
 
     def end(self) -> None:
         """Give back the reservation and the memory. The engine stops working on the request."""
+        state, attempt = self._request.state, self._attempt
+        if attempt is not None and attempt.stream is not None:
+            state.left_engine = attempt.outcome == "abandoned"
         self._end_attempt()
         self._release_kept()
+        if state.output_tokens is None and self._least_tokens:
+            state.output_tokens = self._least_tokens  # the engine has sent no true number
         self._admission.settle(self._request)
 
     def _end_attempt(self, outcome: str = "", error: str = "") -> None:

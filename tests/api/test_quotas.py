@@ -36,12 +36,13 @@ def end(
     asked: EngineRequest,
     tokens: tuple[int, int] | None = None,
     outcome: Outcome = "ok",
+    left_engine: bool = False,
 ) -> None:
     """End a request that had so many prompt and generated tokens."""
     assert reservation is not None
     if tokens is not None:
         asked.state.input_tokens, asked.state.output_tokens = tokens
-    asked.state.outcome = outcome
+    asked.state.outcome, asked.state.left_engine = outcome, left_engine
     reservation.settle(asked)
 
 
@@ -172,26 +173,33 @@ def left(quotas: Quotas, limited: ApiKey) -> int:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "outcome", "used"),
+    ("tokens", "outcome", "left_engine", "used"),
     [
-        ((30, 5), "ok", 35),
-        ((300, 500), "ok", 800),
-        ((30, 5), "abandoned", 35),
-        (None, "ok", 110),
-        (None, "abandoned", 110),
-        (None, "rejected", 0),
-        (None, "error", 0),
-        (None, "client_error", 0),
+        ((30, 5), "ok", False, 35),
+        ((300, 500), "ok", False, 800),
+        ((30, 5), "abandoned", True, 35),
+        (None, "ok", False, 110),
+        (None, "abandoned", True, 110),
+        (None, "abandoned", False, 0),  # it left the queue
+        (None, "rejected", False, 0),
+        (None, "error", False, 0),
+        (None, "client_error", True, 110),  # its own deadline came
+        (None, "client_error", False, 0),
     ],
 )
 def test_true_count_replaces_the_estimate(
-    quotas: Quotas, clock: Clock, tokens: tuple[int, int] | None, outcome: Outcome, used: int
+    quotas: Quotas,
+    clock: Clock,
+    tokens: tuple[int, int] | None,
+    outcome: Outcome,
+    left_engine: bool,
+    used: int,
 ) -> None:
     clock.now += 60
     limited, asked = key(tokens_per_minute=10_000), request(400)
     reservation = quotas.reserve(limited, asked, 10)  # 100 tokens of the prompt and 10 of the answer
     assert left(quotas, limited) == 9_890
-    end(reservation, asked, tokens, outcome)
+    end(reservation, asked, tokens, outcome, left_engine)
 
     assert left(quotas, limited) == 10_000 - used
 
