@@ -26,7 +26,8 @@ MOST_BYTES = 1 << 20
 PLAIN = r"[\x21-\x7e]+"
 """Printable ASCII without spaces, which a header can carry."""
 DIGEST = "sha256:"
-_YAML_START = re.compile(rb"(---|keys:)(\s|$)")
+_YAML_START = re.compile(rb"(---|keys:)(\s|$)|\{")
+"""JSON is YAML too."""
 _SECRET = ("key", "hash")
 _CACHE_SALT = b"tideserve: salt of the prefix cache"
 _LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -49,7 +50,7 @@ class ApiKey(ClosedModel):
     """The key itself, in place of `hash`. Whoever reads the file can then use the key."""
     lane: Lane = "standard"
     """The class of the work. A client may lower the lane of a request, and never raise it."""
-    weight: Annotated[float, Field(gt=0, le=1_000)] = 1.0
+    weight: Annotated[float, Field(ge=0.001, le=1_000)] = 1.0
     """The key's share of tokens within its lane, beside the weights of other keys."""
     tokens_per_minute: Limit | None = None
     """Prompt and generated tokens per minute; by default without a limit."""

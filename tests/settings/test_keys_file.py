@@ -1,6 +1,7 @@
 """The file of keys: what it may hold, and that no error repeats a secret."""
 
 import contextlib
+import json
 from hashlib import sha256
 from typing import Any
 
@@ -51,6 +52,13 @@ def test_models_are_allowed_by_patterns() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("comment", ["", "# the shop\n\n"])
+def test_file_may_be_json(comment: str) -> None:
+    content = comment + json.dumps({"keys": [{"name": "a", "key": SECRET}]}, separators=(",", ":"))
+
+    assert [key.name for key in parse_keys(content.encode()).keys] == ["a"]
+
+
 def test_a_line_is_named_by_its_digest() -> None:
     (key,) = parse_keys(b"# the shop\n  sk-one\r\n").keys
 
@@ -62,7 +70,8 @@ def test_a_line_is_named_by_its_digest() -> None:
     ("entry", "problem"),
     [
         ("lane: fast", "keys[0].lane = 'fast': input should be 'interactive', 'standard' or 'background'"),
-        ("weight: 0", "keys[0].weight = 0: input should be greater than 0"),
+        ("weight: 0", "keys[0].weight = 0: input should be greater than or equal to 0.001"),
+        ("weight: 1.0e-320", "keys[0].weight = 1e-320: input should be greater than or equal to 0.001"),
         ("weight: 1001", "keys[0].weight = 1001: input should be less than or equal to 1000"),
         ("tokens_per_minute: 0", "keys[0].tokens_per_minute = 0: input should be greater than or equal to 1"),
         ("models: []", "keys[0].models = []: tuple should have at least 1 item after validation, not 0"),
@@ -87,6 +96,8 @@ def test_error_names_key_value_and_bound(entry: str, problem: str) -> None:
         ("keys:\n- {name: a, key: b}\n- {name: a, key: c}", "keys[1] has the name of keys[0] again"),
         ("keys:\n- {name: a, key: b}\n- {name: c, key: b}", "keys[1] has the key of keys[0] again"),
         ("keys:\n- {name: a, lane: standard, lane: background}", "line 2: given twice"),
+        ("{}", "keys: required, and not given"),
+        ("{keys", "not YAML"),
         ("- name: a", "A file of named keys begins with `keys:`"),
     ],
 )
@@ -115,6 +126,8 @@ def test_more_than_1000_keys_are_refused() -> None:
         f"keys:\n- {{name: a, key: {SECRET}, metadata: {{{SECRET}: [1]}}}}",
         f"keys:\n- {{key: {SECRET}}}",
         f"keys:\n- {{name: a, key: {SECRET}}}\n- {{name: b, key: {SECRET}}}",
+        f"{{{SECRET}: {SECRET}}}",
+        f"{{{SECRET}",
         f"sk-{SECRET} two",
         f"{SECRET}\n{SECRET}",
     ],
