@@ -194,7 +194,7 @@ class Admission:
         )
 
     def _check_queue(self, pending: Pending, bound: int) -> None:
-        """Raise the ApiError of a request that may not be queued."""
+        """Raise the ApiError of a request that may not be queued. A full queue may refuse another for it."""
         if pending.identity is not None and not self.replicas.may_continue(pending.identity):
             raise unavailable(self._model, _REPLACED)
         if pending.retry:
@@ -213,7 +213,11 @@ class Admission:
                 f"no replica can take the request yet, and this ingress replica already queues "
                 f"{queued} {others} (max_held_requests = {bound})."
             )
-            raise _refusal(429, self._model, why, "queue_full", self._progress.current.retry_after_s)
+            error = _refusal(429, self._model, why, "queue_full", self._progress.current.retry_after_s)
+            refused = self.queue.refuse_for(pending, bound)
+            if refused is pending:
+                raise error
+            self._leave(refused, error)
 
     async def _wait(self, pending: Pending, knobs: Knobs) -> Reservation:
         """Queue a request until it has its reservation."""

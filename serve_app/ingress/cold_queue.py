@@ -1,6 +1,7 @@
 """The requests that wait for a replica."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -46,6 +47,8 @@ class ColdQueue:
         self._newcomers: FairQueue[Pending] = FairQueue()
         self.background = 0
         """The number of queued requests of the lane `background`."""
+        self._by_key: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
+        """The number of queued newcomers by key, of the lane `background` and of the other lanes."""
 
     def __len__(self) -> int:
         return len(self._futures)
@@ -84,6 +87,7 @@ class ColdQueue:
             self._retries[pending] = None
         else:
             self._newcomers.add(pending, pending.request.caller)
+            self._by_key[pending.background][pending.request.caller.key] += 1
         return future
 
     def leave(self, pending: Pending) -> asyncio.Future[Reservation] | None:
@@ -96,7 +100,30 @@ class ColdQueue:
             del self._retries[pending]
         else:
             self._newcomers.remove(pending, pending.request.caller)
+            by_key, key = self._by_key[pending.background], pending.request.caller.key
+            by_key[key] -= 1
+            if not by_key[key]:
+                del by_key[key]
         return future
+
+    def refuse_for(self, newcomer: Pending, bound: int) -> Pending:
+        """Return the request that a full queue refuses, so that no key fills the queue alone.
+
+        That is the newcomer if its key has its share of `bound`. Otherwise it is the newest request of the
+        key with the most, if that key has at least two more: with fewer, two keys could replace each other's
+        requests for ever.
+        """
+        by_key, mine = self._by_key[newcomer.background], newcomer.request.caller.key
+        own = by_key[mine]
+        keys = len(by_key) + (mine not in by_key)
+        key, most = max(by_key.items(), key=lambda item: item[1], default=(mine, 0))
+        if own * keys >= bound or most < own + 2:
+            return newcomer
+        return next(
+            each
+            for each in reversed(self._futures)
+            if each.request.caller.key == key and each.background == newcomer.background and not each.retry
+        )
 
     def candidates(self) -> Iterator[Pending]:
         """Yield the requests that may get a reservation now: those that lost a replica, then newcomers.

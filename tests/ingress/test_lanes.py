@@ -212,8 +212,8 @@ async def test_wake_ends_when_only_background_requests_are_left() -> None:
 
 async def test_background_flood_fills_a_bound_of_its_own() -> None:
     ingress = Ingress(max_held_requests=2)
-    await ingress.ask("b1 b2", "background")
-    await ingress.ask("s1 s2")
+    await ingress.ask("b1 c1", "background")
+    await ingress.ask("s1 t1")
 
     error = await ingress.refusal("background")
     assert (error.status, error.code) == (429, "queue_full")
