@@ -11,7 +11,8 @@ import pytest
 from httpx import Response
 
 from serve_app.api.api_keys import ApiKeyFile
-from serve_app.api.engine_client import EngineReply
+from serve_app.api.engine_client import EngineReply, EngineRequest
+from serve_app.api.errors import ApiError
 from serve_app.api.quotas import Quotas
 from serve_app.settings.caller import ANYONE, Caller
 from tests.api.server import Server, error_of
@@ -224,13 +225,20 @@ async def test_request_above_its_rate_takes_the_body_memory_of_background(
 
 
 async def test_request_without_body_memory_frees_its_place(keys: ApiKeyFile, clock: Clock) -> None:
-    traffic = TrafficLog()  # keeps the error, and with it the frames of the request
+    class FrameKeeper(TrafficLog):
+        """Keeps the frames of a refused request, as a debugger would: its objects are not dropped."""
+
+        def rejected(self, request: EngineRequest, error: ApiError) -> None:
+            self.kept = error.__traceback__
+
+    traffic = FrameKeeper()
     server = Server(
         traffic={"tide": traffic}, api_keys=keys, quotas=Quotas(clock), max_body_memory_bytes=8_000
     )
     async with server.http:
         reply = await ask(server, "sk-few", {**BODY, "user": "x" * 2_500}, x_tideserve_lane="background")
         assert (reply.status_code, error_of(reply)["code"]) == (429, "body_memory_full")
+        assert traffic.kept is not None
         assert (await ask(server, "sk-few")).status_code == 200
 
 
