@@ -25,8 +25,10 @@ from serve_app.settings.settings_error import SettingsError
 
 logger = logging.getLogger("ray.serve")
 
-OPEN_PATHS = frozenset(("/health", "/ready", "/metrics"))
-"""Probes and scrapes have no key."""
+_PROBES = frozenset(("/health", "/ready"))
+_METRICS = "/metrics"
+OPEN_PATHS = _PROBES | {_METRICS}
+"""Probes and scrapes need no key."""
 _POLICY_VIOLATION = 1008
 """RFC 6455, 7.4.1."""
 SETTING = "http.api_keys_file"
@@ -150,7 +152,7 @@ def _reasons(error: SettingsError | OSError) -> list[str]:
 
 
 class ApiKeyMiddleware:
-    """Answers 401 to requests without a key of `keys`, before their path or body is read.
+    """Answers 401 to requests without a key of `keys`, before their body is read. Open paths need no key.
 
     Other requests are forwarded unchanged, so a stream costs nothing more. The request's state gets the
     entry of the key (`key`), the sender (`caller`), a text that names the key, and its cache salt.
@@ -165,7 +167,8 @@ class ApiKeyMiddleware:
         self._share_prefix_cache = share_prefix_cache
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or (scope["type"] == "http" and route_path(scope) in OPEN_PATHS):
+        path = route_path(scope) if scope["type"] == "http" else ""
+        if scope["type"] == "lifespan" or path in _PROBES:
             await self._app(scope, receive, send)
             return
         try:
@@ -173,7 +176,9 @@ class ApiKeyMiddleware:
             await self._keys.refresh()
             key = self._keys.authenticate(given)
         except ApiError as error:
-            if scope["type"] == "http":
+            if path == _METRICS:  # which shows more to an admin key
+                await self._app(scope, receive, send)
+            elif scope["type"] == "http":
                 reply = Response(error.body(), error.status, headers=error.headers, media_type=JSON)
                 await reply(scope, receive, send)
             else:

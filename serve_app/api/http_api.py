@@ -62,7 +62,7 @@ def create_app(
         description="OpenAI-compatible LLM serving on Ray Serve and vLLM.",
     )
     app.include_router(Endpoints(models, http, quotas).router())
-    app.include_router(health_router(observer))
+    app.include_router(health_router(observer, has_keys=api_keys is not None))
     if autoscaling is not None:
         app.include_router(autoscaling_router(autoscaling))
     if usage is not None:

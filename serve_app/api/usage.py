@@ -6,6 +6,7 @@ import io
 import logging
 import re
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -18,7 +19,7 @@ from fastapi.responses import Response
 
 from serve_app.api.engine_client import JSON
 from serve_app.api.errors import ApiError
-from serve_app.ledger.usage import AMOUNTS, Amounts
+from serve_app.ledger.usage import AMOUNTS, QUERIES, Amounts
 
 logger = logging.getLogger("ray.serve")
 
@@ -65,13 +66,17 @@ class UsageView:
         self.clock = clock
         self._ledger = ledger
         self._timeout_s = timeout_s
-        # One thread: a slow database must not take the event loop's threads.
-        self._thread = ThreadPoolExecutor(1, "usage")
+        # Own threads: a slow database must not take the event loop's.
+        self._threads = ThreadPoolExecutor(QUERIES, "usage")
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def read(
-        self, by: By, since: float, until: float, key: str | None
+        self, by: By, since: float, until: float, key: str | None, sender: str = ""
     ) -> tuple[dict[str, Amounts], dict[str, Amounts]]:
         """Return the used and the unused amounts. With a `key`, only its own.
+
+        A `sender` has one query at a time, also after the end of its wait. So slow queries of one API key
+        leave threads for other keys.
 
         Raises:
             ApiError: 503 if the ledger fails, or does not answer in time.
@@ -81,9 +86,13 @@ class UsageView:
             used = self._ledger.used(by, since, until, key)
             return used, self._ledger.unused(since, until) if key is None else {}
 
+        turn, loop = self._turns[sender], asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await asyncio.get_running_loop().run_in_executor(self._thread, read)
+                await turn.acquire()
+                query = self._threads.submit(read)
+                query.add_done_callback(lambda _: loop.call_soon_threadsafe(turn.release))
+                return await asyncio.wrap_future(query)
         except TimeoutError:
             reason = f"did not answer within {self._timeout_s:g} s"
         except Exception as error:  # its text may name hosts and files
@@ -110,8 +119,9 @@ def usage_router(view: UsageView, has_keys: bool) -> APIRouter:
         if begin > end:
             message = f"since = {since!r}: must not be after until = {until!r}."
             raise ApiError(400, message, param="since", code="invalid_value")
-        own = None if not has_keys or request.state.key.admin else request.state.key.name
-        used, unused = await view.read(by, begin, end, own)
+        sender = request.state.key.name if has_keys else ""
+        own = sender if has_keys and not request.state.key.admin else None
+        used, unused = await view.read(by, begin, end, own, sender)
         if format == "csv":
             return Response(csv_text(by, used, unused, view.currency), media_type="text/csv")
         document = usage_document(by, used, unused) | {

@@ -14,7 +14,9 @@ computed, but not whose. So a thread divides the steps of the last second, by th
 
 - A sequence that decodes has one token in each step since the last division.
 - A prompt pays for its tokens without the cached ones, at the mean price of a prompt token. Prompts that are
-  not finished pay for the rest of the computed prompt tokens, in the order of arrival.
+  not finished pay for the rest of the computed prompt tokens, in the order of their lanes, then of arrival.
+  Prompts of ended calls come last. vLLM's front end learns only with the first token that a prompt has left
+  the engine's queue.
 - The shares are scaled so that their sum is the used time.
 
 Tokens count when their events have been sent, so a request that moves to another engine counts once. GPU time
@@ -31,7 +33,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from serve_app.ledger.usage import Account, Amounts, State
-from serve_app.settings.caller import Caller
+from serve_app.settings.caller import LANES, Caller
 
 
 class Record(Protocol):
@@ -228,13 +230,20 @@ class UsageMeter:
                 mark.prefilled += new
                 left -= new
                 weights[index] += new * price
+        # As the engine's queue serves them.
+        unfinished.sort(
+            key=lambda each: (calls[each[0]].ended is not None, LANES.index(calls[each[0]].account.lane))
+        )
         for index, sequence, mark in unfinished:
             new = max(0, min(left, (sequence.prompt_len or 0) - mark.prefilled))
             mark.prefilled += new
             left -= new
             weights[index] += new * price
         if not any(weights):  # no step has ended
-            weights = [float(bool(call.record.sequences)) for call in calls]
+            weights = [float(not all(each.is_prefilling for each in call.record.sequences)) for call in calls]
+            for index, _, _ in unfinished[:1]:  # the prompt that the engine computes, if it computes one
+                if calls[index].ended is None or not any(weights):
+                    weights[index] = 1.0
         total = sum(weights)
         if not total:
             self._seconds[self._state] = self._seconds.get(self._state, 0.0) + used

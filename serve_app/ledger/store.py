@@ -7,7 +7,9 @@ the increments in one transaction. So a write that is repeated after an unclear 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +19,7 @@ from sqlalchemy import (
     Column,
     Double,
     Engine,
+    Index,
     Integer,
     MetaData,
     String,
@@ -28,9 +31,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, Connection, make_url
-from sqlalchemy.schema import CreateTable
+from sqlalchemy.schema import CreateIndex, CreateTable
 
-from serve_app.ledger.usage import AMOUNTS, UNUSED, Account, Amounts
+from serve_app.ledger.usage import AMOUNTS, QUERIES, UNUSED, Account, Amounts
 
 Row = tuple[int, Account]
 """The begin of a minute in Unix time, and who used something in it."""
@@ -39,7 +42,10 @@ By = Literal["key", "lane", "model"]
 SCHEMA_VERSION = 1
 """A release that changes the tables raises it, and converts the tables of the last version in `_prepare`."""
 _WAIT_S = 5
-"""How long a statement waits for a lock or for the network. The writer tries again a second later."""
+"""How long a statement waits for a lock or for the network, and how long a query may take. The writer tries
+again a second later."""
+_LOOK_STEPS = 10_000
+"""SQLite looks at the clock after so many instructions of its virtual machine, which take about 0.1 ms."""
 _LOCK = 0x7469_6465
 """The number of the advisory lock for making and shrinking tables."""
 _HOUR_S = 3600
@@ -64,6 +70,8 @@ _USAGE = Table(
         for name in AMOUNTS
     ),
 )
+_OF_KEY = Index("ledger_usage_of_key", _USAGE.c.key, _USAGE.c.minute)
+"""A key's own usage takes no scan of all keys' rows."""
 _INSERTS = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
@@ -177,7 +185,7 @@ class UsageStore:
             .where(chosen, _USAGE.c.minute >= since, _USAGE.c.minute < until)
             .group_by(name)
         )
-        with self._engine.connect() as connection:
+        with self._engine.connect() as connection, _bounded_query(connection):
             # Postgres sums integers as decimals.
             return {
                 row[0]: Amounts(*(int(value) for value in row[1:-2]), *(float(value) for value in row[-2:]))
@@ -196,6 +204,7 @@ class UsageStore:
                 self._lock_tables(connection)
                 for table in _TABLES.sorted_tables:
                     connection.execute(CreateTable(table, if_not_exists=True))
+                connection.execute(CreateIndex(_OF_KEY, if_not_exists=True))
                 connection.execute(
                     self._insert(_VERSION).values(version=SCHEMA_VERSION).on_conflict_do_nothing()
                 )
@@ -212,6 +221,21 @@ class UsageStore:
             connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
 
 
+@contextmanager
+def _bounded_query(connection: Connection) -> Iterator[None]:
+    """Abort a query of SQLite that takes too long. Postgres does so itself (`statement_timeout`)."""
+    if connection.dialect.name != "sqlite":
+        yield
+        return
+    driver: Any = connection.connection.driver_connection
+    deadline = time.monotonic() + _WAIT_S
+    driver.set_progress_handler(lambda: time.monotonic() >= deadline, _LOOK_STEPS)
+    try:
+        yield
+    finally:
+        driver.set_progress_handler(None, 0)
+
+
 def _connect(url: URL) -> Engine:
     if url.drivername.startswith("postgres"):
         limits = {
@@ -221,7 +245,9 @@ def _connect(url: URL) -> Engine:
             "application_name": "tideserve",
         }
         url = url.set(drivername="postgresql+psycopg")
-        return create_engine(url, connect_args=limits, pool_size=2, max_overflow=0, pool_timeout=_WAIT_S)
+        return create_engine(
+            url, connect_args=limits, pool_size=QUERIES, max_overflow=0, pool_timeout=_WAIT_S
+        )
     engine = create_engine(url, connect_args={"timeout": _WAIT_S}, pool_timeout=_WAIT_S)
 
     @event.listens_for(engine, "connect")

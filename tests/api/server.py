@@ -22,13 +22,14 @@ MAX_BODY_BYTES = 4096
 class StubObserver:
     def __init__(self) -> None:
         self.states: dict[str, ModelReadiness] = {}
+        self.exposition = b'llm_queue_depth{model="tide"} 3\n'
 
     async def readiness(self) -> Readiness:
         names = ("tide", "org/embed")
         return Readiness([self.states.get(name, ModelReadiness(name, "up")) for name in names])
 
     async def metrics(self) -> bytes:
-        return b'llm_queue_depth{model="tide"} 3\n'
+        return self.exposition
 
 
 class Server:

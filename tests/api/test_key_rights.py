@@ -26,6 +26,7 @@ keys:
   - {name: slow, key: sk-slow, requests_per_minute: 60, tokens_per_minute: 6000}
   - {name: spare, key: sk-spare, requests_per_minute: 60, work_conserving: true}
   - {name: few, key: sk-few, concurrent_requests: 1}
+  - {name: boss, key: sk-boss, admin: true}
 """
 CHAT = "/v1/chat/completions"
 BODY = {"model": "tide", "max_tokens": 10, "messages": [{"role": "user", "content": "sea"}]}
@@ -295,3 +296,33 @@ async def test_openais_client_does_not_wait_for_minutes(
     assert error.value.code == "rate_limit_exceeded"
     assert int(error.value.response.headers["retry-after"]) > 120
     assert error.value.response.headers["x-should-retry"] == "false"
+
+
+OF_KEYS = b"""llm_usage_tokens_total{model="a#b",key="web",lane="interactive"} 3
+llm_rate_limited_total{key="slow",limit="requests"} 4
+llm_usage_cost_total{key="",state="idle"} 5
+"""
+OF_ALL = b"""# HELP llm_queue_depth Waiting: {key="web"}
+llm_queue_depth{model="tide",monkey="a"} 1
+llm_ready 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [("", False), ("Bearer wrong", False), ("Bearer sk-web", False), ("Bearer sk-boss", True)],
+)
+async def test_metrics_show_series_of_keys_only_to_an_admin_key(named: Server, key: str, shown: bool) -> None:
+    named.observer.exposition = OF_ALL + OF_KEYS
+
+    reply = await named.http.get("/metrics", headers={"Authorization": key} if key else {})
+
+    left_out = b"# the series with the label `key` need an API key with `admin: true`\n"
+    assert reply.content == OF_ALL + (OF_KEYS if shown else left_out)
+
+
+async def test_metrics_of_a_server_without_keys_show_all_series() -> None:
+    server = Server()
+    server.observer.exposition = OF_ALL + OF_KEYS
+
+    assert (await server.http.get("/metrics")).content == OF_ALL + OF_KEYS

@@ -1,3 +1,4 @@
+import asyncio
 import csv
 import threading
 from pathlib import Path
@@ -174,6 +175,47 @@ async def test_a_ledger_that_does_not_answer_is_503() -> None:
     assert reply.status_code == 503
     assert reply.headers["retry-after"] == "10"
     assert error_of(reply)["message"] == "The ledger did not answer within 0.01 s."
+
+
+class SlowLedger:
+    """A database whose queries for the key `alice` end only when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[str | None] = []
+        self.begun = threading.Event()
+        """Whether a query for `alice` has begun."""
+        self.answers = threading.Event()
+
+    def used(
+        self, by: str, since: float, until: float, key: str | None = None, most: int = 1000
+    ) -> dict[str, Amounts]:
+        self.asked.append(key)
+        if key == "alice":
+            self.begun.set()
+            self.answers.wait()
+        return {}
+
+    def unused(self, since: float, until: float) -> dict[str, Amounts]:
+        return {}
+
+
+async def test_slow_queries_of_one_key_do_not_delay_others() -> None:
+    ledger = SlowLedger()
+    view = UsageView(ledger, "EUR")
+    reads = [asyncio.create_task(view.read("key", 0.0, NOON, "alice", "alice")) for _ in range(10)]
+    try:
+        await asyncio.to_thread(ledger.begun.wait)
+        for read in reads:  # the clients leave, and the first query goes on
+            read.cancel()
+        await asyncio.wait(reads)
+        reads = [asyncio.create_task(view.read("key", 0.0, NOON, "alice", "alice")) for _ in range(10)]
+        await view.read("key", 0.0, NOON, "bob", "bob")
+        assert ledger.asked == ["alice", "bob"]
+    finally:
+        ledger.answers.set()
+    await asyncio.gather(*reads)
+
+    assert ledger.asked == ["alice", "bob"] + ["alice"] * 10
 
 
 async def test_a_ledger_that_cannot_be_read_is_503(tmp_path: Path) -> None:

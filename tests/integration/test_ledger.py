@@ -53,6 +53,7 @@ def lifetimes(fleet: Running) -> Iterator[dict[int, float]]:
 def test_all_gpu_seconds_and_tokens_are_in_the_ledger(fleet: Running) -> None:
     set_knobs(fleet, "min_replicas=2", "max_replicas=2")
     until_ready(fleet, 2)
+    until(lambda: len(fleet.processes(ENGINES)), lambda count: count == 2, "the end of earlier replicas")
     before = total(fleet)
 
     def written() -> bool:

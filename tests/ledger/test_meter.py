@@ -110,6 +110,51 @@ def test_a_long_prefill_pays_while_it_goes_on(replica: FakeReplica) -> None:
     assert replica.gpu_seconds() == pytest.approx({"long": 2.6, "waiting": 0.4})
 
 
+def test_prompts_that_wait_behind_a_higher_lane_pay_nothing(replica: FakeReplica) -> None:
+    for _ in range(8):
+        replica.begin("batch", prompt=4000, lane="background")
+    replica.begin("web", prompt=30_000, lane="interactive")
+    replica.step(1.0, prefill=8000)
+    replica.step(1.0, prefill=8000)
+
+    assert replica.gpu_seconds() == approx(web=2.0)
+
+
+def test_a_prompt_aborted_in_the_queue_pays_nothing(replica: FakeReplica) -> None:
+    gone = replica.begin("gone", prompt=4000, lane="interactive")
+    replica.begin("alice", prompt=30_000, lane="background")
+    replica.step(1.0, prefill=8000)
+    replica.end(gone, status=None)
+
+    assert replica.gpu_seconds() == approx(alice=1.0)
+
+
+def test_an_aborted_prompt_pays_what_no_other_prompt_did(replica: FakeReplica) -> None:
+    gone = replica.begin("gone", prompt=4000)
+    replica.begin("alice", prompt=1000)
+    replica.step(1.0, prefill=4000)
+    replica.end(gone, status=None)
+
+    assert replica.gpu_seconds() == approx(alice=0.25, gone=0.75)
+
+
+@pytest.mark.parametrize("decodes", [False, True])
+def test_a_long_step_is_paid_by_requests_that_have_begun(replica: FakeReplica, decodes: bool) -> None:
+    if decodes:
+        replica.step(1.0, prefill=100, first=replica.begin("bob"))
+        replica.take()
+        replica.amounts.clear()
+    gone = replica.begin("gone", lane="interactive")
+    for _ in range(8):
+        replica.begin("batch", lane="background")
+    replica.begin("web", prompt=30_000, lane="interactive")
+    replica.end(gone, status=None)
+    replica.now += 2.0
+
+    shares = {"bob": 1.0, "web": 1.0} if decodes else {"web": 2.0}
+    assert replica.gpu_seconds() == approx(**shares)
+
+
 def test_an_engine_that_stands_still_is_paid_by_its_requests(replica: FakeReplica) -> None:
     call = replica.begin()
     replica.now += 7.0

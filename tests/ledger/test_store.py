@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import sqlalchemy
@@ -124,6 +125,15 @@ class TestStore:
 
         assert store.used("key", *HOUR)["alice"].requests == 1
 
+    def test_usage_has_an_index_for_one_keys_own(self, store: UsageStore, url: str) -> None:
+        store.add("a", 1, {(0, ALICE): amounts(1)})
+
+        engine = sqlalchemy.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+        indexes = sqlalchemy.inspect(engine).get_indexes("ledger_usage")
+        engine.dispose()
+
+        assert [index["column_names"] for index in indexes] == [["key", "minute"]]
+
     def test_tables_of_a_newer_release_are_refused(self, store: UsageStore, url: str) -> None:
         store.add("a", 1, {(0, ALICE): amounts(1)})
         engine = sqlalchemy.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
@@ -159,3 +169,16 @@ class TestStore:
             store.close()
         assert errors == []
         assert used == Amounts(100, 200, 100, 100, 50.0, pytest.approx(0.5))
+
+
+def test_a_slow_query_of_sqlite_is_aborted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = UsageStore(f"sqlite:///{tmp_path}/usage.db")
+    rows = {(60 * minute, ALICE): amounts(1) for minute in range(5000)}
+    slow.add("a", 1, rows)
+    with monkeypatch.context() as patched:
+        patched.setattr("serve_app.ledger.store._WAIT_S", 0.0)
+        with pytest.raises(sqlalchemy.exc.OperationalError, match="interrupted"):
+            slow.used("key", 0, 1e6)
+
+    assert slow.used("key", 0, 1e6)["alice"].requests == 5000
+    slow.close()
