@@ -34,6 +34,13 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+def test_only_background_calls_bound_the_steps_of_engines() -> None:
+    admission = hold(MODEL, FakeHandle(), itl_target_s=0.05)
+
+    assert admission.background_step_s(request("background")) == pytest.approx(0.04)
+    assert admission.background_step_s(request("standard")) == 0
+
+
 class Ingress:
     """One model's admission, and named requests. `order` has the names of those released, in order."""
 
