@@ -34,13 +34,6 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_only_background_calls_bound_the_steps_of_engines() -> None:
-    admission = hold(MODEL, FakeHandle(), itl_target_s=0.05)
-
-    assert admission.background_step_s(request("background")) == pytest.approx(0.04)
-    assert admission.background_step_s(request("standard")) == 0
-
-
 class Ingress:
     """One model's admission, and named requests. `order` has the names of those released, in order."""
 
@@ -277,6 +270,19 @@ async def test_background_request_that_lost_its_replica_blocks_nobody() -> None:
     assert ingress.order[4:] == ["s4"]
     await ingress.end("s2", "s3")
     assert ingress.order[5:] == ["b2"]
+
+
+@pytest.mark.parametrize(("lane", "bound_s"), [("background", 0.04), ("standard", 0.0)])
+async def test_background_call_brings_the_bound_on_steps(lane: Lane, bound_s: float) -> None:
+    async with AsyncExitStack() as stack:
+        fleet = Fleet(stack, MODEL)
+        fleet.knobs["itl_target_s"] = 0.05
+        engine = CountingEngine()
+        await fleet.start(engine)
+        async with asyncio.timeout(LIMIT_S), fleet.client.call(request(lane)):
+            pass
+
+    assert [asked.background_step_s for asked in engine.requests] == [pytest.approx(bound_s)]
 
 
 async def test_whole_flood_passes_one_replica_beside_other_requests() -> None:
