@@ -119,6 +119,7 @@ def scenario(
         start_failures=start_failures,
         capacity=capacity,
         block_tokens=trace.block_tokens,
+        background_step_s=knobs.background_step_s,
     )
     problems += conditions.problems()
     if problems:

@@ -156,7 +156,8 @@ OPTIONAL = {
         "schedule requests structured_output_manager grammar_compile_error_reqs use_v2_model_runner "
         "add_request policy running waiting kv_cache_manager pause_state current_step max_model_len "
         "max_num_active_reqs max_num_scheduled_tokens num_waiting_for_streaming_input "
-        "prev_step_scheduled_req_ids requires_kv_delivery _free_request _preempt_request "
+        "kv_holding_waiting num_spec_tokens prev_step_scheduled_req_ids requires_kv_delivery _free_request "
+        "_preempt_request "
         "_handle_blocked_waiting_request _get_local_prefix_cache_hit _request_blocks_can_be_freed"
     ),
     "RequestQueue": (
@@ -164,12 +165,13 @@ OPTIONAL = {
     ),
     "PriorityRequestQueue": "",
     "SchedulingPolicy": "PRIORITY",
-    "SchedulerOutput": "scheduled_new_reqs",
+    "SchedulerOutput": "scheduled_new_reqs num_scheduled_tokens",
     "vllm.v1.core.sched.output.NewRequestData": "req_id prompt_token_ids prefill_token_ids",
     "vllm.v1.structured_output.StructuredOutputManager": "accept_tokens",
     "Request": (
         "prompt_token_ids num_prompt_tokens num_output_tokens num_tokens _all_token_ids _output_token_ids "
-        "sampling_params request_id stop_reason priority is_prefill_chunk next_decode_eligible_step"
+        "sampling_params request_id stop_reason priority is_prefill_chunk next_decode_eligible_step "
+        "num_tokens_with_spec num_output_placeholders num_computed_tokens"
     ),
     "CachedRequestState": "prompt_token_ids output_token_ids sampling_params",
     "VllmConfig": "use_v2_model_runner",

@@ -51,7 +51,8 @@ class Conditions:
     block_tokens: int = 0
     """Tokens of one prefix block; 0 for a trace without blocks."""
     background_step_s: float = math.inf
-    """Sequences of the lane `background` join a step only as long as it takes at most this many seconds."""
+    """Sequences of the lane `background` join a step only as long as it takes at most this many seconds. The
+    knobs say how many (`Knobs.background_step_s`)."""
     body_noise: float = 0.2
     """Bodies differ from the usual bytes per token by at most this share, evenly. Otherwise the policy could
     compute the tokens of a prompt from its bytes."""

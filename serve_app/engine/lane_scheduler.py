@@ -6,6 +6,7 @@ and preempts the largest. This module adds:
 - A waiting sequence of another lane takes the place of a running `background` sequence in the next step. The
   preempted sequence waits, and continues later: the prefix cache has most of its tokens.
 - A step that prefills a prompt of another lane runs no `background` sequence.
+- The time of a step that runs `background` beside other lanes is bounded (`background_bound`).
 - `standard` gets a share of the batch while `interactive` sequences wait too.
 """
 
@@ -21,6 +22,7 @@ from vllm.v1.core.sched.request_queue import PriorityRequestQueue, RequestQueue,
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
 
+from serve_app.engine.background_bound import BackgroundBound
 from serve_app.engine.fair_share import BACKGROUND, lane_of
 from serve_app.settings.caller import Lane
 from serve_app.settings.knobs import Knobs
@@ -118,17 +120,21 @@ class LaneQueue(RequestQueue):  # type: ignore[misc]  # vLLM has no types
 class LaneScheduling(Scheduler):  # type: ignore[misc]
     """A scheduler's part that knows lanes. Without the policy `priority`, it changes nothing."""
 
+    max_num_scheduled_tokens: int
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._by_lane = self.policy == SchedulingPolicy.PRIORITY
         self._background: set[str] = set()
         """The unfinished sequences of `background`."""
+        self.background_bound = BackgroundBound()
         if self._by_lane:
             self.waiting = LaneQueue(self.max_num_active_reqs)
 
     def add_request(self, request: Request) -> None:
         if self._by_lane and _is_background(request):
             self._background.add(request.request_id)
+            self.background_bound.take(request.sampling_params)
         super().add_request(request)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
@@ -136,11 +142,33 @@ class LaneScheduling(Scheduler):  # type: ignore[misc]
         return super()._free_request(request, *args, **kwargs)
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
-        if self._by_lane:
-            self.waiting.share_step(self.running)
-            if self._background and self.pause_state.name == "UNPAUSED":
-                self._yield_to_other_lanes()
-        return super().schedule(*args, **kwargs)
+        if not self._by_lane:
+            return super().schedule(*args, **kwargs)
+        self.waiting.share_step(self.running)
+        others: list[Request] = []
+        if self._background and self.pause_state.name == "UNPAUSED":
+            self._yield_to_other_lanes()
+            others = self._beside_background()
+        limit = self.background_bound.begin_step(bool(others))
+        if limit is None:
+            return super().schedule(*args, **kwargs)
+        limit += -limit % (1 + self.num_spec_tokens)  # whole decodes: fewer drafts may leave the CUDA graph
+        most = self.max_num_scheduled_tokens
+        # vLLM gives tokens to the other lanes first, because `running` is sorted.
+        self.max_num_scheduled_tokens = min(most, sum(map(_new_tokens, others)) + limit)
+        try:
+            step = super().schedule(*args, **kwargs)
+        finally:
+            self.max_num_scheduled_tokens = most
+        tokens = step.num_scheduled_tokens
+        self.background_bound.end_step(sum(tokens[name] for name in tokens if name in self._background))
+        return step
+
+    def _beside_background(self) -> list[Request]:
+        """Return the running sequences of other lanes if the step may have `background` beside them."""
+        if self.waiting.hold_background or not all(map(_is_background, self.kv_holding_waiting)):
+            return []
+        return [request for request in self.running if not _is_background(request)]
 
     def _yield_to_other_lanes(self) -> None:
         """Prepare a step: the other lanes get the sequences, the KV blocks and the tokens that they need."""
@@ -207,6 +235,11 @@ class LaneScheduling(Scheduler):  # type: ignore[misc]
         self._preempt_request(request, time.monotonic(), drop_stale_output=self.requires_kv_delivery)
         # The step may already take it back. Then the first model runner needs all its tokens again.
         self.prev_step_scheduled_req_ids.discard(request.request_id)
+
+
+def _new_tokens(request: Request) -> int:
+    """Return the tokens that vLLM schedules for a running sequence, drafts included."""
+    return int(request.num_tokens_with_spec + request.num_output_placeholders - request.num_computed_tokens)
 
 
 def _is_background(request: Request) -> bool:

@@ -90,8 +90,11 @@ class EngineChannel:
         body: bytes,
         continuation: Continuation | None = None,
         expected_cached_tokens: int | None = None,
+        background_step_s: float = 0.0,
     ) -> RelayedStream:
         """Send `request` with `body`, and with the delivered tokens of a stream that continues here.
+
+        The last two arguments are those of `Call`.
 
         Raises:
             NeverBegunError: the connection has ended.
@@ -117,6 +120,7 @@ class EngineChannel:
             key=request.caller.key,
             lane=request.caller.lane,
             weight=request.caller.weight,
+            background_step_s=background_step_s,
         )
         self.send(call)
         return stream

@@ -193,6 +193,14 @@ class Knobs(ClosedModel):
     keep_alive_interval_s: Annotated[float, Field(gt=0, le=300)] = 5.0
     """Time between the SSE comments of a stream that is queued for a cold start."""
 
+    @property
+    def background_step_s(self) -> float:
+        """The most seconds of an engine step that has `background` sequences beside those of other lanes.
+
+        A fifth of the ITL target is a margin: the bound is kept on average, and steps differ.
+        """
+        return 0.8 * self.itl_target_s
+
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         _check_at_most("", self.min_replicas, self.max_replicas)

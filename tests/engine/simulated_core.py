@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
+from serve_app.engine.background_bound import STEP_S, BackgroundBound
 from serve_app.engine.continuing_core import ContinuingAsyncScheduler, ContinuingScheduler
 from serve_app.engine.fair_share import FairShare
 from serve_app.settings.caller import Caller, Lane
@@ -29,7 +30,11 @@ class SimulatedCore:
     """A scheduler and its steps.
 
     With asynchronous scheduling, a step is scheduled before the tokens of the step before it are known.
+    The clock `now` stands still unless `step_s` gives the seconds of a step, from its tokens by sequence.
     """
+
+    background_step_s = 0.0
+    """The bound that new background sequences bring."""
 
     def __init__(self, blocks: int = 1000, asynchronous: bool = False, **model: Any) -> None:
         _, _, config = configured(max_model_len=2048, **model)
@@ -45,10 +50,13 @@ class SimulatedCore:
             block_size=BLOCK,
             log_stats=True,
         )
+        self.now = 0.0
+        self.step_s: Callable[[dict[str, int]], float] = lambda tokens: 0.0
+        self.scheduler.background_bound = BackgroundBound(lambda: self.now)
         init_none_hash(sha256)
         self._hasher = get_request_block_hasher(BLOCK, sha256)
         self._shares = FairShare()
-        self._in_flight: deque[SchedulerOutput] = deque()
+        self._in_flight: deque[tuple[SchedulerOutput, list[bool]]] = deque()
         self._ahead = int(asynchronous)
         self.outputs: dict[str, list[int]] = {}
         """The tokens of each sequence so far."""
@@ -56,11 +64,12 @@ class SimulatedCore:
     def send(self, name: str, lane: Lane, prompt: int = 20, output: int = 1000, key: str = "") -> Request:
         """A sequence of a lane arrives."""
         charge = self._shares.charge(Caller(key, lane), prompt, output)
+        extra = {STEP_S: self.background_step_s} if lane == "background" else None
         message = EngineCoreRequest(
             request_id=name,
             prompt_token_ids=[hash(name) % 1000] * prompt,
             mm_features=None,
-            sampling_params=SamplingParams(max_tokens=output, ignore_eos=True),
+            sampling_params=SamplingParams(max_tokens=output, ignore_eos=True, extra_args=extra),
             pooling_params=None,
             arrival_time=float(len(self.outputs)),
             lora_request=None,
@@ -76,9 +85,13 @@ class SimulatedCore:
     def step(self) -> dict[str, int]:
         """Schedule a step. Returns its tokens by sequence."""
         step = self.scheduler.schedule()
-        self._in_flight.append(step)
+        # Later, the sequence may already be scheduled for its next chunk.
+        names = step.num_scheduled_tokens
+        self._in_flight.append((step, [not self.scheduler.requests[name].is_prefill_chunk for name in names]))
         while len(self._in_flight) > self._ahead:
-            self._finish(self._in_flight.popleft())
+            ran, samples = self._in_flight.popleft()
+            self.now += self.step_s(ran.num_scheduled_tokens)
+            self._finish(ran, samples)
         tokens: dict[str, int] = step.num_scheduled_tokens
         return tokens
 
@@ -96,10 +109,10 @@ class SimulatedCore:
         """The sequences in the batch."""
         return {request.request_id for request in self.scheduler.running}
 
-    def _finish(self, step: SchedulerOutput) -> None:
+    def _finish(self, step: SchedulerOutput, samples: list[bool]) -> None:
         names = list(step.num_scheduled_tokens)
-        requests = [self.scheduler.requests.get(name) for name in names]
-        tokens = [[] if request is None or request.is_prefill_chunk else [7] for request in requests]
+        there = [name in self.scheduler.requests for name in names]
+        tokens = [[7] if one and sample else [] for one, sample in zip(there, samples, strict=True)]
         result = ModelRunnerOutput(names, {name: at for at, name in enumerate(names)}, tokens)
         for output in self.scheduler.update_from_output(step, result).values():
             for one in output.outputs:

@@ -1,10 +1,13 @@
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from vllm.sampling_params import SamplingParams
 from vllm.v1.metrics.stats import IterationStats
 
+from serve_app.engine.background_bound import STEP_S
 from serve_app.engine.sequence_lanes import SequenceLanes
-from serve_app.settings.caller import Caller, Lane
+from serve_app.settings.caller import LANES, Caller, Lane
 
 
 class Processor:
@@ -39,6 +42,18 @@ def test_results_of_a_step_are_divided_by_lane() -> None:
 
     assert processor.step("a", "b", "c") == ({"interactive": 1, "background": 2}, {"a", "b", "c"})
     assert processor.step("a") == ({"interactive": 1}, {"a"})
+
+
+@pytest.mark.parametrize("given", [None, {STEP_S: 9.0, "mine": 1}])
+def test_background_sequence_brings_the_bound_on_steps(given: dict[str, Any] | None) -> None:
+    sent = {lane: SimpleNamespace(sampling_params=SamplingParams(extra_args=given)) for lane in LANES}
+    lanes = SequenceLanes()
+    for lane, message in sent.items():
+        state = SimpleNamespace(request_id=lane, prompt_len=10, is_prefilling=True, stats=None)
+        lanes.begin(Caller(lane=lane), message, state, 0.02)
+
+    assert sent["standard"].sampling_params.extra_args == given
+    assert sent["background"].sampling_params.extra_args == {**(given or {}), STEP_S: 0.02}
 
 
 def test_sequences_of_one_lane_stay_together() -> None:

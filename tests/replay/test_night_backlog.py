@@ -1,6 +1,5 @@
 """A nightly backlog of a fifth of the day's tokens: its cost as background work, and within the traffic."""
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -45,9 +44,6 @@ def replayed(*, backlog: bool = False, more: float = 0.0) -> Result:
         initial=7,
         backlog=NIGHT if backlog else None,
     )
-    # Background work leaves a fifth of the ITL target free.
-    conditions = replace(asked.conditions, background_step_s=0.8 * KNOBS.itl_target_s)
-    asked = replace(asked, conditions=conditions)
     return asked.run(Production(KNOBS), warm=7)
 
 
