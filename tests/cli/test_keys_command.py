@@ -48,7 +48,7 @@ def test_two_keys_differ(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "problem"),
     [
         (["a b"], "name = 'a b': string should match pattern"),
-        (["a", "--weight", "0"], "weight = '0': input should be greater than 0"),
+        (["a", "--weight", "0"], "weight = '0': input should be greater than or equal to 0.001"),
         (["a", "--expires", "soon"], "expires = 'soon': "),
         (["a", "--tokens-per-minute", "many"], "tokens_per_minute = 'many': "),
     ],
