@@ -102,7 +102,7 @@ def _run(options: argparse.Namespace) -> int:
     check_files(files)
     inputs = read_inputs(options)
     asked = scenario(
-        inputs.trace,
+        inputs.traffic,
         knobs=with_knobs(inputs.knobs, options.knob),
         profile=inputs.profile,
         cold_start_s=inputs.cold_start_s,
@@ -111,6 +111,7 @@ def _run(options: argparse.Namespace) -> int:
         routing=options.routing,
         capacity=options.capacity,
         start_failures=options.start_failures,
+        backlog=inputs.backlog,
     )
     _check_policies(specs, asked)
     bound = [ORACLE] if options.oracle and ORACLE not in specs else []

@@ -16,7 +16,9 @@ from serve_app.settings.settings_error import SettingsError, shown
 if TYPE_CHECKING:
     from replay.profile import Profile
     from serve_app.settings import ModelSettings
+    from traces.backlog import Backlog
     from traces.file_trace import FileTrace
+    from traces.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,15 @@ class Inputs:
     """The model of these knobs."""
     notes: tuple[str, ...]
     """Sentences that say where the knobs and the profile come from."""
+    backlog: Backlog | None = None
+    """The backlog to replay with the trace."""
+
+    @property
+    def traffic(self) -> Trace:
+        """The requests to replay: the trace, and the backlog if one is given."""
+        from traces.backlog import WithBacklog  # noqa: PLC0415
+
+        return self.trace if self.backlog is None else WithBacklog(self.trace, self.backlog)
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +58,11 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     add("--start", type=float, default=0.0, metavar="SECONDS", help="skip this much of the trace")
     add("--duration", type=float, metavar="SECONDS", help="replay this much of it; by default all")
     add("--max-input-tokens", type=int, metavar="N", help="cut longer prompts to N tokens")
+    add(
+        "--background", metavar="SHARE@TIMES",
+        help="add a backlog of the lane background once a day: its share of the day's tokens, when it is "
+        "submitted, and when it should be done, as in 20%%@22:00-06:00; the trace begins at 00:00",
+    )  # fmt: skip
     add("--config", type=Path, metavar="FILE", help="Serve configuration to take the knobs from")
     add("--app", metavar="NAME", help="application of the configuration, if it has several")
     add("--model", metavar="M", help="model of the configuration, if it has several")
@@ -70,6 +86,7 @@ def read_inputs(options: argparse.Namespace) -> Inputs:
     # The replay's readers import numpy, which no other command should wait for.
     from replay.profile import load_profile, profile_for  # noqa: PLC0415
     from traces import TraceError, open_trace  # noqa: PLC0415
+    from traces.backlog import Backlog  # noqa: PLC0415
 
     given = options.cold_start
     cold_start_s = None if given is None else _range(given.partition("/")[0], given)
@@ -105,7 +122,11 @@ def read_inputs(options: argparse.Namespace) -> Inputs:
         )
     except TraceError as error:
         raise SettingsError([str(error)]) from None
-    return Inputs(trace, knobs, profile, cold_start_s, options.config, app, model, tuple(notes))
+    try:
+        backlog = None if options.background is None else Backlog.parse(options.background)
+    except TraceError as error:
+        raise SettingsError([f"--background = {error}"]) from None
+    return Inputs(trace, knobs, profile, cold_start_s, options.config, app, model, tuple(notes), backlog)
 
 
 def _read_config(options: argparse.Namespace) -> tuple[str, str, Knobs, ModelSettings]:

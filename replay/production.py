@@ -218,6 +218,9 @@ class Production:
         totals = fleet.memory.totals[0]
         head, tail = int(totals["held_head"]), int(totals["held_tail"])
         arrived = fleet.memory.requests["arrived"]
+        background = float(totals["background_held"])
+        # Clients of the others wait until the queue has room.
+        queued = min(background, float(fleet.conditions.max_held))
         values = {
             "arrivals_total": totals["arrivals"],
             "arrived_bytes_total": totals["arrived_bytes"],
@@ -225,6 +228,8 @@ class Production:
             "held_bytes": totals["held_bytes"],
             "oldest_held_s": fleet.now - arrived[head] if head >= 0 else 0.0,
             "newest_held_s": fleet.now - arrived[tail] if tail >= 0 else 0.0,
+            "background_held_requests": queued,
+            "background_held_bytes": totals["background_held_bytes"] * queued / max(background, 1.0),
             ONGOING_REQUESTS: totals["open"],
         }
         self.report(self._gateway, fleet.now, [float(values[name]) for name in _INGRESS_KEYS])

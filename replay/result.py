@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from replay.fleet import layout
+from traces.backlog import Backlog
 from traces.trace import Floats
 
 if TYPE_CHECKING:
@@ -63,6 +64,35 @@ class Timeline:
     """Queued for a cold start and waiting in engines."""
     held: Floats
     """Queued for a cold start."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneResult:
+    """The requests of one lane."""
+
+    lane: str
+    requests: int
+    ttft: Percentiles
+    ttft_ok: float | None = None
+    """Share of requests within the TTFT target, and `attainment` as `Result` has it, but of this lane's
+    requests. None for `background`, which has no target."""
+    attainment: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundResult:
+    """The work of the lane `background`, which no other figure of a result includes."""
+
+    requests: int
+    tokens: int
+    """Prompts and answers."""
+    finished: int
+    refused: int
+    """Requests that no KV cache can hold."""
+    finished_at_s: float
+    """When the last finished request ended, in seconds since the start of the replay."""
+    late: int
+    """Requests that were unfinished at the deadline of their backlog."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +151,10 @@ class Result:
     """Requests that had no token when the replay ended; they count as misses."""
     policy_errors: int = 0
     """Decisions of the policy that raised an error; the target was kept."""
+    lanes: tuple[LaneResult, ...] = ()
+    """By lane, the highest priority first; empty if there is only one."""
+    background: BackgroundResult | None = None
+    """None without requests of the lane `background`."""
 
     @property
     def oracle_ratio(self) -> float | None:
@@ -233,7 +267,68 @@ def windows_of(fleet: Fleet, percentile: float, duration_s: float) -> tuple[Wind
     return windows, warm_attained.astype(np.float64)
 
 
-def measure(fleet: Fleet, series: Series, percentile: float, duration_s: float, **facts: Any) -> Result:
+def lanes_of(fleet: Fleet, percentile: float, windows: Windows) -> tuple[LaneResult, ...]:
+    """The results of each lane that has requests; empty if only one has."""
+    rows = fleet.memory.windows[: len(windows.requests)]
+    histograms = fleet.memory.histograms
+    interactive = histograms[layout.TTFT_INTERACTIVE]
+    share = percentile / 100.0 - 1e-9
+    itl_ok = rows["itl_ok"] >= share * rows["itl"]
+    found = []
+    for lane, requests, in_time, ttft in (
+        ("interactive", rows["interactive"], rows["interactive_ok"], interactive),
+        (
+            "standard",
+            rows["requests"] - rows["interactive"],
+            rows["ttft_ok"] - rows["interactive_ok"],
+            histograms[layout.TTFT] + histograms[layout.TTFT_COLD] - interactive,
+        ),
+    ):
+        if count := float(requests.sum()):
+            attained = float(requests[(in_time >= share * requests) & itl_ok].sum())
+            found.append(
+                LaneResult(
+                    lane, int(count), percentiles(ttft), _share(float(in_time.sum()), count), attained / count
+                )
+            )
+    if count := float(fleet.memory.totals["background_arrivals"][0]):
+        found.append(LaneResult("background", int(count), percentiles(histograms[layout.TTFT_BACKGROUND])))
+    return tuple(found) if len(found) > 1 else ()
+
+
+def background_of(fleet: Fleet, backlog: Backlog | None, duration_s: float) -> BackgroundResult | None:
+    """The work of the lane `background`; its deadlines are judged by the minute."""
+    totals = fleet.memory.totals[0]
+    if not totals["background_arrivals"]:
+        return None
+    arrived, finished = (
+        np.cumsum(fleet.memory.windows[name]) for name in ("background_arrivals", "background_finished")
+    )
+    late = before = 0.0
+    for at, due in [] if backlog is None else backlog.times(duration_s):
+        last = len(arrived) - 1
+        submitted = arrived[min(int(at / layout.WINDOW_S), last)]
+        unfinished = max(submitted - finished[min(int(due / layout.WINDOW_S) - 1, last)], 0.0)
+        late += min(unfinished, submitted - before)
+        before = submitted
+    return BackgroundResult(
+        requests=int(totals["background_arrivals"]),
+        tokens=int(totals["background_tokens"]),
+        finished=int(totals["background_finished"]),
+        refused=int(totals["background_refused"]),
+        finished_at_s=float(totals["background_last_end"]),
+        late=int(late),
+    )
+
+
+def measure(
+    fleet: Fleet,
+    series: Series,
+    percentile: float,
+    duration_s: float,
+    backlog: Backlog | None,
+    **facts: Any,
+) -> Result:
     """The result of a replay, from the counters of its fleet, and other fields as given."""
     totals = fleet.memory.totals[0]
     conditions = fleet.conditions
@@ -272,6 +367,8 @@ def measure(fleet: Fleet, series: Series, percentile: float, duration_s: float, 
         moves=int(totals["moves"]),
         windows=windows,
         timeline=series.timeline(),
+        lanes=lanes_of(fleet, percentile, windows),
+        background=background_of(fleet, backlog, duration_s),
         **facts,
     )
 

@@ -13,6 +13,7 @@ from replay.scenario import Scenario, scenario
 from replay.simulation import Sampled
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import SettingsError
+from traces.backlog import Backlog
 from traces.trace import Trace
 
 Progress = Callable[[float], None]
@@ -30,6 +31,7 @@ def replay(
     routing: str = "prefix-aware",
     capacity: int | None = None,
     start_failures: float = 0.0,
+    backlog: Backlog | None = None,
     progress: Progress | None = None,
 ) -> Result:
     """Run `policy` against a simulated fleet under the requests of `trace`.
@@ -50,6 +52,7 @@ def replay(
         routing: One of `fleet.conditions.ROUTINGS`; `prefix-aware` is the ingress's.
         capacity: Replicas the cluster has room for; those beyond wait. None: no limit.
         start_failures: Share of starts that fail.
+        backlog: The backlog that `trace` has (`traces.backlog.WithBacklog`), to check its deadlines.
         progress: Called now and then with the share that is done, 0 to 1.
 
     Raises:
@@ -67,6 +70,7 @@ def replay(
         routing=routing,
         capacity=capacity,
         start_failures=start_failures,
+        backlog=backlog,
     )
     return run(asked, policy, progress)
 

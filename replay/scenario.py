@@ -13,7 +13,8 @@ from replay.result import Result
 from replay.simulation import Controller, Sampled, simulate
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import SettingsError
-from traces.trace import Chunk, Trace, part
+from traces.backlog import Backlog
+from traces.trace import Chunk, Trace, part, without_background
 
 _SHARED_KNOBS = (
     "min_replicas",
@@ -39,6 +40,8 @@ class Scenario:
     conditions: Conditions
     initial: int | None
     """Replicas ready at the start, if given."""
+    backlog: Backlog | None = None
+    """The backlog in the trace, whose deadlines are checked."""
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -72,6 +75,7 @@ class Scenario:
             bounds=self.bounds,
             initial=warm,
             percentile=float(self.knobs.ttft_percentile),
+            backlog=self.backlog,
             progress=progress,
         )
         known = self.knobs.model_dump(mode="json")
@@ -89,6 +93,7 @@ def scenario(
     routing: str = "prefix-aware",
     capacity: int | None = None,
     start_failures: float = 0.0,
+    backlog: Backlog | None = None,
 ) -> Scenario:
     """The scenario that these options of `replay.run.replay` describe.
 
@@ -114,6 +119,7 @@ def scenario(
         start_failures=start_failures,
         capacity=capacity,
         block_tokens=trace.block_tokens,
+        background_step_s=knobs.background_step_s,
     )
     problems += conditions.problems()
     if problems:
@@ -122,18 +128,18 @@ def scenario(
         rules(profile, conditions)
     except ValueError as error:
         raise SettingsError([f"profile {profile.name}: {error}"]) from None
-    return Scenario(trace, knobs, profile, conditions, initial)
+    return Scenario(trace, knobs, profile, conditions, initial, backlog)
 
 
 class _FirstRequests:
-    """The first requests of a trace, as a trace."""
+    """The first requests of a trace without those of the lane `background`, as a trace."""
 
     def __init__(self, trace: Trace) -> None:
         self.name = trace.name
         self.block_tokens = trace.block_tokens
         self._chunks: list[Chunk] = []
         count = 0
-        for chunk in trace.chunks():
+        for chunk in map(without_background, trace.chunks()):
             taken = min(int(chunk.arrival_s.searchsorted(_FIRST_S)), _MOST_FIRST_REQUESTS - count)
             if taken:
                 self._chunks.append(part(chunk, 0, taken))

@@ -11,6 +11,7 @@ from replay.fleet.fleet import Fleet
 from replay.policies import Autoscaler, Sample
 from replay.profile import Profile
 from replay.result import Result, Series, measure
+from traces.backlog import Backlog
 from traces.trace import Chunk, Trace
 
 _TICK_S = 0.5
@@ -84,7 +85,7 @@ class Sampled:
 
 
 def sample(fleet: Fleet) -> Sample:
-    """The fleet as its metrics show it now."""
+    """The fleet as its metrics show it now, without the lane `background`."""
     memory = fleet.memory
     totals = memory.totals[0]
     slots = fleet.ready_slots
@@ -94,8 +95,10 @@ def sample(fleet: Fleet) -> Sample:
         target=fleet.target,
         ready=len(slots),
         held=int(totals["held"]),
-        running=replicas["batch_size"].astype(np.float64),
-        waiting=replicas["waiting"].astype(np.float64),
+        running=(replicas["batch_size"] - replicas["background_batch"]).astype(np.float64),
+        waiting=(replicas["waiting"] - replicas["background"] + replicas["background_batch"]).astype(
+            np.float64
+        ),
         kv_usage=replicas["kv_used"] / float(memory.rules["kv_cache_tokens"][0]),
         kv_cache_tokens=float(memory.rules["kv_cache_tokens"][0]),
         arrivals=float(totals["arrivals"]),
@@ -120,9 +123,10 @@ def simulate(
     bounds: tuple[int, int] = (0, 32),
     initial: int = 0,
     percentile: float = 95.0,
+    backlog: Backlog | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Result:
-    """Run `controller` against a simulated fleet under the requests of `trace`.
+    """Run `controller` against a simulated fleet under the requests of `trace`, which has `backlog` in it.
 
     Raises TraceError for a line of the trace that is no request.
     """
@@ -177,7 +181,8 @@ def simulate(
         if progress is not None and now - said_at >= _PROGRESS_S:
             said_at = now
             progress(trace.progress())
-    run(last_arrival + _LONGEST_TAIL_S)
+    deadlines = [] if backlog is None else backlog.times(last_arrival)
+    run(max([last_arrival + _LONGEST_TAIL_S, *(due for _, due in deadlines)]))
     fleet.end()
     if progress is not None:
         progress(1.0)
@@ -186,6 +191,7 @@ def simulate(
         series,
         percentile,
         last_arrival,
+        backlog,
         policy=controller.name,
         trace=trace.name,
         changes=changes,

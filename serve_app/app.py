@@ -12,6 +12,7 @@ from serve_app.engine.engine_deployment import Engine
 from serve_app.ingress.ingress_deployment import Ingress
 from serve_app.settings import AppSettings, ModelSettings, RequestLogSettings, knob_defaults, load_settings
 from serve_app.settings.knobs import Knobs
+from serve_app.settings.ledger import LedgerSettings
 from serve_app.settings.telemetry import TraceSettings
 from serve_app.settings.tree import INGRESS
 
@@ -41,7 +42,12 @@ def build_application(
     """
     engines = [
         engine_deployment(
-            model, settings.request_log, settings.zygote, engine_class, settings.telemetry.traces
+            model,
+            settings.request_log,
+            settings.zygote,
+            engine_class,
+            settings.telemetry.traces,
+            settings.ledger,
         )
         for model in settings.models
     ]
@@ -85,6 +91,7 @@ def engine_deployment(
     zygote: bool = True,
     engine_class: type = Engine,
     traces: TraceSettings | None = None,
+    ledger: LedgerSettings | None = None,
 ) -> Application:
     """Return the engine deployment of one model."""
     options = placement(model)
@@ -106,4 +113,5 @@ def engine_deployment(
         model.model_dump(mode="json"),
         request_log.model_dump(mode="json"),
         *([traces.model_dump(mode="json")] if traces is not None and traces.enabled else []),
+        **({"ledger": ledger.model_dump(mode="json")} if ledger is not None and ledger.enabled else {}),
     )

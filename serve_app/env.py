@@ -167,6 +167,8 @@ RAY_JOB = "RAY_JOB_ID"
 RAYLET = "RAY_RAYLET_PID"
 """Ray sets it in its workers to the process id of their raylet."""
 
+LEDGER_URL = "TIDESERVE_LEDGER_URL"
+"""The URL of the ledger's database, in place of `ledger.url`: it may have a password."""
 API_KEY = "OPENAI_API_KEY"
 """The key that the command line sends to the API. OpenAI's own clients read the same variable."""
 RAY_RESOURCES = "RAY_OVERRIDE_RESOURCES"

@@ -1,8 +1,11 @@
 """What every test process needs before it imports Ray and vLLM, and Ray's key-value store without Ray."""
 
+import atexit
 import os
 import secrets
+import shutil
 import sys
+import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +26,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 assert "ray" not in sys.modules, "Ray reads its authentication mode once, when it is imported"
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+# Servers of the tests write no usage into the ledger of the user who runs them.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="tide-state-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("suite", deadline=None)

@@ -26,12 +26,15 @@ class StubEngine:
     cached_tokens: int | None = None
     """Of the prompt of each call, noted before its answer."""
     prompt_tokens: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
 
     @asynccontextmanager
     async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
         self.requests.append(replace(request, state=replace(request.state)))
         self.request = request
         request.state.cached_tokens, request.state.prompt_tokens = self.cached_tokens, self.prompt_tokens
+        request.state.input_tokens, request.state.output_tokens = self.input_tokens, self.output_tokens
         self.entered.set()
         try:
             yield await self._reply()

@@ -146,6 +146,15 @@ def test_an_engine_is_told_of_traces_only_if_they_are_on() -> None:
     assert traced.init_args[2]["enabled"] is True
 
 
+def test_an_engine_is_told_of_the_ledger_unless_it_is_off() -> None:
+    models = [{"name": "a"}]
+    _, (with_ledger,) = built({"models": models, "ledger": {"currency": "EUR"}})
+    _, (without,) = built({"models": models, "ledger": {"enabled": False}})
+
+    assert with_ledger.init_kwargs["ledger"]["currency"] == "EUR"
+    assert without.init_kwargs == {}
+
+
 def test_the_ingress_waits_for_the_longest_drain_of_a_replica() -> None:
     ingress, engines = built(
         {"models": [{"name": "a", "drain_timeout_s": 30}, {"name": "b", "drain_timeout_s": 900}]}

@@ -77,7 +77,7 @@ def test_commands_and_their_options_exist(document: Path, capsys: pytest.Capture
     assert unknown == []
 
 
-_BELOW = {"knobs": ("set",)}
+_BELOW = {"keys": ("new", "check"), "knobs": ("set",)}
 
 
 def _options(command: str, capsys: pytest.CaptureFixture[str]) -> frozenset[str]:

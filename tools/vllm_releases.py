@@ -41,6 +41,7 @@ CALLED = {
     "AsyncLLM.abort": "request_id internal",
     "OutputProcessor.add_request": "request prompt parent_req request_index queue",
     "OutputProcessor.abort_requests": "request_ids internal",
+    "OutputProcessor.process_outputs": "engine_core_outputs engine_core_timestamp iteration_stats",
     "OpenAIServingChat.create_chat_completion": "request raw_request",
     "OpenAIServingChat.get_chat_request_role": "request",
     "OpenAIServingChat._raise_if_error": "finish_reason request_id",
@@ -101,7 +102,10 @@ MEMBERS = {
     "vllm.renderers.params.TokenizeParams": "max_total_tokens",
     "MediaConnector": "connection allowed_media_domains allowed_local_media_path",
     "OutputProcessor": "request_states",
-    "vllm.v1.engine.output_processor.RequestState": "prompt_len stats is_prefilling num_cached_tokens",
+    "vllm.v1.engine.output_processor.RequestState": (
+        "request_id prompt_len stats is_prefilling num_cached_tokens"
+    ),
+    "vllm.v1.engine.output_processor.OutputProcessorOutput": "request_outputs reqs_to_abort",
     "vllm.v1.metrics.stats.RequestStateStats": (
         "num_generation_tokens arrival_time queued_ts scheduled_ts first_token_ts last_token_ts "
         "first_token_latency"
@@ -148,13 +152,26 @@ OPTIONAL = {
     "check_json_nesting": "",
     "GracefulHTTPError": "",
     "AsyncScheduler": "",
-    "Scheduler": "schedule requests structured_output_manager grammar_compile_error_reqs use_v2_model_runner",
-    "SchedulerOutput": "scheduled_new_reqs",
+    "Scheduler": (
+        "schedule requests structured_output_manager grammar_compile_error_reqs use_v2_model_runner "
+        "add_request policy running waiting kv_cache_manager pause_state current_step max_model_len "
+        "max_num_active_reqs max_num_scheduled_tokens num_waiting_for_streaming_input "
+        "kv_holding_waiting num_spec_tokens prev_step_scheduled_req_ids requires_kv_delivery _free_request "
+        "_preempt_request "
+        "_handle_blocked_waiting_request _get_local_prefix_cache_hit _request_blocks_can_be_freed"
+    ),
+    "RequestQueue": (
+        "add_request pop_request peek_request prepend_request prepend_requests remove_request remove_requests"
+    ),
+    "PriorityRequestQueue": "",
+    "SchedulingPolicy": "PRIORITY",
+    "SchedulerOutput": "scheduled_new_reqs num_scheduled_tokens",
     "vllm.v1.core.sched.output.NewRequestData": "req_id prompt_token_ids prefill_token_ids",
     "vllm.v1.structured_output.StructuredOutputManager": "accept_tokens",
     "Request": (
         "prompt_token_ids num_prompt_tokens num_output_tokens num_tokens _all_token_ids _output_token_ids "
-        "sampling_params request_id stop_reason"
+        "sampling_params request_id stop_reason priority is_prefill_chunk next_decode_eligible_step "
+        "num_tokens_with_spec num_output_placeholders num_computed_tokens"
     ),
     "CachedRequestState": "prompt_token_ids output_token_ids sampling_params",
     "VllmConfig": "use_v2_model_runner",
@@ -166,7 +183,7 @@ OPTIONAL = {
     ),
     "RequestOutputCollector": "get put output",
     "vllm.v1.metrics.stats.SchedulerIterationDetails": (
-        "num_ctx_tokens num_generation_requests elapsed_ms is_dummy"
+        "num_ctx_tokens num_generation_requests num_generation_tokens elapsed_ms is_dummy"
     ),
     "OpenAIServingChat": "enable_per_request_metrics _include_reasoning_tokens_details",
     "ChatCompletionRequest": "logprob_token_ids",

@@ -168,4 +168,4 @@ def _move(chunk: Chunk, copy: Ints, draws: np.random.Generator, end_s: float | N
     starts, blocks = chunk.block_starts, chunk.blocks
     if len(starts):
         blocks = blocks ^ np.repeat(copy << _COPY_BITS, np.diff(starts))
-    return Chunk(arrival_s, chunk.input_tokens, chunk.output_tokens, starts, blocks)
+    return replace(chunk, arrival_s=arrival_s, blocks=blocks)

@@ -1,11 +1,13 @@
 """Requests by arrival, in chunks, so that a trace of any length fits in memory."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from serve_app.settings.caller import LANES
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -13,6 +15,7 @@ Ints = npt.NDArray[np.int64]
 CHUNK_REQUESTS = 16_384
 MOST_TOKENS = 10_000_000
 """The most tokens of one prompt or one answer: ten times the longest context there is."""
+STANDARD, BACKGROUND = LANES.index("standard"), LANES.index("background")
 LONGEST_S = 10 * 365 * 86_400.0
 """Ten years, for times that count from the start of a trace. A Unix time in their place is 55 years."""
 _SHOWN = 80  # characters of a wrong value that an error repeats
@@ -46,6 +49,8 @@ class Chunk:
     element more than there are requests. Empty where a trace carries no blocks."""
     blocks: Ints = field(default_factory=_no_ints)
     """Ids of prefix blocks: equal ids are equal prefixes."""
+    lanes: Ints = field(default_factory=_no_ints)
+    """The place of each request's lane in `LANES`. Empty where all requests are `standard`."""
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -140,7 +145,9 @@ def part(chunk: Chunk, start: int, stop: int) -> Chunk:
         blocks = blocks[starts[0] : starts[-1]]
         starts = starts - starts[0]
     at = slice(start, stop)
-    return Chunk(chunk.arrival_s[at], chunk.input_tokens[at], chunk.output_tokens[at], starts, blocks)
+    return Chunk(
+        chunk.arrival_s[at], chunk.input_tokens[at], chunk.output_tokens[at], starts, blocks, chunk.lanes[at]
+    )
 
 
 def split(chunks: Iterable[Chunk], most: int) -> Iterator[Chunk]:
@@ -165,6 +172,16 @@ def join(chunks: Sequence[Chunk]) -> Chunk:
         np.concatenate([chunk.output_tokens for chunk in filled]),
         starts,
         blocks,
+        _join_lanes(filled),
+    )
+
+
+def _join_lanes(chunks: Sequence[Chunk]) -> Ints:
+    """The lanes of all requests of `chunks`; empty if all are `standard`."""
+    if not any(len(chunk.lanes) for chunk in chunks):
+        return _no_ints()
+    return np.concatenate(
+        [chunk.lanes if len(chunk.lanes) else np.full(len(chunk), STANDARD) for chunk in chunks]
     )
 
 
@@ -174,8 +191,20 @@ def take(chunk: Chunk, index: Ints) -> Chunk:
     if len(starts):
         starts, blocks = _take_blocks(starts, blocks, np.diff(starts)[index], index)
     return Chunk(
-        chunk.arrival_s[index], chunk.input_tokens[index], chunk.output_tokens[index], starts, blocks
+        chunk.arrival_s[index],
+        chunk.input_tokens[index],
+        chunk.output_tokens[index],
+        starts,
+        blocks,
+        chunk.lanes[index] if len(chunk.lanes) else chunk.lanes,
     )
+
+
+def without_background(chunk: Chunk) -> Chunk:
+    """The requests of all other lanes."""
+    if not len(chunk.lanes):
+        return chunk
+    return take(chunk, np.flatnonzero(chunk.lanes != BACKGROUND))
 
 
 def sort_by_arrival(chunk: Chunk) -> Chunk:
@@ -201,7 +230,7 @@ def cap_inputs(chunks: Iterable[Chunk], most: int, block_tokens: int) -> Iterato
             # The last block of a prompt may be incomplete.
             lengths = np.minimum(np.diff(starts), -(-inputs // block_tokens))
             starts, blocks = _take_blocks(starts, blocks, lengths, np.arange(len(chunk)))
-        yield Chunk(chunk.arrival_s, inputs, chunk.output_tokens, starts, blocks)
+        yield replace(chunk, input_tokens=inputs, block_starts=starts, blocks=blocks)
 
 
 def _take_blocks(starts: Ints, blocks: Ints, lengths: Ints, index: Ints) -> tuple[Ints, Ints]:

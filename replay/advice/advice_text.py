@@ -70,10 +70,12 @@ def _verdict(advice: Advice) -> str:
     saved = _share(_saved_share(advice.held_out))
     count = len(advice.changes)
     knobs = f"{count} knob{'s' if count != 1 else ''}"
-    reached = formats.percent(advice.held_out.advised.attainment)
+    reached = _reached(advice.held_out.advised)
     if advice.verdict is Verdict.NOTHING_MEETS:
-        nearest = formats.percent(advice.tuned.advised.attainment)
+        nearest = _reached(advice.tuned.advised)
         start = f"No configuration that was tried attains {goal}"
+        if advice.tuned.current.late:
+            start += " and finishes the background work by its deadline"
         if not advice.changes:
             return f"{start}; the current knobs come closest, with {nearest}.{_infeasible(advice)}"
         closest = f"a change of {knobs} comes closest, with {nearest} on the half it was tuned on"
@@ -96,9 +98,19 @@ def _verdict(advice: Advice) -> str:
             "which is no saving beyond the noise between seeds."
         )
     if not (advice.tuned.current.meets(advice.goal) and advice.held_out.current.meets(advice.goal)):
-        now = formats.percent(min(advice.tuned.current.attainment, advice.held_out.current.attainment))
+        now = _reached(min(advice.tuned.current, advice.held_out.current, key=_fitness))
         return f"Change {knobs}: it attains {reached} and the current knobs {now}, for {saved}."
     return f"Change {knobs}: {saved} at {reached} attainment; the goal is {goal}."
+
+
+def _reached(score: Score) -> str:
+    """The attainment, and the background work that was late."""
+    late = f" ({score.late:,.0f} background requests unfinished at their deadline)" if score.late else ""
+    return formats.percent(score.attainment) + late
+
+
+def _fitness(score: Score) -> tuple[float, float]:
+    return score.attainment, -score.late
 
 
 def _infeasible(advice: Advice) -> str:
@@ -161,6 +173,8 @@ def _rows(advice: Advice) -> list[tuple[str, Callable[[Score], str]]]:
         ("TTFT in time", lambda score: _range(score.spread("ttft_ok"), formats.percent)),
         ("starts", lambda score: _range(score.spread("starts"), formats.whole)),
     ]
+    if any(score.late for both in (advice.tuned, advice.held_out) for score in (both.current, both.advised)):
+        rows.append(("late background", lambda score: _range(score.spread("late"), formats.whole)))
     if price:
         rows.insert(
             1,
@@ -235,7 +249,7 @@ def _share(saved: float) -> str:
 def _score_document(score: Score, advice: Advice) -> dict[str, Any]:
     price = advice.profile.price_per_gpu_hour / 3600.0
     document: dict[str, Any] = {}
-    for name in ("gpu_seconds", "attainment", "ttft_ok", "starts", "changes", "infeasible"):
+    for name in ("gpu_seconds", "attainment", "ttft_ok", "starts", "changes", "infeasible", "late"):
         spread = score.spread(name)
         document[name] = {"low": spread.low, "median": spread.median, "high": spread.high}
     document["dollars"] = round(score.gpu_seconds * price, 4) if price else None

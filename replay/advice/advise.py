@@ -7,13 +7,14 @@ from enum import StrEnum
 from typing import Any
 
 from replay.advice.score import Outcome, Score, better, within_noise
-from replay.advice.search import DEFAULT, Search, Tried, changes, check_names
+from replay.advice.search import BACKGROUND, DEFAULT, Search, Tried, changes, check_names
 from replay.defaults import BUDGET_S, GOAL, PROFILE, SEEDS
 from replay.profile import Profile, load_profile
 from serve_app.settings.knobs import Knobs
 from traces import TraceError
+from traces.backlog import Backlog
 from traces.scale import window
-from traces.trace import Chunk, Trace
+from traces.trace import Chunk, Trace, without_background
 
 _LEAST_PART_S = 600.0
 """A half is at least ten minutes: less does not contain a cold start and its consequences."""
@@ -47,14 +48,17 @@ class Part:
         return self.whole.progress()
 
 
-def halves(trace: Trace) -> tuple[Part, Part, float]:
-    """The first and the second half of the time, and the seconds of the whole.
+def halves(trace: Trace) -> tuple[Part, Part, float, bool]:
+    """The first and the second half of the time, the seconds of the whole, and whether the whole has requests
+    of the lane `background`.
 
     Raises TraceError for a trace too short to be tuned on, and the errors of reading it.
     """
-    requests, duration_s = 0, 0.0
+    requests, duration_s, background = 0, 0.0, False
     for chunk in trace.chunks():
-        requests += len(chunk)
+        others = len(without_background(chunk))
+        requests += others
+        background |= others < len(chunk)
         duration_s = float(chunk.arrival_s[-1])
     if duration_s < 2 * _LEAST_PART_S:
         raise TraceError(
@@ -63,13 +67,13 @@ def halves(trace: Trace) -> tuple[Part, Part, float]:
         )
     middle_s = duration_s / 2.0
     first = Part(trace, "first half", 0.0, middle_s)
-    before = sum(len(chunk) for chunk in first.chunks())
+    before = sum(len(without_background(chunk)) for chunk in first.chunks())
     for count, label in ((before, "first"), (requests - before, "second")):
         if count < _LEAST_REQUESTS:
             raise TraceError(
                 f"{trace.name}: its {label} half has {count} requests; at least {_LEAST_REQUESTS} are needed"
             )
-    return first, Part(trace, "second half", middle_s, None), duration_s
+    return first, Part(trace, "second half", middle_s, None), duration_s, background
 
 
 ReplayPart = Callable[[Part, Knobs, int], Outcome]
@@ -143,6 +147,7 @@ def advise(
     goal: float = GOAL,
     budget_s: float = BUDGET_S,
     names: Sequence[str] = DEFAULT,
+    backlog: Backlog | None = None,
     show: Callable[[Tried], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
@@ -158,7 +163,8 @@ def advise(
         seeds: Number of seeds for cold starts and all else that is random.
         goal: Attainment that every seed must reach.
         budget_s: Seconds for the search and the check. The current knobs are replayed in any case.
-        names: Knobs to search.
+        names: Knobs to search. Those of the lane `background` are left out if no request has that lane.
+        backlog: The backlog in `trace`. Knobs that leave it unfinished at its deadline miss the goal.
         show: Called with every configuration tried.
         say: Called with a sentence for each phase.
         clock: A clock in seconds, for tests.
@@ -171,8 +177,9 @@ def advise(
     began = clock()
     names = check_names(names)
     profile = profile or load_profile(PROFILE)
-    first, second, duration_s = halves(trace)
-    replays = replay_part or _replays(profile, cold_start_s)
+    first, second, duration_s, background = halves(trace)
+    names = names if background else tuple(name for name in names if name not in BACKGROUND)
+    replays = replay_part or _replays(profile, cold_start_s, backlog)
     draws = tuple(range(seeds))
     took: dict[Part, float] = {}
 
@@ -244,10 +251,15 @@ def judge(tuned: Compared, held_out: Compared, goal: float, *, changed: bool) ->
     return Verdict.CHANGE
 
 
-def _replays(profile: Profile, cold_start_s: tuple[float, float] | None) -> ReplayPart:
+def _replays(
+    profile: Profile, cold_start_s: tuple[float, float] | None, backlog: Backlog | None
+) -> ReplayPart:
     from replay.run import replay  # noqa: PLC0415  numba takes a second to import
 
     def replay_part(part: Part, knobs: Knobs, seed: int) -> Outcome:
-        return Outcome.of(replay(part, knobs=knobs, profile=profile, cold_start_s=cold_start_s, seed=seed))
+        own = None if backlog is None else backlog.since(part.start_s)
+        return Outcome.of(
+            replay(part, knobs=knobs, profile=profile, cold_start_s=cold_start_s, seed=seed, backlog=own)
+        )
 
     return replay_part

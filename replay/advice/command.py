@@ -66,7 +66,7 @@ def run_advise(options: argparse.Namespace) -> int:
         status.say(note)
     try:
         advice = advise(
-            inputs.trace,
+            inputs.traffic,
             inputs.knobs,
             profile=inputs.profile,
             cold_start_s=inputs.cold_start_s,
@@ -74,6 +74,7 @@ def run_advise(options: argparse.Namespace) -> int:
             goal=options.attainment,
             budget_s=options.budget_s,
             names=names,
+            backlog=inputs.backlog,
             show=lambda tried: status.show(_progress(tried, time.monotonic() - began)),
             say=status.say,
         )
@@ -117,6 +118,8 @@ def _progress(tried: Tried, seconds: float) -> str:
     cost = f"{tried.score.gpu_seconds:,.0f} GPU-s at {100 * tried.score.attainment:.1f} %"
     best = f"best {tried.best.gpu_seconds:,.0f} at {100 * tried.best.attainment:.1f} %"
     dropped = " (dropped)" if tried.dropped else ""
+    if tried.score.late:
+        cost += f", {tried.score.late:,.0f} background requests late"
     return f"{seconds:4.0f} s {tried.count:3}: {_changed(tried.changes)}: {cost}{dropped}; {best}"
 
 

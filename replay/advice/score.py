@@ -22,11 +22,15 @@ class Outcome:
     """Most replicas at a time."""
     infeasible: float
     """Share of requests that no number of replicas answers within the TTFT target."""
+    late: float = 0.0
+    """Requests of the lane `background` that were unfinished at their deadline. Their latency does not
+    count."""
 
     @classmethod
     def of(cls, result: Result) -> Outcome:
         """The outcome of a replay's result."""
-        return cls(**result.summary(), infeasible=result.infeasible)
+        late = 0.0 if result.background is None else float(result.background.late)
+        return cls(**result.summary(), infeasible=result.infeasible, late=late)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +67,31 @@ class Score:
         """The least over seeds: a target that one seed in three misses is not met."""
         return self.spread("attainment").low
 
+    @property
+    def late(self) -> float:
+        """The most over seeds."""
+        return self.spread("late").high
+
     def meets(self, goal: float) -> bool:
-        """Whether every seed attains `goal`."""
-        return self.attainment >= goal
+        """Whether every seed attains `goal` and finishes the background work by its deadline."""
+        return self.attainment >= goal and not self.late
 
 
 def better(score: Score, than: Score, goal: float, gain: float = 0.0) -> bool:
     """Whether `score` is better than `than`.
 
     A configuration that meets the goal is better than one that misses it. If both meet it, the one that is
-    cheaper by a share of more than `gain` is better. If both miss it, the one that attains more is better, or
-    the cheaper one if they attain the same.
+    cheaper by a share of more than `gain` is better. If both miss it, the one that attains more is better,
+    then the one with less background work unfinished at its deadline, then the cheaper one. Attainment above
+    the goal does not count.
     """
     if score.meets(goal) != than.meets(goal):
         return score.meets(goal)
     cheaper = score.gpu_seconds < than.gpu_seconds * (1.0 - gain)
     if score.meets(goal):
         return cheaper
+    if min(score.attainment, than.attainment) >= goal:
+        return score.late < than.late or (score.late == than.late and cheaper)
     more = score.attainment - than.attainment
     return more > ATTAINED_ALIKE or (more > -ATTAINED_ALIKE and cheaper)
 

@@ -33,9 +33,24 @@ LADDERS: Mapping[str, Sequence[float | int | bool]] = {
     "upscale_delay_s": (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0),
     "queue_target_per_replica": (1.0, 2.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0),
     "min_replicas": _COUNTS,
+    "background_backlog_s": (
+        1800.0,
+        3600.0,
+        7200.0,
+        10_800.0,
+        14_400.0,
+        21_600.0,
+        28_800.0,
+        43_200.0,
+        86_400.0,
+    ),
+    "background_keep_s": (0.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0, 14_400.0, 28_800.0),
     "forecast": (False, True),
 }
 """In the order of the search: first the bound on the others, then the knobs that change the cost most."""
+
+BACKGROUND = ("background_backlog_s", "background_keep_s")
+"""The knobs that change nothing without requests of the lane `background`."""
 
 DEFAULT = tuple(name for name in LADDERS if name != "forecast")
 """The knobs that are searched by default."""
@@ -69,7 +84,7 @@ def ladder(name: str, start: Knobs) -> tuple[Any, ...]:
 
 def matters(name: str, knobs: Knobs) -> bool:
     """Whether the knob changes anything with the others as they are."""
-    if name == "downscale_to_zero_delay_s":
+    if name in ("downscale_to_zero_delay_s", "background_keep_s"):
         return knobs.min_replicas == 0
     if name in ("forecast_quantile", "forecast_window_s"):
         return knobs.forecast
@@ -215,7 +230,7 @@ class Search:
             return True  # the knob changes nothing here
         if not self.best_score.meets(self.goal):
             return first.attainment < rival.attainment - _HOPELESS_ATTAINMENT
-        if first.attainment < self.goal:
+        if first.attainment < self.goal or first.late:
             return True
         return first.gpu_seconds > rival.gpu_seconds * (1.0 + _HOPELESS_COST)
 

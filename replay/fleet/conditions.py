@@ -50,6 +50,9 @@ class Conditions:
     """Replicas the cluster has room for; further ones stay pending. None: no limit."""
     block_tokens: int = 0
     """Tokens of one prefix block; 0 for a trace without blocks."""
+    background_step_s: float = math.inf
+    """Sequences of the lane `background` join a step only as long as it takes at most this many seconds. The
+    knobs say how many (`Knobs.background_step_s`)."""
     body_noise: float = 0.2
     """Bodies differ from the usual bytes per token by at most this share, evenly. Otherwise the policy could
     compute the tokens of a prompt from its bytes."""
@@ -104,6 +107,7 @@ def rules(profile: Profile, conditions: Conditions) -> Records:
         "block_tokens": conditions.block_tokens,
         "ttft_target_s": conditions.ttft_target_s,
         "itl_target_s": conditions.itl_target_s,
+        "background_step_s": conditions.background_step_s,
         "max_held": conditions.max_held,
         "room": min(room, conditions.max_ongoing_requests),
         "most_in_flight": conditions.max_ongoing_requests,

@@ -10,7 +10,7 @@ import numpy as np
 from replay.fleet.conditions import Conditions, rules
 from replay.fleet.kernel.arrivals import arrive
 from replay.fleet.kernel.histograms import write_reports
-from replay.fleet.kernel.routing import send_queued
+from replay.fleet.kernel.routing import release_background, send_queued
 from replay.fleet.kernel.steps import advance, move_streams
 from replay.fleet.layout import (
     DRAINING,
@@ -185,6 +185,8 @@ class Fleet:
         self._place()
         if due:
             send_queued(self.memory, float(self.now))
+        if self.memory.totals["background_held"][0]:
+            release_background(self.memory, float(self.now))
 
     # -- time
 
@@ -199,6 +201,7 @@ class Fleet:
                 chunk.output_tokens,
                 chunk.block_starts,
                 chunk.blocks,
+                chunk.lanes,
                 start,
                 float(until),
                 float(self.conditions.body_noise),
@@ -230,7 +233,7 @@ class Fleet:
 
     def report(self, slots: Sequence[int]) -> Floats:
         """The signals of replicas, a row each, in the order of `EngineSignals`. Means restart at zero."""
-        rows = np.empty((len(slots), len(ENGINE_FIELDS)))
+        rows = np.zeros((len(slots), len(ENGINE_FIELDS)))
         write_reports(self.memory, np.array(slots, dtype=np.int64), float(self.now), rows)
         return rows
 
@@ -287,7 +290,7 @@ class Fleet:
         """End the replicas that have drained, as of when their last request ended."""
         replicas = self.memory.replicas
         for slot, began in list(self._drain_began.items()):
-            if not replicas["in_flight"][slot]:
+            if not replicas["in_flight"][slot] and not replicas["background"][slot]:
                 self._close(slot, max(began, float(replicas["last_end"][slot])))
 
     def _close(self, slot: int, at: float) -> None:

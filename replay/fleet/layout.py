@@ -8,12 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from serve_app.settings.caller import LANES
+
 Records = Any
 """A NumPy array of records; their fields are the names below."""
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 FREE, STARTING, READY, DRAINING = 0, 1, 2, 3
+INTERACTIVE, STANDARD, BACKGROUND = range(len(LANES))
 
 NONE = -1
 """No request, no replica."""
@@ -28,6 +31,9 @@ SHORTEST_S = 1e-5
 RATIO = 1.01
 BINS = 1_960
 TTFT, TTFT_COLD, ITL, E2E = 0, 1, 2, 3
+TTFT_INTERACTIVE, TTFT_BACKGROUND = 4, 5
+"""The former is part of `TTFT` and `TTFT_COLD`. No other histogram includes the lane `background`."""
+HISTOGRAMS = 6
 # Per one-minute window they are 5 % wide, as are those of a replica's last 30 s (`LatencyWindow`).
 WINDOW_SHORTEST_S = 1e-4
 WINDOW_RATIO = 1.05
@@ -43,18 +49,24 @@ REPLICA = np.dtype(
         ("step_end", "f8"),  # inf without a step under way
         ("step_decodes", "i8"),  # sequences that decode in it
         ("step_prefill", "i8"),  # prompt tokens in it
+        ("step_background", "i8"),  # of `step_decodes`, those of the lane `background`
+        ("step_background_prefill", "i8"),  # of `step_prefill`
         ("taken", "i8"),  # steps that have ended
         ("next_end", "i8"),  # the value of `taken` when the next sequence in the batch has its last token
         ("batch_size", "i8"),
         ("prefilling", "i8"),  # requests of the batch that do not decode yet
+        ("background_batch", "i8"),  # of `batch_size`, the last ones: those of the lane `background`
+        ("background_prefilling", "i8"),  # of `prefilling`
+        ("paused", "i8"),  # of `background_batch`, the last ones: those without a token of the step
         ("context", "i8"),  # tokens in the KV cache of those that decode
         ("kv_used", "i8"),  # tokens in the KV cache, with those of the step under way
-        ("head", "i8"),  # the queue, linked by the requests' `next`
+        ("head", "i8"),  # the queue, linked by the requests' `next`, in the order of lanes
         ("tail", "i8"),
         ("waiting", "i8"),
         ("waiting_tokens", "i8"),  # prompts of requests without a token yet
         ("recompute_tokens", "i8"),  # tokens that were preempted and are not computed again yet
-        ("in_flight", "i8"),
+        ("in_flight", "i8"),  # without the lane `background`
+        ("background", "i8"),  # in flight, of that lane
         ("pending_tokens", "i8"),  # the ingress's estimate, for requests without a token yet
         ("group", "i8"),  # number of the prefill group that is under way
         ("group_since", "f8"),  # when that group began
@@ -83,6 +95,7 @@ REPLICA = np.dtype(
 )
 REQUEST = np.dtype(
     [
+        ("lane", "i8"),
         ("arrived", "f8"),
         ("admitted", "f8"),  # to a batch for the first time; negative before
         ("last_at", "f8"),  # when it was sent to its replica or preempted
@@ -111,6 +124,10 @@ TOTALS = np.dtype(
         ("held_tail", "i8"),
         ("held", "i8"),
         ("held_bytes", "f8"),
+        ("background_head", "i8"),  # the queue of the lane `background`, likewise
+        ("background_tail", "i8"),
+        ("background_held", "i8"),
+        ("background_held_bytes", "f8"),
         ("used", "i8"),  # replica records ever used
         ("random", "u8"),
         ("pace_s", "f8"),  # faded sums over prompts with a first token: seconds since they were sent,
@@ -118,6 +135,7 @@ TOTALS = np.dtype(
         ("prompts", "f8"),  # the number of prompts,
         ("prompt_tokens", "f8"),  # and their own tokens
         ("sharing", "f8"),  # faded share of prompts with a cached prefix on some replica
+        # without the lane `background`, as far as `background_finished`
         ("arrivals", "f8"),
         ("arrived_bytes", "f8"),
         ("arrived_tokens", "f8"),
@@ -132,6 +150,11 @@ TOTALS = np.dtype(
         ("finished_output", "f8"),
         ("itl_count", "f8"),
         ("itl_sum", "f8"),
+        ("background_arrivals", "f8"),
+        ("background_tokens", "f8"),  # prompts and answers of these
+        ("background_refused", "f8"),
+        ("background_finished", "f8"),
+        ("background_last_end", "f8"),
         ("preemptions", "f8"),
         ("cached", "f8"),  # prompt tokens found in prefix caches
         ("moves", "f8"),  # of requests from draining replicas to others
@@ -146,6 +169,10 @@ WINDOW = np.dtype(
         ("rejected", "f8"),
         ("itl", "f8"),
         ("itl_ok", "f8"),
+        ("interactive", "f8"),  # of `requests`
+        ("interactive_ok", "f8"),  # of `ttft_ok`
+        ("background_arrivals", "f8"),  # no other field includes the lane `background`
+        ("background_finished", "f8"),  # in this minute
     ]
 )
 RULES = np.dtype(
@@ -160,8 +187,9 @@ RULES = np.dtype(
         ("block_tokens", "i8"),
         ("ttft_target_s", "f8"),
         ("itl_target_s", "f8"),
+        ("background_step_s", "f8"),  # most seconds of a step with sequences of the lane `background`
         ("max_held", "i8"),
-        ("room", "i8"),  # most requests in flight of a replica that takes queued requests
+        ("room", "i8"),  # most requests in flight of a replica that takes queued requests, or `background`
         ("most_in_flight", "i8"),  # the same for new requests; beyond it on every replica they are refused
         ("sequence_tokens", "i8"),  # weight of a request in flight in a pick
         ("prefix_aware", "i8"),  # 1: the pick subtracts cached prompt tokens
@@ -211,6 +239,7 @@ def allocate(
     totals = np.zeros(1, TOTALS)
     totals["free"] = 0
     totals["held_head"] = totals["held_tail"] = NONE
+    totals["background_head"] = totals["background_tail"] = NONE
     totals["random"] = 88_172_645_463_325_252
     pool = np.zeros(requests, REQUEST)
     pool["next"] = np.arange(1, requests + 1)
@@ -224,7 +253,7 @@ def allocate(
         np.zeros(windows, WINDOW),
         np.zeros((windows, WINDOW_BINS), np.uint32),
         np.zeros((windows, WINDOW_BINS), np.uint32),
-        np.zeros((4, BINS)),
+        np.zeros((HISTOGRAMS, BINS)),
         np.zeros((replicas, 3, SLICES + 1, WINDOW_BINS)),
         np.zeros((requests, prompt_blocks), np.int64),
         np.zeros((replicas, cache_blocks), np.int64),

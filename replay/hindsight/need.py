@@ -1,4 +1,4 @@
-"""The replicas that the requests of each slot of time need, by the whole trace."""
+"""The replicas that the requests of each slot of time need, by the whole trace without `background`."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import numpy as np
 from replay.fleet.layout import WINDOW_S
 from replay.scenario import Scenario
 from serve_app.policy.capacity_model import Mix, capacity_rps, feasibility
-from traces.trace import Chunk, Floats, Ints
+from traces.trace import Chunk, Floats, Ints, without_background
 
 _BATCH = 8.0
 """Sequences of a usual batch, for the length of a drain."""
@@ -52,7 +52,7 @@ class _Sums:
 def read_need(scenario: Scenario, slot_s: float) -> Need:
     """Read the trace once. Raises TraceError for a line of the trace that is no request."""
     arrivals, requests, prompts, outputs, too_long = (_Sums() for _ in range(5))
-    for chunk in scenario.trace.chunks():
+    for chunk in filter(len, map(without_background, scenario.trace.chunks())):
         window = (chunk.arrival_s / WINDOW_S).astype(np.int64)
         arrivals.add((chunk.arrival_s / slot_s).astype(np.int64))
         requests.add(window)

@@ -64,6 +64,7 @@ def document(result: Result) -> dict[str, Any]:
         },
         "itl": _percentiles(result.itl),
         "e2e": _percentiles(result.e2e),
+        **_lanes(result),
         "starts": result.starts,
         "failed_starts": result.failed_starts,
         "peak": result.peak,
@@ -137,6 +138,24 @@ def versions() -> dict[str, str]:
 def _percentiles(latency: Percentiles) -> dict[str, float | int | None]:
     values = {f"p{at:g}_s": short(value) for at, value in zip(PERCENTILES, latency.at_s, strict=True)}
     return {"count": short(latency.count), "mean_s": short(latency.mean_s), **values}
+
+
+def _lanes(result: Result) -> dict[str, Any]:
+    """Return the figures of each lane and of the background work; nothing if there is only one lane."""
+    known: dict[str, Any] = {}
+    if result.lanes:
+        known["lanes"] = {
+            lane.lane: {
+                "requests": lane.requests,
+                "attainment": fixed(lane.attainment, 6),
+                "ttft_ok": fixed(lane.ttft_ok, 6),
+                "ttft": _percentiles(lane.ttft),
+            }
+            for lane in result.lanes
+        }
+    if result.background is not None:
+        known["background"] = asdict(result.background)
+    return known
 
 
 def _peer(result: Result, summary: dict[str, float]) -> dict[str, float | int | None]:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from replay.defaults import GOAL, ORACLE
 from replay.report.comparison import Standing, standings, verdict
-from replay.result import PERCENTILES, Percentiles, Result
+from replay.result import PERCENTILES, BackgroundResult, Percentiles, Result
 from serve_app.cli import formats
 
 _LONGEST_POLICY = 18
@@ -40,7 +40,9 @@ def print_result(result: Result, console: Console | None = None) -> None:
         )
     )
     console.print(Text(formats.plain(verdict(result, rows), 400)))
-    for table in (_slo(result), _latency(result), _cost(result), _fleet(result)):
+    lanes = [_lanes(result)] if result.lanes else []
+    background = [_background(result.background)] if result.background is not None else []
+    for table in (_slo(result), *lanes, _latency(result), *background, _cost(result), _fleet(result)):
         console.print()
         console.print(table)
 
@@ -109,6 +111,29 @@ def _slo(result: Result) -> Table:
     table.add_row("rejected", formats.whole(result.rejected), "")
     if result.unanswered:
         table.add_row("never answered", formats.whole(result.unanswered), "")
+    return table
+
+
+def _lanes(result: Result) -> Table:
+    table = _section("TTFT by lane", "requests", "SLO", "in time", *(f"P{at:g}" for at in PERCENTILES))
+    for lane in result.lanes:
+        shares = [
+            "-" if share is None else formats.percent(share) for share in (lane.attainment, lane.ttft_ok)
+        ]
+        table.add_row(lane.lane, formats.whole(lane.requests), *shares, *_seconds(lane.ttft)[1:])
+    return table
+
+
+def _background(work: BackgroundResult) -> Table:
+    table = _section("background work", "")
+    table.add_row("requests", formats.whole(work.requests))
+    table.add_row("tokens", formats.whole(work.tokens))
+    table.add_row("finished requests", formats.whole(work.finished))
+    table.add_row("last request finished after", formats.seconds(work.finished_at_s))
+    late = Text(formats.whole(work.late), style="red" if work.late else "green")
+    table.add_row("unfinished at the deadline", late)
+    if work.refused:
+        table.add_row("larger than the KV cache", formats.whole(work.refused))
     return table
 
 

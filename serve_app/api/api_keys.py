@@ -1,14 +1,15 @@
-"""Require an API key, if `http.api_keys_file` names a file of keys.
+"""Require an API key, if `http.api_keys_file` names a file of keys (`settings.keys_file`).
 
-The file is read again when it changes. Only digests of keys are kept. No message and no log contains a digest
-or a line of the file.
+The file is read again when it changes. No message and no log contains a key or a digest.
+
+A key is found by its SHA-256 in a dictionary. The time of this depends on the digest of the client's guess,
+and on the digests of the keys. A client cannot choose a guess whose digest is close to a key's, so the time
+tells the client nothing about a key.
 """
 
 import asyncio
-import hmac
 import logging
 import os
-import re
 import time
 from collections.abc import Callable
 from hashlib import sha256
@@ -19,30 +20,23 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from serve_app.api.engine_client import JSON
 from serve_app.api.errors import ApiError
 from serve_app.api.middleware import route_path
+from serve_app.settings.keys_file import MOST_BYTES, ApiKey, KeysFile, parse_keys
 from serve_app.settings.settings_error import SettingsError
 
 logger = logging.getLogger("ray.serve")
 
-OPEN_PATHS = frozenset(("/health", "/ready", "/metrics"))
-"""Probes and scrapes have no key."""
+_PROBES = frozenset(("/health", "/ready"))
+_METRICS = "/metrics"
+OPEN_PATHS = _PROBES | {_METRICS}
+"""Probes and scrapes need no key."""
 _POLICY_VIOLATION = 1008
 """RFC 6455, 7.4.1."""
-_CACHE_SALT = b"tideserve: salt of the prefix cache"
 SETTING = "http.api_keys_file"
 _LOOK_S = 1.0
 _LOOK_WAIT_S = 1.0
 """How long a request waits for a check of the file. A network file system may never answer."""
-_MOST_BYTES = 1 << 20
-_MOST_KEYS = 1000
-"""Each request is compared with every key: 1,000 keys take 0.1 ms."""
-_KEY = re.compile(rb"[\x21-\x7e]+")
-"""Printable ASCII without spaces, which a header can carry."""
 
 _Signature = tuple[int, int, int, int, int]
-
-
-class _UnusableError(Exception):
-    """A file has no usable keys. The message says why, without the file's path and content."""
 
 
 class ApiKeyFile:
@@ -52,87 +46,99 @@ class ApiKeyFile:
     middle of a change, and such a change must neither lock all clients out nor let all clients in.
 
     Args:
-        path: A file with one key per line. Blank lines, and lines that begin with `#`, are skipped.
+        path: The file.
         clock: Seconds on a clock that never goes back.
+        wall: Unix time in seconds, for the expiry of keys.
 
     Raises:
         SettingsError: the file has no usable keys at the start.
     """
 
-    def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        path: str,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self._path = path
         self._clock = clock
+        self._wall = wall
         try:
-            self._digests, self._signature = _read(path)
-        except _UnusableError as error:
-            raise SettingsError([f"{SETTING} = {path!r}: {error}"]) from None
-        self._trouble = ""
+            found, self._signature = _read(path)
+        except (SettingsError, OSError) as error:
+            raise SettingsError([f"{SETTING} = {path!r}: {reason}" for reason in _reasons(error)]) from None
+        self._put_in_force(found)
+        self.trouble = ""
+        """Why the file as it is now is not in force; "" if it is."""
         self._looking = False
         self._due_s = clock() + _LOOK_S
         """When the file is to be checked again."""
 
-    async def has(self, key: bytes) -> bool:
-        """Return whether a client may use `key`.
+    def __len__(self) -> int:
+        """Return the number of keys in force, with those that have expired."""
+        return len(self._keys)
 
-        Once a second, a caller waits for a check of the file, for at most a second. The check is made in a
-        thread, because even a local disk may be slow and this loop serves streams.
+    @property
+    def has_limits(self) -> bool:
+        """Whether any key has a limit."""
+        return self._has_limits
+
+    def authenticate(self, key: bytes) -> ApiKey:
+        """Return the entry of `key`. Raises ApiError 401 if clients may not use it, or no longer."""
+        found = self._keys.get(sha256(key).digest())
+        if found is None:
+            raise _refusal("this API key is not one of the server's.")
+        if found.expires_at is not None and self._wall() >= found.expires_at:
+            raise _refusal("this API key has expired.")
+        return found
+
+    async def refresh(self) -> None:
+        """Put a changed file in force, at most once a second.
+
+        A caller waits for a check of the file for at most a second. The check is made in a thread, because
+        even a local disk may be slow and this loop serves streams.
         """
         if self._clock() >= self._due_s and not self._looking:
             self._due_s = self._clock() + _LOOK_S
             self._looking = True
             looking = asyncio.get_running_loop().run_in_executor(None, self._look)
             await asyncio.wait([looking], timeout=_LOOK_WAIT_S)
-        given = sha256(key).digest()
-        found = 0
-        for digest in self._digests:  # all of them, so that the time does not show which key matched
-            found |= hmac.compare_digest(digest, given)
-        return bool(found)
 
     def _look(self) -> None:
         try:
             if _signature(os.stat(self._path)) == self._signature:
-                self._trouble = ""
+                self.trouble = ""
                 return
-            self._digests, self._signature = _read(self._path)
-        except (_UnusableError, OSError) as error:
-            self._say(_reason(error))
+            found, self._signature = _read(self._path)
+        except (SettingsError, OSError) as error:
+            self._report("; ".join(_reasons(error)))
         else:
-            self._trouble = ""
-            logger.info(f"{SETTING} = {self._path!r}: has changed; keys in force: {len(self._digests)}")
+            self.trouble = ""
+            self._put_in_force(found)
+            logger.info(f"{SETTING} = {self._path!r}: has changed; keys in force: {len(self)}")
         finally:
             self._looking = False
 
-    def _say(self, trouble: str) -> None:
-        if trouble != self._trouble:
+    def _put_in_force(self, found: KeysFile) -> None:
+        self._keys = {key.digest: key for key in found.keys}
+        self._has_limits = any(key.is_limited for key in found.keys)
+        if plain := found.plain:
+            logger.warning(
+                f"{SETTING} = {self._path!r}: keys in plain text: {', '.join(plain)}; give each a `hash` in "
+                "place of its `key`, as `tideserve keys new` prints it"
+            )
+
+    def _report(self, trouble: str) -> None:
+        if trouble != self.trouble:
             logger.error(f"{SETTING} = {self._path!r}: {trouble}; the previous keys stay in force")
-        self._trouble = trouble
+        self.trouble = trouble
 
 
-def _read(path: str) -> tuple[tuple[bytes, ...], _Signature]:
-    """Return the digests of a file's keys, and the signature that shows a change."""
-    try:
-        with open(path, "rb") as file:
-            signature = _signature(os.fstat(file.fileno()))
-            content = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise _UnusableError(_reason(error)) from None
-    if len(content) > _MOST_BYTES:
-        raise _UnusableError(f"has more than {_MOST_BYTES:,} bytes")
-    keys: dict[bytes, int] = {}
-    for number, line in enumerate(content.split(b"\n"), 1):
-        key = line.strip()
-        if not key or key.startswith(b"#"):
-            continue
-        if not _KEY.fullmatch(key):
-            raise _UnusableError(f"line {number} is not a key: printable ASCII without spaces, one per line")
-        if key in keys:  # an operator who deletes one of the two lines believes that the key is revoked
-            raise _UnusableError(f"line {number} has the key of line {keys[key]} again; give each key once")
-        keys[key] = number
-    if not keys:
-        raise _UnusableError("has no keys; it needs one per line")
-    if len(keys) > _MOST_KEYS:
-        raise _UnusableError(f"has {len(keys):,} keys; at most {_MOST_KEYS:,} are allowed")
-    return tuple(sha256(key).digest() for key in keys), signature
+def _read(path: str) -> tuple[KeysFile, _Signature]:
+    """Return the keys of a file, and the signature that shows a change. Raises OSError, SettingsError."""
+    with open(path, "rb") as file:
+        signature = _signature(os.fstat(file.fileno()))
+        return parse_keys(file.read(MOST_BYTES + 1)), signature
 
 
 def _signature(found: os.stat_result) -> _Signature:
@@ -140,23 +146,16 @@ def _signature(found: os.stat_result) -> _Signature:
     return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
 
-def _reason(error: Exception) -> str:
-    return error.strerror or type(error).__name__ if isinstance(error, OSError) else str(error)
-
-
-def cache_salt(key: bytes) -> str:
-    """Return the salt of the prefix cache for clients with `key`: 64 characters, which do not reveal the key.
-
-    It depends only on the key, so all replicas compute the same salt, also after a restart.
-    """
-    return hmac.new(key, _CACHE_SALT, sha256).hexdigest()
+def _reasons(error: SettingsError | OSError) -> list[str]:
+    """Return the problems of a file, without its path and content."""
+    return error.problems if isinstance(error, SettingsError) else [error.strerror or type(error).__name__]
 
 
 class ApiKeyMiddleware:
-    """Answers 401 to requests without a key of `keys`, before their path or body is read.
+    """Answers 401 to requests without a key of `keys`, before their body is read. Open paths need no key.
 
-    Other requests are forwarded unchanged, so a stream costs nothing more. The request's state gets a short
-    name of the key, and its cache salt.
+    Other requests are forwarded unchanged, so a stream costs nothing more. The request's state gets the
+    entry of the key (`key`), the sender (`caller`), a text that names the key, and its cache salt.
 
     Args:
         share_prefix_cache: Whether clients with different keys share prefix caches. If so, there is no salt.
@@ -168,29 +167,42 @@ class ApiKeyMiddleware:
         self._share_prefix_cache = share_prefix_cache
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or (scope["type"] == "http" and route_path(scope) in OPEN_PATHS):
+        path = route_path(scope) if scope["type"] == "http" else ""
+        if scope["type"] == "lifespan" or path in _PROBES:
             await self._app(scope, receive, send)
             return
         try:
-            key = _key(scope)
-            if not await self._keys.has(key):
-                raise _refusal("this API key is not one of the server's.")
+            given = _key(scope)
+            await self._keys.refresh()
+            key = self._keys.authenticate(given)
         except ApiError as error:
-            if scope["type"] == "http":
+            if path == _METRICS:  # which shows more to an admin key
+                await self._app(scope, receive, send)
+            elif scope["type"] == "http":
                 reply = Response(error.body(), error.status, headers=error.headers, media_type=JSON)
                 await reply(scope, receive, send)
             else:
                 await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
             return
         state = scope.setdefault("state", {})
-        state["api_key"] = f"API key {sha256(key).hexdigest()[:8]}"
-        state["cache_salt"] = "" if self._share_prefix_cache else cache_salt(key)
+        state["key"] = key
+        state["caller"] = key.caller
+        state["api_key"] = f"API key {key.name!r}"
+        state["cache_salt"] = "" if self._share_prefix_cache else key.cache_salt
         await self._app(scope, receive, send)
 
 
 def _key(scope: Scope) -> bytes:
-    """Return the client's key, a bearer token (RFC 6750, 2.1). Raises ApiError if it is not exactly one."""
+    """Return the client's key: a bearer token (RFC 6750, 2.1), or else the header `x-api-key`.
+
+    Gateways send an `x-api-key` of their own, so a bearer token goes first.
+
+    Raises:
+        ApiError: there is not exactly one key.
+    """
     given: list[bytes] = [value for name, value in scope["headers"] if name == b"authorization"]
+    if not given:
+        given = [b"Bearer " + value for name, value in scope["headers"] if name == b"x-api-key"]
     if len(given) != 1:
         what = f"given {len(given)} times; it must be given once" if given else "an API key is required"
         raise _refusal(f"{what}: Authorization: Bearer KEY")

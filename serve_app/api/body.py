@@ -26,8 +26,10 @@ MAX_TOKEN_IDS = 1 << 18
 """The most token ids of a body, in `prompt`, `tokens` or `input`."""
 _IN_THREAD_BYTES = 1 << 16
 _NONE = msgspec.Raw(b"null")
+_DIGITS = 9
 _UNREAD = "other requests that are being read"
 KEPT = "streams that another replica can go on with"
+BACKGROUND = "requests of the lane background"
 
 
 class BodyMemory:
@@ -36,7 +38,9 @@ class BodyMemory:
     Together they may take `limit_bytes`. One group of requests may take half, so that the other half stays
     free for other groups. A request belongs to the group of its model and, if keys are required, to the group
     of its API key. Without a key, it belongs to the group of unread requests until its model is known. The
-    memory kept of streams is also a group. Use it in one event loop.
+    memory kept of streams is also a group. So are requests of the lane `background`, which may take a
+    quarter: they wait for hours, and must leave room for other requests of their model. Use it in one event
+    loop.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -74,15 +78,15 @@ class BodyShare:
         self._memory.used_bytes += more
         self._bytes += more
 
-    def belongs_to(self, model: str) -> None:
-        """Count the body for `model`, once it is read. Raises ApiError 429 if the model's share is full."""
-        group = f"model {model!r}"
-        self._check([group], self._bytes, 0)
+    def belongs_to(self, model: str, *, background: bool = False) -> None:
+        """Count a body that is read for its model and lane. Raises ApiError 429 if a share is full."""
+        groups = [f"model {model!r}", *([BACKGROUND] if background else [])]
+        self._check(groups, self._bytes, 0)
         if _UNREAD in self._groups:
             self._count([_UNREAD], -self._bytes)
             self._groups.remove(_UNREAD)
-        self._count([group], self._bytes)
-        self._groups.append(group)
+        self._count(groups, self._bytes)
+        self._groups += groups
 
     def release(self) -> None:
         """Give all bytes back. A second call does nothing."""
@@ -107,11 +111,12 @@ class BodyShare:
         full = memory.used_bytes + uncounted > memory.limit_bytes
         for group in groups:
             of_group = memory.by_group[group]
-            if full or 2 * (of_group + more) > memory.limit_bytes:
+            share, part = (4, "a quarter") if group == BACKGROUND else (2, "half")
+            if full or share * (of_group + more) > memory.limit_bytes:
                 raise ApiError(
                     429,
                     f"This ingress replica has {memory.used_bytes} bytes of request bodies in memory, "
-                    f"{of_group} of them of {group}, which may have half of max_body_memory_bytes = "
+                    f"{of_group} of them of {group}, which may have {part} of max_body_memory_bytes = "
                     f"{memory.limit_bytes}; this body would add {more}.",
                     code="body_memory_full",
                     # The unread rest of the body must not be read as the next request.
@@ -125,6 +130,21 @@ class Peek(PromptFields):
     model: str | None = None
     stream: Any = None
     """Any JSON value, since the engine replica decides whether it is valid; only `true` asks for a stream."""
+    max_tokens: msgspec.Raw = _NONE
+    max_completion_tokens: msgspec.Raw = _NONE
+    n: msgspec.Raw = _NONE
+
+    @property
+    def answer_bound(self) -> int | None:
+        """The most tokens of all choices; None if the body does not say, or not validly."""
+        most = _whole(self.max_completion_tokens) or _whole(self.max_tokens)
+        return None if most is None else most * (_whole(self.n) or 1)
+
+
+def _whole(value: msgspec.Raw) -> int | None:
+    """Return a JSON number of at most nine digits; None for any other value."""
+    text = bytes(value)
+    return int(text) if text.isdigit() and len(text) <= _DIGITS else None
 
 
 _peek = msgspec.json.Decoder(Peek)

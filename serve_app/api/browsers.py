@@ -20,7 +20,11 @@ from serve_app.settings.tree import HttpSettings
 
 PROBES = frozenset(("/health", "/ready"))
 """Load balancers ask for these paths by an address that need not be an allowed host."""
-_EXPOSED = b"X-Request-ID, Retry-After, X-Should-Retry"
+_EXPOSED = (
+    b"X-Request-ID, Retry-After, Retry-After-Ms, X-Should-Retry, X-Tideserve-Lane, "
+    b"X-RateLimit-Limit-Requests, X-RateLimit-Remaining-Requests, X-RateLimit-Reset-Requests, "
+    b"X-RateLimit-Limit-Tokens, X-RateLimit-Remaining-Tokens, X-RateLimit-Reset-Tokens"
+)
 _METHODS = b"GET, HEAD, POST"
 _MAX_AGE_S = b"7200"
 """How long a browser may cache a preflight. Chromium allows no more."""

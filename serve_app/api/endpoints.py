@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -18,10 +18,14 @@ from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError, deadline_exceeded
 from serve_app.api.generate import GenerateRequest, GenerateResponse
 from serve_app.api.prompt_prefix import PromptFields, prompt_prefix
+from serve_app.api.quotas import Quotas
 from serve_app.api.ray_headers import request_timeout_s
 from serve_app.api.request_trace import UNTRACED, Trace
 from serve_app.api.schemas import body_schema, generate_schema
 from serve_app.api.trace_context import TraceContext
+from serve_app.settings.caller import ANYONE, LANES, Caller, Lane
+from serve_app.settings.keys_file import ApiKey
+from serve_app.settings.settings_error import shown
 from serve_app.settings.tree import HttpSettings
 
 _PATHS: tuple[tuple[str, Operation, str], ...] = (
@@ -31,6 +35,8 @@ _PATHS: tuple[tuple[str, Operation, str], ...] = (
     ("/tokenize", "tokenize", "Text or messages to token ids"),
     ("/detokenize", "detokenize", "Token ids to text"),
 )
+LANE_HEADER = "X-Tideserve-Lane"
+"""With this header a client lowers the lane of a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,27 +70,46 @@ class Seen:
     wants_stream: bool
     fields: PromptFields | None
     """The fields of the prompt; None for an operation without generation."""
+    answer_bound: int | None = None
+    """The most tokens of the answer; None if the body does not say."""
 
 
 class Endpoints:
     """Answers requests for the models of one application."""
 
-    def __init__(self, served: Sequence[ApiModel], bounds: HttpSettings) -> None:
+    def __init__(
+        self, served: Sequence[ApiModel], bounds: HttpSettings, quotas: Quotas | None = None
+    ) -> None:
         self.models = {model.name: model for model in served}
+        self._quotas = quotas or Quotas()
         self._bounds = bounds
         self._memory = BodyMemory(bounds.max_body_memory_bytes)
 
-    def find(self, name: str | None) -> ApiModel:
-        """Return the model `name`; without a name, the only model. Raises ApiError 404 or 400."""
+    def find(self, name: str | None, key: ApiKey | None = None) -> ApiModel:
+        """Return the model `name`; without a name, the only model.
+
+        Raises:
+            ApiError: 400 or 404 without such a model, 403 if `key` may not use the model.
+        """
         if name is None and len(self.models) == 1:
-            return next(iter(self.models.values()))
+            name = next(iter(self.models))
         if name in self.models:
+            if key is not None and not key.allows(name):
+                raise ApiError(
+                    403,
+                    f"model = {name!r}: the API key {key.name!r} may not use this model.",
+                    param="model",
+                    code="model_not_allowed",
+                )
             return self.models[name]
-        served = f"this server has {', '.join(map(repr, self.models))}."
+        served = f"this server has {', '.join(repr(model.name) for model in self._allowed(key))}."
         if name is None:
             raise ApiError(400, f"model: required; {served}", param="model", code="missing_field")
         message = f"model = {name[:200]!r}: does not exist; {served}"
         raise ApiError(404, message, param="model", code="model_not_found")
+
+    def _allowed(self, key: ApiKey | None) -> list[ApiModel]:
+        return [model for model in self.models.values() if key is None or key.allows(model.name)]
 
     def router(self) -> APIRouter:
         """Return the routes of completions, embeddings, tokenization, the model list and `/generate`."""
@@ -103,12 +128,13 @@ class Endpoints:
             )
 
         @router.get("/v1/models", summary="The models served", tags=["OpenAI"])
-        async def list_models() -> dict[str, Any]:
-            return {"object": "list", "data": [model.card() for model in self.models.values()]}
+        async def list_models(request: Request) -> dict[str, Any]:
+            allowed = self._allowed(_key(request))
+            return {"object": "list", "data": [model.card() for model in allowed]}
 
         @router.get("/v1/models/{model:path}", summary="One model", tags=["OpenAI"])
-        async def get_model(model: str) -> dict[str, Any]:
-            return dict(self.find(model).card())
+        async def get_model(request: Request, model: str) -> dict[str, Any]:
+            return dict(self.find(model, _key(request)).card())
 
         router.add_api_route(
             "/generate",
@@ -129,36 +155,38 @@ class Endpoints:
 
         return endpoint
 
-    def _see(self, operation: Operation, body: bytes) -> Seen:
+    def _see(self, operation: Operation, body: bytes, key: ApiKey | None) -> Seen:
         """Return the fields that the ingress needs. Only the engine replica validates an OpenAI body."""
         if operation == "generate":
-            return self._see_generate(body)
+            return self._see_generate(body, key)
         fields = peek(body)
-        model = self.find(fields.model)
+        model = self.find(fields.model, key)
         if operation in ("chat_completions", "completions"):
-            return Seen(model, fields.stream is True, fields)
-        return Seen(model, False, None)
+            return Seen(model, fields.stream is True, fields, fields.answer_bound)
+        return Seen(model, False, None, 0)
 
-    def _see_generate(self, data: bytes) -> Seen:
+    def _see_generate(self, data: bytes, key: ApiKey | None) -> Seen:
         try:
             body = GenerateRequest.model_validate_json(data)
         except ValidationError as error:
             details = [{**item, "loc": ("body", *item["loc"])} for item in error.errors(include_url=False)]
             raise RequestValidationError(details) from None
-        model = self.find(next(iter(self.models)) if body.model is None else body.model)
-        return Seen(model, body.stream, peek(data))
+        model = self.find(next(iter(self.models)) if body.model is None else body.model, key)
+        return Seen(model, body.stream, peek(data), body.max_tokens)
 
     async def answer(self, http: Request, operation: Operation) -> Response:
         """Return the engine's answer to a request, which has been read and admitted to memory."""
         check_content_type(http.scope["headers"])
         timeout_s = request_timeout_s(http.scope)
         state = http.state
-        key = getattr(state, "api_key", None)
-        share = BodyShare(self._memory, key)
+        key = _key(http)
+        caller = _lowered(getattr(state, "caller", ANYONE), http)
+        share = BodyShare(self._memory, getattr(state, "api_key", None))
+        reservation = None
         try:
             body = await self._read(http, share, timeout_s)
             await check_structure(body)
-            seen = self._see(operation, body)
+            seen = self._see(operation, body, key)
             model = seen.model
             salt = getattr(state, "cache_salt", "")
             trace: Trace = getattr(state, "trace", UNTRACED)
@@ -174,16 +202,24 @@ class Endpoints:
                 None if seen.fields is None else prompt_prefix(seen.fields, salt),
                 BodyShare(self._memory, KEPT) if seen.wants_stream else None,
                 state=RequestState(trace=trace),
+                caller=caller,
             )
             trace.note_request(request)
             try:
-                share.belongs_to(model.name)
+                reservation = self._quotas.reserve(key, request, seen.answer_bound)
+                if reservation is not None and reservation.over_quota:
+                    request = replace(request, caller=caller.lowered_to("background"))
+                    reservation.headers[LANE_HEADER] = "background"
+                    trace.note_request(request)
+                share.belongs_to(model.name, background=request.caller.lane == "background")
             except ApiError as error:
                 model.traffic.rejected(request, error)
                 raise
-            return EngineResponse(model.engine, request, model.traffic, share.release)
+            return EngineResponse(model.engine, request, model.traffic, share.release, reservation)
         except BaseException:
             share.release()
+            if reservation is not None:
+                reservation.settle(request)
             raise
 
     async def _read(self, http: Request, share: BodyShare, timeout_s: float | None) -> bytes:
@@ -199,3 +235,21 @@ class Endpoints:
             error = deadline_exceeded(timeout_s)
             error.headers["Connection"] = "close"  # the rest of the body is not the next request
             raise error from None
+
+
+def _key(request: Request) -> ApiKey | None:
+    """Return the entry of the client's API key; None on a server without keys."""
+    found: ApiKey | None = getattr(request.state, "key", None)
+    return found
+
+
+def _lowered(caller: Caller, request: Request) -> Caller:
+    """Return the caller in the lane that the client asks for, if it is lower. Raises ApiError 400."""
+    asked = request.headers.get(LANE_HEADER)
+    if asked is None:
+        return caller
+    lane: Lane | None = next((each for each in LANES if each == asked), None)
+    if lane is None:
+        known = ", ".join(LANES)
+        raise ApiError(400, f"{LANE_HEADER} = {shown(asked)}: must be one of {known}", code="invalid_value")
+    return caller.lowered_to(lane)

@@ -14,6 +14,7 @@ from serve_app.api.errors import ApiError
 from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.api.request_trace import UNTRACED, Trace
 from serve_app.api.trace_context import TraceContext
+from serve_app.settings.caller import ANYONE, Caller
 from serve_app.wire.continuation import Continuation, DeliveredTokens
 
 Operation = Literal["chat_completions", "completions", "embeddings", "tokenize", "detokenize", "generate"]
@@ -64,11 +65,22 @@ class RequestState:
     uvicorn."""
     queued_s: float = 0.0
     """The time before the first token in which no replica could take the request."""
+    charged_tokens: int | None = None
+    """At the ingress: the tokens charged to the request's key when it left the queue; None if it was not
+    queued, and once the true number is charged."""
     cached_tokens: int | None = None
     """Prompt tokens that the engine found in its prefix cache, over all sequences. None until the answer has
     ended, and for an operation without generation."""
     prompt_tokens: int | None = None
     """All prompt tokens. None until the answer has ended, and for several sequences."""
+    input_tokens: int | None = None
+    """Prompt tokens of all sequences, as in the request log. None until the answer has ended, and without
+    sequences."""
+    output_tokens: int | None = None
+    """Generated tokens of all sequences. None until the answer has ended, and without sequences. At the
+    ingress: the delivered tokens of a stream that was cut, or its events if no engine could continue it."""
+    left_engine: bool = False
+    """At the ingress: whether the client left, or its deadline came, while an engine worked on the answer."""
     lost: str = ""
     """On an engine replica: which of the data plane's `LOSSES` ended the answer; "" for none."""
     ttft_s: float | None = None
@@ -108,6 +120,10 @@ class EngineRequest:
     expected_cached_tokens: int | None = None
     """On an engine replica: the prompt tokens that the ingress expects in its prefix cache, over all
     sequences; None without an expectation."""
+    caller: Caller = ANYONE
+    """Who sent it: decides its lane, its share and whose usage it is."""
+    background_step_s: float = 0.0
+    """On an engine replica: the most seconds of a step with `background` and other lanes; 0: no bound."""
     state: RequestState = field(default_factory=RequestState, compare=False)
     body_bytes: int = field(init=False, compare=False)
     """The size of the body, also after its release."""

@@ -25,6 +25,7 @@ from serve_app.api.engine_client import (
     Traffic,
 )
 from serve_app.api.errors import DONE, ERROR_EVENT, ApiError, deadline_exceeded, stream_failed
+from serve_app.api.quotas import Reservation
 
 logger = logging.getLogger("ray.serve")
 
@@ -49,6 +50,7 @@ class EngineResponse(Response):
         traffic: Gets the events of the request.
         release_body: Called when the request's body is no longer needed: with the first byte of an answer, or
             at the end. It may be called again.
+        reservation: The request's place in the limits of its API key; None without limits.
     """
 
     _send: Send
@@ -59,12 +61,14 @@ class EngineResponse(Response):
         request: EngineRequest,
         traffic: Traffic,
         release_body: Callable[[], None] = lambda: None,
+        reservation: Reservation | None = None,
     ) -> None:
         super().__init__()
         self._engine = engine
         self._request = request
         self._traffic = traffic
         self._release_body = release_body
+        self._reservation = reservation
         self._started = False
         self._ended = False
         self._write_now: WriteNow | None = None
@@ -98,6 +102,8 @@ class EngineResponse(Response):
                 # Break the reference cycle between this response and the request.
                 state.tell_wait = state.write_now = None
                 self._drop_body()
+                if self._reservation is not None:
+                    self._reservation.settle(request)
                 self._traffic.closed(request)
         if isinstance(results[0], Exception):
             raise results[0]
@@ -179,6 +185,8 @@ class EngineResponse(Response):
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:
         if not self._started:
             self._started = True
+            if self._reservation is not None:
+                headers = {**headers, **self._reservation.headers}
             raw = [
                 (name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()
             ]

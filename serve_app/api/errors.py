@@ -7,6 +7,8 @@ import msgspec
 
 DONE = b"data: [DONE]\n\n"
 """The last frame of every stream."""
+MOST_RETRY_S = 120.0
+"""Clients of OpenAI and Anthropic do not wait longer before they send a request again."""
 ERROR_EVENT = b"event: error\n"
 """The beginning of an error's frame."""
 TRACE_ID: ContextVar[str] = ContextVar("trace_id", default="")
@@ -39,6 +41,8 @@ class ApiError(Exception):
         self.param = param
         self.code = code
         self.headers = dict(headers or {})
+        if float(self.headers.get("Retry-After", 0)) > MOST_RETRY_S:
+            self.headers.setdefault("X-Should-Retry", "false")
 
     @property
     def type(self) -> str:

@@ -1,10 +1,16 @@
 """The routes of liveness, readiness and metrics."""
 
+import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
+
+from serve_app.settings.keys_file import ApiKey
+
+_SERIES_OF_KEYS = re.compile(rb'^(?!#)[^\n]*[{,]key="[^\n]*\n?', re.MULTILINE)
+_LEFT_OUT = b"# the series with the label `key` need an API key with `admin: true`\n"
 
 State = Literal["up", "idle_at_zero", "loading", "failed"]
 
@@ -103,8 +109,11 @@ class Observer(Protocol):
         ...
 
 
-def health_router(observer: Observer) -> APIRouter:
-    """Return the routes `/health`, `/ready` and `/metrics`."""
+def health_router(observer: Observer, has_keys: bool = False) -> APIRouter:
+    """Return the routes `/health`, `/ready` and `/metrics`.
+
+    With API keys (`has_keys`), only an admin key gets the series of keys. Everybody gets the others.
+    """
     router = APIRouter(tags=["operations"])
 
     @router.get("/health", summary="Liveness: this process answers")
@@ -134,8 +143,12 @@ def health_router(observer: Observer) -> APIRouter:
         response_class=Response,
         responses={200: {"content": {"text/plain": {}}}},
     )
-    async def metrics() -> Response:
-        return Response(await observer.metrics(), media_type="text/plain; version=0.0.4")
+    async def metrics(request: Request) -> Response:
+        text = await observer.metrics()
+        key: ApiKey | None = getattr(request.state, "key", None)
+        if has_keys and not (key and key.admin):
+            text = _SERIES_OF_KEYS.sub(b"", text) + _LEFT_OUT
+        return Response(text, media_type="text/plain; version=0.0.4")
 
     return router
 

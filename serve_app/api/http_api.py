@@ -20,8 +20,10 @@ from serve_app.api.engine_client import JSON
 from serve_app.api.errors import ApiError, internal_error
 from serve_app.api.health import Observer, health_router
 from serve_app.api.middleware import RequestMiddleware
+from serve_app.api.quotas import Quotas
 from serve_app.api.schemas import component_schemas
 from serve_app.api.trace_middleware import RequestTraces, TraceMiddleware
+from serve_app.api.usage import UsageView, usage_router
 from serve_app.settings.tree import HttpSettings
 
 _CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
@@ -33,10 +35,12 @@ def create_app(
     http: HttpSettings,
     *,
     api_keys: ApiKeyFile | None = None,
+    quotas: Quotas | None = None,
     autoscaling: AutoscalingView | None = None,
     behind_ray: bool = False,
     listens_on: str | None = None,
     traces: RequestTraces | None = None,
+    usage: UsageView | None = None,
 ) -> FastAPI:
     """Return the HTTP API over `models`.
 
@@ -45,20 +49,24 @@ def create_app(
         observer: Answers `/ready` and `/metrics`.
         http: The bounds on request bodies, and the hosts and pages that are allowed.
         api_keys: The keys that clients may use; None if no key is needed.
+        quotas: The limits of the keys; by default those of a server with one ingress replica.
         autoscaling: Answers `/autoscaling/…`; None if nothing scales.
         behind_ray: Whether Ray Serve is in front, which itself adds `X-Request-ID` to responses.
         listens_on: The address that the server listens on; None if it is not known.
         traces: The traces of requests; by default only of requests that ask for it.
+        usage: Answers `/usage`; None without a ledger.
     """
     app = FastAPI(
         title="Tideserve",
         version=__version__,
         description="OpenAI-compatible LLM serving on Ray Serve and vLLM.",
     )
-    app.include_router(Endpoints(models, http).router())
-    app.include_router(health_router(observer))
+    app.include_router(Endpoints(models, http, quotas).router())
+    app.include_router(health_router(observer, has_keys=api_keys is not None))
     if autoscaling is not None:
         app.include_router(autoscaling_router(autoscaling))
+    if usage is not None:
+        app.include_router(usage_router(usage, has_keys=api_keys is not None))
     if api_keys is not None:
         app.add_middleware(ApiKeyMiddleware, keys=api_keys, share_prefix_cache=http.share_prefix_cache)
     app.add_middleware(BrowserMiddleware, http=http, listens_on=listens_on, keyless=api_keys is None)

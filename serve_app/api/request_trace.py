@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from serve_app.api.trace_context import TraceContext
+from serve_app.settings.caller import Caller
 from serve_app.wire import spans as names
 from serve_app.wire.spans import Attributes, Event, Link, Span, Value, new_span_id
 
@@ -50,6 +51,8 @@ class Traced(Protocol):
     def wants_stream(self) -> bool: ...
     @property
     def body(self) -> bytes: ...
+    @property
+    def caller(self) -> Caller: ...
     @property
     def state(self) -> Measured: ...
 
@@ -192,10 +195,13 @@ class RequestTrace(Trace):
         self.attributes |= {
             names.ROUTE: self.path,
             names.REQUEST_ID: request.request_id,
+            names.LANE: request.caller.lane,
             names.OPERATION: names.OPERATION_NAMES.get(request.operation, request.operation),
             names.PROVIDER: "vllm",
             names.REQUEST_STREAM: request.wants_stream,
         }
+        if request.caller.key:
+            self.attributes[names.KEY] = request.caller.key
         if len(request.body) <= _MOST_READ_BYTES:
             self.attributes |= _parameters(request.body)
             if self.record_prompts:

@@ -9,9 +9,11 @@ import yaml
 from serve_app.cli.application_checks import Cpus, local_cpus
 from serve_app.cli.config_file import read_config
 from serve_app.cli.formats import count, seconds
+from serve_app.cli.keys_command import describe_keys
 from serve_app.cli.listening import check_host, describe_listening
-from serve_app.settings import ModelSettings
+from serve_app.settings import AppSettings, ModelSettings
 from serve_app.settings.knobs import IngressKnobs, Knobs
+from serve_app.settings.ledger import ledger_url
 
 
 def add_command(commands: Any) -> None:
@@ -52,8 +54,16 @@ def check(options: argparse.Namespace) -> int:
             print(f"  {model.name}: {_placement_text(model)}; {_scaling_text(app.knobs[model.name])}")
         streams = f"{app.ingress_knobs.target_ongoing_requests:g} streams per replica"
         print(f"  ingress: {_range_text(app.ingress_knobs)}; {streams}")
+        if (file := app.settings.http.api_keys_file) is not None:
+            print(f"  API keys: {_keys_text(Path(file))}")
+        print(f"  ledger: {_ledger_text(app.settings)}")
     print(*describe_listening(config.keyless, host, config.port), sep="\n")
     return 0
+
+
+def _keys_text(file: Path) -> str:
+    """Return a summary of a file of keys. The file need not be on this machine, which may not serve."""
+    return describe_keys(file) if file.exists() else f"{file} is not on this machine, and was not checked"
 
 
 def _cpus(text: str) -> float:
@@ -82,6 +92,29 @@ def _scaling_text(knobs: Knobs) -> str:
     if knobs.mode == "advise":
         parts.append("advice only")
     return "; ".join(parts)
+
+
+def _ledger_text(settings: AppSettings) -> str:
+    """Return where usage is written, and which models have no price.
+
+    Raises:
+        SettingsError: the environment has an invalid URL of the database.
+    """
+    ledger = settings.ledger
+    if not ledger.enabled:
+        return "off"
+    if ledger_url(ledger).startswith("postgres"):
+        where = "Postgres"
+    else:
+        where = "an SQLite file on each node; several nodes need a Postgres in ledger.url"
+    free = [
+        model.name
+        for model in settings.models
+        if not ledger.gpu_hour_price(model.device, model.accelerator_type)
+    ]
+    if ledger.gpu_hour_prices and free:
+        where += f"; no price in gpu_hour_prices for {', '.join(free)}"
+    return where
 
 
 def _range_text(knobs: Knobs | IngressKnobs) -> str:

@@ -5,7 +5,17 @@ import sys
 from collections.abc import Sequence
 
 from serve_app import __version__
-from serve_app.cli import ask, chart_values, check, explain, knobs_command, laboratory, run
+from serve_app.cli import (
+    ask,
+    chart_values,
+    check,
+    explain,
+    keys_command,
+    knobs_command,
+    laboratory,
+    run,
+    usage_command,
+)
 from serve_app.cli.command_error import CommandError
 from serve_app.settings.settings_error import SettingsError
 
@@ -23,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     ask.add_command(commands)
     explain.add_command(commands)
     knobs_command.add_command(commands)
+    keys_command.add_command(commands)
+    usage_command.add_command(commands)
     chart_values.add_command(commands)
     laboratory.add_commands(commands)
     options = parser.parse_args(argv)

@@ -280,6 +280,7 @@ def _gauges(model: ServedModel, status: Mapping[str, Any], decision: Decision) -
     counts = ("wanted", "target", "ready", "starting", "pending", "draining")
     values = {f"{name}_replicas": float(status[name]) for name in counts}
     values["replica_capacity_rps"] = decision.signals["replica_capacity_rps"]
+    values["background_work_seconds"] = decision.signals["background_work_s"]
     values["gpus_per_replica"] = model.resources.get("GPU", 0.0)
     values["warm_node"] = float(status["warm_node"])
     for name in ("cold_start", "warm_node_start", "cold_node_start"):

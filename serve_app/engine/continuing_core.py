@@ -16,6 +16,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
 
+from serve_app.engine.lane_scheduler import LaneScheduling
 from serve_app.patches.vllm import split_prompts_in_workers
 
 if TYPE_CHECKING:
@@ -55,15 +56,15 @@ def delivered_count(params: Any) -> int:
     return int(extra.get(DELIVERED, 0)) if extra else 0
 
 
-class ContinuingScheduler(Scheduler):  # type: ignore[misc]
-    """vLLM's synchronous scheduler, which also accepts continued sequences."""
+class ContinuingScheduler(LaneScheduling):
+    """vLLM's synchronous scheduler, which also knows lanes and accepts continued sequences."""
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         return _separate_outputs(self, super().schedule(*args, **kwargs))
 
 
-class ContinuingAsyncScheduler(AsyncScheduler):  # type: ignore[misc]
-    """vLLM's asynchronous scheduler, which also accepts continued sequences."""
+class ContinuingAsyncScheduler(LaneScheduling, AsyncScheduler):  # type: ignore[misc]
+    """vLLM's asynchronous scheduler, which also knows lanes and accepts continued sequences."""
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         return _separate_outputs(self, super().schedule(*args, **kwargs))

@@ -88,6 +88,11 @@ class DataPlane:
         """Calls that have not ended."""
         return sum(len(connection.calls) for connection in self._connections)
 
+    @property
+    def open_background_requests(self) -> int:
+        """The calls of the lane `background` that have not ended."""
+        return sum(connection.calls.background for connection in self._connections)
+
     async def start(self, host: str) -> None:
         """Listen on a free port of `host`. Sets `address` to `host:port`.
 

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -22,8 +22,12 @@ from serve_app.engine.engine_health import EngineHealth
 from serve_app.engine.launch import launch
 from serve_app.engine.startup import Startup, lower_priority, process_start
 from serve_app.engine.startup_spans import trace_startup
+from serve_app.ledger.meter import UsageMeter
+from serve_app.ledger.store import UsageStore
+from serve_app.ledger.writer import UsageWriter
 from serve_app.patches.ray import keep_log_handlers
 from serve_app.settings.identity import engine_identity, identity_number
+from serve_app.settings.ledger import LedgerSettings, ledger_url
 from serve_app.settings.telemetry import TraceSettings
 from serve_app.settings.tree import ModelSettings, RequestLogSettings
 from serve_app.telemetry.replica_metrics import EngineMetrics
@@ -48,10 +52,15 @@ class Engine:
         model: `ModelSettings` as plain data, which Ray compares to decide whether to restart replicas.
         request_log: `RequestLogSettings`, as plain data too.
         traces: `TraceSettings`, as plain data too.
+        ledger: `LedgerSettings`, as plain data too; None for no ledger.
     """
 
     async def __init__(  # type: ignore[misc]  # Ray awaits it
-        self, model: dict[str, Any], request_log: dict[str, Any], traces: dict[str, Any] | None = None
+        self,
+        model: dict[str, Any],
+        request_log: dict[str, Any],
+        traces: dict[str, Any] | None = None,
+        ledger: dict[str, Any] | None = None,
     ) -> None:
         self._stop = AsyncExitStack()
         """The work of `__del__`, in reverse order. Ray also calls `__del__` after a failed start."""
@@ -74,13 +83,14 @@ class Engine:
             engine_identity=engine_identity(self._model),
         )
         self._stop.push_async_callback(self._forget_phase)
+        self._meter = self._start_ledger(LedgerSettings.model_validate(ledger or {"enabled": False}), process)
         segments = request_log_segments(RequestLogSettings.model_validate(request_log), *self._replica)
         log = None if segments is None else RequestLog(segments)
         if log is not None:
             self._stop.push_async_callback(log.close)
 
         with lower_priority(), keep_log_handlers(), self._import_core_beside():
-            self._engine = await launch(traced, self._metrics, self._startup, log)
+            self._engine = await launch(traced, self._metrics, self._startup, log, self._meter)
         self._stop.callback(self._stop_engine)
         if env.ZYGOTE in os.environ:
             self._stop.push_async_callback(self._ask, _SPARE, start_spare_here)
@@ -102,6 +112,19 @@ class Engine:
         with self._startup.phase("data_plane"):
             await self._data_plane.start(ray.util.get_node_ip_address())
         self._startup.finish()
+
+    def _start_ledger(self, settings: LedgerSettings, process_s: float) -> UsageMeter | None:
+        """Start to write this replica's usage. `process_s` is how long ago the replica got its devices."""
+        if not settings.enabled:
+            return None
+        model = self._model
+        price = settings.gpu_hour_price(model.device, model.accelerator_type)
+        meter = UsageMeter(model.name, model.tensor_parallel_size, price, process_s)
+        store = UsageStore(ledger_url(settings))
+        writer = UsageWriter(meter, store, settings.retention_days, self._metrics.count_usage)
+        writer.start()
+        self._stop.push_async_callback(asyncio.to_thread, writer.close)
+        return meter
 
     def _import_core_beside(self) -> AbstractContextManager[None]:
         """If the node has no zygote, import vLLM for the engine core in parallel with this process.
@@ -129,7 +152,9 @@ class Engine:
 
         A coroutine runs on the event loop that counts the steps. Ray would call a plain method in a thread.
         """
-        signals = self._engine.report.take(self._data_plane.open_requests)
+        plane = self._data_plane
+        signals = self._engine.report.take(plane.open_requests)
+        signals = replace(signals, background_ongoing_requests=float(plane.open_background_requests))
         self._metrics.count_steps(signals)
         return {**asdict(signals), ENGINE_IDENTITY: identity_number(self._startup.engine_identity)}
 
@@ -138,6 +163,8 @@ class Engine:
         await self._health.check()
 
     async def _drain(self) -> None:
+        if self._meter is not None:
+            self._meter.drain()
         now = time.time()
         until = now + self._model.drain_timeout_s  # Ray's own deadline, which began a little earlier
         document = {"phase": DRAINING, "since": now, "until": until, "durations_s": {}}

@@ -22,6 +22,8 @@ from vllm.v1.engine.output_processor import OutputProcessor
 
 from serve_app.api.engine_client import EngineRequest
 from serve_app.engine.continuing_core import DELIVERED, core_continues
+from serve_app.engine.fair_share import Charge
+from serve_app.engine.sequence_lanes import SequenceLanes
 from serve_app.patches.vllm import Method, forward_at_once, wrap_add_request, wrap_generate
 from serve_app.wire.continuation import DeliveredTokens
 
@@ -41,6 +43,7 @@ class EngineStream:
 
     def __init__(self, request: EngineRequest) -> None:
         self.request = request
+        self._charges: list[tuple[SequenceLanes, Any, Charge]] = []
         self.sequences: list[Any] = []
         """vLLM's states of the call's sequences, which stay valid after the sequences' removal. vLLM itself
         reports tokens only for requests that finish by themselves, under an id that clients choose."""
@@ -53,6 +56,17 @@ class EngineStream:
     def begin(self) -> None:
         """Take all generations that this task and its child tasks start."""
         _current.set(self)
+
+    def take_sequence(self, request: Any, state: Any, lanes: SequenceLanes) -> None:
+        """Add a sequence that vLLM has just registered, in the lane of the call."""
+        self.sequences.append(state)
+        charge = lanes.begin(self.request.caller, request, state, self.request.background_step_s)
+        self._charges.append((lanes, state, charge))
+
+    def end(self) -> None:
+        """Note that all sequences have ended. Call it once."""
+        for lanes, state, charge in self._charges:
+            lanes.end(state, charge)
 
     @staticmethod
     def current() -> EngineStream | None:
@@ -105,7 +119,7 @@ class EngineStream:
         return frames
 
 
-def follow_streams(engine: AsyncLLM) -> None:
+def follow_streams(engine: AsyncLLM, lanes: SequenceLanes) -> None:
     """Have `engine` tell each call's `EngineStream` of its sequences and outputs, once per engine."""
     processor: OutputProcessor = engine.output_processor
     if "add_request" in vars(processor):
@@ -132,7 +146,7 @@ def follow_streams(engine: AsyncLLM) -> None:
             if stream is None:
                 return
             state = processor.request_states[request.request_id]
-            stream.sequences.append(state)
+            stream.take_sequence(request, state, lanes)
             if continues:
                 stream.advance(request, state, max_model_len)
                 forward_at_once(state.queue, stream.forward)
@@ -142,6 +156,7 @@ def follow_streams(engine: AsyncLLM) -> None:
     if continues:
         wrap_generate(engine, generate_part)
     wrap_add_request(processor, add_to_stream)
+    lanes.divide_statistics(engine)
 
 
 def _is_continuable(prompt: Any, params: Any) -> bool:

@@ -15,6 +15,7 @@ from serve_app.api.engine_client import (
 )
 from serve_app.api.errors import TRACE_ID, ApiError, internal_error
 from serve_app.api.trace_context import TraceContext
+from serve_app.settings.caller import caller
 from serve_app.wire.continuation import DeliveredTokens
 from serve_app.wire.data_plane import CREDIT_BYTES, LOSSES, Answer, Call, FromIngress, Piece, Step
 from serve_app.wire.frames import Frames
@@ -27,6 +28,8 @@ class _Stream:
     """One call, and the data that wait for the end of the step."""
 
     number: int
+    background: bool
+    """Whether the call is of the lane `background`."""
     credit: int = CREDIT_BYTES
     """Bytes that the ingress still accepts for this stream."""
     room: asyncio.Event = field(default_factory=asyncio.Event)
@@ -62,6 +65,8 @@ class _Stream:
             piece.last, piece.lost = True, ended.state.lost
             piece.cached_tokens = ended.state.cached_tokens
             piece.prompt_tokens = ended.state.prompt_tokens
+            piece.input_tokens = ended.state.input_tokens
+            piece.output_tokens = ended.state.output_tokens
         return piece
 
 
@@ -84,9 +89,14 @@ class IngressCalls:
         """Return the number of calls that have not ended."""
         return len(self._open)
 
+    @property
+    def background(self) -> int:
+        """The number of these calls that are of the lane `background`."""
+        return sum(stream.background for stream in self._open.values())
+
     def begin(self, call: Call) -> None:
         """Run `call` in a task of its own."""
-        stream = self._open[call.stream] = _Stream(call.stream)
+        stream = self._open[call.stream] = _Stream(call.stream, call.lane == "background")
         stream.task = asyncio.create_task(self._run(stream, call))
         # A callback, because a task that is cancelled before its first step never runs its code.
         stream.task.add_done_callback(partial(self._forget, call.stream))
@@ -139,6 +149,8 @@ class IngressCalls:
             if reply.stream is None:
                 head.cached_tokens = request.state.cached_tokens
                 head.prompt_tokens = request.state.prompt_tokens
+                head.input_tokens = request.state.input_tokens
+                head.output_tokens = request.state.output_tokens
                 self._send(head)
                 return
             head.streamed, head.continuable = True, reply.delivered is not None
@@ -206,7 +218,9 @@ def engine_request(call: Call) -> EngineRequest:
         time.perf_counter() - call.waited_s,
         trace=TraceContext(call.traceparent, call.tracestate) if call.traceparent else None,
         cache_salt=call.cache_salt,
+        caller=caller(call.key, call.lane, call.weight),
         continuation=call.continuation,
         expected_cached_tokens=call.expected_cached_tokens,
+        background_step_s=call.background_step_s,
         state=RequestState(queued_s=call.queued_s),
     )

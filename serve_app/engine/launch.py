@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from serve_app import env
 from serve_app.engine import compile_cache
 from serve_app.engine.startup import Startup
+from serve_app.ledger.meter import UsageMeter
 from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.replica_metrics import EngineLimits, EngineMetrics
 from serve_app.telemetry.request_log import RequestLog
@@ -73,7 +74,11 @@ class RunningEngine:
 
 
 async def launch(
-    model: ModelSettings, metrics: EngineMetrics, startup: Startup, request_log: RequestLog | None
+    model: ModelSettings,
+    metrics: EngineMetrics,
+    startup: Startup,
+    request_log: RequestLog | None,
+    meter: UsageMeter | None = None,
 ) -> RunningEngine:
     """Load `model`, and send one warm-up request before the engine is ready.
 
@@ -95,6 +100,7 @@ async def launch(
             from serve_app.engine.grammar.guard import guard_grammars  # noqa: PLC0415
             from serve_app.engine.local_client import LocalEngine  # noqa: PLC0415
             from serve_app.engine.operations import Serving  # noqa: PLC0415
+            from serve_app.engine.sequence_lanes import SequenceLanes  # noqa: PLC0415
             from serve_app.engine.step_statistics import EngineReport, StepStats  # noqa: PLC0415
             from serve_app.engine.warm_imports import import_serving_layer  # noqa: PLC0415
         import_serving_layer()  # in parallel with the engine core's imports, which take longer
@@ -107,7 +113,8 @@ async def launch(
     if os.environ.get(env.ZYGOTE_SOCKET):
         resource_tracker.ensure_running()  # started before the change below, because plain Python is enough
         multiprocessing.set_executable(env.PYTHON)  # forks the engine core from the zygote
-    stats = StepStats(metrics)
+    lanes = SequenceLanes()
+    stats = StepStats(metrics, lanes)
     shared = os.environ.get(env.COMPILE_CACHE)
     archive = compile_cache.archive_of(shared, __version__, model.name) if shared else None
     with startup.phase("configuration"):
@@ -125,7 +132,7 @@ async def launch(
     guard: GrammarGuard | None = None
     try:
         with startup.phase("serving_layer"):
-            serving = await Serving.mount(llm, namespace)
+            serving = await Serving.mount(llm, namespace, lanes)
             guard = guard_grammars(llm, model.structured_output) if model.task == "generate" else None
             client = LocalEngine(serving, model, metrics.count_error, metrics.count_call, await identity)
         with startup.phase("warm_up"):
@@ -133,9 +140,12 @@ async def launch(
         if archive is not None:
             # In a thread, because requests must not wait for a slow volume.
             Thread(target=compile_cache.store, args=(archive, Path.home()), daemon=True).start()
-        # Only now, so that signals and logs do not include the warm-up.
-        report = stats.report = EngineReport.of(llm)
+        # Only now, so that signals, logs and usage do not include the warm-up.
+        report = stats.report = EngineReport.of(llm, lanes)
         client.request_log = request_log
+        if meter is not None:
+            meter.serve(llm.output_processor.request_states)
+            stats.meter = client.meter = meter
     except BaseException:
         if guard is not None:
             guard.stop()

@@ -19,6 +19,7 @@ from serve_app.engine.engine_stream import EngineStream
 from serve_app.engine.generate_operation import GenerateOperation
 from serve_app.engine.operations import Operations, ReplyOrFrames, Serving
 from serve_app.engine.request_record import USAGE_MARK, RequestRecord
+from serve_app.ledger.meter import UsageMeter
 from serve_app.patches.vllm_compat import killed_from_outside
 from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.request_log import RequestLog
@@ -48,6 +49,8 @@ class LocalEngine:
     ) -> None:
         self.request_log: RequestLog | None = None
         """Gets a line for each ended request. None during the warm-up and without a request log."""
+        self.meter: UsageMeter | None = None
+        """Counts the usage of each call. None during the warm-up and without a ledger."""
         self._model = model.name
         self._model_identity = model_identity
         self._vocabulary = serving.engine.model_config.get_vocab_size()
@@ -81,6 +84,8 @@ class LocalEngine:
         stream = EngineStream(request) if begun is None else ContinuedStream(request, begun)
         stream.begin()
         record = RequestRecord.begin(request, stream.sequences)
+        meter = self.meter
+        usage = None if meter is None else meter.begin(request.caller, record, stream, begun is not None)
         frames: AsyncIterator[str | bytes] | None = None
         try:
             try:
@@ -104,9 +109,14 @@ class LocalEngine:
             yield reply
         finally:
             self._log(record)
-            # The engine frees a sequence only when its generator is closed.
-            if frames is not None and hasattr(frames, "aclose"):
-                await frames.aclose()
+            try:
+                # The engine frees a sequence only when its generator is closed.
+                if frames is not None and hasattr(frames, "aclose"):
+                    await frames.aclose()
+            finally:
+                stream.end()
+                if meter is not None and usage is not None:
+                    meter.end(usage)
 
     async def _open_stream(
         self, frames: AsyncIterator[str | bytes], record: RequestRecord, stream: EngineStream

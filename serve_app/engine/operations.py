@@ -42,6 +42,7 @@ from serve_app.engine.number_bounds import (
 )
 from serve_app.engine.plain_stream import prefer_plain_streams
 from serve_app.engine.request_body import RequestModel, name_field_in_errors
+from serve_app.engine.sequence_lanes import SequenceLanes
 from serve_app.patches.vllm_compat import PLAIN_STREAMS, ErrorResponse, init_app_state
 
 CHAT = RequestModel(ChatCompletionRequest)
@@ -75,15 +76,17 @@ class Serving:
     state: State
 
     @classmethod
-    async def mount(cls, engine: AsyncLLM, namespace: Namespace) -> Serving:
-        """Build the handlers of all tasks that the engine's model supports."""
+    async def mount(
+        cls, engine: AsyncLLM, namespace: Namespace, lanes: SequenceLanes | None = None
+    ) -> Serving:
+        """Build the handlers of all tasks that the engine's model supports, and fill `lanes` from now on."""
         guard_media()
         state = State()
         await init_app_state(engine, state, namespace, await engine.get_supported_tasks())
         chat = getattr(state, "openai_serving_chat", None)
         if chat is not None and PLAIN_STREAMS:
             prefer_plain_streams(chat)
-        follow_streams(engine)
+        follow_streams(engine, lanes or SequenceLanes())
         guard_intake(engine)
         return cls(engine, state)
 

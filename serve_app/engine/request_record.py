@@ -45,9 +45,11 @@ class RequestRecord:
         if self.outcome != FAILED:
             self.outcome = COMPLETED
         if self.sequences:
-            self.request.state.cached_tokens = self.cached_tokens()
+            state = self.request.state
+            state.cached_tokens = self.cached_tokens()
+            state.input_tokens, state.output_tokens = self.prompt_tokens(), self.output_tokens()
             if len(self.sequences) == 1:
-                self.request.state.prompt_tokens = self.prompt_tokens()
+                state.prompt_tokens = state.input_tokens
 
     def fail(self, status: int) -> None:
         """Record that an error ended the request. `status` counts if the client has not got a status yet."""
@@ -62,6 +64,10 @@ class RequestRecord:
     def prompt_tokens(self) -> int:
         """Return the prompt tokens of all sequences."""
         return sum(sequence.prompt_len for sequence in self.sequences)
+
+    def output_tokens(self) -> int:
+        """Return the generated tokens of all sequences."""
+        return sum(sequence.stats.num_generation_tokens for sequence in self.sequences)
 
     def engine_times(self) -> dict[str, float]:
         """Return the milliseconds in the engine's queue, of prefill and of decode, over all sequences.
@@ -123,7 +129,7 @@ class RequestRecord:
             request_id=request.request_id,
             input_tokens=self.prompt_tokens(),
             cached_tokens=self.cached_tokens(),
-            output_tokens=sum(sequence.stats.num_generation_tokens for sequence in self.sequences),
+            output_tokens=self.output_tokens(),
             sequences=len(self.sequences),
             ttft_s=ttft if request.continuation is None else request.continuation.ttft_s,
             e2e_s=round(request.waited_s, 6),
@@ -132,6 +138,8 @@ class RequestRecord:
             outcome=self.outcome,
             trace_id=None if request.trace is None else request.trace.trace_id,
             expected_cached_tokens=request.expected_cached_tokens,
+            key=request.caller.key,
+            lane=request.caller.lane,
         )
 
 

@@ -3,16 +3,19 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable, Collection
 
 from ray.serve.handle import DeploymentHandle
 
 from serve_app.api.engine_client import GPU_OPERATIONS, ColdWait, EngineRequest
 from serve_app.api.errors import ApiError
-from serve_app.api.request_trace import UNTRACED, Stage
-from serve_app.ingress.cold_start_progress import DEFAULT_RETRY_AFTER_S, ProgressReader
+from serve_app.api.request_trace import Stage
+from serve_app.ingress.cold_queue import ColdQueue, Pending
+from serve_app.ingress.cold_start_progress import (
+    DEFAULT_RETRY_AFTER_S,
+    ColdStartProgress,
+    ProgressReader,
+)
 from serve_app.ingress.prefix_index import MOST_PROMPT_TOKENS
 from serve_app.ingress.ray_router import Wake
 from serve_app.ingress.replica import Replica, Reservation
@@ -30,6 +33,7 @@ _AHEAD_SHARE = 1 / 8
 _REPLACED = "the weights that began the answer have been replaced."
 _LOST_RETRY_AFTER_S = 5
 _BUSY_RETRY_AFTER_S = 1
+_NO_REPLICA_ASKED_FOR = ("requested", "busy", "unknown")
 _PHASE_S = 1.0
 """How often the phase of a cold start is noted in a trace. It is read as often."""
 
@@ -51,81 +55,6 @@ def _refusal(status: int, model: str, why: str, code: str, retry_after_s: int) -
     return ApiError(status, f"Model {model!r}: {why}", code=code, headers={"Retry-After": f"{retry_after_s}"})
 
 
-@dataclass(slots=True, eq=False)
-class _Pending:
-    """A request that needs a replica."""
-
-    request: EngineRequest
-    prompt_tokens: int
-    """The estimate at admission."""
-    prefill_budget_s: float
-    """How long it may wait for prefill on a replica; see `ReplicaSet.take`."""
-    retry: bool
-    """Whether it has lost a replica."""
-    identity: str | None
-    """The model that began its answer; None for an answer that has not begun."""
-    since: float = 0.0
-    """When it was queued, on the admission's clock."""
-
-
-class ColdQueue:
-    """The requests that wait for a replica.
-
-    First come, first served, but requests that have lost a replica go first: they arrived earlier.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._retries: dict[_Pending, asyncio.Future[Reservation]] = {}
-        self._newcomers: dict[_Pending, asyncio.Future[Reservation]] = {}
-
-    def __len__(self) -> int:
-        return len(self._retries) + len(self._newcomers)
-
-    def __iter__(self) -> Iterator[_Pending]:
-        yield from [*self._retries, *self._newcomers]
-
-    @property
-    def body_bytes(self) -> int:
-        """The size of the bodies of all queued requests."""
-        return sum(pending.request.body_bytes for pending in self)
-
-    def waits_s(self) -> list[float]:
-        """Return the seconds for which each request has been queued."""
-        now = self._clock()
-        return [now - pending.since for pending in self]
-
-    def traces(self, most: int) -> list[str]:
-        """Return the `traceparent` of at most `most` queued requests that are traced, the oldest first."""
-        requests = (pending.request for pending in self)
-        traced = (each.trace for each in requests if each.trace and each.state.trace is not UNTRACED)
-        return [trace.traceparent for trace in islice(traced, most)]
-
-    def enter(self, pending: _Pending) -> asyncio.Future[Reservation]:
-        """Add a request at the end of its kind. The future becomes its reservation."""
-        pending.since = self._clock()
-        future: asyncio.Future[Reservation] = asyncio.get_running_loop().create_future()
-        self._line(pending)[pending] = future
-        return future
-
-    def leave(self, pending: _Pending) -> asyncio.Future[Reservation] | None:
-        """Remove a request, and return its future; None if it has left before."""
-        return self._line(pending).pop(pending, None)
-
-    def candidates(self) -> Iterator[_Pending]:
-        """Yield the requests that may get a reservation now: those that lost a replica, then newcomers.
-
-        A request that lost a replica may need one model, so the next of its kind can overtake it. No newcomer
-        overtakes another: each is yielded only after the one before has left the queue.
-        """
-        yield from list(self._retries)
-        while self._newcomers:
-            yield next(iter(self._newcomers))
-
-    def _line(self, pending: _Pending) -> dict[_Pending, asyncio.Future[Reservation]]:
-        return self._retries if pending.retry else self._newcomers
-
-
 class Admission:
     """Finds reservations for the requests of one model.
 
@@ -135,6 +64,10 @@ class Admission:
     join its end. If the model has replicas, a request is queued only if it has lost a replica and all others
     are full.
 
+    Requests of the lane `background` are queued until a replica has a free place in its batch and no other
+    request waits. They ask Ray for no replica: the policy alone decides whether they start one. They take no
+    place from others: limits of other lanes do not count them, because an engine pauses them within a step.
+
     Call it, the constructor included, only in the event loop of the ingress.
 
     Args:
@@ -143,7 +76,7 @@ class Admission:
         knobs: Returns the model's present knobs.
         progress: The progress that queued clients are told.
         clock: Seconds, as `time.perf_counter` gives them.
-        on_cold: Called when a replica is needed and there is none.
+        on_cold: Called when a replica is needed, not only by the lane `background`, and there is none.
     """
 
     def __init__(
@@ -159,7 +92,8 @@ class Admission:
         self.queue = ColdQueue(clock)
         self.replicas = replicas
         self.cold = False
-        """Whether the model was without a replica at some time since the queue was last empty."""
+        """Whether the model was without a replica at some time since no request of a lane other than
+        `background` was queued."""
         self._model = model.name
         self._limit = model.max_ongoing_requests
         self._release_limit = release_limit(model)
@@ -198,11 +132,11 @@ class Admission:
         request.state.trace.note_model(self._model, knobs.ttft_target_s)
         grouped = request.wants_stream and knobs.prefill_groups
         budget_s = PREFILL_BUDGET_SHARE * knobs.ttft_target_s if grouped else 0.0
-        pending = _Pending(request, self._prompt_tokens(request), budget_s, retry, identity)
-        if not self.cold:
-            reservation = self._pick(pending, self._limit, refused)
+        pending = Pending(request, self._prompt_tokens(request), budget_s, retry, identity)
+        if not (len(self.queue) if pending.background else self.cold):
+            reservation = self._pick(pending, refused)
             if reservation is None and refused:
-                reservation = self._pick(pending, self._limit)
+                reservation = self._pick(pending)
             if reservation is not None:
                 return reservation
         self._check_queue(pending, knobs.max_held_requests)
@@ -218,9 +152,24 @@ class Admission:
             delivered_tokens: The number of delivered tokens. The next engine prefills them after the prompt.
             identity: The model that began the answer.
         """
-        tokens = self._prompt_tokens(request) + delivered_tokens
-        limit = min(self._limit, self._batch)
-        return self.replicas.take(limit, min(tokens, self._most_prompt_tokens), identity=identity)
+        return self.replicas.take(
+            min(self._limit, self._batch),
+            min(self._prompt_tokens(request) + delivered_tokens, self._most_prompt_tokens),
+            identity=identity,
+            background=request.caller.lane == "background",
+        )
+
+    def settle(self, request: EngineRequest) -> None:
+        """Charge the key of a request that has ended with the tokens that engines computed for it."""
+        state = request.state
+        if (charged := state.charged_tokens) is None:
+            return
+        prompt = charged if state.input_tokens is None else state.input_tokens - (state.cached_tokens or 0)
+        self.queue.settle(request, prompt + (state.output_tokens or 0))
+
+    def background_step_s(self, request: EngineRequest) -> float:
+        """Return the bound on an engine's steps that `request` brings, in seconds; 0: none."""
+        return self._knobs().background_step_s if request.caller.lane == "background" else 0.0
 
     def is_draining_too_long(self, replica: Replica) -> bool:
         """Whether `replica` has drained for `drain_move_after_s`: its streams should migrate."""
@@ -235,38 +184,46 @@ class Admission:
             return 0
         return min(int(request.body_bytes / self.replicas.prefixes.bytes_per_token), self._most_prompt_tokens)
 
-    def _pick(self, pending: _Pending, limit: int, refused: Collection[Replica] = ()) -> Reservation | None:
+    def _pick(self, pending: Pending, refused: Collection[Replica] = ()) -> Reservation | None:
+        released = self.cold or pending.background
         return self.replicas.take(
-            limit,
+            self._release_limit if released else self._limit,
             pending.prompt_tokens,
             pending.prefill_budget_s,
             self._batch,
             pending.request.prefix,
             pending.identity,
             refused,
+            pending.background,
         )
 
-    def _check_queue(self, pending: _Pending, bound: int) -> None:
-        """Raise the ApiError of a request that may not be queued."""
+    def _check_queue(self, pending: Pending, bound: int) -> None:
+        """Raise the ApiError of a request that may not be queued. A full queue may refuse another for it."""
         if pending.identity is not None and not self.replicas.may_continue(pending.identity):
             raise unavailable(self._model, _REPLACED)
         if pending.retry:
             return
-        if not self.cold and len(self.replicas):
+        queued = self.queue.background if pending.background else self.queue.foreground
+        if not pending.background and not self.cold and len(self.replicas):
             limit = self._limit
             why = (
                 f"every replica already has {limit} requests from this ingress replica "
                 f"(max_ongoing_requests = {limit})."
             )
             raise _refusal(429, self._model, why, "queue_full", _BUSY_RETRY_AFTER_S)
-        if len(self.queue) >= bound:
+        if queued >= bound:
+            others = "others of the lane background" if pending.background else "others"
             why = (
                 f"no replica can take the request yet, and this ingress replica already queues "
-                f"{len(self.queue)} others (max_held_requests = {bound})."
+                f"{queued} {others} (max_held_requests = {bound})."
             )
-            raise _refusal(429, self._model, why, "queue_full", self._progress.current.retry_after_s)
+            error = _refusal(429, self._model, why, "queue_full", self._progress.current.retry_after_s)
+            refused = self.queue.refuse_for(pending, bound)
+            if refused is pending:
+                raise error
+            self._leave(refused, error)
 
-    async def _wait(self, pending: _Pending, knobs: Knobs) -> Reservation:
+    async def _wait(self, pending: Pending, knobs: Knobs) -> Reservation:
         """Queue a request until it has its reservation."""
         state = pending.request.state
         stage = state.trace.begin(QUEUE)
@@ -291,19 +248,21 @@ class Admission:
                 state.queued_s += self._clock() - pending.since
 
     async def _until_released(
-        self, pending: _Pending, released: asyncio.Future[Reservation], knobs: Knobs, stage: Stage
+        self, pending: Pending, released: asyncio.Future[Reservation], knobs: Knobs, stage: Stage
     ) -> None:
         """Wait for the reservation. Tell the client the progress, and keep the deadline."""
-        timeout_s, interval_s = knobs.cold_wait_timeout_s, knobs.keep_alive_interval_s
+        timeout = "background_wait_timeout" if pending.background else "cold_wait_timeout"
+        timeout_s: float = getattr(knobs, f"{timeout}_s")
+        interval_s = knobs.keep_alive_interval_s
         deadline, tell_at = pending.since + timeout_s, pending.since + interval_s
         while not released.done():
-            now, progress = self._clock(), self._progress.current
+            now, progress = self._clock(), self._progress_of(pending)
             if now >= deadline:
                 why = (
                     f"no replica could take the request within {timeout_s:g} s "
-                    f"(cold_wait_timeout_s = {timeout_s:g}); phase: {progress.phase}."
+                    f"({timeout}_s = {timeout_s:g}); phase: {progress.phase}."
                 )
-                raise _refusal(503, self._model, why, "cold_wait_timeout", progress.retry_after_s)
+                raise _refusal(503, self._model, why, timeout, progress.retry_after_s)
             if now >= tell_at:
                 tell_at = now + interval_s
                 if (tell_wait := pending.request.state.tell_wait) is not None:
@@ -318,20 +277,22 @@ class Admission:
 
     def _release(self) -> None:
         """Give requests reservations, from the front of the queue, as far as there is room."""
-        limit = self._release_limit if self.cold else self._limit
         for pending in self.queue.candidates():
-            reservation = self._pick(pending, limit)
+            reservation = self._pick(pending)
             if reservation is not None:
                 self._leave(pending, reservation)
-            elif pending.identity is None:
-                break
-            elif not self.replicas.may_continue(pending.identity):
+                # A cached prompt costs its key nothing.
+                share = self._knobs().standard_share
+                self.queue.charge(pending, reservation.pending_prompt_tokens, share)
+            elif pending.identity is not None and not self.replicas.may_continue(pending.identity):
                 self._leave(pending, unavailable(self._model, _REPLACED))
+            elif not pending.retry or (pending.identity is None and not pending.background):
+                break  # there is room for no other request either
         self._wake_if_needed()
-        if not self.queue and not len(self.replicas):
+        if not self.queue.foreground and not len(self.replicas):
             self._wake.stop()
 
-    def _leave(self, pending: _Pending, result: Reservation | ApiError | None = None) -> None:
+    def _leave(self, pending: Pending, result: Reservation | ApiError | None = None) -> None:
         """Take a request out of the queue, with its reservation or error if it has any."""
         future = self.queue.leave(pending)
         if future is not None:
@@ -339,15 +300,24 @@ class Admission:
                 future.set_result(result)
             elif result is not None:
                 future.set_exception(result)
-        if not self.queue:
-            self.replicas.awaited = self.cold = False
-            self._progress.stop()
+        if not self.queue.foreground:
+            self.cold = False
             if not len(self.replicas):
                 # With a replica, Ray has answered, and the wake ends by itself.
                 self._wake.stop()
+        if not len(self.queue):
+            self.replicas.awaited = False
+            self._progress.stop()
+
+    def _progress_of(self, pending: Pending) -> ColdStartProgress:
+        """Return the progress for a client. The lane `background` may have asked for no replica."""
+        progress = self._progress.current
+        if pending.background and progress.phase in _NO_REPLICA_ASKED_FOR:
+            return ColdStartProgress("background", None)
+        return progress
 
     def _needs_replica(self) -> bool:
-        return bool(self.queue) and not len(self.replicas)
+        return self.queue.foreground > 0 and not len(self.replicas)
 
     def _wake_if_needed(self) -> None:
         if self._needs_replica():
@@ -357,6 +327,6 @@ class Admission:
             self._wake.start()
 
     def _fail_all(self) -> None:
-        for pending in self.queue:
+        for pending in self.queue.requests():
             error = unavailable(self._model, "its engines cannot start; see /ready.", DEFAULT_RETRY_AFTER_S)
             self._leave(pending, error)

@@ -90,8 +90,11 @@ class EngineChannel:
         body: bytes,
         continuation: Continuation | None = None,
         expected_cached_tokens: int | None = None,
+        background_step_s: float = 0.0,
     ) -> RelayedStream:
         """Send `request` with `body`, and with the delivered tokens of a stream that continues here.
+
+        The last two arguments are those of `Call`.
 
         Raises:
             NeverBegunError: the connection has ended.
@@ -114,6 +117,10 @@ class EngineChannel:
             expected_cached_tokens,
             None if prefix is None else Prefix(list(prefix.blocks), prefix.end),
             cache_salt=request.cache_salt,
+            key=request.caller.key,
+            lane=request.caller.lane,
+            weight=request.caller.weight,
+            background_step_s=background_step_s,
         )
         self.send(call)
         return stream
@@ -235,6 +242,7 @@ class RelayedStream:
             before.tokens += part.tokens
             before.last, before.lost = part.last, part.lost
             before.cached_tokens, before.prompt_tokens = part.cached_tokens, part.prompt_tokens
+            before.input_tokens, before.output_tokens = part.input_tokens, part.output_tokens
         else:
             self._arrived.append(part)
         self._wake()

@@ -24,6 +24,8 @@ from ray.serve.handle import DeploymentHandle
 from serve_app.api.api_keys import ApiKeyFile
 from serve_app.api.endpoints import ApiModel
 from serve_app.api.http_api import create_app
+from serve_app.api.quotas import Quotas
+from serve_app.api.usage import UsageView
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.serve_status import deployment_statuses
 from serve_app.ingress.admission import Admission
@@ -31,15 +33,18 @@ from serve_app.ingress.cold_start_progress import ProgressReader, state_reader
 from serve_app.ingress.engine_channel import EngineChannels
 from serve_app.ingress.knob_publisher import KnobPublisher
 from serve_app.ingress.policy_view import PolicyView
+from serve_app.ingress.quota_exchange import QuotaReports, share_quotas
 from serve_app.ingress.readiness import ServeObserver
 from serve_app.ingress.relay import RelayClient
 from serve_app.ingress.replica_heartbeats import Heartbeats
 from serve_app.ingress.replica_set import replica_set
 from serve_app.ingress.request_counters import IngressCounters
+from serve_app.ledger.store import UsageStore
 from serve_app.patches.uvicorn import listen_beside
 from serve_app.settings.knobs import Knobs, LiveKnobs
+from serve_app.settings.ledger import ledger_url
 from serve_app.settings.tree import AppSettings, ModelSettings
-from serve_app.telemetry.replica_metrics import IngressMetrics
+from serve_app.telemetry.replica_metrics import ApiKeyMetrics, IngressMetrics
 from serve_app.telemetry.traces import request_traces
 from serve_app.wire.ingress_reports import keep_report
 from serve_app.wire.local_socket import local_socket
@@ -102,6 +107,8 @@ class Ingress:
             self._settings.zygote,
         )
         self._traces = request_traces(self._settings.telemetry.traces, os.environ, replica)
+        ledger = self._settings.ledger
+        self._usage = UsageView(UsageStore(ledger_url(ledger)), ledger.currency) if ledger.enabled else None
         self._served: list[ApiModel] = []
         self._counters: list[IngressCounters] = []
         self._channels = EngineChannels()
@@ -124,6 +131,15 @@ class Ingress:
                 )
             ),
         ]
+        self._quotas = None
+        if (keys := self._api_keys) is not None:
+            key_metrics = ApiKeyMetrics(replica)
+            self._quotas = Quotas(on_limited=key_metrics.count_limited)
+            reports = QuotaReports(app, replica)
+            self._tasks += [
+                asyncio.create_task(_publish_keys(keys, key_metrics)),
+                asyncio.create_task(share_quotas(reports, self._quotas, lambda: keys.has_limits)),
+            ]
         _listen_for_haproxy(replica)
         if self._settings.zygote:
             self._tasks.append(asyncio.create_task(keep_nodes_warm(app, models)))
@@ -145,10 +161,12 @@ class Ingress:
             self._observer,
             self._settings.http,
             api_keys=self._api_keys,
+            quotas=self._quotas,
             autoscaling=self._policy_view,
             behind_ray=True,
             listens_on=self._listens_on,
             traces=self._traces,
+            usage=self._usage,
         )
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
@@ -164,7 +182,9 @@ class Ingress:
         return ingress_report(self._counters)
 
     def _has_queued(self) -> bool:
-        return any(len(counters.queue) for counters in self._counters)
+        # Without the lane background, which may wait for hours: the policy reads the report of a draining
+        # ingress replica only to start engine replicas for its requests.
+        return any(counters.queue.foreground for counters in self._counters)
 
     def _waiting_traces(self) -> list[str]:
         return [trace for counters in self._counters for trace in counters.queue.traces(_MOST_LINKED)]
@@ -174,6 +194,14 @@ class Ingress:
             for counters in self._counters:
                 counters.publish_queue()
             await asyncio.sleep(_PUBLISH_S)
+
+
+async def _publish_keys(keys: ApiKeyFile, metrics: ApiKeyMetrics) -> None:
+    """Look at the file and publish its state every second, also without requests."""
+    while True:
+        await keys.refresh()
+        metrics.publish(len(keys), bool(keys.trouble))
+        await asyncio.sleep(_PUBLISH_S)
 
 
 def _listen_for_haproxy(replica: str) -> None:

@@ -113,6 +113,8 @@ class _RelayedRequest:
         self._attempt: _Attempt | None = None
         self._delivered: Delivered | None = None
         """The delivered tokens of a stream that another replica can continue; else None."""
+        self._least_tokens = 0
+        """The delivered tokens that `_delivered` does not count. An event has at least one token."""
         self._budget = RetryBudget()
         self._complete = False
         """Whether the client has got the stream's last event."""
@@ -219,19 +221,29 @@ class _RelayedRequest:
             if self._attempt is not None:
                 self._attempt.outcome = "answered"
             self._release_kept()
-        elif self._delivered is not None and not self._delivered.note(piece):
+        elif self._delivered is None:
+            self._least_tokens += piece.data.count(b"\n\n")
+        elif not self._delivered.note(piece):
             self._release_kept()
 
     def _release_kept(self) -> None:
         """Release the memory of the stream: no other replica will continue it."""
+        if self._delivered is not None:
+            self._least_tokens += self._delivered.count
         self._delivered, self._body = None, b""
         if self._request.kept is not None:
             self._request.kept.release()
 
     def end(self) -> None:
         """Give back the reservation and the memory. The engine stops working on the request."""
+        state, attempt = self._request.state, self._attempt
+        if attempt is not None and attempt.stream is not None:
+            state.left_engine = attempt.outcome == "abandoned"
         self._end_attempt()
         self._release_kept()
+        if state.output_tokens is None and self._least_tokens:
+            state.output_tokens = self._least_tokens  # the engine has sent no true number
+        self._admission.settle(self._request)
 
     def _end_attempt(self, outcome: str = "", error: str = "") -> None:
         if self._attempt is not None:
@@ -248,7 +260,8 @@ class _RelayedRequest:
         try:
             channel = await self._client.channels.to(reservation.replica)
             expected = replicas.expected_tokens(reservation)
-            attempt.stream = channel.call(self._request, self._body, continuation, expected)
+            step_s = self._admission.background_step_s(self._request)
+            attempt.stream = channel.call(self._request, self._body, continuation, expected, step_s)
             answer = await attempt.stream.answer()
             raise_if_lost(answer.lost)
             if answer.streamed:
@@ -275,6 +288,7 @@ class _RelayedRequest:
         """Record the counts of prompt tokens that come with the end of an answer."""
         state = self._request.state
         state.cached_tokens, state.prompt_tokens = end.cached_tokens, end.prompt_tokens
+        state.input_tokens, state.output_tokens = end.input_tokens, end.output_tokens
         if self._attempt is not None and not self._attempt.continues:
             reservation = self._attempt.reservation
             self._replicas.learn(reservation, end.cached_tokens, end.prompt_tokens)

@@ -27,8 +27,14 @@ class Replica:
     identity: str = ""
     """The model that it serves; see `weights.model_identity`. "" from an earlier version."""
     in_flight: int = 0
+    """Requests of this process, without the lane `background`. That lane yields to all others within a step
+    of the engine, so it must not keep them away from a replica."""
     load: int = 0
     """`pending_prompt_tokens + SEQUENCE_TOKENS * in_flight`."""
+    background_in_flight: int = 0
+    """Requests of this process of the lane `background`."""
+    background_load: int = 0
+    """As `load`, of these requests."""
     trouble: str = ""
     """Why it gets no requests, by its heartbeats or their absence; "" if nothing is wrong."""
     unlisted_at: float | None = None
@@ -48,9 +54,24 @@ class Replica:
     next_requests: int = 0
 
     @property
+    def all_in_flight(self) -> int:
+        """The requests of this process in all lanes."""
+        return self.in_flight + self.background_in_flight
+
+    @property
     def pending_prompt_tokens(self) -> int:
-        """The estimated prompt tokens of all requests in flight without an answer."""
+        """The estimated prompt tokens of all requests in flight without an answer, except `background`."""
         return self.load - SEQUENCE_TOKENS * self.in_flight
+
+    def count(self, reservation: Reservation, requests: int, prompt_tokens: int) -> None:
+        """Add to the requests in flight and to their pending prompt tokens, in the lane of `reservation`."""
+        load = prompt_tokens + SEQUENCE_TOKENS * requests
+        if reservation.background:
+            self.background_in_flight += requests
+            self.background_load += load
+        else:
+            self.in_flight += requests
+            self.load += load
 
     def join_group(self, reservation: Reservation, now: float) -> None:
         """Add a new reservation to the current group, or to the next one while a group is prefilled."""
@@ -102,4 +123,6 @@ class Reservation:
     """The hashes of its prompt."""
     expected: Expected = NOTHING
     """The part of the prompt that was expected in the replica's cache."""
+    background: bool = False
+    """Whether the request is of the lane `background`."""
     released: bool = False

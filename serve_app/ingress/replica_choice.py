@@ -130,6 +130,7 @@ def least_delay(
         in_flight = replica.in_flight
         if in_flight >= room:
             continue
+        in_all = in_flight + replica.background_in_flight
         ahead = replica.load - SEQUENCE_TOKENS * in_flight
         if cached:
             own = prompt_tokens - cached.get(replica.replica_id, 0)
@@ -150,16 +151,19 @@ def least_delay(
         if chosen is not None:
             if delay > least:
                 continue
-            if delay == least and (ahead > least_ahead or (ahead == least_ahead and in_flight >= fewest)):
+            if delay == least and (ahead > least_ahead or (ahead == least_ahead and in_all >= fewest)):
                 continue
-        chosen, least, least_ahead, fewest = replica, delay, ahead, in_flight
+        chosen, least, least_ahead, fewest = replica, delay, ahead, in_all
     return chosen
 
 
-def least_loaded(replicas: Iterable[Replica], limit: int, cached: Mapping[str, int]) -> Replica | None:
+def least_loaded(
+    replicas: Iterable[Replica], limit: int, cached: Mapping[str, int], *, background: bool = False
+) -> Replica | None:
     """Return the least loaded replica with fewer than `limit` requests in flight; None if there is none.
 
-    Cached prompt tokens need no prefill, so they are subtracted from the load.
+    Cached prompt tokens need no prefill, so they are subtracted from the load. Requests of the lane
+    `background` count only for a request of that lane, and between replicas of equal load.
     """
     chosen: Replica | None = None
     least = fewest = 0
@@ -170,12 +174,12 @@ def least_loaded(replicas: Iterable[Replica], limit: int, cached: Mapping[str, i
             continue
         if failures < fewest_failures:
             fewest_failures, chosen = failures, None
-        in_flight = replica.in_flight
-        if in_flight >= limit:
+        in_all = replica.in_flight + replica.background_in_flight
+        if (in_all if background else replica.in_flight) >= limit:
             continue
-        load = replica.load
+        load = replica.load + replica.background_load if background else replica.load
         if cached:
             load -= cached.get(replica.replica_id, 0)
-        if chosen is None or load < least or (load == least and in_flight < fewest):
-            chosen, least, fewest = replica, load, in_flight
+        if chosen is None or load < least or (load == least and in_all < fewest):
+            chosen, least, fewest = replica, load, in_all
     return chosen

@@ -79,7 +79,7 @@ class Heartbeats:
             listener = self._listeners[replica] = _Listener(replica, listed[replica])
             listener.task = asyncio.create_task(self._listen(listener))
         for replica, listener in list(self._listeners.items()):
-            if replica not in listed and not replica.in_flight:
+            if replica not in listed and not replica.all_in_flight:
                 self._forget(listener)
                 self._channels.close(replica, "the replica is gone")
             elif self._is_silent(listener):

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.ingress.prefix_index import PrefixIndex
-from serve_app.ingress.replica import SEQUENCE_TOKENS, Replica, Reservation
-from serve_app.ingress.replica_choice import ReplicaChoice
+from serve_app.ingress.replica import Replica, Reservation
+from serve_app.ingress.replica_choice import ReplicaChoice, least_loaded
 
 
 @dataclass(slots=True)
@@ -48,6 +48,7 @@ class ReplicaSet:
         prefix: PromptPrefix | None = None,
         identity: str | None = None,
         refused: Collection[Replica] = (),
+        background: bool = False,
     ) -> Reservation | None:
         """Reserve a place on a replica with fewer than `limit` requests in flight (`ReplicaChoice.choose`).
 
@@ -56,13 +57,15 @@ class ReplicaSet:
         half a second.
 
         Args:
-            limit: The most requests of this process on a replica.
+            limit: The most requests of this process on a replica; see `background`.
             prompt_tokens: The load that the request adds until the replica answers, if its prompt is new.
             prefill_budget_s: How long a stream may wait for prefill; 0 for other requests.
             batch: The most requests that an engine runs at once.
             prefix: The hashes of the prompt; None if it shares nothing.
             identity: Only replicas of this identity are considered; None for any.
             refused: Replicas that are not considered.
+            background: Whether the request is of the lane `background`. Then `limit` counts the requests of
+                all lanes, and the least loaded replica is chosen. Else `limit` does not count that lane.
 
         Returns:
             The reservation; None if no such replica has room.
@@ -75,9 +78,12 @@ class ReplicaSet:
         replicas: Collection[Replica] = self._usable.values()
         if identity is not None or refused:
             replicas = [one for one in replicas if identity in (None, one.identity) and one not in refused]
-        budget_s = prefill_budget_s if prompt_tokens else 0.0
+        budget_s = prefill_budget_s if prompt_tokens and not background else 0.0
         now = self.clock() if budget_s else 0.0
-        chosen = self.choice.choose(replicas, limit, batch, prompt_tokens, cached, budget_s, now)
+        if background:
+            chosen = least_loaded(replicas, limit, cached, background=True)
+        else:
+            chosen = self.choice.choose(replicas, limit, batch, prompt_tokens, cached, budget_s, now)
         if chosen is None:
             return None
         name = chosen.replica_id
@@ -85,9 +91,8 @@ class ReplicaSet:
         self._usable[name] = self._usable.pop(name)
         if cached:
             prompt_tokens -= cached.get(name, 0)
-        chosen.in_flight += 1
-        chosen.load += prompt_tokens + SEQUENCE_TOKENS
-        reservation = Reservation(chosen, prompt_tokens)
+        reservation = Reservation(chosen, prompt_tokens, background=background)
+        chosen.count(reservation, 1, prompt_tokens)
         if prefix is not None:
             reservation.prefix = prefix
             reservation.expected = self.prefixes.record_prompt(name, prefix, matched.get(name, 0))
@@ -114,7 +119,7 @@ class ReplicaSet:
     def note_first_byte(self, reservation: Reservation) -> None:
         """Record the first byte of a good answer: the prompt is prefilled, and the replica is alive."""
         replica, tokens = reservation.replica, reservation.pending_prompt_tokens
-        replica.load -= tokens
+        replica.count(reservation, 0, -tokens)
         if tokens and reservation.group >= 0:
             now = self.clock()
             self.choice.learn_pace(now - reservation.sent, float(reservation.tokens_before), tokens)
@@ -136,10 +141,9 @@ class ReplicaSet:
             return
         reservation.released = True
         replica = reservation.replica
-        replica.in_flight -= 1
         if reservation.prefix is not None and reservation.pending_prompt_tokens:
             self.prefixes.forget_unprefilled(replica.replica_id, reservation.prefix, reservation.expected)
-        replica.load -= reservation.pending_prompt_tokens + SEQUENCE_TOKENS
+        replica.count(reservation, -1, -reservation.pending_prompt_tokens)
         if reservation.pending_prompt_tokens and reservation.group >= replica.group:
             replica.leave_group(reservation, self.clock())
         reservation.pending_prompt_tokens = 0
@@ -161,7 +165,7 @@ class ReplicaSet:
         self._usable = {name: replica for name, replica in self._listed.items() if not replica.trouble}
         self.prefixes.keep(self._listed)
         self._missed = {
-            name: replica for name, replica in known.items() if replica.in_flight and name not in metadata
+            name: replica for name, replica in known.items() if replica.all_in_flight and name not in metadata
         }
         for name, replica in known.items():
             if name in metadata:
@@ -207,7 +211,7 @@ class ReplicaSet:
     def _changed(self) -> None:
         self.on_change()
         for replica in [*self._listed.values(), *self._missed.values()]:
-            if replica.trouble and replica.in_flight:  # no other could take its requests so far
+            if replica.trouble and replica.all_in_flight:  # no other could take its requests so far
                 self.on_trouble(replica)
 
 

@@ -9,7 +9,7 @@ from serve_app.api.errors import ApiError
 from serve_app.wire.signals import IngressSignals
 
 if TYPE_CHECKING:  # a replay imports this module, and needs no Ray
-    from serve_app.ingress.admission import ColdQueue
+    from serve_app.ingress.cold_queue import ColdQueue
     from serve_app.telemetry.replica_metrics import IngressMetrics
 
 COLD_AFTER_S = 0.5
@@ -18,6 +18,9 @@ COLD_AFTER_S = 0.5
 
 class IngressCounters(Traffic):
     """Counts the requests of one model, without tokenizing, which is no work for a GPU.
+
+    Requests of the lane `background` have two series of their own. They may wait for hours, and no alert and
+    no term of the policy should count their waits.
 
     Call it only in the event loop of the ingress.
 
@@ -36,24 +39,29 @@ class IngressCounters(Traffic):
 
     def opened(self, request: EngineRequest) -> None:
         self.open_requests += 1
-        if request.operation in GPU_OPERATIONS:
+        if _counts(request):
             self._arrivals += 1
             self._arrived_bytes += request.body_bytes
             self._metrics.arrivals.inc(1)
 
     def first_byte(self, request: EngineRequest) -> None:
-        if request.operation in GPU_OPERATIONS:
+        if _counts(request):
             cold = "true" if request.state.queued_s > COLD_AFTER_S else "false"
             self._metrics.ttft.observe(request.state.ttft_s, tags={"cold": cold})
 
     def rejected(self, request: EngineRequest, error: ApiError) -> None:
         if request.operation in GPU_OPERATIONS:
             request.state.refused = True
+        if _counts(request):
             self._metrics.rejections.inc(1, tags={"reason": error.code or "unknown"})
 
     def closed(self, request: EngineRequest) -> None:
         self.open_requests -= 1
         state = request.state
+        if request.caller.lane == "background":
+            if request.operation in GPU_OPERATIONS:
+                self._metrics.background_responses.inc(1, tags={"outcome": state.outcome})
+            return
         if request.operation in GPU_OPERATIONS:
             self._metrics.responses.inc(1, tags={"outcome": state.outcome})
             if state.outcome == "abandoned" and state.ttft_s is None and not state.refused:
@@ -66,7 +74,8 @@ class IngressCounters(Traffic):
 
         Call it every second: Ray forgets a gauge that is not set for two.
         """
-        self._metrics.held.set(len(self.queue))
+        self._metrics.held.set(self.queue.foreground)
+        self._metrics.background_held.set(self.queue.background)
         self._metrics.oldest_held.set(max(self.queue.waits_s(), default=0.0))
 
     def signals(self) -> IngressSignals:
@@ -74,8 +83,15 @@ class IngressCounters(Traffic):
         return IngressSignals(
             arrivals_total=self._arrivals,
             arrived_bytes_total=self._arrived_bytes,
-            held_requests=len(self.queue),
-            held_bytes=self.queue.body_bytes,
+            held_requests=self.queue.foreground,
+            held_bytes=self.queue.body_bytes(),
             oldest_held_s=max(waits_s, default=0.0),
             newest_held_s=min(waits_s, default=0.0),
+            background_held_requests=self.queue.background,
+            background_held_bytes=self.queue.body_bytes(background=True),
         )
+
+
+def _counts(request: EngineRequest) -> bool:
+    """Whether a request is work for a GPU in a lane other than `background`."""
+    return request.operation in GPU_OPERATIONS and request.caller.lane != "background"

@@ -7,12 +7,12 @@ import math
 from dataclasses import replace
 
 from serve_app.learning.demand import forecast, rise_s
-from serve_app.learning.observe import observe
-from serve_app.learning.state import Minute, PolicyState, Waiting
+from serve_app.learning.observe import latency, observe
+from serve_app.learning.state import BackgroundWork, Minute, PolicyState, Waiting
 from serve_app.learning.step_time_fit import StepTimeFit
 from serve_app.policy.capacity_model import Sizing, StepTime, itl_rps, slow_share
 from serve_app.policy.decide import Decision, decide
-from serve_app.policy.inputs import Inputs, Observation, Snapshot
+from serve_app.policy.inputs import Inputs, Observation, Snapshot, scale_down_window_s
 from serve_app.settings.knobs import Knobs
 
 _LONGEST_GAP_S = 600.0
@@ -45,7 +45,9 @@ def next_decision(
     """
     if state.last_at is not None and not 0 <= now - state.last_at <= _LONGEST_GAP_S:
         # Nothing was observed in the gap, so delays begin anew. The learned figures are still valid.
-        state = replace(state, since=None, idle_since=None, woken_at=None, queue=(), recent_needs=())
+        state = replace(
+            state, since=None, idle_since=None, woken_at=None, queue=(), recent_needs=(), background=None
+        )
     inputs, state = learn(snapshot, knobs, state, now)
     decision = decide(inputs)
     return decision, replace(state, recent_needs=decision.recent_needs, last_at=now)
@@ -60,17 +62,21 @@ def learn(snapshot: Snapshot, knobs: Knobs, state: PolicyState, now: float) -> t
         state,
         queue=_queue(state, seen, knobs, now) if snapshot.ready else (),
         woken_at=(now if state.woken_at is None else state.woken_at) if starting else None,
+        background=_background(state, seen, scale_down_window_s(knobs, snapshot.horizon_s), now),
     )
     step, mix = state.service.step_time(), state.sums.mix()
     sizing = Sizing(step, mix, knobs, itl_rps=0.0)
-    missed = ttft_missed(seen, knobs), seen.itl.share_above(sizing.feasibility.itl_limit_s)
+    # Background sequences lengthen the steps of other lanes' tokens, which must not add replicas. So nothing
+    # is learned from late tokens while background requests run.
+    judged = replace(seen, itl=latency((), "itl")) if seen.background_running_requests > 0 else seen
+    missed = ttft_missed(seen, knobs), judged.itl.share_above(sizing.feasibility.itl_limit_s)
     state = remember_ready(state, snapshot.ready, now)
-    state = learn_interference(state, seen, missed[1], sizing, state.demand.weighted_rps(now), now)
+    state = learn_interference(state, judged, missed[1], sizing, state.demand.weighted_rps(now), now)
     given = knobs.starting_values
     kv_cache_tokens = state.kv_cache_tokens or (given.kv_cache_tokens if given is not None else None) or 0
     sizing = replace(sizing, itl_rps=itl_rps(step, mix, knobs, kv_cache_tokens, state.interference))
     load = max(state.demand.recent(now)) / max(sizing.rps(snapshot.ready), 1e-9)
-    state = learn_headroom(state, seen, missed, knobs, snapshot.ready, load, snapshot.horizon_s, now)
+    state = learn_headroom(state, judged, missed, knobs, snapshot.ready, load, snapshot.horizon_s, now)
     sizing = replace(sizing, headroom=knobs.headroom + state.learned_headroom)
     return _inputs(snapshot, knobs, state, seen, missed, sizing, now), state
 
@@ -112,7 +118,20 @@ def _inputs(
         observed_s=_since(state.since, now) or 0.0,
         rise_s=rise_s(horizon_s) if knobs.forecast else 0.0,
         recent_needs=state.recent_needs,
+        background_for_s=_since(state.background.since, now) if state.background is not None else None,
     )
+
+
+def _background(
+    state: PolicyState, seen: Observation, longest_pause_s: float, now: float
+) -> BackgroundWork | None:
+    """Return since when the lane `background` has had work, with pauses shorter than `longest_pause_s`."""
+    known = state.background
+    if known is not None and not 0 <= now - known.last < longest_pause_s:
+        known = None
+    if seen.background_requests > 0:
+        return BackgroundWork(now if known is None else known.since, now)
+    return known
 
 
 def _since(begun: float | None, now: float) -> float | None:

@@ -17,6 +17,8 @@ _READ_TOTALS = attrgetter(*_TOTALS.split(), "finished_generation_tokens_total")
 _READ_STEP = attrgetter("steps", "step_s", "step_batch", "step_kv_tokens", "step_prefill_tokens")
 _QUEUES = "running_requests running_tokens waiting_requests waiting_tokens"
 _READ_LOAD = attrgetter(*_QUEUES.split(), "ongoing_requests", "kv_cache_tokens")
+_BACKGROUND = "running_requests waiting_requests waiting_tokens ongoing_requests"
+_READ_BACKGROUND = attrgetter(*[f"background_{name}" for name in _BACKGROUND.split()])
 _READ_LATENCY = {
     part: (attrgetter(count, *(f"{part}_p{p}_s" for p in percentiles)), percentiles)
     for part, count, percentiles in (
@@ -63,8 +65,17 @@ def observe(
     state, arrivals, finished = _count(snapshot, engines, ingresses, state, now, memory_s)
 
     running = running_tokens = waiting = waiting_tokens = kv_cache_tokens = 0.0
+    background_running = background_waiting = background_tokens = 0.0
     for signals in engines.values():
         runs, runs_tokens, waits, waits_tokens, ongoing, cache = _READ_LOAD(signals)
+        background = _READ_BACKGROUND(signals)
+        if any(background):
+            runs_back, waits_back, tokens_back, ongoing_back = (max(value, 0.0) for value in background)
+            ongoing -= ongoing_back or runs_back + waits_back
+            runs_back = max(runs_back, ongoing_back - waits_back)
+            background_running += runs_back
+            background_waiting += waits_back
+            background_tokens += tokens_back
         # A request may be open on the data plane but not in the engine, or the other way round. Negative
         # numbers count as 0. `max` would take three times as long, five times per replica.
         runs = runs if runs > ongoing - waits else ongoing - waits
@@ -76,11 +87,13 @@ def observe(
     # A replica that has fallen silent counts with the mean load of the others. A replica that has never
     # reported is new and has no load.
     stand_in = max(min(len(snapshot.engines), snapshot.ready) / len(engines), 1.0) if engines else 1.0
-    held = held_bytes = oldest_held = 0.0
+    held = held_bytes = oldest_held = background_held = background_bytes = 0.0
     newest_held = inf
     for seen in ingresses.values():
         held += max(seen.held_requests, 0.0)
         held_bytes += max(seen.held_bytes, 0.0)
+        background_held += max(seen.background_held_requests, 0.0)
+        background_bytes += max(seen.background_held_bytes, 0.0)
         oldest_held = max(oldest_held, seen.oldest_held_s)
         newest_held = min(newest_held, seen.newest_held_s if seen.held_requests > 0 else inf)
     reports = tuple(engines.values())
@@ -105,6 +118,10 @@ def observe(
             if isfinite(reading.age_s)
         },
         notes=tuple(notes),
+        background_running_requests=background_running,
+        background_waiting_requests=background_waiting,
+        background_held_requests=background_held,
+        background_tokens=background_tokens + background_bytes * state.sums.tokens_per_byte,
     )
     return observation, replace(
         state,

@@ -123,6 +123,15 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
+class BackgroundWork:
+    """A time in which the lane `background` has had work, with pauses shorter than the scale-down window."""
+
+    since: float
+    last: float
+    """When work was last seen."""
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyState:
     """The memory about one model. The default is an empty memory."""
 
@@ -155,6 +164,7 @@ class PolicyState:
     idle_since: float | None = None
     woken_at: float | None = None
     """Since when replicas are starting while none is ready; None otherwise."""
+    background: BackgroundWork | None = None
     last_at: float | None = None
 
     def elapsed_s(self, now: float) -> float:
@@ -178,7 +188,7 @@ def restore(document: Mapping[str, Any]) -> PolicyState:
     Raises:
         ValueError: for a document of an incompatible version. The caller then starts with an empty memory.
     """
-    document = _rename_peaks(document)
+    document = _upgrade(document)
     _check_fields(document, PolicyState().document())
     state: PolicyState = _STATES.validate_python(document)
     size = len(StepTimeFit().moment)
@@ -194,9 +204,13 @@ def restore(document: Mapping[str, Any]) -> PolicyState:
 _STATES = TypeAdapter(PolicyState)
 
 
-def _rename_peaks(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `document` with new names for two fields that earlier versions called `peaks`."""
+def _upgrade(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a `document` of an earlier version as one of this version.
+
+    Earlier versions called two fields `peaks`, and had no lanes.
+    """
     found = {("recent_needs" if name == "peaks" else name): part for name, part in document.items()}
+    found.setdefault("background", None)
     if isinstance(demand := found.get("demand"), Mapping):
         found["demand"] = {("histogram" if name == "peaks" else name): part for name, part in demand.items()}
     return found
@@ -224,6 +238,7 @@ _TRAFFIC = ("demand", "ingress_totals", "last_at")
 # replica is removed before the new replicas have been observed for as long as a new policy observes.
 _MOMENT = (
     "since", "minute", "ready_mean", "engine_totals", "queue", "recent_needs", "idle_since", "woken_at",
+    "background",
 )  # fmt: skip
 _FRESH = PolicyState()
 # Tokenizers differ by about 20 % in the tokens of a text. The standard deviation of prompt lengths is about

@@ -91,6 +91,11 @@ def wrap_add_request(processor: Any, wrapper: Wrapper) -> None:
     _wrap(processor, "add_request", wrapper)
 
 
+def wrap_process_outputs(processor: Any, wrapper: Wrapper) -> None:
+    """Replace `process_outputs` of this `OutputProcessor`, which takes a step's outputs."""
+    _wrap(processor, "process_outputs", wrapper)
+
+
 def wrap_send(core: Any, wrapper: Wrapper) -> None:
     """Replace `add_request_async` of this engine core client, which sends a sequence to the engine core."""
     _wrap(core, "add_request_async", wrapper)

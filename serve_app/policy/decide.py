@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from serve_app.policy import reasons
+from serve_app.policy import background, reasons
 from serve_app.policy.capacity_model import KV_FILL, round_up
 from serve_app.policy.inputs import Inputs, Need
 from serve_app.settings.knobs import scheduled_minimum
@@ -92,8 +92,11 @@ def decide(inputs: Inputs) -> Decision:
     knobs, current = inputs.knobs, inputs.current
     # Each term says how many replicas it needs. The largest need counts.
     load, scheduled = _load_terms(inputs), _schedule(inputs)
-    terms = (*load, _awake(inputs), *scheduled)
-    strongest = max([IDLE, *terms], key=lambda term: term.replicas)
+    terms: tuple[Term, ...] = (*load, _awake(inputs), *scheduled)
+    others = max([knobs.min_replicas, *[term.replicas for term in terms]])
+    added = _background(inputs, min(others, knobs.max_replicas))
+    terms = (*terms, *added)
+    strongest = max([*(added or [IDLE]), *terms], key=lambda term: term.replicas)
     # Keep the need within the bounds.
     wanted = min(max(strongest.replicas, knobs.min_replicas), knobs.max_replicas)
     bound = "min_replicas" if wanted > strongest.replicas else "max_replicas"
@@ -101,7 +104,7 @@ def decide(inputs: Inputs) -> Decision:
     if wanted != strongest.replicas:
         clamps.append(Clamp("bounds", reasons.bounds(bound, wanted, strongest.replicas)))
     # Scale up at once, scale down with caution.
-    needs = _recent_needs(inputs, load)
+    needs = _recent_needs(inputs, load, added)
     if wanted < current:
         target, limits = _scale_down(inputs, wanted, needs[0])
     else:
@@ -121,11 +124,11 @@ def decide(inputs: Inputs) -> Decision:
         target=target,
         wanted=wanted,
         binding=binding,
-        reason=f"{binding}: {reasons.idle(inputs.idle_s)}{effect}{strongest.why}",
+        reason=f"{binding}: {reasons.idle(inputs)}{effect}{strongest.why}",
         counterfactual=reasons.counterfactual(inputs, wanted, target, minimum, needs[0]),
         terms=terms,
         clamps=tuple(clamps),
-        signals=reasons.signals(inputs),
+        signals={**reasons.signals(inputs), **background.signals(inputs)},
         ages_s=inputs.seen.ages_s,
         notes=reasons.notes(inputs),
         recent_needs=needs,
@@ -139,7 +142,7 @@ def _load_terms(inputs: Inputs) -> tuple[Term, ...]:
     """Return the terms of the load. Past load needs nothing if the model is at zero or has been idle."""
     terms = (_demand(inputs), _queue(inputs), _kv_cache(inputs))
     if not inputs.snapshot.target and not inputs.seen.queued_requests:
-        none = reasons.AT_ZERO
+        none = reasons.at_zero(inputs)
     elif inputs.idle_s is not None and inputs.idle_s >= inputs.knobs.downscale_to_zero_delay_s:
         none = reasons.past_load(inputs.idle_s)
     else:
@@ -197,7 +200,7 @@ def _awake(inputs: Inputs) -> Term:
     if inputs.seen.queued_requests > 0 or inputs.seen.running_requests > 0:
         return Term("awake", 1, "Requests are waiting or running, so 1 replica is needed.")
     if not inputs.snapshot.target:
-        return Term("awake", 0, reasons.AT_ZERO)
+        return Term("awake", 0, reasons.at_zero(inputs))
     if inputs.idle_s is None:
         return Term("awake", 1, "A request has just ended, or not every replica reports.")
     kept = inputs.idle_s < delay_s
@@ -213,16 +216,23 @@ def _schedule(inputs: Inputs) -> tuple[Term, ...]:
     return (Term("schedule", replicas, reasons.schedule(lead_s, replicas)),)
 
 
+def _background(inputs: Inputs, others: int) -> tuple[Term, ...]:
+    """Return what background requests ask for, while they have work and all else needs `others` replicas."""
+    found = background.need(inputs, others)
+    return () if found is None else (Term("background", *found),)
+
+
 # The clamps.
 
 
-def _recent_needs(inputs: Inputs, load: tuple[Term, ...]) -> tuple[Need, ...]:
-    """Return the needs of the load within the scale-down window, as falling maxima.
+def _recent_needs(inputs: Inputs, load: tuple[Term, ...], added: tuple[Term, ...]) -> tuple[Need, ...]:
+    """Return the needs of the load and of background work in the scale-down window, as falling maxima.
 
-    The present need includes two standard errors, because the measured rate may be too low.
+    The present need of the load includes two standard errors, because the measured rate may be too low.
     """
     needed = max(term.replicas for term in load)
     needed = max(needed, inputs.cautious_replicas(inputs.expected_rps)) if needed else 0
+    needed = max([needed, *[term.replicas for term in added]])
     start = inputs.now - inputs.scale_down_window_s
     kept = [need for need in inputs.recent_needs if start < need.at <= inputs.now and need.replicas > needed]
     return (*kept, Need(inputs.now, needed))

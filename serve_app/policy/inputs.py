@@ -134,6 +134,18 @@ class Observation:
     ingress_known: bool
     ages_s: dict[str, float]
     notes: tuple[str, ...]
+    background_running_requests: float = 0.0
+    """Of the lane `background`, which no field above includes."""
+    background_waiting_requests: float = 0.0
+    background_held_requests: float = 0.0
+    background_tokens: float = 0.0
+    """Prompt tokens of that lane that wait in engines or in the ingress."""
+
+    @property
+    def background_requests(self) -> float:
+        """All requests of the lane `background`: in engines, and queued in the ingress."""
+        in_engines = self.background_running_requests + self.background_waiting_requests
+        return in_engines + self.background_held_requests
 
     @property
     def queued_requests(self) -> float:
@@ -147,7 +159,10 @@ class Observation:
 
     @property
     def idle(self) -> bool:
-        """Whether the model has no work. A model with silent replicas does not count as idle."""
+        """Whether the model has no work of a lane other than `background`.
+
+        A model with silent replicas does not count as idle.
+        """
         known = self.ingress_known and not self.unknown_engines
         return known and not (self.running_requests or self.queued_requests or self.arrivals)
 
@@ -184,6 +199,17 @@ class Forecast:
     unsure_rps: float
     """The part of `rps` that is added because little traffic has been observed."""
     known_minutes: float
+
+
+def scale_down_window_s(knobs: Knobs, start_s: float) -> float:
+    """Return the scale-down window: `downscale_delay_s`, or four starts within 10 to 60 s.
+
+    Keeping a replica for less than a start costs less than starting it again. The window is four starts,
+    because a start also costs late requests.
+    """
+    given = knobs.downscale_delay_s
+    window_s = min(max(_STARTS_IN_WINDOW * start_s, _SHORTEST_WINDOW_S), _LONGEST_WINDOW_S)
+    return given if given is not None else window_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,11 +254,30 @@ class Inputs:
     """Seconds of traffic that the forecast needs before it can see a rise; 0 without a forecast."""
     recent_needs: tuple[Need, ...]
     """Falling maxima: each entry is the largest need of the load since its time."""
+    background_for_s: float | None = None
+    """Seconds for which the lane `background` has had work; None without work. A pause shorter than the
+    scale-down window counts as work."""
 
     @property
     def current(self) -> int:
         """The target in force, within the bounds."""
         return min(max(self.snapshot.target, self.knobs.min_replicas), self.knobs.max_replicas)
+
+    @property
+    def background_hours_open(self) -> bool:
+        """Whether background work may start or add replicas at this time of the week."""
+        hours = self.knobs.background_hours
+        return not hours or any(window.covers(self.now) for window in hours)
+
+    @property
+    def background_has_replica(self) -> bool:
+        """Whether knobs let background work have a replica of its own, however long the model is idle."""
+        knobs = self.knobs
+        if self.background_for_s is None or not self.background_hours_open:
+            return False
+        if not self.snapshot.target:
+            return knobs.background_wakes and self.seen.background_requests > 0
+        return knobs.background_wakes or knobs.background_backlog_s is not None
 
     @property
     def expected_rps(self) -> float:
@@ -254,14 +299,8 @@ class Inputs:
 
     @property
     def scale_down_window_s(self) -> float:
-        """The scale-down window in seconds: `downscale_delay_s`, or four starts within 10 to 60 s.
-
-        Keeping a replica for less than a start costs less than starting it again. The window is four starts,
-        because a start also costs late requests.
-        """
-        given = self.knobs.downscale_delay_s
-        starts_s = _STARTS_IN_WINDOW * self.snapshot.horizon_s
-        return given if given is not None else min(max(starts_s, _SHORTEST_WINDOW_S), _LONGEST_WINDOW_S)
+        """The scale-down window in seconds; see `scale_down_window_s`."""
+        return scale_down_window_s(self.knobs, self.snapshot.horizon_s)
 
     @property
     def unobserved_s(self) -> float:

@@ -5,8 +5,6 @@ import math
 from serve_app.policy.capacity_model import MOST_REPLICAS, round_up
 from serve_app.policy.inputs import Inputs, Need
 
-AT_ZERO = "The model is at zero replicas, and no request is waiting."
-
 
 def counted(number: float, noun: str) -> str:
     """Return `number` with its noun: "no replica", "1 replica", "3,000 replicas"."""
@@ -105,6 +103,12 @@ def kv_cache(tokens: float, room: float, replicas: int) -> str:
     return f"{why} One replica has room for {one} tokens, so {are(replicas, 'replica')} needed."
 
 
+def at_zero(inputs: Inputs) -> str:
+    """Return the reason of a model at zero replicas without a request that starts one."""
+    who = "only background requests are" if inputs.seen.background_requests else "no request is"
+    return f"The model is at zero replicas, and {who} waiting."
+
+
 def awake(delay_s: float, kept: bool) -> str:
     """Return how long an idle model keeps its last replica."""
     over = "" if kept else ", which are over"
@@ -122,9 +126,13 @@ def past_load(idle_s: float) -> str:
     return f"The model has been idle for {idle_s:.0f} s, so past load no longer counts."
 
 
-def idle(idle_s: float | None) -> str:
+def idle(inputs: Inputs) -> str:
     """Return that a model is idle, with a space after the sentence; nothing if the model is not."""
-    return "" if idle_s is None else f"The model has been idle for {idle_s:.0f} s. "
+    if inputs.idle_s is None:
+        return ""
+    if not inputs.seen.background_requests:
+        return f"The model has been idle for {inputs.idle_s:.0f} s. "
+    return f"For {inputs.idle_s:.0f} s the model has had no work except background requests. "
 
 
 # The clamps.
@@ -190,7 +198,8 @@ def _rise(inputs: Inputs, target: int) -> str:
     if target >= inputs.knobs.max_replicas:
         return f"The target cannot rise above max_replicas = {inputs.knobs.max_replicas}."
     if target == 0:
-        return "The target rises at the first request."
+        other = " of another lane than background" if inputs.seen.background_requests else ""
+        return f"The target rises at the first request{other}."
     load = "load or forecast exceeds" if inputs.knobs.forecast else "the load exceeds"
     above = f"when {load} {amount(inputs.sizing.most_rps(target))} requests/s"
     above += ". Headroom keeps the rest of the capacity free." if inputs.sizing.headroom else "."
@@ -209,6 +218,11 @@ def _fall(inputs: Inputs, wanted: int, target: int, scheduled: int, largest: Nee
     if inputs.silent:
         return "cannot fall while most replicas do not report"
     if target == 1:
+        if wanted and inputs.idle_s is not None and inputs.background_for_s is not None:
+            if inputs.background_has_replica:
+                return "falls to 0 replicas when no background request waits or runs"
+            left_s = max(knobs.downscale_to_zero_delay_s, knobs.background_keep_s) - inputs.idle_s
+            return f"falls to 0 replicas in {max(0.0, left_s):.0f} s if only background requests come"
         left_s = max(0.0, knobs.downscale_to_zero_delay_s - (inputs.idle_s or 0.0))
         return f"falls to 0 replicas in {left_s:.0f} s if no request comes"
     window_s = inputs.scale_down_window_s

@@ -34,8 +34,8 @@ def _check_at_most(path: str, least: int, most: int) -> None:
         raise ValueError(f"{path}min_replicas = {least} must be at most max_replicas = {most}")
 
 
-class Schedule(ClosedModel):
-    """Keeps at least `min_replicas` ready from `start` to `end` on `days`, in local time of `timezone`.
+class Window(ClosedModel):
+    """The time from `start` to `end` on `days`, in local time of `timezone`.
 
     A window whose `end` is at or before its `start` runs past midnight. `days` are the days on which windows
     start.
@@ -45,7 +45,6 @@ class Schedule(ClosedModel):
     start: ClockTime
     end: ClockTime
     timezone: str = "UTC"
-    min_replicas: Annotated[int, Field(ge=1, le=10_000)]
 
     @field_validator("start", "end", mode="before")
     @classmethod
@@ -80,6 +79,12 @@ class Schedule(ClosedModel):
         if start < end:
             return today and start <= clock < end
         return (today and clock >= start) or (yesterday and clock < end)
+
+
+class Schedule(Window):
+    """Keeps at least `min_replicas` ready in the window."""
+
+    min_replicas: Annotated[int, Field(ge=1, le=10_000)]
 
 
 class StartingValues(ClosedModel):
@@ -162,6 +167,22 @@ class Knobs(ClosedModel):
     starting_values: StartingValues | None = None
     """The assumed speed of a replica until steps and a start have been measured. None: an A100's steps."""
 
+    standard_share: Annotated[float, Field(ge=0, le=1)] = 0.2
+    """The share of tokens that the lane `standard` gets at least while requests of the lane `interactive`
+    wait too."""
+    background_wakes: bool = False
+    """Whether requests of the lane `background` start a replica from zero. If not, they wait until another
+    request or a schedule starts one."""
+    background_keep_s: Seconds = 600.0
+    """How long requests of the lane `background` keep the last replica after the last other request."""
+    background_backlog_s: Annotated[float, Field(gt=0, le=604_800)] | None = None
+    """Seconds in which the backlog of the lane `background` should be done: replicas are added for a longer
+    backlog. None: a backlog adds no replicas."""
+    background_hours: tuple[Window, ...] = ()
+    """When a backlog may add replicas, and background requests may start one from zero. (): at any time."""
+    background_wait_timeout_s: Annotated[float, Field(gt=0, le=604_800)] = 86_400.0
+    """How long a request of the lane `background` may wait for free capacity. Then it gets 503."""
+
     prefill_groups: bool = True
     """Pick replicas so that engines prefill several prompts in one step. False: pick the least loaded
     replica."""
@@ -171,6 +192,14 @@ class Knobs(ClosedModel):
     """How long a request may be queued for a cold start. Then it gets 503."""
     keep_alive_interval_s: Annotated[float, Field(gt=0, le=300)] = 5.0
     """Time between the SSE comments of a stream that is queued for a cold start."""
+
+    @property
+    def background_step_s(self) -> float:
+        """The most seconds of an engine step that has `background` sequences beside those of other lanes.
+
+        A fifth of the ITL target is a margin: the bound is kept on average, and steps differ.
+        """
+        return 0.8 * self.itl_target_s
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from serve_app.settings.closed_model import ClosedModel
+from serve_app.settings.ledger import LedgerSettings
 from serve_app.settings.telemetry import TelemetrySettings
 
 INGRESS = "Ingress"
@@ -177,7 +178,8 @@ class ModelSettings(ClosedModel):
     max_num_seqs: Annotated[int, Field(ge=1)] = 256
     enable_prefix_caching: bool = True
     enforce_eager: bool = False
-    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    scheduling_policy: Literal["fcfs", "priority"] = "priority"
+    """`priority` is by lane and fair share. With `fcfs`, an engine ignores lanes and weights."""
     trust_remote_code: bool = False
 
     task: Literal["generate", "embed"] = "generate"
@@ -318,6 +320,7 @@ class AppSettings(ClosedModel):
     http: HttpSettings = HttpSettings()
     ingress: IngressSettings = IngressSettings()
     request_log: RequestLogSettings = RequestLogSettings()
+    ledger: LedgerSettings = LedgerSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     zygote: bool = True
     """Whether each node keeps a process that has imported vLLM. Engine replicas are forks of it. Up to four

@@ -19,6 +19,7 @@ _GAUGES = {
     "cold_node_start_seconds": "The same on a node where it is not, such as one that has just come up.",
     "warm_node": "1 while a node with a warm zygote has room for the next replica, else 0.",
     "replica_capacity_rps": "Requests per second that one replica can serve within the targets, as learned.",
+    "background_work_seconds": "Estimated time of one replica for all requests of the lane background.",
     "gpus_per_replica": "GPUs one replica takes; 0 on a CPU.",
 }
 

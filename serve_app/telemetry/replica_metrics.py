@@ -5,7 +5,7 @@ TTFT, and 15, 25 and 40 ms for inter-token latency. So a P95 near a target falls
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -13,7 +13,9 @@ from ray.util.metrics import Counter, Gauge, Histogram
 
 from serve_app.api.engine_client import OUTCOMES, EngineRequest
 from serve_app.api.errors import ApiError
+from serve_app.ledger.usage import Account, Amounts
 from serve_app.patches.ray import show_zero
+from serve_app.settings.caller import Lane
 from serve_app.wire.signals import EngineSignals
 
 LABELS = ("model", "replica")
@@ -30,6 +32,10 @@ E2E_S = (
     0.01, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0,
     45.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0,
 )  # fmt: skip
+
+MOST_KEYS = 1000
+"""The most names of API keys in the series of one replica. Further keys are counted as `OTHER_KEYS`."""
+OTHER_KEYS = "other"
 
 
 class TalliedHistogram:
@@ -99,14 +105,21 @@ class ReplicaSeries:
         return metric
 
 
+@dataclass(slots=True)
+class LaneLoad:
+    """The requests of one lane in an engine."""
+
+    running_requests: int = 0
+    waiting_requests: int = 0
+    running_tokens: int = 0
+    waiting_tokens: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class EngineGauges:
     """One reading of an engine's queue and cache."""
 
-    running_requests: int
-    waiting_requests: int
-    running_tokens: int
-    waiting_tokens: int
+    lanes: Mapping[Lane, LaneLoad]
     kv_cache_usage_ratio: float
 
 
@@ -128,7 +141,9 @@ class EngineMetrics:
         series = ReplicaSeries(model, replica)
         histogram, counter, gauge = series.histogram, series.counter, series.gauge
 
-        self.ttft = histogram("llm_ttft_seconds", "Time to first token, from the engine's arrival.", TTFT_S)
+        text = "Time to first token, from the engine's arrival."
+        self.ttft = histogram("llm_ttft_seconds", text, TTFT_S, "lane")
+        # These leave out the lane `background`: its requests wait as long as others need the engine.
         text = "The part of TTFT in the engine's queue."
         self.queue_wait = histogram("llm_queue_wait_seconds", text, TTFT_S)
         text = "The part of TTFT from the first step to the first token."
@@ -136,20 +151,21 @@ class EngineMetrics:
         self.inter_token = series.tallied("llm_inter_token_seconds", "Time between tokens.", INTER_TOKEN_S)
         self.e2e = histogram("llm_e2e_seconds", "Arrival to last token.", E2E_S)
         text = "Finished generations, by finish reason."
-        self.requests = counter("llm_requests_total", text, "finish_reason")
-        self.prompt_tokens = counter("llm_prompt_tokens_total", "Prompt tokens processed.")
-        self.completion_tokens = counter("llm_completion_tokens_total", "Tokens generated.")
+        self.requests = counter("llm_requests_total", text, "finish_reason", "lane")
+        self.prompt_tokens = counter("llm_prompt_tokens_total", "Prompt tokens processed.", "lane")
+        self.completion_tokens = counter("llm_completion_tokens_total", "Tokens generated.", "lane")
         self.errors = counter("llm_errors_total", "Failed operations, by error code.", "type")
-        self.preemptions = counter("llm_preemptions_total", "Sequences preempted for lack of KV cache.")
+        text = "Sequences preempted for lack of KV cache, or of a place in the batch."
+        self.preemptions = counter("llm_preemptions_total", text, "lane")
         self.prefix_queries = counter("llm_prefix_cache_queries_total", "Tokens looked up in the cache.")
         self.prefix_hits = counter("llm_prefix_cache_hits_total", "Tokens found in the prefix cache.")
         text = "Tokens that the ingress expected in the prefix cache."
         self.prefix_expected = counter("llm_prefix_cache_expected_total", text)
-        self.queue_depth = gauge("llm_queue_depth", "Requests waiting in the engine's queue.")
-        self.running = gauge("llm_running_requests", "Requests generating.")
-        self.waiting = gauge("llm_waiting_requests", "Requests not yet generating.")
-        self.running_tokens = gauge("llm_running_tokens", "Tokens of the requests generating.")
-        self.waiting_tokens = gauge("llm_waiting_tokens", "Prompt tokens not yet prefilled.")
+        self.queue_depth = gauge("llm_queue_depth", "Requests waiting in the engine's queue.", "lane")
+        self.running = gauge("llm_running_requests", "Requests generating.", "lane")
+        self.waiting = gauge("llm_waiting_requests", "Requests not yet generating.", "lane")
+        self.running_tokens = gauge("llm_running_tokens", "Tokens of the requests generating.", "lane")
+        self.waiting_tokens = gauge("llm_waiting_tokens", "Prompt tokens not yet prefilled.", "lane")
         self.kv_cache = gauge("llm_kv_cache_usage_ratio", "Share of the KV cache in use, 0 to 1.")
         self._kv_cache_tokens = gauge("llm_kv_cache_tokens", "Tokens the whole KV cache holds.")
         self._max_num_seqs = gauge("llm_max_num_seqs", "Most sequences in the batch.")
@@ -159,14 +175,26 @@ class EngineMetrics:
         self._step_sequences = counter("llm_step_sequences_total", "Sequences that decoded, over the steps.")
         self._step_prefill = counter("llm_step_prefill_tokens_total", "Prompt tokens prefilled in the steps.")
         self._step_kv = counter("llm_step_kv_tokens_total", "Tokens in the KV cache, over the steps.")
+        text = "Tokens that an API key used: prompt, cached (a part of prompt), completion."
+        self._usage_tokens = counter("llm_usage_tokens_total", text, "key", "lane", "kind")
+        text = "GPU time that an API key used."
+        self._usage_gpu_s = counter("llm_usage_gpu_seconds_total", text, "key", "lane")
+        text = "GPU time that no request used: idle, starting, draining."
+        self._unused_gpu_s = counter("llm_usage_unused_gpu_seconds_total", text, "state")
+        text = "Money, by ledger.gpu_hour_prices. The state of GPU time that a request used is `used`."
+        self._usage_cost = counter("llm_usage_cost_total", text, "key", "lane", "state")
+        self._unwritten_s = gauge("llm_usage_unwritten_seconds", "How long usage waits for the database.")
+        self._keys: set[str] = set()
 
     def set_gauges(self, reading: EngineGauges) -> None:
         """Publish one reading."""
-        self.queue_depth.set(reading.waiting_requests)
-        self.running.set(reading.running_requests)
-        self.waiting.set(reading.waiting_requests)
-        self.running_tokens.set(reading.running_tokens)
-        self.waiting_tokens.set(reading.waiting_tokens)
+        for lane, load in reading.lanes.items():
+            of_lane: dict[str, str] = {"lane": lane}
+            self.queue_depth.set(load.waiting_requests, of_lane)
+            self.running.set(load.running_requests, of_lane)
+            self.waiting.set(load.waiting_requests, of_lane)
+            self.running_tokens.set(load.running_tokens, of_lane)
+            self.waiting_tokens.set(load.waiting_tokens, of_lane)
         self.kv_cache.set(reading.kv_cache_usage_ratio)
 
     def set_limits(self, limits: EngineLimits) -> None:
@@ -191,6 +219,29 @@ class EngineMetrics:
         ):
             if amount > 0:  # Ray refuses to count zero
                 counter.inc(amount)
+
+    def count_usage(self, usage: Mapping[Account, Amounts], unwritten_s: float) -> None:
+        """Count the usage of one second, and publish how long usage has been waiting for the database."""
+        self._unwritten_s.set(unwritten_s)
+        for account, amounts in usage.items():
+            payer = {"key": self._key_label(account.key), "lane": account.lane}
+            gpu_s = self._usage_gpu_s if account.state == "used" else self._unused_gpu_s
+            labels = payer if account.state == "used" else {"state": account.state}
+            for counter, amount, tags in (
+                (self._usage_tokens, amounts.prompt_tokens, payer | {"kind": "prompt"}),
+                (self._usage_tokens, amounts.cached_tokens, payer | {"kind": "cached"}),
+                (self._usage_tokens, amounts.completion_tokens, payer | {"kind": "completion"}),
+                (gpu_s, amounts.gpu_seconds, labels),
+                (self._usage_cost, amounts.cost, payer | {"state": account.state}),
+            ):
+                if amount > 0:  # Ray refuses to count zero
+                    counter.inc(amount, tags=tags)
+
+    def _key_label(self, key: str) -> str:
+        if key in self._keys or len(self._keys) < MOST_KEYS:
+            self._keys.add(key)
+            return key
+        return OTHER_KEYS
 
     def count_call(self, request: EngineRequest) -> None:
         """Count the cached tokens that the ingress expected."""
@@ -218,11 +269,19 @@ class IngressMetrics:
 
         self.held = gauge("llm_held_requests", "Requests queued for a cold start.")
         self.oldest_held = gauge("llm_oldest_held_seconds", "How long ago the first of them came.")
+        self.background_held = gauge(
+            "llm_background_held_requests", "Requests of the lane background that wait for free capacity."
+        )
         self.arrivals = counter("llm_arrivals_total", "Requests for generations and embeddings.")
         self.rejections = counter("llm_rejected_total", "Requests refused with 429 or 503.", "reason")
         self.abandonments = counter("llm_abandoned_total", "Requests left by their clients unanswered.")
         self.responses = counter(
             "llm_responses_total", "Requests that have ended, by how they ended.", "outcome"
+        )
+        self.background_responses = counter(
+            "llm_background_responses_total",
+            "The same of the lane background, which has no other series here.",
+            "outcome",
         )
         self.cold_wait = histogram(
             "llm_cold_wait_seconds", "How long requests were queued, of those queued over 0.5 s.", COLD_WAIT_S
@@ -235,3 +294,26 @@ class IngressMetrics:
         show_zero(self.abandonments)
         for outcome in OUTCOMES:
             show_zero(self.responses, outcome=outcome)
+            show_zero(self.background_responses, outcome=outcome)
+
+
+class ApiKeyMetrics:
+    """Registers the series of the API keys with Ray. Build it inside the replica, never at import."""
+
+    def __init__(self, replica: str) -> None:
+        self._keys = Gauge("llm_api_keys", "API keys in force.", tag_keys=("replica",))
+        text = "Whether the file of API keys is invalid, so that the previous keys are in force."
+        self._invalid = Gauge("llm_api_keys_file_invalid", text, tag_keys=("replica",))
+        text = "Requests above a limit of their API key."
+        self._limited = Counter("llm_rate_limited_total", text, tag_keys=("replica", "key", "limit"))
+        for metric in (self._keys, self._invalid, self._limited):
+            metric.set_default_tags({"replica": replica})
+
+    def publish(self, keys: int, invalid: bool) -> None:
+        """Publish the state of the file. Call it every second: Ray forgets a gauge not set for two."""
+        self._keys.set(keys)
+        self._invalid.set(int(invalid))
+
+    def count_limited(self, key: str, limit: str) -> None:
+        """Count a request above `limit`."""
+        self._limited.inc(1, tags={"key": key, "limit": limit})

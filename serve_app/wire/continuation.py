@@ -35,9 +35,11 @@ class Continuation(msgspec.Struct, array_like=True, frozen=True):
 class DeliveredTokens:
     """The delivered tokens of one stream on its engine, until a message takes them to the ingress."""
 
-    __slots__ = ("_noted", "outputs")
+    __slots__ = ("_noted", "outputs", "tokens")
 
     def __init__(self) -> None:
+        self.tokens = 0
+        """The number of all delivered tokens."""
         self.outputs = 0
         """The number of calls of `note`: at least one for each output of the engine."""
         self._noted: list[tuple[int, Sequence[int]]] = []
@@ -45,6 +47,7 @@ class DeliveredTokens:
     def note(self, sequence: int, ids: Sequence[int]) -> None:
         """Note tokens of a sequence whose events have all left."""
         self.outputs += 1
+        self.tokens += len(ids)
         self._noted.append((sequence, ids))
 
     def take(self) -> list[tuple[int, Sequence[int]]]:

@@ -107,6 +107,15 @@ class Call(msgspec.Struct, tag=1, array_like=True):
     cache_salt: str = ""
     """The salt of the prefix cache: 64 characters from the client's API key; "" if clients share the cache.
     The body's own `cache_salt` counts too. See `api.api_keys`."""
+    key: str = ""
+    """The name of the client's API key; "" without keys."""
+    lane: str = "standard"
+    """One of `settings.caller.LANES`; any other counts as `standard`."""
+    weight: float = 1.0
+    """The key's weight within its lane."""
+    background_step_s: float = 0.0
+    """The most seconds of an engine step that has sequences of `background` beside running ones of other
+    lanes; 0: no bound. The engine takes it from calls of the lane `background`."""
 
 
 class Credit(msgspec.Struct, tag=2, array_like=True):
@@ -143,6 +152,10 @@ class Answer(msgspec.Struct, tag=4, array_like=True):
     """As `Piece.cached_tokens`, of an answer that is whole."""
     prompt_tokens: int | None = None
     """As `Piece.prompt_tokens`, of an answer that is whole."""
+    input_tokens: int | None = None
+    """As `Piece.input_tokens`, of an answer that is whole."""
+    output_tokens: int | None = None
+    """As `Piece.output_tokens`, of an answer that is whole."""
 
 
 class Piece(msgspec.Struct, array_like=True):
@@ -165,6 +178,11 @@ class Piece(msgspec.Struct, array_like=True):
     engines count as prompt."""
     prompt_tokens: int | None = None
     """In the last piece: all prompt tokens, if `cached_tokens` is known; None for several sequences."""
+    input_tokens: int | None = None
+    """In the last piece: prompt tokens of all sequences, as in the request log; None if unknown, or without
+    sequences. If the stream continues here, tokens of other engines count as prompt."""
+    output_tokens: int | None = None
+    """In the last piece: tokens that this engine generated for all sequences; None as `input_tokens`."""
 
 
 class Step(msgspec.Struct, tag=5, array_like=True):

@@ -42,3 +42,7 @@ class RequestLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """The id of the client's trace: 32 hexadecimal digits. Left out if there is none."""
     expected_cached_tokens: int | None = None
     """The `cached_tokens` that the ingress expected at the pick. Left out without an expectation."""
+    key: str = ""
+    """The name of the client's API key. Left out on a server without keys."""
+    lane: str = "standard"
+    """The request's lane. Left out for the lane `standard`."""

@@ -28,8 +28,13 @@ class EngineSignals:
     running_tokens: float = 0.0
     waiting_tokens: float = 0.0
     """Prompt tokens not yet prefilled."""
+    background_running_requests: float = 0.0
+    """Of the lane `background`, which no other field of requests, tokens and latencies includes."""
+    background_waiting_requests: float = 0.0
+    background_running_tokens: float = 0.0
+    background_waiting_tokens: float = 0.0
     ongoing_requests: float = 0.0
-    """Requests open on the data plane. A drain waits for them."""
+    """Requests of all lanes open on the data plane. A drain waits for them."""
     kv_cache_usage_ratio: float = 0.0
     kv_cache_tokens: float = 0.0
     """The size of the whole KV cache in tokens."""
@@ -67,6 +72,9 @@ class EngineSignals:
     itl_p98_s: float = 0.0
     itl_p99_s: float = 0.0
 
+    background_ongoing_requests: float = 0.0
+    """The requests of the lane `background` among `ongoing_requests`."""
+
 
 @dataclass(frozen=True, slots=True)
 class IngressSignals:
@@ -79,6 +87,9 @@ class IngressSignals:
     held_bytes: float = 0.0
     oldest_held_s: float = 0.0
     newest_held_s: float = 0.0
+    background_held_requests: float = 0.0
+    """Of the lane `background`, which no other field includes."""
+    background_held_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,8 @@ CACHED_TOKENS = "gen_ai.usage.cache_read.input_tokens"
 
 # Attributes of Tideserve.
 REQUEST_ID = "tideserve.request.id"
+KEY = "tideserve.key"
+LANE = "tideserve.lane"
 OUTCOME = "tideserve.outcome"
 LEFT_OUT = "tideserve.trace.stages_left_out"
 KEPT = "tideserve.trace.kept_because"

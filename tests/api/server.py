@@ -11,6 +11,8 @@ from serve_app.api.endpoints import ApiModel
 from serve_app.api.engine_client import EngineReply, Traffic
 from serve_app.api.health import ModelReadiness, Readiness
 from serve_app.api.http_api import create_app
+from serve_app.api.quotas import Quotas
+from serve_app.api.usage import UsageView
 from serve_app.settings.tree import HttpSettings
 from tests.stub_engine import StubEngine
 
@@ -20,13 +22,14 @@ MAX_BODY_BYTES = 4096
 class StubObserver:
     def __init__(self) -> None:
         self.states: dict[str, ModelReadiness] = {}
+        self.exposition = b'llm_queue_depth{model="tide"} 3\n'
 
     async def readiness(self) -> Readiness:
         names = ("tide", "org/embed")
         return Readiness([self.states.get(name, ModelReadiness(name, "up")) for name in names])
 
     async def metrics(self) -> bytes:
-        return b'llm_queue_depth{model="tide"} 3\n'
+        return self.exposition
 
 
 class Server:
@@ -39,8 +42,10 @@ class Server:
         traffic: Mapping[str, Traffic] | None = None,
         autoscaling: AutoscalingView | None = None,
         api_keys: ApiKeyFile | None = None,
+        quotas: Quotas | None = None,
         max_body_memory_bytes: int = 1 << 20,
         listens_on: str | None = None,
+        usage: UsageView | None = None,
         **http: Any,
     ) -> None:
         told = traffic or {}
@@ -61,9 +66,11 @@ class Server:
                 **http,
             ),
             api_keys=api_keys,
+            quotas=quotas,
             autoscaling=autoscaling,
             behind_ray=behind_ray,
             listens_on=listens_on,
+            usage=usage,
         )
         self.http = AsyncClient(
             transport=ASGITransport(app), base_url="http://tide", headers={"Content-Type": "application/json"}

@@ -4,6 +4,8 @@ import asyncio
 import logging
 import os
 import threading
+from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,11 @@ import pytest
 
 from serve_app.api import api_keys
 from serve_app.api.api_keys import ApiKeyFile
+from serve_app.api.errors import ApiError
 from serve_app.settings import SettingsError
 from tests.stub_engine import LIMIT_S
+
+NOT_A_KEY = "printable ASCII without spaces, one per line. A file of named keys begins with `keys:`"
 
 
 class Clock:
@@ -52,6 +57,15 @@ def problem(path: Path) -> str:
     return only.removeprefix(start)
 
 
+async def accepts(keys: ApiKeyFile, key: bytes) -> bool:
+    await keys.refresh()
+    try:
+        keys.authenticate(key)
+    except ApiError:
+        return False
+    return True
+
+
 def keys_of(path: Path, content: bytes) -> ApiKeyFile:
     path.write_bytes(content)
     return ApiKeyFile(str(path))
@@ -61,9 +75,9 @@ async def test_each_line_is_a_key(tmp_path: Path) -> None:
     keys = keys_of(tmp_path / "keys", b"# of the web shop\nsk-one\n\n  sk-two=/+~!#\r\n#sk-old\nsk-last")
 
     for key in (b"sk-one", b"sk-two=/+~!#", b"sk-last"):
-        assert await keys.has(key)
+        assert await accepts(keys, key)
     for key in (b"", b"sk-on", b"sk-one ", b"SK-ONE", b"sk-old", b"#sk-old", b"sk-\xff", b"sk-one\nsk-last"):
-        assert not await keys.has(key)
+        assert not await accepts(keys, key)
 
 
 def test_a_key_given_twice_is_refused_by_its_lines(tmp_path: Path) -> None:
@@ -92,7 +106,7 @@ def test_an_unusable_line_is_named_by_its_number(tmp_path: Path, line: bytes) ->
     path = tmp_path / "keys"
     path.write_bytes(b"sk-good\n\n" + line + b"\n")
 
-    assert problem(path) == "line 3 is not a key: printable ASCII without spaces, one per line"
+    assert problem(path) == "line 3 is not a key: " + NOT_A_KEY
 
 
 def test_a_file_beyond_its_bounds_is_refused(tmp_path: Path) -> None:
@@ -111,13 +125,13 @@ async def test_swapped_secret_is_in_force_a_second_later(
 
     mounted.swap("sk-new\nsk-other\n")
     clock.now += 0.9
-    assert await keys.has(b"sk-old")
+    assert await accepts(keys, b"sk-old")
     clock.now += 0.1
     with caplog.at_level(logging.INFO, "ray.serve"):
-        assert await keys.has(b"sk-new")
+        assert await accepts(keys, b"sk-new")
         for _ in range(3):  # the file is read only once it has changed
             clock.now += 1.0
-            assert not await keys.has(b"sk-old")
+            assert not await accepts(keys, b"sk-old")
 
     assert caplog.messages == [f"http.api_keys_file = '{mounted.path}': has changed; keys in force: 2"]
 
@@ -127,7 +141,7 @@ async def test_swapped_secret_is_in_force_a_second_later(
     [
         (None, "No such file or directory"),
         ("", "has no keys; it needs one per line"),
-        ("sk new\n", "line 1 is not a key: printable ASCII without spaces, one per line"),
+        ("sk new\n", f"line 1 is not a key: {NOT_A_KEY}"),
     ],
 )
 async def test_a_damaged_file_leaves_the_previous_keys(
@@ -143,14 +157,14 @@ async def test_a_damaged_file_leaves_the_previous_keys(
 
     for _ in range(3):
         clock.now += 1
-        assert await keys.has(b"sk-one")
-        assert not await keys.has(b"")
+        assert await accepts(keys, b"sk-one")
+        assert not await accepts(keys, b"")
     assert caplog.messages == [f"http.api_keys_file = '{path}': {words}; the previous keys stay in force"]
 
     path.write_text("sk-two\n")
     clock.now += 1
-    assert await keys.has(b"sk-two")
-    assert not await keys.has(b"sk-one")
+    assert await accepts(keys, b"sk-two")
+    assert not await accepts(keys, b"sk-one")
 
 
 async def test_a_hanging_file_system_delays_one_request(
@@ -174,7 +188,73 @@ async def test_a_hanging_file_system_delays_one_request(
         async with asyncio.timeout(LIMIT_S):
             for _ in range(3):  # one look at a time: no thread more for each second that it hangs
                 clock.now += 1
-                assert await keys.has(b"sk-one")
+                assert await accepts(keys, b"sk-one")
     finally:
         answers.set()
     assert hung == [str(path)]
+
+
+NAMED = """
+keys:
+  - name: shop
+    hash: sha256:0aaa0c9a5e0d4d6ac9e8da1a8a0ad8ea4dbe6d3d9f4ac2ea8c4f0dd8c2d9bb0d
+  - name: lab
+    key: sk-lab
+    expires: 2027-01-31T00:00:00+01:00
+"""
+
+
+async def test_key_ends_at_the_moment_of_its_expiry(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(NAMED)
+    end = datetime(2027, 1, 30, 23, tzinfo=UTC).timestamp()
+    now = end - 0.001
+    keys = ApiKeyFile(str(path), wall=lambda: now)
+
+    assert keys.authenticate(b"sk-lab").name == "lab"
+    now = end
+    with pytest.raises(ApiError, match="has expired"):
+        keys.authenticate(b"sk-lab")
+
+
+async def test_plain_keys_of_a_yaml_file_are_named_in_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "keys"
+    path.write_text(NAMED)
+    ApiKeyFile(str(path))
+
+    (message,) = caplog.messages
+    assert "keys in plain text: lab;" in message
+    assert "sk-lab" not in message
+
+
+async def test_file_may_change_from_lines_to_yaml_and_back(tmp_path: Path) -> None:
+    path, clock = tmp_path / "keys", Clock()
+    path.write_text("sk-lab\n")
+    keys = ApiKeyFile(str(path), clock, wall=lambda: 0.0)
+    assert keys.authenticate(b"sk-lab").name == "key-" + sha256(b"sk-lab").hexdigest()[:8]
+
+    path.write_text(NAMED)
+    clock.now += 1
+    assert await accepts(keys, b"sk-lab")
+    assert keys.authenticate(b"sk-lab").name == "lab"
+
+    path.write_text("sk-other\n")
+    clock.now += 1
+    assert not await accepts(keys, b"sk-lab")
+
+
+async def test_trouble_lasts_until_the_file_is_valid(tmp_path: Path) -> None:
+    path, clock = tmp_path / "keys", Clock()
+    path.write_text(NAMED)
+    keys = ApiKeyFile(str(path), clock)
+    path.write_text(NAMED.replace("name: lab", "name: shop"))
+    clock.now += 1
+    await keys.refresh()
+    assert keys.trouble == "keys[1] has the name of keys[0] again"
+
+    path.write_text(NAMED)
+    clock.now += 1
+    await keys.refresh()
+    assert (keys.trouble, len(keys)) == ("", 2)

@@ -280,6 +280,21 @@ def test_one_model_or_key_gets_half_the_memory() -> None:
         taken(memory, "key 2", "e", 1)
 
 
+def test_background_requests_leave_others_room_within_a_model() -> None:
+    memory = BodyMemory(1200)
+    background = [BodyShare(memory, None) for _ in range(300)]
+    for share in background:
+        share.grow(1)
+        share.belongs_to("tide", background=True)
+    one_more = BodyShare(memory, None)
+    one_more.grow(1)
+
+    with pytest.raises(ApiError, match=r"300 of them of requests of the lane background, .* a quarter"):
+        one_more.belongs_to("tide", background=True)
+
+    assert len(flood(memory, None, "tide")) == 300
+
+
 def test_bodies_that_are_read_count_as_they_come() -> None:
     memory = BodyMemory(1000)
     reading = [BodyShare(memory, None) for _ in range(5)]

@@ -207,7 +207,11 @@ async def test_an_allowed_page_streams_and_reads_errors() -> None:
 
     for each in (reply, lost):
         assert each.headers["access-control-allow-origin"] == PAGE
-        assert each.headers["access-control-expose-headers"] == "X-Request-ID, Retry-After, X-Should-Retry"
+        exposed = each.headers["access-control-expose-headers"]
+        assert exposed.startswith(
+            "X-Request-ID, Retry-After, Retry-After-Ms, X-Should-Retry, X-Tideserve-Lane, "
+        )
+        assert "X-RateLimit-Remaining-Tokens" in exposed
         assert each.headers["vary"] == "Origin"
     assert (lost.status_code, other.status_code) == (404, 403)
 

@@ -17,6 +17,7 @@ from serve_app.api.request_trace import (
     RequestTrace,
 )
 from serve_app.api.trace_middleware import RequestTraces
+from serve_app.settings.caller import ANYONE, Caller
 from serve_app.wire import spans as names
 from serve_app.wire.spans import cold_start_root
 from tests.api.server import Server
@@ -127,6 +128,7 @@ def test_stages_have_their_own_times_events_and_ends(clock: Clock) -> None:
         names.METHOD: "POST",
         names.ROUTE: PATH,
         names.REQUEST_ID: "r-1",
+        names.LANE: "standard",
         names.OPERATION: "chat",
         names.PROVIDER: "vllm",
         names.REQUEST_STREAM: True,
@@ -208,6 +210,22 @@ def test_only_numbers_that_can_be_sent_are_parameters(body: bytes, sent: dict[st
 
     found = {name: value for name, value in trace.attributes.items() if name in WITH_PARAMETERS}
     assert found == {names.REQUEST_PARAMETERS[name]: value for name, value in sent.items()}
+
+
+@pytest.mark.parametrize(
+    ("caller", "said"),
+    [
+        (Caller("mail", "background"), {names.LANE: "background", names.KEY: "mail"}),
+        (ANYONE, {names.LANE: "standard"}),
+    ],
+)
+def test_root_names_lane_and_key(caller: Caller, said: dict[str, str]) -> None:
+    trace = begun()
+    trace.note_request(EngineRequest("chat_completions", BODY, "r-1", 100.0, True, caller=caller))
+
+    assert {
+        name: trace.attributes[name] for name in (names.LANE, names.KEY) if name in trace.attributes
+    } == said
 
 
 def test_untraced_requests_note_nothing() -> None:

@@ -37,9 +37,43 @@ def test_a_valid_file_is_summed_up_model_by_model(capsys: pytest.CaptureFixture[
         "  a: embedded on CPU; 1 to 3 replicas; targets: p95 TTFT 200 ms, ITL 100 ms, "
         "8 queued requests per replica",
         "  ingress: 2 to 4 replicas; 200 streams per replica",
+        "  ledger: an SQLite file on each node; several nodes need a Postgres in ledger.url",
         "listens on 127.0.0.1:8000; only this machine can connect; --host 0.0.0.0 opens it to others",
     ]
     assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("ledger", "environment", "text"),
+    [
+        ({"enabled": False}, "", "off"),
+        ({"url": "postgresql://host/db"}, "", "Postgres"),
+        ({}, "postgresql://u:secret@host/db", "Postgres"),
+        (
+            {"url": "postgresql://host/db", "gpu_hour_prices": {"H100": 4}},
+            "",
+            "Postgres; no price in gpu_hour_prices for a",
+        ),
+        ({"url": "postgresql://host/db", "gpu_hour_prices": {"A100": 2}}, "", "Postgres"),
+    ],
+)
+def test_check_says_where_usage_is_written(
+    ledger: dict[str, object],
+    environment: str,
+    text: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv(env.LEDGER_URL, environment)
+    file = yaml.safe_load(document("{name: a}"))
+    file["applications"][0]["args"]["ledger"] = ledger
+    path = tmp_path / "serve.yaml"
+    path.write_text(yaml.safe_dump(file))
+
+    assert main(["check", str(path)]) == 0
+
+    assert f"  ledger: {text}\n" in capsys.readouterr().out
 
 
 def test_the_host_is_checked_and_its_risk_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import pytest
 
 from serve_app.cli.explain_layout import WIDTH, DecisionsDocument, explain, history_line
 from serve_app.cli.terminal_output import Style
+from serve_app.settings.knobs import Knobs
+from tests.policy.build import PolicyLoop, engine, ingress, snapshot
 
 NOON = 1_780_056_000.0  # 2026-05-29 12:00:00 UTC
 TERMS = [
@@ -148,6 +150,18 @@ def test_a_clamp_that_binds_is_marked() -> None:
     assert [line for line in lines if line.startswith("  >")] == [
         "  > delay             replicas can be removed in 9 s"
     ]
+
+
+def test_terms_say_whose_idle_time_background_work_uses() -> None:
+    flooded = engine(background_running_requests=60, background_ongoing_requests=60, ongoing_requests=60)
+    waiting = engine(waiting_requests=20, waiting_tokens=2000)
+    knobs = Knobs(max_replicas=5, upscale_delay_s=0, forecast=False)
+    decision = PolicyLoop(knobs).decide(snapshot(waiting, *[flooded] * 4, at={"i0": ingress()}))
+
+    lines = explained(status(), record(NOON, 5, 5, **{**decision.document(), "ages_s": {}}))
+
+    said = "background         0  3 of 5 replicas are needed. The background lane uses the idle time of 2."
+    assert any(line.strip() == said for line in lines)
 
 
 def test_cached_share_of_prompts_is_shown_if_reported() -> None:

@@ -23,6 +23,7 @@ from serve_app.engine import data_plane
 from serve_app.engine.api_errors import lost_engine
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress.engine_channel import EngineChannel, NeverBegunError, RelayedStream
+from serve_app.settings.caller import caller
 from serve_app.wire.continuation import Continuation, DeliveredTokens
 from serve_app.wire.data_plane import (
     CREDIT_BYTES,
@@ -56,26 +57,28 @@ async def first(stream: RelayedStream) -> bytes:
 @pytest.mark.parametrize("operation", OPERATIONS)
 async def test_a_call_reaches_the_engine_with_all_its_fields(operation: Operation) -> None:
     engine = StubEngine(EngineReply(201, b'{"ok":1}', headers={"Retry-After": "2"}), cached_tokens=16)
+    engine.input_tokens, engine.output_tokens = 40, 5
     body = b"x" * (5 << 20)
 
     async with listening(engine) as port:
         arrived, state = time.perf_counter() - 1.25, RequestState(queued_s=1.0)
         request = EngineRequest(operation, body, "r-1", arrived, trace=TRACE, state=state)
         continuation = Continuation([[5, 6]], 17, 0.5, 1)
-        answer = await port.channel.call(request, body, continuation, 48).answer()
+        answer = await port.channel.call(request, body, continuation, 48, 0.02).answer()
         await port.answer()
 
     assert (answer.status, answer.body, answer.headers) == (201, b'{"ok":1}', {"Retry-After": "2"})
-    assert answer.cached_tokens == 16
+    assert (answer.cached_tokens, answer.input_tokens, answer.output_tokens) == (16, 40, 5)
     got, plain = engine.requests
     assert (got.operation, got.body, got.request_id, got.state.queued_s) == (operation, body, "r-1", 1.0)
     assert got.waited_s >= 1.25
     assert got.continuation == Continuation([[5, 6]], 17, 0.5, 1)
-    assert (got.trace, got.expected_cached_tokens) == (TRACE, 48)
+    assert (got.trace, got.expected_cached_tokens, got.background_step_s) == (TRACE, 48, 0.02)
     assert (plain.trace, plain.expected_cached_tokens, plain.continuation) == (None, None, None)
+    assert plain.background_step_s == 0
 
 
-async def test_stream_ends_with_its_cached_tokens() -> None:
+async def test_stream_ends_with_its_token_counts() -> None:
     goes_on = asyncio.Event()
 
     async def generated() -> AsyncIterator[bytes]:
@@ -83,17 +86,30 @@ async def test_stream_ends_with_its_cached_tokens() -> None:
         await goes_on.wait()
         yield DONE
 
-    async with listening(StubEngine(generated, cached_tokens=16)) as port:
+    engine = StubEngine(generated, cached_tokens=16, input_tokens=40, output_tokens=5)
+    async with listening(engine) as port:
         stream = port.call()
         assert (await stream.answer()).cached_tokens is None
         pieces = stream.pieces()
         assert (await anext(pieces)).data == FIRST
-        assert port.plane.open_requests == 1
+        assert (port.plane.open_requests, port.plane.open_background_requests) == (1, 0)
         goes_on.set()
         rest = [piece async for piece in pieces]
 
     assert b"".join(piece.data for piece in rest) == DONE
-    assert [piece.cached_tokens for piece in rest] == [None] * (len(rest) - 1) + [16]
+    counts = [(piece.cached_tokens, piece.input_tokens, piece.output_tokens) for piece in rest]
+    assert counts == [(None, None, None)] * (len(rest) - 1) + [(16, 40, 5)]
+
+
+async def test_open_requests_of_the_lane_background_are_counted_apart() -> None:
+    async with listening(MuteEngine()) as port:
+        for lane in ("background", "standard", "background"):
+            asked = EngineRequest("completions", b"{}", "r-1", caller=caller("", lane, 1.0))
+            port.channel.call(asked, b"{}")
+        while port.plane.open_requests < 3:
+            await asyncio.sleep(0)
+
+        assert port.plane.open_background_requests == 2
 
 
 @pytest.mark.parametrize("reason", [ENGINE_DIED, ENGINE_KILLED])

@@ -16,8 +16,11 @@ from serve_app.engine import data_plane, engine_deployment
 from serve_app.engine.engine_deployment import Engine
 from serve_app.engine.step_statistics import EngineReport
 from serve_app.ingress.engine_channel import EngineChannel
+from serve_app.ledger.meter import UsageMeter
+from serve_app.ledger.store import UsageStore
 from serve_app.settings import ModelSettings, RequestLogSettings
 from serve_app.settings.identity import identity_number
+from serve_app.settings.ledger import LedgerSettings, ledger_url
 from serve_app.telemetry import replica_metrics
 from serve_app.telemetry.replica_metrics import EngineLimits
 from serve_app.wire.data_plane import Beat
@@ -82,15 +85,20 @@ class Replica:
         assert not self.running.stopped  # the process may be killed while the engine stops
         self.spares += 1
 
-    async def _launch(self, model: ModelSettings, metrics: Any, startup: Any, log: Any) -> StubRunning:
+    async def _launch(
+        self, model: ModelSettings, metrics: Any, startup: Any, log: Any, meter: UsageMeter | None
+    ) -> StubRunning:
+        if meter is not None:
+            meter.serve({})
         with startup.phase("imports"):
             if self.fails is not None:
                 raise self.fails
         return self.running
 
-    async def start(self, **request_log: Any) -> None:
+    async def start(self, ledger: LedgerSettings | None = None, **request_log: Any) -> None:
         settings = RequestLogSettings(**({"enabled": False} | request_log)).model_dump(mode="json")
-        await self.engine.__init__(ModelSettings(name="tide").model_dump(mode="json"), settings)
+        given = None if ledger is None else ledger.model_dump(mode="json")
+        await self.engine.__init__(ModelSettings(name="tide").model_dump(mode="json"), settings, ledger=given)
 
     async def stop(self) -> None:
         await self.engine.__del__()
@@ -121,6 +129,22 @@ async def test_replica_publishes_phases_and_forgets_them_after_drain(
     assert replica.running.stopped
     assert len(begun) >= 3
     assert all(task.done() for task in begun)
+
+
+async def test_a_replica_writes_its_whole_life_to_the_ledger(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    replica = Replica(monkeypatch)
+    settings = LedgerSettings(url=f"sqlite:///{tmp_path}/usage.db", gpu_hour_prices={"A100": 3600.0})
+
+    await replica.start(settings)
+    await replica.stop()
+
+    store = UsageStore(ledger_url(settings))
+    unused = store.unused(0.0, 1e12)
+    store.close()
+    assert set(unused) == {"starting", "idle", "draining"}
+    assert all(amounts.cost == pytest.approx(amounts.gpu_seconds) for amounts in unused.values())
 
 
 async def test_a_replica_that_could_not_start_leaves_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +219,7 @@ async def test_silent_store_delays_drain_by_at_most_a_second(
 
 async def test_the_policy_gets_the_engines_signals_and_steps_are_counted(replica: Replica) -> None:
     replica.running.core.add("a", prompt=7)
-    replica.running.report.add(scheduled(prefill=7, elapsed_ms=20.0), None)
+    replica.running.report.add(scheduled(prefill=7, elapsed_ms=20.0), {})
 
     told = await replica.engine.record_autoscaling_stats()
 

@@ -16,6 +16,8 @@ from serve_app.api.engine_client import EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.engine.launch import RunningEngine, launch
 from serve_app.engine.startup import Startup
+from serve_app.ledger.meter import UsageMeter
+from serve_app.ledger.usage import Account
 from serve_app.settings import ModelSettings
 from tests.engine.stub_engine_core import MODEL, StubEngineCore, put_in_place, vllm_restored
 
@@ -36,11 +38,12 @@ class Start:
         self.documents: list[dict[str, Any]] = []
         self.metrics = MagicMock()
         self.request_log = MagicMock()
+        self.meter = UsageMeter("tide", 1, 0.0)
 
     async def run(self, **model: Any) -> RunningEngine:
         startup = Startup("tide", lambda document: self.documents.append(json.loads(document)))
         settings = ModelSettings.model_validate(MODEL | model)
-        return await launch(settings, self.metrics, startup, self.request_log)
+        return await launch(settings, self.metrics, startup, self.request_log, self.meter)
 
 
 async def test_embedding_engines_share_compiled_files_and_compile_no_grammars(
@@ -82,11 +85,14 @@ async def test_an_engine_is_started_warmed_up_and_stopped(monkeypatch: pytest.Mo
     start.request_log.add.assert_not_called()
     signals = engine.report.take(0)
     assert (signals.finished_requests_total, signals.ttft_count) == (0, 0)  # not the warm-up's
+    assert {account.state for account in start.meter.take()} <= {"starting", "idle"}
 
     async with engine.client.call(
         EngineRequest("generate", b'{"prompt":"sea","max_tokens":3}', "r-1")
     ) as reply:
         assert json.loads(reply.body)["finish_reason"] == "length"
+    used = start.meter.take()[Account("tide", "", "standard")]
+    assert (used.requests, used.completion_tokens) == (1, 3)
     signals = engine.report.take(0)
     assert (signals.finished_requests_total, signals.finished_generation_tokens_total) == (1, 3)
     (line,) = [call.args[0] for call in start.request_log.add.call_args_list]

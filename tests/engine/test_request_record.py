@@ -4,9 +4,11 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from vllm.v1.metrics.stats import RequestStateStats
 
@@ -16,6 +18,7 @@ from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
 from serve_app.engine.request_record import USAGE_MARK, RequestRecord, latency_figures
 from serve_app.settings import ModelSettings
+from serve_app.settings.caller import Caller
 from serve_app.wire.continuation import Continuation
 from serve_app.wire.request_line import RequestLine
 from tests.engine.local import FakeLog
@@ -78,6 +81,7 @@ async def test_finished_request_has_tokens_and_times_since_arrival(logged: Logge
     assert (latency["tokens_generated"], latency["cached_tokens"]) == (5, 8)
     assert line.input_tokens == events(chunks)[-1]["usage"]["prompt_tokens"] == asked.state.prompt_tokens
     assert asked.state.cached_tokens == 8
+    assert (asked.state.input_tokens, asked.state.output_tokens) == (line.input_tokens, 5)
     assert (line.status, line.outcome, line.held_s) == (200, "completed", 39.5)
     assert before - 40.001 <= line.arrived_at <= time.time() - 40.0
     assert line.ttft_s is not None
@@ -94,6 +98,7 @@ async def test_line_sums_only_the_requests_own_sequences(logged: Logged) -> None
     assert [(line.input_tokens, line.cached_tokens) for line in lines] == [(10, 2), (5, 1)]
     assert [(line.output_tokens, line.sequences) for line in lines] == [(4, 2), (2, 1)]
     assert (two.state.prompt_tokens, one.state.prompt_tokens) == (None, 5)
+    assert (two.state.input_tokens, two.state.output_tokens) == (10, 4)
 
 
 async def test_abandoned_request_has_the_tokens_generated_so_far(logged: Logged) -> None:
@@ -103,6 +108,14 @@ async def test_abandoned_request_has_the_tokens_generated_so_far(logged: Logged)
 
     assert (line.input_tokens, line.outcome) == (7, "abandoned")
     assert line.output_tokens in (1, 2)
+
+
+async def test_line_names_key_and_lane(logged: Logged) -> None:
+    _, named = await logged.run(replace(request(max_tokens=1), caller=Caller("mail", "background")))
+    _, anyones = await logged.run(request(max_tokens=1))
+
+    assert (named.key, named.lane) == ("mail", "background")
+    assert not {"key", "lane"} & msgspec.json.decode(msgspec.json.encode(anyones)).keys()
 
 
 async def test_request_that_never_reached_engine_has_no_line() -> None:

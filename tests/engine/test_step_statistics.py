@@ -3,13 +3,16 @@ import random
 from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from vllm.v1.engine import FinishReason
 from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, PrefixCacheStats, SchedulerStats
 
+from serve_app.engine.sequence_lanes import SequenceLanes
 from serve_app.engine.step_statistics import EngineReport, StepStats, step_seconds
-from serve_app.telemetry.replica_metrics import EngineGauges
+from serve_app.settings.caller import LANES, Caller, Lane
+from serve_app.telemetry.replica_metrics import EngineGauges, LaneLoad
 from serve_app.wire.signals import ENGINE_FIELDS, EngineSignals
 from tests.engine.stub_core import StubCore, scheduled
 
@@ -22,12 +25,27 @@ class Reporting:
     def __init__(self) -> None:
         self.core = StubCore()
         self.now = 1000.0
-        self.report = EngineReport(self.core.requests, KV_CACHE_TOKENS, clock=lambda: self.now)
+        self.lanes = SequenceLanes()
+        self.report = EngineReport(self.core.requests, KV_CACHE_TOKENS, self.lanes, clock=lambda: self.now)
 
-    def step(self, at: float, *names: str, scheduler: SchedulerStats | None = None, **how: Any) -> list[Any]:
-        """A step that ends at `at` by the core's clock, which the front end's follows."""
+    def add(self, name: str, lane: Lane, prompt: int = 10) -> None:
+        """A request of a lane arrives."""
+        self.core.add(name, prompt)
+        state = self.core.requests[name]
+        state.request_id = name
+        self.lanes.begin(Caller(lane=lane), SimpleNamespace(sampling_params=None), state)
+
+    def step(
+        self,
+        at: float,
+        *names: str,
+        scheduler: SchedulerStats | None = None,
+        lane: Lane = "standard",
+        **how: Any,
+    ) -> list[Any]:
+        """A step with results of one lane. It ends at `at` by the clock of the core and of the front end."""
         self.now = 1000.0 + at
-        return self.report.add(scheduler or SchedulerStats(), self.core.step(at, *names, **how))
+        return self.report.add(scheduler or SchedulerStats(), {lane: self.core.step(at, *names, **how)})
 
     def take(self) -> EngineSignals:
         return self.report.take(0)
@@ -56,10 +74,60 @@ def test_the_queue_is_as_of_now(replica: Reporting) -> None:
     replica.step(1.0, "a", tokens=10)
     replica.step(1.1, "b", tokens=5, scheduler=scheduled(num_running_reqs=2, kv_cache_usage=0.25))
 
-    assert replica.report.gauges() == EngineGauges(2, 2, 165, 8003, 0.25)
+    idle = {lane: LaneLoad() for lane in LANES}
+    assert replica.report.gauges() == EngineGauges({**idle, "standard": LaneLoad(2, 2, 165, 8003)}, 0.25)
 
     replica.core.requests.clear()
-    assert replica.report.gauges() == EngineGauges(0, 0, 0, 0, 0.0)
+    assert replica.report.gauges() == EngineGauges(idle, 0.0)
+
+
+def test_lanes_are_reported_apart(replica: Reporting) -> None:
+    replica.add("chat", "interactive", 100)
+    replica.add("new", "interactive", 40)
+    replica.add("mail", "standard", 20)
+    for name in "abc":
+        replica.add(name, "background", 1000)
+    full = scheduled(num_running_reqs=4)
+    replica.step(1.0, "chat", lane="interactive", scheduler=full)
+    replica.step(1.1, "a", "b", lane="background", tokens=5, scheduler=full)
+
+    signals = replica.take()
+
+    assert (signals.running_requests, signals.waiting_requests) == (3, 0)
+    assert (signals.running_tokens, signals.waiting_tokens) == (101, 60)
+    assert (signals.background_running_requests, signals.background_waiting_requests) == (1, 2)
+    assert (signals.background_running_tokens, signals.background_waiting_tokens) == (2010, 1000)
+
+
+def test_background_is_in_steps_and_in_no_other_figure(replica: Reporting) -> None:
+    replica.add("a", "background", 100)
+    replica.step(0.5, "a", lane="background", scheduler=scheduled(prefill=100))
+    replica.step(0.9, "a", lane="background", finished=("a",), scheduler=scheduled(batch=1))
+
+    signals = replica.take()
+
+    assert (signals.steps, signals.step_prefill_tokens, signals.step_batch) == (2, 50, 0.5)
+    assert (signals.ttft_count, signals.itl_count) == (0, 0)
+    assert signals.prompt_tokens_total == signals.finished_requests_total == 0
+    assert signals.finished_prompt_tokens_total == signals.finished_generation_tokens_total == 0
+
+
+def test_step_time_ignores_background_that_was_left_out(replica: Reporting) -> None:
+    replica.add("a", "background")
+    replica.add("chat", "interactive")
+    replica.step(1.0, "a", lane="background")
+    replica.step(1.1, "chat", lane="interactive")
+    replica.take()
+    replica.now = 1001.2
+    parts = {
+        lane: replica.core.step(1.2, name) for lane, name in (("background", "a"), ("interactive", "chat"))
+    }
+    replica.report.add(scheduled(batch=2), parts)
+
+    signals = replica.take()
+
+    assert signals.step_s == pytest.approx(0.1)
+    assert signals.itl_count == 1
 
 
 def test_totals_count_computed_generated_and_finished_tokens(replica: Reporting) -> None:
@@ -112,7 +180,7 @@ def test_long_prompt_is_several_steps_with_one_result(replica: Reporting) -> Non
     replica.core.add("a", prompt=6000)
     for at in (0.1, 0.3):
         replica.now = 1000.0 + at
-        replica.report.add(scheduled(prefill=2000, elapsed_ms=100.0), None)
+        replica.report.add(scheduled(prefill=2000, elapsed_ms=100.0), {})
     replica.step(0.6, "a", scheduler=scheduled(prefill=2000, elapsed_ms=1.0))
 
     signals = replica.take()
@@ -133,13 +201,13 @@ def test_no_step_contains_idle_time(replica: Reporting) -> None:
 
 
 def test_steps_without_requests_or_details_are_no_steps(replica: Reporting) -> None:
-    replica.report.add(scheduled(batch=1, elapsed_ms=5.0), None)  # for nobody
+    replica.report.add(scheduled(batch=1, elapsed_ms=5.0), {})  # for nobody
     replica.core.add("a")
-    replica.report.add(scheduled(dummy=True), None)
-    replica.report.add(SchedulerStats(), None)
-    replica.report.add(SimpleNamespace(num_running_reqs=3, kv_cache_usage=0.5), None)  # before vLLM 0.26
-    replica.report.add(None, replica.core.step(0.2, "a"))
-    replica.report.add(None, None)
+    replica.report.add(scheduled(dummy=True), {})
+    replica.report.add(SchedulerStats(), {})
+    replica.report.add(SimpleNamespace(num_running_reqs=3, kv_cache_usage=0.5), {})  # before vLLM 0.26
+    replica.report.add(None, {"standard": replica.core.step(0.2, "a")})
+    replica.report.add(None, {})
 
     signals = replica.take()
 
@@ -221,8 +289,8 @@ class Series:
     def __init__(self) -> None:
         self.values: list[Any] = []
 
-    def observe(self, value: float | list[float]) -> None:
-        self.values += value if isinstance(value, list) else [value]
+    def observe(self, value: float | list[float], tags: dict[str, str] | None = None) -> None:
+        self.values += value if isinstance(value, list) else [(value, tags) if tags else value]
 
     def inc(self, value: float, tags: dict[str, str] | None = None) -> None:
         self.values.append((value, tags) if tags else value)
@@ -245,6 +313,7 @@ def iteration(**fields: Any) -> IterationStats:
     return stats
 
 
+STANDARD = {"lane": "standard"}
 PREFIX = PrefixCacheStats(requests=1, queries=64, hits=48)
 
 
@@ -254,15 +323,15 @@ PREFIX = PrefixCacheStats(requests=1, queries=64, hits=48)
         ({}, {"prefix_queries": [64], "prefix_hits": [48]}),
         (
             {"time_to_first_tokens_iter": [0.1, 0.2], "inter_token_latencies_iter": [0.03]},
-            {"ttft": [0.1, 0.2], "inter_token": [0.03]},
+            {"ttft": [(0.1, STANDARD), (0.2, STANDARD)], "inter_token": [0.03]},
         ),
         (
             {"num_generation_tokens": 7, "num_preempted_reqs": 2},
-            {"completion_tokens": [7], "preemptions": [2]},
+            {"completion_tokens": [(7, STANDARD)], "preemptions": [(2, STANDARD)]},
         ),
         (
             {"finished_requests": [FinishedRequestStats(FinishReason.LENGTH, e2e_latency=2.5)]},
-            {"e2e": [2.5], "requests": [(1, {"finish_reason": "length"})]},
+            {"e2e": [2.5], "requests": [(1, {"finish_reason": "length"} | STANDARD)]},
         ),
     ],
     ids=["prefix cache", "times", "counts", "finished"],
@@ -282,7 +351,7 @@ def test_warm_up_is_in_metrics_but_not_in_report(replica: Reporting) -> None:
     core.add("warm-up")
     stats.record(scheduled(prefill=10), core.step(0.1, "warm-up", finished=("warm-up",)))
     stats.report = replica.report
-    assert (metrics.completion_tokens.values, metrics.queue_wait.values) == ([1], [])
+    assert (metrics.completion_tokens.values, metrics.queue_wait.values) == ([(1, STANDARD)], [])
     assert replica.take() == EngineSignals(kv_cache_tokens=KV_CACHE_TOKENS)
 
     core.add("a", queued=1.0)
@@ -292,6 +361,24 @@ def test_warm_up_is_in_metrics_but_not_in_report(replica: Reporting) -> None:
 
     assert (metrics.queue_wait.values, metrics.prefill.values) == ([0.5], [0.25])
     assert replica.take().ttft_count == 1
+
+
+def test_a_step_is_metered_with_its_scheduled_tokens(replica: Reporting) -> None:
+    stats = StepStats(Metrics())
+    stats.meter = meter = MagicMock()
+    replica.core.add("a")
+
+    stats.record(scheduled(prefill=10, batch=3), replica.core.step(0.1, "a"))
+    stats.record(scheduled(prefill=7), None)
+    stats.record(SchedulerStats(), None)  # vLLM before 0.26
+    stats.record(scheduled(batch=5, dummy=True), None)
+
+    assert [call.args for call in meter.step.call_args_list] == [
+        (10, 3, 3, True),
+        (7, 0, 0, False),
+        (0, 0, 0, False),
+        (0, 0, 0, False),
+    ]
 
 
 def test_a_failure_does_not_reach_vllm_and_is_logged_once(

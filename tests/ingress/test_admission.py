@@ -1,16 +1,20 @@
 """Admission to a model: reservations at once, the queue for a cold start, and refusals."""
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from ray.serve._private.common import DeploymentID
 from ray.serve.exceptions import DeploymentUnavailableError
 
-from serve_app.api.engine_client import OPERATIONS, ColdWait, Operation, RequestState
+from serve_app.api.engine_client import OPERATIONS, ColdWait, EngineRequest, Operation, RequestState
 from serve_app.api.errors import ApiError
 from serve_app.ingress.cold_start_progress import ColdStartProgress
 from serve_app.ingress.replica import Replica, Reservation
+from serve_app.settings.caller import Caller, Lane
 from tests.ingress.fleet import BODY, MODEL, FakeHandle, FakeProgress, Waits, hold, request
 from tests.stub_engine import LIMIT_S
 
@@ -126,7 +130,7 @@ async def test_a_client_that_leaves_frees_its_place() -> None:
     await model.handle.asked.wait()
 
     await end(first)
-    assert (len(model.queue), model.queue.body_bytes) == (2, 2 * len(BODY))
+    assert (len(model.queue), model.queue.body_bytes()) == (2, 2 * len(BODY))
     assert model.handle.asking == 1  # the others still need a replica
 
     await end(*others)
@@ -180,7 +184,7 @@ async def test_the_queue_can_be_measured() -> None:
     queue = model.queue
 
     def measured() -> tuple[int, int, list[float]]:
-        return len(queue), queue.body_bytes, queue.waits_s()
+        return len(queue), queue.body_bytes(), queue.waits_s()
 
     first = await model.ask()
     model.now += 7.0
@@ -278,6 +282,58 @@ async def test_a_full_queue_refuses_until_the_eta() -> None:
         "42",
     )
     await end(*tasks)
+
+
+def from_key(key: str, lane: Lane = "standard") -> EngineRequest:
+    return request(caller=Caller(key, lane))
+
+
+async def test_full_queue_refuses_the_newest_of_the_key_with_the_most() -> None:
+    model = Model(max_held_requests=6)
+    flood = [asyncio.create_task(model.admission.take(from_key("flood"))) for _ in range(6)]
+    await asyncio.sleep(0)
+
+    others = [asyncio.create_task(model.admission.take(from_key("other"))) for _ in range(4)]
+    await asyncio.wait([*flood[3:], others[3]])
+
+    for refused in (*flood[3:], others[3]):
+        error = refused.exception()
+        assert isinstance(error, ApiError)
+        assert (error.status, error.code) == (429, "queue_full")
+    assert len(model.queue) == 6
+    model.up("a", "b")
+    assert await ids([*flood[:3], *others[:3]])
+
+
+async def test_background_puts_out_no_request_of_other_lanes() -> None:
+    model = Model(max_held_requests=4)
+    flood = [asyncio.create_task(model.admission.take(from_key("flood"))) for _ in range(4)]
+    batch = [asyncio.create_task(model.admission.take(from_key("batch", "background"))) for _ in range(5)]
+    await asyncio.wait(batch[4:])
+
+    other = asyncio.create_task(model.admission.take(from_key("other", "background")))
+    await asyncio.wait(batch[3:])
+
+    assert [task.done() for task in (*flood, *batch, other)] == [False] * 7 + [True] * 2 + [False]
+    await end(*flood, *batch[:3], other)
+    assert all(isinstance(task.exception(), ApiError) for task in batch[3:])
+
+
+@given(st.lists(st.sampled_from("aaaaabbc"), min_size=1, max_size=60), st.integers(0, 12))
+async def test_full_queue_keeps_keys_to_equal_shares(arrivals: list[str], bound: int) -> None:
+    model = Model(max_held_requests=bound)
+    tasks = [(key, asyncio.create_task(model.admission.take(from_key(key)))) for key in arrivals]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    asked, queued = Counter(arrivals), Counter(each.request.caller.key for each in model.queue.requests())
+    assert queued.total() == min(len(arrivals), bound)
+    for key, count in asked.items():
+        assert queued[key] >= min(count, bound // len(asked) - 1)
+    await asyncio.sleep(0)
+    assert sum(task.done() for _, task in tasks) == max(0, len(arrivals) - bound)
+    await end(*[task for _, task in tasks])
+    assert len(model.queue) == 0
 
 
 async def test_a_queued_request_is_refused_at_its_deadline() -> None:

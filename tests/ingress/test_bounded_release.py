@@ -329,7 +329,7 @@ class Fleet(Hold):
             assert replica.load >= 0
         waiting = sum(not task.done() for task in self.tasks)
         assert waiting == len(self.held)
-        assert self.held.body_bytes == len(BODY) * len(self.held)
+        assert self.held.body_bytes() == len(BODY) * len(self.held)
         if waiting and usable:  # nobody waits while there is room
             least = min(replica.failures for replica in usable)
             room = ROOM if self.admission.cold else MODEL.max_ongoing_requests

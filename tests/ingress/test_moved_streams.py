@@ -120,6 +120,23 @@ async def test_a_client_that_leaves_a_moved_stream_ends_its_generation(fleet: Fl
     assert fleet.in_flight == [0, 0]
 
 
+async def test_stream_that_its_client_leaves_counts_delivered_tokens(fleet: Fleet) -> None:
+    engine, asked, text = CountingEngine(until=25), request(wants_stream=True), b""
+    await fleet.start(engine)
+    async with fleet.client.call(asked) as reply:
+        assert reply.stream is not None
+        async for chunk in reply.stream:
+            text += chunk
+            if text.endswith(frame(24)):
+                engine.go_on(1)
+            if text.endswith(frame(25)):
+                break
+
+    # The tokens of the last piece count once the client has asked for more.
+    assert asked.state.output_tokens in (24, 25)
+    assert asked.state.input_tokens is None
+
+
 @pytest.mark.parametrize("identity", ["old", "new"])
 async def test_a_waiting_stream_takes_only_a_replica_of_its_model(fleet: Fleet, identity: str) -> None:
     first, second = CountingEngine(until=25), CountingEngine()

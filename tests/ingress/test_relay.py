@@ -12,7 +12,18 @@ import pytest
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
 from serve_app.ingress.replica import SEQUENCE_TOKENS
-from tests.ingress.fleet import BODY, DEAD, DIED, DONE, FIRST, MODEL, WAITED_S, Fleet, request
+from tests.ingress.fleet import (
+    BODY,
+    DEAD,
+    DIED,
+    DONE,
+    FIRST,
+    MODEL,
+    WAITED_S,
+    CountingEngine,
+    Fleet,
+    request,
+)
 from tests.stub_engine import MuteEngine, StubEngine, failing, frames, stalled
 
 LONG = b"x" * 4000
@@ -216,6 +227,60 @@ async def test_a_request_survives_a_channel_closed_while_it_opens(fleet: Fleet) 
     fleet.channels.close(replica, "its engine stands still")
 
     assert (await asking).body == b"{}"
+
+
+# The tokens that a client got of an answer that it did not read to its end.
+
+
+async def test_cut_stream_that_cannot_continue_counts_its_events(fleet: Fleet) -> None:
+    await fleet.start(CountingEngine(until=24, continuable=False))
+    asked, read = request(wants_stream=True), b""
+    async with fleet.client.call(asked) as reply:
+        assert reply.stream is not None
+        async for chunk in reply.stream:
+            read += chunk
+            if read.count(b"data:") == 24:
+                break
+
+    assert asked.state.left_engine
+    assert asked.state.output_tokens in (23, 24)  # the last was on its way
+
+
+async def test_client_that_leaves_a_working_engine_is_noted(fleet: Fleet) -> None:
+    engine = MuteEngine()
+    await fleet.start(engine)
+    asked = request()
+    asking = asyncio.create_task(fleet.whole(asked))
+    await engine.entered.wait()
+
+    asking.cancel()
+    await asyncio.wait((asking,))
+
+    assert (asked.state.left_engine, asked.state.output_tokens) == (True, None)
+
+
+async def test_client_that_leaves_the_queue_has_left_no_engine(fleet: Fleet) -> None:
+    asked = request()
+    asking = asyncio.create_task(fleet.whole(asked))
+    await fleet.handle.asked.wait()
+
+    asking.cancel()
+    await asyncio.wait((asking,))
+
+    assert not asked.state.left_engine
+
+
+@pytest.mark.parametrize(
+    "answer", [EngineReply(200, b"{}"), EngineReply(400, b"{}"), LATER, frames(FIRST, DONE)]
+)
+async def test_whole_answer_leaves_no_engine(fleet: Fleet, answer: Any) -> None:
+    await fleet.start(StubEngine(answer))
+    asked = request()
+    async with fleet.client.call(asked) as reply:
+        if reply.stream is not None:
+            assert [chunk async for chunk in reply.stream]
+
+    assert not asked.state.left_engine
 
 
 # The load on replicas.

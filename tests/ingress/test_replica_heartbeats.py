@@ -170,6 +170,7 @@ async def test_a_heartbeat_reports_the_cache_and_other_ingresses_prompts(fake: F
 
 async def test_the_engines_count_corrects_the_expectation(fleet: Fleet) -> None:
     engine = StubEngine(frames(FIRST, DONE), cached_tokens=0, prompt_tokens=300)
+    engine.input_tokens, engine.output_tokens = 600, 20
     await fleet.start(engine)
 
     for expected in (0, 300):
@@ -178,6 +179,7 @@ async def test_the_engines_count_corrects_the_expectation(fleet: Fleet) -> None:
             assert reply.stream is not None
             assert b"".join([data async for data in reply.stream]) == FIRST + DONE
         assert (asked.state.cached_tokens, asked.state.prompt_tokens) == (0, 300)
+        assert (asked.state.input_tokens, asked.state.output_tokens) == (600, 20)
         assert engine.request.expected_cached_tokens == expected
     # It was sent there for the second time, and is cached now.
     assert fleet.known.prefixes.match(ASKED) == {"r1": ASKED.size}

@@ -9,6 +9,7 @@ from serve_app.api.errors import ApiError
 from serve_app.controller.contexts import Sightings, ingress_readings, ongoing_of_ingress
 from serve_app.ingress.ingress_deployment import ingress_report
 from serve_app.ingress.request_counters import IngressCounters
+from serve_app.settings.caller import ANYONE, Caller
 from serve_app.telemetry import replica_metrics as made
 from serve_app.telemetry.replica_metrics import IngressMetrics
 from serve_app.wire.signals import INGRESS_FIELDS, IngressSignals
@@ -20,10 +21,19 @@ class FakeQueue:
 
     def __init__(self) -> None:
         self.ages: list[float] = []
-        self.body_bytes = 0
+        self.bytes = 0
+        self.background = 0
+        """Queued requests of the lane background, of 7 bytes each."""
 
     def __len__(self) -> int:
+        return self.foreground + self.background
+
+    @property
+    def foreground(self) -> int:
         return len(self.ages)
+
+    def body_bytes(self, *, background: bool = False) -> int:
+        return 7 * self.background if background else self.bytes
 
     def waits_s(self) -> list[float]:
         return self.ages
@@ -51,8 +61,13 @@ def _fake_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(made, kind, StubMetric)
 
 
-def request(operation: Operation = "chat_completions", body: bytes = b"12345", **known: Any) -> EngineRequest:
-    return EngineRequest(operation, body, "r-1", state=RequestState(**known))
+BACKGROUND = Caller("batch", "background")
+
+
+def request(
+    operation: Operation = "chat_completions", body: bytes = b"12345", caller: Caller = ANYONE, **known: Any
+) -> EngineRequest:
+    return EngineRequest(operation, body, "r-1", caller=caller, state=RequestState(**known))
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -79,6 +94,24 @@ def test_only_work_for_a_gpu_is_counted(operation: Operation) -> None:
         "llm_rejected_total": [(1, {"reason": "queue_full"}), (1, {"reason": "unknown"})],
         "llm_responses_total": [(1, {"outcome": "abandoned"})],
     }
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_background_requests_have_only_their_own_series(operation: Operation) -> None:
+    counted = Counted()
+    asked = request(operation, caller=BACKGROUND, queued_s=7200.0)
+
+    counted.counters.opened(asked)
+    asked.state.ttft_s = 7201.0
+    counted.counters.first_byte(asked)
+    counted.counters.rejected(asked, ApiError(429, "full", code="queue_full"))
+    asked.state.outcome = "rejected"
+    counted.counters.closed(asked)
+
+    assert counted.counters.signals() == IngressSignals()
+    for_gpu = operation not in ("tokenize", "detokenize")
+    responses = {"llm_background_responses_total": [(1, {"outcome": "rejected"})]}
+    assert counted.seen == (responses if for_gpu else {})
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
@@ -113,11 +146,14 @@ def test_the_policy_reads_every_signal_of_the_report() -> None:
     tide, other = Counted("Engine-tide"), Counted("Engine-other")
     for _ in range(3):
         tide.counters.opened(request())
-    tide.queue.ages, tide.queue.body_bytes = [12.5, 3.0], 90
+    for _ in range(5):
+        tide.counters.opened(request(caller=BACKGROUND))
+    tide.queue.ages, tide.queue.bytes = [12.5, 3.0], 90
+    tide.queue.background = 4
 
     report = ingress_report([tide.counters, other.counters])
 
-    signals = IngressSignals(3, 15, 2, 90, 12.5, 3.0)
+    signals = IngressSignals(3, 15, 2, 90, 12.5, 3.0, 4, 28)
     names = {f"Engine-{model}:{name}" for model in ("tide", "other") for name in INGRESS_FIELDS}
     assert set(report) == {"ongoing_requests", *names}
     assert all(type(value) is float for value in report.values())
@@ -126,8 +162,9 @@ def test_the_policy_reads_every_signal_of_the_report() -> None:
     for deployment, expected in (("Engine-tide", signals), ("Engine-other", IngressSignals())):
         (reading,) = ingress_readings(raw, deployment, 51.0, Sightings()).values()
         assert (reading.signals, reading.age_s) == (expected, 1.0)
-    assert ongoing_of_ingress(raw, 51.0, Sightings()) == {"i1": (1.0, 1.0)}
+    assert ongoing_of_ingress(raw, 51.0, Sightings()) == {"i1": (2.0, 1.0)}
 
     tide.counters.publish_queue()
     assert tide.seen["llm_held_requests"] == [(2, {})]
+    assert tide.seen["llm_background_held_requests"] == [(4, {})]
     assert tide.seen["llm_oldest_held_seconds"] == [(12.5, {})]

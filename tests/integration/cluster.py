@@ -65,6 +65,7 @@ class Running:
         # Ray's workers import policies by name, from here.
         root = str(Path(__file__).parents[2])
         env = {**os.environ, **own_ports(), "RAY_TMPDIR": str(self.folder), "PYTHONPATH": root}
+        env["XDG_STATE_HOME"] = str(self.folder)  # a ledger of its own
         env |= self.environment
         command = [sys.executable, "-m", "serve_app.cli.main", "run", str(config)]
         command += ["--port", str(self.port), "--proxy", self.proxy, *self.options]

@@ -22,6 +22,8 @@ ORDER = [
     "test_supervision",  # ends `app`
     "test_autoscaling",
     "test_held_requests",
+    "test_background",
+    "test_ledger",
     "test_chaos",  # ends `fleet`
     "test_node_loss",
     "test_there_and_back",

@@ -38,6 +38,7 @@ OPERATIONS = [
     "GET /metrics",
     "GET /autoscaling/decisions",
     "GET /autoscaling/knobs",
+    "GET /usage",
 ]
 
 

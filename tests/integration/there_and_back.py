@@ -87,7 +87,9 @@ def there_and_back() -> Iterator[ThereAndBack]:
     folder = Path(tempfile.mkdtemp(prefix="ts-", dir="/tmp"))
     config, scenario, out = folder / "serve.yaml", folder / "scenario.yaml", folder / "out"
     knobs = f"models.tiny.autoscaling={json.dumps(KNOBS)}"
-    config.write_text(yaml.safe_dump(serve_config(LAPTOP, knobs, f"app.zygote={json.dumps(ZYGOTE)}")))
+    ledger = {"enabled": True, "url": f"sqlite:///{folder}/usage.db", "gpu_hour_prices": {"cpu": 1}}
+    values = (knobs, f"app.zygote={json.dumps(ZYGOTE)}", f"app.ledger={json.dumps(ledger)}")
+    config.write_text(yaml.safe_dump(serve_config(LAPTOP, *values)))
     scenario.write_text(yaml.safe_dump(SCENARIO))
     groups = ray_service(LAPTOP)["spec"]["rayClusterConfig"]["workerGroupSpecs"]
     resources = {name: int(amount) for group in groups for name, amount in group["resources"].items()}

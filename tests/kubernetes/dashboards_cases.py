@@ -271,7 +271,32 @@ IDLE = Case(
         stat("service", "In engines"): {"{}": 7},
     },
 )
+# One key uses half a GPU all the time. Another has used a GPU for an hour at once, in the last hour.
+USAGE = Case(
+    "what API keys used, and what nobody used",
+    {
+        f'llm_usage_gpu_seconds_total{{{A}, key="alice", lane="interactive"}}': f"0+7.5x{2 * HOUR}",
+        f'llm_usage_gpu_seconds_total{{{B}, key="bob", lane="background"}}': f"_x{HOUR + 20} 3600x{HOUR}",
+        f'llm_usage_cost_total{{{A}, key="alice", lane="interactive", state="used"}}': f"0+0.5x{2 * HOUR}",
+        f'llm_usage_cost_total{{{A}, key="", lane="", state="idle"}}': f"0+0.25x{2 * HOUR}",
+        f'llm_usage_tokens_total{{{A}, key="alice", lane="interactive", kind="prompt"}}': f"0+300x{2 * HOUR}",
+        f'llm_usage_tokens_total{{{A}, key="alice", lane="interactive", kind="cached"}}': f"0+200x{2 * HOUR}",
+        f'llm_usage_tokens_total{{{A}, key="alice", lane="interactive", kind="completion"}}': (
+            f"0+100x{2 * HOUR}"
+        ),
+        f'llm_usage_unused_gpu_seconds_total{{{A}, state="idle"}}': f"0+3.75x{2 * HOUR}",
+    },
+    3600 + 1800,
+    {
+        ("cost", "GPU-hours by API key", "{{key}}"): {'{key="alice"}': 0.5, '{key="bob"}': 1},
+        ("cost", "Money by API key", "{{key}}"): {'{key="alice"}': 0.5 * HOUR},
+        ("cost", "Money without use", "{{state}}"): {'{state="idle"}': 0.25 * HOUR},
+        ("cost", "Tokens by API key", "{{key}}"): {'{key="alice"}': 400 * HOUR},
+        ("cost", "GPUs by lane", "{{lane}}"): {'{lane="interactive"}': 0.5, '{lane="background"}': 0},
+        ("cost", "GPUs without use", "{{state}}"): {'{state="idle"}': 0.25},
+    },
+)
 CASES = (
     FIRST_REQUESTS, QUANTILES, NO_TRAFFIC, OUTCOMES, INTERRUPTED, DECISIONS, MARKED_BEFORE, FLEET, ENGINES,
-    COST, MOVED, IDLE,
+    COST, MOVED, IDLE, USAGE,
 )  # fmt: skip

@@ -10,7 +10,7 @@ from ray.dashboard.consts import GPU_TAG_KEYS, NODE_TAG_KEYS
 from ray.util import metrics
 
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
-from serve_app.telemetry.replica_metrics import INTER_TOKEN_S, EngineMetrics, IngressMetrics
+from serve_app.telemetry.replica_metrics import INTER_TOKEN_S, ApiKeyMetrics, EngineMetrics, IngressMetrics
 from serve_app.telemetry.traces import dropped_spans
 
 SCRAPED = frozenset({"namespace", "pod", "instance", "job"})
@@ -35,6 +35,7 @@ def registered() -> list[Any]:
         patch.setattr(metrics.Metric, "__init__", note)
         EngineMetrics("model", "replica")
         IngressMetrics("model", "replica")
+        ApiKeyMetrics("replica")
         AutoscalingMetrics()
         dropped_spans("replica")
     return found

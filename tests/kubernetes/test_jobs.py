@@ -168,13 +168,19 @@ def test_tests_end_with_the_release_and_by_themselves() -> None:
         assert pod(job)["restartPolicy"] == "Never"
 
 
-def _run_test(folder: Path, *sets: str, asked: int = 0, explained: int = 0) -> tuple[int, list[str]]:
+LINES = "\n  # of the web shop\n  first-key\nsecond-key\n"
+
+
+def _run_test(
+    folder: Path, *sets: str, asked: int = 0, explained: int = 0, content: str = LINES
+) -> tuple[int, list[str]]:
     """Its exit status, and the arguments of a fake `tideserve` that ends as told, after its key."""
     found = container(one("ask", LAPTOP, *sets))
     script, *arguments = found["args"]
     keys = folder / "api-keys"
-    keys.write_text("\n  # of the web shop\n  first-key\nsecond-key\n", encoding="utf-8")
+    keys.write_text(content, encoding="utf-8")
     said = folder / "said"
+    said.touch()
     program = folder / "tideserve"
     program.write_text(
         f'#!/bin/sh\necho "${env.API_KEY} $*" >> {said}\n[ "$1" = ask ] && exit {asked}\nexit {explained}\n'
@@ -211,6 +217,16 @@ def test_the_test_sends_the_first_key_of_the_file(tmp_path: Path) -> None:
     _, lines = _run_test(tmp_path, *sets)
     assert [line.split()[:2] for line in lines] == [["first-key", "ask"], ["first-key", "explain"]]
     assert mounts(one("ask", LAPTOP, *sets))["/etc/tideserve/secrets"] == "api-keys"
+
+
+def test_the_test_of_named_keys_needs_a_key_of_its_own(tmp_path: Path) -> None:
+    named = 'apiKeys.entries=[{"name":"web","hash":"sha256:' + "0" * 64 + '"}]'
+    assert _run_test(tmp_path, named, content="keys:\n  - name: web\n") == (1, [])
+
+    found = container(one("ask", LAPTOP, named, 'tests.apiKeySecret="mine"'))
+    [variable] = [each for each in found["env"] if each["name"] == env.API_KEY]
+    assert variable["valueFrom"]["secretKeyRef"] == {"name": "mine", "key": "api-key"}
+    assert "api-keys" not in found["args"][0]
 
 
 def test_without_a_model_that_completes_there_is_no_test() -> None:

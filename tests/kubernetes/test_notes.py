@@ -42,7 +42,7 @@ def test_the_notes_name_the_next_commands_and_what_to_know(tmp_path: Path) -> No
         "helm test --namespace llm demo",
         "tideserve explain",
         "kubectl describe raycluster,rayservice --namespace llm",
-        "WARNING: apiKeys.existingSecret is empty",
+        "WARNING: apiKeys is empty",
         "WARNING: monitoring.podMonitor.enabled = false",
     ):
         assert text in notes
@@ -74,7 +74,7 @@ def test_the_notes_explain_removal_and_the_incremental_upgrade(tmp_path: Path) -
     notes = notes_of(tmp_path / "redis", EVERYTHING)
     assert "gives up after 300 s, and the event ForceDeletedStuckCluster" in notes
     assert "Authorization: Bearer $OPENAI_API_KEY" in notes
-    assert "apiKeys.existingSecret is empty" not in notes
+    assert "apiKeys is empty" not in notes
     notes = notes_of(tmp_path / "gateway", HOST_PATH)
     assert "the Gateway demo-tideserve-gateway" in notes
     assert "moves 10 % of the new requests every 30 s" in notes

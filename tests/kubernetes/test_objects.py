@@ -1,5 +1,6 @@
 """Rights, budgets, labels, monitoring, routes and the chart as a part of another."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -8,10 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+from serve_app.settings.keys_file import ApiKey, parse_keys
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import HttpSettings
 from tests.kubernetes import kubernetes_api
-from tests.kubernetes.chart import ALL_VALUES, LAPTOP, documents, of_kind, ray_service
+from tests.kubernetes.chart import ALL_VALUES, LAPTOP, documents, of_kind, ray_service, serve_config
 from tests.kubernetes.tools import CHART, helm
 
 EVERYTHING = CHART / "ci/everything-values.yaml"
@@ -139,6 +141,26 @@ def test_names_that_look_like_numbers_stay_text() -> None:
     for found in documents(EVERYTHING, *names, release="123"):
         if found["apiVersion"].split("/")[0] in ("v1", "batch", "networking.k8s.io", "policy"):
             assert kubernetes_api.problems(found, "1.36") == []
+
+
+def test_entries_of_api_keys_become_a_secret_that_the_server_reads() -> None:
+    entry = {
+        "name": "web",
+        "hash": "sha256:" + "0" * 64,
+        "lane": "interactive",
+        "weight": 2.5,
+        "tokens_per_minute": 10_000_000,
+        "models": ["qwen-*"],
+        "expires": "2027-01-31T00:00:00Z",
+        "metadata": {"team": "shop"},
+    }
+    sets = ("apiKeys.entries=" + json.dumps([entry]),)
+    [secret] = of_kind("Secret", LAPTOP, *sets)
+    (key,) = parse_keys(secret["stringData"]["api-keys"].encode()).keys
+    assert key == ApiKey.model_validate(entry)
+    args = serve_config(LAPTOP, *sets)["applications"][0]["args"]
+    assert args["http"]["api_keys_file"] == "/etc/tideserve/secrets/api-keys"
+    assert of_kind("Secret", LAPTOP) == []
 
 
 def test_extra_objects_are_templates() -> None:

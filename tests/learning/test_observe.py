@@ -47,6 +47,32 @@ def test_requests_open_on_the_data_plane_count_as_running(
     assert (seen.running_requests, seen.waiting_tokens) == (running, waiting_tokens)
 
 
+def test_background_work_is_observed_apart() -> None:
+    seen, state = observe(
+        snapshot(
+            engine(
+                ongoing_requests=6,
+                background_ongoing_requests=5,
+                background_running_requests=2,
+                background_waiting_requests=1,
+                background_running_tokens=2000,
+                background_waiting_tokens=300,
+            ),
+            engine(ongoing_requests=3, background_running_requests=2, background_waiting_requests=1),
+            at={"i0": ingress(background_held_requests=7, background_held_bytes=800)},
+        ),
+        PolicyState(),
+        NOW,
+    )
+
+    # One request of another lane is open on the data plane, and two of the lane background.
+    assert (seen.running_requests, seen.running_tokens) == (1, 0)
+    assert (seen.background_running_requests, seen.background_waiting_requests) == (6, 2)
+    assert (seen.background_held_requests, seen.background_requests) == (7, 15)
+    assert seen.background_tokens == 500
+    assert (seen.queued_requests, seen.queued_tokens, state.demand.buckets) == (0, 0, (0,))
+
+
 # Absent, stale and zero are three different things.
 
 

@@ -161,10 +161,11 @@ def test_a_damaged_or_incomplete_document_is_refused(damage: Callable[[dict[str,
 
 
 def test_a_document_of_an_earlier_version_is_restored() -> None:
-    """Two fields were called `peaks`, and a field was removed."""
+    """Two fields were called `peaks`, a field was removed, and there were no lanes."""
     state = lived()
     plain = json.loads(json.dumps(state.document()))
     plain["peaks"] = plain.pop("recent_needs")
+    del plain["background"]
     plain["demand"]["peaks"] = plain["demand"].pop("histogram")
     plain["daily"] = {"closed": [1.0, None], "filling": 2.0}
 

@@ -84,6 +84,24 @@ def test_the_trace_is_scaled_as_asked_for(trace: Path, tmp_path: Path) -> None:
     assert known["duration_s"] < 62.0
 
 
+def test_a_backlog_is_reported_apart(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.json"
+
+    given = ["--trace", str(trace), "--policy", "static:1", "--json", str(out)]
+    assert main(["replay", *given, "--background", "50%@00:01-00:20"]) == 0
+
+    known, shown = documents(out), capsys.readouterr().out
+    work = known["background"]
+    assert (known["requests"], work["requests"], work["finished"], work["late"]) == (240, 120, 120, 0)
+    assert known["lanes"].keys() == {"standard", "background"}
+    assert "TTFT by lane" in shown
+    assert "unfinished at the deadline" in shown
+
+    assert main(["replay", *given]) == 0
+    assert documents(out).keys() == known.keys() - {"lanes", "background"}
+    assert "lane" not in capsys.readouterr().out
+
+
 def test_starts_on_warm_nodes_are_shorter(trace: Path, tmp_path: Path) -> None:
     """One node is always up, so that the first replica starts there."""
     out = tmp_path / "out.json"
@@ -123,6 +141,7 @@ def test_an_oracle_that_misses_the_goal_says_so(trace: Path, capsys: pytest.Capt
         (["--fleet", "abacus"], "profile = 'abacus': must be one of"),
         (["--json", "no/such/out.json"], "--json = no/such/out.json: no/such is not a folder"),
         (["--rate", "0"], "rate = 0.0: must be above 0"),
+        (["--background", "20%"], "--background = '20%': must be a share above 0 % and at most 100 %"),
     ],
 )
 def test_wrong_options_are_refused_before_a_replay(

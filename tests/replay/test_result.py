@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from replay.fleet import layout
-from replay.result import Series, percentiles, windows_of
+from replay.result import Series, background_of, lanes_of, percentiles, windows_of
 from tests.replay.fleet.build import fleet, serve
+from traces.backlog import Backlog
 
 
 def test_percentiles_are_true_to_a_hundredth() -> None:
@@ -93,3 +94,36 @@ def test_timeline_counts_both_queues() -> None:
 
     assert series.timeline().held.tolist() == [2.0, 0.0]
     assert series.timeline().queued.tolist() == [2.0, 2.0]
+
+
+def test_lanes_are_told_apart_only_if_there_are_several() -> None:
+    made = fleet()
+    row, totals = made.memory.windows[0], made.memory.totals
+    row["requests"], row["ttft_ok"] = 40, 37
+    windows, _ = windows_of(made, 95.0, 59.0)
+    assert lanes_of(made, 95.0, windows) == ()
+
+    row["interactive"], row["interactive_ok"] = 10, 10
+    interactive, standard = lanes_of(made, 95.0, windows)
+    assert (interactive.lane, interactive.requests, interactive.ttft_ok, interactive.attainment) == (
+        "interactive", 10, 1.0, 1.0,
+    )  # fmt: skip
+    assert (standard.lane, standard.requests, standard.ttft_ok, standard.attainment) == (
+        "standard", 30, 0.9, 0.0,
+    )  # fmt: skip
+    totals["background_arrivals"] = 7
+    *_, background = lanes_of(made, 95.0, windows)
+    assert (background.lane, background.requests, background.attainment) == ("background", 7, None)
+
+
+def test_background_work_is_late_after_its_deadline() -> None:
+    made = fleet()
+    assert background_of(made, None, 600.0) is None
+    made.memory.totals["background_arrivals"] = 30
+    rows = made.memory.windows
+    rows["background_arrivals"][1] = 30
+    rows["background_finished"][[3, 5]] = 10, 20
+    by_five, by_six = (Backlog(0.2, 60.0, minutes * 60.0) for minutes in (4, 5))
+
+    found = [background_of(made, each, 600.0) for each in (None, by_five, by_six)]
+    assert [work.late for work in found if work is not None] == [0, 20, 0]

@@ -44,6 +44,7 @@ def test_conditions_come_from_the_knobs_and_the_profile() -> None:
     conditions = scenario(steady(), knobs=knobs, seed=3).conditions
 
     assert (conditions.ttft_target_s, conditions.itl_target_s) == (0.5, 0.05)
+    assert conditions.background_step_s == pytest.approx(0.04)
     assert conditions.cold_start_s == A100.cold_start_s
     assert (conditions.max_held, conditions.seed, conditions.block_tokens) == (7, 3, 0)
     assert (conditions.warm_node_start_s, conditions.warm_nodes) == (None, 0)

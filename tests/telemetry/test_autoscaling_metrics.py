@@ -19,7 +19,7 @@ def test_the_series_are_those_dashboards_and_alerts_name(metrics: AutoscalingMet
     of_models = [
         "wanted_replicas", "target_replicas", "ready_replicas", "starting_replicas", "pending_replicas",
         "draining_replicas", "cold_start_seconds", "replica_capacity_rps", "gpus_per_replica",
-        "warm_node", "warm_node_start_seconds", "cold_node_start_seconds",
+        "warm_node", "warm_node_start_seconds", "cold_node_start_seconds", "background_work_seconds",
     ]  # fmt: skip
     assert {name.removeprefix("llm_autoscaling_"): series.tag_keys for name, series in SERIES.items()} == {
         **dict.fromkeys(of_models, ("model",)),

@@ -4,17 +4,22 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from serve_app.api.engine_client import OUTCOMES, EngineRequest
+from serve_app.ledger.usage import Account, Amounts
 from serve_app.telemetry import replica_metrics
 from serve_app.telemetry.exposition import merge_expositions
 from serve_app.telemetry.replica_metrics import (
     COLD_WAIT_S,
     E2E_S,
     INTER_TOKEN_S,
+    MOST_KEYS,
+    OTHER_KEYS,
     TTFT_S,
+    ApiKeyMetrics,
     EngineGauges,
     EngineLimits,
     EngineMetrics,
     IngressMetrics,
+    LaneLoad,
     ReplicaSeries,
 )
 from serve_app.wire.signals import EngineSignals
@@ -44,6 +49,8 @@ def test_engine_series_have_the_names_that_dashboards_use(metrics: EngineMetrics
         "running_tokens", "waiting_tokens", "kv_cache_usage_ratio", "kv_cache_tokens", "max_num_seqs",
         "max_num_batched_tokens", "steps_total", "step_seconds_total", "step_sequences_total",
         "step_kv_tokens_total", "step_prefill_tokens_total",
+        "usage_tokens_total", "usage_gpu_seconds_total", "usage_unused_gpu_seconds_total", "usage_cost_total",
+        "usage_unwritten_seconds",
     ]  # fmt: skip
     assert set(SERIES) == {f"llm_{name}" for name in names}
 
@@ -60,11 +67,28 @@ def test_ingress_series_have_the_names_and_labels_that_dashboards_use() -> None:
             "rejected_total": ("reason",),
             "abandoned_total": (),
             "responses_total": ("outcome",),
+            "background_held_requests": (),
+            "background_responses_total": ("outcome",),
             "cold_wait_seconds": (),
             "user_ttft_seconds": ("cold",),
         }.items()
     }
     assert all(series.tags == {"model": "tide", "replica": "replica-1"} for series in SERIES.values())
+
+
+def test_key_series_tell_the_file_and_requests_above_limits() -> None:
+    metrics = ApiKeyMetrics("replica-1")
+    metrics.publish(12, invalid=True)
+    metrics.count_limited("web", "tokens_per_minute")
+
+    assert {name: (series.tag_keys, series.values) for name, series in SERIES.items()} == {
+        "llm_api_keys": (("replica",), [(12, {})]),
+        "llm_api_keys_file_invalid": (("replica",), [(1, {})]),
+        "llm_rate_limited_total": (
+            ("replica", "key", "limit"),
+            [(1, {"key": "web", "limit": "tokens_per_minute"})],
+        ),
+    }
 
 
 def test_histograms_have_ascending_boundaries() -> None:
@@ -92,11 +116,12 @@ def test_outcome_counters_exist_before_the_first_request() -> None:
         "llm_arrivals_total": [{}],
         "llm_abandoned_total": [{}],
         "llm_responses_total": [{"outcome": outcome} for outcome in OUTCOMES],
+        "llm_background_responses_total": [{"outcome": outcome} for outcome in OUTCOMES],
     }
 
 
 def test_reading_and_limits_set_their_gauges(metrics: EngineMetrics) -> None:
-    metrics.set_gauges(EngineGauges(1, 2, 30, 40, kv_cache_usage_ratio=0.5))
+    metrics.set_gauges(EngineGauges({"standard": LaneLoad(1, 2, 30, 40)}, kv_cache_usage_ratio=0.5))
     metrics.set_limits(EngineLimits(kv_cache_tokens=5000, max_num_seqs=8, max_num_batched_tokens=512))
 
     assert {name: series.values[0][0] for name, series in SERIES.items() if series.values} == {
@@ -180,3 +205,30 @@ def test_prometheus_reads_one_histogram_where_ray_has_three_gauges() -> None:
         "llm_x_seconds_count": 4.0,
         "llm_x_seconds_sum": 2.65,
     }
+
+
+def counted(name: str) -> list[tuple[float, dict[str, str]]]:
+    return SERIES[f"llm_usage_{name}"].values
+
+
+def test_usage_is_counted_by_key_and_lane(metrics: EngineMetrics) -> None:
+    alice, idle = Account("tide", "alice", "background"), Account("tide", state="idle")
+
+    metrics.count_usage({alice: Amounts(1, 30, 10, 0, 4.0, 0.5), idle: Amounts(gpu_seconds=2.0)}, 3.0)
+
+    payer = {"key": "alice", "lane": "background"}
+    assert counted("tokens_total") == [(30, payer | {"kind": "prompt"}), (10, payer | {"kind": "cached"})]
+    assert counted("gpu_seconds_total") == [(4.0, payer)]
+    assert counted("unused_gpu_seconds_total") == [(2.0, {"state": "idle"})]
+    assert counted("cost_total") == [(0.5, payer | {"state": "used"})]
+    assert counted("unwritten_seconds") == [(3.0, {})]
+
+
+def test_keys_beyond_the_bound_are_counted_as_other(metrics: EngineMetrics) -> None:
+    for number in range(MOST_KEYS + 2):
+        metrics.count_usage({Account("tide", f"key-{number}", "standard"): Amounts(gpu_seconds=1.0)}, 0.0)
+    metrics.count_usage({Account("tide", "key-0", "standard"): Amounts(gpu_seconds=1.0)}, 0.0)
+
+    keys = [tags["key"] for _, tags in counted("gpu_seconds_total")]
+    assert len(set(keys)) == MOST_KEYS + 1
+    assert keys[-3:] == [OTHER_KEYS, OTHER_KEYS, "key-0"]

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from serve_app.settings.keys_file import MOST_KEYS
 from tools.chart.conditions import Schema, choice, when
 from tools.chart.kubernetes_types import KubernetesTypes
 from tools.chart.settings_schema import SettingsTypes, require
@@ -175,6 +176,7 @@ _CONDITIONS: dict[str, Schema] = {
         ]
     },
     "rayTls": when({"caSecret": GIVEN}, {"enabled": ON}),
+    "apiKeys": when({"entries": SOME}, {"existingSecret": {"const": ""}}, required=False),
     "tests.gpuProof": when({"model": GIVEN}, {"randomWeights": {"const": ""}}, required=False),
 }
 
@@ -190,9 +192,11 @@ class ValuesSchema:
         self._by_path = dict(_BOUNDED)
         self._by_path |= {
             "app.http": settings.http(),
+            "apiKeys.entries": {"type": "array", "maxItems": MOST_KEYS, "items": settings.api_key()},
             "app.ingress": settings.ingress(),
             "app.request_log": settings.request_log(),
             "app.telemetry": settings.telemetry(),
+            "app.ledger": settings.ledger(),
             "models": {
                 "type": "object",
                 "propertyNames": {"pattern": _LABEL, "maxLength": 63},

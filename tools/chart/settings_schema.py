@@ -8,7 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from serve_app.settings.keys_file import ApiKey
 from serve_app.settings.knobs import IngressKnobs, Knobs
+from serve_app.settings.ledger import LedgerSettings
 from serve_app.settings.load import OWNED, known_arguments
 from serve_app.settings.telemetry import TelemetrySettings
 from serve_app.settings.tree import HttpSettings, IngressSettings, ModelSettings, RequestLogSettings
@@ -75,9 +77,18 @@ class SettingsTypes:
         """`app.http`; the chart sets the file of keys itself."""
         return self._of(HttpSettings, without=("api_keys_file",))
 
+    def api_key(self) -> dict[str, Any]:
+        """An entry of `apiKeys.entries`, without keys in plain text: releases keep their values."""
+        schema = self._of(ApiKey, without=("key",))
+        return {**schema, "required": ["name", "hash"]}
+
     def request_log(self) -> dict[str, Any]:
         """`app.request_log`."""
         return self._of(RequestLogSettings)
+
+    def ledger(self) -> dict[str, Any]:
+        """`app.ledger`."""
+        return self._of(LedgerSettings)
 
     def telemetry(self) -> dict[str, Any]:
         """`app.telemetry`."""

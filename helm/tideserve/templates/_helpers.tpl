@@ -146,11 +146,16 @@ of its values. A model's own cache has no claim of yours unless the model names 
 {{- toYaml $caches -}}
 {{- end -}}
 
+{{/* Name of the Secret with the file of API keys; empty without keys. */}}
+{{- define "tideserve.apiKeysSecret" -}}
+{{- if .Values.apiKeys.entries }}{{ include "tideserve.fullname" . }}-api-keys{{ else }}{{ .Values.apiKeys.existingSecret }}{{ end }}
+{{- end -}}
+
 {{/* Objects that must be there before the release, as `kind/name` of kubectl, one a line. */}}
 {{- define "tideserve.required" -}}
 {{- $values := .Values -}}
 {{- $classes := list $values.head.priorityClassName $values.ingressWorkers.priorityClassName (ternary "" $values.engineWorkers.priorityClassName $values.priorityClass.create) -}}
-{{- $secrets := concat (default list $values.image.pullSecrets) (list $values.apiKeys.existingSecret $values.rayAuth.existingSecret $values.rayTls.caSecret $values.huggingFaceToken.existingSecret (ternary $values.gcsFaultTolerance.existingSecret "" $values.gcsFaultTolerance.enabled)) -}}
+{{- $secrets := concat (default list $values.image.pullSecrets) (list $values.apiKeys.existingSecret $values.tests.apiKeySecret $values.rayAuth.existingSecret $values.rayTls.caSecret $values.huggingFaceToken.existingSecret (ternary $values.gcsFaultTolerance.existingSecret "" $values.gcsFaultTolerance.enabled)) -}}
 {{- $maps := list -}}
 {{- $claims := list -}}
 {{- $storage := list -}}

@@ -12,7 +12,7 @@
 {{- end -}}
 {{- $app := .Values.app -}}
 {{- $http := deepCopy (default dict $app.http) -}}
-{{- if .Values.apiKeys.existingSecret -}}
+{{- if include "tideserve.apiKeysSecret" . -}}
 {{- $_ := set $http "api_keys_file" "/etc/tideserve/secrets/api-keys" -}}
 {{- end -}}
 {{- $ingress := deepCopy (omit $app.ingress "autoscaling") -}}
@@ -22,6 +22,7 @@
 {{- if $http -}}{{- $_ := set $args "http" $http -}}{{- end -}}
 {{- if not $app.zygote -}}{{- $_ := set $args "zygote" false -}}{{- end -}}
 {{- if $app.request_log -}}{{- $_ := set $args "request_log" (deepCopy $app.request_log) -}}{{- end -}}
+{{- $_ := set $args "ledger" (deepCopy $app.ledger) -}}
 {{- if $app.telemetry -}}{{- $_ := set $args "telemetry" (deepCopy $app.telemetry) -}}{{- end -}}
 {{- $live := dict "autoscaling" (deepCopy $knobs) -}}
 {{- if $app.ingress.autoscaling -}}{{- $_ := set $live "ingress" (deepCopy $app.ingress.autoscaling) -}}{{- end -}}

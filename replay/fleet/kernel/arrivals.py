@@ -3,9 +3,20 @@
 import math
 
 from replay.fleet.kernel.compiler import entry, inner
-from replay.fleet.kernel.routing import choose, next_random, send
+from replay.fleet.kernel.routing import choose, next_random, release_background, send
+from replay.fleet.kernel.scheduler import line_up
 from replay.fleet.kernel.steps import advance
-from replay.fleet.layout import NEVER, NONE, READY, Floats, Ints, Memory
+from replay.fleet.layout import (
+    BACKGROUND,
+    INTERACTIVE,
+    NEVER,
+    NONE,
+    READY,
+    STANDARD,
+    Floats,
+    Ints,
+    Memory,
+)
 
 
 @inner
@@ -16,13 +27,14 @@ def refuse(m: Memory, t: float) -> None:
 
 
 @inner
-def take_record(m: Memory, t: float, prompt: int, output: int, body: float) -> int:
+def take_record(m: Memory, t: float, lane: int, prompt: int, output: int, body: float) -> int:
     """Take a free record for a request that arrives now; return its index."""
     totals = m.totals[0]
     q: int = totals.free
     request = m.requests[q]
     totals.free = request.next
     totals.open += 1
+    request.lane = lane
     request.arrived = request.last_at = t
     request.admitted = -1.0
     request.prompt = request.todo = prompt
@@ -43,6 +55,15 @@ def give_back_record(m: Memory, q: int) -> None:
     totals.open -= 1
 
 
+@inner
+def copy_blocks(m: Memory, q: int, block_starts: Ints, blocks: Ints, i: int) -> None:
+    """Give a request the prefix blocks of the chunk's request `i`, as many as are followed."""
+    carried = min(block_starts[i + 1] - block_starts[i], m.blocks.shape[1], m.cache.shape[1])
+    m.requests[q].blocks = carried
+    for j in range(carried):
+        m.blocks[q, j] = blocks[block_starts[i] + j]
+
+
 @entry
 def arrive(
     m: Memory,
@@ -51,6 +72,7 @@ def arrive(
     outputs: Ints,
     block_starts: Ints,
     blocks: Ints,
+    lanes: Ints,
     start: int,
     until: float,
     noise: float,
@@ -68,10 +90,31 @@ def arrive(
         advance(m, t)
         prompt, output = prompts[i], outputs[i]
         body = prompt * rules.bytes_per_token * (1.0 + noise * ((next_random(m) % 2001) / 1000.0 - 1.0))
+        lane = lanes[i] if len(lanes) else STANDARD
+        if lane == BACKGROUND:
+            totals.background_arrivals += 1
+            totals.background_tokens += prompt + output
+            m.windows[int(t / rules.window_s)].background_arrivals += 1
+            if prompt + output > rules.kv_cache_tokens:
+                totals.background_refused += 1
+                continue
+            q = take_record(m, t, lane, prompt, output, body)
+            m.requests[q].pending = 0
+            if len(block_starts):
+                copy_blocks(m, q, block_starts, blocks, i)
+            totals.background_head, totals.background_tail = line_up(
+                m, totals.background_head, totals.background_tail, q
+            )
+            totals.background_held += 1
+            totals.background_held_bytes += body
+            release_background(m, t)
+            continue
         totals.arrivals += 1
         totals.arrived_bytes += body
         totals.arrived_tokens += prompt
-        m.windows[int(t / rules.window_s)].requests += 1
+        window = m.windows[int(t / rules.window_s)]
+        window.requests += 1
+        window.interactive += lane == INTERACTIVE
         # Infeasible: on an empty replica its chunks, one after the other, already miss the target.
         alone = rules.base_s * math.ceil(prompt / rules.max_num_batched_tokens)
         totals.infeasible += alone + rules.per_prefill_token_s * prompt > rules.ttft_target_s
@@ -80,13 +123,10 @@ def arrive(
             refuse(m, t)
             continue
         pending = min(int(body) // rules.bytes_per_pending_token, rules.most_pending_tokens)
-        q = take_record(m, t, prompt, output, body)
+        q = take_record(m, t, lane, prompt, output, body)
         m.requests[q].pending = pending
         if len(block_starts):
-            carried = min(block_starts[i + 1] - block_starts[i], m.blocks.shape[1], m.cache.shape[1])
-            m.requests[q].blocks = carried
-            for j in range(carried):
-                m.blocks[q, j] = blocks[block_starts[i] + j]
+            copy_blocks(m, q, block_starts, blocks, i)
         best = choose(m, rules.most_in_flight, q, pending, t) if totals.held_head == NONE else NONE
         if best == NONE:
             full = False
@@ -100,11 +140,7 @@ def arrive(
         if best != NONE:
             send(m, best, q, t)
             continue
-        if totals.held_tail == NONE:
-            totals.held_head = q
-        else:
-            m.requests[totals.held_tail].next = q
-        totals.held_tail = q
+        totals.held_head, totals.held_tail = line_up(m, totals.held_head, totals.held_tail, q)
         totals.held += 1
         totals.held_bytes += body
     return len(arrival_s)

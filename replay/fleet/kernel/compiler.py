@@ -8,10 +8,11 @@ from typing import Any, TypeVar
 from numba import njit
 
 from replay.fleet import layout
+from serve_app.wire import signals
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_SOURCES = (Path(layout.__file__), *Path(__file__).parent.glob("*.py"))
+_SOURCES = (Path(layout.__file__), Path(signals.__file__), *Path(__file__).parent.glob("*.py"))
 _CHANGED = max(source.stat().st_mtime for source in _SOURCES)
 
 

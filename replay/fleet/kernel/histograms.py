@@ -6,8 +6,10 @@ import numpy as np
 
 from replay.fleet.kernel.compiler import entry, inner
 from replay.fleet.layout import (
+    BACKGROUND,
     BINS,
     ITL_PART,
+    NONE,
     RATIO,
     SHORTEST_S,
     SLICE_S,
@@ -18,6 +20,13 @@ from replay.fleet.layout import (
     Floats,
     Ints,
     Memory,
+)
+from serve_app.wire.signals import ENGINE_FIELDS
+
+# Where groups of signals begin in a report.
+_BACKGROUND, _ONGOING, _STEPS, _TTFT_COUNT, _ITL_COUNT = map(
+    ENGINE_FIELDS.index,
+    ("background_running_requests", "ongoing_requests", "steps", "ttft_count", "itl_count"),
 )
 
 
@@ -34,20 +43,46 @@ def write_reports(m: Memory, slots: Ints, now: float, reports: Floats) -> None:
         out[1] = rep.waiting
         out[2] = rep.context + rep.batch_size - rep.prefilling + rep.recompute_tokens
         out[3] = rep.waiting_tokens
-        out[4] = rep.in_flight
-        out[5] = rep.kv_used / m.rules[0].kv_cache_tokens
-        out[6] = m.rules[0].kv_cache_tokens
-        out[7] = rep.prefilled
-        out[8] = rep.finished
-        out[9] = rep.finished_prompt
-        out[10] = rep.finished_output
-        out[11] = rep.steps
-        out[12] = rep.sum_s / steps
-        out[13] = rep.sum_batch / steps
-        out[14] = rep.sum_prefill / steps
-        out[15] = rep.sum_kv / steps
+        out[_ONGOING] = rep.in_flight + rep.background
+        out[_ONGOING + 1] = rep.kv_used / m.rules[0].kv_cache_tokens
+        out[_ONGOING + 2] = m.rules[0].kv_cache_tokens
+        out[_ONGOING + 3] = rep.prefilled
+        out[_ONGOING + 4] = rep.finished
+        out[_ONGOING + 5] = rep.finished_prompt
+        out[_ONGOING + 6] = rep.finished_output
+        out[_STEPS] = rep.steps
+        out[_STEPS + 1] = rep.sum_s / steps
+        out[_STEPS + 2] = rep.sum_batch / steps
+        out[_STEPS + 3] = rep.sum_prefill / steps
+        out[_STEPS + 4] = rep.sum_kv / steps
+        if rep.background:
+            set_background_apart(m, r, out)
         read_percentiles(m, r, out)
         rep.steps = rep.sum_s = rep.sum_batch = rep.sum_prefill = rep.sum_kv = 0.0
+
+
+@inner
+def set_background_apart(m: Memory, r: int, out: Floats) -> None:
+    """Move the requests and tokens of the lane `background` to signals of their own."""
+    rep = m.replicas[r]
+    for i in range(rep.batch_size - rep.background_batch, rep.batch_size):
+        request = m.requests[m.batch[r, i]]
+        out[_BACKGROUND] += 1
+        if request.todo == 0:
+            out[_BACKGROUND + 2] += request.prompt + request.output - (request.ends - rep.taken)
+        elif request.generated:
+            out[_BACKGROUND + 2] += request.todo
+        else:
+            out[_BACKGROUND + 3] += request.prompt
+    q = rep.head
+    while q != NONE:
+        request = m.requests[q]
+        if request.lane == BACKGROUND:
+            out[_BACKGROUND + 1] += 1
+            out[_BACKGROUND + (2 if request.generated else 3)] += request.todo
+        q = request.next
+    for i in range(4):
+        out[i] -= out[_BACKGROUND + i]
 
 
 _PER_LOG, _LOG_SHORTEST = 1.0 / math.log(RATIO), math.log(SHORTEST_S)
@@ -100,11 +135,11 @@ def read_percentiles(m: Memory, r: int, out: Floats) -> None:
     """Write, for each part of latency, the number observed in the last 30 s and its percentiles."""
     for part in range(3):
         percents = _ITL_PERCENTILES if part == ITL_PART else _PERCENTILES
-        first = 26 if part == ITL_PART else 17 + 4 * part
+        first = _ITL_COUNT + 1 if part == ITL_PART else _TTFT_COUNT + 1 + 4 * part
         count = below = 0.0
         for b in range(WINDOW_BINS):
             count += m.recent[r, part, SLICES, b]
-        out[25 if part == ITL_PART else 16] = count
+        out[_ITL_COUNT if part == ITL_PART else _TTFT_COUNT] = count
         done = 0
         for b in range(WINDOW_BINS):
             here = m.recent[r, part, SLICES, b]

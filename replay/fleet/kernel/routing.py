@@ -8,8 +8,8 @@ import math
 import numpy as np
 
 from replay.fleet.kernel.compiler import entry, inner
-from replay.fleet.kernel.scheduler import begin_step, expected_tokens, note_sent
-from replay.fleet.layout import NONE, READY, Memory
+from replay.fleet.kernel.scheduler import begin_step, expected_tokens, line_up, note_sent
+from replay.fleet.layout import BACKGROUND, NONE, READY, Memory
 
 
 @inner
@@ -159,16 +159,14 @@ def choose_of_two(m: Memory, limit: int) -> int:
 
 @inner
 def enqueue(m: Memory, r: int, q: int, t: float) -> None:
-    """Put a request at the end of a replica's queue. An idle replica begins a step at once."""
+    """Put a request at the end of its lane in a replica's queue. An idle replica begins a step at once."""
     rep = m.replicas[r]
-    m.requests[q].next = NONE
-    if rep.tail == NONE:
-        rep.head = q
-    else:
-        m.requests[rep.tail].next = q
-    rep.tail = q
+    rep.head, rep.tail = line_up(m, rep.head, rep.tail, q)
     rep.waiting += 1
-    rep.in_flight += 1
+    if m.requests[q].lane == BACKGROUND:
+        rep.background += 1
+    else:
+        rep.in_flight += 1
     if rep.step_end == math.inf:
         begin_step(m, r, t)
 
@@ -222,3 +220,44 @@ def send_queued(m: Memory, t: float) -> None:
             totals.held_bytes = 0.0  # without what rounding has left
         request.cold = t - request.arrived > rules.cold_after_s
         send(m, best, q, t)
+
+
+@inner
+def send_background(m: Memory, r: int, t: float) -> None:
+    """Hand a replica the next request of the lane `background`. The pick does not count these requests."""
+    totals = m.totals[0]
+    q = totals.background_head
+    request = m.requests[q]
+    totals.background_head = request.next
+    totals.background_held -= 1
+    totals.background_held_bytes -= request.body
+    if totals.background_head == NONE:
+        totals.background_tail = NONE
+        totals.background_held_bytes = 0.0
+    request.last_at = t
+    m.replicas[r].waiting_tokens += request.prompt
+    note_sent(m, r, q)
+    enqueue(m, r, q, t)
+
+
+@inner
+def free_place(m: Memory) -> int:
+    """The ready replica with the fewest requests, if it has room for one of `background`; otherwise NONE."""
+    best = NONE
+    fewest = m.rules[0].room
+    for r in range(m.totals[0].used):
+        rep = m.replicas[r]
+        if rep.status == READY and rep.in_flight + rep.background < fewest:
+            best, fewest = r, rep.in_flight + rep.background
+    return best
+
+
+@entry
+def release_background(m: Memory, t: float) -> None:
+    """Send requests of the lane `background` to replicas with room, unless other lanes are queued."""
+    totals = m.totals[0]
+    while totals.background_head != NONE and totals.held_head == NONE:
+        best = free_place(m)
+        if best == NONE:
+            return
+        send_background(m, best, t)

@@ -7,10 +7,12 @@ import math
 
 from replay.fleet.kernel.compiler import entry, inner
 from replay.fleet.kernel.histograms import bin_of, current_slice, log_of, note, window_bin_of
-from replay.fleet.kernel.routing import choose, enqueue, send_queued
+from replay.fleet.kernel.routing import choose, enqueue, free_place, send_background, send_queued
 from replay.fleet.kernel.scheduler import begin_step
 from replay.fleet.layout import (
+    BACKGROUND,
     E2E,
+    INTERACTIVE,
     ITL,
     ITL_PART,
     NEVER,
@@ -19,7 +21,9 @@ from replay.fleet.layout import (
     QUEUE_PART,
     READY,
     TTFT,
+    TTFT_BACKGROUND,
     TTFT_COLD,
+    TTFT_INTERACTIVE,
     Memory,
 )
 
@@ -32,6 +36,10 @@ def count_first_token(m: Memory, r: int, q: int, t: float, at: int) -> None:
     rep = m.replicas[r]
     totals = m.totals[0]
     ttft = t - request.arrived
+    rep.waiting_tokens -= request.prompt
+    if request.lane == BACKGROUND:
+        m.histograms[TTFT_BACKGROUND, bin_of(log_of(ttft))] += 1
+        return
     number = int(request.arrived / rules.window_s)
     window = m.windows[number]
     ok = ttft <= rules.ttft_target_s
@@ -41,11 +49,13 @@ def count_first_token(m: Memory, r: int, q: int, t: float, at: int) -> None:
     log = log_of(ttft)
     m.window_ttft[number, window_bin_of(log)] += 1
     m.histograms[TTFT_COLD if request.cold else TTFT, bin_of(log)] += 1
+    if request.lane == INTERACTIVE:
+        window.interactive_ok += ok
+        m.histograms[TTFT_INTERACTIVE, bin_of(log)] += 1
     totals.first_tokens += 1
     totals.ttft_sum += ttft
     note(m, r, QUEUE_PART, at, window_bin_of(log_of(request.admitted - request.last_at)), 1.0)
     note(m, r, PREFILL_PART, at, window_bin_of(log_of(t - request.admitted)), 1.0)
-    rep.waiting_tokens -= request.prompt
     rep.pending_tokens -= request.pending
     if request.pending > 0:
         seconds = t - request.sent
@@ -88,16 +98,23 @@ def finish(m: Memory, r: int, q: int, t: float) -> None:
     rep = m.replicas[r]
     totals = m.totals[0]
     request = m.requests[q]
-    rep.in_flight -= 1
-    rep.finished += 1
-    rep.finished_prompt += request.prompt
-    rep.finished_output += request.output
     rep.last_end = t
-    totals.finished += 1
-    totals.finished_prompt += request.prompt
-    totals.finished_output += request.output
     totals.open -= 1
-    m.histograms[E2E, bin_of(log_of(t - request.arrived))] += 1
+    if request.lane == BACKGROUND:
+        rep.background -= 1
+        rep.background_batch -= 1
+        totals.background_finished += 1
+        totals.background_last_end = max(totals.background_last_end, t)
+        m.windows[int(t / m.rules[0].window_s)].background_finished += 1
+    else:
+        rep.in_flight -= 1
+        rep.finished += 1
+        rep.finished_prompt += request.prompt
+        rep.finished_output += request.output
+        totals.finished += 1
+        totals.finished_prompt += request.prompt
+        totals.finished_output += request.output
+        m.histograms[E2E, bin_of(log_of(t - request.arrived))] += 1
     request.next = totals.free
     totals.free = q
 
@@ -118,10 +135,12 @@ def update_batch(m: Memory, r: int, t: float, at: int) -> None:
                 kept += 1
                 continue
             rep.prefilling -= 1
+            rep.background_prefilling -= request.lane == BACKGROUND
             request.todo = 0
             if request.generated:
                 rep.recompute_tokens -= request.prompt + request.generated
-                count_itl(m, r, t - request.last_at, 1.0, t, at)
+                if request.lane != BACKGROUND:
+                    count_itl(m, r, t - request.last_at, 1.0, t, at)
             else:
                 count_first_token(m, r, q, t, at)
             request.generated += 1
@@ -143,17 +162,27 @@ def update_batch(m: Memory, r: int, t: float, at: int) -> None:
 def end_step(m: Memory, r: int) -> None:
     """End a replica's step, and begin its next one."""
     rep = m.replicas[r]
+    totals = m.totals[0]
     t = rep.step_end
     at = current_slice(m, r, t)
     rep.taken += 1
     rep.context += rep.step_decodes
+    for i in range(rep.batch_size - rep.paused, rep.batch_size):
+        request = m.requests[m.batch[r, i]]
+        if request.todo == 0:
+            request.ends += 1
     if rep.prefilling or rep.taken == rep.next_end:
         update_batch(m, r, t, at)
-    if rep.step_decodes:
-        count_itl(m, r, t - rep.step_began, float(rep.step_decodes), t, at)
-    if m.totals[0].held_head != NONE and rep.status == READY:
+    if rep.step_decodes > rep.step_background:
+        count_itl(m, r, t - rep.step_began, float(rep.step_decodes - rep.step_background), t, at)
+    if rep.status == READY and (totals.held_head != NONE or totals.background_head != NONE):
         rep.step_end = -1.0  # not idle: requests sent now join the step that begins below
-        send_queued(m, t)
+        if totals.held_head != NONE:
+            send_queued(m, t)
+        while totals.background_head != NONE and totals.held_head == NONE:
+            if rep.in_flight + rep.background >= m.rules[0].room:
+                break
+            send_background(m, r, t)
     begin_step(m, r, t)
 
 
@@ -193,7 +222,12 @@ def leave(m: Memory, r: int, q: int) -> None:
     rep.context -= context
     rep.kv_used -= context + 1
     rep.step_decodes -= 1
-    rep.in_flight -= 1
+    if request.lane == BACKGROUND:
+        rep.step_background -= 1
+        rep.background_batch -= 1
+        rep.background -= 1
+    else:
+        rep.in_flight -= 1
 
 
 @entry
@@ -209,7 +243,12 @@ def move_streams(m: Memory, r: int, t: float) -> None:
     for i in range(rep.batch_size):
         q = m.batch[r, i]
         request = m.requests[q]
-        other = NONE if request.todo else choose(m, min(rules.max_num_seqs, rules.most_in_flight), q, 0, t)
+        other = NONE
+        if not request.todo and request.lane == BACKGROUND:
+            if i < rep.batch_size - rep.paused:
+                other = free_place(m)
+        elif not request.todo:
+            other = choose(m, min(rules.max_num_seqs, rules.most_in_flight), q, 0, t)
         if other == NONE:
             if not request.todo:
                 rep.next_end = min(rep.next_end, request.ends)
@@ -224,6 +263,6 @@ def move_streams(m: Memory, r: int, t: float) -> None:
         m.totals[0].moves += 1
         enqueue(m, other, q, t)
     rep.batch_size = kept
-    if not rep.in_flight:
+    if not rep.in_flight and not rep.background and rep.step_end < math.inf:
         rep.busy_s -= rep.step_end - t
         rep.step_end = math.inf

@@ -61,6 +61,21 @@ function latency(root, data) {
   const above = `▲ marks a latency above its target: TTFT ${seconds(targets.ttft_s)}, ITL ${seconds(targets.itl_s)}.`;
   const held = `Without requests queued for a cold start, ${percent(warm)} of requests attained the SLO and ${percent(warmInTime)} of TTFTs were in time.`;
   root.append(table("Latencies", ["", "count", "mean", "P50", "P90", "P95", "P99"], rows.map(line)), help(`${above} ${held}`));
+  lanes(root, data.results[data.main]);
+}
+
+// The lanes, if there are several, and the background work.
+function lanes(root, { lanes: byLane, background: work }) {
+  if (byLane) {
+    const share = (value) => (known(value) ? percent(value) : "–");
+    const line = ([name, { requests, attainment, ttft_ok: inTime, ttft }]) =>
+      tableRow(name, [whole(requests), share(attainment), share(inTime), ...["p50_s", "p95_s", "p99_s"].map((key) => (ttft.count > 0 ? seconds(ttft[key]) : "–"))]);
+    root.append(table("TTFT by lane", ["", "requests", "attained", "in time", "P50", "P95", "P99"], Object.entries(byLane).map(line)));
+  }
+  if (!work) return;
+  const end = work.finished ? `the last after ${seconds(work.finished_at_s)}` : "none yet";
+  const late = work.late ? ` ▲ ${whole(work.late)} were unfinished at their deadline.` : "";
+  root.append(help(`Background: ${whole(work.finished)} of ${whole(work.requests)} requests (${compact(work.tokens)} tokens) finished, ${end}.${late}`));
 }
 
 function costs(root, { results, main: shown }) {

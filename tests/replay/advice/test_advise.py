@@ -11,6 +11,7 @@ from replay.advice.search import DEFAULT, Search, Tried, changes, check_names, l
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import SettingsError
 from traces import ArrayTrace, TraceError
+from traces.backlog import Backlog, WithBacklog
 
 KNOBS = Knobs(min_replicas=0, max_replicas=8, headroom=1.0)
 
@@ -32,7 +33,7 @@ def score(*pairs: tuple[float, float]) -> Score:
 
 
 def test_halves_have_every_request_once() -> None:
-    first, second, _ = halves(steady())
+    first, second, *_ = halves(steady())
 
     arrivals = [np.concatenate([c.arrival_s for c in part.chunks()]) for part in (first, second)]
     assert [len(part) for part in arrivals] == [600, 601]
@@ -83,6 +84,40 @@ def test_the_search_leaves_time_for_the_check() -> None:
     assert not advice.exhausted
     assert advice.spent_s <= 150.0
     assert next(now) <= 15
+
+
+def test_unfinished_backlog_misses_the_goal_and_its_latency_does_not() -> None:
+    done, late = (
+        Outcome(100.0, 1.0, 1.0, 2.0, 4.0, 8.0, 0.0),
+        Outcome(50.0, 1.0, 1.0, 2.0, 4.0, 8.0, 0.0, 7.0),
+    )
+    later = replace(late, gpu_seconds=40.0, late=9.0)
+
+    assert Score((done,)).meets(0.99)
+    assert not Score((done, late)).meets(0.99)
+    assert better(Score((done,)), Score((late,)), 0.99)
+    assert better(Score((late,)), Score((later,)), 0.99)
+    assert (
+        judge(
+            Compared(Score((late,)), Score((late,))),
+            Compared(Score((done,)), Score((done,))),
+            0.99,
+            changed=False,
+        )
+        is Verdict.NOTHING_MEETS
+    )
+
+
+def test_knobs_of_the_background_are_searched_only_with_such_requests() -> None:
+    backlog = Backlog.parse("50%@00:05-00:10")
+    searched = [
+        advise(
+            trace, KNOBS, names=["headroom", "background_keep_s"], backlog=backlog, replay_part=made_up
+        ).names
+        for trace in (steady(), WithBacklog(steady(), backlog))
+    ]
+
+    assert searched == [("headroom",), ("headroom", "background_keep_s")]
 
 
 GOOD, CHEAP = score((100.0, 1.0), (100.0, 1.0)), score((80.0, 0.995), (81.0, 0.995))

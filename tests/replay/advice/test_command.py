@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -64,6 +65,20 @@ def test_the_patch_is_as_the_file_needs_it() -> None:
         in text
     )
     assert "tideserve knobs set --app tide llama max_replicas=12 headroom=0.5" in text
+
+
+def test_unfinished_background_work_is_reported() -> None:
+    late = Score((Outcome(3000.0, 0.995, 0.99, 4.0, 8.0, 8.0, 0.0, late=40.0),))
+    unfinished = advice(Verdict.NOTHING_MEETS, tuned=Compared(late, late), advised=CURRENT)
+    text = advice_text(unfinished, inputs())
+
+    assert text.startswith(
+        "No configuration that was tried attains 99.0 % and finishes the background work by its deadline; "
+        "the current knobs come closest, with 99.5 % (40 background requests unfinished at their deadline)."
+    )
+    assert re.search(r"late background +40", text)
+    assert advice_document(unfinished, inputs())["halves"]["second half"]["current"]["late"]["high"] == 40.0
+    assert "background" not in advice_text(advice(), inputs())
 
 
 def test_text_has_costs_and_certainty_of_both_halves() -> None:

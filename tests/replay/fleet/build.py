@@ -8,6 +8,7 @@ import numpy as np
 from replay.fleet.conditions import Conditions
 from replay.fleet.fleet import Fleet
 from replay.profile import Profile
+from serve_app.settings.caller import LANES, Lane
 from traces.trace import Chunk
 
 BASE, SEQUENCE, KV, PREFILL = 0.010, 0.001, 0.000_01, 0.000_1
@@ -57,8 +58,10 @@ def fleet(replicas: int = 1, *, of: Profile | None = None, block_tokens: int = 0
     return made
 
 
-def chunk(*requests: tuple[float, int, int], blocks: Sequence[Sequence[int]] = ()) -> Chunk:
-    """Requests as (arrival, prompt tokens, answer tokens), and the prefix blocks of each."""
+def chunk(
+    *requests: tuple[float, int, int], blocks: Sequence[Sequence[int]] = (), lanes: Sequence[Lane] = ()
+) -> Chunk:
+    """Requests as (arrival, prompt tokens, answer tokens), and the prefix blocks and the lane of each."""
     columns = zip(*requests, strict=True)
     arrivals, prompts, outputs = (np.array(column) for column in columns)
     return Chunk(
@@ -67,14 +70,19 @@ def chunk(*requests: tuple[float, int, int], blocks: Sequence[Sequence[int]] = (
         outputs.astype(np.int64),
         np.cumsum([0, *map(len, blocks)], dtype=np.int64) if blocks else np.empty(0, dtype=np.int64),
         np.array([block for each in blocks for block in each], dtype=np.int64),
+        np.array([LANES.index(lane) for lane in lanes], dtype=np.int64),
     )
 
 
 def serve(
-    made: Fleet, *requests: tuple[float, int, int], until: float, blocks: Sequence[Sequence[int]] = ()
+    made: Fleet,
+    *requests: tuple[float, int, int],
+    until: float,
+    blocks: Sequence[Sequence[int]] = (),
+    lanes: Sequence[Lane] = (),
 ) -> None:
     """Let the requests that arrive before `until` arrive, and time pass until then."""
-    taken = made.take(chunk(*requests, blocks=blocks), 0, until) if requests else 0
+    taken = made.take(chunk(*requests, blocks=blocks, lanes=lanes), 0, until) if requests else 0
     assert taken == len(requests), "the last ones arrive later"
     made.advance(until)
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from replay.fleet.fleet import Fleet
-from replay.fleet.layout import FREE, NONE, READY, REPLICA, REQUEST, STARTING
+from replay.fleet.layout import BACKGROUND, FREE, NONE, READY, REPLICA, REQUEST, STARTING
+from serve_app.settings.caller import LANES
 from tests.replay.fleet.build import chunk, fleet, profile
 
 
@@ -29,8 +30,12 @@ def check(made: Fleet) -> None:
     held = queue(following, int(totals["held_head"]))
     assert len(held) == totals["held"]
     assert totals["held_bytes"] == pytest.approx(requests["body"][held].sum(), abs=1e-6)
-    assert list(requests["arrived"][held]) == sorted(requests["arrived"][held])
-    everybody = list(held)
+    places = list(zip(requests["lane"][held], requests["arrived"][held], strict=True))
+    assert places == sorted(places)
+    background = queue(following, int(totals["background_head"]))
+    assert len(background) == totals["background_held"]
+    assert totals["background_held_bytes"] == pytest.approx(requests["body"][background].sum(), abs=1e-6)
+    everybody = held + background
     for slot, values in enumerate(memory.replicas.tolist()):
         replica = dict(zip(REPLICA.names, values, strict=True))
         waiting = queue(following, replica["head"])
@@ -38,7 +43,13 @@ def check(made: Fleet) -> None:
         here = waiting + batch
         everybody += here
         assert len(waiting) == replica["waiting"]
-        assert len(here) == replica["in_flight"] <= rules["most_in_flight"]
+        lanes = requests["lane"][here]
+        assert len(here) - sum(lanes == BACKGROUND) == replica["in_flight"] <= rules["most_in_flight"]
+        assert sum(lanes == BACKGROUND) == replica["background"] <= rules["room"]
+        assert lanes[: len(waiting)].tolist() == sorted(lanes[: len(waiting)])
+        in_batch = lanes[len(waiting) :] == BACKGROUND
+        assert in_batch.tolist() == sorted(in_batch)
+        assert sum(in_batch) == replica["background_batch"]
         assert len(batch) <= rules["max_num_seqs"]
         if replica["status"] in (FREE, STARTING):
             assert not here
@@ -49,11 +60,17 @@ def check(made: Fleet) -> None:
     free = queue(following, int(totals["free"]))
     assert sorted(everybody + free) == list(range(len(requests)))
     assert len(everybody) == totals["open"]
-    assert totals["arrivals"] == totals["finished"] + totals["rejected"] + totals["open"]
-    assert totals["admitted"] == totals["finished"] + totals["open"] - totals["held"]
+    of_background = totals["background_arrivals"] - totals["background_refused"]
+    of_background -= totals["background_finished"]
+    assert of_background == sum(requests["lane"][everybody] == BACKGROUND)
+    open_requests = totals["open"] - of_background
+    assert totals["arrivals"] == totals["finished"] + totals["rejected"] + open_requests
+    assert totals["admitted"] == totals["finished"] + open_requests - totals["held"]
     windows = memory.windows
     assert windows["requests"].sum() == totals["arrivals"]
     assert windows["rejected"].sum() == totals["rejected"]
+    assert windows["background_arrivals"].sum() == totals["background_arrivals"]
+    assert windows["background_finished"].sum() == totals["background_finished"]
     assert memory.window_ttft.sum() == memory.histograms[:2].sum() == totals["first_tokens"]
     assert memory.window_itl.sum() == memory.histograms[2].sum() == totals["itl_count"]
     assert memory.histograms[3].sum() == totals["finished"]
@@ -84,8 +101,10 @@ def check_tokens(memory: Any, replica: dict[str, Any], waiting: list[int], batch
             without += request["prompt"]
             pending += request["pending"]
     assert replica["context"] == context
-    # Who decodes has the token of the step under way in there too.
-    assert replica["kv_used"] == used + context + decoding <= memory.rules["kv_cache_tokens"][0]
+    # Who decodes has the token of the step under way in there too, except those that pause.
+    decoding_now = min(decoding, replica["step_decodes"])
+    assert decoding - decoding_now <= replica["paused"]
+    assert replica["kv_used"] == used + context + decoding_now <= memory.rules["kv_cache_tokens"][0]
     assert replica["prefilling"] == len(batch) - decoding
     assert replica["waiting_tokens"] == without
     assert replica["recompute_tokens"] == again
@@ -116,7 +135,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("case", CASES)
 def test_nothing_is_lost_and_no_limit_exceeded(case: str, seed: int) -> None:
     draw = np.random.default_rng(seed)
@@ -145,10 +164,14 @@ def test_nothing_is_lost_and_no_limit_exceeded(case: str, seed: int) -> None:
             blocks = (
                 [[int(b) for b in draw.integers(0, 3, r[1] // 100)] for r in requests] if seed % 2 else ()
             )
-            made.take(chunk(*requests, blocks=blocks), 0, until)
+            lanes = draw.choice(LANES, len(requests)).tolist() if seed == 3 else ()
+            made.take(chunk(*requests, blocks=blocks, lanes=lanes), 0, until)
         made.advance(until)
         check(made)
         made.settle()
+        if made.memory.totals["background_held"][0] and not made.memory.totals["held"][0]:
+            replicas = made.memory.replicas[made.ready_slots]
+            assert (replicas["in_flight"] + replicas["background"] >= made.memory.rules["room"]).all()
         if draw.random() < 0.3:
             made.set_target(int(draw.integers(0, 9)))
         check(made)
@@ -162,8 +185,10 @@ def test_nothing_is_lost_and_no_limit_exceeded(case: str, seed: int) -> None:
     totals = made.memory.totals[0]
 
     assert made.now < 300.0
-    assert totals["finished"] + totals["rejected"] == totals["arrivals"] > 100
-    assert (totals["preemptions"] > 0) == (case == "small cache")
+    assert totals["finished"] + totals["rejected"] == totals["arrivals"] > 60
+    # Requests of the lane `background` are preempted also for want of a place.
+    assert (totals["preemptions"] > 0) == (case == "small cache" or seed == 3)
+    assert (totals["background_finished"] > 30) == (seed == 3)
     assert most <= made.peak <= (made.conditions.capacity or 9 + 8)
     assert made.failed_starts > 0
     if case != "small batch":  # where nobody has room

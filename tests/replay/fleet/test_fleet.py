@@ -111,6 +111,18 @@ def test_replicas_beyond_capacity_are_pending() -> None:
 # -- what they cost
 
 
+def test_replica_that_drains_by_itself_has_served_before() -> None:
+    made = fleet(2, drain_move_after_s=5.0)
+    serve(made, *[(0.0, 100, 200)] * 8, until=2.0)
+    made.set_target(1)
+    # All of its requests end between two looks at it, after the time at which streams move.
+    made.advance(20.0)
+    made.settle()
+    made.end()
+
+    assert made.gpu_seconds().serving > 2 * 2.0
+
+
 def test_the_bill_of_one_replica_by_what_it_did() -> None:
     made = fleet(0)
     run(made, 2.0)

@@ -1,0 +1,347 @@
+"""Limits of API keys: requests per minute, tokens per minute, and requests that are open at once.
+
+Each rate is a token bucket, filled at the rate, up to one minute's worth. When an ingress replica starts, its
+buckets have one second's worth. A request is admitted while the bucket has anything left, and may leave the
+bucket in debt. So a request larger than a minute's worth is served too. Further requests are refused until
+the debt is paid.
+
+The tokens of a request are not known when it arrives. So its bucket is charged with an estimate, and the true
+count replaces the estimate at the end. The estimate of the prompt is the size of the body divided by the
+key's mean bytes per prompt token. The estimate of the answer is the key's mean answer, at most the request's
+`max_tokens`. With a charge of `max_tokens` itself, a client that asks for 4,096 tokens and gets 200 would
+stay far below its limit.
+
+Ingress replicas share one quota: each has a share of every rate (`ingress.quota_exchange`).
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from serve_app.api.engine_client import GPU_OPERATIONS, EngineRequest
+from serve_app.api.errors import MOST_RETRY_S, ApiError
+from serve_app.settings.keys_file import ApiKey
+
+_MINUTE_S = 60.0
+_START_S = 1.0
+"""The seconds' worth that a bucket has when its ingress replica starts. So neither a restart nor a new
+ingress replica gives a client a minute's worth."""
+_DEMAND_S = 5.0
+"""The time constant of the demand: attempts of 5 s ago count a third of new ones."""
+_OPEN_RETRY_S = 1.0
+_ALMOST_ONE = 0.999
+"""Added before `int`, to round up. It is below 1, so a rounding error of floats does not add a second."""
+_ANSWER_TOKENS = 256.0
+_BYTES_PER_TOKEN = 4.0
+"""Estimates for a key without an answer yet."""
+_MEMORY = 32
+"""A mean covers about this many requests."""
+
+
+class KeyDemand(msgspec.Struct, frozen=True, array_like=True):
+    """The recent attempts of one key at one ingress replica, refused ones included."""
+
+    tokens_per_s: float = 0.0
+    requests_per_s: float = 0.0
+    open_requests: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KeyShare:
+    """One ingress replica's share of a key's limits."""
+
+    tokens: float
+    """Its share of the tokens per minute, 0 to 1."""
+    requests: float
+    open_elsewhere: int = 0
+    """The key's open requests at other ingress replicas."""
+
+
+_WHOLE = KeyShare(1.0, 1.0)
+
+
+class _Bucket:
+    """One rate of a key, as far as this ingress replica may use it.
+
+    Args:
+        what: `requests` or `tokens`.
+        limit: Amount per minute over all ingress replicas.
+        share: This replica's share.
+        began: When the bucket began to be filled.
+    """
+
+    __slots__ = ("_at", "_headers", "demand", "level", "limit", "share", "what")
+
+    def __init__(self, what: str, limit: int, share: float, began: float) -> None:
+        self.what = what
+        self.limit = limit
+        self.share = share
+        self.level = limit / _MINUTE_S * share * _START_S
+        """The amount left; below 0 it is a debt."""
+        self.demand = 0.0
+        """Attempted amount per second."""
+        self._at = began
+        self._headers = tuple(f"x-ratelimit-{part}-{what}" for part in ("limit", "remaining", "reset"))
+
+    def advance(self, now: float) -> None:
+        """Fill the bucket for the time that has passed."""
+        passed_s, self._at = now - self._at, now
+        most = self.limit * self.share
+        level = self.level + most * passed_s / _MINUTE_S
+        self.level = level if level < most else most
+        self.demand *= math.exp(-passed_s / _DEMAND_S)
+
+    def attempt(self, now: float, amount: float) -> None:
+        """Fill the bucket, and count an attempt, admitted or not."""
+        self.advance(now)
+        self.demand += amount / _DEMAND_S
+
+    def wait_s(self, least_share: float) -> float:
+        """Return the seconds until the bucket has anything left; 0 if it has now."""
+        if self.level > 0.0:
+            return 0.0
+        # A replica without recent attempts has a small share, which grows within a second of the first.
+        return -self.level * _MINUTE_S / (self.limit * max(self.share, least_share))
+
+    def add_headers(self, headers: dict[str, str]) -> None:
+        """Add OpenAI's headers of this rate. This replica estimates the whole quota from its own share.
+
+        The reset is a duration such as `1s` or `6m0s`.
+        """
+        left, limit = self.level / self.share, self.limit
+        reset_s = int(_MINUTE_S - _MINUTE_S * left / limit + _ALMOST_ONE)
+        limit_name, remaining_name, reset_name = self._headers
+        headers[limit_name] = f"{limit}"
+        headers[remaining_name] = f"{int(left)}" if left > 0.0 else "0"
+        headers[reset_name] = f"{reset_s}s" if reset_s < _MINUTE_S else f"{reset_s // 60}m{reset_s % 60}s"
+
+
+_Rates = list[tuple[_Bucket, float]]
+"""The rates that apply to a request, each with the amount that the request needs."""
+
+
+class _KeyQuota:
+    """The limits of one key, and the means that its estimates need."""
+
+    def __init__(self, key: ApiKey, began: float) -> None:
+        self.key = key
+        self._began = began
+        self.tokens: _Bucket | None = None
+        self.requests: _Bucket | None = None
+        self.open_requests = 0
+        self.share = _WHOLE
+        self.answer_tokens = _ANSWER_TOKENS
+        self.bytes_per_token = _BYTES_PER_TOKEN
+        self._answers = 0
+
+    def follow(self, key: ApiKey, share: KeyShare, now: float) -> None:
+        """Apply the key's present limits, and this replica's share of them."""
+        self.key, self.share = key, share
+        self.tokens = self._changed("tokens", self.tokens, key.tokens_per_minute, share.tokens, now)
+        self.requests = self._changed("requests", self.requests, key.requests_per_minute, share.requests, now)
+
+    def _changed(
+        self, what: str, bucket: _Bucket | None, limit: int | None, share: float, now: float
+    ) -> _Bucket | None:
+        if limit is None:
+            return None
+        if bucket is None:
+            return _Bucket(what, limit, share, self._began)
+        bucket.advance(now)
+        bucket.limit, bucket.share = limit, share
+        return bucket
+
+    def learn(self, body_bytes: int, input_tokens: int | None, output_tokens: int) -> None:
+        """Note an answer in the means."""
+        self._answers += 1
+        weight = 1.0 / min(self._answers, _MEMORY)
+        self.answer_tokens += weight * (output_tokens - self.answer_tokens)
+        if input_tokens:
+            self.bytes_per_token += weight * (body_bytes / input_tokens - self.bytes_per_token)
+
+
+class Reservation:
+    """The place of one open request in its key's limits. It ends with `settle`, or when it is dropped."""
+
+    __slots__ = ("_answer", "_ended", "_prompt", "_quota", "headers", "over_quota")
+
+    def __init__(
+        self, quota: _KeyQuota, prompt: float, answer: float, over_quota: bool, headers: dict[str, str]
+    ) -> None:
+        self._quota = quota
+        self._prompt, self._answer = prompt, answer
+        self._ended = False
+        self.over_quota = over_quota
+        """Whether the request is served although its key is above a rate. It is charged to no bucket."""
+        self.headers = headers
+        """Headers of the answer."""
+
+    def settle(self, request: EngineRequest) -> None:
+        """End the reservation. The true count of tokens replaces the estimate.
+
+        A request that was refused or failed gets its tokens back. If the client left, or its deadline came,
+        the delivered tokens count. If their number is unknown, the estimate stays, unless no engine had the
+        request.
+        """
+        state = request.state
+        used = 0.0
+        if state.output_tokens is not None:
+            used = (self._prompt if state.input_tokens is None else state.input_tokens) + state.output_tokens
+            if state.outcome == "ok":
+                self._quota.learn(request.body_bytes, state.input_tokens, state.output_tokens)
+        elif state.outcome == "ok" or state.left_engine:
+            used = self._prompt + self._answer
+        self._end(used)
+
+    def __del__(self) -> None:
+        # A response that is dropped before it is sent must free its place.
+        self._end(0.0)
+
+    def _end(self, used: float) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self._quota.open_requests -= 1
+        if not self.over_quota and (tokens := self._quota.tokens) is not None:
+            tokens.level += self._prompt + self._answer - used
+
+
+class Quotas:
+    """The quotas of all keys at one ingress replica. Use it in one event loop.
+
+    Args:
+        clock: Seconds on a clock that never goes back.
+        on_limited: Called with the key's name and the limit, for each request above a limit.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        on_limited: Callable[[str, str], None] = lambda key, limit: None,
+    ) -> None:
+        self.clock = clock
+        self._began = clock()
+        self._on_limited = on_limited
+        self._quotas: dict[str, _KeyQuota] = {}
+        self._shares: Mapping[str, KeyShare] = {}
+        self._equal = _WHOLE
+
+    def reserve(self, key: ApiKey | None, request: EngineRequest, bound: int | None) -> Reservation | None:
+        """Return the request's place in the limits of its key; None without limits.
+
+        Args:
+            key: The entry of the client's key.
+            request: A request whose body has been read.
+            bound: The most tokens of its answer; None if the request has no bound.
+
+        Raises:
+            ApiError: 429 if a limit is reached. A `work_conserving` key gets 429 only for too many open
+                requests.
+        """
+        if key is None or not key.is_limited:
+            return None
+        now = self.clock()
+        quota = self._quota(key, now)
+        prompt = answer = 0.0
+        rates = [] if quota.requests is None else [(quota.requests, 1.0)]
+        if request.operation in GPU_OPERATIONS:
+            prompt = request.body_bytes / quota.bytes_per_token
+            answer = quota.answer_tokens if bound is None else min(quota.answer_tokens, bound)
+            if quota.tokens is not None:
+                rates.append((quota.tokens, prompt + answer))
+        over = False
+        for bucket, amount in rates:
+            bucket.attempt(now, amount)
+            over = over or bucket.level <= 0.0
+        self._check_open(quota, rates)
+        if over:
+            self._limit(quota, rates)
+        else:
+            for bucket, amount in rates:
+                bucket.level -= amount
+        quota.open_requests += 1
+        return Reservation(quota, prompt, answer, over, _headers(rates))
+
+    def demands(self) -> dict[str, KeyDemand]:
+        """Return the demand of each key that has any, for the other ingress replicas."""
+        now = self.clock()
+        found = {}
+        for name, quota in self._quotas.items():
+            for bucket in (quota.tokens, quota.requests):
+                if bucket is not None:
+                    bucket.advance(now)
+            demand = KeyDemand(
+                0.0 if quota.tokens is None else round(quota.tokens.demand, 3),
+                0.0 if quota.requests is None else round(quota.requests.demand, 3),
+                quota.open_requests,
+            )
+            if demand != KeyDemand():
+                found[name] = demand
+        return found
+
+    def share(self, replicas: int, shares: Mapping[str, KeyShare]) -> None:
+        """Apply this replica's shares.
+
+        Args:
+            replicas: The number of ingress replicas, this one included.
+            shares: By key. Every other key is shared equally.
+        """
+        self._equal = KeyShare(1.0 / replicas, 1.0 / replicas)
+        self._shares = shares
+        now = self.clock()
+        for name, quota in self._quotas.items():
+            quota.follow(quota.key, shares.get(name, self._equal), now)
+
+    def _quota(self, key: ApiKey, now: float) -> _KeyQuota:
+        quota = self._quotas.get(key.name)
+        if quota is None:
+            quota = self._quotas[key.name] = _KeyQuota(key, self._began)
+        elif quota.key is key:
+            return quota
+        quota.follow(key, self._shares.get(key.name, self._equal), now)
+        return quota
+
+    def _check_open(self, quota: _KeyQuota, rates: _Rates) -> None:
+        """Raise ApiError 429 if the key has as many open requests as it may."""
+        limit = quota.key.concurrent_requests
+        open_requests = quota.open_requests + quota.share.open_elsewhere
+        if limit is not None and open_requests >= limit:
+            self._on_limited(quota.key.name, "concurrent_requests")
+            why = f"has {open_requests} open requests (concurrent_requests = {limit})."
+            raise _refusal(quota.key, why, _OPEN_RETRY_S, rates)
+
+    def _limit(self, quota: _KeyQuota, rates: _Rates) -> None:
+        """Count a request above a rate. Raise ApiError 429 unless the key may go on without a charge."""
+        wait_s, bucket = max(
+            ((bucket.wait_s(self._equal.tokens), bucket) for bucket, _ in rates), key=lambda pair: pair[0]
+        )
+        limit = f"{bucket.what}_per_minute"
+        self._on_limited(quota.key.name, limit)
+        if not quota.key.work_conserving:
+            raise _refusal(quota.key, f"has used up its {limit} = {bucket.limit}.", wait_s, rates)
+
+
+def _headers(rates: _Rates) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for bucket, _ in rates:
+        bucket.add_headers(headers)
+    return headers
+
+
+def _refusal(key: ApiKey, why: str, wait_s: float, rates: _Rates) -> ApiError:
+    """Return a 429 that tells the client to try again after `wait_s`."""
+    wait_ms = math.floor(wait_s * 1e3) + 1  # after exactly `wait_s` the bucket is still empty
+    return ApiError(
+        429,
+        f"API key {key.name!r} {why} Try again in {wait_ms / 1e3:g} s.",
+        code="rate_limit_exceeded",
+        headers={
+            **_headers(rates),
+            "Retry-After": str(math.ceil(wait_ms / 1e3)),
+            "Retry-After-Ms": str(wait_ms),
+            "X-Should-Retry": "true" if wait_ms <= MOST_RETRY_S * 1e3 else "false",
+        },
+    )

@@ -1,0 +1,188 @@
+"""`GET /usage`: the tokens, GPU-seconds and money of each API key, lane or model."""
+
+import asyncio
+import csv
+import io
+import logging
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, Protocol
+
+import msgspec
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from serve_app.api.engine_client import JSON
+from serve_app.api.errors import ApiError
+from serve_app.ledger.usage import AMOUNTS, QUERIES, Amounts
+
+logger = logging.getLogger("ray.serve")
+
+By = Literal["key", "lane", "model"]
+_UNITS_S = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_LAST_S = 253_402_300_799.0
+"""The end of the year 9999."""
+_TIME_WORDS = "an ISO 8601 date or time, Unix seconds, or a duration before now such as 90m, 24h, 7d or 2w"
+_TIMEOUT_S = 5.0
+
+
+class Ledger(Protocol):
+    """The source of the usage. A call may wait for a database, and may raise any error."""
+
+    def used(
+        self, by: By, since: float, until: float, key: str | None = None, most: int = 1000
+    ) -> dict[str, Amounts]:
+        """Return the usage in minutes that begin in [`since`, `until`), by name, the largest first."""
+        ...
+
+    def unused(self, since: float, until: float) -> dict[str, Amounts]:
+        """Return the GPU time that no request used, by state."""
+        ...
+
+
+class UsageView:
+    """The HTTP API's access to the ledger.
+
+    Args:
+        ledger: The ledger.
+        currency: The code of the currency of its money.
+        clock: Unix time in seconds.
+        timeout_s: How long a request waits for the ledger.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        currency: str,
+        clock: Callable[[], float] = time.time,
+        timeout_s: float = _TIMEOUT_S,
+    ) -> None:
+        self.currency = currency
+        self.clock = clock
+        self._ledger = ledger
+        self._timeout_s = timeout_s
+        # Own threads: a slow database must not take the event loop's.
+        self._threads = ThreadPoolExecutor(QUERIES, "usage")
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def read(
+        self, by: By, since: float, until: float, key: str | None, sender: str = ""
+    ) -> tuple[dict[str, Amounts], dict[str, Amounts]]:
+        """Return the used and the unused amounts. With a `key`, only its own.
+
+        A `sender` has one query at a time, also after the end of its wait. So slow queries of one API key
+        leave threads for other keys.
+
+        Raises:
+            ApiError: 503 if the ledger fails, or does not answer in time.
+        """
+
+        def read() -> tuple[dict[str, Amounts], dict[str, Amounts]]:
+            used = self._ledger.used(by, since, until, key)
+            return used, self._ledger.unused(since, until) if key is None else {}
+
+        turn, loop = self._turns[sender], asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await turn.acquire()
+                query = self._threads.submit(read)
+                query.add_done_callback(lambda _: loop.call_soon_threadsafe(turn.release))
+                return await asyncio.wrap_future(query)
+        except TimeoutError:
+            reason = f"did not answer within {self._timeout_s:g} s"
+        except Exception as error:  # its text may name hosts and files
+            logger.warning("the ledger could not be read: %s: %s", type(error).__name__, error)
+            reason = "cannot be read"
+        headers = {"Retry-After": "10"}
+        raise ApiError(503, f"The ledger {reason}.", code="ledger_unavailable", headers=headers)
+
+
+def usage_router(view: UsageView, has_keys: bool) -> APIRouter:
+    """Return the route `/usage`. Without API keys (`has_keys`), everybody sees all usage."""
+    router = APIRouter(tags=["operations"])
+
+    @router.get("/usage", summary="Tokens, GPU-seconds and money by API key, lane or model")
+    async def usage(
+        request: Request,
+        by: Annotated[By, Query(description="Sum by this.")] = "key",
+        since: Annotated[str, Query(max_length=40, description=f"The start: {_TIME_WORDS}.")] = "24h",
+        until: Annotated[str, Query(max_length=40, description="The end, as `since`.")] = "0m",
+        format: Annotated[Literal["json", "csv"], Query(description="`json` or `csv`.")] = "json",  # noqa: A002
+    ) -> Response:
+        now = view.clock()
+        begin, end = parse_time("since", since, now), parse_time("until", until, now)
+        if begin > end:
+            message = f"since = {since!r}: must not be after until = {until!r}."
+            raise ApiError(400, message, param="since", code="invalid_value")
+        sender = request.state.key.name if has_keys else ""
+        own = sender if has_keys and not request.state.key.admin else None
+        used, unused = await view.read(by, begin, end, own, sender)
+        if format == "csv":
+            return Response(csv_text(by, used, unused, view.currency), media_type="text/csv")
+        document = usage_document(by, used, unused) | {
+            "since": _iso(begin),
+            "until": _iso(end),
+            "currency": view.currency,
+        }
+        return Response(msgspec.json.encode(document), media_type=JSON)
+
+    return router
+
+
+def parse_time(name: str, text: str, now: float) -> float:
+    """Return the Unix time of a parameter's text. A time without a zone is in UTC.
+
+    Raises:
+        ApiError: 400, with the parameter's name and value.
+    """
+    if ago := re.fullmatch(r"(\d{1,9})([mhdw])", text):
+        return max(0.0, now - int(ago[1]) * _UNITS_S[ago[2]])
+    try:
+        if re.fullmatch(r"\d+(\.\d+)?", text):
+            seconds = float(text)
+        else:
+            moment = datetime.fromisoformat(text)
+            seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        if 0 <= seconds <= _LAST_S:
+            return seconds
+    except (ValueError, OverflowError):
+        pass
+    raise ApiError(400, f"{name} = {text!r}: must be {_TIME_WORDS}.", param=name, code="invalid_value")
+
+
+def usage_document(by: By, used: Mapping[str, Amounts], unused: Mapping[str, Amounts]) -> dict[str, Any]:
+    """Return the JSON document of used and unused amounts, with their total."""
+    total = Amounts()
+    for amounts in (*used.values(), *unused.values()):
+        total.add(amounts)
+    return {
+        "object": "usage",
+        "by": by,
+        "data": [{by: name} | asdict(amounts) for name, amounts in used.items()],
+        "unused": [
+            {"state": state, "gpu_seconds": amounts.gpu_seconds, "cost": amounts.cost}
+            for state, amounts in unused.items()
+        ],
+        "total": asdict(total),
+    }
+
+
+def csv_text(by: By, used: Mapping[str, Amounts], unused: Mapping[str, Amounts], currency: str) -> str:
+    """Return the amounts as CSV (RFC 4180): a line for each name, then a line for each unused state."""
+    text = io.StringIO()
+    lines = csv.writer(text)
+    lines.writerow([by, "state", *AMOUNTS, "currency"])
+    for name, amounts in used.items():
+        lines.writerow([name, "used", *asdict(amounts).values(), currency])
+    for state, amounts in unused.items():
+        lines.writerow(["", state, *asdict(amounts).values(), currency])
+    return text.getvalue()
+
+
+def _iso(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")

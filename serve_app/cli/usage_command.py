@@ -1,0 +1,125 @@
+"""`tideserve usage`: the tokens, GPU-seconds and money of each API key, lane or model."""
+
+import argparse
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from serve_app.cli.command_error import CommandError
+from serve_app.cli.formats import plain, whole
+from serve_app.cli.http_client import DEFAULT_URL, NoAnswerError, authorization, error_words, fetch
+from serve_app.settings.settings_error import from_pydantic
+
+_TIMEOUT_S = 15.0
+_COLUMNS = ("requests", "prompt", "cached", "completion", "GPU s")
+
+
+class _Document(BaseModel):
+    """Ignores fields that a newer server adds."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class _Amounts(_Document):
+    requests: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    gpu_seconds: float = 0.0
+    cost: float = 0.0
+
+
+class _Used(_Amounts):
+    key: str = ""
+    lane: str = ""
+    model: str = ""
+
+
+class _Unused(_Amounts):
+    state: str
+
+
+class UsageDocument(_Document):
+    """The answer of `GET /usage`."""
+
+    by: str
+    since: str
+    until: str
+    currency: str
+    data: tuple[_Used, ...]
+    unused: tuple[_Unused, ...]
+    total: _Amounts
+
+
+def add_command(commands: Any) -> None:
+    """Register `usage`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "usage",
+        help="print what each API key used: tokens, GPU-seconds, money",
+        description="Print the tokens, GPU-seconds and money of each API key, lane or model. With an API key "
+        "that is not an admin key, the server answers only with the key's own usage.",
+        epilog="Times are ISO 8601 dates or times, Unix seconds, or durations before now: 90m, 24h, 7d, 2w.",
+    )
+    add = parser.add_argument
+    add("--url", default=DEFAULT_URL, help=f"URL of the server; by default {DEFAULT_URL}")
+    add("--by", choices=("key", "lane", "model"), default="key", help="what to sum by; by default key")
+    add("--since", default="24h", metavar="TIME", help="begin; by default 24h")
+    add("--until", default="0m", metavar="TIME", help="end; by default now")
+    add("--csv", action="store_true", help="print CSV")
+    parser.set_defaults(command=print_usage)
+
+
+def print_usage(options: argparse.Namespace) -> int:
+    """Print the usage that the server returns."""
+    if urlsplit(options.url).scheme not in ("http", "https"):
+        raise CommandError(f"--url = {options.url!r}: must be an http(s) URL, such as {DEFAULT_URL}")
+    query = {"by": options.by, "since": options.since, "until": options.until}
+    if options.csv:
+        print(_ask(options.url, query | {"format": "csv"}).decode(), end="")
+        return 0
+    try:
+        document = UsageDocument.model_validate_json(_ask(options.url, query))
+    except ValidationError as error:
+        problem = from_pydantic(error).problems[0]
+        raise CommandError(f"the answer is not one of this version of Tideserve: {problem}") from None
+    print(usage_text(document))
+    return 0
+
+
+def _ask(url: str, query: dict[str, str]) -> bytes:
+    try:
+        reply = fetch(f"{url.rstrip('/')}/usage?{urlencode(query)}", authorization(), _TIMEOUT_S)
+    except NoAnswerError as error:
+        raise CommandError(f"nothing answers at {url}: {error}") from None
+    if reply.status >= 300:
+        raise CommandError(f"{url} answers {reply.status} {reply.reason}: {error_words(reply.body)}")
+    return reply.body
+
+
+def usage_text(document: UsageDocument) -> str:
+    """Return a table: the usage by name, then unused GPU time by state, then the total."""
+    head = (document.by, *_COLUMNS, document.currency)
+    used = [_row(plain(getattr(each, document.by)) or "(no key)", each) for each in document.data]
+    unused = [(each.state, "", "", "", "", *_row("", each)[-2:]) for each in document.unused]
+    rows = [head, *used, *unused, _row("total", document.total)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows
+    ]
+    rule = "-" * max(map(len, lines))
+    lines.insert(len(lines) - 1, rule)
+    if unused and used:
+        lines.insert(1 + len(used), rule)
+    return "\n".join([f"{document.since} to {document.until}", "", *lines])
+
+
+def _row(name: str, amounts: _Amounts) -> tuple[str, ...]:
+    tokens = (amounts.prompt_tokens, amounts.cached_tokens, amounts.completion_tokens)
+    return (
+        name,
+        whole(amounts.requests),
+        *map(whole, tokens),
+        f"{amounts.gpu_seconds:,.1f}",
+        f"{amounts.cost:,.2f}",
+    )

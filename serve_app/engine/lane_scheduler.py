@@ -1,0 +1,246 @@
+"""Lanes in vLLM's scheduler, in the process of the engine core.
+
+A sequence's lane is known from its priority (`fair_share`). vLLM itself lets the smallest priority run first
+and preempts the largest. This module adds:
+
+- A waiting sequence of another lane takes the place of a running `background` sequence in the next step. The
+  preempted sequence waits, and continues later: the prefix cache has most of its tokens.
+- A step that prefills a prompt of another lane runs no `background` sequence.
+- The time of a step that runs `background` beside other lanes is bounded (`background_bound`).
+- `standard` gets a share of the batch while `interactive` sequences wait too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.request_queue import PriorityRequestQueue, RequestQueue, SchedulingPolicy
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import Request
+
+from serve_app.engine.background_bound import BackgroundBound
+from serve_app.engine.fair_share import BACKGROUND, lane_of
+from serve_app.settings.caller import Lane
+from serve_app.settings.knobs import Knobs
+
+STANDARD_SHARE: float = Knobs.model_fields["standard_share"].default
+"""An engine does not know the knobs in force, so the default counts here."""
+
+
+class LaneQueue(RequestQueue):  # type: ignore[misc]  # vLLM has no types
+    """vLLM's waiting list with a queue for each lane.
+
+    Args:
+        max_num_seqs: The most sequences of a batch.
+    """
+
+    def __init__(self, max_num_seqs: int) -> None:
+        self._max_num_seqs = max_num_seqs
+        self.interactive = PriorityRequestQueue()
+        self.standard = PriorityRequestQueue()
+        self.background = PriorityRequestQueue()
+        self.hold_background = False
+        """Whether the next step takes no sequence of `background`."""
+        self._lanes: dict[Lane, PriorityRequestQueue] = {
+            "interactive": self.interactive,
+            "standard": self.standard,
+            "background": self.background,
+        }
+        self._running: dict[Lane, int] = {"interactive": 0, "standard": 0}
+        self._owed = 0.0
+        """What `standard` lacks of its share, in sequences times steps."""
+
+    def share_step(self, running: Iterable[Request]) -> None:
+        """Count a step in which the sequences `running` run, for the share of `standard`."""
+        if not self.interactive or not self.standard:
+            self._owed = 0.0
+            return
+        lanes = [lane_of(request.priority) for request in running]
+        self._running = {lane: lanes.count(lane) for lane in self._running}
+        lacks = STANDARD_SHARE * sum(self._running.values()) - self._running["standard"]
+        # Bounded: without free places a debt would grow for as long as the longest sequence runs, and
+        # `standard` would then fill the batch.
+        self._owed = min(self._owed + lacks, self._max_num_seqs)
+
+    def _next(self) -> PriorityRequestQueue:
+        if self.standard and (not self.interactive or self._standard_is_due()):
+            return self.standard
+        return self.interactive or self.background
+
+    def _standard_is_due(self) -> bool:
+        standard = self._running["standard"] + 1
+        return standard <= STANDARD_SHARE * (self._running["interactive"] + standard) + self._owed
+
+    def peek_request(self) -> Request:
+        return self._next().peek_request()
+
+    def pop_request(self) -> Request:
+        request = self._next().pop_request()
+        lane = lane_of(request.priority)
+        if lane in self._running:
+            self._running[lane] += 1
+        return request
+
+    def add_request(self, request: Request) -> None:
+        self._lanes[lane_of(request.priority)].add_request(request)
+
+    prepend_request = add_request
+
+    def prepend_requests(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            self.add_request(request)
+
+    def remove_request(self, request: Request) -> None:
+        self._lanes[lane_of(request.priority)].remove_request(request)
+
+    def remove_requests(self, requests: Iterable[Request]) -> None:
+        removed = set(requests)
+        for queue in self._lanes.values():
+            queue.remove_requests(removed)
+
+    def foreground(self) -> Iterator[Request]:
+        """Yield the sequences of all lanes but `background`, in the order of their priorities."""
+        return chain(self.interactive, self.standard)
+
+    def __bool__(self) -> bool:
+        """Return whether the step may take a sequence."""
+        return bool(self.interactive or self.standard or (self.background and not self.hold_background))
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lanes.values()))
+
+    def __iter__(self) -> Iterator[Request]:
+        return chain(self.foreground(), self.background)
+
+
+class LaneScheduling(Scheduler):  # type: ignore[misc]
+    """A scheduler's part that knows lanes. Without the policy `priority`, it changes nothing."""
+
+    max_num_scheduled_tokens: int
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._by_lane = self.policy == SchedulingPolicy.PRIORITY
+        self._background: set[str] = set()
+        """The unfinished sequences of `background`."""
+        self.background_bound = BackgroundBound()
+        if self._by_lane:
+            self.waiting = LaneQueue(self.max_num_active_reqs)
+
+    def add_request(self, request: Request) -> None:
+        if self._by_lane and _is_background(request):
+            self._background.add(request.request_id)
+            self.background_bound.take(request.sampling_params)
+        super().add_request(request)
+
+    def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
+        self._background.discard(request.request_id)
+        return super()._free_request(request, *args, **kwargs)
+
+    def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
+        if not self._by_lane:
+            return super().schedule(*args, **kwargs)
+        self.waiting.share_step(self.running)
+        others: list[Request] = []
+        if self._background and self.pause_state.name == "UNPAUSED":
+            self._yield_to_other_lanes()
+            others = self._beside_background()
+        limit = self.background_bound.begin_step(bool(others))
+        if limit is None:
+            return super().schedule(*args, **kwargs)
+        limit += -limit % (1 + self.num_spec_tokens)  # whole decodes: fewer drafts may leave the CUDA graph
+        most = self.max_num_scheduled_tokens
+        # vLLM gives tokens to the other lanes first, because `running` is sorted.
+        self.max_num_scheduled_tokens = min(most, sum(map(_new_tokens, others)) + limit)
+        try:
+            step = super().schedule(*args, **kwargs)
+        finally:
+            self.max_num_scheduled_tokens = most
+        tokens = step.num_scheduled_tokens
+        self.background_bound.end_step(sum(tokens[name] for name in tokens if name in self._background))
+        return step
+
+    def _beside_background(self) -> list[Request]:
+        """Return the running sequences of other lanes if the step may have `background` beside them."""
+        if self.waiting.hold_background or not all(map(_is_background, self.kv_holding_waiting)):
+            return []
+        return [request for request in self.running if not _is_background(request)]
+
+    def _yield_to_other_lanes(self) -> None:
+        """Prepare a step: the other lanes get the sequences, the KV blocks and the tokens that they need."""
+        running = [request for request in self.running if _is_background(request)]
+        prefills = any(request.is_prefill_chunk and not _is_background(request) for request in self.running)
+        prefills |= self._make_way(running)
+        self.waiting.hold_background = prefills
+        if not running:
+            return
+        # vLLM gives the step's tokens in this order.
+        self.running.sort(key=_is_background)
+        if prefills:
+            for request in running:
+                request.next_decode_eligible_step = self.current_step + 2  # leaves out this step
+
+    def _make_way(self, running: list[Request]) -> bool:
+        """Preempt sequences of `running`, which are background, for the step's prompts of other lanes.
+
+        Returns whether there are such prompts.
+        """
+        victims = sorted(running)  # vLLM's order of preemption is the reverse
+        free = self.max_num_active_reqs - len(self.running) - self.num_waiting_for_streaming_input
+        blocks = self.kv_cache_manager.block_pool.get_num_free_blocks()
+        tokens = self.max_num_scheduled_tokens
+        prefills = False
+        for request in self.waiting.foreground():
+            if not self._handle_blocked_waiting_request(request):
+                continue  # its grammar is not compiled yet
+            prefills = True
+            needed, new_tokens = self._needs(request)
+            while victims and (free < 1 or blocks < needed):
+                victim = victims.pop()
+                if not self._request_blocks_can_be_freed(victim):
+                    continue
+                before = self.kv_cache_manager.block_pool.get_num_free_blocks()
+                self._preempt(victim)
+                running.remove(victim)
+                free += 1
+                blocks += self.kv_cache_manager.block_pool.get_num_free_blocks() - before
+            free, blocks, tokens = free - 1, blocks - needed, tokens - new_tokens
+            if (free < 1 and not victims) or blocks < 0 or tokens <= 0:
+                break
+        return prefills
+
+    def _needs(self, request: Request) -> tuple[int, int]:
+        """Return the KV blocks and the tokens that a waiting sequence needs beyond the prefix cache."""
+        blocks, cached, *_ = self._get_local_prefix_cache_hit(request)
+        tokens = min(request.num_tokens, self.max_model_len)
+        needed = self.kv_cache_manager.coordinator.get_num_blocks_to_allocate(
+            request_id=request.request_id,
+            num_tokens=tokens,
+            new_computed_blocks=blocks.blocks,
+            num_encoder_tokens=0,
+            total_computed_tokens=cached,
+            num_local_computed_tokens=cached,
+            num_tokens_main_model=tokens,
+            apply_admission_cap=True,
+            prefill_end=tokens,
+        )
+        return needed + self.kv_cache_manager.watermark_blocks, tokens - cached
+
+    def _preempt(self, request: Request) -> None:
+        self.running.remove(request)
+        self._preempt_request(request, time.monotonic(), drop_stale_output=self.requires_kv_delivery)
+        # The step may already take it back. Then the first model runner needs all its tokens again.
+        self.prev_step_scheduled_req_ids.discard(request.request_id)
+
+
+def _new_tokens(request: Request) -> int:
+    """Return the tokens that vLLM schedules for a running sequence, drafts included."""
+    return int(request.num_tokens_with_spec + request.num_output_placeholders - request.num_computed_tokens)
+
+
+def _is_background(request: Request) -> bool:
+    return bool(request.priority >= BACKGROUND)

@@ -1,0 +1,154 @@
+"""The requests that wait for a replica."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+
+from serve_app.api.engine_client import EngineRequest
+from serve_app.api.request_trace import UNTRACED
+from serve_app.ingress.fair_queue import FairQueue
+from serve_app.ingress.replica import Reservation
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """A request that needs a replica."""
+
+    request: EngineRequest
+    prompt_tokens: int
+    """The estimate at admission."""
+    prefill_budget_s: float
+    """How long it may wait for prefill on a replica; see `ReplicaSet.take`."""
+    retry: bool
+    """Whether it has lost a replica."""
+    identity: str | None
+    """The model that began its answer; None for an answer that has not begun."""
+    since: float = 0.0
+    """When it was queued, on the admission's clock."""
+
+    @property
+    def background(self) -> bool:
+        """Whether it is of the lane `background`."""
+        return self.request.caller.lane == "background"
+
+
+class ColdQueue:
+    """The requests that wait for a replica, each with the future of its reservation.
+
+    Requests that have lost a replica go first: they arrived earlier. `FairQueue` has the order of the others.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._futures: dict[Pending, asyncio.Future[Reservation]] = {}
+        self._retries: dict[Pending, None] = {}
+        self._newcomers: FairQueue[Pending] = FairQueue()
+        self.background = 0
+        """The number of queued requests of the lane `background`."""
+        self._by_key: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
+        """The number of queued newcomers by key, of the lane `background` and of the other lanes."""
+
+    def __len__(self) -> int:
+        return len(self._futures)
+
+    @property
+    def foreground(self) -> int:
+        """The number of queued requests of the other lanes."""
+        return len(self._futures) - self.background
+
+    def requests(self, *, background: bool = False) -> list[Pending]:
+        """Return the queued requests of the lane `background`, or of the other lanes."""
+        return [each for each in chain(self._retries, self._newcomers) if each.background == background]
+
+    def body_bytes(self, *, background: bool = False) -> int:
+        """Return the size of the bodies of these requests."""
+        return sum(pending.request.body_bytes for pending in self.requests(background=background))
+
+    def waits_s(self) -> list[float]:
+        """Return the seconds for which each request has been queued, without the lane `background`."""
+        now = self._clock()
+        return [now - pending.since for pending in self.requests()]
+
+    def traces(self, most: int) -> list[str]:
+        """Return the `traceparent` of at most `most` traced requests, without the lane `background`."""
+        requests = (pending.request for pending in self.requests())
+        traced = (each.trace for each in requests if each.trace and each.state.trace is not UNTRACED)
+        return [trace.traceparent for trace in islice(traced, most)]
+
+    def enter(self, pending: Pending) -> asyncio.Future[Reservation]:
+        """Add a request behind the others of its kind. The future becomes its reservation."""
+        pending.since = self._clock()
+        future: asyncio.Future[Reservation] = asyncio.get_running_loop().create_future()
+        self._futures[pending] = future
+        self.background += pending.background
+        if pending.retry:
+            self._retries[pending] = None
+        else:
+            self._newcomers.add(pending, pending.request.caller)
+            self._by_key[pending.background][pending.request.caller.key] += 1
+        return future
+
+    def leave(self, pending: Pending) -> asyncio.Future[Reservation] | None:
+        """Remove a request, and return its future; None if it has left before."""
+        future = self._futures.pop(pending, None)
+        if future is None:
+            return None
+        self.background -= pending.background
+        if pending.retry:
+            del self._retries[pending]
+        else:
+            self._newcomers.remove(pending, pending.request.caller)
+            by_key, key = self._by_key[pending.background], pending.request.caller.key
+            by_key[key] -= 1
+            if not by_key[key]:
+                del by_key[key]
+        return future
+
+    def refuse_for(self, newcomer: Pending, bound: int) -> Pending:
+        """Return the request that a full queue refuses, so that no key fills the queue alone.
+
+        That is the newcomer if its key has its share of `bound`. Otherwise it is the newest request of the
+        key with the most, if that key has at least two more: with fewer, two keys could replace each other's
+        requests for ever.
+        """
+        by_key, mine = self._by_key[newcomer.background], newcomer.request.caller.key
+        own = by_key[mine]
+        keys = len(by_key) + (mine not in by_key)
+        key, most = max(by_key.items(), key=lambda item: item[1], default=(mine, 0))
+        if own * keys >= bound or most < own + 2:
+            return newcomer
+        return next(
+            each
+            for each in reversed(self._futures)
+            if each.request.caller.key == key and each.background == newcomer.background and not each.retry
+        )
+
+    def candidates(self) -> Iterator[Pending]:
+        """Yield the requests that may get a reservation now: those that lost a replica, then newcomers.
+
+        A request that lost a replica may need one model, so the next of its kind can overtake it. No newcomer
+        overtakes another: each is yielded only after the one before has left the queue.
+        """
+        yield from list(self._retries)
+        while (pending := self._newcomers.first()) is not None:
+            yield pending
+
+    def charge(self, pending: Pending, tokens: int, standard_share: float) -> None:
+        """Charge the key of a released request with the prompt tokens that its replica will prefill.
+
+        A request that lost a replica costs its key nothing more.
+        """
+        if not pending.retry:
+            pending.request.state.charged_tokens = tokens
+            self._newcomers.charge(pending.request.caller, tokens, standard_share)
+
+    def settle(self, request: EngineRequest, tokens: int) -> None:
+        """Charge the key of a request with the tokens that its engine has computed, in place of the estimate.
+
+        A request that was never queued costs nothing: nobody waited for its place.
+        """
+        if (charged := request.state.charged_tokens) is not None:
+            request.state.charged_tokens = None
+            self._newcomers.settle(request.caller, tokens - charged)

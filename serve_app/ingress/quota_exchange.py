@@ -1,0 +1,126 @@
+"""One quota over all ingress replicas: each replica has a share of every rate, in proportion to its demand.
+
+Twice a second a replica writes the demand of each key into Ray's key-value store, and reads the demand at
+the other replicas. All replicas compute the shares from the same reports, so the shares add up to the whole.
+A replica that is lost writes no reports, and its share goes to the others after `FRESH_S`. If the store does
+not answer, the last shares stay: nobody knows then which replicas are lost.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from serve_app.api.quotas import KeyDemand, KeyShare, Quotas
+from serve_app.wire.documents import erase, read_all, write
+from serve_app.wire.own_clock import OwnClock
+
+logger = logging.getLogger("ray.serve")
+
+FRESH_S = 2.0
+"""The demand of an older report does not count."""
+INTERVAL_S = 0.5
+_ERASE_S = 60.0
+"""An older report is of a replica that was killed."""
+_FLOOR = 0.02
+"""The part of an equal share that a replica without demand keeps, so that it can begin. With N replicas, at
+most 2 % of a limit lie idle for it."""
+_NO_DEMAND = KeyDemand()
+
+
+class _Report(msgspec.Struct, array_like=True):
+    """One replica's demand of each key, written at Unix time `at`."""
+
+    at: float
+    keys: dict[str, KeyDemand]
+
+
+def share_of(own: float, others: Sequence[float], idle: int = 0) -> float:
+    """Return a replica's share of a rate, by its own demand, the others', and the number without demand.
+
+    The shares of all replicas add up to 1.
+    """
+    total, replicas = own + sum(others), 1 + len(others) + idle
+    if not total:
+        return 1.0 / replicas
+    least = _FLOOR * total / replicas
+    weight = max(own, least)
+    return weight / (weight + sum([max(other, least) for other in others]) + idle * least)
+
+
+def shares_of(own: Mapping[str, KeyDemand], others: Sequence[Mapping[str, KeyDemand]]) -> dict[str, KeyShare]:
+    """Return this replica's share of each key that has demand anywhere."""
+    elsewhere: dict[str, list[KeyDemand]] = {key: [] for key in own}
+    for report in others:
+        for key, demand in report.items():
+            elsewhere.setdefault(key, []).append(demand)
+    shares = {}
+    for key, demands in elsewhere.items():
+        mine, idle = own.get(key, _NO_DEMAND), len(others) - len(demands)
+        shares[key] = KeyShare(
+            share_of(mine.tokens_per_s, [each.tokens_per_s for each in demands], idle),
+            share_of(mine.requests_per_s, [each.requests_per_s for each in demands], idle),
+            sum([each.open_requests for each in demands]),
+        )
+    return shares
+
+
+class QuotaReports:
+    """The reports of one application's ingress replicas, as one of them writes and reads them.
+
+    Args:
+        clock: Seconds on a clock that never goes back.
+        wall: Unix time in seconds.
+    """
+
+    def __init__(
+        self,
+        app: str,
+        replica: str,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._prefix = f"quotas/{app}/"
+        self._replica = replica
+        self._clock = clock
+        self._wall = wall
+        self._own_clock = OwnClock()
+
+    def exchange(self, demands: Mapping[str, KeyDemand]) -> tuple[int, dict[str, KeyShare]]:
+        """Write this replica's demand. Return the number of replicas, and this replica's shares by key.
+
+        It calls Ray's GCS, at about 0.5 ms for each replica.
+        """
+        write(self._prefix + self._replica, msgspec.json.encode(_Report(self._wall(), dict(demands))))
+        reports = read_all(self._prefix, msgspec.json.Decoder(_Report).decode)
+        reports.pop(self._replica, None)
+        now = self._clock()
+        stamps = {replica: report.at for replica, report in reports.items()}
+        fresh = []
+        for replica, at in self._own_clock.times("quotas", stamps, now, self._wall()).items():
+            if now - at <= FRESH_S:
+                fresh.append(reports[replica].keys)
+            elif now - at > _ERASE_S:
+                erase(self._prefix + replica)
+        return 1 + len(fresh), shares_of(demands, fresh)
+
+
+async def share_quotas(
+    reports: QuotaReports, quotas: Quotas, is_needed: Callable[[], bool], interval_s: float = INTERVAL_S
+) -> None:
+    """Exchange the demand of keys every `interval_s` while it `is_needed()`. It never returns."""
+    failing = False
+    while True:
+        try:
+            if is_needed():
+                demands = quotas.demands()  # not in the thread: it reads objects of the event loop
+                quotas.share(*await asyncio.to_thread(reports.exchange, demands))
+            failing = False
+        except Exception:
+            # The GCS does not answer. The last shares stay.
+            if not failing:
+                logger.warning("the quotas of API keys cannot be exchanged", exc_info=True)
+            failing = True
+        await asyncio.sleep(interval_s)

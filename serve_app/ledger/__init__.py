@@ -1,0 +1,1 @@
+"""What each API key used: tokens, GPU-seconds and money, in a database."""

@@ -1,0 +1,259 @@
+"""The ledger's database: SQLite in a file by default, or Postgres, through SQLAlchemy Core.
+
+Processes write increments, many at the same time. A process numbers its writes, and the number is stored with
+the increments in one transaction. So a write that is repeated after an unclear commit counts once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Double,
+    Engine,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    event,
+    func,
+    select,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import URL, Connection, make_url
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from serve_app.ledger.usage import AMOUNTS, QUERIES, UNUSED, Account, Amounts
+
+Row = tuple[int, Account]
+"""The begin of a minute in Unix time, and who used something in it."""
+By = Literal["key", "lane", "model"]
+
+SCHEMA_VERSION = 1
+"""A release that changes the tables raises it, and converts the tables of the last version in `_prepare`."""
+_WAIT_S = 5
+"""How long a statement waits for a lock or for the network, and how long a query may take. The writer tries
+again a second later."""
+_LOOK_STEPS = 10_000
+"""SQLite looks at the clock after so many instructions of its virtual machine, which take about 0.1 ms."""
+_LOCK = 0x7469_6465
+"""The number of the advisory lock for making and shrinking tables."""
+_HOUR_S = 3600
+
+_TABLES = MetaData()
+_VERSION = Table("ledger_version", _TABLES, Column("version", Integer, primary_key=True))
+_WRITERS = Table(
+    "ledger_writers",
+    _TABLES,
+    Column("writer", String, primary_key=True),
+    Column("number", BigInteger, nullable=False),
+    Column("minute", BigInteger, nullable=False),
+)
+"""The last write of each process."""
+_USAGE = Table(
+    "ledger_usage",
+    _TABLES,
+    Column("minute", BigInteger, primary_key=True),
+    *(Column(name, String, primary_key=True) for name in Account._fields),
+    *(
+        Column(name, Double if name in ("gpu_seconds", "cost") else BigInteger, nullable=False)
+        for name in AMOUNTS
+    ),
+)
+_OF_KEY = Index("ledger_usage_of_key", _USAGE.c.key, _USAGE.c.minute)
+"""A key's own usage takes no scan of all keys' rows."""
+_INSERTS = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+
+class LedgerVersionError(Exception):
+    """A newer release has changed the tables. This one must not write to them."""
+
+
+class UsageStore:
+    """One process's access to the database. The tables are made with the first use.
+
+    All methods raise SQLAlchemyError if the database does not answer, OSError if SQLite's folder cannot be
+    made, and LedgerVersionError.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = make_url(url)
+        self._engine = _connect(self._url)
+        self._insert: Any = _INSERTS[self._engine.dialect.name]
+        self._lock = threading.Lock()
+        self._ready = False
+
+    def add(self, writer: str, number: int, rows: Mapping[Row, Amounts]) -> None:
+        """Add the amounts of `rows`, unless `writer` has stored a write with this or a later number."""
+        self._prepare()
+        new = {"writer": writer, "number": number, "minute": max(minute for minute, _ in rows)}
+        with self._engine.begin() as connection:
+            insert = self._insert(_WRITERS).values(new)
+            numbered = insert.on_conflict_do_update(
+                index_elements=[_WRITERS.c.writer],
+                set_={name: insert.excluded[name] for name in ("number", "minute")},
+                where=_WRITERS.c.number < insert.excluded.number,
+            )
+            if connection.execute(numbered.returning(_WRITERS.c.number)).first() is not None:
+                self._add(connection, rows)
+
+    def _add(self, connection: Connection, rows: Mapping[Row, Amounts]) -> None:
+        # In order, so that two processes never wait for each other's rows.
+        connection.execute(
+            self._adding(self._insert(_USAGE)),
+            [
+                {"minute": minute, **account._asdict(), **asdict(amounts)}
+                for (minute, account), amounts in sorted(rows.items(), key=lambda row: row[0])
+            ],
+        )
+
+    @staticmethod
+    def _adding(insert: Any) -> Any:
+        """Return an insertion that adds to the rows that are there already."""
+        return insert.on_conflict_do_update(
+            index_elements=_USAGE.primary_key,
+            set_={name: _USAGE.c[name] + insert.excluded[name] for name in AMOUNTS},
+        )
+
+    def used(
+        self, by: By, since: float, until: float, key: str | None = None, most: int = 1000
+    ) -> dict[str, Amounts]:
+        """Return the use in the minutes that begin in [`since`, `until`), by key, lane or model.
+
+        The largest by GPU-seconds come first. The names beyond `most` are summed as `other`.
+
+        Args:
+            by: What to sum by.
+            since: Unix time.
+            until: Unix time.
+            key: Only the use of this key; None for all.
+            most: The most names.
+        """
+        chosen = _USAGE.c.state == "used"
+        if key is not None:
+            chosen &= _USAGE.c.key == key
+        found = self._sums(_USAGE.c[by], chosen, since, until)
+        names = sorted(found, key=lambda name: found[name].gpu_seconds, reverse=True)
+        sums = {name: found[name] for name in names[:most]}
+        for name in names[most:]:
+            sums.setdefault("other", Amounts()).add(found[name])
+        return sums
+
+    def unused(self, since: float, until: float) -> dict[str, Amounts]:
+        """Return the GPU time of all models that no request used, by state."""
+        return self._sums(_USAGE.c.state, _USAGE.c.state.in_(UNUSED), since, until)
+
+    def shrink(self, merge_before: float, delete_before: float) -> None:
+        """Merge minutes before a Unix time into hours, and delete all before another.
+
+        A thousand keys that are always busy then take 24,000 rows a day instead of 1.4 million.
+        """
+        self._prepare()
+        minute = _USAGE.c.minute
+        merged = (minute < merge_before) & (minute % _HOUR_S != 0)
+        payer = [_USAGE.c[name] for name in Account._fields]
+        sums = [func.sum(_USAGE.c[name]) for name in AMOUNTS]
+        hour = minute - minute % _HOUR_S
+        hours = select(hour, *payer, *sums).where(merged).group_by(hour, *payer)
+        insert = self._insert(_USAGE).from_select([column.name for column in _USAGE.columns], hours)
+        with self._engine.begin() as connection:
+            self._lock_tables(connection)  # two processes would add the same minutes to an hour
+            connection.execute(self._adding(insert))
+            connection.execute(_USAGE.delete().where(merged))
+            for table in (_USAGE, _WRITERS):
+                connection.execute(table.delete().where(table.c.minute < delete_before))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._engine.dispose()
+
+    def _sums(self, name: Any, chosen: Any, since: float, until: float) -> dict[str, Amounts]:
+        self._prepare()
+        sums = [func.sum(_USAGE.c[each]).label(each) for each in AMOUNTS]
+        query = (
+            select(name, *sums)
+            .where(chosen, _USAGE.c.minute >= since, _USAGE.c.minute < until)
+            .group_by(name)
+        )
+        with self._engine.connect() as connection, _bounded_query(connection):
+            # Postgres sums integers as decimals.
+            return {
+                row[0]: Amounts(*(int(value) for value in row[1:-2]), *(float(value) for value in row[-2:]))
+                for row in connection.execute(query)
+            }
+
+    def _prepare(self) -> None:
+        """Make the tables if they are missing, and check their version, once."""
+        with self._lock:
+            if self._ready:
+                return
+            if self._engine.dialect.name == "sqlite":
+                Path(self._url.database or "").parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._engine.begin() as connection:
+                # `IF NOT EXISTS` fails if another process makes the same table at the same time.
+                self._lock_tables(connection)
+                for table in _TABLES.sorted_tables:
+                    connection.execute(CreateTable(table, if_not_exists=True))
+                connection.execute(CreateIndex(_OF_KEY, if_not_exists=True))
+                connection.execute(
+                    self._insert(_VERSION).values(version=SCHEMA_VERSION).on_conflict_do_nothing()
+                )
+                newest = connection.execute(select(func.max(_VERSION.c.version))).scalar_one()
+            if newest > SCHEMA_VERSION:
+                raise LedgerVersionError(
+                    f"its tables have version {newest}; this release knows versions up to {SCHEMA_VERSION}"
+                )
+            self._ready = True
+
+    def _lock_tables(self, connection: Connection) -> None:
+        """Let one process at a time make or shrink tables. SQLite has one writer at any time."""
+        if self._engine.dialect.name == "postgresql":
+            connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+
+
+@contextmanager
+def _bounded_query(connection: Connection) -> Iterator[None]:
+    """Abort a query of SQLite that takes too long. Postgres does so itself (`statement_timeout`)."""
+    if connection.dialect.name != "sqlite":
+        yield
+        return
+    driver: Any = connection.connection.driver_connection
+    deadline = time.monotonic() + _WAIT_S
+    driver.set_progress_handler(lambda: time.monotonic() >= deadline, _LOOK_STEPS)
+    try:
+        yield
+    finally:
+        driver.set_progress_handler(None, 0)
+
+
+def _connect(url: URL) -> Engine:
+    if url.drivername.startswith("postgres"):
+        limits = {
+            "connect_timeout": _WAIT_S,
+            "tcp_user_timeout": _WAIT_S * 1000,
+            "options": f"-c statement_timeout={_WAIT_S * 1000} -c lock_timeout={_WAIT_S * 1000}",
+            "application_name": "tideserve",
+        }
+        url = url.set(drivername="postgresql+psycopg")
+        return create_engine(
+            url, connect_args=limits, pool_size=QUERIES, max_overflow=0, pool_timeout=_WAIT_S
+        )
+    engine = create_engine(url, connect_args={"timeout": _WAIT_S}, pool_timeout=_WAIT_S)
+
+    @event.listens_for(engine, "connect")
+    def _use_wal(connection: Any, _: Any) -> None:
+        # Without a sync, a commit survives the loss of a process. The loss of power may undo the last ones.
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+
+    return engine

@@ -1,0 +1,353 @@
+"""The limits of keys at one ingress replica, on an explicit clock."""
+
+import heapq
+import random
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve_app.api.engine_client import EngineRequest, Operation, Outcome
+from serve_app.api.errors import ApiError
+from serve_app.api.quotas import KeyDemand, KeyShare, Quotas, Reservation
+from serve_app.settings.keys_file import ApiKey
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def key(name: str = "team", **limits: Any) -> ApiKey:
+    return ApiKey(name=name, hash="sha256:" + "0" * 64, **limits)
+
+
+def request(body_bytes: int = 400, operation: Operation = "chat_completions") -> EngineRequest:
+    return EngineRequest(operation, b"x" * body_bytes, "r-1")
+
+
+def end(
+    reservation: Reservation | None,
+    asked: EngineRequest,
+    tokens: tuple[int, int] | None = None,
+    outcome: Outcome = "ok",
+    left_engine: bool = False,
+) -> None:
+    """End a request that had so many prompt and generated tokens."""
+    assert reservation is not None
+    if tokens is not None:
+        asked.state.input_tokens, asked.state.output_tokens = tokens
+    asked.state.outcome, asked.state.left_engine = outcome, left_engine
+    reservation.settle(asked)
+
+
+def refused(quotas: Quotas, limited: ApiKey, asked: EngineRequest | None = None) -> ApiError:
+    with pytest.raises(ApiError) as error:
+        quotas.reserve(limited, asked or request(), None)
+    assert (error.value.status, error.value.code) == (429, "rate_limit_exceeded")
+    return error.value
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def quotas(clock: Clock) -> Quotas:
+    return Quotas(clock)
+
+
+def test_key_without_limits_has_no_reservation(quotas: Quotas) -> None:
+    assert quotas.reserve(key(), request(), None) is None
+    assert quotas.reserve(None, request(), None) is None
+
+
+@pytest.mark.parametrize(
+    ("tokens_per_minute", "mean_tokens"), [(60_000, 100), (1_000_000, 1000), (6_000, 900)]
+)
+def test_twice_the_limit_admits_the_limit(
+    quotas: Quotas, clock: Clock, tokens_per_minute: int, mean_tokens: int
+) -> None:
+    draw, limited = random.Random(7), key(tokens_per_minute=tokens_per_minute)
+    began, admitted, order = clock.now, 0, count()
+    running: list[tuple[float, int, Reservation, EngineRequest, tuple[int, int]]] = []
+    for _ in range(10_000):
+        clock.now += draw.expovariate(2 * tokens_per_minute / 60 / mean_tokens)
+        while running and running[0][0] <= clock.now:
+            _, _, reservation, asked, tokens = heapq.heappop(running)
+            end(reservation, asked, tokens)
+        tokens = 1 + int(draw.expovariate(2 / mean_tokens)), 1 + int(draw.expovariate(2 / mean_tokens))
+        asked = request(100 + 5 * tokens[0])
+        try:
+            made = quotas.reserve(limited, asked, 4096)
+        except ApiError:
+            continue
+        assert made is not None
+        admitted += sum(tokens)
+        heapq.heappush(running, (clock.now + draw.uniform(0, 10), next(order), made, asked, tokens))
+
+    allowed = tokens_per_minute / 60 * (clock.now - began)
+    assert admitted == pytest.approx(allowed, rel=0.05)
+
+
+def test_requests_per_minute_are_admitted_at_their_rate(quotas: Quotas, clock: Clock) -> None:
+    limited, admitted = key(requests_per_minute=600), 0
+    for _ in range(10_000):
+        clock.now += 0.05
+        try:
+            quotas.reserve(limited, request(operation="tokenize"), 0)
+        except ApiError:
+            continue
+        admitted += 1
+    assert admitted == pytest.approx(5_000, rel=0.01)
+
+
+def test_idle_key_may_use_one_minutes_worth_at_once(quotas: Quotas, clock: Clock) -> None:
+    clock.now += 3600
+    limited = key(requests_per_minute=100)
+    for _ in range(100):
+        quotas.reserve(limited, request(), None)
+    refused(quotas, limited)
+
+
+def test_client_that_waits_as_told_is_admitted(quotas: Quotas, clock: Clock) -> None:
+    limited = key(tokens_per_minute=60_000)
+    large = request(40_000)
+    end(quotas.reserve(limited, large, 0), large)  # 10,000 tokens: nine seconds of debt
+    error = refused(quotas, limited)
+
+    assert error.headers["Retry-After-Ms"] == "9001"
+    assert error.headers["Retry-After"] == "10"
+    assert error.headers["X-Should-Retry"] == "true"
+    assert error.message == (
+        "API key 'team' has used up its tokens_per_minute = 60000. Try again in 9.001 s."
+    )
+    clock.now += 9.0
+    refused(quotas, limited)
+    clock.now += 0.001
+    assert quotas.reserve(limited, request(), 0) is not None
+
+
+def test_wait_above_two_minutes_tells_clients_not_to_retry(quotas: Quotas) -> None:
+    limited = key(tokens_per_minute=600)
+    large = request(8_000)
+    end(quotas.reserve(limited, large, 0), large)
+    error = refused(quotas, limited)
+
+    assert int(error.headers["Retry-After"]) > 120
+    assert error.headers["X-Should-Retry"] == "false"
+
+
+def test_answers_tell_the_limits_and_what_is_left(quotas: Quotas, clock: Clock) -> None:
+    clock.now += 60
+    made = quotas.reserve(key(tokens_per_minute=6_000, requests_per_minute=60), request(), 10)
+    assert made is not None
+    assert made.headers == {
+        "x-ratelimit-limit-requests": "60",
+        "x-ratelimit-remaining-requests": "59",
+        "x-ratelimit-reset-requests": "1s",
+        "x-ratelimit-limit-tokens": "6000",
+        "x-ratelimit-remaining-tokens": "5890",
+        "x-ratelimit-reset-tokens": "2s",
+    }
+
+
+def test_long_reset_is_in_minutes(quotas: Quotas) -> None:
+    limited = key(tokens_per_minute=60)
+    large = request(4 * 301)
+    end(quotas.reserve(limited, large, 0), large)
+    assert refused(quotas, limited).headers["x-ratelimit-reset-tokens"] == "6m0s"
+
+
+def left(quotas: Quotas, limited: ApiKey) -> int:
+    """The tokens left, by a request that costs nothing."""
+    made = quotas.reserve(limited, request(0), 0)
+    assert made is not None
+    return int(made.headers["x-ratelimit-remaining-tokens"])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "outcome", "left_engine", "used"),
+    [
+        ((30, 5), "ok", False, 35),
+        ((300, 500), "ok", False, 800),
+        ((30, 5), "abandoned", True, 35),
+        (None, "ok", False, 110),
+        (None, "abandoned", True, 110),
+        (None, "abandoned", False, 0),  # it left the queue
+        (None, "rejected", False, 0),
+        (None, "error", False, 0),
+        (None, "client_error", True, 110),  # its own deadline came
+        (None, "client_error", False, 0),
+    ],
+)
+def test_true_count_replaces_the_estimate(
+    quotas: Quotas,
+    clock: Clock,
+    tokens: tuple[int, int] | None,
+    outcome: Outcome,
+    left_engine: bool,
+    used: int,
+) -> None:
+    clock.now += 60
+    limited, asked = key(tokens_per_minute=10_000), request(400)
+    reservation = quotas.reserve(limited, asked, 10)  # 100 tokens of the prompt and 10 of the answer
+    assert left(quotas, limited) == 9_890
+    end(reservation, asked, tokens, outcome, left_engine)
+
+    assert left(quotas, limited) == 10_000 - used
+
+
+def test_estimate_is_the_mean_of_the_keys_answers(quotas: Quotas, clock: Clock) -> None:
+    clock.now += 60
+    limited = key(tokens_per_minute=100_000)
+    for _ in range(100):
+        asked = request(600)
+        end(quotas.reserve(limited, asked, 4096), asked, (100, 20))
+    clock.now += 60
+    kept = quotas.reserve(limited, request(1200), 4096)
+
+    assert left(quotas, limited) == 100_000 - 220
+    del kept
+
+
+def test_second_settlement_does_nothing(quotas: Quotas, clock: Clock) -> None:
+    clock.now += 60
+    limited, asked = key(tokens_per_minute=10_000), request(400)
+    reservation = quotas.reserve(limited, asked, 10)
+    for _ in range(3):
+        end(reservation, asked, (40, 60))
+    assert left(quotas, limited) == 9_900
+
+
+def test_dropped_request_frees_its_place(quotas: Quotas) -> None:
+    limited = key(concurrent_requests=1)
+    reservation = quotas.reserve(limited, request(), None)
+    assert reservation is not None
+    del reservation
+
+    assert quotas.reserve(limited, request(), None) is not None
+
+
+def test_open_requests_are_bounded(quotas: Quotas) -> None:
+    limited, asked = key(concurrent_requests=2), [request(), request()]
+    made = [quotas.reserve(limited, each, None) for each in asked]
+    error = refused(quotas, limited)
+    assert (
+        error.message == "API key 'team' has 2 open requests (concurrent_requests = 2). Try again in 1.001 s."
+    )
+
+    end(made[0], asked[0])
+    assert quotas.reserve(limited, request(), None) is not None
+
+
+def test_open_requests_of_other_replicas_count(quotas: Quotas) -> None:
+    limited = key(concurrent_requests=3)
+    quotas.share(2, {"team": KeyShare(0.5, 0.5, open_elsewhere=2)})
+    made = quotas.reserve(limited, request(), None)
+    assert made is not None
+    refused(quotas, limited)
+
+    quotas.share(2, {"team": KeyShare(0.5, 0.5)})
+    assert quotas.reserve(limited, request(), None) is not None
+
+
+def test_work_conserving_key_is_served_above_its_rate_without_charge(quotas: Quotas, clock: Clock) -> None:
+    limited, within = key(tokens_per_minute=60_000, work_conserving=True), 0
+    for _ in range(6_000):  # ten times the limit, for a minute
+        clock.now += 0.01
+        asked = request(400)
+        reservation = quotas.reserve(limited, asked, 0)
+        assert reservation is not None
+        within += not reservation.over_quota
+        end(reservation, asked, (100, 0))
+    assert within * 100 == pytest.approx(60_000, rel=0.05)
+
+
+def test_each_request_above_a_limit_is_counted(clock: Clock) -> None:
+    counted: list[tuple[str, str]] = []
+    quotas = Quotas(clock, lambda name, limit: counted.append((name, limit)))
+    limits = ("requests_per_minute", "tokens_per_minute", "concurrent_requests")
+    for limit in limits:
+        limited = key(limit, **{limit: 1})
+        kept = quotas.reserve(limited, request(), None)
+        refused(quotas, limited)
+        del kept
+    assert counted == [
+        (name, name) for name in ("requests_per_minute", "tokens_per_minute", "concurrent_requests")
+    ]
+
+
+def test_changed_limit_is_in_force_at_once(quotas: Quotas, clock: Clock) -> None:
+    clock.now += 60
+    quotas.reserve(key(requests_per_minute=100), request(), None)
+    made = quotas.reserve(key(requests_per_minute=10), request(), None)
+    assert made is not None
+    assert made.headers["x-ratelimit-remaining-requests"] == "9"
+    assert quotas.reserve(key(), request(), None) is None
+
+
+def test_share_bounds_the_rate_of_one_replica(quotas: Quotas, clock: Clock) -> None:
+    quotas.share(4, {"team": KeyShare(0.25, 0.25)})
+    limited, admitted = key(requests_per_minute=600), 0
+    for _ in range(2_000):
+        clock.now += 0.05
+        try:
+            quotas.reserve(limited, request(), None)
+        except ApiError:
+            continue
+        admitted += 1
+    assert admitted == pytest.approx(250, rel=0.02)
+
+
+def test_demand_counts_refused_attempts_and_fades(quotas: Quotas, clock: Clock) -> None:
+    limited = key(requests_per_minute=60, tokens_per_minute=60)
+    for _ in range(1_000):
+        clock.now += 0.1
+        try:
+            quotas.reserve(limited, request(400), 0)
+        except ApiError:
+            continue
+    (demand,) = quotas.demands().values()
+    assert demand.requests_per_s == pytest.approx(10, rel=0.02)
+    assert demand.tokens_per_s == pytest.approx(1_000, rel=0.02)
+
+    clock.now += 120
+    assert quotas.demands() == {}
+
+
+def test_open_requests_are_a_demand(quotas: Quotas) -> None:
+    kept = quotas.reserve(key(concurrent_requests=9), request(), None)
+    assert quotas.demands() == {"team": KeyDemand(0.0, 0.0, 1)}
+    del kept
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 5), st.integers(0, 20_000), st.integers(0, 4096), st.booleans()), max_size=60
+    ),
+    st.integers(60, 100_000),
+)
+def test_debt_is_at_most_the_requests_that_were_open(
+    attempts: list[tuple[float, int, int, bool]], limit: int
+) -> None:
+    clock = Clock()
+    quotas, limited, began, used, largest = Quotas(clock), key(tokens_per_minute=limit), clock.now, 0, 0
+    for wait_s, prompt, answer, fails in attempts:
+        clock.now += wait_s
+        asked = request(prompt * 4)
+        try:
+            reservation = quotas.reserve(limited, asked, answer)
+        except ApiError:
+            continue
+        end(reservation, asked, None if fails else (prompt, answer), "error" if fails else "ok")
+        if not fails:
+            used, largest = used + prompt + answer, max(largest, prompt + answer)
+    # One second's worth at the start, and the last request may leave the bucket in debt.
+    assert used <= limit / 60 * (clock.now - began + 1) + largest + 1e-6

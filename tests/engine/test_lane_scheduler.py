@@ -1,0 +1,295 @@
+"""Lanes in vLLM's own scheduler, step by step."""
+
+from typing import Any
+
+import pytest
+
+from serve_app.engine.fair_share import lane_of
+from serve_app.settings.caller import Lane
+from tests.engine.simulated_core import BLOCK, SimulatedCore
+
+BOTH = pytest.mark.parametrize("asynchronous", [False, True], ids=["synchronous", "asynchronous"])
+
+
+def flood(core: SimulatedCore, count: int = 64, lane: Lane = "background", prompt: int = 20) -> None:
+    for number in range(count):
+        core.send(f"{lane}-{number}", lane, prompt)
+
+
+@BOTH
+@pytest.mark.parametrize("lane", ["interactive", "standard"])
+def test_other_lane_runs_in_the_next_step_of_a_full_batch(asynchronous: bool, lane: Lane) -> None:
+    core = SimulatedCore(asynchronous=asynchronous, max_num_seqs=8)
+    flood(core)
+    core.steps(5)
+
+    core.send("chat", lane, prompt=30)
+
+    assert core.step()["chat"] == 30
+    assert len(core.running) == 8
+
+
+@BOTH
+def test_as_many_background_sequences_leave_as_places_are_needed(asynchronous: bool) -> None:
+    core = SimulatedCore(asynchronous=asynchronous, max_num_seqs=8)
+    flood(core)
+    core.steps(5)
+    for number in range(3):
+        core.send(f"chat-{number}", "interactive")
+
+    step = core.step()
+
+    assert {f"chat-{number}" for number in range(3)} <= set(step)
+    assert sum(name.startswith("background") for name in core.running) == 5
+
+
+@BOTH
+def test_background_leaves_when_kv_blocks_run_out(asynchronous: bool) -> None:
+    core = SimulatedCore(blocks=41, asynchronous=asynchronous, max_num_seqs=16)  # one is vLLM's null block
+    flood(core, 4, prompt=9 * BLOCK)
+    core.steps(3)
+    assert len(core.running) == 4
+
+    core.send("chat", "interactive", prompt=8 * BLOCK)
+
+    assert core.step()["chat"] == 8 * BLOCK
+    assert len(core.running) == 4
+
+
+def test_no_background_sequence_leaves_without_need() -> None:
+    core = SimulatedCore(max_num_seqs=8)
+    flood(core, 7)
+    core.steps(5)
+    core.send("chat", "interactive")
+
+    core.step()
+
+    assert len(core.running) == 8
+
+
+def test_interactive_takes_no_place_of_standard() -> None:
+    core = SimulatedCore(max_num_seqs=8)
+    flood(core, 8, "standard")
+    core.steps(5)
+    core.send("chat", "interactive")
+
+    assert "chat" not in core.step()
+    assert len(core.running) == 8
+
+
+@BOTH
+def test_preempted_sequence_gets_all_its_tokens(asynchronous: bool) -> None:
+    core = SimulatedCore(asynchronous=asynchronous, max_num_seqs=2)
+    core.send("a", "background", output=50)
+    core.send("b", "background", output=50)
+    for number in range(10):
+        core.steps(4)
+        core.send(f"chat-{number}", "interactive", output=2)
+    while core.scheduler.has_requests():
+        core.step()
+
+    assert len(core.outputs["a"]) == len(core.outputs["b"]) == 50
+    assert all(len(core.outputs[f"chat-{number}"]) == 2 for number in range(10))
+
+
+def test_preempted_sequence_computes_only_what_its_blocks_lack() -> None:
+    core = SimulatedCore(max_num_seqs=1)
+    core.send("a", "background", prompt=10 * BLOCK)
+    core.steps(3)
+    core.send("chat", "interactive", output=1)
+    core.step()
+
+    assert core.step()["a"] <= BLOCK
+
+
+@BOTH
+def test_step_with_a_prompt_of_another_lane_runs_no_background(asynchronous: bool) -> None:
+    core = SimulatedCore(asynchronous=asynchronous, max_num_seqs=8, max_num_batched_tokens=64)
+    core.send("decodes", "background")
+    core.steps(3)
+    core.send("long", "background", prompt=1000)
+    core.steps(2)
+    core.send("waits", "background", prompt=1000)
+    core.send("chat", "interactive", prompt=100)
+
+    first, second, third = core.step(), core.step(), core.step()
+
+    assert first == {"chat": 64}
+    assert second == {"chat": 36}
+    assert third["chat"] == third["decodes"] == 1
+    assert third["long"] == 62
+
+
+def test_tokens_of_a_step_go_to_other_lanes_first() -> None:
+    core = SimulatedCore(max_num_seqs=8, max_num_batched_tokens=16)
+    core.send("long", "background", prompt=1000)
+    core.step()
+    core.send("chat", "interactive", prompt=16)
+    core.step()
+
+    assert core.step() == {"chat": 1, "long": 15}
+
+
+@pytest.mark.parametrize("max_num_seqs", [1, 8, 32])
+def test_standard_gets_its_share_of_the_batch(max_num_seqs: int) -> None:
+    core = SimulatedCore(max_num_seqs=max_num_seqs)
+    tokens = {"interactive": 0, "standard": 0}
+    number = 0
+    for _ in range(1000):
+        waiting = [lane_of(request.priority) for request in core.scheduler.waiting]
+        for lane in ("interactive", "standard"):
+            for _ in range(max_num_seqs - waiting.count(lane)):
+                core.send(f"{lane}-{number}", lane, prompt=1, output=10)
+                number += 1
+        for name in core.step():
+            tokens[name.partition("-")[0]] += 1
+
+    assert tokens["standard"] / sum(tokens.values()) == pytest.approx(0.2, abs=0.02)
+
+
+def test_interactive_goes_first_while_standard_has_its_share() -> None:
+    core = SimulatedCore(max_num_seqs=10)
+    for lane in ("standard", "interactive"):
+        flood(core, 20, lane)
+
+    core.step()
+
+    assert sum(name.startswith("standard") for name in core.running) == 2
+
+
+def test_background_waits_for_all_others() -> None:
+    core = SimulatedCore(max_num_seqs=2)
+    flood(core, 4, "background")
+    flood(core, 2, "standard")
+    flood(core, 2, "interactive")
+
+    core.step()
+
+    assert not any(name.startswith("background") for name in core.running)
+
+
+def test_clients_that_leave_free_their_places() -> None:
+    core = SimulatedCore(max_num_seqs=2)
+    flood(core, 4, "background")
+    core.step()
+    core.send("chat", "interactive")
+    core.step()
+
+    core.abort([*core.running, "background-3"])
+    core.step()
+
+    assert core.running == {"background-1", "background-2"}
+    core.abort(list(core.outputs))
+    assert not core.scheduler.has_unfinished_requests()
+
+
+def test_configured_fcfs_ignores_lanes() -> None:
+    core = SimulatedCore(max_num_seqs=8, scheduling_policy="fcfs")
+    flood(core, 8)
+    core.step()
+    core.send("chat", "interactive")
+
+    assert "chat" not in core.step()
+
+
+BOUND_S = 0.020
+
+
+def bounded(asynchronous: bool = False, seconds: float = BOUND_S, **model: Any) -> SimulatedCore:
+    """An engine whose steps take 11 ms, and 120 us for each token."""
+    core = SimulatedCore(asynchronous=asynchronous, blocks=4000, max_num_seqs=32, **model)
+    core.background_step_s = seconds
+    core.step_s = lambda tokens: 0.011 + 120e-6 * sum(tokens.values())
+    return core
+
+
+def mixed_steps(core: SimulatedCore, count: int) -> tuple[list[float], int]:
+    """Run steps beside the sequence `chat`. Returns their seconds and the tokens of `background`."""
+    steps = [core.step() for _ in range(count)]
+    assert all(step["chat"] == 1 for step in steps)
+    return [core.step_s(step) for step in steps], sum(sum(step.values()) - 1 for step in steps)
+
+
+def start_chat(core: SimulatedCore) -> None:
+    core.send("chat", "interactive")
+    assert core.step() == {"chat": 20}
+
+
+@BOTH
+@pytest.mark.parametrize("prompt", [20, 1500])
+def test_steps_with_background_beside_others_keep_the_bound(asynchronous: bool, prompt: int) -> None:
+    core = bounded(asynchronous)
+    flood(core, 50, prompt=prompt)
+    core.steps(3)
+    start_chat(core)
+
+    took, _ = mixed_steps(core, 100)
+    assert max(took) <= BOUND_S * 1.03  # the limit rises from a token
+    took, tokens = mixed_steps(core, 100)
+
+    assert max(took) <= BOUND_S * 1.03
+    # A step has room for 74 tokens of background, but short prompts soon decode in 31 places.
+    assert tokens / 100 >= (0.8 * 74 if prompt > 1000 else 30)
+
+
+@BOTH
+def test_longer_steps_lower_the_limit(asynchronous: bool) -> None:
+    core = bounded(asynchronous)
+    flood(core, 30, prompt=1500)
+    core.step()
+    start_chat(core)
+    mixed_steps(core, 100)
+    core.step_s = lambda tokens: 0.015 + 240e-6 * sum(tokens.values())  # room for 19 tokens of background
+
+    mixed_steps(core, 12)
+    took, tokens = mixed_steps(core, 50)
+
+    assert max(took) <= BOUND_S * 1.03
+    assert tokens / 50 >= 0.7 * 19
+
+
+@pytest.mark.parametrize("drafts", [0, 3])
+def test_background_advances_even_if_others_take_longer_than_the_bound(drafts: int) -> None:
+    core = bounded(seconds=0.001)
+    core.scheduler.num_spec_tokens = drafts
+    flood(core, 8)
+    core.steps(3)
+    start_chat(core)
+
+    _, tokens = mixed_steps(core, 50)
+
+    assert tokens == 50 * (1 + drafts)  # one decode in each step, with its drafts
+
+
+def test_background_that_needs_more_than_the_limit_advances_at_times() -> None:
+    core = bounded(seconds=0.001)
+    core.scheduler.scheduler_config.enable_chunked_prefill = False
+    start_chat(core)
+    core.send("whole", "background", prompt=100)
+
+    steps = [core.step() for _ in range(32)]
+
+    assert [step["whole"] for step in steps if "whole" in step] == [100]
+    assert all(step["chat"] == 1 for step in steps)
+
+
+@BOTH
+def test_flood_alone_has_no_limit(asynchronous: bool) -> None:
+    core = bounded(asynchronous, max_num_batched_tokens=512)
+    start_chat(core)
+    flood(core, 20, prompt=1500)
+    mixed_steps(core, 10)
+
+    core.abort(["chat"])
+
+    assert sum(core.step().values()) == 512
+    core.send("long", "interactive", prompt=1000)
+    assert core.step() == {"long": 512}
+
+
+def test_no_bound_gives_background_all_tokens_of_a_step() -> None:
+    core = bounded(seconds=0.0, max_num_batched_tokens=512)
+    start_chat(core)
+    flood(core, 20, prompt=1500)
+
+    assert sum(core.step().values()) == 512

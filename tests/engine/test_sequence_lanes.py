@@ -1,0 +1,67 @@
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from vllm.sampling_params import SamplingParams
+from vllm.v1.metrics.stats import IterationStats
+
+from serve_app.engine.background_bound import STEP_S
+from serve_app.engine.sequence_lanes import SequenceLanes
+from serve_app.settings.caller import LANES, Caller, Lane
+
+
+class Processor:
+    """A fake of vLLM's output processor: it counts a token for each output."""
+
+    def __init__(self, lanes: SequenceLanes) -> None:
+        self.lanes = lanes
+        lanes.divide_statistics(SimpleNamespace(output_processor=self))
+
+    def process_outputs(self, outputs: list[Any], at: float, iteration: IterationStats) -> Any:
+        iteration.num_generation_tokens += len(outputs)
+        return SimpleNamespace(request_outputs=[], reqs_to_abort=[output.request_id for output in outputs])
+
+    def step(self, *names: str) -> tuple[dict[Lane, int], set[str]]:
+        """The tokens of a step by lane, and the sequences whose results came back."""
+        iteration = IterationStats()
+        done = self.process_outputs([SimpleNamespace(request_id=name) for name in names], 1.0, iteration)
+        parts = self.lanes.take(iteration)
+        return {lane: part.num_generation_tokens for lane, part in parts.items()}, set(done.reqs_to_abort)
+
+
+def begin(lanes: SequenceLanes, name: str, lane: Lane) -> tuple[Any, Any]:
+    state = SimpleNamespace(request_id=name, prompt_len=10, is_prefilling=True, stats=None)
+    return state, lanes.begin(Caller(lane=lane), SimpleNamespace(sampling_params=None), state)
+
+
+def test_results_of_a_step_are_divided_by_lane() -> None:
+    lanes = SequenceLanes()
+    processor = Processor(lanes)
+    for name, lane in (("a", "interactive"), ("b", "background"), ("c", "background")):
+        begin(lanes, name, lane)  # type: ignore[arg-type]
+
+    assert processor.step("a", "b", "c") == ({"interactive": 1, "background": 2}, {"a", "b", "c"})
+    assert processor.step("a") == ({"interactive": 1}, {"a"})
+
+
+@pytest.mark.parametrize("given", [None, {STEP_S: 9.0, "mine": 1}])
+def test_background_sequence_brings_the_bound_on_steps(given: dict[str, Any] | None) -> None:
+    sent = {lane: SimpleNamespace(sampling_params=SamplingParams(extra_args=given)) for lane in LANES}
+    lanes = SequenceLanes()
+    for lane, message in sent.items():
+        state = SimpleNamespace(request_id=lane, prompt_len=10, is_prefilling=True, stats=None)
+        lanes.begin(Caller(lane=lane), message, state, 0.02)
+
+    assert sent["standard"].sampling_params.extra_args == given
+    assert sent["background"].sampling_params.extra_args == {**(given or {}), STEP_S: 0.02}
+
+
+def test_sequences_of_one_lane_stay_together() -> None:
+    lanes = SequenceLanes()
+    processor = Processor(lanes)
+    assert processor.step("a", "b") == ({"standard": 2}, {"a", "b"})
+    chat = begin(lanes, "chat", "interactive")
+    begin(lanes, "mail", "background")
+    lanes.end(*chat)
+
+    assert processor.step("mail", "mail") == ({"background": 2}, {"mail"})

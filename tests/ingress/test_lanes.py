@@ -1,0 +1,312 @@
+"""Lanes in the ingress: the order of the queue, and background requests in free places only."""
+
+import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from serve_app.api.engine_client import EngineRequest, RequestState
+from serve_app.api.errors import ApiError
+from serve_app.ingress.cold_start_progress import ColdStartProgress
+from serve_app.ingress.replica import Reservation
+from serve_app.settings import ModelSettings
+from serve_app.settings.caller import Caller, Lane
+from tests.ingress.fleet import WHOLE, CountingEngine, FakeHandle, FakeProgress, Fleet, Waits, hold
+from tests.stub_engine import LIMIT_S
+
+MODEL = ModelSettings(name="tide", max_num_seqs=2, max_ongoing_requests=5)
+PLACES = 3
+"""A batch of two, and an eighth more."""
+LIMIT = 5
+
+
+def request(lane: Lane, key: str = "", **changes: Any) -> EngineRequest:
+    return EngineRequest(
+        "chat_completions", changes.pop("body", b"x" * 400), "r-1", caller=Caller(key, lane), **changes
+    )
+
+
+async def settle() -> None:
+    """Let every task run until it waits."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+class Ingress:
+    """One model's admission, and named requests. `order` has the names of those released, in order."""
+
+    def __init__(self, **knobs: Any) -> None:
+        self.now = 0.0
+        self.handle = FakeHandle(holds=True)
+        self.progress = FakeProgress()
+        self.cold_starts = 0
+        self.admission = hold(MODEL, self.handle, self.progress, lambda: self.now, self._on_cold, **knobs)
+        self.queue = self.admission.queue
+        self.order: list[str] = []
+        self.slots: dict[str, Reservation] = {}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+
+    def _on_cold(self) -> None:
+        self.cold_starts += 1
+
+    async def ask(
+        self, names: str, lane: Lane = "standard", asked: EngineRequest | None = None, **options: Any
+    ) -> None:
+        """Let requests arrive, with the key of their name's first letter."""
+        for name in names.split():
+            one = asked or request(lane, name[0])
+            self.tasks[name] = asyncio.create_task(self._one(name, one, options))
+            await settle()
+
+    async def _one(self, name: str, asked: EngineRequest, options: dict[str, Any]) -> None:
+        self.slots[name] = await self.admission.take(asked, **options)
+        self.order.append(name)
+
+    async def up(self, *names: str) -> None:
+        self.admission.replicas.update({name: {"address": f"{name}:1", "token": "t"} for name in names})
+        await settle()
+
+    async def end(self, *names: str) -> None:
+        for name in names:
+            self.admission.replicas.release(self.slots.pop(name))
+            await settle()
+
+    async def refusal(self, lane: Lane) -> ApiError:
+        async with asyncio.timeout(LIMIT_S):
+            with pytest.raises(ApiError) as caught:
+                await self.admission.take(request(lane))
+        return caught.value
+
+    @property
+    def in_flight(self) -> dict[str, int]:
+        return dict(Counter(slot.replica.replica_id for slot in self.slots.values()))
+
+
+# The order of a cold start.
+
+
+async def test_cold_start_releases_lanes_in_order() -> None:
+    ingress = Ingress(standard_share=0)
+    await ingress.ask("b1", "background")
+    await ingress.ask("s1 s2", "standard")
+    await ingress.ask("i1 i2", "interactive")
+    await ingress.ask("r1", "standard", retry=True)
+    await ingress.up("a")
+    await ingress.end("r1", "i1", "i2", "s1", "s2")
+
+    assert ingress.order == ["r1", "i1", "i2", "s1", "s2", "b1"]
+
+
+async def test_cold_start_shares_places_between_keys() -> None:
+    ingress = Ingress()
+    await ingress.ask("a1 a2 a3 a4 a5 b1 b2")
+    await ingress.up("x", "y")
+
+    assert ingress.order == ["a1", "b1", "a2", "b2", "a3", "a4"]
+
+
+async def test_true_tokens_replace_the_estimate_of_a_key() -> None:
+    """All prompts have 100 tokens. The answers of `a` have 1,000, and the prompts of `b` are cached."""
+    ingress = Ingress()
+    for name in ("a1", "a2", "b1", "b2", "a3", "a4", "a5", "b3", "b4", "b5"):
+        await ingress.ask(name, asked=request("standard", name[0], state=RequestState()))
+    await ingress.up("x")
+    assert ingress.order == ["a1", "b1", "a2"]
+
+    for name, cached, output in (("a1", 0, 1000), ("b1", 99, 1)):
+        state = RequestState(charged_tokens=100, input_tokens=100, cached_tokens=cached, output_tokens=output)
+        ingress.admission.settle(request("standard", name[0], state=state))
+    await ingress.end("a1", "b1", "a2", "b2")
+
+    assert ingress.order[3:] == ["b2", "b3", "b4", "b5"]
+
+
+# Background requests.
+
+
+async def test_background_takes_only_free_places_of_a_batch() -> None:
+    ingress = Ingress()
+    await ingress.up("x", "y")
+    await ingress.ask("s1 s2")
+    await ingress.ask("b1 b2 b3 b4 b5 b6", "background")
+
+    assert (ingress.in_flight, ingress.queue.background) == ({"x": PLACES, "y": PLACES}, 2)
+    await ingress.end("s1")
+    assert (ingress.in_flight, ingress.queue.background) == ({"x": PLACES, "y": PLACES}, 1)
+
+
+async def test_background_in_flight_refuses_no_other_request() -> None:
+    ingress = Ingress()
+    await ingress.up("x")
+    await ingress.ask("b1 b2 b3 b4", "background")
+    await ingress.ask("s1 s2 s3 s4 s5")
+
+    assert ingress.in_flight == {"x": PLACES + LIMIT}
+    assert "max_ongoing_requests = 5" in (await ingress.refusal("interactive")).message
+    await ingress.end("b1", "b2", "b3", "s1", "s2")
+    assert ingress.queue.background == 1  # three others leave no place in the batch
+    await ingress.end("s3")
+    assert ingress.queue.background == 0
+
+
+async def test_background_in_flight_keeps_no_stream_from_its_replica() -> None:
+    """Its prompts delay nobody for more than a step. But of two equal replicas, the emptier one is picked."""
+    ingress = Ingress()
+    await ingress.up("x", "y")
+    await ingress.ask("b1 b2 b3", "background")
+    assert ingress.in_flight == {"x": 2, "y": 1}
+
+    await ingress.ask("s1", "interactive")
+    assert ingress.slots["s1"].replica.replica_id == "y"
+    await ingress.ask("s2", "interactive")
+    assert ingress.slots["s2"].replica.replica_id == "x"
+
+
+async def test_background_waits_while_another_lane_waits() -> None:
+    ingress = Ingress()
+    await ingress.ask("b1", "background")
+    await ingress.ask("s1 s2 s3 s4")
+    await ingress.up("x")
+
+    assert ingress.order == ["s1", "s2", "s3"]
+    await ingress.end("s1")
+    assert ingress.order[3:] == ["s4"]
+    await ingress.end("s2")
+    assert ingress.order[4:] == ["b1"]
+
+
+async def test_other_lanes_pass_a_queue_of_background_requests() -> None:
+    ingress = Ingress()
+    await ingress.up("x")
+    await ingress.ask("b1 b2 b3 b4 b5", "background")
+
+    await ingress.ask("s1 s2", "standard")
+
+    assert ingress.order == ["b1", "b2", "b3", "s1", "s2"]
+
+
+async def test_background_wakes_no_model() -> None:
+    ingress = Ingress()
+    await ingress.ask("b1 b2", "background")
+
+    assert (ingress.handle.chosen, ingress.cold_starts, ingress.admission.cold) == (0, 0, False)
+    await ingress.ask("s1")
+    assert (ingress.handle.chosen, ingress.cold_starts, ingress.admission.cold) == (1, 1, True)
+    await ingress.up("x")
+    assert (ingress.order, ingress.admission.cold) == (["s1", "b1", "b2"], False)
+
+
+async def test_wake_ends_when_only_background_requests_are_left() -> None:
+    ingress = Ingress()
+    await ingress.ask("b1", "background")
+    await ingress.ask("s1")
+    assert ingress.handle.asking == 1
+
+    ingress.tasks["s1"].cancel()
+    await settle()
+
+    assert (ingress.handle.asking, ingress.queue.background) == (0, 1)
+
+
+async def test_background_flood_fills_a_bound_of_its_own() -> None:
+    ingress = Ingress(max_held_requests=2)
+    await ingress.ask("b1 c1", "background")
+    await ingress.ask("s1 t1")
+
+    error = await ingress.refusal("background")
+    assert (error.status, error.code) == (429, "queue_full")
+    assert "queues 2 others of the lane background (max_held_requests = 2)" in error.message
+    error = await ingress.refusal("standard")
+    assert "queues 2 others (max_held_requests = 2)" in error.message
+
+
+async def test_background_request_is_refused_at_its_own_deadline() -> None:
+    ingress = Ingress(cold_wait_timeout_s=0.001, background_wait_timeout_s=3600, keep_alive_interval_s=0.001)
+    refusal = asyncio.create_task(ingress.refusal("background"))
+    await settle()
+    ingress.now = 3599.0
+    await settle()
+    assert ingress.queue.background == 1
+
+    ingress.now = 3600.0
+    error = await refusal
+
+    assert (error.status, error.code) == (503, "background_wait_timeout")
+    assert "within 3600 s (background_wait_timeout_s = 3600); phase: background" in error.message
+
+
+@pytest.mark.parametrize(
+    ("phase", "told"), [("busy", "background"), ("requested", "background"), ("imports", "imports")]
+)
+async def test_waiting_background_stream_is_kept_alive(phase: str, told: str) -> None:
+    ingress = Ingress(keep_alive_interval_s=0.001)
+    ingress.progress.current = ColdStartProgress(phase, None)
+    waits = Waits()
+    state = RequestState(tell_wait=waits)
+    await ingress.ask("b1", asked=request("background", state=state))
+
+    ingress.now = 1.0
+    async with asyncio.timeout(LIMIT_S):
+        await waits.heard.wait()
+
+    assert waits.told[0].phase == told
+    ingress.tasks["b1"].cancel()
+    await settle()
+    assert ingress.progress.running is False
+
+
+async def test_background_request_that_lost_its_replica_blocks_nobody() -> None:
+    ingress = Ingress()
+    await ingress.ask("s1 s2 s3 s4")
+    await ingress.ask("b1", "background", retry=True)
+    await ingress.up("x")
+    assert ingress.order == ["b1", "s1", "s2", "s3"]
+
+    await ingress.ask("b2", "background", retry=True)
+    await ingress.end("s1")
+
+    assert ingress.order[4:] == ["s4"]
+    await ingress.end("s2", "s3")
+    assert ingress.order[5:] == ["b2"]
+
+
+@pytest.mark.parametrize(("lane", "bound_s"), [("background", 0.04), ("standard", 0.0)])
+async def test_background_call_brings_the_bound_on_steps(lane: Lane, bound_s: float) -> None:
+    async with AsyncExitStack() as stack:
+        fleet = Fleet(stack, MODEL)
+        fleet.knobs["itl_target_s"] = 0.05
+        engine = CountingEngine()
+        await fleet.start(engine)
+        async with asyncio.timeout(LIMIT_S), fleet.client.call(request(lane)):
+            pass
+
+    assert [asked.background_step_s for asked in engine.requests] == [pytest.approx(bound_s)]
+
+
+async def test_whole_flood_passes_one_replica_beside_other_requests() -> None:
+    """Over the real relay and data plane. The answers' true tokens are charged at their end."""
+    async with AsyncExitStack() as stack:
+        fleet = Fleet(stack, MODEL)
+        flood = [request("background", "batch", wants_stream=True) for _ in range(12)]
+        others = [request("interactive", "chat", wants_stream=True) for _ in range(4)]
+
+        async def answer(asked: EngineRequest) -> bytes:
+            async with fleet.client.call(asked) as reply:
+                assert reply.stream is not None
+                return b"".join([chunk async for chunk in reply.stream])
+
+        tasks = [asyncio.create_task(answer(asked)) for asked in (*flood, *others)]
+        await settle()
+        assert (fleet.admission.queue.background, fleet.admission.queue.foreground) == (12, 4)
+        await fleet.start(CountingEngine())
+
+        async with asyncio.timeout(LIMIT_S):
+            assert await asyncio.gather(*tasks) == [WHOLE] * 16
+
+        assert len(fleet.admission.queue) == 0
+        assert all(asked.state.queued_s > 0 for asked in flood[3:])
+        assert all(asked.state.charged_tokens is None for asked in (*flood, *others))
+        (replica,) = fleet.replicas
+        assert (replica.all_in_flight, replica.load, replica.background_load) == (0, 0, 0)

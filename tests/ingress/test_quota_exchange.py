@@ -1,0 +1,254 @@
+"""One quota over several ingress replicas, on an explicit clock and a store in memory."""
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve_app.api.engine_client import EngineRequest
+from serve_app.api.errors import ApiError
+from serve_app.api.quotas import KeyDemand, KeyShare, Quotas
+from serve_app.ingress.quota_exchange import INTERVAL_S, QuotaReports, share_of, share_quotas, shares_of
+from serve_app.settings.keys_file import ApiKey
+from serve_app.wire.documents import NAMESPACE
+from tests.stub_kv import StubKv
+
+LIMIT = 150_000
+KEY = ApiKey(name="team", hash="sha256:" + "0" * 64, tokens_per_minute=LIMIT, requests_per_minute=10**9)
+TOKENS = 100
+"""Prompt and answer of each request."""
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Replica:
+    """One ingress replica, and the tokens that it has admitted."""
+
+    reports: QuotaReports
+    quotas: Quotas
+    load: float
+    """Attempted tokens in percent of the limit."""
+    admitted: int = 0
+    refused: int = 0
+
+    def exchange(self) -> None:
+        self.quotas.share(*self.reports.exchange(self.quotas.demands()))
+
+
+@dataclass
+class Fleet:
+    """Ingress replicas that share one store. A step is 10 ms."""
+
+    clock: Clock = field(default_factory=Clock)
+    replicas: dict[str, Replica] = field(default_factory=dict)
+    draw: random.Random = field(default_factory=lambda: random.Random(3))
+
+    def join(self, name: str, load: float) -> None:
+        reports = QuotaReports("shop", name, self.clock, lambda: self.clock.now + 1e9)
+        self.replicas[name] = Replica(reports, Quotas(self.clock), load)
+        self.replicas[name].exchange()  # before it gets requests
+
+    def run(self, seconds: float) -> float:
+        """Return the tokens admitted in so many seconds, as a multiple of the limit."""
+        before = {name: replica.admitted for name, replica in self.replicas.items()}
+        for step in range(round(seconds * 100)):
+            for number, replica in enumerate(self.replicas.values()):
+                if (step + 7 * number) % round(INTERVAL_S * 100) == 0:  # each at its own moment
+                    replica.exchange()
+                attempts = replica.load / 100 * LIMIT / 60 / TOKENS / 100
+                for _ in range(int(attempts) + (self.draw.random() < attempts % 1)):
+                    self._attempt(replica)
+            self.clock.now += 0.01
+        admitted = sum(replica.admitted - before[name] for name, replica in self.replicas.items())
+        return admitted / (LIMIT / 60 * seconds)
+
+    def _attempt(self, replica: Replica) -> None:
+        request = EngineRequest("chat_completions", b"x" * 300, "r-1")
+        try:
+            reservation = replica.quotas.reserve(KEY, request, None)
+        except ApiError:
+            replica.refused += TOKENS
+            return
+        assert reservation is not None
+        request.state.input_tokens, request.state.output_tokens, request.state.outcome = 75, 25, "ok"
+        reservation.settle(request)
+        replica.admitted += TOKENS
+
+
+@pytest.fixture
+def fleet(kv: StubKv) -> Fleet:
+    return Fleet()
+
+
+def settled(fleet: Fleet) -> float:
+    """The rate over 30 s, once the replicas have learned of each other."""
+    fleet.run(15)
+    return fleet.run(30)
+
+
+@pytest.mark.parametrize("loads", [(100, 100), (190, 10), (10, 400), (150, 0), (70, 70, 70), (300, 20, 1)])
+def test_replicas_together_admit_the_limit(fleet: Fleet, loads: tuple[float, ...]) -> None:
+    for number, load in enumerate(loads):
+        fleet.join(f"i{number}", load)
+    assert settled(fleet) == pytest.approx(1.0, rel=0.05)
+
+
+@pytest.mark.parametrize("loads", [(45, 45), (85, 5)])
+def test_below_the_limit_nothing_is_refused(fleet: Fleet, loads: tuple[float, ...]) -> None:
+    for number, load in enumerate(loads):
+        fleet.join(f"i{number}", load)
+    fleet.run(45)
+    assert all(replica.refused <= 0.02 * replica.admitted for replica in fleet.replicas.values())
+
+
+def test_share_of_a_lost_replica_goes_to_the_other(fleet: Fleet) -> None:
+    fleet.join("i0", 100)
+    fleet.join("i1", 100)
+    fleet.run(15)
+    del fleet.replicas["i1"]
+    fleet.replicas["i0"].load = 200
+
+    assert fleet.run(2) < 1.05  # the report of the lost replica still counts
+    fleet.run(3)
+    assert fleet.run(30) == pytest.approx(1.0, rel=0.05)
+
+
+def test_replica_that_joins_gets_its_share_within_seconds(fleet: Fleet) -> None:
+    fleet.join("i0", 200)
+    fleet.run(15)
+    fleet.join("i1", 100)
+    fleet.replicas["i0"].load = 100
+
+    assert fleet.run(10) == pytest.approx(1.0, rel=0.1)
+    assert fleet.run(30) == pytest.approx(1.0, rel=0.05)
+    first, second = (replica.admitted for replica in fleet.replicas.values())
+    fleet.run(30)
+    gained = [
+        replica.admitted - before
+        for replica, before in zip(fleet.replicas.values(), (first, second), strict=True)
+    ]
+    assert gained[0] == pytest.approx(gained[1], rel=0.1)
+
+
+def test_store_that_fails_leaves_the_last_shares(fleet: Fleet, kv: StubKv) -> None:
+    fleet.join("i0", 100)
+    fleet.join("i1", 100)
+    fleet.run(15)
+    for replica in fleet.replicas.values():
+        replica.reports.exchange = lambda demands: (2, {"team": KeyShare(0.5, 0.5)})  # type: ignore[method-assign]
+    assert fleet.run(30) == pytest.approx(1.0, rel=0.05)
+
+
+async def test_failure_of_the_store_is_logged_once_and_ends(
+    kv: StubKv, caplog: pytest.LogCaptureFixture
+) -> None:
+    quotas = Quotas()
+    kv.fails = ConnectionError("no GCS")
+    asked = 0
+
+    def is_needed() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 5:
+            kv.fails = None
+        return True
+
+    task = asyncio.create_task(share_quotas(QuotaReports("shop", "i0"), quotas, is_needed, 0))
+    async with asyncio.timeout(10):
+        while asked < 8:
+            await asyncio.sleep(0)
+    task.cancel()
+    assert [record.message for record in caplog.records] == ["the quotas of API keys cannot be exchanged"]
+
+
+async def test_nothing_is_exchanged_without_limits(kv: StubKv) -> None:
+    asked = 0
+
+    def is_needed() -> bool:
+        nonlocal asked
+        asked += 1
+        return False
+
+    task = asyncio.create_task(share_quotas(QuotaReports("shop", "i0"), Quotas(), is_needed, 0))
+    async with asyncio.timeout(10):
+        while asked < 5:
+            await asyncio.sleep(0)
+    task.cancel()
+    assert kv.written == kv.calls == []
+
+
+def test_report_of_a_killed_replica_is_erased(kv: StubKv) -> None:
+    clock = Clock()
+    alive, killed = (QuotaReports("shop", name, clock, lambda: clock.now) for name in ("i0", "i1"))
+    killed.exchange({"team": KeyDemand(1.0, 1.0, 3)})
+    assert alive.exchange({})[1]["team"].open_elsewhere == 3
+    clock.now += 3
+    assert alive.exchange({}) == (1, {})
+    assert len(kv.kept) == 2
+    clock.now += 60
+    alive.exchange({})
+    assert len(kv.kept) == 1
+
+
+@pytest.mark.parametrize(
+    "document",
+    [b"\x00", b"[]", b"{}", b"[1]", b"[NaN, {}]", b'[1, {"a": [NaN, 1, 0]}]', b'[1, {"a": ["1", 1, 0]}]'],
+)
+def test_unreadable_report_is_left_out(kv: StubKv, document: bytes) -> None:
+    kv._internal_kv_put("quotas/shop/i9", document, overwrite=True, namespace=NAMESPACE)
+
+    assert QuotaReports("shop", "i0").exchange({"team": KeyDemand(1.0, 1.0, 0)}) == (
+        1,
+        {"team": KeyShare(1.0, 1.0)},
+    )
+
+
+DEMANDS = st.lists(st.floats(0, 1e9), min_size=1, max_size=20)
+
+
+def divided(demands: list[float], idle: int = 0) -> list[float]:
+    """Every replica's share, as each computes its own."""
+    return [share_of(own, demands[:at] + demands[at + 1 :], idle) for at, own in enumerate(demands)]
+
+
+@given(DEMANDS)
+def test_shares_add_up_to_the_whole(demands: list[float]) -> None:
+    shares = divided(demands)
+
+    assert sum(shares) == pytest.approx(1.0)
+    assert min(shares) >= 0.019 / len(demands)
+
+
+@given(DEMANDS)
+def test_more_demand_never_gets_a_smaller_share(demands: list[float]) -> None:
+    for less, more in pairwise(sorted(zip(demands, divided(demands), strict=True))):
+        assert less[1] <= more[1] * (1 + 1e-9)
+
+
+@given(st.lists(st.floats(1, 2), min_size=1, max_size=20))
+def test_shares_are_in_proportion_to_demand(demands: list[float]) -> None:
+    assert divided(demands) == [pytest.approx(demand / sum(demands)) for demand in demands]
+
+
+@given(DEMANDS, st.integers(1, 20))
+def test_replica_without_demand_counts_as_one_with_zero(demands: list[float], idle: int) -> None:
+    assert divided(demands, idle) == pytest.approx(divided(demands + [0.0] * idle)[: len(demands)])
+
+
+def test_each_limit_of_a_key_is_divided_by_its_own_demand() -> None:
+    share = shares_of({"a": KeyDemand(300.0, 1.0, 2)}, [{"a": KeyDemand(100.0, 3.0, 5)}, {}])["a"]
+
+    assert share.tokens == pytest.approx(0.75, rel=0.02)
+    assert share.requests == pytest.approx(0.25, rel=0.02)
+    assert share.open_elsewhere == 5

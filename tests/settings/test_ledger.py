@@ -1,0 +1,60 @@
+import pytest
+
+from serve_app import env
+from serve_app.settings import SettingsError, load_settings
+from serve_app.settings.ledger import LedgerSettings, ledger_url
+
+
+def ledger(**given: object) -> LedgerSettings:
+    return load_settings({"models": [{"name": "tide", "device": "cpu"}], "ledger": given}).ledger
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite:////var/lib/usage.db", "postgresql://tide@host/db", "postgres://host/db"]
+)
+def test_a_database_has_a_url(url: str) -> None:
+    assert ledger(url=url).url == url
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"url": "sqlite:///usage.db"}, "ledger.url = 'sqlite:///usage.db': must be postgresql://"),
+        ({"url": "mysql://host/db"}, "ledger.url = 'mysql://host/db': must be postgresql://"),
+        ({"currency": "dollars"}, "ledger.currency = 'dollars'"),
+        ({"gpu_hour_prices": {"H100": -1}}, r"ledger.gpu_hour_prices.H100 = -1"),
+        ({"retention_days": 0}, "ledger.retention_days = 0"),
+    ],
+)
+def test_invalid_values_are_named(given: dict[str, object], problem: str) -> None:
+    with pytest.raises(SettingsError, match=problem):
+        ledger(**given)
+
+
+def test_prices_are_by_the_type_of_the_gpu() -> None:
+    settings = ledger(gpu_hour_prices={"H100": 4.0, "cpu": 0.1, "any": 2.0})
+
+    assert settings.gpu_hour_price("gpu", "H100") == 4.0
+    assert settings.gpu_hour_price("gpu", None) == 2.0
+    assert settings.gpu_hour_price("gpu", "L4") == 0.0
+    assert settings.gpu_hour_price("cpu", "A100") == 0.1
+
+
+def test_the_ledger_is_a_file_of_the_user_by_default() -> None:
+    settings = LedgerSettings()
+
+    assert ledger_url(settings, {"XDG_STATE_HOME": "/state"}) == "sqlite:////state/tideserve/usage.db"
+    assert ledger_url(settings, {}).endswith("/.local/state/tideserve/usage.db")
+
+
+def test_the_environment_overrides_the_setting() -> None:
+    settings = LedgerSettings(url="sqlite:////usage.db")
+
+    assert ledger_url(settings, {}) == "sqlite:////usage.db"
+    assert ledger_url(settings, {env.LEDGER_URL: "postgresql://host/db"}) == "postgresql://host/db"
+
+
+def test_an_invalid_url_of_the_environment_is_not_repeated() -> None:
+    with pytest.raises(SettingsError, match="TIDESERVE_LEDGER_URL: must be postgresql:") as caught:
+        ledger_url(LedgerSettings(), {env.LEDGER_URL: "mysql://tide:secret@host/db"})
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,21 @@
+"""Write the JSON schema of the file of API keys: `python -m tools.keys_schema`."""
+
+import json
+from pathlib import Path
+
+from serve_app.settings.keys_file import KeysFile
+
+FILE = Path(__file__).parents[1] / "config/api-keys.schema.json"
+
+
+def text() -> str:
+    """Return the schema for editors and checks."""
+    schema = KeysFile.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "API keys of Tideserve"
+    schema["$defs"]["ApiKey"]["oneOf"] = [{"required": ["hash"]}, {"required": ["key"]}]
+    return json.dumps(schema, indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    FILE.write_text(text(), encoding="utf-8")
