@@ -122,8 +122,8 @@ class EngineRequest:
     sequences; None without an expectation."""
     caller: Caller = ANYONE
     """Who sent it: decides its lane, its share and whose usage it is."""
-    background_step_s: float = 0.0
-    """On an engine replica: the most seconds of a step with `background` and other lanes; 0: no bound."""
+    lane_knob: float | None = None
+    """On an engine replica: what the knobs in force say of the caller's lane; see `Knobs.lane_knob`."""
     state: RequestState = field(default_factory=RequestState, compare=False)
     body_bytes: int = field(init=False, compare=False)
     """The size of the body, also after its release."""

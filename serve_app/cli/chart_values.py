@@ -13,6 +13,7 @@ import yaml
 from serve_app.cli.application_checks import CheckedApplication, given_user_config
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.config_file import read_config
+from serve_app.settings.ledger import LedgerSettings
 from serve_app.settings.tree import EMBEDDED, INGRESS, IngressSettings, ModelSettings
 
 _PROFILES = {"A100": "a100-80gb", "H100": "h100", "L4": "l4", "A10G": "a10g", None: "any-gpu"}
@@ -88,7 +89,9 @@ def values_of(application: Mapping[str, Any], checked: CheckedApplication) -> di
         pods[group] = pods.get(group, 0.0) + checked.knobs[model.name].max_replicas * _pods_each(model, own)
         if (most := math.ceil(pods[group] - 1e-9)) > _MAX_WORKERS[model.device]:
             own["maxWorkers"] = max(most, own.get("maxWorkers", 0))
-    app = {key: args[key] for key in ("profile", "request_log", "zygote") if key in args}
+    app = {key: args[key] for key in ("profile", "request_log", "telemetry", "zygote") if key in args}
+    if _is_shared(settings.ledger):
+        app["ledger"] = {"enabled": settings.ledger.enabled, **args["ledger"]}
     app["http"] = {key: value for key, value in args.get("http", {}).items() if key != "api_keys_file"}
     ingress = {key: value for key, value in args.get("ingress", {}).items() if key != "resources"}
     app["ingress"] = ingress | ({"autoscaling": live["ingress"]} if live.get("ingress") else {})
@@ -106,6 +109,10 @@ def left_out(application: Mapping[str, Any], checked: CheckedApplication) -> lis
     lines = []
     if checked.settings.http.api_keys_file is not None:
         lines.append("http.api_keys_file: make a Secret of the file, and name it in apiKeys.existingSecret")
+    if checked.settings.ledger.enabled and not _is_shared(checked.settings.ledger):
+        lines.append(
+            "ledger: pods share no SQLite file, so it is off; name a Postgres database in app.ledger.url"
+        )
     lines += [f"{key}: the chart has no value for it" for key in application if key not in _CARRIED]
     for index, deployment in enumerate(application.get("deployments") or []):
         known = {"name", "user_config"} if deployment["name"] == INGRESS else {"name"}
@@ -126,6 +133,10 @@ def _key(name: str, taken: Container[str]) -> str:
     """Return a DNS label for the name of a model, which no other model has."""
     label = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:58].strip("-") or "model"
     return next(key for key in (label, *(f"{label}-{n}" for n in range(2, 1000))) if key not in taken)
+
+
+def _is_shared(ledger: LedgerSettings) -> bool:
+    return ledger.url is not None and not ledger.url.startswith("sqlite:")
 
 
 def _profile_name(model: ModelSettings) -> str:

@@ -6,10 +6,6 @@ So the tokens follow the measured times of steps, whatever the model, the hardwa
 
 import time
 from collections.abc import Callable
-from typing import Any
-
-STEP_S = "tideserve_background_step_s"
-"""The key in `SamplingParams.extra_args` of a `background` sequence for the bound, in seconds."""
 
 _GROWTH = 1 / 16
 """Growth passes the bound by at most this share of the tokens. If the tokens of `background` take half of a
@@ -41,12 +37,6 @@ class BackgroundBound:
         self._used = 0
         self._paused = 0
         """Consecutive steps in which `background` got no token."""
-
-    def take(self, params: Any) -> None:
-        """Take the bound from the sampling parameters of a new `background` sequence: knobs may change."""
-        extra = params.extra_args if params is not None else None
-        if extra:
-            self.step_s = float(extra.get(STEP_S, 0.0))
 
     def begin_step(self, shared: bool) -> int | None:
         """Return the most tokens of `background` in the step that begins; None without a limit.

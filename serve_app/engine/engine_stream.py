@@ -60,7 +60,7 @@ class EngineStream:
     def take_sequence(self, request: Any, state: Any, lanes: SequenceLanes) -> None:
         """Add a sequence that vLLM has just registered, in the lane of the call."""
         self.sequences.append(state)
-        charge = lanes.begin(self.request.caller, request, state, self.request.background_step_s)
+        charge = lanes.begin(self.request.caller, request, state, self.request.lane_knob)
         self._charges.append((lanes, state, charge))
 
     def end(self) -> None:

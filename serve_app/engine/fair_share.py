@@ -17,6 +17,8 @@ from serve_app.settings.caller import LANES, Caller, Lane
 _SPAN = 1 << 60
 """The priorities of a lane. vLLM's are 64-bit integers, and a tag is in tokens: at 100,000 tokens per second
 and a weight of 0.01, a lane that is never idle reaches the bound after 3,600 years."""
+LANE_KNOB = "tideserve_lane_knob"
+"""The key in a sequence's `SamplingParams.extra_args` for `Knobs.lane_knob`."""
 BACKGROUND = LANES.index("background") * _SPAN
 """The smallest priority of the lane `background`."""
 

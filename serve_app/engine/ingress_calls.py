@@ -221,6 +221,6 @@ def engine_request(call: Call) -> EngineRequest:
         caller=caller(call.key, call.lane, call.weight),
         continuation=call.continuation,
         expected_cached_tokens=call.expected_cached_tokens,
-        background_step_s=call.background_step_s,
+        lane_knob=call.lane_knob,
         state=RequestState(queued_s=call.queued_s),
     )

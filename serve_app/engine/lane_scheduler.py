@@ -23,23 +23,17 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
 
 from serve_app.engine.background_bound import BackgroundBound
-from serve_app.engine.fair_share import BACKGROUND, lane_of
+from serve_app.engine.fair_share import BACKGROUND, LANE_KNOB, lane_of
 from serve_app.settings.caller import Lane
 from serve_app.settings.knobs import Knobs
 
-STANDARD_SHARE: float = Knobs.model_fields["standard_share"].default
-"""An engine does not know the knobs in force, so the default counts here."""
+_STANDARD_SHARE: float = Knobs.model_fields["standard_share"].default
 
 
 class LaneQueue(RequestQueue):  # type: ignore[misc]  # vLLM has no types
-    """vLLM's waiting list with a queue for each lane.
+    """vLLM's waiting list with a queue for each lane."""
 
-    Args:
-        max_num_seqs: The most sequences of a batch.
-    """
-
-    def __init__(self, max_num_seqs: int) -> None:
-        self._max_num_seqs = max_num_seqs
+    def __init__(self) -> None:
         self.interactive = PriorityRequestQueue()
         self.standard = PriorityRequestQueue()
         self.background = PriorityRequestQueue()
@@ -50,40 +44,27 @@ class LaneQueue(RequestQueue):  # type: ignore[misc]  # vLLM has no types
             "standard": self.standard,
             "background": self.background,
         }
-        self._running: dict[Lane, int] = {"interactive": 0, "standard": 0}
+        self.standard_share = _STANDARD_SHARE
+        """The share of `standard` in the places that are given away while `interactive` waits too, 0 to 1."""
         self._owed = 0.0
-        """What `standard` lacks of its share, in sequences times steps."""
-
-    def share_step(self, running: Iterable[Request]) -> None:
-        """Count a step in which the sequences `running` run, for the share of `standard`."""
-        if not self.interactive or not self.standard:
-            self._owed = 0.0
-            return
-        lanes = [lane_of(request.priority) for request in running]
-        self._running = {lane: lanes.count(lane) for lane in self._running}
-        lacks = STANDARD_SHARE * sum(self._running.values()) - self._running["standard"]
-        # Bounded: without free places a debt would grow for as long as the longest sequence runs, and
-        # `standard` would then fill the batch.
-        self._owed = min(self._owed + lacks, self._max_num_seqs)
+        """The places that `standard` is behind its share; negative if it is ahead. The queue of the ingress
+        counts in the same way (`FairQueue`)."""
 
     def _next(self) -> PriorityRequestQueue:
-        if self.standard and (not self.interactive or self._standard_is_due()):
+        if self.standard and (not self.interactive or self._owed > 0):
             return self.standard
         return self.interactive or self.background
-
-    def _standard_is_due(self) -> bool:
-        standard = self._running["standard"] + 1
-        return standard <= STANDARD_SHARE * (self._running["interactive"] + standard) + self._owed
 
     def peek_request(self) -> Request:
         return self._next().peek_request()
 
     def pop_request(self) -> Request:
-        request = self._next().pop_request()
-        lane = lane_of(request.priority)
-        if lane in self._running:
-            self._running[lane] += 1
-        return request
+        queue = self._next()
+        if self.interactive and self.standard:
+            self._owed += self.standard_share - (queue is self.standard)
+        elif queue is not self.background:
+            self._owed = 0.0  # a lane that waits for nothing saves up no share
+        return queue.pop_request()
 
     def add_request(self, request: Request) -> None:
         self._lanes[lane_of(request.priority)].add_request(request)
@@ -129,13 +110,24 @@ class LaneScheduling(Scheduler):  # type: ignore[misc]
         """The unfinished sequences of `background`."""
         self.background_bound = BackgroundBound()
         if self._by_lane:
-            self.waiting = LaneQueue(self.max_num_active_reqs)
+            self.waiting = LaneQueue()
 
     def add_request(self, request: Request) -> None:
-        if self._by_lane and _is_background(request):
-            self._background.add(request.request_id)
-            self.background_bound.take(request.sampling_params)
+        if self._by_lane:
+            self._take_knob(request)
+            if _is_background(request):
+                self._background.add(request.request_id)
         super().add_request(request)
+
+    def _take_knob(self, request: Request) -> None:
+        """Take over what the knobs in force say of the sequence's lane."""
+        params = request.sampling_params
+        knob = None if params is None else (params.extra_args or {}).get(LANE_KNOB)
+        lane = lane_of(request.priority)
+        if knob is not None and lane == "background":
+            self.background_bound.step_s = knob
+        elif knob is not None and lane == "standard":
+            self.waiting.standard_share = knob
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         self._background.discard(request.request_id)
@@ -144,7 +136,6 @@ class LaneScheduling(Scheduler):  # type: ignore[misc]
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         if not self._by_lane:
             return super().schedule(*args, **kwargs)
-        self.waiting.share_step(self.running)
         others: list[Request] = []
         if self._background and self.pause_state.name == "UNPAUSED":
             self._yield_to_other_lanes()

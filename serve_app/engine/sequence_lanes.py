@@ -8,8 +8,7 @@ from typing import Any
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.stats import IterationStats
 
-from serve_app.engine.background_bound import STEP_S
-from serve_app.engine.fair_share import Charge, FairShare, used_tokens
+from serve_app.engine.fair_share import LANE_KNOB, Charge, FairShare, used_tokens
 from serve_app.patches.vllm import Method, wrap_process_outputs
 from serve_app.settings.caller import ANYONE, LANES, Caller, Lane
 
@@ -33,21 +32,22 @@ class SequenceLanes:
         """Return the lane of an unfinished sequence, by vLLM's id."""
         return self._lanes.get(sequence, ANYONE.lane)
 
-    def begin(self, caller: Caller, request: Any, state: Any, background_step_s: float = 0.0) -> Charge:
+    def begin(self, caller: Caller, request: Any, state: Any, lane_knob: float | None = None) -> Charge:
         """Set the priority of a sequence that vLLM has registered. Call `end` with the result.
 
         Args:
             caller: Whose sequence it is. A `priority` in the client's body or headers does not count.
             request: The message to the engine core, which has not been sent yet.
             state: The front end's state of the sequence.
-            background_step_s: The bound on steps with sequences of `background` and of other lanes; 0: none.
+            lane_knob: What the knobs say of its lane; see `Knobs.lane_knob`. None changes nothing.
         """
         params = request.sampling_params
         most = 0 if params is None else params.max_tokens or 0
         charge = self._shares.charge(caller, state.prompt_len or 0, most)
         request.priority = charge.priority
-        if params is not None and caller.lane == "background":  # replaces a value of the client
-            params.extra_args = {**(params.extra_args or {}), STEP_S: background_step_s}
+        if params is not None and (lane_knob is not None or LANE_KNOB in (params.extra_args or ())):
+            # Replaces a value of the client.
+            params.extra_args = {**(params.extra_args or {}), LANE_KNOB: lane_knob}
         self._lanes[state.request_id] = caller.lane
         self._unfinished[caller.lane] += 1
         return charge

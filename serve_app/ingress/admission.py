@@ -167,9 +167,9 @@ class Admission:
         prompt = charged if state.input_tokens is None else state.input_tokens - (state.cached_tokens or 0)
         self.queue.settle(request, prompt + (state.output_tokens or 0))
 
-    def background_step_s(self, request: EngineRequest) -> float:
-        """Return the bound on an engine's steps that `request` brings, in seconds; 0: none."""
-        return self._knobs().background_step_s if request.caller.lane == "background" else 0.0
+    def lane_knob(self, request: EngineRequest) -> float | None:
+        """Return the knob that `request` brings to its engine; see `Knobs.lane_knob`."""
+        return self._knobs().lane_knob(request.caller.lane)
 
     def is_draining_too_long(self, replica: Replica) -> bool:
         """Whether `replica` has drained for `drain_move_after_s`: its streams should migrate."""

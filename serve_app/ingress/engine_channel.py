@@ -90,7 +90,7 @@ class EngineChannel:
         body: bytes,
         continuation: Continuation | None = None,
         expected_cached_tokens: int | None = None,
-        background_step_s: float = 0.0,
+        lane_knob: float | None = None,
     ) -> RelayedStream:
         """Send `request` with `body`, and with the delivered tokens of a stream that continues here.
 
@@ -120,7 +120,7 @@ class EngineChannel:
             key=request.caller.key,
             lane=request.caller.lane,
             weight=request.caller.weight,
-            background_step_s=background_step_s,
+            lane_knob=lane_knob,
         )
         self.send(call)
         return stream

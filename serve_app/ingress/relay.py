@@ -260,8 +260,8 @@ class _RelayedRequest:
         try:
             channel = await self._client.channels.to(reservation.replica)
             expected = replicas.expected_tokens(reservation)
-            step_s = self._admission.background_step_s(self._request)
-            attempt.stream = channel.call(self._request, self._body, continuation, expected, step_s)
+            lane_knob = self._admission.lane_knob(self._request)
+            attempt.stream = channel.call(self._request, self._body, continuation, expected, lane_knob)
             answer = await attempt.stream.answer()
             raise_if_lost(answer.lost)
             if answer.streamed:

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from serve_app.settings.caller import Lane
 from serve_app.settings.closed_model import ClosedModel
 from serve_app.settings.settings_error import SettingsError, from_pydantic, shown
 
@@ -200,6 +201,13 @@ class Knobs(ClosedModel):
         A fifth of the ITL target is a margin: the bound is kept on average, and steps differ.
         """
         return 0.8 * self.itl_target_s
+
+    def lane_knob(self, lane: Lane) -> float | None:
+        """Return the knob that calls of `lane` bring to their engine; None if there is none.
+
+        It is `standard_share` for `standard`, and `background_step_s` for `background`.
+        """
+        return {"standard": self.standard_share, "background": self.background_step_s}.get(lane)
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

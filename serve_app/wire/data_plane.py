@@ -113,9 +113,8 @@ class Call(msgspec.Struct, tag=1, array_like=True):
     """One of `settings.caller.LANES`; any other counts as `standard`."""
     weight: float = 1.0
     """The key's weight within its lane."""
-    background_step_s: float = 0.0
-    """The most seconds of an engine step that has sequences of `background` beside running ones of other
-    lanes; 0: no bound. The engine takes it from calls of the lane `background`."""
+    lane_knob: float | None = None
+    """See `Knobs.lane_knob`. The engine takes the newest one of each lane."""
 
 
 class Credit(msgspec.Struct, tag=2, array_like=True):

@@ -17,9 +17,9 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
-from serve_app.engine.background_bound import STEP_S, BackgroundBound
+from serve_app.engine.background_bound import BackgroundBound
 from serve_app.engine.continuing_core import ContinuingAsyncScheduler, ContinuingScheduler
-from serve_app.engine.fair_share import FairShare
+from serve_app.engine.fair_share import LANE_KNOB, FairShare
 from serve_app.settings.caller import Caller, Lane
 from tests.engine.stub_engine_core import configured
 
@@ -32,9 +32,6 @@ class SimulatedCore:
     With asynchronous scheduling, a step is scheduled before the tokens of the step before it are known.
     The clock `now` stands still unless `step_s` gives the seconds of a step, from its tokens by sequence.
     """
-
-    background_step_s = 0.0
-    """The bound that new background sequences bring."""
 
     def __init__(self, blocks: int = 1000, asynchronous: bool = False, **model: Any) -> None:
         _, _, config = configured(max_model_len=2048, **model)
@@ -50,6 +47,8 @@ class SimulatedCore:
             block_size=BLOCK,
             log_stats=True,
         )
+        self.lane_knobs: dict[Lane, float] = {}
+        """The knobs that new sequences bring."""
         self.now = 0.0
         self.step_s: Callable[[dict[str, int]], float] = lambda tokens: 0.0
         self.scheduler.background_bound = BackgroundBound(lambda: self.now)
@@ -64,7 +63,7 @@ class SimulatedCore:
     def send(self, name: str, lane: Lane, prompt: int = 20, output: int = 1000, key: str = "") -> Request:
         """A sequence of a lane arrives."""
         charge = self._shares.charge(Caller(key, lane), prompt, output)
-        extra = {STEP_S: self.background_step_s} if lane == "background" else None
+        extra = {LANE_KNOB: self.lane_knobs[lane]} if lane in self.lane_knobs else None
         message = EngineCoreRequest(
             request_id=name,
             prompt_token_ids=[hash(name) % 1000] * prompt,

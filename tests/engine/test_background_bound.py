@@ -1,11 +1,9 @@
 """The bound on steps, without a scheduler: any cost of tokens, any load."""
 
-from types import SimpleNamespace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.engine.background_bound import STEP_S, BackgroundBound
+from serve_app.engine.background_bound import BackgroundBound
 
 
 class Engine:
@@ -15,7 +13,7 @@ class Engine:
         self.now = 0.0
         self.base_s, self.token_s = base_s, token_s
         self.bound = BackgroundBound(lambda: self.now)
-        self.bound.take(SimpleNamespace(extra_args={STEP_S: step_s}))
+        self.bound.step_s = step_s
 
     def step(self, wanted: int = 2048) -> tuple[int, float]:
         """A shared step. Returns the tokens of `background`, and its seconds."""
@@ -73,10 +71,5 @@ def test_interval_outside_of_shared_steps_does_not_count() -> None:
     assert engine.step()[0] == before
 
 
-def test_new_background_sequence_changes_the_bound() -> None:
-    engine = Engine(0.02, 0.01, 1e-4)
-    engine.bound.take(None)  # a pooling request has no sampling parameters
-    assert engine.bound.step_s == 0.02
-    engine.bound.take(SimpleNamespace(extra_args={STEP_S: 0.0}))
-
-    assert engine.step() == (2048, 0.01 + 2048e-4)
+def test_zero_is_no_bound() -> None:
+    assert Engine(0.0, 0.01, 1e-4).step() == (2048, 0.01 + 2048e-4)

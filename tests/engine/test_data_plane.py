@@ -73,9 +73,9 @@ async def test_a_call_reaches_the_engine_with_all_its_fields(operation: Operatio
     assert (got.operation, got.body, got.request_id, got.state.queued_s) == (operation, body, "r-1", 1.0)
     assert got.waited_s >= 1.25
     assert got.continuation == Continuation([[5, 6]], 17, 0.5, 1)
-    assert (got.trace, got.expected_cached_tokens, got.background_step_s) == (TRACE, 48, 0.02)
+    assert (got.trace, got.expected_cached_tokens, got.lane_knob) == (TRACE, 48, 0.02)
     assert (plain.trace, plain.expected_cached_tokens, plain.continuation) == (None, None, None)
-    assert plain.background_step_s == 0
+    assert plain.lane_knob is None
 
 
 async def test_stream_ends_with_its_token_counts() -> None:

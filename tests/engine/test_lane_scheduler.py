@@ -130,9 +130,11 @@ def test_tokens_of_a_step_go_to_other_lanes_first() -> None:
     assert core.step() == {"chat": 1, "long": 15}
 
 
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 1.0])
 @pytest.mark.parametrize("max_num_seqs", [1, 8, 32])
-def test_standard_gets_its_share_of_the_batch(max_num_seqs: int) -> None:
+def test_standard_gets_its_share_of_the_batch(max_num_seqs: int, share: float) -> None:
     core = SimulatedCore(max_num_seqs=max_num_seqs)
+    core.lane_knobs["standard"] = share
     tokens = {"interactive": 0, "standard": 0}
     number = 0
     for _ in range(1000):
@@ -144,7 +146,21 @@ def test_standard_gets_its_share_of_the_batch(max_num_seqs: int) -> None:
         for name in core.step():
             tokens[name.partition("-")[0]] += 1
 
-    assert tokens["standard"] / sum(tokens.values()) == pytest.approx(0.2, abs=0.02)
+    assert tokens["standard"] / sum(tokens.values()) == pytest.approx(share, abs=0.02)
+
+
+def test_standard_owes_nothing_for_places_taken_while_interactive_was_absent() -> None:
+    core = SimulatedCore(max_num_seqs=10)
+    for number in range(10):
+        core.send(f"before-{number}", "standard")
+    core.step()
+    flood(core, 20, "standard")
+    flood(core, 20, "interactive")
+    core.abort([f"before-{number}" for number in range(10)])
+
+    core.step()
+
+    assert sum(name.startswith("standard") for name in core.running) == 2
 
 
 def test_interactive_goes_first_while_standard_has_its_share() -> None:
@@ -198,7 +214,7 @@ BOUND_S = 0.020
 def bounded(asynchronous: bool = False, seconds: float = BOUND_S, **model: Any) -> SimulatedCore:
     """An engine whose steps take 11 ms, and 120 us for each token."""
     core = SimulatedCore(asynchronous=asynchronous, blocks=4000, max_num_seqs=32, **model)
-    core.background_step_s = seconds
+    core.lane_knobs["background"] = seconds
     core.step_s = lambda tokens: 0.011 + 120e-6 * sum(tokens.values())
     return core
 

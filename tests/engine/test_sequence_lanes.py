@@ -5,9 +5,9 @@ import pytest
 from vllm.sampling_params import SamplingParams
 from vllm.v1.metrics.stats import IterationStats
 
-from serve_app.engine.background_bound import STEP_S
+from serve_app.engine.fair_share import LANE_KNOB
 from serve_app.engine.sequence_lanes import SequenceLanes
-from serve_app.settings.caller import LANES, Caller, Lane
+from serve_app.settings.caller import Caller, Lane
 
 
 class Processor:
@@ -44,16 +44,18 @@ def test_results_of_a_step_are_divided_by_lane() -> None:
     assert processor.step("a") == ({"interactive": 1}, {"a"})
 
 
-@pytest.mark.parametrize("given", [None, {STEP_S: 9.0, "mine": 1}])
-def test_background_sequence_brings_the_bound_on_steps(given: dict[str, Any] | None) -> None:
-    sent = {lane: SimpleNamespace(sampling_params=SamplingParams(extra_args=given)) for lane in LANES}
-    lanes = SequenceLanes()
-    for lane, message in sent.items():
-        state = SimpleNamespace(request_id=lane, prompt_len=10, is_prefilling=True, stats=None)
-        lanes.begin(Caller(lane=lane), message, state, 0.02)
+@pytest.mark.parametrize("knob", [None, 0.02])
+@pytest.mark.parametrize("given", [None, {LANE_KNOB: 9.0, "mine": 1}])
+def test_sequence_brings_the_knob_of_its_lane_and_no_value_of_its_client(
+    given: dict[str, Any] | None, knob: float | None
+) -> None:
+    message = SimpleNamespace(sampling_params=SamplingParams(extra_args=given))
+    state = SimpleNamespace(request_id="a", prompt_len=10, is_prefilling=True, stats=None)
+    SequenceLanes().begin(Caller(lane="standard"), message, state, knob)
 
-    assert sent["standard"].sampling_params.extra_args == given
-    assert sent["background"].sampling_params.extra_args == {**(given or {}), STEP_S: 0.02}
+    sent = message.sampling_params.extra_args
+    assert (sent or {}).get(LANE_KNOB) == knob
+    assert (sent or {}).get("mine") == (given or {}).get("mine")
 
 
 def test_sequences_of_one_lane_stay_together() -> None:

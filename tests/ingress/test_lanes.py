@@ -272,17 +272,19 @@ async def test_background_request_that_lost_its_replica_blocks_nobody() -> None:
     assert ingress.order[5:] == ["b2"]
 
 
-@pytest.mark.parametrize(("lane", "bound_s"), [("background", 0.04), ("standard", 0.0)])
-async def test_background_call_brings_the_bound_on_steps(lane: Lane, bound_s: float) -> None:
+@pytest.mark.parametrize(
+    ("lane", "knob"), [("background", 0.8 * 0.05), ("standard", 0.3), ("interactive", None)]
+)
+async def test_call_brings_the_knob_of_its_lane(lane: Lane, knob: float | None) -> None:
     async with AsyncExitStack() as stack:
         fleet = Fleet(stack, MODEL)
-        fleet.knobs["itl_target_s"] = 0.05
+        fleet.knobs |= {"itl_target_s": 0.05, "standard_share": 0.3}
         engine = CountingEngine()
         await fleet.start(engine)
         async with asyncio.timeout(LIMIT_S), fleet.client.call(request(lane)):
             pass
 
-    assert [asked.background_step_s for asked in engine.requests] == [pytest.approx(bound_s)]
+    assert [asked.lane_knob for asked in engine.requests] == [knob]
 
 
 async def test_whole_flood_passes_one_replica_beside_other_requests() -> None:

@@ -189,6 +189,8 @@ ENGINES = Case(
         f"llm_step_seconds_total{{{B}}}": "0+4x40",
         f"llm_running_requests{{{A}}}": "10x40",
         f"llm_running_requests{{{B}}}": "30x40",
+        f"llm_max_num_seqs{{{A}}}": "64x40",
+        f"llm_max_num_seqs{{{B}}}": "64x40",
         f"llm_kv_cache_usage_ratio{{{A}}}": "0.2x40",
         f"llm_kv_cache_usage_ratio{{{B}}}": "0.7x40",
         f"llm_prefix_cache_queries_total{{{A}}}": "0+100x40",

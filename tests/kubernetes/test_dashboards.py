@@ -91,7 +91,8 @@ def test_models_and_namespaces_are_chosen_wherever_a_series_has_them() -> None:
                     r"((?:llm|ray)_\w+)(\{[^}]*\})?(?=[\s\[)]|$)", target["expr"]
                 ):
                     assert 'namespace=~"$namespace"' in matchers, (name, panel["title"], series_name)
-                    by_model = series_name.startswith("llm_") and "policy_errors" not in series_name
+                    without_model = {"llm_autoscaling_policy_errors_total", "llm_rate_limited_total"}
+                    by_model = series_name.startswith("llm_") and series_name not in without_model
                     assert ('model=~"$model"' in matchers) == by_model, (
                         name,
                         panel["title"],
