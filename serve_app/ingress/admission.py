@@ -3,7 +3,8 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
 
 from ray.serve.handle import DeploymentHandle
 
@@ -171,6 +172,23 @@ class Admission:
         """Return the knob that `request` brings to its engine; see `Knobs.lane_knob`."""
         return self._knobs().lane_knob(request.caller.lane)
 
+    @asynccontextmanager
+    async def within_deadline(self, request: EngineRequest | None) -> AsyncIterator[None]:
+        """Bound the time in which an engine begins the answer to a request of the lane `background`.
+
+        Raises:
+            ApiError: 503 after `background_wait_timeout_s`, because other lanes needed the engine.
+        """
+        if request is None or request.caller.lane != "background":
+            yield
+            return
+        timeout_s = self._knobs().background_wait_timeout_s
+        try:
+            async with asyncio.timeout(max(0.0, timeout_s - request.waited_s)):
+                yield
+        except TimeoutError:
+            raise self._timed_out("background_wait_timeout", timeout_s, self._progress.current) from None
+
     def is_draining_too_long(self, replica: Replica) -> bool:
         """Whether `replica` has drained for `drain_move_after_s`: its streams should migrate."""
         after_s = self._knobs().drain_move_after_s
@@ -258,11 +276,7 @@ class Admission:
         while not released.done():
             now, progress = self._clock(), self._progress_of(pending)
             if now >= deadline:
-                why = (
-                    f"no replica could take the request within {timeout_s:g} s "
-                    f"({timeout}_s = {timeout_s:g}); phase: {progress.phase}."
-                )
-                raise _refusal(503, self._model, why, timeout, progress.retry_after_s)
+                raise self._timed_out(timeout, timeout_s, progress)
             if now >= tell_at:
                 tell_at = now + interval_s
                 if (tell_wait := pending.request.state.tell_wait) is not None:
@@ -274,6 +288,13 @@ class Admission:
                 due = min(due, now + _PHASE_S)
             # Not below 0: `asyncio.wait` gives the event loop at least one turn.
             await asyncio.wait((released,), timeout=max(0.0, due - self._clock()))
+
+    def _timed_out(self, timeout: str, timeout_s: float, progress: ColdStartProgress) -> ApiError:
+        why = (
+            f"no replica could take the request within {timeout_s:g} s "
+            f"({timeout}_s = {timeout_s:g}); phase: {progress.phase}."
+        )
+        return _refusal(503, self._model, why, timeout, progress.retry_after_s)
 
     def _release(self) -> None:
         """Give requests reservations, from the front of the queue, as far as there is room."""

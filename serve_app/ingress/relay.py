@@ -262,10 +262,11 @@ class _RelayedRequest:
             expected = replicas.expected_tokens(reservation)
             lane_knob = self._admission.lane_knob(self._request)
             attempt.stream = channel.call(self._request, self._body, continuation, expected, lane_knob)
-            answer = await attempt.stream.answer()
-            raise_if_lost(answer.lost)
-            if answer.streamed:
-                await attempt.stream.wait_for_event()
+            async with self._admission.within_deadline(None if continuation else self._request):
+                answer = await attempt.stream.answer()
+                raise_if_lost(answer.lost)
+                if answer.streamed:
+                    await attempt.stream.wait_for_event()
         except NeverBegunError:
             # Without this, the unreachable replica would have the least load and be picked again.
             reservation.replica.failures += 1

@@ -182,7 +182,8 @@ class Knobs(ClosedModel):
     background_hours: tuple[Window, ...] = ()
     """When a backlog may add replicas, and background requests may start one from zero. (): at any time."""
     background_wait_timeout_s: Annotated[float, Field(gt=0, le=604_800)] = 86_400.0
-    """How long a request of the lane `background` may wait for free capacity. Then it gets 503."""
+    """How long a request of the lane `background` may wait for the first byte of its answer, in the queue and
+    in an engine. Then it gets 503."""
 
     prefill_groups: bool = True
     """Pick replicas so that engines prefill several prompts in one step. False: pick the least loaded

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.engine_client import EngineRequest, RequestState
+from serve_app.api.engine_client import EngineReply, EngineRequest, RequestState
 from serve_app.api.errors import ApiError
 from serve_app.ingress.cold_start_progress import ColdStartProgress
 from serve_app.ingress.replica import Reservation
@@ -285,6 +285,31 @@ async def test_call_brings_the_knob_of_its_lane(lane: Lane, knob: float | None) 
             pass
 
     assert [asked.lane_knob for asked in engine.requests] == [knob]
+
+
+class BusyEngine(CountingEngine):
+    """Never begins an answer: other lanes need all of it."""
+
+    async def _reply(self) -> EngineReply:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+@pytest.mark.parametrize("wants_stream", [True, False])
+async def test_background_request_in_an_engine_has_a_deadline(wants_stream: bool) -> None:
+    async with AsyncExitStack() as stack:
+        fleet = Fleet(stack, MODEL)
+        fleet.knobs["background_wait_timeout_s"] = 0.1
+        await fleet.start(BusyEngine())
+        asked = request("background", wants_stream=wants_stream)
+        async with asyncio.timeout(LIMIT_S):
+            with pytest.raises(ApiError, match=r"background_wait_timeout_s = 0\.1") as refused:
+                async with fleet.client.call(asked):
+                    pass
+
+        assert (refused.value.status, refused.value.code) == (503, "background_wait_timeout")
+        (replica,) = fleet.replicas
+        assert replica.all_in_flight == 0
 
 
 async def test_whole_flood_passes_one_replica_beside_other_requests() -> None:
