@@ -25,6 +25,13 @@ the name {{ quote $name }} must begin with a letter and hold lower-case letters,
 {{- if and (.Capabilities.APIVersions.Has "ray.io/v1/RayService") (not (.Capabilities.APIVersions.Has "ray.io/v1/RayCronJob")) }}
 the KubeRay operator of this cluster is older than 1.6, and the chart needs 1.7: upgrade the operator and its CRDs
 {{- end -}}
+{{- $keys := dict -}}
+{{- range $index, $entry := .Values.apiKeys.entries -}}
+{{- if hasKey $keys $entry.name }}
+apiKeys.entries[{{ $index }}].name = {{ quote $entry.name }} is the name of apiKeys.entries[{{ get $keys $entry.name }}] too: usage is counted by name
+{{- end -}}
+{{- $_ := set $keys $entry.name $index -}}
+{{- end -}}
 {{- if not .Values.image.repository }}
 image.repository is required: no image is published; build one from k8s/images and name it here
 {{- end -}}
