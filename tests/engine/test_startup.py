@@ -185,7 +185,7 @@ before = threading.Thread(target=waiting.wait)
 before.start()
 def weights(process):
     return {os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in os.listdir(f"/proc/{process}/task")}
-with lower_priority():
+with lower_priority(int(sys.argv[1])):
     core = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     print(weights(os.getpid()), weights(core.pid))
 print(weights(os.getpid()), weights(core.pid))
@@ -195,9 +195,10 @@ core.communicate(b"\\n")
 
 
 @pytest.mark.skipif(not may_undo(), reason="needs root, or an RLIMIT_NICE of 20")
-def test_all_threads_have_low_priority_until_ready() -> None:
+@pytest.mark.parametrize("core", [0, 3])
+def test_all_threads_have_low_priority_until_ready(core: int) -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
+        [sys.executable, "-c", SCRIPT, str(core)],
         capture_output=True,
         text=True,
         check=True,
@@ -205,8 +206,8 @@ def test_all_threads_have_low_priority_until_ready() -> None:
         timeout=60,
     )
     mine = os.getpriority(os.PRIO_PROCESS, 0)
-    slower = {min(mine + STARTING, 19)}
-    assert ran.stdout.splitlines() == [f"{slower} {slower}", f"{ {mine} } { {mine} }"]
+    slower, cores = {min(mine + STARTING + core, 19)}, {min(mine + core, 19)}
+    assert ran.stdout.splitlines() == [f"{slower} {slower}", f"{ {mine} } {cores}"]
 
 
 @pytest.mark.parametrize(
@@ -221,5 +222,6 @@ def test_priority_is_lowered_only_if_it_can_be_restored(
     assert may_undo() is may
     if not may:
         before = os.getpriority(os.PRIO_PROCESS, 0)
-        with lower_priority():
+        with lower_priority(3):
             assert os.getpriority(os.PRIO_PROCESS, 0) == before
+        assert os.getpriority(os.PRIO_PROCESS, 0) == before
