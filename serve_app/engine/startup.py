@@ -25,8 +25,7 @@ STARTING = 5
 replicas take one core and leave the other core to a running engine."""
 CPU_CORE = 5
 """The niceness of an engine core that computes on the CPU. Otherwise each of the five processes on an event's
-way would wait for the end of a core's time slice. Beside a flood of background requests on two cores, the TTFT
-P95 of chats was 175 ms in place of 226 ms (2026-11-26)."""
+way would wait for the end of a core's time slice."""
 _CAP_SYS_NICE = 23
 _NICENESS_0 = 20
 """The value of RLIMIT_NICE with which a process may go back to niceness 0 (getrlimit(2))."""
