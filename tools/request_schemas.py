@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
+from vllm.entrypoints.anthropic.protocol import AnthropicCountTokensRequest, AnthropicMessagesRequest
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
@@ -16,6 +17,8 @@ FILE = Path(schemas.__file__).with_name("bodies.json")
 _BODIES: dict[str, Any] = {
     "chat_completions": ChatCompletionRequest,
     "completions": CompletionRequest,
+    "messages": AnthropicMessagesRequest,
+    "count_tokens": AnthropicCountTokensRequest,
     "embeddings": EmbeddingRequest,
     "tokenize": TokenizeRequest,
     "detokenize": DetokenizeRequest,
@@ -23,6 +26,8 @@ _BODIES: dict[str, Any] = {
 _NAMES = {
     "chat_completions": "ChatCompletionBody",
     "completions": "CompletionBody",
+    "messages": "MessageBody",
+    "count_tokens": "CountTokensBody",
     "embeddings": "EmbeddingBody",
     "tokenize": "TokenizeBody",
     "detokenize": "DetokenizeBody",

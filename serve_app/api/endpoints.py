@@ -31,6 +31,8 @@ from serve_app.settings.tree import HttpSettings
 _PATHS: tuple[tuple[str, Operation, str], ...] = (
     ("/v1/chat/completions", "chat_completions", "Chat completion, streamed or whole"),
     ("/v1/completions", "completions", "Text completion, streamed or whole"),
+    ("/v1/messages", "messages", "Message in Anthropic's API, streamed or whole"),
+    ("/v1/messages/count_tokens", "count_tokens", "The number of tokens of a message's prompt"),
     ("/v1/embeddings", "embeddings", "Embeddings, where the model can"),
     ("/tokenize", "tokenize", "Text or messages to token ids"),
     ("/detokenize", "detokenize", "Token ids to text"),
@@ -161,7 +163,7 @@ class Endpoints:
             return self._see_generate(body, key)
         fields = peek(body)
         model = self.find(fields.model, key)
-        if operation in ("chat_completions", "completions"):
+        if operation in ("chat_completions", "completions", "messages"):
             return Seen(model, fields.stream is True, fields, fields.answer_bound)
         return Seen(model, False, None, 0)
 

@@ -17,9 +17,18 @@ from serve_app.api.trace_context import TraceContext
 from serve_app.settings.caller import ANYONE, Caller
 from serve_app.wire.continuation import Continuation, DeliveredTokens
 
-Operation = Literal["chat_completions", "completions", "embeddings", "tokenize", "detokenize", "generate"]
+Operation = Literal[
+    "chat_completions",
+    "completions",
+    "messages",
+    "embeddings",
+    "tokenize",
+    "detokenize",
+    "count_tokens",
+    "generate",
+]
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
-GPU_OPERATIONS = frozenset(OPERATIONS) - {"tokenize", "detokenize"}
+GPU_OPERATIONS = frozenset(OPERATIONS) - {"tokenize", "detokenize", "count_tokens"}
 """The operations that use a GPU."""
 
 Outcome = Literal["ok", "rejected", "error", "client_error", "abandoned"]

@@ -24,6 +24,8 @@ _LIST = ord("[")
 _UNSET = (b"", b"null")
 _NONE = msgspec.Raw(b"")
 _messages = msgspec.json.Decoder(list[msgspec.Raw])
+_CACHE_MARK = b',"cache_control":{'
+_BILLING = b'{"type":"text","text":"x-anthropic-billing-header'
 
 
 class PromptFields(msgspec.Struct):
@@ -35,6 +37,7 @@ class PromptFields(msgspec.Struct):
     """With prompt logprobs vLLM does not use its prefix cache."""
     cache_salt: msgspec.Raw = _NONE
     tools: msgspec.Raw = _NONE
+    system: msgspec.Raw = _NONE
     documents: msgspec.Raw = _NONE
     chat_template: msgspec.Raw = _NONE
     chat_template_kwargs: msgspec.Raw = _NONE
@@ -68,7 +71,7 @@ def prompt_prefix(fields: PromptFields, cache_salt: str = "") -> PromptPrefix | 
     Another salt or other tools give other hashes, which never match. `cache_salt` is the salt of the client's
     API key. The body may have its own salt too.
     """
-    written = fields.messages if len(fields.messages) else fields.prompt
+    written = _shown(bytes(fields.messages)) if len(fields.messages) else fields.prompt
     # Leave out the closing quote or bracket: the next turn continues before it.
     size = len(written) - 1
     if size <= 0 or bytes(fields.prompt_logprobs) not in _UNSET:
@@ -78,7 +81,7 @@ def prompt_prefix(fields: PromptFields, cache_salt: str = "") -> PromptPrefix | 
         return None
     salted = xxh3_64_intdigest(cache_salt.encode()) if cache_salt else 0
     if (before := _before(fields)) != _NOTHING_BEFORE:
-        first = b"\0".join(map(bytes, before)) + b"\0"
+        first = _shown(b"\0".join(before)) + b"\0"
         text, size = first + text, size + len(first)
     blocks: list[int] = []
     hashed = salted
@@ -97,6 +100,18 @@ def prompt_prefix(fields: PromptFields, cache_salt: str = "") -> PromptPrefix | 
         return None
     end, *earlier = [_hash_to(end, text, blocks, salted) for end in ends]
     return PromptPrefix(size, tuple(blocks), end, tuple(zip(earlier, ends, strict=False)))
+
+
+def _shown(body: bytes) -> bytes:
+    """Return a part of a body without what agents change in each turn and no model sees.
+
+    These are the marks of Anthropic's prompt cache, and the first block of Claude Code's `system`, which has
+    a hash of the request and which vLLM drops. In a text their quotes would be escaped.
+    """
+    first, *rest = body.split(_CACHE_MARK)
+    shown = first + b"".join(each.partition(b"}")[2] for each in rest)
+    before, _, after = shown.partition(_BILLING)
+    return before + after.partition(b'"},')[2] if after else shown
 
 
 def _hash_to(end: int, text: bytes, blocks: list[int], salted: int) -> int:

@@ -45,7 +45,7 @@ class ContinuedStream(EngineStream):
         self._ended: set[int] = set()
         """The sequences that ended with their delivered tokens."""
         # A parser of tool calls or reasoning may miss markers if several tokens come at once.
-        self._one_by_one = request.operation == "chat_completions"
+        self._one_by_one = request.operation in ("chat_completions", "messages")
 
     async def outputs(self, generated: AsyncGenerator[RequestOutput]) -> AsyncGenerator[RequestOutput]:
         """Yield the delivered tokens again, then `generated`, and record its tokens as delivered."""

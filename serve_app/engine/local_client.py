@@ -17,6 +17,7 @@ from serve_app.engine.api_errors import (
 from serve_app.engine.continued_stream import ContinuedStream
 from serve_app.engine.engine_stream import EngineStream
 from serve_app.engine.generate_operation import GenerateOperation
+from serve_app.engine.messages import Messages
 from serve_app.engine.operations import Operations, ReplyOrFrames, Serving
 from serve_app.engine.request_record import USAGE_MARK, RequestRecord
 from serve_app.ledger.meter import UsageMeter
@@ -59,12 +60,15 @@ class LocalEngine:
         self._on_call = on_call
         self._engine = serving.engine
         operations = Operations(serving, model.max_sequences_per_request)
+        messages = Messages(serving)
         self._operations: dict[Operation, Callable[[EngineRequest], Awaitable[ReplyOrFrames]]] = {
             "chat_completions": operations.chat,
             "completions": operations.text,
             "embeddings": operations.embeddings,
             "tokenize": operations.tokenize,
             "detokenize": operations.detokenize,
+            "messages": messages.create,
+            "count_tokens": messages.count_tokens,
             "generate": GenerateOperation(serving.engine, model.name).run,
         }
 

@@ -34,8 +34,10 @@ _BODY_FIELDS_OF = {
     # vLLM's name of a parameter: the fields of the body that set it.
     "extra_args": ("vllm_xargs", "kv_transfer_params", "ec_transfer_params"),
     "input_tokens": ("messages", "prompt", "input"),
-    "structured_outputs": ("structured_outputs", "response_format", "tools"),
+    "structured_outputs": ("structured_outputs", "response_format", "output_config", "tools"),
     "max_tokens": ("max_completion_tokens", "max_tokens"),
+    "max_completion_tokens": ("max_completion_tokens", "max_tokens"),
+    "stop": ("stop", "stop_sequences"),
     "logprobs": ("top_logprobs", "logprobs"),
 }
 
@@ -147,6 +149,8 @@ def _check_messages(path: str, messages: list[Any], media: bool) -> None:
         if isinstance(message, list):  # one conversation of several
             _check_messages(at, message, media)
             continue
+        if isinstance(message, BaseModel):  # pydantic has validated all of it
+            continue
         if not isinstance(message, dict):
             raise ApiError(400, f"{at}: must have a role", param=at, code="invalid_value")
         for name, value in message.items():
@@ -209,12 +213,12 @@ def name_field_in_errors(request: Any) -> Iterator[None]:
 def _path_of(param: str | None, message: str, request: Any) -> str | None:
     """Return the path in the body of vLLM's `param`, or of the field that `message` begins with."""
     fields = type(request).model_fields
-    if param is None:
-        first = message.partition(" ")[0].strip("`'")
-        return first if first in fields else None
-    for name in _BODY_FIELDS_OF.get(param, ()):
+    named = param or message.partition(" ")[0].strip("`'")
+    for name in _BODY_FIELDS_OF.get(named, ()):
         if name in request.model_fields_set:
             return name
+    if param is None:
+        return named if named in fields else None
     head = param.partition(".")[0]
     messages = getattr(request, "messages", None)
     if head in fields or not isinstance(messages, list):

@@ -106,6 +106,11 @@ def wrap_chat_stream(handler: Any, wrapper: Wrapper) -> None:
     _wrap(handler, "chat_completion_stream_generator", wrapper)
 
 
+def wrap_message_stream(handler: Any, wrapper: Wrapper) -> None:
+    """Replace the generator with which this Messages handler converts the frames of a chat stream."""
+    _wrap(handler, "message_stream_converter", wrapper)
+
+
 def _wrap(owner: Any, name: str, wrapper: Wrapper) -> None:
     # On the instance: vLLM may build other objects from the class.
     setattr(owner, name, wrapper(getattr(owner, name)))
