@@ -24,10 +24,6 @@ _BRANCH = re.compile(r"^(?:[A-Z]\w+|str|int|float|bool|none|list|dict|literal.*|
 _TAGS = (("role",), ("type",))
 """Locations that end so belong to the field that selects a union's branch."""
 
-ERROR_FRAME = b'data: {"error"'
-"""The start of vLLM's error frame in a stream."""
-
-
 _LOSSES = {ENGINE_DEAD: "has died", ENGINE_DIED: "died", ENGINE_KILLED: "was killed"}
 
 
@@ -106,8 +102,8 @@ def from_exception(error: Exception, *, log: bool = True) -> ApiError:
 
 
 def from_frame(frame: bytes) -> ApiError:
-    """Return the error in a frame that begins as `ERROR_FRAME`."""
-    error = msgspec.json.decode(frame[len(b"data: ") :])["error"]
+    """Return the error in a frame of vLLM that begins as the dialect's `error_frame`."""
+    error = msgspec.json.decode(frame.partition(b"data: ")[2])["error"]
     code = error.get("code")
     return _api_error(error.get("message", ""), code if isinstance(code, int) else 500, error.get("param"))
 

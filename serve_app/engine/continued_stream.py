@@ -22,8 +22,9 @@ from vllm.v1.engine import FinishReason
 from vllm.v1.outputs import LogprobsLists
 from vllm.v1.request import Request
 
+from serve_app.api.dialect import dialect_of
 from serve_app.api.engine_client import EngineRequest
-from serve_app.engine.api_errors import ERROR_FRAME, not_continuable
+from serve_app.engine.api_errors import not_continuable
 from serve_app.engine.continuing_core import DELIVERED
 from serve_app.engine.engine_stream import EngineStream
 from serve_app.wire.continuation import Continuation
@@ -39,6 +40,7 @@ class ContinuedStream(EngineStream):
     def __init__(self, request: EngineRequest, begun: Continuation) -> None:
         super().__init__(request)
         self._created = begun.created
+        self._error_frame = dialect_of(request).error_frame
         self._before = {index: list(tokens) for index, tokens in enumerate(begun.tokens) if tokens}
         self._replaying = bool(self._before)
         self._replay: list[RequestOutput] = []
@@ -103,7 +105,7 @@ class ContinuedStream(EngineStream):
                 if self.delivered is None:  # known once vLLM has started to generate
                     raise not_continuable()
                 data = frame if isinstance(frame, bytes) else frame.encode()
-                if self._replaying and not data.startswith(ERROR_FRAME):
+                if self._replaying and not data.startswith(self._error_frame):
                     continue
                 yield _CREATED.sub(b'"created":%d' % self._created, data) if self._created else data
         finally:

@@ -1,0 +1,89 @@
+"""What differs between the APIs that clients speak: errors, the ends of streams, and events before a stream.
+
+Errors travel between replicas in OpenAI's shape (`ApiError`). A dialect translates them where they leave for
+the client. Streams are relayed unparsed, so a dialect finds their ends in whole SSE frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from starlette.responses import Response
+from starlette.types import Scope
+
+from serve_app.api.engine_client import JSON, ColdWait, EngineRequest, Operation
+from serve_app.api.errors import DONE, ERROR_EVENT, ApiError
+
+
+class Dialect:
+    """OpenAI's completions. All endpoints without a dialect of their own use it too."""
+
+    error_frame = b'data: {"error"'
+    """The start of the frame in which vLLM's handler reports an error."""
+
+    def error_body(self, error: ApiError, request_id: str) -> bytes:
+        """Return the JSON document of an answer with an error status."""
+        return error.body()
+
+    def last_frames(self, error: ApiError, request: EngineRequest, sent: bytes = b"") -> bytes:
+        """Return the frames that end a stream with `error`. `sent` has the last frames sent before."""
+        return error.last_frames()
+
+    def ends(self, frames: bytes) -> bool:
+        """Return whether the last of these whole frames is the last of a stream."""
+        return frames.endswith(DONE)
+
+    def failed(self, before: bytes, last: bytes) -> bool:
+        """Return whether a stream ended without an answer, by its last two chunks of whole frames.
+
+        `before` is empty for a stream of one chunk. An engine or a relay that ends a stream with an error
+        sends the error event and `[DONE]` as the last two frames. So only these two frames are checked, when
+        the stream is over. The JSON of a frame has no line break, so no text can be mistaken for an event.
+        """
+        if not last.endswith(DONE):
+            return True
+        return last_frame(last[: -len(DONE)] or before).startswith(ERROR_EVENT)
+
+    def has_usage(self, frame: bytes) -> bool:
+        """Return whether `frame` gets the latency figures of its request."""
+        return b'"choices":[],' in frame  # inside a JSON string the quotes would be escaped
+
+    def is_prelude(self, frame: bytes) -> bool:
+        """Return whether vLLM's handler sends `frame` before the engine has generated anything."""
+        return False
+
+    def waiting(self, request: EngineRequest, wait: ColdWait, *, first: bool) -> bytes:
+        """Return the frames that tell a client of its wait. `first` says whether nothing has been sent."""
+        return wait.comment()
+
+    def after_wait(self, frames: bytes) -> bytes:
+        """Return the first frames of a stream without those that `waiting` has sent in their place."""
+        return frames
+
+
+def last_frame(frames: bytes) -> bytes:
+    """Return the last of several whole frames."""
+    start = frames.rfind(b"\n\n", 0, -2)
+    return frames[start + 2 if start >= 0 else 0 :]
+
+
+COMPLETIONS = Dialect()
+_BY_OPERATION: Mapping[Operation, Dialect] = {}
+_BY_PATH: Mapping[str, Dialect] = {}
+"""Dialects with error bodies of their own, by the path of an endpoint."""
+
+
+def dialect_of(request: EngineRequest) -> Dialect:
+    """Return the dialect that the client of `request` speaks."""
+    return _BY_OPERATION.get(request.operation, COMPLETIONS)
+
+
+def error_response(error: ApiError, scope: Scope, path: str) -> Response:
+    """Return an error that was raised outside of an engine's call, in the dialect of `path`.
+
+    Args:
+        path: The path below the application's `route_prefix` (`middleware.route_path`).
+    """
+    request_id: str = scope.get("state", {}).get("request_id", "")
+    body = _BY_PATH.get(path, COMPLETIONS).error_body(error, request_id)
+    return Response(body, error.status, headers=error.headers, media_type=JSON)
