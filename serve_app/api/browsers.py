@@ -22,7 +22,7 @@ from serve_app.settings.tree import HttpSettings
 PROBES = frozenset(("/health", "/ready"))
 """Load balancers ask for these paths by an address that need not be an allowed host."""
 _EXPOSED = (
-    b"X-Request-ID, Retry-After, Retry-After-Ms, X-Should-Retry, X-Tideserve-Lane, "
+    b"X-Request-ID, Request-Id, Retry-After, Retry-After-Ms, X-Should-Retry, X-Tideserve-Lane, "
     b"X-RateLimit-Limit-Requests, X-RateLimit-Remaining-Requests, X-RateLimit-Reset-Requests, "
     b"X-RateLimit-Limit-Tokens, X-RateLimit-Remaining-Tokens, X-RateLimit-Reset-Tokens"
 )

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
 from starlette.responses import Response
 from starlette.types import Scope
 
 from serve_app.api.engine_client import JSON, ColdWait, EngineRequest, Operation
-from serve_app.api.errors import DONE, ERROR_EVENT, ApiError
+from serve_app.api.errors import DONE, ERROR_EVENT, TRACE_ID, ApiError
 
 
 class Dialect:
     """OpenAI's completions. All endpoints without a dialect of their own use it too."""
 
+    id_header = ""
+    """The header in which clients look for the request's id, beside `X-Request-ID`."""
     error_frame = b'data: {"error"'
     """The start of the frame in which vLLM's handler reports an error."""
 
@@ -67,15 +70,67 @@ def last_frame(frames: bytes) -> bytes:
     return frames[start + 2 if start >= 0 else 0 :]
 
 
+class MessagesDialect(Dialect):
+    """Anthropic's Messages. Its clients find an event by its name, and ignore `ping` anywhere."""
+
+    id_header = "Request-Id"
+    _TYPES: Mapping[int, str] = {
+        401: "authentication_error",
+        403: "permission_error",
+        404: "not_found_error",
+        408: "timeout_error",
+        413: "request_too_large",
+        429: "rate_limit_error",
+        503: "overloaded_error",
+        504: "timeout_error",
+        529: "overloaded_error",
+    }
+    """Anthropic's type of an error, by its status. Any other is the client's fault or the server's."""
+
+    def error_body(self, error: ApiError, request_id: str) -> bytes:
+        message = error.message
+        if error.param is not None and error.param not in message:
+            message = f"{error.param}: {message}"
+        kind = self._TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+        found = {"type": kind, "message": message}
+        if trace_id := TRACE_ID.get():
+            found["trace_id"] = trace_id
+        return msgspec.json.encode({"type": "error", "error": found, "request_id": request_id})
+
+    def last_frames(self, error: ApiError, request: EngineRequest, sent: bytes = b"") -> bytes:
+        return ERROR_EVENT + b"data: " + self.error_body(error, request.request_id) + b"\n\n"
+
+    def ends(self, frames: bytes) -> bool:
+        return last_frame(frames).startswith((_MESSAGE_STOP, ERROR_EVENT))
+
+    def failed(self, before: bytes, last: bytes) -> bool:
+        return not last_frame(last).startswith(_MESSAGE_STOP)
+
+    def has_usage(self, frame: bytes) -> bool:
+        return False
+
+    def waiting(self, request: EngineRequest, wait: ColdWait, *, first: bool) -> bytes:
+        return wait.comment() + _PING
+
+
+_MESSAGE_STOP = b"event: message_stop\n"
+_PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+
 COMPLETIONS = Dialect()
-_BY_OPERATION: Mapping[Operation, Dialect] = {}
-_BY_PATH: Mapping[str, Dialect] = {}
+MESSAGES = MessagesDialect()
+_BY_OPERATION: Mapping[Operation, Dialect] = {"messages": MESSAGES, "count_tokens": MESSAGES}
+_BY_PATH: Mapping[str, Dialect] = {"/v1/messages": MESSAGES, "/v1/messages/count_tokens": MESSAGES}
 """Dialects with error bodies of their own, by the path of an endpoint."""
 
 
 def dialect_of(request: EngineRequest) -> Dialect:
     """Return the dialect that the client of `request` speaks."""
     return _BY_OPERATION.get(request.operation, COMPLETIONS)
+
+
+def dialect_at(path: str) -> Dialect:
+    """Return the dialect of the endpoint at `path`, below the application's `route_prefix`."""
+    return _BY_PATH.get(path, COMPLETIONS)
 
 
 def error_response(error: ApiError, scope: Scope, path: str) -> Response:
@@ -85,5 +140,5 @@ def error_response(error: ApiError, scope: Scope, path: str) -> Response:
         path: The path below the application's `route_prefix` (`middleware.route_path`).
     """
     request_id: str = scope.get("state", {}).get("request_id", "")
-    body = _BY_PATH.get(path, COMPLETIONS).error_body(error, request_id)
+    body = dialect_at(path).error_body(error, request_id)
     return Response(body, error.status, headers=error.headers, media_type=JSON)

@@ -8,9 +8,10 @@ from typing import Any
 
 from vllm.entrypoints.anthropic.protocol import AnthropicCountTokensRequest, AnthropicMessagesRequest
 
+from serve_app.api.dialect import COMPLETIONS
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ERROR_EVENT, unsupported_feature
-from serve_app.engine.api_errors import ERROR_FRAME, from_response
+from serve_app.engine.api_errors import from_response
 from serve_app.engine.media import check_media
 from serve_app.engine.operations import ReplyOrFrames, Serving, cache_salt, raw_request
 from serve_app.engine.request_body import RequestModel, name_field_in_errors
@@ -90,4 +91,4 @@ def _with_errors_of_chat(convert: Method) -> Method:
     return events
 
 
-_CHAT_ERROR, _OWN_ERROR = ERROR_FRAME.decode(), ERROR_EVENT.decode()
+_CHAT_ERROR, _OWN_ERROR = COMPLETIONS.error_frame.decode(), ERROR_EVENT.decode()
