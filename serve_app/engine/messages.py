@@ -28,6 +28,8 @@ class Messages:
     def __init__(self, serving: Serving) -> None:
         self._config = serving.engine.model_config
         self._handler: Any = getattr(serving.state, "anthropic_serving_messages", None)
+        reasoning = getattr(serving.engine.vllm_config, "reasoning_config", None)
+        self._thinks = reasoning is not None and bool(reasoning.enabled)
         if self._handler is not None:
             # vLLM knows the cached tokens of every prompt, and reports them only if it is asked to.
             self._handler.enable_prompt_tokens_details = True
@@ -37,6 +39,9 @@ class Messages:
         """Answer a conversation. Returns a reply, or the frames of a stream."""
         request = self._parse(call, MESSAGES)
         request.cache_salt = cache_salt(call, request.cache_salt)
+        if not self._thinks and request.thinking is not None and request.thinking.type == "enabled":
+            # A model that does not think keeps within any budget. vLLM refuses the field, which agents send.
+            request.thinking = None
         with name_field_in_errors(request):
             return _answer(await self._handler.create_messages(request, raw_request(call)))
 

@@ -149,7 +149,11 @@ def _check_messages(path: str, messages: list[Any], media: bool) -> None:
         if isinstance(message, list):  # one conversation of several
             _check_messages(at, message, media)
             continue
-        if isinstance(message, BaseModel):  # pydantic has validated all of it
+        if isinstance(message, BaseModel):  # of Anthropic's API; vLLM has no lazy types there
+            content = getattr(message, "content", None)
+            for number, block in enumerate(content if isinstance(content, list) else ()):
+                if getattr(block, "type", None) == "image":
+                    _check_part(f"{at}.content[{number}]", {"type": "image"}, media)
             continue
         if not isinstance(message, dict):
             raise ApiError(400, f"{at}: must have a role", param=at, code="invalid_value")
