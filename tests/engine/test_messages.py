@@ -33,6 +33,7 @@ FORMAT = {
         "additionalProperties": False,
     },
 }
+REMOTE = {"type": "image", "source": {"type": "url", "url": "http://169.254.169.254/latest"}}
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
 
 
@@ -260,16 +261,31 @@ async def test_an_error_of_the_chat_behind_a_stream_keeps_its_status(engine: Loc
 
 
 @pytest.mark.parametrize("operation", ["messages", "count_tokens"])
-async def test_an_image_in_a_tools_result_is_fetched_from_allowed_hosts_only(
-    local: LocalEngine, operation: Operation
+@pytest.mark.parametrize(
+    ("content", "param"),
+    [
+        ([REMOTE], "messages[0].content[0].source.url"),
+        (
+            [{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "x"}, REMOTE]}],
+            "messages[0].content[0].content[1].source.url",
+        ),
+    ],
+    ids=["image", "result of a tool"],
+)
+async def test_an_image_comes_from_allowed_hosts_only(
+    serving: Serving,
+    local: LocalEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    operation: Operation,
+    content: list[Any],
+    param: str,
 ) -> None:
-    image = {"type": "image", "source": {"type": "url", "url": "http://169.254.169.254/latest"}}
-    result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "x"}, image]}
+    monkeypatch.setattr(type(serving.engine.model_config), "is_multimodal_model", True)
 
-    error = await refusal(local, call(operation, messages=[{"role": "user", "content": [result]}]))
+    error = await refusal(local, call(operation, messages=[{"role": "user", "content": content}]))
 
-    assert (error.status, error.code) == (400, "invalid_value")
-    assert error.param == "messages[0].content[0].content[1].source.url"
+    assert (error.status, error.code, error.param) == (400, "invalid_value", param)
+    assert "allowed_media_domains" in error.message
 
 
 async def test_keys_do_not_share_prefixes() -> None:
