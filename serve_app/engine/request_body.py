@@ -34,8 +34,9 @@ _BODY_FIELDS_OF = {
     # vLLM's name of a parameter: the fields of the body that set it.
     "extra_args": ("vllm_xargs", "kv_transfer_params", "ec_transfer_params"),
     "input_tokens": ("messages", "prompt", "input"),
-    "structured_outputs": ("structured_outputs", "response_format", "tools"),
-    "max_tokens": ("max_completion_tokens", "max_tokens"),
+    "input_text": ("messages", "prompt", "input"),
+    "structured_outputs": ("structured_outputs", "response_format", "text", "tools"),
+    "max_tokens": ("max_completion_tokens", "max_tokens", "max_output_tokens"),
     "logprobs": ("top_logprobs", "logprobs"),
 }
 
@@ -160,6 +161,13 @@ def _check_messages(path: str, messages: list[Any], media: bool) -> None:
             for number, part in enumerate(parts):
                 if isinstance(part, dict):
                     _check_part(f"{at}.content[{number}]", part, media)
+
+
+def check_input_items(items: Any, config: ModelConfig) -> None:
+    """Check the content parts of the messages in the `input` of Responses, as `parse` does in `messages`."""
+    if isinstance(items, list):
+        messages = [item if isinstance(item, dict) else {} for item in items]
+        _check_messages("input", messages, config.is_multimodal_model)
 
 
 def _check_part(path: str, part: dict[str, Any], media: bool) -> None:
