@@ -6,7 +6,11 @@ the client. Streams are relayed unparsed, so a dialect finds their ends in whole
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
 
 import msgspec
 from starlette.responses import Response
@@ -64,6 +68,103 @@ class Dialect:
         return frames
 
 
+class _Responses(Dialect):
+    """OpenAI's Responses. Events have names, and the last one has the response's end in its name."""
+
+    def last_frames(self, error: ApiError, request: EngineRequest, sent: bytes = b"") -> bytes:
+        """Return the events `error` and `response.failed`.
+
+        OpenAI's clients raise an exception for the first, because its data have the field `error`. Codex
+        reads only the second.
+        """
+        number = int(found[-1]) + 1 if (found := _SEQUENCE_NUMBER.findall(last_frame(sent))) else 0
+        told = msgspec.json.decode(error.body())["error"]
+        flat = {name: told[name] for name in ("code", "message", "param")}
+        failed = _response(request, "failed") | {"error": _response_error(error)}
+        return _event("error", number, {**flat, "error": told}) + _event(
+            "response.failed", number + 1, {"response": failed}
+        )
+
+    def ends(self, frames: bytes) -> bool:
+        """Return whether the last of these whole frames is the last of a stream."""
+        return last_frame(frames).startswith((b"event: response.completed\n", b"event: response.failed\n"))
+
+    def failed(self, before: bytes, last: bytes) -> bool:
+        """Return whether a stream ended without an answer, by its last chunk of whole frames."""
+        return not last_frame(last).startswith(b"event: response.completed\n")
+
+    def has_usage(self, frame: bytes) -> bool:
+        """Return False: `response.completed` has the usage, and typed clients know all of its fields."""
+        return False
+
+    def is_prelude(self, frame: bytes) -> bool:
+        """Return whether vLLM's handler sends `frame` before the engine has generated anything."""
+        return frame.startswith((b"event: response.created\n", b"event: response.in_progress\n"))
+
+    def waiting(self, request: EngineRequest, wait: ColdWait, *, first: bool) -> bytes:
+        """Return a comment and the event `response.queued`, after `response.created` if nothing was sent.
+
+        Codex's idle timeout counts events, and no comments. OpenAI's clients raise an exception for any event
+        before `response.created`. Every client knows `response.queued`, and it may come any number of times.
+        """
+        names = ("response.created", "response.queued") if first else ("response.queued",)
+        queued = {"response": _response(request, "queued")}
+        return wait.comment() + b"".join(_event(name, 0, queued) for name in names)
+
+    def after_wait(self, frames: bytes) -> bytes:
+        """Return the first frames of a stream without `response.created`, which `waiting` has sent."""
+        return frames.partition(b"\n\n")[2] if frames.startswith(b"event: response.created\n") else frames
+
+
+_SEQUENCE_NUMBER = re.compile(rb'"sequence_number":(\d+)')
+
+
+def response_id(request_id: str) -> str:
+    """Return the id of the response to a request: the same on each replica that answers it."""
+    return f"resp_{request_id}"
+
+
+def _response(request: EngineRequest, status: str) -> dict[str, Any]:
+    """Return a response without output, with all fields that OpenAI's schema requires."""
+    return {
+        "id": response_id(request.request_id),
+        "object": "response",
+        "created_at": int(time.time() - request.waited_s),
+        "status": status,
+        "model": request.model,
+        "output": [],
+        "error": None,
+        "incomplete_details": None,
+        "instructions": None,
+        "metadata": None,
+        "parallel_tool_calls": True,
+        "temperature": None,
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": None,
+    }
+
+
+def _response_error(error: ApiError) -> dict[str, str]:
+    """Return the error of a failed response, with a code of OpenAI's that clients act on.
+
+    Codex repeats a request after `server_error` and `rate_limit_exceeded`, for which it reads the delay from
+    the message. It repeats no request after the other codes.
+    """
+    code, message = "server_error", error.message
+    if error.status == HTTPStatus.TOO_MANY_REQUESTS:
+        code = "rate_limit_exceeded"
+        message += f" Please try again in {error.headers.get('Retry-After', 1)}s."
+    elif error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        code = error.code if error.code == "context_length_exceeded" else "invalid_prompt"
+    return {"code": code, "message": message}
+
+
+def _event(name: str, number: int, fields: Mapping[str, Any]) -> bytes:
+    data = msgspec.json.encode({"type": name, "sequence_number": number, **fields})
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
+
+
 def last_frame(frames: bytes) -> bytes:
     """Return the last of several whole frames."""
     start = frames.rfind(b"\n\n", 0, -2)
@@ -117,8 +218,13 @@ _MESSAGE_STOP = b"event: message_stop\n"
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
 COMPLETIONS = Dialect()
+RESPONSES = _Responses()
 MESSAGES = MessagesDialect()
-_BY_OPERATION: Mapping[Operation, Dialect] = {"messages": MESSAGES, "count_tokens": MESSAGES}
+_BY_OPERATION: Mapping[Operation, Dialect] = {
+    "responses": RESPONSES,
+    "messages": MESSAGES,
+    "count_tokens": MESSAGES,
+}
 _BY_PATH: Mapping[str, Dialect] = {"/v1/messages": MESSAGES, "/v1/messages/count_tokens": MESSAGES}
 """Dialects with error bodies of their own, by the path of an endpoint."""
 

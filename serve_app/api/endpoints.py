@@ -30,6 +30,7 @@ from serve_app.settings.tree import HttpSettings
 
 _PATHS: tuple[tuple[str, Operation, str], ...] = (
     ("/v1/chat/completions", "chat_completions", "Chat completion, streamed or whole"),
+    ("/v1/responses", "responses", "Response, streamed or whole; nothing is stored"),
     ("/v1/completions", "completions", "Text completion, streamed or whole"),
     ("/v1/messages", "messages", "Message in Anthropic's API, streamed or whole"),
     ("/v1/messages/count_tokens", "count_tokens", "The number of tokens of a message's prompt"),
@@ -37,6 +38,7 @@ _PATHS: tuple[tuple[str, Operation, str], ...] = (
     ("/tokenize", "tokenize", "Text or messages to token ids"),
     ("/detokenize", "detokenize", "Token ids to text"),
 )
+_GENERATING = ("chat_completions", "completions", "responses", "messages")
 LANE_HEADER = "X-Tideserve-Lane"
 """With this header a client lowers the lane of a request."""
 
@@ -163,7 +165,7 @@ class Endpoints:
             return self._see_generate(body, key)
         fields = peek(body)
         model = self.find(fields.model, key)
-        if operation in ("chat_completions", "completions", "messages"):
+        if operation in _GENERATING:
             return Seen(model, fields.stream is True, fields, fields.answer_bound)
         return Seen(model, False, None, 0)
 
@@ -204,6 +206,7 @@ class Endpoints:
                 None if seen.fields is None else prompt_prefix(seen.fields, salt),
                 BodyShare(self._memory, KEPT) if seen.wants_stream else None,
                 state=RequestState(trace=trace),
+                model=model.name,
                 caller=caller,
             )
             trace.note_request(request)

@@ -20,6 +20,7 @@ from serve_app.wire.continuation import Continuation, DeliveredTokens
 Operation = Literal[
     "chat_completions",
     "completions",
+    "responses",
     "messages",
     "embeddings",
     "tokenize",
@@ -129,6 +130,8 @@ class EngineRequest:
     expected_cached_tokens: int | None = None
     """On an engine replica: the prompt tokens that the ingress expects in its prefix cache, over all
     sequences; None without an expectation."""
+    model: str = ""
+    """At the ingress: the name of its model."""
     caller: Caller = ANYONE
     """Who sent it: decides its lane, its share and whose usage it is."""
     background_step_s: float = 0.0

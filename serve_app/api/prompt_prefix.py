@@ -33,6 +33,8 @@ class PromptFields(msgspec.Struct):
 
     messages: msgspec.Raw = _NONE
     prompt: msgspec.Raw = _NONE
+    input: msgspec.Raw = _NONE
+    """Of Responses: the conversation, or its only message."""
     prompt_logprobs: msgspec.Raw = _NONE
     """With prompt logprobs vLLM does not use its prefix cache."""
     cache_salt: msgspec.Raw = _NONE
@@ -42,6 +44,8 @@ class PromptFields(msgspec.Struct):
     chat_template: msgspec.Raw = _NONE
     chat_template_kwargs: msgspec.Raw = _NONE
     reasoning_effort: msgspec.Raw = _NONE
+    instructions: msgspec.Raw = _NONE
+    reasoning: msgspec.Raw = _NONE
     add_special_tokens: msgspec.Raw = _NONE
     truncate_prompt_tokens: msgspec.Raw = _NONE
 
@@ -71,14 +75,17 @@ def prompt_prefix(fields: PromptFields, cache_salt: str = "") -> PromptPrefix | 
     Another salt or other tools give other hashes, which never match. `cache_salt` is the salt of the client's
     API key. The body may have its own salt too.
     """
-    written = _shown(bytes(fields.messages)) if len(fields.messages) else fields.prompt
+    given = (fields.messages, fields.prompt, fields.input)
+    written = next((each for each in given if len(each)), _NONE)
+    is_prompt = written is fields.prompt
+    text = shown = bytes(written) if is_prompt else _shown(bytes(written))
     # Leave out the closing quote or bracket: the next turn continues before it.
-    size = len(written) - 1
+    size = len(shown) - 1
     if size <= 0 or bytes(fields.prompt_logprobs) not in _UNSET:
         return None
-    text = bytes(written)
-    if not len(fields.messages) and text[0] == _LIST and not text[1:32].lstrip()[:1].isdigit():
+    if is_prompt and text[0] == _LIST and not text[1:32].lstrip()[:1].isdigit():
         return None
+    has_messages = not is_prompt and (text[0] == _LIST or written is fields.messages)
     salted = xxh3_64_intdigest(cache_salt.encode()) if cache_salt else 0
     if (before := _before(fields)) != _NOTHING_BEFORE:
         first = _shown(b"\0".join(before)) + b"\0"
@@ -90,10 +97,10 @@ def prompt_prefix(fields: PromptFields, cache_salt: str = "") -> PromptPrefix | 
         blocks.append(hashed)
     if size >= (MOST_BLOCKS + 1) * BLOCK_BYTES:
         return PromptPrefix(size, tuple(blocks), 0)
-    if not len(fields.messages):
+    if not has_messages:
         return PromptPrefix(size, tuple(blocks), _hash_to(size, text, blocks, salted))
     try:
-        ends = _last_ends(text, _messages.decode(written))
+        ends = _last_ends(text, _messages.decode(shown))
     except (msgspec.DecodeError, RecursionError):
         return None
     if not ends:

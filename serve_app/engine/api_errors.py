@@ -76,9 +76,11 @@ def _likeliest(errors: Sequence[Any]) -> dict[str, Any]:
     others = {item["loc"][:-1] for item in tags}
     branches = {path for path in others if path and isinstance(path[-1], str) and _BRANCH.match(path[-1])}
     meant = (i for i in errors if not any(i["loc"][:end] in branches for end in range(1, len(i["loc"]))))
-    # A client that sends a list did not intend the branch of strings.
-    strings = (i for i in meant if not (i["type"] == "string_type" and isinstance(i["input"], list)))
-    item = next(strings, errors[0])
+    found = list(meant) or list(errors)
+    # A client that sent a list did not intend a text.
+    item = next(
+        (i for i in found if not (i["type"] == "string_type" and isinstance(i["input"], list))), found[0]
+    )
     beside = [tag for tag in tags if tag["loc"][:-1] == item["loc"][:-1]]
     return dict(beside[0] if beside and item["type"] == "missing" else item)
 

@@ -29,7 +29,7 @@ from serve_app.engine.continuing_core import DELIVERED
 from serve_app.engine.engine_stream import EngineStream
 from serve_app.wire.continuation import Continuation
 
-_CREATED = re.compile(rb'"created":\d+')  # inside a text the quotes would be escaped
+_CREATED = re.compile(rb'"created(_at)?":\d+')  # inside a text the quotes would be escaped
 _REPLAYED_PER_TURN = 16
 """Tokens replayed before other streams get a turn. vLLM's own encoder takes about 0.1 ms per token."""
 
@@ -47,7 +47,9 @@ class ContinuedStream(EngineStream):
         self._ended: set[int] = set()
         """The sequences that ended with their delivered tokens."""
         # A parser of tool calls or reasoning may miss markers if several tokens come at once.
-        self._one_by_one = request.operation in ("chat_completions", "messages")
+        self._one_by_one = request.operation not in ("completions", "generate")
+        # A response has the client's tools in its end, and they may have the same field.
+        self._most_created = 1 if request.operation == "responses" else 0
 
     async def outputs(self, generated: AsyncGenerator[RequestOutput]) -> AsyncGenerator[RequestOutput]:
         """Yield the delivered tokens again, then `generated`, and record its tokens as delivered."""
@@ -107,7 +109,9 @@ class ContinuedStream(EngineStream):
                 data = frame if isinstance(frame, bytes) else frame.encode()
                 if self._replaying and not data.startswith(self._error_frame):
                     continue
-                yield _CREATED.sub(b'"created":%d' % self._created, data) if self._created else data
+                if self._created:
+                    data = _CREATED.sub(rb'"created\1":%d' % self._created, data, self._most_created)
+                yield data
         finally:
             if hasattr(frames, "aclose"):
                 await frames.aclose()

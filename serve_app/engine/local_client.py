@@ -20,6 +20,7 @@ from serve_app.engine.generate_operation import GenerateOperation
 from serve_app.engine.messages import Messages
 from serve_app.engine.operations import Operations, ReplyOrFrames, Serving
 from serve_app.engine.request_record import RequestRecord
+from serve_app.engine.responses_operation import ResponsesOperation
 from serve_app.ledger.meter import UsageMeter
 from serve_app.patches.vllm_compat import killed_from_outside
 from serve_app.settings.tree import ModelSettings
@@ -64,6 +65,7 @@ class LocalEngine:
         self._operations: dict[Operation, Callable[[EngineRequest], Awaitable[ReplyOrFrames]]] = {
             "chat_completions": operations.chat,
             "completions": operations.text,
+            "responses": ResponsesOperation(serving, model.max_sequences_per_request).run,
             "embeddings": operations.embeddings,
             "tokenize": operations.tokenize,
             "detokenize": operations.detokenize,

@@ -28,6 +28,7 @@ _NAT64 = ip_network("64:ff9b::/96")
 
 class _Messages(msgspec.Struct):
     messages: Any = None
+    input: Any = None
 
 
 _messages = msgspec.json.Decoder(_Messages)
@@ -42,10 +43,10 @@ def check_media(body: bytes, config: ModelConfig) -> None:
     if b"_url" not in body and b'"source"' not in body:  # `GuardedConnector` checks an escaped key
         return
     try:
-        messages = _messages.decode(body).messages
+        found = _messages.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return  # the handler will refuse it
-    for field, url in _urls(messages):
+    for field, url in (*_urls("messages", found.messages), *_urls("input", found.input)):
         if problem := _problem(url, config.allowed_media_domains, config.allowed_local_media_path):
             raise ApiError(400, f"{field} = {shown(url)}: {problem}", param=field, code="invalid_value")
 
@@ -125,13 +126,14 @@ def _public_socket(info: tuple[Any, ...]) -> socket.socket:
     return socket.socket(family, kind, protocol)
 
 
-def _urls(messages: Any) -> Iterator[tuple[str, str]]:
+def _urls(field: str, messages: Any) -> Iterator[tuple[str, str]]:
     """Yield the URLs in the parts of messages, and in the parts of a tool's result, each with its field."""
-    for at, message in _numbered("messages", messages):
-        for path, part in _numbered(f"{at}.content", message.get("content")):
-            yield from _urls_of(path, part)
-            for inner, result in _numbered(f"{path}.content", part.get("content")):
-                yield from _urls_of(inner, result)
+    for at, message in _numbered(field, messages):
+        for member in ("content", "output"):
+            for path, part in _numbered(f"{at}.{member}", message.get(member)):
+                yield from _urls_of(path, part)
+                for inner, result in _numbered(f"{path}.content", part.get("content")):
+                    yield from _urls_of(inner, result)
 
 
 def _numbered(path: str, items: Any) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -10,6 +10,7 @@ import msgspec
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import from_json
 from vllm.config import ModelConfig
+from vllm.entrypoints.anthropic.protocol import AnthropicMessage
 
 from serve_app.api.errors import ApiError
 from serve_app.engine.api_errors import from_exception, from_validation
@@ -34,8 +35,9 @@ _BODY_FIELDS_OF = {
     # vLLM's name of a parameter: the fields of the body that set it.
     "extra_args": ("vllm_xargs", "kv_transfer_params", "ec_transfer_params"),
     "input_tokens": ("messages", "prompt", "input"),
-    "structured_outputs": ("structured_outputs", "response_format", "output_config", "tools"),
-    "max_tokens": ("max_completion_tokens", "max_tokens"),
+    "input_text": ("messages", "prompt", "input"),
+    "structured_outputs": ("structured_outputs", "response_format", "output_config", "text", "tools"),
+    "max_tokens": ("max_completion_tokens", "max_tokens", "max_output_tokens"),
     "max_completion_tokens": ("max_completion_tokens", "max_tokens"),
     "stop": ("stop", "stop_sequences"),
     "logprobs": ("top_logprobs", "logprobs"),
@@ -149,10 +151,10 @@ def _check_messages(path: str, messages: list[Any], media: bool) -> None:
         if isinstance(message, list):  # one conversation of several
             _check_messages(at, message, media)
             continue
-        if isinstance(message, BaseModel):  # of Anthropic's API; vLLM has no lazy types there
-            content = getattr(message, "content", None)
+        if isinstance(message, AnthropicMessage):  # pydantic has validated the rest
+            content = message.content
             for number, block in enumerate(content if isinstance(content, list) else ()):
-                if getattr(block, "type", None) == "image":
+                if block.type == "image":
                     _check_part(f"{at}.content[{number}]", {"type": "image"}, media)
             continue
         if not isinstance(message, dict):
@@ -168,6 +170,13 @@ def _check_messages(path: str, messages: list[Any], media: bool) -> None:
             for number, part in enumerate(parts):
                 if isinstance(part, dict):
                     _check_part(f"{at}.content[{number}]", part, media)
+
+
+def check_input_items(items: Any, config: ModelConfig) -> None:
+    """Check the content parts of the messages in the `input` of Responses, as `parse` does in `messages`."""
+    if isinstance(items, list):
+        messages = [item if isinstance(item, dict) else {} for item in items]
+        _check_messages("input", messages, config.is_multimodal_model)
 
 
 def _check_part(path: str, part: dict[str, Any], media: bool) -> None:
