@@ -139,7 +139,7 @@ class Peek(PromptFields):
     def answer_bound(self) -> int | None:
         """The most tokens of all choices; None if the body does not say, or not validly."""
         given = (self.max_completion_tokens, self.max_tokens, self.max_output_tokens)
-        most = next(filter(None, map(_whole, given)), None)
+        most = next((found for found in map(_whole, given) if found is not None), None)
         return None if most is None else most * (_whole(self.n) or 1)
 
 
