@@ -171,55 +171,60 @@ def last_frame(frames: bytes) -> bytes:
     return frames[start + 2 if start >= 0 else 0 :]
 
 
-class MessagesDialect(Dialect):
+class _Messages(Dialect):
     """Anthropic's Messages. Its clients find an event by its name, and ignore `ping` anywhere."""
 
     id_header = "Request-Id"
-    _TYPES: Mapping[int, str] = {
-        401: "authentication_error",
-        403: "permission_error",
-        404: "not_found_error",
-        408: "timeout_error",
-        413: "request_too_large",
-        429: "rate_limit_error",
-        503: "overloaded_error",
-        504: "timeout_error",
-        529: "overloaded_error",
-    }
-    """Anthropic's type of an error, by its status. Any other is the client's fault or the server's."""
 
     def error_body(self, error: ApiError, request_id: str) -> bytes:
+        """Return the JSON document of an answer with an error status. Its message names the field."""
         message = error.message
         if error.param is not None and error.param not in message:
             message = f"{error.param}: {message}"
-        kind = self._TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+        kind = _MESSAGE_ERRORS.get(
+            error.status, "invalid_request_error" if error.status < 500 else "api_error"
+        )
         found = {"type": kind, "message": message}
         if trace_id := TRACE_ID.get():
             found["trace_id"] = trace_id
         return msgspec.json.encode({"type": "error", "error": found, "request_id": request_id})
 
     def last_frames(self, error: ApiError, request: EngineRequest, sent: bytes = b"") -> bytes:
+        """Return the event `error`, at which clients raise an exception."""
         return ERROR_EVENT + b"data: " + self.error_body(error, request.request_id) + b"\n\n"
 
     def ends(self, frames: bytes) -> bool:
+        """Return whether the last of these whole frames is the last of a stream."""
         return last_frame(frames).startswith((_MESSAGE_STOP, ERROR_EVENT))
 
     def failed(self, before: bytes, last: bytes) -> bool:
+        """Return whether a stream ended without an answer, by its last chunk of whole frames."""
         return not last_frame(last).startswith(_MESSAGE_STOP)
 
     def has_usage(self, frame: bytes) -> bool:
+        """Return False: clients know all fields of `message_delta`, which has the usage."""
         return False
 
     def waiting(self, request: EngineRequest, wait: ColdWait, *, first: bool) -> bytes:
-        return wait.comment() + _PING
+        """Return a comment and the event `ping`, for clients whose idle timeout counts events."""
+        return wait.comment() + b'event: ping\ndata: {"type":"ping"}\n\n'
 
 
 _MESSAGE_STOP = b"event: message_stop\n"
-_PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+_MESSAGE_ERRORS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+"""Anthropic's type of an error, by its status. Any other is the client's fault or the server's."""
 
 COMPLETIONS = Dialect()
 RESPONSES = _Responses()
-MESSAGES = MessagesDialect()
+MESSAGES = _Messages()
 _BY_OPERATION: Mapping[Operation, Dialect] = {
     "responses": RESPONSES,
     "messages": MESSAGES,

@@ -26,11 +26,10 @@ class Messages:
     """The operations of the Messages API on one engine."""
 
     def __init__(self, serving: Serving) -> None:
+        self._engine = serving.engine
         self._config = serving.engine.model_config
         self._handler: Any = getattr(serving.state, "anthropic_serving_messages", None)
-        reasoning = getattr(serving.engine.vllm_config, "reasoning_config", None)
-        self._thinks = reasoning is not None and bool(reasoning.enabled)
-        if self._handler is not None:
+        if self._handler is not None and "message_stream_converter" not in vars(self._handler):
             # vLLM knows the cached tokens of every prompt, and reports them only if it is asked to.
             self._handler.enable_prompt_tokens_details = True
             wrap_message_stream(self._handler, _with_errors_of_chat)
@@ -39,9 +38,10 @@ class Messages:
         """Answer a conversation. Returns a reply, or the frames of a stream."""
         request = self._parse(call, MESSAGES)
         request.cache_salt = cache_salt(call, request.cache_salt)
-        if not self._thinks and request.thinking is not None and request.thinking.type == "enabled":
+        reasoning = getattr(self._engine.vllm_config, "reasoning_config", None)
+        if request.thinking is not None and not (reasoning is not None and reasoning.enabled):
             # A model that does not think keeps within any budget. vLLM refuses the field, which agents send.
-            request.thinking = None
+            request.thinking = None if request.thinking.type == "enabled" else request.thinking
         with name_field_in_errors(request):
             return _answer(await self._handler.create_messages(request, raw_request(call)))
 
