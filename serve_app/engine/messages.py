@@ -38,10 +38,9 @@ class Messages:
         """Answer a conversation. Returns a reply, or the frames of a stream."""
         request = self._parse(call, MESSAGES)
         request.cache_salt = cache_salt(call, request.cache_salt)
-        reasoning = getattr(self._engine.vllm_config, "reasoning_config", None)
-        if request.thinking is not None and not (reasoning is not None and reasoning.enabled):
+        if request.thinking is not None and request.thinking.type == "enabled" and not self._thinks():
             # A model that does not think keeps within any budget. vLLM refuses the field, which agents send.
-            request.thinking = None if request.thinking.type == "enabled" else request.thinking
+            request.thinking = None
         with name_field_in_errors(request):
             return _answer(await self._handler.create_messages(request, raw_request(call)))
 
@@ -50,6 +49,10 @@ class Messages:
         request = self._parse(call, COUNT_TOKENS)
         with name_field_in_errors(request):
             return _answer(await self._handler.count_tokens(request, raw_request(call)))
+
+    def _thinks(self) -> bool:
+        reasoning = getattr(self._engine.vllm_config, "reasoning_config", None)
+        return reasoning is not None and bool(reasoning.enabled)
 
     def _parse(self, call: EngineRequest, model: RequestModel) -> Any:
         if self._handler is None:
