@@ -115,6 +115,15 @@ def wrap_chat_stream(handler: Any, wrapper: Wrapper) -> None:
     _wrap(handler, "chat_completion_stream_generator", wrapper)
 
 
+def raise_generation_errors(handler: Any) -> None:
+    """Have this Responses handler raise the error of a failed generation: vLLM fails to make it an event."""
+
+    def fail(error: Exception) -> None:
+        raise error
+
+    _wrap(handler, "_convert_generation_error_to_streaming_response", lambda _: fail)
+
+
 def replace_random_ids(wrapper: Wrapper) -> None:
     """Replace the function that names the items of a response and the calls of tools, in this process."""
     for module in _NAMED_BY:
