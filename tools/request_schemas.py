@@ -78,11 +78,10 @@ def _response_schemas(name: str) -> dict[str, Any]:
         described = schema["properties"][field]
         items = next(each["items"] for each in (described, *described.get("anyOf", ())) if "items" in each)
         items["anyOf"] = [{"$ref": f"#/components/schemas/{prefix}{member}"} for member in members]
+    reference_to = re.compile(rf'"#/components/schemas/{re.escape(prefix)}([^"]+)"')
     found, wanted = {name: _bare(schema)}, [schema]
     while wanted:
-        for reference in re.findall(
-            rf'"#/components/schemas/{re.escape(prefix)}([^"]+)"', json.dumps(wanted.pop())
-        ):
+        for reference in reference_to.findall(json.dumps(wanted.pop())):
             if prefix + reference not in found:
                 found[prefix + reference] = _bare(every[reference])
                 wanted.append(every[reference])

@@ -40,7 +40,7 @@ class ContinuedStream(EngineStream):
     def __init__(self, request: EngineRequest, begun: Continuation) -> None:
         super().__init__(request)
         self._created = begun.created
-        self._error_frame = dialect_of(request).error_frame
+        self._dialect = dialect_of(request)
         self._before = {index: list(tokens) for index, tokens in enumerate(begun.tokens) if tokens}
         self._replaying = bool(self._before)
         self._replay: list[RequestOutput] = []
@@ -104,10 +104,11 @@ class ContinuedStream(EngineStream):
         """
         try:
             async for frame in frames:
-                if self.delivered is None:  # known once vLLM has started to generate
-                    raise not_continuable()
                 data = frame if isinstance(frame, bytes) else frame.encode()
-                if self._replaying and not data.startswith(self._error_frame):
+                # Known once vLLM has started to generate.
+                if self.delivered is None and not self._dialect.is_prelude(data):
+                    raise not_continuable()
+                if self._replaying and not data.startswith(self._dialect.error_frame):
                     continue
                 if self._created:
                     data = _CREATED.sub(rb'"created\1":%d' % self._created, data, self._most_created)

@@ -87,9 +87,6 @@ async def _frames(events: AsyncGenerator[Any]) -> AsyncIterator[bytes]:
     try:
         async for event in events:
             yield f"event: {event.type}\ndata: {event.model_dump_json(by_alias=True)}\n\n".encode()
-    except ValidationError as error:
-        # vLLM has no event for a generation that failed, and fails to make one.
-        raise error.__context__ or error from None
     finally:
         await events.aclose()
 
@@ -119,7 +116,7 @@ def _callable_tools(request: ResponsesRequest) -> list[Any]:
     others = [tool.type for tool in request.tools if tool.type not in _CALLABLE_TOOLS]
     choice = request.tool_choice
     known = f"this server runs no tools; it takes tools of type {', '.join(_CALLABLE_TOOLS)}"
-    if not isinstance(choice, str) and choice.type not in _CALLABLE_TOOLS:
+    if not isinstance(choice, str) and choice.type not in (*_CALLABLE_TOOLS, "allowed_tools"):
         raise _refusal("tool_choice", f"type {choice.type!r}: {known}")
     if others and not tools:
         raise _refusal("tools", f"type {others[0]!r}: {known}")
@@ -127,11 +124,11 @@ def _callable_tools(request: ResponsesRequest) -> list[Any]:
 
 
 def _wrong_item(error: ApiError, body: bytes) -> ApiError:
-    """Return the error of the first wrong item, if `error` is of the whole `input`.
+    """Return the error of the first wrong item of `input`, if `error` is there.
 
     Pydantic reports errors for each of 60 models of an item. The item's type selects one of them.
     """
-    items = from_json(body).get("input") if error.param == "input" else None
+    items = from_json(body).get("input") if (error.param or "").startswith("input") else None
     for number, item in enumerate(items if isinstance(items, list) else ()):
         path = f"input[{number}]"
         if not isinstance(item, dict):
@@ -141,7 +138,7 @@ def _wrong_item(error: ApiError, body: bytes) -> ApiError:
         if adapter is None:
             return reject(f"{path}.type", kind, f"must be one of {', '.join(_ITEMS)}")
         try:
-            adapter.validate_python(item)
+            adapter.validate_python({"id": "", **item})  # vLLM makes an id for an item without one
         except ValidationError as wrong:
             return from_validation(wrong, path)
     return error

@@ -120,6 +120,15 @@ def wrap_message_stream(handler: Any, wrapper: Wrapper) -> None:
     _wrap(handler, "message_stream_converter", wrapper)
 
 
+def raise_generation_errors(handler: Any) -> None:
+    """Have this Responses handler raise the error of a failed generation: vLLM fails to make it an event."""
+
+    def fail(error: Exception) -> None:
+        raise error
+
+    _wrap(handler, "_convert_generation_error_to_streaming_response", lambda _: fail)
+
+
 def replace_random_ids(wrapper: Wrapper) -> None:
     """Replace the function that names the items of a response and the calls of tools, in this process."""
     for module in _NAMED_BY:
