@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 _SERVING = "vllm.entrypoints."
+_MESSAGES = f"{_SERVING}anthropic.serving.AnthropicServingMessages"
 APPLICATION = Path(__file__).parents[1] / "serve_app"
 
 # By class or function: as the engine imports it, or with its module where the engine only gets to hold it.
@@ -47,6 +48,8 @@ CALLED = {
     "OpenAIServingChat._raise_if_error": "finish_reason request_id",
     "OpenAIServingChat.create_streaming_error_response": "message",
     f"{_SERVING}openai.completion.serving.OpenAIServingCompletion.create_completion": "request raw_request",
+    f"{_MESSAGES}.create_messages": "request raw_request",
+    f"{_MESSAGES}.count_tokens": "request raw_request",
     f"{_SERVING}serve.tokenize.serving.ServingTokenization.create_tokenize": "request raw_request",
     f"{_SERVING}serve.tokenize.serving.ServingTokenization.create_detokenize": "request raw_request",
     f"{_SERVING}pooling.embed.serving.ServingEmbedding.__call__": "request raw_request",
@@ -70,6 +73,7 @@ REPLACED = {
     "HTTPConnection.get_async_client": "",
     "SamplingParams._validate_structured_outputs": "model_config structured_outputs_config tokenizer",
     "validate_structural_tag_payload": "payload parameter",
+    f"{_MESSAGES}.message_stream_converter": "generator",
     "OpenAIServingChat.chat_completion_stream_generator": (
         "request result_generator request_id model_name conversation tokenizer request_metadata "
         "chat_template_kwargs mm_token_counts"
@@ -139,13 +143,18 @@ MEMBERS = {
     ),
     "CompletionRequest": "prompt n temperature stop_token_ids allowed_token_ids logit_bias cache_salt",
     "DetokenizeRequest": "tokens",
+    "AnthropicMessagesRequest": "cache_salt thinking",
+    "AnthropicCountTokensRequest": "",
     "OpenAIServingChat": (
         "enable_force_include_usage enable_prompt_tokens_details enable_log_outputs system_fingerprint "
         "engine_client"
     ),
     "vllm.v1.structured_output.backend_guidance.GuidanceBackend": "",
 }
-STATE = "openai_serving_chat openai_serving_completion serving_embedding serving_tokenization"
+STATE = (
+    "openai_serving_chat openai_serving_completion anthropic_serving_messages serving_embedding "
+    "serving_tokenization"
+)
 """The handlers that `init_app_state` sets, by the names of vLLM's own API server."""
 OPTIONAL = {
     # What the engine does without, or has its own of.

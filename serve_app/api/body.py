@@ -20,6 +20,9 @@ SLOWEST_BYTES_PER_S = 16_384
 """Each so many bytes received give the body one more second. So 8 MiB at 131 kbit/s are still read."""
 MAX_CONTAINERS = 4096
 """The most objects and lists of a body."""
+MAX_MESSAGE_CONTAINERS = 16_384
+"""The same for Anthropic's Messages. Each takes about 10 µs, and an agent's conversation has ten of them for
+each call of a tool."""
 MAX_VALUES = 16_384
 """The most members of a body's objects and lists, without token ids."""
 MAX_TOKEN_IDS = 1 << 18
@@ -132,12 +135,14 @@ class Peek(PromptFields):
     """Any JSON value, since the engine replica decides whether it is valid; only `true` asks for a stream."""
     max_tokens: msgspec.Raw = _NONE
     max_completion_tokens: msgspec.Raw = _NONE
+    max_output_tokens: msgspec.Raw = _NONE
     n: msgspec.Raw = _NONE
 
     @property
     def answer_bound(self) -> int | None:
         """The most tokens of all choices; None if the body does not say, or not validly."""
-        most = _whole(self.max_completion_tokens) or _whole(self.max_tokens)
+        given = (self.max_completion_tokens, self.max_tokens, self.max_output_tokens)
+        most = next((found for found in map(_whole, given) if found is not None), None)
         return None if most is None else most * (_whole(self.n) or 1)
 
 
@@ -193,21 +198,24 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float, share: B
     return bytes(body)
 
 
-async def check_structure(body: bytes) -> None:
+async def check_structure(body: bytes, most_containers: int = MAX_CONTAINERS) -> None:
     """Refuse a body with so many values that its validation would delay other requests.
 
     A body that is not a JSON object passes here. The parser refuses it later.
+
+    Args:
+        most_containers: The most objects and lists of a body.
 
     Raises:
         ApiError: 400, which names the count and the bound.
     """
     # Text may contain brackets and commas, so this is an upper bound. Nearly all bodies are below it.
     containers, values = body.count(b"{") + body.count(b"["), body.count(b",") + 1
-    if containers > MAX_CONTAINERS or values > MAX_VALUES:
+    if containers > most_containers or values > MAX_VALUES:
         if len(body) > _IN_THREAD_BYTES:
-            await asyncio.to_thread(_check, body)
+            await asyncio.to_thread(_check, body, most_containers)
         else:
-            _check(body)
+            _check(body, most_containers)
 
 
 def peek(body: bytes) -> Peek:
@@ -239,10 +247,10 @@ def count_values(text: bytes | memoryview) -> tuple[int, int]:
     return int(containers), int(np.count_nonzero(outside == ord(","))) + 1
 
 
-def _check(body: bytes) -> None:
+def _check(body: bytes, most_containers: int) -> None:
     containers, values = count_values(body)
-    if containers > MAX_CONTAINERS:
-        raise _too_many("body", "objects and lists", containers, MAX_CONTAINERS)
+    if containers > most_containers:
+        raise _too_many("body", "objects and lists", containers, most_containers)
     if values <= MAX_VALUES:
         return
     for name, ids in _token_ids(body):

@@ -11,7 +11,16 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from pydantic import ValidationError
 
-from serve_app.api.body import KEPT, BodyMemory, BodyShare, check_structure, peek, read_body
+from serve_app.api.body import (
+    KEPT,
+    MAX_CONTAINERS,
+    MAX_MESSAGE_CONTAINERS,
+    BodyMemory,
+    BodyShare,
+    check_structure,
+    peek,
+    read_body,
+)
 from serve_app.api.browsers import check_content_type
 from serve_app.api.engine_client import EngineClient, EngineRequest, Operation, RequestState, Traffic
 from serve_app.api.engine_response import EngineResponse
@@ -30,11 +39,15 @@ from serve_app.settings.tree import HttpSettings
 
 _PATHS: tuple[tuple[str, Operation, str], ...] = (
     ("/v1/chat/completions", "chat_completions", "Chat completion, streamed or whole"),
+    ("/v1/responses", "responses", "Response, streamed or whole; nothing is stored"),
     ("/v1/completions", "completions", "Text completion, streamed or whole"),
+    ("/v1/messages", "messages", "Message in Anthropic's API, streamed or whole"),
+    ("/v1/messages/count_tokens", "count_tokens", "The number of tokens of a message's prompt"),
     ("/v1/embeddings", "embeddings", "Embeddings, where the model can"),
     ("/tokenize", "tokenize", "Text or messages to token ids"),
     ("/detokenize", "detokenize", "Token ids to text"),
 )
+_GENERATING = ("chat_completions", "completions", "responses", "messages")
 LANE_HEADER = "X-Tideserve-Lane"
 """With this header a client lowers the lane of a request."""
 
@@ -161,7 +174,7 @@ class Endpoints:
             return self._see_generate(body, key)
         fields = peek(body)
         model = self.find(fields.model, key)
-        if operation in ("chat_completions", "completions"):
+        if operation in _GENERATING:
             return Seen(model, fields.stream is True, fields, fields.answer_bound)
         return Seen(model, False, None, 0)
 
@@ -185,7 +198,8 @@ class Endpoints:
         reservation = None
         try:
             body = await self._read(http, share, timeout_s)
-            await check_structure(body)
+            messages = operation in ("messages", "count_tokens")
+            await check_structure(body, MAX_MESSAGE_CONTAINERS if messages else MAX_CONTAINERS)
             seen = self._see(operation, body, key)
             model = seen.model
             salt = getattr(state, "cache_salt", "")
@@ -202,6 +216,7 @@ class Endpoints:
                 None if seen.fields is None else prompt_prefix(seen.fields, salt),
                 BodyShare(self._memory, KEPT) if seen.wants_stream else None,
                 state=RequestState(trace=trace),
+                model=model.name,
                 caller=caller,
             )
             trace.note_request(request)

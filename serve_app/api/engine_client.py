@@ -17,9 +17,19 @@ from serve_app.api.trace_context import TraceContext
 from serve_app.settings.caller import ANYONE, Caller
 from serve_app.wire.continuation import Continuation, DeliveredTokens
 
-Operation = Literal["chat_completions", "completions", "embeddings", "tokenize", "detokenize", "generate"]
+Operation = Literal[
+    "chat_completions",
+    "completions",
+    "responses",
+    "messages",
+    "embeddings",
+    "tokenize",
+    "detokenize",
+    "count_tokens",
+    "generate",
+]
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
-GPU_OPERATIONS = frozenset(OPERATIONS) - {"tokenize", "detokenize"}
+GPU_OPERATIONS = frozenset(OPERATIONS) - {"tokenize", "detokenize", "count_tokens"}
 """The operations that use a GPU."""
 
 Outcome = Literal["ok", "rejected", "error", "client_error", "abandoned"]
@@ -120,6 +130,8 @@ class EngineRequest:
     expected_cached_tokens: int | None = None
     """On an engine replica: the prompt tokens that the ingress expects in its prefix cache, over all
     sequences; None without an expectation."""
+    model: str = ""
+    """At the ingress: the name of its model."""
     caller: Caller = ANYONE
     """Who sent it: decides its lane, its share and whose usage it is."""
     lane_knob: float | None = None

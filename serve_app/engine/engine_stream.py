@@ -19,6 +19,7 @@ from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import OutputProcessor
+from xxhash import xxh3_64_hexdigest, xxh3_64_intdigest
 
 from serve_app.api.engine_client import EngineRequest
 from serve_app.engine.continuing_core import DELIVERED, core_continues
@@ -52,6 +53,8 @@ class EngineStream:
         self.encode: Callable[[RequestOutput], bytes] | None = None
         """Encodes an output as events. None if the events depend on more than the output."""
         self._generations = 0
+        self._seed = xxh3_64_intdigest(request.body, xxh3_64_intdigest(request.request_id.encode()))
+        self._ids = 0
 
     def begin(self) -> None:
         """Take all generations that this task and its child tasks start."""
@@ -78,6 +81,17 @@ class EngineStream:
         self._generations += 1
         single = self._generations == 1
         self.delivered = DeliveredTokens() if single and _is_continuable(prompt, params) else None
+
+    def new_id(self) -> str:
+        """Return the next id of 16 hexadecimal digits; "" before the generation.
+
+        Each engine that runs or continues the stream gives the same ids. Before the generation vLLM draws
+        ids for other uses, which must be random.
+        """
+        if not self._generations:
+            return ""
+        self._ids += 1
+        return xxh3_64_hexdigest(b"%d" % self._ids, self._seed)
 
     async def outputs(self, generated: AsyncGenerator[RequestOutput]) -> AsyncGenerator[RequestOutput]:
         """Yield `generated`, and record its tokens as delivered.
@@ -165,5 +179,5 @@ def _is_continuable(prompt: Any, params: Any) -> bool:
         isinstance(prompt, dict)
         and prompt.get("type") == "token"
         and params.output_kind == RequestOutputKind.DELTA
-        and all(getattr(params, name, None) is None for name in _NOT_CONTINUED)
+        and all(getattr(params, name, None) in (None, {}) for name in _NOT_CONTINUED)
     )

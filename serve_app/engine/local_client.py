@@ -5,10 +5,10 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from serve_app.api.dialect import dialect_of
 from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError, stream_failed
 from serve_app.engine.api_errors import (
-    ERROR_FRAME,
     from_exception,
     from_frame,
     lost_engine,
@@ -17,8 +17,10 @@ from serve_app.engine.api_errors import (
 from serve_app.engine.continued_stream import ContinuedStream
 from serve_app.engine.engine_stream import EngineStream
 from serve_app.engine.generate_operation import GenerateOperation
+from serve_app.engine.messages import Messages
 from serve_app.engine.operations import Operations, ReplyOrFrames, Serving
-from serve_app.engine.request_record import USAGE_MARK, RequestRecord
+from serve_app.engine.request_record import RequestRecord
+from serve_app.engine.responses_operation import ResponsesOperation
 from serve_app.ledger.meter import UsageMeter
 from serve_app.patches.vllm_compat import killed_from_outside
 from serve_app.settings.tree import ModelSettings
@@ -59,12 +61,16 @@ class LocalEngine:
         self._on_call = on_call
         self._engine = serving.engine
         operations = Operations(serving, model.max_sequences_per_request)
+        messages = Messages(serving)
         self._operations: dict[Operation, Callable[[EngineRequest], Awaitable[ReplyOrFrames]]] = {
             "chat_completions": operations.chat,
             "completions": operations.text,
+            "responses": ResponsesOperation(serving, model.max_sequences_per_request).run,
             "embeddings": operations.embeddings,
             "tokenize": operations.tokenize,
             "detokenize": operations.detokenize,
+            "messages": messages.create,
+            "count_tokens": messages.count_tokens,
             "generate": GenerateOperation(serving.engine, model.name).run,
         }
 
@@ -121,27 +127,36 @@ class LocalEngine:
     async def _open_stream(
         self, frames: AsyncIterator[str | bytes], record: RequestRecord, stream: EngineStream
     ) -> EngineReply:
-        first = _bytes(await anext(frames))
+        dialect = dialect_of(record.request)
+        prelude, first = b"", _bytes(await anext(frames))
+        while dialect.is_prelude(first):  # the status waits for the first output
+            prelude += first
+            first = _bytes(await anext(frames))
         record.note_first_event()
-        if first.startswith(ERROR_FRAME):
+        if first.startswith(dialect.error_frame):
             raise from_frame(first)
         record.status = 200
-        return EngineReply(200, stream=self._rest(first, frames, record), delivered=stream.delivered)
+        rest = self._rest(prelude + first, frames, record)
+        return EngineReply(200, stream=rest, delivered=stream.delivered)
 
     async def _rest(
         self, first: bytes, frames: AsyncIterator[str | bytes], record: RequestRecord
     ) -> AsyncIterator[bytes]:
-        yield first if USAGE_MARK not in first else record.with_latency(first)
+        dialect = dialect_of(record.request)
+        yield first if not dialect.has_usage(first) else record.with_latency(first)
+        sent = first
         try:
             async for frame in frames:
                 data = _bytes(frame)
-                if data.startswith(ERROR_FRAME):
+                if data.startswith(dialect.error_frame):
                     error = self._lost(record.request) if self._engine.errored else from_frame(data)
                     record.fail(error.status)
                     self._on_error(error)
-                    data = error.frame()
-                elif USAGE_MARK in data:
+                    yield dialect.last_frames(error, record.request, sent)
+                    break
+                if dialect.has_usage(data):
                     data = record.with_latency(data)
+                sent = data
                 yield data
         except Exception as error:
             # The engine has died, or this code has a bug. If the error were raised, the connection would
@@ -150,7 +165,7 @@ class LocalEngine:
             logger.error("a stream failed: %s", failure.code, exc_info=error)
             record.fail(failure.status)
             self._on_error(failure)
-            yield failure.last_frames()
+            yield dialect.last_frames(failure, record.request, sent)
             return
         record.complete()
 

@@ -43,6 +43,7 @@ from serve_app.engine.number_bounds import (
 from serve_app.engine.plain_stream import prefer_plain_streams
 from serve_app.engine.request_body import RequestModel, name_field_in_errors
 from serve_app.engine.sequence_lanes import SequenceLanes
+from serve_app.patches.vllm import raise_generation_errors
 from serve_app.patches.vllm_compat import PLAIN_STREAMS, ErrorResponse, init_app_state
 
 CHAT = RequestModel(ChatCompletionRequest)
@@ -86,6 +87,9 @@ class Serving:
         chat = getattr(state, "openai_serving_chat", None)
         if chat is not None and PLAIN_STREAMS:
             prefer_plain_streams(chat)
+        responses = getattr(state, "openai_serving_responses", None)
+        if responses is not None:
+            raise_generation_errors(responses)
         follow_streams(engine, lanes or SequenceLanes())
         guard_intake(engine)
         return cls(engine, state)

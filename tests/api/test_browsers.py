@@ -209,7 +209,7 @@ async def test_an_allowed_page_streams_and_reads_errors() -> None:
         assert each.headers["access-control-allow-origin"] == PAGE
         exposed = each.headers["access-control-expose-headers"]
         assert exposed.startswith(
-            "X-Request-ID, Retry-After, Retry-After-Ms, X-Should-Retry, X-Tideserve-Lane, "
+            "X-Request-ID, Request-Id, Retry-After, Retry-After-Ms, X-Should-Retry, X-Tideserve-Lane, "
         )
         assert "X-RateLimit-Remaining-Tokens" in exposed
         assert each.headers["vary"] == "Origin"

@@ -24,6 +24,8 @@ DONE = b"data: [DONE]\n\n"
         ("/v1/chat/completions", "chat_completions"),
         ("/v1/completions", "completions"),
         ("/v1/embeddings", "embeddings"),
+        ("/v1/messages", "messages"),
+        ("/v1/messages/count_tokens", "count_tokens"),
         ("/tokenize", "tokenize"),
         ("/detokenize", "detokenize"),
     ],

@@ -87,6 +87,9 @@ async def test_every_path_that_takes_a_body_describes_it(server: Server) -> None
         for path in (
             "/v1/chat/completions",
             "/v1/completions",
+            "/v1/responses",
+            "/v1/messages",
+            "/v1/messages/count_tokens",
             "/v1/embeddings",
             "/tokenize",
             "/detokenize",

@@ -12,11 +12,12 @@ import msgspec
 import pytest
 from vllm.v1.metrics.stats import RequestStateStats
 
+from serve_app.api.dialect import COMPLETIONS
 from serve_app.api.engine_client import EngineRequest, RequestState
 from serve_app.engine.engine_stream import EngineStream
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
-from serve_app.engine.request_record import USAGE_MARK, RequestRecord, latency_figures
+from serve_app.engine.request_record import RequestRecord, latency_figures
 from serve_app.settings import ModelSettings
 from serve_app.settings.caller import Caller
 from serve_app.wire.continuation import Continuation
@@ -197,7 +198,8 @@ USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
 )
 def test_only_the_final_usage_frame_gains_latency(given: bytes, timed: bool) -> None:
     stream = EngineStream(request())
-    got = RequestRecord.begin(stream.request, []).with_latency(given) if USAGE_MARK in given else given
+    record = RequestRecord.begin(stream.request, [])
+    got = record.with_latency(given) if COMPLETIONS.has_usage(given) else given
 
     assert (got.count(b"\n\n"), got.endswith(b"\n\n")) == (1, True)
     if not timed:

@@ -1,6 +1,7 @@
 """Streams whose replica is lost or drains within them: another replica continues each."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 
 import pytest
@@ -103,6 +104,26 @@ async def test_stream_without_continuation_ends_in_an_error_event(fleet: Fleet, 
     assert text.endswith(DONE)
     assert len(second.requests) == (why == "refused")
     assert (fleet.in_flight, fleet.loads) == ([0, 0], [0, 0])
+
+
+async def test_a_lost_message_ends_in_anthropics_error_event(fleet: Fleet) -> None:
+    first = CountingEngine(until=25, continuable=False)
+    plane = await fleet.start(first)
+    async with reading(fleet, request(wants_stream=True, operation="messages")) as answer:
+        await first.reached.wait()
+        await lose(plane)
+        text = await answer
+
+    event, data = text.removesuffix(b"\n\n").rpartition(b"\n\n")[2].split(b"\n")
+    assert event == b"event: error"
+    assert json.loads(data.removeprefix(b"data: ")) == {
+        "type": "error",
+        "error": {
+            "type": "api_error",
+            "message": "Model 'tide': the engine replica was lost while it was generating.",
+        },
+        "request_id": "r-1",
+    }
 
 
 async def test_a_client_that_leaves_a_moved_stream_ends_its_generation(fleet: Fleet) -> None:

@@ -27,6 +27,8 @@ def bounded(body):
 OPERATIONS = [
     "POST /v1/chat/completions",
     "POST /v1/completions",
+    "POST /v1/messages",
+    "POST /v1/messages/count_tokens",
     "POST /v1/embeddings",
     "POST /tokenize",
     "POST /detokenize",

@@ -7,7 +7,9 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -30,6 +32,7 @@ def starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subproc
     command += ["--model", str(embedded_model_path()), "--served-model-name", CHAT, "--dtype", "bfloat16"]
     command += ["--max-model-len", "2048", "--max-num-seqs", "64", "--enforce-eager"]
     command += ["--kv-cache-memory-bytes", str(128 << 20)]
+    command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
     # In the engine core's process, as Tideserve has it: a process less to start, and none that spins.
     command += ["--distributed-executor-backend", "uni"]
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "TORCHDYNAMO_DISABLE": "1", "VLLM_NO_USAGE_STATS": "1"}
@@ -136,3 +139,127 @@ def test_a_plain_stream_says_the_same_as_vllms_own(
     vllm: httpx.Client, http: httpx.Client, more: dict
 ) -> None:
     assert said(http, {"temperature": 0, **more}) == said(vllm, {"temperature": 0, **more})
+
+
+SEA = [{"role": "user", "content": "Tell me about the sea."}]
+TOOL = {
+    "name": "get_weather",
+    "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+FORMAT = {"type": "json_schema", "schema": {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}}}
+
+
+def message(client: httpx.Client, more: dict) -> dict:
+    """A whole message, without what is drawn, and without the parts of its usage."""
+    body = {"model": CHAT, "messages": SEA, "max_tokens": 40, "temperature": 0, **more}
+    found = client.post("/v1/messages", json=body).json()
+    del found["id"]
+    for block in found["content"]:
+        block.pop("id", None)
+    usage = found.pop("usage")
+    return {**found, "output_tokens": usage["output_tokens"]}
+
+
+def message_events(client: httpx.Client, more: dict) -> tuple[list[str], str, dict]:
+    """The names of a stream's events without repetitions, its text or arguments, and its end."""
+    body = {"model": CHAT, "messages": SEA, "max_tokens": 40, "temperature": 0, "stream": True, **more}
+    with client.stream("POST", "/v1/messages", json=body) as reply:
+        lines = list(reply.iter_lines())
+    names = [name for name, _ in groupby(line for line in lines if line.startswith("event: "))]
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
+    (end,) = (event["delta"] for event in events if event["type"] == "message_delta")
+    return names, "".join(delta.get("text") or delta.get("partial_json") for delta in deltas), end
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"system": [{"type": "text", "text": "Be brief."}]},
+        {"stop_sequences": ["water"]},
+        {"tools": [TOOL], "tool_choice": {"type": "any"}},
+        {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "get_weather"}},
+        {"output_config": {"format": FORMAT}},
+    ],
+    ids=["plain", "system", "stop", "any tool", "one tool", "format"],
+)
+def test_a_message_says_the_same_as_vllms_own(vllm: httpx.Client, http: httpx.Client, more: dict) -> None:
+    assert message(http, more) == message(vllm, more)
+    assert message_events(http, more) == message_events(vllm, more)
+
+
+def image(**source: Any) -> dict:
+    return {"messages": [{"role": "user", "content": [{"type": "image", "source": source}]}]}
+
+
+MISTAKES: list[dict] = [
+    {"max_tokens": 0},
+    {"max_tokens": "a"},
+    {"max_tokens": 10**12},
+    {"max_tokens": 99_999},
+    {"max_tokens": None},
+    {"messages": None},
+    {"messages": []},
+    {"messages": "sea"},
+    {"messages": [{"role": "bot", "content": "x"}]},
+    {"messages": [{"role": "user"}]},
+    {"messages": [{"role": "user", "content": []}]},
+    {"messages": [{"role": "user", "content": [{"type": "poem"}]}]},
+    {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]},
+    {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": [5]}]}]},
+    {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": 5}]}]},
+    {"messages": [{"role": "user", "content": "a" * 100_000}]},
+    image(type="base64", media_type="image/png", data="aGk="),
+    image(type="url", url="http://127.0.0.1/x.png"),
+    {"model": "other"},
+    {"model": 5},
+    {"temperature": -1},
+    {"temperature": 5},
+    {"top_p": 2},
+    {"top_k": -5},
+    {"stop_sequences": "x"},
+    {"stop_sequences": ["a"] * 100},
+    {"stop_sequences": [""]},
+    {"system": 5},
+    {"tools": [{"name": "x"}]},
+    {"tools": [TOOL], "tool_choice": {"type": "tool"}},
+    {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "nope"}},
+    {"tool_choice": {"type": "maybe"}},
+    {"thinking": {"type": "enabled", "budget_tokens": 5}},
+    {"output_config": {"effort": "huge"}},
+    {"output_config": {"format": {"type": "json_schema", "schema": {"type": "poem"}}}},
+    {"metadata": "x"},
+    {"stream": "maybe"},
+    {"cache_salt": ""},
+]
+
+
+def test_a_bad_message_has_the_status_of_vllms_own(vllm: httpx.Client, http: httpx.Client) -> None:
+    statuses = []
+    for more in MISTAKES:
+        body = {"model": CHAT, "messages": SEA, "max_tokens": 5, **more}
+        replies = [client.post("/v1/messages", json=body) for client in (http, vllm)]
+        assert replies[0].status_code == replies[1].status_code, (more, *(each.text for each in replies))
+        assert replies[0].json()["type"] == "error"
+        statuses.append(replies[0].status_code)
+    assert set(statuses) == {400, 404}
+
+
+def test_the_differences_from_vllm_are_these(vllm: httpx.Client, http: httpx.Client) -> None:
+    """A number that the engine core cannot take, an error within a stream, and a budget that nobody uses."""
+    schema = {"format": {"type": "json_schema", "schema": {"$ref": "#/missing"}}}
+    budget = {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 1025}
+    found = {}
+    for name, more in {
+        "top_k": {"top_k": 10**10},
+        "schema in a stream": {"output_config": schema, "stream": True},
+        "budget without thinking": {**budget, "stop_sequences": ["e"]},
+    }.items():
+        body = {"model": CHAT, "messages": SEA, "max_tokens": 5, **more}
+        found[name] = [client.post("/v1/messages", json=body).status_code for client in (http, vllm)]
+    assert found == {
+        "top_k": [400, 200],
+        "schema in a stream": [400, 200],
+        "budget without thinking": [200, 400],
+    }
