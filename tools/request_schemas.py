@@ -7,7 +7,10 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.pooling.classify.protocol import ClassificationRequest
 from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
+from vllm.entrypoints.pooling.pooling.protocol import PoolingRequest
+from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreRequest
 from vllm.entrypoints.serve.tokenize.protocol import DetokenizeRequest, TokenizeRequest
 
 from serve_app.api import schemas
@@ -17,6 +20,10 @@ _BODIES: dict[str, Any] = {
     "chat_completions": ChatCompletionRequest,
     "completions": CompletionRequest,
     "embeddings": EmbeddingRequest,
+    "score": ScoreRequest,
+    "rerank": RerankRequest,
+    "pooling": PoolingRequest,
+    "classify": ClassificationRequest,
     "tokenize": TokenizeRequest,
     "detokenize": DetokenizeRequest,
 }
@@ -24,6 +31,10 @@ _NAMES = {
     "chat_completions": "ChatCompletionBody",
     "completions": "CompletionBody",
     "embeddings": "EmbeddingBody",
+    "score": "ScoreBody",
+    "rerank": "RerankBody",
+    "pooling": "PoolingBody",
+    "classify": "ClassificationBody",
     "tokenize": "TokenizeBody",
     "detokenize": "DetokenizeBody",
 }

@@ -50,6 +50,8 @@ CALLED = {
     f"{_SERVING}serve.tokenize.serving.ServingTokenization.create_tokenize": "request raw_request",
     f"{_SERVING}serve.tokenize.serving.ServingTokenization.create_detokenize": "request raw_request",
     f"{_SERVING}pooling.embed.serving.ServingEmbedding.__call__": "request raw_request",
+    f"{_SERVING}pooling.classify.serving.ServingClassification.__call__": "request raw_request",
+    f"{_SERVING}pooling.pooling.serving.ServingPooling.__call__": "request raw_request",
     "StructuredOutputBackend.compile_grammar": "request_type grammar_spec",
     "StructuredOutputBackend.allocate_token_bitmask": "max_num_seqs",
     "StructuredOutputGrammar.fill_bitmask": "bitmask batch_index",
@@ -94,8 +96,8 @@ MEMBERS = {
     "vllm.config.SchedulerConfig": "max_num_seqs max_num_batched_tokens scheduler_cls async_scheduling",
     "vllm.config.ParallelConfig": "worker_extension_cls",
     "ModelConfig": (
-        "max_model_len get_vocab_size allowed_media_domains allowed_local_media_path is_multimodal_model "
-        "enable_prompt_embeds"
+        "max_model_len get_vocab_size get_hidden_size allowed_media_domains allowed_local_media_path "
+        "is_multimodal_model enable_prompt_embeds"
     ),
     "AsyncLLM": "errored vllm_config model_config output_processor renderer engine_core",
     "vllm.renderers.base.BaseRenderer": "default_cmpl_tok_params",
@@ -139,13 +141,23 @@ MEMBERS = {
     ),
     "CompletionRequest": "prompt n temperature stop_token_ids allowed_token_ids logit_bias cache_salt",
     "DetokenizeRequest": "tokens",
+    f"{_SERVING}pooling.pooling.serving.ServingPooling": "pooling_task",
+    f"{_SERVING}pooling.base.protocol.PoolingBasicRequestMixin": "truncate_prompt_tokens cache_salt",
+    f"{_SERVING}pooling.base.protocol.EncodingRequestMixin": "encoding_format",
+    "RerankRequest": "query documents max_tokens_per_doc chat_template_kwargs",
+    "ScoreQueriesItemsRequest": "queries items",
+    "ScoreDataRequest": "data_1 data_2",
+    "ScoreTextRequest": "text_1 text_2",
     "OpenAIServingChat": (
         "enable_force_include_usage enable_prompt_tokens_details enable_log_outputs system_fingerprint "
         "engine_client"
     ),
     "vllm.v1.structured_output.backend_guidance.GuidanceBackend": "",
 }
-STATE = "openai_serving_chat openai_serving_completion serving_embedding serving_tokenization"
+STATE = (
+    "openai_serving_chat openai_serving_completion serving_tokenization serving_embedding serving_scores "
+    "serving_classification serving_pooling"
+)
 """The handlers that `init_app_state` sets, by the names of vLLM's own API server."""
 OPTIONAL = {
     # What the engine does without, or has its own of.

@@ -17,7 +17,10 @@ from serve_app.api.trace_context import TraceContext
 from serve_app.settings.caller import ANYONE, Caller
 from serve_app.wire.continuation import Continuation, DeliveredTokens
 
-Operation = Literal["chat_completions", "completions", "embeddings", "tokenize", "detokenize", "generate"]
+Operation = Literal[
+    "chat_completions", "completions", "embeddings", "score", "rerank", "pooling", "classify", "tokenize",
+    "detokenize", "generate",
+]  # fmt: skip
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 GPU_OPERATIONS = frozenset(OPERATIONS) - {"tokenize", "detokenize"}
 """The operations that use a GPU."""

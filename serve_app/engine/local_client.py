@@ -18,6 +18,7 @@ from serve_app.engine.continued_stream import ContinuedStream
 from serve_app.engine.engine_stream import EngineStream
 from serve_app.engine.generate_operation import GenerateOperation
 from serve_app.engine.operations import Operations, ReplyOrFrames, Serving
+from serve_app.engine.pooling_operations import TASKS, PoolingOperations
 from serve_app.engine.request_record import USAGE_MARK, RequestRecord
 from serve_app.ledger.meter import UsageMeter
 from serve_app.patches.vllm_compat import killed_from_outside
@@ -62,10 +63,10 @@ class LocalEngine:
         self._operations: dict[Operation, Callable[[EngineRequest], Awaitable[ReplyOrFrames]]] = {
             "chat_completions": operations.chat,
             "completions": operations.text,
-            "embeddings": operations.embeddings,
             "tokenize": operations.tokenize,
             "detokenize": operations.detokenize,
             "generate": GenerateOperation(serving.engine, model.name).run,
+            **dict.fromkeys(TASKS, PoolingOperations(serving).run),
         }
 
     @asynccontextmanager

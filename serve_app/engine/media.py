@@ -27,7 +27,18 @@ _NAT64 = ip_network("64:ff9b::/96")
 
 
 class _Messages(msgspec.Struct):
+    """The fields of bodies that may hold content parts with URLs."""
+
     messages: Any = None
+    input: Any = None
+    query: Any = None
+    queries: Any = None
+    documents: Any = None
+    items: Any = None
+    data_1: Any = None
+    data_2: Any = None
+    text_1: Any = None
+    text_2: Any = None
 
 
 _messages = msgspec.json.Decoder(_Messages)
@@ -42,10 +53,10 @@ def check_media(body: bytes, config: ModelConfig) -> None:
     if b"_url" not in body:  # `GuardedConnector` checks an escaped key
         return
     try:
-        messages = _messages.decode(body).messages
+        found = msgspec.structs.asdict(_messages.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return  # the handler will refuse it
-    for field, url in _urls(messages):
+    for field, url in (each for name, value in found.items() for each in _urls(name, value)):
         if problem := _problem(url, config.allowed_media_domains, config.allowed_local_media_path):
             raise ApiError(400, f"{field} = {shown(url)}: {problem}", param=field, code="invalid_value")
 
@@ -125,16 +136,19 @@ def _public_socket(info: tuple[Any, ...]) -> socket.socket:
     return socket.socket(family, kind, protocol)
 
 
-def _urls(messages: Any) -> Iterator[tuple[str, str]]:
-    """Yield the URLs in the parts of messages, each with its field."""
-    for number, message in enumerate(messages if isinstance(messages, list) else ()):
-        content = message.get("content") if isinstance(message, dict) else None
-        for index, part in enumerate(content if isinstance(content, list) else ()):
-            for name, value in part.items() if isinstance(part, dict) else ():
-                nested = isinstance(value, dict)
-                url = value.get("url") if nested else value
-                if name.endswith("_url") and isinstance(url, str):
-                    yield f"messages[{number}].content[{index}].{name}{'.url' if nested else ''}", url
+def _urls(path: str, messages: Any) -> Iterator[tuple[str, str]]:
+    """Yield the URLs in the parts of a message, or of messages, each with its field."""
+    if isinstance(messages, list):
+        for number, message in enumerate(messages):
+            yield from _urls(f"{path}[{number}]", message)
+        return
+    content = messages.get("content") if isinstance(messages, dict) else None
+    for index, part in enumerate(content if isinstance(content, list) else ()):
+        for name, value in part.items() if isinstance(part, dict) else ():
+            nested = isinstance(value, dict)
+            url = value.get("url") if nested else value
+            if name.endswith("_url") and isinstance(url, str):
+                yield f"{path}.content[{index}].{name}{'.url' if nested else ''}", url
 
 
 def _problem(url: str, hosts: list[str] | None, folder: Any) -> str:

@@ -6,8 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from starlette.datastructures import State
-from starlette.responses import JSONResponse
 
 from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError
@@ -90,7 +88,6 @@ async def test_text_goes_to_tokens_and_back(operations: Operations) -> None:
         ),
         ("detokenize", {"tokens": [2048]}, (400, "invalid_value", "tokens")),
         ("detokenize", {"tokens": [5] * 257}, (400, "context_length_exceeded", "tokens")),
-        ("embeddings", {"input": "sea"}, (400, "unsupported_feature", "model")),
     ],
 )
 async def test_what_is_out_of_bounds_is_refused_by_its_field(
@@ -101,37 +98,6 @@ async def test_what_is_out_of_bounds_is_refused_by_its_field(
 ) -> None:
     operation = getattr(operations, name)
     assert await refusal(operation(call(**body))) == expected
-
-
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        (JSONResponse({"data": []}), {"data": []}),
-        (JSONResponse({"error": {"message": "no", "param": "model"}}, 422), (422, None, "model")),
-    ],
-)
-@pytest.mark.parametrize("body", [{"input": "sea"}, {"messages": SEA}])
-async def test_embedding_response_becomes_reply_or_refusal(
-    serving: Serving, answer: JSONResponse, expected: Any, body: dict[str, Any]
-) -> None:
-    salts: list[str | None] = []
-
-    async def stub_handler(request: Any, raw: Any) -> JSONResponse:
-        salts.append(request.cache_salt)
-        return answer
-
-    operations = Operations(Serving(serving.engine, State({"serving_embedding": stub_handler})), 1)
-    outcome = operations.embeddings(replace(call(**body), cache_salt="key-a"))
-
-    assert await (document(outcome) if answer.status_code == 200 else refusal(outcome)) == expected
-    assert salts == ["key-a"]
-
-
-@pytest.mark.parametrize("texts", [["a"] * 2049, [2048]], ids=["too many", "no token"])
-async def test_input_out_of_bounds_reaches_no_handler(serving: Serving, texts: list[Any]) -> None:
-    operations = Operations(Serving(serving.engine, State({"serving_embedding": object()})), 1)
-
-    assert await refusal(operations.embeddings(call(input=texts))) == (400, "invalid_value", "input")
 
 
 def test_handlers_read_request_id_and_trace_headers() -> None:
