@@ -72,6 +72,8 @@ REPLACED = {
     "HTTPConnection.get_async_client": "",
     "SamplingParams._validate_structured_outputs": "model_config structured_outputs_config tokenizer",
     "validate_structural_tag_payload": "payload parameter",
+    f"{_SERVING}openai.models.serving.OpenAIModelRegistry.is_base_model": "model_name",
+    f"{_SERVING}openai.models.serving.OpenAIServingModels.model_name": "lora_request",
     "OpenAIServingChat.chat_completion_stream_generator": (
         "request result_generator request_id model_name conversation tokenizer request_metadata "
         "chat_template_kwargs mm_token_counts"
@@ -99,6 +101,7 @@ MEMBERS = {
         "max_model_len get_vocab_size get_hidden_size allowed_media_domains allowed_local_media_path "
         "is_multimodal_model enable_prompt_embeds"
     ),
+    f"{_SERVING}openai.models.serving.OpenAIServingModels": "registry",
     "AsyncLLM": "errored vllm_config model_config output_processor renderer engine_core",
     "vllm.renderers.base.BaseRenderer": "default_cmpl_tok_params",
     "vllm.renderers.params.TokenizeParams": "max_total_tokens",
@@ -155,7 +158,8 @@ MEMBERS = {
     "vllm.v1.structured_output.backend_guidance.GuidanceBackend": "",
 }
 STATE = (
-    "openai_serving_chat openai_serving_completion serving_tokenization serving_embedding serving_scores "
+    "openai_serving_models openai_serving_chat openai_serving_completion serving_tokenization "
+    "serving_embedding serving_scores "
     "serving_classification serving_pooling"
 )
 """The handlers that `init_app_state` sets, by the names of vLLM's own API server."""

@@ -123,6 +123,8 @@ class EngineRequest:
     expected_cached_tokens: int | None = None
     """On an engine replica: the prompt tokens that the ingress expects in its prefix cache, over all
     sequences; None without an expectation."""
+    alias: str = ""
+    """The name by which the client asked for the model; "" for the model's own name."""
     caller: Caller = ANYONE
     """Who sent it: decides its lane, its share and whose usage it is."""
     background_step_s: float = 0.0

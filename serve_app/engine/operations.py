@@ -24,7 +24,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError, unsupported_feature
 from serve_app.engine.api_errors import from_response
-from serve_app.engine.engine_stream import follow_streams
+from serve_app.engine.engine_stream import follow_aliases, follow_streams
 from serve_app.engine.media import check_media, guard_media
 from serve_app.engine.number_bounds import (
     check_characters,
@@ -67,6 +67,7 @@ class Serving:
         if chat is not None and PLAIN_STREAMS:
             prefer_plain_streams(chat)
         follow_streams(engine, lanes or SequenceLanes())
+        follow_aliases(state.openai_serving_models)
         guard_intake(engine)
         return cls(engine, state)
 

@@ -121,6 +121,7 @@ class EngineChannel:
             lane=request.caller.lane,
             weight=request.caller.weight,
             background_step_s=background_step_s,
+            alias=request.alias,
         )
         self.send(call)
         return stream

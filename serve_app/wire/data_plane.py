@@ -116,6 +116,8 @@ class Call(msgspec.Struct, tag=1, array_like=True):
     background_step_s: float = 0.0
     """The most seconds of an engine step that has sequences of `background` beside running ones of other
     lanes; 0: no bound. The engine takes it from calls of the lane `background`."""
+    alias: str = ""
+    """The name by which the client asked for the model; "" for the model's own name."""
 
 
 class Credit(msgspec.Struct, tag=2, array_like=True):

@@ -111,6 +111,40 @@ def test_handlers_read_request_id_and_trace_headers() -> None:
     }
 
 
+async def test_answers_have_the_name_that_the_client_asked_for(serving: Serving) -> None:
+    client = LocalEngine(serving, ModelSettings(name="tide"), lambda _: None)
+
+    async def models(operation: Operation, alias: str, **body: Any) -> set[str]:
+        prompt = {"messages": SEA} if operation == "chat_completions" else {"prompt": "sea"}
+        if operation != "generate":
+            prompt["model"] = alias
+        asked = EngineRequest(
+            operation, json.dumps({**prompt, "max_tokens": 1, **body}).encode(), "r-1", alias=alias
+        )
+        async with client.call(asked) as reply:
+            if reply.stream is None:
+                return {json.loads(reply.body)["model"]}
+            frames = b"".join([frame async for frame in reply.stream]).split(b"\n\n")
+        return {json.loads(frame[6:])["model"] for frame in frames if frame.startswith(b"data: {")}
+
+    assert await models("chat_completions", "gpt-4o") == {"gpt-4o"}
+    assert await models("chat_completions", "gpt-4o", stream=True) == {"gpt-4o"}
+    assert await models("chat_completions", "gpt-4o", stream=True, logprobs=True) == {"gpt-4o"}
+    assert await models("completions", "claude-3", stream=True) == {"claude-3"}
+    assert await models("generate", "claude-3") == {"claude-3"}
+    assert await models("generate", "") == {"tide"}
+
+
+async def test_only_the_alias_of_the_call_is_accepted(serving: Serving) -> None:
+    client = LocalEngine(serving, ModelSettings(name="tide"), lambda _: None)
+    body = json.dumps({"messages": SEA, "model": "gpt-4o"}).encode()
+    for alias in ("", "gpt-4"):
+        with pytest.raises(ApiError) as caught:
+            async with client.call(EngineRequest("chat_completions", body, "r-1", alias=alias)):
+                pass
+        assert (caught.value.status, caught.value.code) == (404, "model_not_found")
+
+
 async def core_request(serving: Serving, operation: Operation, key: str = "", **body: Any) -> Any:
     """The request that the engine core gets for a client whose key has this salt."""
     client = LocalEngine(serving, ModelSettings(name="tide"), lambda _: None)

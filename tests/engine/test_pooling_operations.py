@@ -87,7 +87,7 @@ async def engine(
 
 
 def same(ours: Any, theirs: Any) -> bool:
-    """Return whether answers are equal but for id, time and the last bits of numbers, which batches change."""
+    """Return whether answers are equal but for id, time and the last bits of numbers, by another batch."""
     if isinstance(ours, dict):
         names = ours.keys() - {"id", "created"}
         return ours.keys() == theirs.keys() and all(same(ours[name], theirs[name]) for name in names)
