@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,8 +60,8 @@ class _Inputs(msgspec.Struct, omit_defaults=True):
 
 
 _inputs = msgspec.json.Decoder(_Inputs)
-_QUERIES = ("query", "queries", "data_1", "text_1")
-"""vLLM tokenizes the text of such a field once for each document."""
+_FOR_EACH_DOCUMENT = ("query", "queries", "data_1", "text_1", "chat_template_kwargs")
+"""Fields whose text vLLM tokenizes once for each document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +139,7 @@ class PoolingOperations:
         if encoding not in _JSON_FORMATS:
             raise reject("encoding_format", encoding, "must be 'float' or 'base64': an answer is JSON")
         if getattr(handler, "pooling_task", "").startswith("token_"):
-            self._check_answer(inputs.get("input"))
+            self._check_answer(request)
         request.cache_salt = cache_salt(call, request.cache_salt)
         with name_field_in_errors(request):
             response: Response = await handler(request, raw_request(call))
@@ -150,25 +149,35 @@ class PoolingOperations:
         """Refuse media for a text model, and texts that cannot fit the context, before tokenization."""
         given = vars(request)
         truncates = given["truncate_prompt_tokens"] is not None or given.get("max_tokens_per_doc")
-        texts = dict(inputs)
+        # vLLM may embed a longer text in several parts.
+        limit = max(
+            self._config.max_model_len, getattr(self._config.pooler_config, "max_embed_len", None) or 0
+        )
+        texts = {name: value for name, value in inputs.items() if name in given}
         if (options := given.get("chat_template_kwargs")) is not None:  # `instruction` is among them
             texts["chat_template_kwargs"] = str(options)
         for name, value in texts.items():
-            items = []
-            for path, item in _items(name, value):
-                if isinstance(item, dict) and not self._config.is_multimodal_model:
+            listed = isinstance(value, list)
+            items = value if listed else [value]
+            for index, item in enumerate(items):
+                if isinstance(item, dict) and name != "input" and not self._config.is_multimodal_model:
+                    path = f"{name}[{index}]" if listed else name
                     raise ApiError(
                         400, f"{path}: this model takes text", param=path, code="unsupported_feature"
                     )
-                items.append(text_of([item]) if isinstance(item, dict) else item)
-            if name in _QUERIES or name == "chat_template_kwargs" or not truncates:
-                check_characters(name, items, self._config.max_model_len, self._engine.get_tokenizer())
+            if name in _FOR_EACH_DOCUMENT or not truncates:
+                plain = [text_of([item]) if isinstance(item, dict) else item for item in items]
+                check_characters(name, plain, limit, self._engine.get_tokenizer())
 
-    def _check_answer(self, value: Any) -> None:
+    def _check_answer(self, request: Any) -> None:
         """Refuse inputs whose answer, with a vector for each token, might not fit the memory."""
+        value, limit = getattr(request, "input", None), self._config.max_model_len
         inputs = value if isinstance(value, list) and not isinstance(next(iter(value), 0), int) else [value]
-        limit = self._config.max_model_len
-        tokens = sum(min(len(item), limit) if isinstance(item, str | list) else limit for item in inputs)
+        tokens = 0
+        for item in inputs:
+            most = item.encode("utf-8", "surrogatepass") if isinstance(item, str) else item
+            padded = most is None or getattr(request, "padding", None) == "max_length"
+            tokens += limit if padded else min(len(most), limit)
         numbers = tokens * self._config.get_hidden_size()
         if numbers > _MAX_NUMBERS:
             raise ApiError(
@@ -185,14 +194,6 @@ def _read_inputs(body: bytes) -> dict[str, Any]:
     except (msgspec.DecodeError, RecursionError) as error:
         raise not_an_object(error) from None
     return {name: value for name, value in given.items() if value is not None}
-
-
-def _items(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each input of a field with its path in the body."""
-    if not isinstance(value, list):
-        yield name, value
-        return
-    yield from ((f"{name}[{index}]", item) for index, item in enumerate(value))
 
 
 def _reply(response: Response) -> EngineReply:
