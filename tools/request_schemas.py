@@ -10,7 +10,10 @@ from vllm.entrypoints.anthropic.protocol import AnthropicCountTokensRequest, Ant
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+from vllm.entrypoints.pooling.classify.protocol import ClassificationRequest
 from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
+from vllm.entrypoints.pooling.pooling.protocol import PoolingRequest
+from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreRequest
 from vllm.entrypoints.serve.tokenize.protocol import DetokenizeRequest, TokenizeRequest
 
 from serve_app.api import schemas
@@ -22,6 +25,10 @@ _BODIES: dict[str, Any] = {
     "messages": AnthropicMessagesRequest,
     "count_tokens": AnthropicCountTokensRequest,
     "embeddings": EmbeddingRequest,
+    "score": ScoreRequest,
+    "rerank": RerankRequest,
+    "pooling": PoolingRequest,
+    "classify": ClassificationRequest,
     "tokenize": TokenizeRequest,
     "detokenize": DetokenizeRequest,
 }
@@ -32,6 +39,10 @@ _NAMES = {
     "messages": "MessageBody",
     "count_tokens": "CountTokensBody",
     "embeddings": "EmbeddingBody",
+    "score": "ScoreBody",
+    "rerank": "RerankBody",
+    "pooling": "PoolingBody",
+    "classify": "ClassificationBody",
     "tokenize": "TokenizeBody",
     "detokenize": "DetokenizeBody",
 }

@@ -53,6 +53,8 @@ CALLED = {
     f"{_SERVING}serve.tokenize.serving.ServingTokenization.create_tokenize": "request raw_request",
     f"{_SERVING}serve.tokenize.serving.ServingTokenization.create_detokenize": "request raw_request",
     f"{_SERVING}pooling.embed.serving.ServingEmbedding.__call__": "request raw_request",
+    f"{_SERVING}pooling.classify.serving.ServingClassification.__call__": "request raw_request",
+    f"{_SERVING}pooling.pooling.serving.ServingPooling.__call__": "request raw_request",
     "StructuredOutputBackend.compile_grammar": "request_type grammar_spec",
     "StructuredOutputBackend.allocate_token_bitmask": "max_num_seqs",
     "StructuredOutputGrammar.fill_bitmask": "bitmask batch_index",
@@ -74,6 +76,8 @@ REPLACED = {
     "SamplingParams._validate_structured_outputs": "model_config structured_outputs_config tokenizer",
     "validate_structural_tag_payload": "payload parameter",
     f"{_MESSAGES}.message_stream_converter": "generator",
+    f"{_SERVING}openai.models.serving.OpenAIModelRegistry.is_base_model": "model_name",
+    f"{_SERVING}openai.models.serving.OpenAIServingModels.model_name": "lora_request",
     "OpenAIServingChat.chat_completion_stream_generator": (
         "request result_generator request_id model_name conversation tokenizer request_metadata "
         "chat_template_kwargs mm_token_counts"
@@ -98,9 +102,10 @@ MEMBERS = {
     "vllm.config.SchedulerConfig": "max_num_seqs max_num_batched_tokens scheduler_cls async_scheduling",
     "vllm.config.ParallelConfig": "worker_extension_cls",
     "ModelConfig": (
-        "max_model_len get_vocab_size allowed_media_domains allowed_local_media_path is_multimodal_model "
-        "enable_prompt_embeds"
+        "max_model_len get_vocab_size get_hidden_size allowed_media_domains allowed_local_media_path "
+        "is_multimodal_model enable_prompt_embeds"
     ),
+    f"{_SERVING}openai.models.serving.OpenAIServingModels": "registry",
     "AsyncLLM": "errored vllm_config model_config output_processor renderer engine_core",
     "vllm.renderers.base.BaseRenderer": "default_cmpl_tok_params",
     "vllm.renderers.params.TokenizeParams": "max_total_tokens",
@@ -145,6 +150,13 @@ MEMBERS = {
     "DetokenizeRequest": "tokens",
     "AnthropicMessagesRequest": "cache_salt thinking",
     "AnthropicCountTokensRequest": "",
+    f"{_SERVING}pooling.pooling.serving.ServingPooling": "pooling_task",
+    f"{_SERVING}pooling.base.protocol.PoolingBasicRequestMixin": "truncate_prompt_tokens cache_salt",
+    f"{_SERVING}pooling.base.protocol.EncodingRequestMixin": "encoding_format",
+    "RerankRequest": "query documents max_tokens_per_doc chat_template_kwargs",
+    "ScoreQueriesItemsRequest": "queries items",
+    "ScoreDataRequest": "data_1 data_2",
+    "ScoreTextRequest": "text_1 text_2",
     "OpenAIServingChat": (
         "enable_force_include_usage enable_prompt_tokens_details enable_log_outputs system_fingerprint "
         "engine_client"
@@ -152,8 +164,8 @@ MEMBERS = {
     "vllm.v1.structured_output.backend_guidance.GuidanceBackend": "",
 }
 STATE = (
-    "openai_serving_chat openai_serving_completion anthropic_serving_messages serving_embedding "
-    "serving_tokenization"
+    "openai_serving_models openai_serving_chat openai_serving_completion anthropic_serving_messages "
+    "serving_tokenization serving_embedding serving_scores serving_classification serving_pooling"
 )
 """The handlers that `init_app_state` sets, by the names of vLLM's own API server."""
 OPTIONAL = {

@@ -131,7 +131,7 @@ def _response(request: EngineRequest, status: str) -> dict[str, Any]:
         "object": "response",
         "created_at": int(time.time() - request.waited_s),
         "status": status,
-        "model": request.model,
+        "model": request.alias or request.model,
         "output": [],
         "error": None,
         "incomplete_details": None,

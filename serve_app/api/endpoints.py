@@ -32,6 +32,7 @@ from serve_app.api.ray_headers import request_timeout_s
 from serve_app.api.request_trace import UNTRACED, Trace
 from serve_app.api.schemas import body_schema, generate_schema
 from serve_app.api.trace_context import TraceContext
+from serve_app.settings.aliases import is_pattern, model_of
 from serve_app.settings.caller import ANYONE, LANES, Caller, Lane
 from serve_app.settings.keys_file import ApiKey
 from serve_app.settings.settings_error import shown
@@ -44,6 +45,13 @@ _PATHS: tuple[tuple[str, Operation, str], ...] = (
     ("/v1/messages", "messages", "Message in Anthropic's API, streamed or whole"),
     ("/v1/messages/count_tokens", "count_tokens", "The number of tokens of a message's prompt"),
     ("/v1/embeddings", "embeddings", "Embeddings, where the model can"),
+    ("/v1/score", "score", "Scores of pairs of texts, where the model can"),
+    ("/score", "score", "The same as /v1/score"),
+    ("/v1/rerank", "rerank", "Documents in the order of their relevance to a query, where the model can"),
+    ("/v2/rerank", "rerank", "The same as /v1/rerank"),
+    ("/rerank", "rerank", "The same as /v1/rerank"),
+    ("/classify", "classify", "Classes of texts, where the model can"),
+    ("/pooling", "pooling", "The output of a pooling model as it is"),
     ("/tokenize", "tokenize", "Text or messages to token ids"),
     ("/detokenize", "detokenize", "Token ids to text"),
 )
@@ -63,15 +71,18 @@ class ApiModel:
     max_model_len: int | None = None
     traffic: Traffic = field(default_factory=Traffic)
     """Gets the events of its requests."""
+    aliases: Callable[[], Sequence[str]] = tuple
+    """Returns the present aliases."""
 
-    def card(self) -> dict[str, str | int | None]:
-        """Return the model's entry in `/v1/models`."""
+    def card(self, name: str) -> dict[str, str | int | None]:
+        """Return the model's entry in `/v1/models` under its own name or an alias."""
         return {
-            "id": self.name,
+            "id": name,
             "object": "model",
             "created": self.created,
             "owned_by": "tideserve",
             "max_model_len": self.max_model_len,
+            **({} if name == self.name else {"root": self.name}),
         }
 
 
@@ -85,6 +96,8 @@ class Seen:
     """The fields of the prompt; None for an operation without generation."""
     answer_bound: int | None = None
     """The most tokens of the answer; None if the body does not say."""
+    asked: str | None = None
+    """The name by which the client asked for the model; None without a name."""
 
 
 class Endpoints:
@@ -99,27 +112,33 @@ class Endpoints:
         self._memory = BodyMemory(bounds.max_body_memory_bytes)
 
     def find(self, name: str | None, key: ApiKey | None = None) -> ApiModel:
-        """Return the model `name`; without a name, the only model.
+        """Return the model of this name or alias; without a name, the only model.
 
         Raises:
             ApiError: 400 or 404 without such a model, 403 if `key` may not use the model.
         """
         if name is None and len(self.models) == 1:
             name = next(iter(self.models))
-        if name in self.models:
-            if key is not None and not key.allows(name):
+        model = None if name is None else self._named(name)
+        if name is not None and model is not None:
+            if key is not None and not (key.allows(model.name) or key.allows(name)):
                 raise ApiError(
                     403,
-                    f"model = {name!r}: the API key {key.name!r} may not use this model.",
+                    f"model = {shown(name)}: the API key {key.name!r} may not use this model.",
                     param="model",
                     code="model_not_allowed",
                 )
-            return self.models[name]
+            return model
         served = f"this server has {', '.join(repr(model.name) for model in self._allowed(key))}."
         if name is None:
             raise ApiError(400, f"model: required; {served}", param="model", code="missing_field")
         message = f"model = {name[:200]!r}: does not exist; {served}"
         raise ApiError(404, message, param="model", code="model_not_found")
+
+    def _named(self, name: str) -> ApiModel | None:
+        if name not in self.models:
+            name = model_of(name, {model.name: model.aliases() for model in self.models.values()}) or name
+        return self.models.get(name)
 
     def _allowed(self, key: ApiKey | None) -> list[ApiModel]:
         return [model for model in self.models.values() if key is None or key.allows(model.name)]
@@ -127,27 +146,34 @@ class Endpoints:
     def router(self) -> APIRouter:
         """Return the routes of completions, embeddings, tokenization, the model list and `/generate`."""
         router = APIRouter()
+        first = {operation: path for path, operation, _ in reversed(_PATHS)}
         for path, operation, summary in _PATHS:
             router.add_api_route(
                 path,
                 self._endpoint(operation),
                 methods=["POST"],
                 name=operation,
-                operation_id=operation,
+                operation_id=operation if path == first[operation] else None,
                 summary=summary,
-                tags=["OpenAI" if path.startswith("/v1") else "tokens"],
+                tags=["tokens" if operation.endswith("tokenize") else "OpenAI"],
                 response_class=JSONResponse,
                 openapi_extra={"requestBody": body_schema(operation)},
             )
 
         @router.get("/v1/models", summary="The models served", tags=["OpenAI"])
         async def list_models(request: Request) -> dict[str, Any]:
-            allowed = self._allowed(_key(request))
-            return {"object": "list", "data": [model.card() for model in allowed]}
+            key = _key(request)
+            cards = [
+                model.card(name)
+                for model in self.models.values()
+                for name in (model.name, *(alias for alias in model.aliases() if not is_pattern(alias)))
+                if key is None or key.allows(model.name) or key.allows(name)
+            ]
+            return {"object": "list", "data": cards}
 
         @router.get("/v1/models/{model:path}", summary="One model", tags=["OpenAI"])
         async def get_model(request: Request, model: str) -> dict[str, Any]:
-            return dict(self.find(model, _key(request)).card())
+            return dict(self.find(model, _key(request)).card(model))
 
         router.add_api_route(
             "/generate",
@@ -175,8 +201,8 @@ class Endpoints:
         fields = peek(body)
         model = self.find(fields.model, key)
         if operation in _GENERATING:
-            return Seen(model, fields.stream is True, fields, fields.answer_bound)
-        return Seen(model, False, None, 0)
+            return Seen(model, fields.stream is True, fields, fields.answer_bound, fields.model)
+        return Seen(model, False, None, 0, fields.model)
 
     def _see_generate(self, data: bytes, key: ApiKey | None) -> Seen:
         try:
@@ -185,7 +211,7 @@ class Endpoints:
             details = [{**item, "loc": ("body", *item["loc"])} for item in error.errors(include_url=False)]
             raise RequestValidationError(details) from None
         model = self.find(next(iter(self.models)) if body.model is None else body.model, key)
-        return Seen(model, body.stream, peek(data), body.max_tokens)
+        return Seen(model, body.stream, peek(data), body.max_tokens, body.model)
 
     async def answer(self, http: Request, operation: Operation) -> Response:
         """Return the engine's answer to a request, which has been read and admitted to memory."""
@@ -218,6 +244,7 @@ class Endpoints:
                 state=RequestState(trace=trace),
                 model=model.name,
                 caller=caller,
+                alias="" if seen.asked in (None, model.name) else str(seen.asked),
             )
             trace.note_request(request)
             try:

@@ -18,16 +18,9 @@ from serve_app.settings.caller import ANYONE, Caller
 from serve_app.wire.continuation import Continuation, DeliveredTokens
 
 Operation = Literal[
-    "chat_completions",
-    "completions",
-    "responses",
-    "messages",
-    "embeddings",
-    "tokenize",
-    "detokenize",
-    "count_tokens",
-    "generate",
-]
+    "chat_completions", "completions", "responses", "messages", "embeddings", "score", "rerank", "pooling",
+    "classify", "tokenize", "detokenize", "count_tokens", "generate",
+]  # fmt: skip
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 GPU_OPERATIONS = frozenset(OPERATIONS) - {"tokenize", "detokenize", "count_tokens"}
 """The operations that use a GPU."""
@@ -132,6 +125,8 @@ class EngineRequest:
     sequences; None without an expectation."""
     model: str = ""
     """At the ingress: the name of its model."""
+    alias: str = ""
+    """The name by which the client asked for the model; "" for the model's own name."""
     caller: Caller = ANYONE
     """Who sent it: decides its lane, its share and whose usage it is."""
     lane_knob: float | None = None

@@ -1,6 +1,7 @@
 """The FastAPI application with all routes and error shapes. It does not depend on Ray or vLLM."""
 
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -102,10 +103,13 @@ async def _api_error(request: Request, error: Exception) -> Response:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    where = f"{request.method} {request.url.path}"
+    where, detail = f"{request.method} {request.url.path}", error.detail
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        posts = [route for route in request.app.routes if "POST" in (getattr(route, "methods", None) or ())]
+        detail = f"no such path; this server takes POST at {', '.join(route.path for route in posts)}"
     failure = ApiError(
         error.status_code,
-        f"{where}: {error.detail}",
+        f"{where}: {detail}",
         code=_CODES.get(error.status_code),
         headers=error.headers,
     )

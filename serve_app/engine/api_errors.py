@@ -39,9 +39,8 @@ def not_continuable() -> ApiError:
     )
 
 
-def field_path(location: Sequence[int | str]) -> str | None:
-    """Return `("messages", 0, "ChatMessageParam", "role")` as `messages[0].role`."""
-    path = ""
+def field_path(location: Sequence[int | str], path: str = "") -> str | None:
+    """Return `("messages", 0, "ChatMessageParam", "role")` as `messages[0].role`, below the given path."""
     for part in location:
         if isinstance(part, int):
             path += f"[{part}]"
@@ -57,8 +56,7 @@ def from_validation(error: ValidationError, outer: str = "") -> ApiError:
         outer: The path of the validated value in the body; empty for the whole body.
     """
     item = _likeliest(error.errors(include_url=False))
-    inner = field_path(item["loc"])
-    param = f"{outer}.{inner}".replace(".[", "[").removeprefix(".") if inner else outer or None
+    param = field_path(item["loc"], outer)
     message = str(item["msg"]).removeprefix("Value error, ")
     if item["type"] == "missing":
         return ApiError(400, f"{param}: required, and not given.", param=param, code="missing_field")

@@ -57,8 +57,10 @@ def vllm_overrides(model: ModelSettings) -> dict[str, Any]:
         backend=model.structured_output.backend,
         disable_any_whitespace=model.structured_output.compact,
     )
-    if model.task == "embed":
-        values.update(runner="pooling", convert="embed")
+    if model.task != "generate":
+        values.update(runner="pooling", convert=model.task)
+        if model.enable_prefix_caching:  # vLLM's default: an encoder has none, and would not start with one
+            del values["enable_prefix_caching"]
     if model.device == "cpu":
         values.setdefault("kv_cache_memory_bytes", _DEFAULT_CPU_KV_CACHE_BYTES)
         values["distributed_executor_backend"] = _IN_PROCESS_EXECUTOR

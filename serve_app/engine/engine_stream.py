@@ -25,7 +25,13 @@ from serve_app.api.engine_client import EngineRequest
 from serve_app.engine.continuing_core import DELIVERED, core_continues
 from serve_app.engine.fair_share import Charge
 from serve_app.engine.sequence_lanes import SequenceLanes
-from serve_app.patches.vllm import Method, forward_at_once, wrap_add_request, wrap_generate
+from serve_app.patches.vllm import (
+    Method,
+    forward_at_once,
+    wrap_add_request,
+    wrap_generate,
+    wrap_model_names,
+)
 from serve_app.wire.continuation import DeliveredTokens
 
 _NOT_CONTINUED = (
@@ -171,6 +177,24 @@ def follow_streams(engine: AsyncLLM, lanes: SequenceLanes) -> None:
         wrap_generate(engine, generate_part)
     wrap_add_request(processor, add_to_stream)
     lanes.divide_statistics(engine)
+
+
+def follow_aliases(models: Any) -> None:
+    """Have vLLM's handlers accept and answer the name by which the client of a call asked for the model.
+
+    Args:
+        models: vLLM's `OpenAIServingModels` of the engine.
+    """
+
+    def alias() -> str:
+        stream = EngineStream.current()
+        return "" if stream is None else stream.request.alias
+
+    wrap_model_names(
+        models,
+        lambda is_base: lambda name: is_base(name) or (name != "" and name == alias()),
+        lambda name_of: lambda adapter=None: (not adapter and alias()) or name_of(adapter),
+    )
 
 
 def _is_continuable(prompt: Any, params: Any) -> bool:

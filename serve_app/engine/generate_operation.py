@@ -158,7 +158,7 @@ class GenerateOperation:
             text += "".join(texts.split(list(delta.token_ids), stopped=delta.finish_reason == "stop"))
             tokens += list(delta.token_ids)
         document = {
-            "model": self._model,
+            "model": call.alias or self._model,
             "text": text,
             "token_ids": tokens,
             "finish_reason": reason,

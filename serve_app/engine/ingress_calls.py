@@ -222,5 +222,6 @@ def engine_request(call: Call) -> EngineRequest:
         continuation=call.continuation,
         expected_cached_tokens=call.expected_cached_tokens,
         lane_knob=call.lane_knob,
+        alias=call.alias,
         state=RequestState(queued_s=call.queued_s),
     )

@@ -158,9 +158,9 @@ async def _warm_up(client: LocalEngine, model: ModelSettings) -> None:
     """Send one request through the engine, so that no client waits for lazy initialization."""
     from serve_app.api.engine_client import EngineRequest  # noqa: PLC0415
 
-    if model.task == "embed":
-        request = EngineRequest("embeddings", b'{"input":"warm"}', "warm-up")
-    else:
+    if model.task == "generate":
         request = EngineRequest("generate", b'{"prompt":"warm","max_tokens":2}', "warm-up")
+    else:  # every pooling model has this operation
+        request = EngineRequest("pooling", b'{"input":"warm"}', "warm-up")
     async with client.call(request):
         pass

@@ -19,6 +19,7 @@ from serve_app.engine.engine_stream import EngineStream
 from serve_app.engine.generate_operation import GenerateOperation
 from serve_app.engine.messages import Messages
 from serve_app.engine.operations import Operations, ReplyOrFrames, Serving
+from serve_app.engine.pooling_operations import TASKS, PoolingOperations
 from serve_app.engine.request_record import RequestRecord
 from serve_app.engine.responses_operation import ResponsesOperation
 from serve_app.ledger.meter import UsageMeter
@@ -66,12 +67,12 @@ class LocalEngine:
             "chat_completions": operations.chat,
             "completions": operations.text,
             "responses": ResponsesOperation(serving, model.max_sequences_per_request).run,
-            "embeddings": operations.embeddings,
             "tokenize": operations.tokenize,
             "detokenize": operations.detokenize,
             "messages": messages.create,
             "count_tokens": messages.count_tokens,
             "generate": GenerateOperation(serving.engine, model.name).run,
+            **dict.fromkeys(TASKS, PoolingOperations(serving).run),
         }
 
     @asynccontextmanager

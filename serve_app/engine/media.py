@@ -27,8 +27,18 @@ _NAT64 = ip_network("64:ff9b::/96")
 
 
 class _Messages(msgspec.Struct):
+    """The fields of bodies that may hold content parts with URLs."""
+
     messages: Any = None
     input: Any = None
+    query: Any = None
+    queries: Any = None
+    documents: Any = None
+    items: Any = None
+    data_1: Any = None
+    data_2: Any = None
+    text_1: Any = None
+    text_2: Any = None
 
 
 _messages = msgspec.json.Decoder(_Messages)
@@ -43,10 +53,10 @@ def check_media(body: bytes, config: ModelConfig) -> None:
     if b"_url" not in body and b'"source"' not in body:  # `GuardedConnector` checks an escaped key
         return
     try:
-        found = _messages.decode(body)
+        found = msgspec.structs.asdict(_messages.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return  # the handler will refuse it
-    for field, url in (*_urls("messages", found.messages), *_urls("input", found.input)):
+    for field, url in (each for name, value in found.items() for each in _urls(name, value)):
         if problem := _problem(url, config.allowed_media_domains, config.allowed_local_media_path):
             raise ApiError(400, f"{field} = {shown(url)}: {problem}", param=field, code="invalid_value")
 
@@ -127,8 +137,11 @@ def _public_socket(info: tuple[Any, ...]) -> socket.socket:
 
 
 def _urls(field: str, messages: Any) -> Iterator[tuple[str, str]]:
-    """Yield the URLs in the parts of messages, and in the parts of a tool's result, each with its field."""
-    for at, message in _numbered(field, messages):
+    """Yield the URLs in the parts of messages, and in the parts of a tool's result, each with its field.
+
+    `messages` may also be a single message.
+    """
+    for at, message in [(field, messages)] if isinstance(messages, dict) else _numbered(field, messages):
         for member in ("content", "output"):
             for path, part in _numbered(f"{at}.{member}", message.get(member)):
                 yield from _urls_of(path, part)

@@ -31,11 +31,12 @@ _TEXT_IN = {
 }
 """The field with a content part's text, by the part's type."""
 _NULLABLE_TEXT = ("text", "refusal")
+_PROMPTS = ("messages", "prompt", "input", "documents", "items", "data_2", "text_2")
 _BODY_FIELDS_OF = {
     # vLLM's name of a parameter: the fields of the body that set it.
     "extra_args": ("vllm_xargs", "kv_transfer_params", "ec_transfer_params"),
-    "input_tokens": ("messages", "prompt", "input"),
-    "input_text": ("messages", "prompt", "input"),
+    "input_tokens": _PROMPTS,
+    "input_text": _PROMPTS,
     "structured_outputs": ("structured_outputs", "response_format", "output_config", "text", "tools"),
     "max_tokens": ("max_completion_tokens", "max_tokens", "max_output_tokens"),
     "max_completion_tokens": ("max_completion_tokens", "max_tokens"),

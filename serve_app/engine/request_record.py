@@ -138,6 +138,7 @@ class RequestRecord:
             expected_cached_tokens=request.expected_cached_tokens,
             key=request.caller.key,
             lane=request.caller.lane,
+            alias=request.alias,
         )
 
 

@@ -121,6 +121,7 @@ class EngineChannel:
             lane=request.caller.lane,
             weight=request.caller.weight,
             lane_knob=lane_knob,
+            alias=request.alias,
         )
         self.send(call)
         return stream

@@ -152,7 +152,16 @@ class Ingress:
         engine = RelayClient(model, admission, self._channels)
         counters = IngressCounters(model.deployment_name, admission.queue, metrics)
         self._counters.append(counters)
-        self._served.append(ApiModel(model.name, int(time.time()), engine, model.max_model_len, counters))
+        self._served.append(
+            ApiModel(
+                model.name,
+                int(time.time()),
+                engine,
+                model.max_model_len,
+                counters,
+                lambda: knobs().aliases,
+            )
+        )
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Ray calls this after the constructor and serves what it returns."""

@@ -135,6 +135,12 @@ def replace_random_ids(wrapper: Wrapper) -> None:
         _wrap(importlib.import_module(f"vllm.{module}"), "random_uuid", wrapper)
 
 
+def wrap_model_names(models: Any, is_base_model: Wrapper, model_name: Wrapper) -> None:
+    """Replace which names these `OpenAIServingModels` accept, and which name answers have."""
+    _wrap(models.registry, "is_base_model", is_base_model)
+    _wrap(models, "model_name", model_name)
+
+
 def _wrap(owner: Any, name: str, wrapper: Wrapper) -> None:
     # On the instance: vLLM may build other objects from the class.
     setattr(owner, name, wrapper(getattr(owner, name)))

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from serve_app.settings.aliases import Aliases, alias_problems
 from serve_app.settings.caller import Lane
 from serve_app.settings.closed_model import ClosedModel
 from serve_app.settings.settings_error import SettingsError, from_pydantic, shown
@@ -126,7 +127,7 @@ class StartingValues(ClosedModel):
 
 
 class Knobs(ClosedModel):
-    """Autoscaling of one model's engine replicas. Times in seconds."""
+    """Autoscaling of one model's engine replicas, and the model's aliases. Times in seconds."""
 
     mode: Literal["act", "advise"] = "act"
     """With `advise`, decisions are recorded but change nothing, except to keep the two bounds below."""
@@ -194,6 +195,8 @@ class Knobs(ClosedModel):
     """How long a request may be queued for a cold start. Then it gets 503."""
     keep_alive_interval_s: Annotated[float, Field(gt=0, le=300)] = 5.0
     """Time between the SSE comments of a stream that is queued for a cold start."""
+    aliases: Aliases = ()
+    """Other names by which clients may ask for the model. `*` and `?` are wildcards."""
 
     @property
     def background_step_s(self) -> float:
@@ -292,6 +295,7 @@ def read_user_config(
             knobs[model] = overlay(defaults[model], given)
         except ValidationError as error:
             problems += [f"autoscaling[{model!r}].{line}" for line in from_pydantic(error).problems]
+    problems += alias_problems({model: its.aliases for model, its in knobs.items()})
     if problems:
         raise SettingsError([line.replace(".(top level)", "") for line in problems])
     return knobs, live.ingress

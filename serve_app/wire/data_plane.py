@@ -115,6 +115,8 @@ class Call(msgspec.Struct, tag=1, array_like=True):
     """The key's weight within its lane."""
     lane_knob: float | None = None
     """See `Knobs.lane_knob`. The engine takes the newest one of each lane."""
+    alias: str = ""
+    """The name by which the client asked for the model; "" for the model's own name."""
 
 
 class Credit(msgspec.Struct, tag=2, array_like=True):

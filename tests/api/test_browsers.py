@@ -17,7 +17,10 @@ LOCAL = {"Host": "127.0.0.1:8000"}
 PAGE = "https://chat.example.com"
 BODY = {"model": "tide"}
 PREFLIGHT = {**LOCAL, "Access-Control-Request-Method": "POST"}
-POSTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize", "/detokenize", "/generate")
+POSTS = (
+    "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/score", "/v2/rerank", "/classify",
+    "/pooling", "/tokenize", "/detokenize", "/generate",
+)  # fmt: skip
 
 
 @asynccontextmanager

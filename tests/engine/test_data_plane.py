@@ -62,7 +62,7 @@ async def test_a_call_reaches_the_engine_with_all_its_fields(operation: Operatio
 
     async with listening(engine) as port:
         arrived, state = time.perf_counter() - 1.25, RequestState(queued_s=1.0)
-        request = EngineRequest(operation, body, "r-1", arrived, trace=TRACE, state=state)
+        request = EngineRequest(operation, body, "r-1", arrived, trace=TRACE, alias="gpt-4o", state=state)
         continuation = Continuation([[5, 6]], 17, 0.5, 1)
         answer = await port.channel.call(request, body, continuation, 48, 0.02).answer()
         await port.answer()
@@ -75,7 +75,7 @@ async def test_a_call_reaches_the_engine_with_all_its_fields(operation: Operatio
     assert got.continuation == Continuation([[5, 6]], 17, 0.5, 1)
     assert (got.trace, got.expected_cached_tokens, got.lane_knob) == (TRACE, 48, 0.02)
     assert (plain.trace, plain.expected_cached_tokens, plain.continuation) == (None, None, None)
-    assert plain.lane_knob is None
+    assert (got.alias, plain.alias, plain.lane_knob) == ("gpt-4o", "", None)
 
 
 async def test_stream_ends_with_its_token_counts() -> None:

@@ -111,12 +111,13 @@ async def test_abandoned_request_has_the_tokens_generated_so_far(logged: Logged)
     assert line.output_tokens in (1, 2)
 
 
-async def test_line_names_key_and_lane(logged: Logged) -> None:
-    _, named = await logged.run(replace(request(max_tokens=1), caller=Caller("mail", "background")))
+async def test_line_names_key_lane_and_alias(logged: Logged) -> None:
+    asked = replace(request(max_tokens=1), caller=Caller("mail", "background"), alias="gpt-4o")
+    _, named = await logged.run(asked)
     _, anyones = await logged.run(request(max_tokens=1))
 
-    assert (named.key, named.lane) == ("mail", "background")
-    assert not {"key", "lane"} & msgspec.json.decode(msgspec.json.encode(anyones)).keys()
+    assert (named.key, named.lane, named.model, named.alias) == ("mail", "background", "tide", "gpt-4o")
+    assert not {"key", "lane", "alias"} & msgspec.json.decode(msgspec.json.encode(anyones)).keys()
 
 
 async def test_request_that_never_reached_engine_has_no_line() -> None:

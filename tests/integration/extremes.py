@@ -67,6 +67,17 @@ _BODIES: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("EmbeddingCompletionRequest", {"input": "sea"}),
         ("EmbeddingChatRequest", {"messages": _SEA}),
     ),
+    "/v1/score": (
+        ("ScoreTextRequest", {"text_1": "sea", "text_2": ["tide"]}),
+        ("ScoreQueriesDocumentsRequest", {"queries": "sea", "documents": "tide"}),
+        ("ScoreQueriesItemsRequest", {"queries": "sea", "items": "tide"}),
+        ("ScoreDataRequest", {"data_1": "sea", "data_2": "tide"}),
+    ),
+    "/v1/rerank": (("RerankRequest", {"query": "sea", "documents": ["tide"]}),),
+    "/pooling": (
+        ("PoolingCompletionRequest", {"input": "sea"}),
+        ("PoolingChatRequest", {"messages": _SEA}),
+    ),
     "/tokenize": (
         ("TokenizeChatRequest", {"messages": _SEA}),
         ("TokenizeCompletionRequest", {"prompt": "sea"}),

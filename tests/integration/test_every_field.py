@@ -23,7 +23,7 @@ SEA = [{"role": "user", "content": "sea"}]
 
 
 def model_of(url: str) -> str:
-    return EMBED if url == "/v1/embeddings" else CHAT
+    return EMBED if url in ("/v1/embeddings", "/v1/score", "/v1/rerank", "/pooling") else CHAT
 
 
 def engines(app: Running) -> set[int]:

@@ -4,10 +4,11 @@ import asyncio
 import json
 import re
 
+import httpx
 import openai
 import pytest
 
-from tests.integration.conftest import CHAT, EMBED, NARROW
+from tests.integration.conftest import ALIAS, CHAT, EMBED, NARROW
 
 SEA = [{"role": "user", "content": "Tell me about the sea."}]
 WEATHER = [{"role": "user", "content": "What is the weather in Paris?"}]
@@ -222,8 +223,26 @@ def test_structured_outputs_are_obeyed(client: openai.OpenAI, constraint, patter
 
 
 def test_the_models_are_listed_and_found(client: openai.OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == [CHAT, NARROW, EMBED]
+    assert [model.id for model in client.models.list()] == [CHAT, ALIAS, NARROW, EMBED]
     assert client.models.retrieve(EMBED).id == EMBED
+
+
+@pytest.mark.parametrize("name", [ALIAS, "claude-opus-4"])
+def test_an_alias_is_the_name_of_the_answer(client: openai.OpenAI, name: str) -> None:
+    whole = client.chat.completions.create(model=name, messages=SEA, max_tokens=3)
+    stream = client.completions.create(model=name, prompt="The tide", max_tokens=3, stream=True)
+
+    assert {whole.model, *(chunk.model for chunk in stream)} == {name}
+    assert client.models.retrieve(name).root == CHAT
+
+
+def test_documents_are_ranked_by_the_model_that_embeds(http: httpx.Client) -> None:
+    body = {"model": EMBED, "query": "the sea", "documents": ["a fox", "the sea"], "top_n": 1}
+
+    reply = http.post("/v2/rerank", json=body).json()
+
+    assert [(result["index"], result["document"]["text"]) for result in reply["results"]] == [(1, "the sea")]
+    assert reply["model"] == EMBED
 
 
 def test_each_model_answers_for_itself(client: openai.OpenAI) -> None:
