@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from serve_app.api.ray_headers import request_timeout_s
 from serve_app.api.request_trace import UNTRACED, Trace
 from serve_app.api.schemas import body_schema, generate_schema
 from serve_app.api.trace_context import TraceContext
+from serve_app.settings.adapters import Adapter
 from serve_app.settings.caller import ANYONE, LANES, Caller, Lane
 from serve_app.settings.keys_file import ApiKey
 from serve_app.settings.settings_error import shown
@@ -50,15 +51,24 @@ class ApiModel:
     max_model_len: int | None = None
     traffic: Traffic = field(default_factory=Traffic)
     """Gets the events of its requests."""
+    sources: Callable[[], Mapping[str, str]] = dict
+    """Returns the sources of its present adapters, by name."""
+    adapter: Adapter | None = None
+    """The adapter that a request chose; None for the model itself."""
+
+    def adapters(self) -> dict[str, "ApiModel"]:
+        """Return the model with each of its adapters, by the adapter's name."""
+        return {name: replace(self, adapter=Adapter(name, source)) for name, source in self.sources().items()}
 
     def card(self) -> dict[str, str | int | None]:
-        """Return the model's entry in `/v1/models`."""
+        """Return the model's entry in `/v1/models`, or that of its adapter."""
         return {
-            "id": self.name,
+            "id": self.name if self.adapter is None else self.adapter.name,
             "object": "model",
             "created": self.created,
             "owned_by": "tideserve",
             "max_model_len": self.max_model_len,
+            **({} if self.adapter is None else {"parent": self.name}),
         }
 
 
@@ -86,27 +96,34 @@ class Endpoints:
         self._memory = BodyMemory(bounds.max_body_memory_bytes)
 
     def find(self, name: str | None, key: ApiKey | None = None) -> ApiModel:
-        """Return the model `name`; without a name, the only model.
+        """Return the model `name`, or the model of the adapter `name`; without a name, the only model.
 
         Raises:
             ApiError: 400 or 404 without such a model, 403 if `key` may not use the model.
         """
         if name is None and len(self.models) == 1:
             name = next(iter(self.models))
-        if name in self.models:
-            if key is not None and not key.allows(name):
+        model = self.models.get(name or "") or self._with_adapter(name)
+        if model is not None and name is not None:
+            if key is not None and not (key.allows(name) or key.allows(model.name)):
                 raise ApiError(
                     403,
                     f"model = {name!r}: the API key {key.name!r} may not use this model.",
                     param="model",
                     code="model_not_allowed",
                 )
-            return self.models[name]
+            return model
         served = f"this server has {', '.join(repr(model.name) for model in self._allowed(key))}."
         if name is None:
             raise ApiError(400, f"model: required; {served}", param="model", code="missing_field")
         message = f"model = {name[:200]!r}: does not exist; {served}"
         raise ApiError(404, message, param="model", code="model_not_found")
+
+    def _with_adapter(self, name: str | None) -> ApiModel | None:
+        for model in self.models.values():
+            if name is not None and (source := model.sources().get(name)) is not None:
+                return replace(model, adapter=Adapter(name, source))
+        return None
 
     def _allowed(self, key: ApiKey | None) -> list[ApiModel]:
         return [model for model in self.models.values() if key is None or key.allows(model.name)]
@@ -129,8 +146,15 @@ class Endpoints:
 
         @router.get("/v1/models", summary="The models served", tags=["OpenAI"])
         async def list_models(request: Request) -> dict[str, Any]:
-            allowed = self._allowed(_key(request))
-            return {"object": "list", "data": [model.card() for model in allowed]}
+            key = _key(request)
+            cards = [model.card() for model in self._allowed(key)]
+            for model in self.models.values():
+                cards += [
+                    with_adapter.card()
+                    for name, with_adapter in model.adapters().items()
+                    if key is None or key.allows(name) or key.allows(model.name)
+                ]
+            return {"object": "list", "data": cards}
 
         @router.get("/v1/models/{model:path}", summary="One model", tags=["OpenAI"])
         async def get_model(request: Request, model: str) -> dict[str, Any]:
@@ -189,6 +213,8 @@ class Endpoints:
             seen = self._see(operation, body, key)
             model = seen.model
             salt = getattr(state, "cache_salt", "")
+            adapter = model.adapter
+            prefix_salt = salt if adapter is None else f"{salt}\0{adapter.name}\0{adapter.source}"
             trace: Trace = getattr(state, "trace", UNTRACED)
             request = EngineRequest(
                 operation,
@@ -199,10 +225,11 @@ class Endpoints:
                 timeout_s,
                 trace.for_engine(TraceContext.of(http.scope["headers"])),
                 salt,
-                None if seen.fields is None else prompt_prefix(seen.fields, salt),
+                None if seen.fields is None else prompt_prefix(seen.fields, prefix_salt),
                 BodyShare(self._memory, KEPT) if seen.wants_stream else None,
                 state=RequestState(trace=trace),
                 caller=caller,
+                adapter=adapter,
             )
             trace.note_request(request)
             try:

@@ -14,6 +14,7 @@ from serve_app.api.errors import ApiError
 from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.api.request_trace import UNTRACED, Trace
 from serve_app.api.trace_context import TraceContext
+from serve_app.settings.adapters import Adapter
 from serve_app.settings.caller import ANYONE, Caller
 from serve_app.wire.continuation import Continuation, DeliveredTokens
 
@@ -122,6 +123,8 @@ class EngineRequest:
     sequences; None without an expectation."""
     caller: Caller = ANYONE
     """Who sent it: decides its lane, its share and whose usage it is."""
+    adapter: Adapter | None = None
+    """The LoRA adapter that the client chose by `model`; None for the model itself."""
     background_step_s: float = 0.0
     """On an engine replica: the most seconds of a step with `background` and other lanes; 0: no bound."""
     state: RequestState = field(default_factory=RequestState, compare=False)

@@ -140,6 +140,7 @@ class RequestRecord:
             expected_cached_tokens=request.expected_cached_tokens,
             key=request.caller.key,
             lane=request.caller.lane,
+            adapter="" if request.adapter is None else request.adapter.name,
         )
 
 

@@ -121,6 +121,8 @@ class EngineChannel:
             lane=request.caller.lane,
             weight=request.caller.weight,
             background_step_s=background_step_s,
+            adapter="" if request.adapter is None else request.adapter.name,
+            adapter_source="" if request.adapter is None else request.adapter.source,
         )
         self.send(call)
         return stream

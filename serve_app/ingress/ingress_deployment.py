@@ -85,7 +85,10 @@ class Ingress:
         self._listens_on = (await controller.get_http_config.remote()).host
         context = serve.get_replica_context()
         app, replica = context.app_name, context.replica_tag
-        self._live = LiveKnobs({name: Knobs.model_validate(given) for name, given in knobs.items()})
+        self._live = LiveKnobs(
+            {name: Knobs.model_validate(given) for name, given in knobs.items()},
+            {model.name: model.adapters for model in models},
+        )
         self._knob_publisher = KnobPublisher(
             app,
             {model.name: model for model in models},
@@ -152,7 +155,16 @@ class Ingress:
         engine = RelayClient(model, admission, self._channels)
         counters = IngressCounters(model.deployment_name, admission.queue, metrics)
         self._counters.append(counters)
-        self._served.append(ApiModel(model.name, int(time.time()), engine, model.max_model_len, counters))
+        self._served.append(
+            ApiModel(
+                model.name,
+                int(time.time()),
+                engine,
+                model.max_model_len,
+                counters,
+                lambda: knobs().adapters,
+            )
+        )
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Ray calls this after the constructor and serves what it returns."""

@@ -116,6 +116,10 @@ class Call(msgspec.Struct, tag=1, array_like=True):
     background_step_s: float = 0.0
     """The most seconds of an engine step that has sequences of `background` beside running ones of other
     lanes; 0: no bound. The engine takes it from calls of the lane `background`."""
+    adapter: str = ""
+    """The name of the LoRA adapter; "" for the model itself."""
+    adapter_source: str = ""
+    """Where the adapter's files are; see `settings.adapters`. The first use loads the adapter."""
 
 
 class Credit(msgspec.Struct, tag=2, array_like=True):
@@ -205,6 +209,10 @@ class Beat(msgspec.Struct, tag=6, array_like=True):
     sent, at most `MOST_BLOCKS` blocks in all."""
     step_tokens: int | None = None
     """The most tokens of one step of its engine; None if not reported."""
+    adapters: list[str] = []
+    """The names of the adapters that its engine has loaded or is loading."""
+    adapter_load_s: float = 0.0
+    """The time that a load of an adapter takes, as a mean; 0 before the first load."""
 
 
 class Refusal(msgspec.Struct, tag=7, array_like=True):

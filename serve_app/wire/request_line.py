@@ -46,3 +46,5 @@ class RequestLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """The name of the client's API key. Left out on a server without keys."""
     lane: str = "standard"
     """The request's lane. Left out for the lane `standard`."""
+    adapter: str = ""
+    """The name of the LoRA adapter. Left out for a request to the model itself."""
