@@ -11,16 +11,23 @@ HIDDEN, LAYERS, VALUES = 256, 2, 128
 
 
 def write_adapter(
-    folder: Path, seed: int = 0, rank: int = 4, hidden: int = HIDDEN, module: str = "v_proj", **config: Any
+    folder: Path,
+    seed: int = 0,
+    rank: int = 4,
+    hidden: int = HIDDEN,
+    values: int = VALUES,
+    layers: int = LAYERS,
+    module: str = "v_proj",
+    **config: Any,
 ) -> Path:
     """Write an adapter of one projection in each layer. Its weights are large enough to change answers."""
     folder.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
-    for layer in range(LAYERS):
+    for layer in range(layers):
         name = f"base_model.model.model.layers.{layer}.self_attn.{module}"
         tensors[f"{name}.lora_A.weight"] = torch.randn(rank, hidden, generator=generator)
-        tensors[f"{name}.lora_B.weight"] = torch.randn(VALUES, rank, generator=generator)
+        tensors[f"{name}.lora_B.weight"] = torch.randn(values, rank, generator=generator)
     save_file(tensors, folder / "adapter_model.safetensors")
     given = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": [module]}
     (folder / "adapter_config.json").write_text(json.dumps(given | config))

@@ -8,28 +8,34 @@ itself, and enters loaded adapters where vLLM's handlers look for them.
 import asyncio
 import itertools
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from safetensors import SafetensorError, safe_open
 from vllm.lora.request import LoRARequest
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from serve_app.api.errors import ApiError
-from serve_app.settings.adapters import MOST_ADAPTERS, Adapter, AdapterSettings
-from serve_app.weights.adapter_store import AdapterError, AdapterStore, StoredAdapter
+from serve_app.engine.adapter_uses import Uses
+from serve_app.settings.adapters import Adapter, AdapterSettings
+from serve_app.weights.adapter_store import WEIGHTS, AdapterError, AdapterStore, StoredAdapter
 
 logger = logging.getLogger("ray.serve")
 
 RETRY_S = 30.0
 """After a failed load, requests for the adapter get the same error for so long."""
-_HALF_LIFE_USES = 64
-"""A use counts half after so many uses of all adapters, times `max_cached`. A mean adapter has 92 counted
-uses then, so its rank among the others is known within some 10 %."""
 _FADE = 0.9
 """The time of a load is a mean over about ten loads."""
 _DOWNLOADS = 4
+_WIDTHS = re.compile(
+    r"\bmodel\.layers\.(\d+)\.(self_attn|mlp)"
+    r"\.(([qkv]|qkv|gate|up)_proj\.lora_A|(o|down)_proj\.(?P<output>lora_B))\.weight$"
+)
+"""Projections from or to the hidden state, whose width is the model's hidden size."""
 _MOST_CHARACTERS = 500
 
 
@@ -42,34 +48,6 @@ class _Loaded:
     stored: StoredAdapter
     calls: int = 0
     """The calls that use it now."""
-
-
-class Uses:
-    """Counts the uses of adapters. Old uses fade.
-
-    Args:
-        half_life: The uses of all adapters after which a use counts half.
-    """
-
-    def __init__(self, half_life: float) -> None:
-        self._growth = 2.0 ** (1.0 / half_life)
-        self._next = 1.0
-        self._counts: dict[str, float] = {}
-
-    def note(self, name: str) -> None:
-        """Count one use of the adapter `name`."""
-        # Instead of all counts fading, later uses count more.
-        self._counts[name] = self._counts.get(name, 0.0) + self._next
-        self._next *= self._growth
-        if self._next > 1e100:
-            self._counts = {name: count / self._next for name, count in self._counts.items()}
-            self._next = 1.0
-        if len(self._counts) > 2 * MOST_ADAPTERS:
-            del self._counts[min(self._counts, key=self._counts.__getitem__)]
-
-    def of(self, name: str) -> float:
-        """Return the counted uses of the adapter `name`, in a unit that only compares adapters."""
-        return self._counts.get(name, 0.0)
 
 
 @dataclass(slots=True)
@@ -111,7 +89,7 @@ class Adapters:
     )
 
     def __post_init__(self) -> None:
-        self._uses = Uses(_HALF_LIFE_USES * self.settings.max_cached)
+        self._uses = Uses(self.settings.max_cached)
 
     def names(self) -> list[str]:
         """Return the adapters that are loaded or being loaded."""
@@ -166,7 +144,7 @@ class Adapters:
         began = self.clock()
         try:
             loop = asyncio.get_running_loop()
-            stored = await loop.run_in_executor(self._threads, self.store.fetch, adapter.source)
+            stored = await loop.run_in_executor(self._threads, self._fetch, adapter.source)
         except AdapterError as error:
             self._note_failure(adapter, error.status, str(error))
             return
@@ -192,6 +170,18 @@ class Adapters:
         self._loads = self._loads * _FADE + 1.0
         self.on_load(adapter.name, seconds)
         logger.info("adapter %s loaded from %s in %.2f s", adapter.name, adapter.source, seconds)
+
+    def _fetch(self, source: str) -> StoredAdapter:
+        stored = self.store.fetch(source)
+        config = self.engine.model_config
+        try:
+            check_widths(
+                stored.path / WEIGHTS, config.get_hidden_size(), config.get_total_num_hidden_layers()
+            )
+        except AdapterError:
+            stored.close()
+            raise
+        return stored
 
     async def _unload_least_used(self, kept: Adapter | None = None) -> bool:
         """Unload the adapter with the fewest uses, but no used one and not `kept`. Returns whether it did."""
@@ -220,6 +210,33 @@ class Adapters:
     async def _until_freed(self) -> None:
         self._freed.clear()
         await self._freed.wait()
+
+
+def check_widths(weights: Path, hidden_size: int, layers: int) -> None:
+    """Check that an adapter fits a model of this hidden size and number of layers.
+
+    vLLM loads the adapter of a smaller model, and ignores layers that the model does not have.
+
+    Raises:
+        AdapterError: 400, with the projection, its width or layer, and what the model has.
+    """
+    try:
+        with safe_open(weights, framework="np") as tensors:
+            for name in tensors.keys():  # noqa: SIM118  it is no mapping
+                if (found := _WIDTHS.search(name)) is None:
+                    continue
+                width = tensors.get_slice(name).get_shape()[0 if found["output"] else -1]
+                if width != hidden_size:
+                    bound = f"the hidden size of the model is {hidden_size}"
+                    raise AdapterError(
+                        400, f"the adapter cannot be loaded: {name} has width {width}; {bound}"
+                    )
+                if int(found[1]) >= layers:
+                    raise AdapterError(
+                        400, f"the adapter cannot be loaded: {name}; the model has {layers} layers"
+                    )
+    except SafetensorError as error:
+        raise AdapterError(400, f"the adapter cannot be loaded: {WEIGHTS}: {error}") from None
 
 
 def _reason(error: Exception, stored: StoredAdapter) -> str:

@@ -17,6 +17,8 @@ saves little and lengthens the step."""
 PREFILL_BUDGET_SHARE = 0.8
 """The share of the TTFT target that a request may wait for prefill, its own included. The last fifth is a
 margin: the estimate of tokens from bytes is off by some 20 %, and the engine's current step has to end."""
+ASSUMED_TOKENS_PER_S = 20_000.0
+"""The speed of prefill until streams have shown it: 50 us per token, as in `SEQUENCE_TOKENS`."""
 
 
 @dataclass(slots=True)
@@ -72,6 +74,10 @@ class ReplicaChoice:
                 now - prefill_budget_s,
             )
         return chosen or least_loaded(replicas, limit, cached)
+
+    def prefill_speed(self) -> float:
+        """Return the prompt tokens that a replica prefills per second."""
+        return self.pace.value(ASSUMED_TOKENS_PER_S)
 
     def learn_sharing(self, shared: bool) -> None:
         """Count a prompt that had a cached prefix at some replica, or had none."""

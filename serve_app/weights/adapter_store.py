@@ -20,7 +20,8 @@ import xxhash
 from serve_app.settings.adapters import EMBEDDED_ADAPTER
 from serve_app.weights import embedded_adapter_path
 
-FILES = ("adapter_config.json", "adapter_model.safetensors")
+WEIGHTS = "adapter_model.safetensors"
+FILES = ("adapter_config.json", WEIGHTS)
 """The files of an adapter, as PEFT writes them. Weights in pickles are not read."""
 _CHUNK_BYTES = 1 << 20
 

@@ -124,7 +124,10 @@ async def test_least_used_adapter_is_unloaded(lora: Lora) -> None:
     [
         ("rank", {"rank": 16}, 400, "LoRA rank 16 is greater than max_lora_rank 8"),
         ("module", {"module": "elsewhere"}, 400, "expected target modules"),
-        ("shape", {"hidden": 64}, 400, "cannot be loaded"),
+        ("narrow", {"hidden": 64}, 400, "has width 64; the hidden size of the model is 256"),
+        ("wide", {"hidden": 512}, 400, "has width 512"),
+        ("odd", {"values": 192}, 400, "cannot be loaded"),
+        ("deep", {"layers": 3}, 400, "the model has 2 layers"),
         ("dora", {"use_dora": True}, 400, "DoRA"),
     ],
 )
