@@ -21,7 +21,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from serve_app.api.errors import ApiError
 from serve_app.engine.adapter_uses import Uses
-from serve_app.settings.adapters import Adapter, AdapterSettings
+from serve_app.settings.adapters import Adapter, LoraSettings
 from serve_app.weights.adapter_store import WEIGHTS, AdapterError, AdapterStore, StoredAdapter
 
 logger = logging.getLogger("ray.serve")
@@ -68,7 +68,7 @@ class Adapters:
 
     engine: AsyncLLM
     registry: dict[str, LoRARequest]
-    settings: AdapterSettings
+    settings: LoraSettings
     store: AdapterStore
     on_load: Callable[[str, float], None] = lambda _, __: None
     clock: Callable[[], float] = time.monotonic

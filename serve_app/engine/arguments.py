@@ -57,7 +57,7 @@ def vllm_overrides(model: ModelSettings) -> dict[str, Any]:
         backend=model.structured_output.backend,
         disable_any_whitespace=model.structured_output.compact,
     )
-    if (lora := model.adapters) is not None:
+    if (lora := model.lora) is not None:
         values.update(enable_lora=True, max_lora_rank=lora.max_rank, max_loras=lora.max_loaded)
         # One more, so that a new adapter is loaded before another is unloaded: it may be broken.
         values["max_cpu_loras"] = lora.max_cached + 1

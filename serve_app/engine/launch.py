@@ -144,7 +144,7 @@ async def launch(
             serving = await Serving.mount(llm, namespace, lanes)
             guard = guard_grammars(llm, model.structured_output) if model.task == "generate" else None
             adapters = None
-            if (bounds := model.adapters) is not None:
+            if (bounds := model.lora) is not None:
                 store = AdapterStore(adapter_folder(model.name, os.environ), bounds.max_bytes)
                 adapters = Adapters(llm, serving.adapters, bounds, store, metrics.count_adapter_load)
             client = LocalEngine(

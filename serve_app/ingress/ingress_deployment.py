@@ -87,7 +87,7 @@ class Ingress:
         app, replica = context.app_name, context.replica_tag
         self._live = LiveKnobs(
             {name: Knobs.model_validate(given) for name, given in knobs.items()},
-            {model.name: model.adapters for model in models},
+            {model.name: model.lora for model in models},
         )
         self._knob_publisher = KnobPublisher(
             app,

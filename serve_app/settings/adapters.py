@@ -40,7 +40,7 @@ class Adapter:
     source: str
 
 
-class AdapterSettings(ClosedModel):
+class LoraSettings(ClosedModel):
     """Bounds on the LoRA adapters of one replica. With them, vLLM starts with LoRA."""
 
     max_rank: Literal[1, 8, 16, 32, 64, 128, 256, 320, 512] = 16
@@ -63,20 +63,20 @@ class AdapterSettings(ClosedModel):
 
 
 def adapter_problems(
-    bounds: Mapping[str, AdapterSettings | None], sources: Mapping[str, Iterable[str]]
+    lora: Mapping[str, LoraSettings | None], sources: Mapping[str, Iterable[str]]
 ) -> list[str]:
     """Return the problems of the adapters' names, one line each.
 
     Args:
-        bounds: The setting `adapters` of each model, by the model's name.
+        lora: The setting `lora` of each model, by the model's name.
         sources: The names of each model's adapters, by the model's name.
     """
-    problems, owners = [], dict.fromkeys(bounds, "a model")
+    problems, owners = [], dict.fromkeys(lora, "a model")
     for model, names in sources.items():
         for name in names:
             where = f"autoscaling[{model!r}].adapters[{name!r}]"
-            if bounds.get(model) is None:
-                problems.append(f"{where}: the setting `adapters` of this model is not given, so LoRA is off")
+            if lora.get(model) is None:
+                problems.append(f"{where}: the model has no setting `lora`, so its engines have no adapters")
             elif name in owners:
                 problems.append(f"{where}: {owners[name]} has this name already")
             else:

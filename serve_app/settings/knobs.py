@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from serve_app.settings.adapters import AdapterSettings, AdapterSources, adapter_problems
+from serve_app.settings.adapters import AdapterSources, LoraSettings, adapter_problems
 from serve_app.settings.closed_model import ClosedModel
 from serve_app.settings.settings_error import SettingsError, from_pydantic, shown
 
@@ -266,14 +266,14 @@ class LiveSettings(ClosedModel):
 def read_user_config(
     defaults: Mapping[str, Knobs],
     user_config: Mapping[str, Any] | None,
-    adapters: Mapping[str, AdapterSettings | None] | None = None,
+    lora: Mapping[str, LoraSettings | None] | None = None,
 ) -> tuple[dict[str, Knobs], IngressKnobs]:
     """Return every model's knobs by name, those given over its `defaults`, and the ingress's own.
 
     Args:
         defaults: The default knobs of each model, by name.
         user_config: The `user_config` of the ingress.
-        adapters: The setting `adapters` of each model, by name; None if not known.
+        lora: The setting `lora` of each model, by name; None if not known.
 
     Raises:
         SettingsError: with each invalid key under `user_config`, its value and the bound that it breaks.
@@ -295,8 +295,8 @@ def read_user_config(
             knobs[model] = overlay(defaults[model], given)
         except ValidationError as error:
             problems += [f"autoscaling[{model!r}].{line}" for line in from_pydantic(error).problems]
-    if adapters is not None:
-        problems += adapter_problems(adapters, {name: its.adapters for name, its in knobs.items()})
+    if lora is not None:
+        problems += adapter_problems(lora, {name: its.adapters for name, its in knobs.items()})
     if problems:
         raise SettingsError([line.replace(".(top level)", "") for line in problems])
     return knobs, live.ingress
@@ -306,10 +306,10 @@ class LiveKnobs:
     """Holds the knobs of one process; `apply` replaces all of them or none."""
 
     def __init__(
-        self, defaults: Mapping[str, Knobs], adapters: Mapping[str, AdapterSettings | None] | None = None
+        self, defaults: Mapping[str, Knobs], lora: Mapping[str, LoraSettings | None] | None = None
     ) -> None:
         self._defaults = dict(defaults)
-        self._adapters = adapters
+        self._lora = lora
         self._knobs = dict(defaults)
         self.ingress = IngressKnobs()
 
@@ -319,7 +319,7 @@ class LiveKnobs:
 
     def apply(self, user_config: Mapping[str, Any] | None) -> None:
         """Apply `user_config`. Raises SettingsError, and changes nothing, if it is invalid."""
-        self._knobs, self.ingress = read_user_config(self._defaults, user_config, self._adapters)
+        self._knobs, self.ingress = read_user_config(self._defaults, user_config, self._lora)
 
     def adopt(self, knobs: Mapping[str, Knobs], ingress: IngressKnobs) -> None:
         """Apply knobs that another replica has checked."""

@@ -153,14 +153,14 @@ class AdapterStore:
             if _delete_unless_locked(path):
                 used -= sizes[path]
         if used + needed > self._max_bytes:
-            most = f"adapters.max_bytes = {self._max_bytes}"
+            most = f"lora.max_bytes = {self._max_bytes}"
             raise AdapterError(503, f"source = {source!r}: adapters in use take {used} of {most}")
 
     def _refuse(self, source: str, size: int) -> None:
         raise AdapterError(
             400,
             f"source = {source!r}: has {size} bytes or more, and the most are "
-            f"adapters.max_bytes = {self._max_bytes}",
+            f"lora.max_bytes = {self._max_bytes}",
         )
 
     def _copies(self) -> Iterator[tuple[Path, int]]:

@@ -15,8 +15,10 @@ from serve_app.api.engine_client import EngineRequest, Operation
 from serve_app.api.errors import ApiError
 from serve_app.engine.adapters import Adapters
 from serve_app.engine.local_client import LocalEngine
-from serve_app.settings.adapters import Adapter
+from serve_app.settings.adapters import EMBEDDED_ADAPTER, Adapter
+from serve_app.settings.caller import caller
 from serve_app.weights.adapter_store import AdapterStore
+from serve_app.wire.continuation import Continuation
 from tests.engine.stub_engine_core import configured, real_serving
 from tests.lora_files import write_adapter
 
@@ -45,9 +47,17 @@ class Lora:
         prompt: dict[str, Any] = {"messages": [{"role": "user", "content": "Tell me about the sea."}]}
         if operation != "chat_completions":
             prompt = {"prompt": "The sea is"}
+        lane, begun = body.pop("lane", "standard"), body.pop("begun", None)
         name = "tide" if adapter is None else adapter.name
         document = {"model": name, "max_tokens": 8, "temperature": 0.0, **prompt, **body}
-        request = EngineRequest(operation, json.dumps(document).encode(), "r-1", adapter=adapter)
+        request = EngineRequest(
+            operation,
+            json.dumps(document).encode(),
+            "r-1",
+            adapter=adapter,
+            caller=caller("anyone", lane, 1.0),
+            continuation=begun,
+        )
         async with self.engine.call(request) as reply:
             if reply.stream is not None:
                 return {"frames": [frame async for frame in reply.stream]}
@@ -58,14 +68,14 @@ class Lora:
 @pytest.fixture(scope="module")
 async def lora(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lora]:
     folder = tmp_path_factory.mktemp("adapters")
-    settings, namespace, config = configured(adapters=BOUNDS, max_model_len=512)
-    assert settings.adapters is not None
+    settings, namespace, config = configured(lora=BOUNDS, max_model_len=512)
+    assert settings.lora is not None
     async with real_serving(namespace, config) as serving:
         loads: list[str] = []
         adapters = Adapters(
             serving.engine,
             serving.adapters,
-            settings.adapters,
+            settings.lora,
             AdapterStore(folder / "copies", 4 << 20),
             lambda name, _: loads.append(name),
         )
@@ -207,6 +217,52 @@ async def test_streams_of_an_adapter_name_it(lora: Lora) -> None:
     frames = (await lora.text(lora.adapter("one"), stream=True))["frames"]
 
     assert json.loads(frames[0].split(b"\n\n")[0].removeprefix(b"data: "))["model"] == "one"
+
+
+async def test_embedded_adapter_answers_as_a_pirate(lora: Lora) -> None:
+    base = await lora.text(max_tokens=60)
+    pirate = await lora.text(Adapter("pirate", EMBEDDED_ADAPTER), max_tokens=60)
+
+    said = pirate["choices"][0]["message"]["content"]
+    assert said.startswith("Ahoy! ")
+    assert not base["choices"][0]["message"]["content"].startswith("Ahoy! ")
+
+
+async def test_prefix_cache_is_separate_for_each_adapter(lora: Lora) -> None:
+    question = [{"role": "user", "content": "Tell me about the sea, the wind and the tide. " * 6}]
+    names = [lora.adapter("one"), lora.adapter("other"), None]
+    alone = [(await lora.text(name, messages=question, cache_salt=f"{name}"))["choices"] for name in names]
+
+    assert [(await lora.text(name, messages=question))["choices"] for name in names] == alone
+
+
+async def test_another_engine_continues_a_stream_with_the_same_adapter(lora: Lora) -> None:
+    one = lora.adapter("one")
+    whole = (await lora.text(one, max_tokens=24, ignore_eos=True, return_token_ids=True))["choices"][0]
+    begun = Continuation([whole["token_ids"][:9]], created=1, ttft_s=0.1)
+
+    frames = (await lora.text(one, stream=True, max_tokens=24, ignore_eos=True, begun=begun))["frames"]
+
+    events = [event for frame in frames for event in frame.split(b"\n\n") if b"delta" in event]
+    deltas = [json.loads(event.removeprefix(b"data: "))["choices"][0]["delta"] for event in events]
+    tail = "".join(delta.get("content") or "" for delta in deltas)
+    assert tail
+    assert whole["message"]["content"].endswith(tail)
+
+
+async def test_background_with_an_adapter_yields_to_another_adapter(lora: Lora) -> None:
+    """vLLM's engine core would end if both ran in one step: `max_loaded` is 1."""
+    low, high = lora.adapter("one"), lora.adapter("other")
+    alone = [(await lora.text(name, max_tokens=48, ignore_eos=True))["choices"] for name in (low, high)]
+
+    background = [
+        asyncio.create_task(lora.text(low, max_tokens=48, ignore_eos=True, lane="background"))
+        for _ in range(3)
+    ]
+    others = [await lora.text(high, max_tokens=48, ignore_eos=True) for _ in range(3)]
+
+    assert [answer["choices"] for answer in others] == [alone[1]] * 3
+    assert [answer["choices"] for answer in await asyncio.gather(*background)] == [alone[0]] * 3
 
 
 async def test_engine_without_lora_refuses_adapters(engine: LocalEngine) -> None:
