@@ -46,6 +46,7 @@ class Server:
         max_body_memory_bytes: int = 1 << 20,
         listens_on: str | None = None,
         usage: UsageView | None = None,
+        adapters: Mapping[str, str] | None = None,
         **http: Any,
     ) -> None:
         told = traffic or {}
@@ -53,7 +54,14 @@ class Server:
         self.embed = StubEngine(EngineReply(200, b'{"from":"embed"}'))
         self.observer = StubObserver()
         models = [
-            ApiModel("tide", 1_700_000_000, self.chat, 2048, told.get("tide", Traffic())),
+            ApiModel(
+                "tide",
+                1_700_000_000,
+                self.chat,
+                2048,
+                told.get("tide", Traffic()),
+                lambda: adapters or {},
+            ),
             ApiModel("org/embed", 1_700_000_001, self.embed, traffic=told.get("org/embed", Traffic())),
         ]
         self.app = app = create_app(

@@ -231,7 +231,10 @@ async def test_embedded_adapter_answers_as_a_pirate(lora: Lora) -> None:
 async def test_prefix_cache_is_separate_for_each_adapter(lora: Lora) -> None:
     question = [{"role": "user", "content": "Tell me about the sea, the wind and the tide. " * 6}]
     names = [lora.adapter("one"), lora.adapter("other"), None]
-    alone = [(await lora.text(name, messages=question, cache_salt=f"{name}"))["choices"] for name in names]
+    alone = [
+        (await lora.text(name, messages=question, cache_salt=f"salt-{number}"))["choices"]
+        for number, name in enumerate(names)
+    ]
 
     assert [(await lora.text(name, messages=question))["choices"] for name in names] == alone
 
