@@ -38,6 +38,8 @@ _PATHS: tuple[tuple[str, Operation, str], ...] = (
 )
 LANE_HEADER = "X-Tideserve-Lane"
 """With this header a client lowers the lane of a request."""
+_NAMES_SHOWN = 20
+"""Names of models in an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +58,15 @@ class ApiModel:
     adapter: Adapter | None = None
     """The adapter that a request chose; None for the model itself."""
 
-    def adapters(self) -> dict[str, "ApiModel"]:
-        """Return the model with each of its adapters, by the adapter's name."""
-        return {name: replace(self, adapter=Adapter(name, source)) for name, source in self.sources().items()}
+    @property
+    def id(self) -> str:
+        """The name that clients send: of the model, or of its adapter."""
+        return self.name if self.adapter is None else self.adapter.name
 
     def card(self) -> dict[str, str | int | None]:
         """Return the model's entry in `/v1/models`, or that of its adapter."""
         return {
-            "id": self.name if self.adapter is None else self.adapter.name,
+            "id": self.id,
             "object": "model",
             "created": self.created,
             "owned_by": "tideserve",
@@ -103,9 +106,9 @@ class Endpoints:
         """
         if name is None and len(self.models) == 1:
             name = next(iter(self.models))
-        model = self.models.get(name or "") or self._with_adapter(name)
-        if model is not None and name is not None:
-            if key is not None and not (key.allows(name) or key.allows(model.name)):
+        model = None if name is None else self.models.get(name) or self._with_adapter(name)
+        if model is not None:
+            if key is not None and not _may_use(key, model):
                 raise ApiError(
                     403,
                     f"model = {name!r}: the API key {key.name!r} may not use this model.",
@@ -113,20 +116,25 @@ class Endpoints:
                     code="model_not_allowed",
                 )
             return model
-        served = f"this server has {', '.join(repr(model.name) for model in self._allowed(key))}."
+        names = [repr(model.id) for model in self._allowed(key)]
+        more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+        served = f"this server has {', '.join(names[:_NAMES_SHOWN])}{more}."
         if name is None:
             raise ApiError(400, f"model: required; {served}", param="model", code="missing_field")
         message = f"model = {name[:200]!r}: does not exist; {served}"
         raise ApiError(404, message, param="model", code="model_not_found")
 
-    def _with_adapter(self, name: str | None) -> ApiModel | None:
+    def _with_adapter(self, name: str) -> ApiModel | None:
         for model in self.models.values():
-            if name is not None and (source := model.sources().get(name)) is not None:
+            if (source := model.sources().get(name)) is not None:
                 return replace(model, adapter=Adapter(name, source))
         return None
 
     def _allowed(self, key: ApiKey | None) -> list[ApiModel]:
-        return [model for model in self.models.values() if key is None or key.allows(model.name)]
+        """Return the models, then their adapters."""
+        names = [*self.models, *(name for model in self.models.values() for name in model.sources())]
+        found = [self.models.get(name) or self._with_adapter(name) for name in names]
+        return [model for model in found if model is not None and _may_use(key, model)]
 
     def router(self) -> APIRouter:
         """Return the routes of completions, embeddings, tokenization, the model list and `/generate`."""
@@ -146,15 +154,8 @@ class Endpoints:
 
         @router.get("/v1/models", summary="The models served", tags=["OpenAI"])
         async def list_models(request: Request) -> dict[str, Any]:
-            key = _key(request)
-            cards = [model.card() for model in self._allowed(key)]
-            for model in self.models.values():
-                cards += [
-                    with_adapter.card()
-                    for name, with_adapter in model.adapters().items()
-                    if key is None or key.allows(name) or key.allows(model.name)
-                ]
-            return {"object": "list", "data": cards}
+            allowed = self._allowed(_key(request))
+            return {"object": "list", "data": [model.card() for model in allowed]}
 
         @router.get("/v1/models/{model:path}", summary="One model", tags=["OpenAI"])
         async def get_model(request: Request, model: str) -> dict[str, Any]:
@@ -262,6 +263,10 @@ class Endpoints:
             error = deadline_exceeded(timeout_s)
             error.headers["Connection"] = "close"  # the rest of the body is not the next request
             raise error from None
+
+
+def _may_use(key: ApiKey | None, model: ApiModel) -> bool:
+    return key is None or key.allows(model.id) or key.allows(model.name)
 
 
 def _key(request: Request) -> ApiKey | None:

@@ -9,10 +9,11 @@ import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import fsspec
 import xxhash
@@ -27,10 +28,10 @@ _CHUNK_BYTES = 1 << 20
 
 
 class AdapterError(Exception):
-    """The files of an adapter cannot be had.
+    """An adapter cannot be used.
 
     Args:
-        status: 404 if they are missing, 400 if they break a bound, 503 if another try may succeed.
+        status: 404 if its files are missing, 400 if they are invalid, 503 if another try may succeed.
     """
 
     def __init__(self, status: int, message: str) -> None:
@@ -90,12 +91,22 @@ class AdapterStore:
             AdapterError: the source has no adapter, cannot be read, or is larger than the bound.
         """
         path = self._root / xxhash.xxh3_128_hexdigest(source.encode())
-        stored = StoredAdapter.lock(path)
-        if stored is None:
-            self._copy(source, path)
-            stored = StoredAdapter.lock(path)
-        if stored is None:
-            raise AdapterError(503, f"source = {source!r}: its copy was deleted for another adapter")
+        where = f"source = {source!r}"
+        try:
+            while (stored := StoredAdapter.lock(path)) is None:
+                self._copy(source, path)
+        except AdapterError as error:
+            raise AdapterError(error.status, f"{where}: {error}") from None
+        except (FileNotFoundError, NotADirectoryError) as error:
+            missing = Path(error.filename).name if error.filename else " or ".join(FILES)
+            raise AdapterError(404, f"{where}: has no {missing}") from None
+        except PermissionError:
+            raise AdapterError(404, f"{where}: may not be read") from None
+        except (ImportError, ValueError) as error:  # fsspec knows no such scheme, or lacks its package
+            raise AdapterError(400, f"{where}: cannot be read: {error}") from None
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            raise AdapterError(503, f"{where}: cannot be read now: {why}") from error
         return stored
 
     def _copy(self, source: str, path: Path) -> None:
@@ -103,73 +114,50 @@ class AdapterStore:
         try:
             unfinished.mkdir(parents=True)
         except OSError as error:
-            raise AdapterError(503, f"{self._root}: cannot be written: {error.strerror}") from None
+            raise AdapterError(503, f"{self._root} cannot be written: {error.strerror}") from None
         descriptor = os.open(unfinished, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            self._read(source, unfinished)
+            self._make_room(self._read(source, unfinished))
             try:
                 unfinished.rename(path)
             except OSError:  # another process was faster
                 if not path.is_dir():
                     raise
-        except AdapterError:
-            raise
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise AdapterError(404, f"source = {source!r}: has no {_name(error)}") from None
-        except PermissionError:
-            raise AdapterError(404, f"source = {source!r}: may not be read") from None
-        except (ImportError, ValueError) as error:  # fsspec knows no such scheme, or lacks its package
-            raise AdapterError(400, f"source = {source!r}: cannot be read: {error}") from None
-        except Exception as error:
-            why = f"{type(error).__name__}: {error}"
-            raise AdapterError(503, f"source = {source!r}: cannot be read now: {why}") from error
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
             os.close(descriptor)
 
-    def _read(self, source: str, folder: Path) -> None:
+    def _read(self, source: str, folder: Path) -> int:
+        """Copy the files of `source` to `folder`. Returns their bytes."""
         files, root = fsspec.core.url_to_fs(_url(source), skip_instance_cache=True, use_listings_cache=False)
         copied = 0
         for name in FILES:
             with files.open(f"{root.rstrip('/')}/{name}", "rb") as opened, (folder / name).open("xb") as file:
-                self._make_room(source, copied + (getattr(opened, "size", None) or 0))
                 while chunk := opened.read(_CHUNK_BYTES):
                     copied += len(chunk)
                     if copied > self._max_bytes:
-                        self._refuse(source, copied)
+                        most = f"lora.max_bytes = {self._max_bytes}"
+                        raise AdapterError(400, f"has {copied} bytes or more, and the most are {most}")
                     file.write(chunk)
-        self._make_room(source, copied)
+        return copied
 
-    def _make_room(self, source: str, needed: int) -> None:
+    def _make_room(self, needed: int) -> None:
         """Delete the copies used least recently until `needed` more bytes fit."""
-        if needed > self._max_bytes:
-            self._refuse(source, needed)
-        sizes = dict(self._copies())
-        used = sum(sizes.values())
-        for path in sorted(sizes, key=_last_use):
-            if used + needed <= self._max_bytes:
-                return
-            if _delete_unless_locked(path):
-                used -= sizes[path]
-        if used + needed > self._max_bytes:
-            most = f"lora.max_bytes = {self._max_bytes}"
-            raise AdapterError(503, f"source = {source!r}: adapters in use take {used} of {most}")
-
-    def _refuse(self, source: str, size: int) -> None:
-        raise AdapterError(
-            400,
-            f"source = {source!r}: has {size} bytes or more, and the most are "
-            f"lora.max_bytes = {self._max_bytes}",
-        )
-
-    def _copies(self) -> Iterator[tuple[Path, int]]:
-        """Yield each copy and its bytes. Delete what killed processes have left unfinished."""
+        copies = []
         for path in self._root.iterdir():
             if path.name.startswith("."):
-                _delete_unless_locked(path)
-            else:
-                yield path, sum(file.stat().st_size for file in path.glob("*"))
+                _delete_unless_locked(path)  # a killed process may have left it
+                continue
+            with suppress(FileNotFoundError):  # another process has deleted it
+                size = sum(file.stat().st_size for file in path.glob("*"))
+                copies.append((path.stat().st_mtime, path, size))
+        used = sum(size for _, _, size in copies)
+        for _, path, size in sorted(copies):
+            if used + needed > self._max_bytes and _delete_unless_locked(path):
+                used -= size
+        if used + needed > self._max_bytes:
+            raise AdapterError(503, f"adapters in use take {used} of lora.max_bytes = {self._max_bytes}")
 
 
 def _url(source: str) -> str:
@@ -178,17 +166,6 @@ def _url(source: str) -> str:
     if source.startswith("/") or "://" in source:
         return source
     return f"hf://{source.removeprefix('hf:')}"
-
-
-def _name(error: Any) -> str:
-    return Path(error.filename).name if error.filename else f"{FILES[0]} or {FILES[1]}"
-
-
-def _last_use(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
 
 
 def _delete_unless_locked(path: Path) -> bool:
