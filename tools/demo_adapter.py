@@ -94,7 +94,7 @@ def train(out: Path) -> None:
             labels[row, len(prompt) : len(prompt) + len(answer)] = torch.tensor(answer)
         logits = model(input_ids=tokens, use_cache=False).logits
         loss = functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
-        loss.backward()
+        torch.autograd.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
         schedule.step()

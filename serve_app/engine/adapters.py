@@ -96,7 +96,7 @@ class Adapters:
         return list({**self._loaded, **self._loading})
 
     def load_s(self) -> float:
-        """Return the seconds that a load takes, as a mean; 0 before the first load."""
+        """Return the seconds for which a load occupies the engine, as a mean; 0 before the first load."""
         return self._load_s / self._loads if self._loads else 0.0
 
     async def take(self, adapter: Adapter) -> None:
@@ -152,6 +152,7 @@ class Adapters:
             while len(self._loaded) > self.settings.max_cached and not await self._unload_least_used():
                 await self._until_freed()
             request = LoRARequest(adapter.name, next(self._ids), str(stored.path))
+            asked = self.clock()
             try:
                 await self.engine.add_lora(request)
             except Exception as error:
@@ -161,13 +162,13 @@ class Adapters:
                 await self.engine.remove_lora(request.lora_int_id)  # it may be loaded in part
                 self._note_failure(adapter, 400, _reason(error, stored))
                 return
+            self._load_s = self._load_s * _FADE + self.clock() - asked
+            self._loads = self._loads * _FADE + 1.0
             self._loaded[adapter.name] = _Loaded(adapter, request, stored)
             self.registry[adapter.name] = request
             if len(self._loaded) > self.settings.max_cached:
                 await self._unload_least_used(adapter)
         seconds = self.clock() - began
-        self._load_s = self._load_s * _FADE + seconds
-        self._loads = self._loads * _FADE + 1.0
         self.on_load(adapter.name, seconds)
         logger.info("adapter %s loaded from %s in %.2f s", adapter.name, adapter.source, seconds)
 

@@ -57,7 +57,7 @@ class DataPlane:
         still_s: Returns the seconds without an engine step, if that is the trouble.
         prefix_cache_tokens: Size of the engine's prefix cache: 0 without a cache, None if unknown.
         step_tokens: Maximum tokens of one engine step; None if unknown.
-        adapters: Returns the loaded adapters, and the seconds that a load takes.
+        adapters: Returns the loaded adapters, and the seconds for which a load occupies the engine.
     """
 
     def __init__(

@@ -71,7 +71,7 @@ class RunningEngine:
         return cache.kv_cache_size_tokens if cache.enable_prefix_caching else 0
 
     def loaded_adapters(self) -> tuple[list[str], float]:
-        """Return the names of the loaded adapters, and the seconds that a load takes."""
+        """Return the names of the loaded adapters, and the seconds for which a load occupies the engine."""
         return ([], 0.0) if self.adapters is None else (self.adapters.names(), self.adapters.load_s())
 
     def shutdown(self) -> None:

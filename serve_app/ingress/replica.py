@@ -57,8 +57,10 @@ class Replica:
     """The adapters that its engine has loaded, by its heartbeats and answers."""
     adapter_calls: Counter[str] = field(default_factory=Counter)
     """Requests of this process by their adapter."""
+    load_tokens: int = 0
+    """The part of the pending tokens that stands for loads of adapters."""
     adapter_load_s: float = 0.0
-    """The time that a load of an adapter takes there; 0 until known."""
+    """The time for which a load of an adapter occupies its engine; 0 until known."""
 
     def has_adapter(self, name: str) -> bool:
         """Whether the engine has loaded the adapter, or will have loaded it for a request in flight."""
@@ -138,6 +140,6 @@ class Reservation:
     """Whether the request is of the lane `background`."""
     adapter: str = ""
     """The name of its adapter; "" for the model itself."""
-    loads_adapter: bool = False
-    """Whether its adapter was not loaded, so that its tokens include those of the load."""
+    load_tokens: int = 0
+    """The part of the pending tokens that stands for the load of its adapter."""
     released: bool = False

@@ -112,7 +112,8 @@ def least_delay(
     delayed stream. A prompt that joins a group delays no stream. A prompt that begins a group delays every
     request in flight. Half as many count in two cases: while a group is being prefilled, because other
     prompts will join the next group; and if only part of the prompt fits the group's step. The prompt tokens
-    ahead count with the weight `waiting`. Waiting costs nothing while short new prompts share steps.
+    ahead count with the weight `waiting`. Waiting costs nothing while short new prompts share steps. Loads of
+    adapters share no step, so their tokens always count.
 
     Args:
         room: Only replicas with fewer requests in flight are considered.
@@ -154,6 +155,8 @@ def least_delay(
         delay = own * (2 + late)
         if waits:
             delay += waits * ahead
+        if replica.load_tokens:
+            delay += 2 * replica.load_tokens
         if chosen is not None:
             if delay > least:
                 continue

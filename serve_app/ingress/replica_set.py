@@ -83,22 +83,23 @@ class ReplicaSet:
         if matched and prefix is not None:
             most, size = prompt_tokens - 1, prefix.size  # the last token is always computed
             cached = {name: min(prompt_tokens * part // size, most) for name, part in matched.items()}
-        shared = bool(cached)
+        saved, load_tokens = cached, self._load_tokens() if adapter else 0
         if adapter:
-            load_tokens = self._load_tokens()
-            for name, replica in self._usable.items():
-                if not replica.has_adapter(adapter):
-                    # The engine stands still for all its requests, and will load again what it unloads.
-                    cached[name] = cached.get(name, 0) - 2 * load_tokens * (1 + replica.in_flight)
+            # During a load the engine stands still for all its requests. What it unloads is loaded again.
+            saved = {
+                name: cached.get(name, 0)
+                - (0 if replica.has_adapter(adapter) else 2 * load_tokens * (1 + replica.in_flight))
+                for name, replica in self._usable.items()
+            }
         replicas: Collection[Replica] = self._usable.values()
         if identity is not None or refused:
             replicas = [one for one in replicas if identity in (None, one.identity) and one not in refused]
         budget_s = prefill_budget_s if prompt_tokens and not background else 0.0
         now = self.clock() if budget_s else 0.0
         if background:
-            chosen = least_loaded(replicas, limit, cached, background=True)
+            chosen = least_loaded(replicas, limit, saved, background=True)
         else:
-            chosen = self.choice.choose(replicas, limit, batch, prompt_tokens, cached, budget_s, now)
+            chosen = self.choice.choose(replicas, limit, batch, prompt_tokens, saved, budget_s, now)
         if chosen is None:
             return None
         name = chosen.replica_id
@@ -106,15 +107,20 @@ class ReplicaSet:
         self._usable[name] = self._usable.pop(name)
         if cached:
             prompt_tokens -= cached.get(name, 0)
-        reservation = Reservation(chosen, prompt_tokens, background=background)
+        if adapter and chosen.has_adapter(adapter):
+            load_tokens = 0
+        prompt_tokens += load_tokens
+        reservation = Reservation(
+            chosen, prompt_tokens, background=background, adapter=adapter, load_tokens=load_tokens
+        )
         if adapter:
-            reservation.adapter, reservation.loads_adapter = adapter, not chosen.has_adapter(adapter)
             chosen.adapter_calls[adapter] += 1
+            chosen.load_tokens += load_tokens
         chosen.count(reservation, 1, prompt_tokens)
         if prefix is not None:
             reservation.prefix = prefix
             reservation.expected = self.prefixes.record_prompt(name, prefix, matched.get(name, 0))
-            self.choice.learn_sharing(shared)
+            self.choice.learn_sharing(bool(cached))
         if budget_s:
             chosen.join_group(reservation, now)
         return reservation
@@ -145,13 +151,14 @@ class ReplicaSet:
         replica.count(reservation, 0, -tokens)
         if reservation.adapter:
             replica.adapters.add(reservation.adapter)
+            replica.load_tokens -= reservation.load_tokens
         if tokens and reservation.group >= 0:
             now = self.clock()
-            if not reservation.loads_adapter:
+            if not reservation.load_tokens:
                 self.choice.learn_pace(now - reservation.sent, float(reservation.tokens_before), tokens)
             if reservation.group >= replica.group:
                 replica.end_groups(reservation.group, now)
-        reservation.pending_prompt_tokens = 0
+        reservation.pending_prompt_tokens = reservation.load_tokens = 0
         self.note_reachable(replica)
 
     def note_reachable(self, replica: Replica) -> None:
@@ -171,6 +178,7 @@ class ReplicaSet:
             self.prefixes.forget_unprefilled(replica.replica_id, reservation.prefix, reservation.expected)
         if reservation.adapter:
             replica.adapter_calls -= Counter([reservation.adapter])
+            replica.load_tokens -= reservation.load_tokens
         replica.count(reservation, -1, -reservation.pending_prompt_tokens)
         if reservation.pending_prompt_tokens and reservation.group >= replica.group:
             replica.leave_group(reservation, self.clock())

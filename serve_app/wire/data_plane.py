@@ -212,7 +212,7 @@ class Beat(msgspec.Struct, tag=6, array_like=True):
     adapters: list[str] = []
     """The names of the adapters that its engine has loaded or is loading."""
     adapter_load_s: float = 0.0
-    """The time that a load of an adapter takes, as a mean; 0 before the first load."""
+    """The time for which a load of an adapter occupies its engine, as a mean; 0 before the first load."""
 
 
 class Refusal(msgspec.Struct, tag=7, array_like=True):

@@ -160,7 +160,7 @@ def test_adapters_leave_the_ttft_of_the_model_itself(load_s: float) -> None:
 
 
 def test_hot_adapters_spread_and_cold_ones_stay() -> None:
-    holders = serve(rate=60.0).holders
+    holders = serve(exponent=1.2).holders
 
     assert holders["adapter-0"] > 1
     assert max(holders[f"adapter-{rank}"] for rank in range(20, ADAPTERS)) == 1
