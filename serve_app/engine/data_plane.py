@@ -250,7 +250,8 @@ class IngressConnection:
             self._known = True
             self.frames.most_bytes = MOST_BYTES
             self._plane.trust(self)
-            self.frames.send(self._plane.heartbeat())
+            # Without adapters: a thousand names are longer than a greeting may be.
+            self.frames.send(msgspec.structs.replace(self._plane.heartbeat(), adapters=[]))
 
     def _refuse(self, reason: str) -> None:
         self._plane.log_refusal(self.frames.peer, reason)
