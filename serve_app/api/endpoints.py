@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from serve_app.api.ray_headers import request_timeout_s
 from serve_app.api.request_trace import UNTRACED, Trace
 from serve_app.api.schemas import body_schema, generate_schema
 from serve_app.api.trace_context import TraceContext
+from serve_app.settings.adapters import Adapter
 from serve_app.settings.aliases import is_pattern, model_of
 from serve_app.settings.caller import ANYONE, LANES, Caller, Lane
 from serve_app.settings.keys_file import ApiKey
@@ -58,6 +59,8 @@ _PATHS: tuple[tuple[str, Operation, str], ...] = (
 _GENERATING = ("chat_completions", "completions", "responses", "messages")
 LANE_HEADER = "X-Tideserve-Lane"
 """With this header a client lowers the lane of a request."""
+_NAMES_SHOWN = 20
+"""Names of models in an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +76,26 @@ class ApiModel:
     """Gets the events of its requests."""
     aliases: Callable[[], Sequence[str]] = tuple
     """Returns the present aliases."""
+    sources: Callable[[], Mapping[str, str]] = dict
+    """Returns the sources of its present adapters, by name."""
+    adapter: Adapter | None = None
+    """The adapter that a request chose; None for the model itself."""
+
+    @property
+    def id(self) -> str:
+        """Its own name: of the model, or of its adapter."""
+        return self.name if self.adapter is None else self.adapter.name
 
     def card(self, name: str) -> dict[str, str | int | None]:
-        """Return the model's entry in `/v1/models` under its own name or an alias."""
+        """Return the entry in `/v1/models` under `name`: its own, or an alias."""
         return {
             "id": name,
             "object": "model",
             "created": self.created,
             "owned_by": "tideserve",
             "max_model_len": self.max_model_len,
-            **({} if name == self.name else {"root": self.name}),
+            **({} if self.adapter is None else {"parent": self.name}),
+            **({} if name == self.id else {"root": self.id}),
         }
 
 
@@ -112,7 +125,7 @@ class Endpoints:
         self._memory = BodyMemory(bounds.max_body_memory_bytes)
 
     def find(self, name: str | None, key: ApiKey | None = None) -> ApiModel:
-        """Return the model of this name or alias; without a name, the only model.
+        """Return the model of this name or alias, or of the adapter `name`; without a name, the only model.
 
         Raises:
             ApiError: 400 or 404 without such a model, 403 if `key` may not use the model.
@@ -121,7 +134,8 @@ class Endpoints:
             name = next(iter(self.models))
         model = None if name is None else self._named(name)
         if name is not None and model is not None:
-            if key is not None and not (key.allows(model.name) or key.allows(name)):
+            if not _may_use(key, model, name):
+                assert key is not None
                 raise ApiError(
                     403,
                     f"model = {shown(name)}: the API key {key.name!r} may not use this model.",
@@ -129,19 +143,29 @@ class Endpoints:
                     code="model_not_allowed",
                 )
             return model
-        served = f"this server has {', '.join(repr(model.name) for model in self._allowed(key))}."
+        names = [repr(name) for name, _ in self._listed(key)]
+        more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+        served = f"this server has {', '.join(names[:_NAMES_SHOWN])}{more}."
         if name is None:
             raise ApiError(400, f"model: required; {served}", param="model", code="missing_field")
         message = f"model = {name[:200]!r}: does not exist; {served}"
         raise ApiError(404, message, param="model", code="model_not_found")
 
     def _named(self, name: str) -> ApiModel | None:
+        for model in self.models.values():
+            if name not in self.models and (source := model.sources().get(name)) is not None:
+                return replace(model, adapter=Adapter(name, source))
         if name not in self.models:
             name = model_of(name, {model.name: model.aliases() for model in self.models.values()}) or name
         return self.models.get(name)
 
-    def _allowed(self, key: ApiKey | None) -> list[ApiModel]:
-        return [model for model in self.models.values() if key is None or key.allows(model.name)]
+    def _listed(self, key: ApiKey | None) -> list[tuple[str, ApiModel]]:
+        """Return the names of models, adapters and aliases without wildcards, each with its model."""
+        names = list(self.models)
+        for model in self.models.values():
+            names += [*model.sources(), *(alias for alias in model.aliases() if not is_pattern(alias))]
+        found = [(name, self._named(name)) for name in names]
+        return [(name, model) for name, model in found if model is not None and _may_use(key, model, name)]
 
     def router(self) -> APIRouter:
         """Return the routes of completions, embeddings, tokenization, the model list and `/generate`."""
@@ -162,13 +186,7 @@ class Endpoints:
 
         @router.get("/v1/models", summary="The models served", tags=["OpenAI"])
         async def list_models(request: Request) -> dict[str, Any]:
-            key = _key(request)
-            cards = [
-                model.card(name)
-                for model in self.models.values()
-                for name in (model.name, *(alias for alias in model.aliases() if not is_pattern(alias)))
-                if key is None or key.allows(model.name) or key.allows(name)
-            ]
+            cards = [model.card(name) for name, model in self._listed(_key(request))]
             return {"object": "list", "data": cards}
 
         @router.get("/v1/models/{model:path}", summary="One model", tags=["OpenAI"])
@@ -229,6 +247,8 @@ class Endpoints:
             seen = self._see(operation, body, key)
             model = seen.model
             salt = getattr(state, "cache_salt", "")
+            adapter = model.adapter
+            prefix_salt = salt if adapter is None else f"{salt}\0{adapter.name}\0{adapter.source}"
             trace: Trace = getattr(state, "trace", UNTRACED)
             request = EngineRequest(
                 operation,
@@ -239,12 +259,13 @@ class Endpoints:
                 timeout_s,
                 trace.for_engine(TraceContext.of(http.scope["headers"])),
                 salt,
-                None if seen.fields is None else prompt_prefix(seen.fields, salt),
+                None if seen.fields is None else prompt_prefix(seen.fields, prefix_salt),
                 BodyShare(self._memory, KEPT) if seen.wants_stream else None,
                 state=RequestState(trace=trace),
                 model=model.name,
                 caller=caller,
-                alias="" if seen.asked in (None, model.name) else str(seen.asked),
+                alias="" if seen.asked in (None, model.id) else str(seen.asked),
+                adapter=adapter,
             )
             trace.note_request(request)
             try:
@@ -277,6 +298,10 @@ class Endpoints:
             error = deadline_exceeded(timeout_s)
             error.headers["Connection"] = "close"  # the rest of the body is not the next request
             raise error from None
+
+
+def _may_use(key: ApiKey | None, model: ApiModel, name: str) -> bool:
+    return key is None or key.allows(name) or key.allows(model.name)
 
 
 def _key(request: Request) -> ApiKey | None:

@@ -14,6 +14,7 @@ from serve_app.api.errors import ApiError
 from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.api.request_trace import UNTRACED, Trace
 from serve_app.api.trace_context import TraceContext
+from serve_app.settings.adapters import Adapter
 from serve_app.settings.caller import ANYONE, Caller
 from serve_app.wire.continuation import Continuation, DeliveredTokens
 
@@ -129,6 +130,8 @@ class EngineRequest:
     """The name by which the client asked for the model; "" for the model's own name."""
     caller: Caller = ANYONE
     """Who sent it: decides its lane, its share and whose usage it is."""
+    adapter: Adapter | None = None
+    """The LoRA adapter that the client chose by `model`; None for the model itself."""
     lane_knob: float | None = None
     """On an engine replica: what the knobs in force say of the caller's lane; see `Knobs.lane_knob`."""
     state: RequestState = field(default_factory=RequestState, compare=False)

@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 
 from serve_app.api.dialect import dialect_of
 from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
-from serve_app.api.errors import ApiError, stream_failed
+from serve_app.api.errors import ApiError, stream_failed, unsupported_feature
+from serve_app.engine.adapters import Adapters
 from serve_app.engine.api_errors import (
     from_exception,
     from_frame,
@@ -40,6 +41,7 @@ class LocalEngine:
         on_error: Called with the error of every failed call, before or within a stream.
         on_call: Called with each call.
         model_identity: See `weights.model_identity`. The engine continues only streams of the same model.
+        adapters: Loads LoRA adapters; None if the engine was started without LoRA.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class LocalEngine:
         on_error: Callable[[ApiError], None],
         on_call: Callable[[EngineRequest], None] = lambda _: None,
         model_identity: str = "",
+        adapters: Adapters | None = None,
     ) -> None:
         self.request_log: RequestLog | None = None
         """Gets a line for each ended request. None during the warm-up and without a request log."""
@@ -56,6 +59,7 @@ class LocalEngine:
         """Counts the usage of each call. None during the warm-up and without a ledger."""
         self._model = model.name
         self._model_identity = model_identity
+        self._adapters = adapters
         self._vocabulary = serving.engine.model_config.get_vocab_size()
         self._unlogged = False
         self._on_error = on_error
@@ -71,7 +75,7 @@ class LocalEngine:
             "detokenize": operations.detokenize,
             "messages": messages.create,
             "count_tokens": messages.count_tokens,
-            "generate": GenerateOperation(serving.engine, model.name).run,
+            "generate": GenerateOperation(serving.engine, model.name, serving.adapters).run,
             **dict.fromkeys(TASKS, PoolingOperations(serving).run),
         }
 
@@ -94,8 +98,14 @@ class LocalEngine:
         meter = self.meter
         usage = None if meter is None else meter.begin(request.caller, record, stream, begun is not None)
         frames: AsyncIterator[str | bytes] | None = None
+        adapter = None
         try:
             try:
+                if request.adapter is not None:
+                    if self._adapters is None:
+                        raise unsupported_feature("LoRA adapters")
+                    await self._adapters.take(request.adapter)
+                    adapter = request.adapter
                 answer = await self._operations[request.operation](request)
                 if isinstance(answer, EngineReply):
                     if begun is not None:
@@ -122,6 +132,8 @@ class LocalEngine:
                     await frames.aclose()
             finally:
                 stream.end()
+                if adapter is not None and self._adapters is not None:
+                    self._adapters.release(adapter)
                 if meter is not None and usage is not None:
                     meter.end(usage)
 

@@ -19,6 +19,7 @@ from vllm.entrypoints.serve.tokenize.protocol import (
     TokenizeCompletionRequest,
     TokenizeRequest,
 )
+from vllm.lora.request import LoRARequest
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from serve_app.api.engine_client import EngineReply, EngineRequest
@@ -74,6 +75,12 @@ class Serving:
         follow_aliases(state.openai_serving_models)
         guard_intake(engine)
         return cls(engine, state)
+
+    @property
+    def adapters(self) -> dict[str, LoRARequest]:
+        """The loaded adapters by name, in which the handlers look for the `model` of a request."""
+        registry: dict[str, LoRARequest] = self.state.openai_serving_models.lora_requests
+        return registry
 
 
 class Operations:

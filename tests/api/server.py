@@ -47,6 +47,7 @@ class Server:
         listens_on: str | None = None,
         usage: UsageView | None = None,
         aliases: Mapping[str, Sequence[str]] | None = None,
+        adapters: Mapping[str, str] | None = None,
         **http: Any,
     ) -> None:
         told = traffic or {}
@@ -63,6 +64,7 @@ class Server:
                 length,
                 told.get(name, Traffic()),
                 lambda name=name: self.aliases.get(name, ()),  # type: ignore[misc]
+                lambda name=name: (adapters or {}) if name == "tide" else {},  # type: ignore[misc]
             )
             for name, created, engine, length in (
                 ("tide", 1_700_000_000, self.chat, 2048),

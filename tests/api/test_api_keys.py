@@ -133,8 +133,8 @@ OTHER = {"Authorization": "Bearer sk-other"}
 
 
 PATHS = (
-    CHAT, "/v1/completions", "/v1/messages", "/v1/responses", "/v1/embeddings", "/score", "/rerank", "/pooling",
-    "/classify", "/generate",
+    CHAT, "/v1/completions", "/v1/messages", "/v1/responses", "/v1/embeddings", "/score", "/rerank",
+    "/pooling", "/classify", "/generate",
 )  # fmt: skip
 """One path of each operation that uses a GPU."""
 
