@@ -161,9 +161,10 @@ class Endpoints:
 
     def _listed(self, key: ApiKey | None) -> list[tuple[str, ApiModel]]:
         """Return the names of models, adapters and aliases without wildcards, each with its model."""
-        names = list(self.models)
+        names: list[str] = []
         for model in self.models.values():
-            names += [*model.sources(), *(alias for alias in model.aliases() if not is_pattern(alias))]
+            aliases = (alias for alias in model.aliases() if not is_pattern(alias))
+            names += [model.name, *model.sources(), *aliases]
         found = [(name, self._named(name)) for name in names]
         return [(name, model) for name, model in found if model is not None and _may_use(key, model, name)]
 

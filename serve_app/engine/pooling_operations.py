@@ -176,8 +176,8 @@ class PoolingOperations:
         tokens = 0
         for item in inputs:
             most = item.encode("utf-8", "surrogatepass") if isinstance(item, str) else item
-            padded = most is None or getattr(request, "padding", None) == "max_length"
-            tokens += limit if padded else min(len(most), limit)
+            padded = getattr(request, "padding", None) == "max_length"
+            tokens += limit if padded or most is None else min(len(most), limit)
         numbers = tokens * self._config.get_hidden_size()
         if numbers > _MAX_NUMBERS:
             raise ApiError(

@@ -49,9 +49,9 @@ async def test_adapters_are_listed_with_their_parent() -> None:
         models = (await server.http.get("/v1/models")).json()["data"]
         pirate = (await server.http.get("/v1/models/pirate")).json()
 
-    assert [model["id"] for model in models] == ["tide", "org/embed", "pirate"]
-    assert [model.get("parent") for model in models] == [None, None, "tide"]
-    assert pirate == models[2]
+    assert [model["id"] for model in models] == ["tide", "pirate", "org/embed"]
+    assert [model.get("parent") for model in models] == [None, "tide", None]
+    assert pirate == models[1]
     assert "/lora" not in str(models)
 
 
