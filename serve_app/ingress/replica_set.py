@@ -240,7 +240,7 @@ class ReplicaSet:
         """Pick `replica` again, if Ray lists it: its heartbeats report no trouble."""
         if replica.trouble:
             replica.trouble = ""
-            if replica.replica_id in self._listed:
+            if self._listed.get(replica.replica_id) is replica:  # Ray may list another of this id
                 self._usable[replica.replica_id] = replica
                 self._changed()
 
