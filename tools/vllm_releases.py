@@ -47,6 +47,7 @@ CALLED = {
     "OpenAIServingChat._raise_if_error": "finish_reason request_id",
     "OpenAIServingChat.create_streaming_error_response": "message",
     f"{_SERVING}openai.completion.serving.OpenAIServingCompletion.create_completion": "request raw_request",
+    f"{_SERVING}openai.responses.serving.OpenAIServingResponses.create_responses": "request raw_request",
     f"{_SERVING}serve.tokenize.serving.ServingTokenization.create_tokenize": "request raw_request",
     f"{_SERVING}serve.tokenize.serving.ServingTokenization.create_detokenize": "request raw_request",
     f"{_SERVING}pooling.embed.serving.ServingEmbedding.__call__": "request raw_request",
