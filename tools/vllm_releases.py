@@ -50,6 +50,7 @@ CALLED = {
     f"{_SERVING}openai.completion.serving.OpenAIServingCompletion.create_completion": "request raw_request",
     f"{_MESSAGES}.create_messages": "request raw_request",
     f"{_MESSAGES}.count_tokens": "request raw_request",
+    f"{_SERVING}openai.responses.serving.OpenAIServingResponses.create_responses": "request raw_request",
     f"{_SERVING}serve.tokenize.serving.ServingTokenization.create_tokenize": "request raw_request",
     f"{_SERVING}serve.tokenize.serving.ServingTokenization.create_detokenize": "request raw_request",
     f"{_SERVING}pooling.embed.serving.ServingEmbedding.__call__": "request raw_request",

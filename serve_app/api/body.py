@@ -20,9 +20,6 @@ SLOWEST_BYTES_PER_S = 16_384
 """Each so many bytes received give the body one more second. So 8 MiB at 131 kbit/s are still read."""
 MAX_CONTAINERS = 4096
 """The most objects and lists of a body."""
-MAX_MESSAGE_CONTAINERS = 16_384
-"""The same for Anthropic's Messages. Each takes about 10 µs, and an agent's conversation has ten of them for
-each call of a tool."""
 MAX_VALUES = 16_384
 """The most members of a body's objects and lists, without token ids."""
 MAX_TOKEN_IDS = 1 << 18
@@ -198,24 +195,21 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float, share: B
     return bytes(body)
 
 
-async def check_structure(body: bytes, most_containers: int = MAX_CONTAINERS) -> None:
+async def check_structure(body: bytes) -> None:
     """Refuse a body with so many values that its validation would delay other requests.
 
     A body that is not a JSON object passes here. The parser refuses it later.
-
-    Args:
-        most_containers: The most objects and lists of a body.
 
     Raises:
         ApiError: 400, which names the count and the bound.
     """
     # Text may contain brackets and commas, so this is an upper bound. Nearly all bodies are below it.
     containers, values = body.count(b"{") + body.count(b"["), body.count(b",") + 1
-    if containers > most_containers or values > MAX_VALUES:
+    if containers > MAX_CONTAINERS or values > MAX_VALUES:
         if len(body) > _IN_THREAD_BYTES:
-            await asyncio.to_thread(_check, body, most_containers)
+            await asyncio.to_thread(_check, body)
         else:
-            _check(body, most_containers)
+            _check(body)
 
 
 def peek(body: bytes) -> Peek:
@@ -247,10 +241,10 @@ def count_values(text: bytes | memoryview) -> tuple[int, int]:
     return int(containers), int(np.count_nonzero(outside == ord(","))) + 1
 
 
-def _check(body: bytes, most_containers: int) -> None:
+def _check(body: bytes) -> None:
     containers, values = count_values(body)
-    if containers > most_containers:
-        raise _too_many("body", "objects and lists", containers, most_containers)
+    if containers > MAX_CONTAINERS:
+        raise _too_many("body", "objects and lists", containers, MAX_CONTAINERS)
     if values <= MAX_VALUES:
         return
     for name, ids in _token_ids(body):

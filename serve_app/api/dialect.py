@@ -59,8 +59,8 @@ class Dialect:
         """Return whether vLLM's handler sends `frame` before the engine has generated anything."""
         return False
 
-    def waiting(self, request: EngineRequest, wait: ColdWait, *, first: bool) -> bytes:
-        """Return the frames that tell a client of its wait. `first` says whether nothing has been sent."""
+    def waiting(self, request: EngineRequest, wait: ColdWait, sent: bytes) -> bytes:
+        """Return the frames that tell a client of its wait. `sent` has the last frames sent before."""
         return wait.comment()
 
     def after_wait(self, frames: bytes) -> bytes:
@@ -77,7 +77,7 @@ class _Responses(Dialect):
         OpenAI's clients raise an exception for the first, because its data have the field `error`. Codex
         reads only the second.
         """
-        number = int(found[-1]) + 1 if (found := _SEQUENCE_NUMBER.findall(last_frame(sent))) else 0
+        number = _sequence_number(sent) + 1
         told = msgspec.json.decode(error.body())["error"]
         flat = {name: told[name] for name in ("code", "message", "param")}
         failed = _response(request, "failed") | {"error": _response_error(error)}
@@ -101,15 +101,21 @@ class _Responses(Dialect):
         """Return whether vLLM's handler sends `frame` before the engine has generated anything."""
         return frame.startswith((b"event: response.created\n", b"event: response.in_progress\n"))
 
-    def waiting(self, request: EngineRequest, wait: ColdWait, *, first: bool) -> bytes:
-        """Return a comment and the event `response.queued`, after `response.created` if nothing was sent.
+    def waiting(self, request: EngineRequest, wait: ColdWait, sent: bytes) -> bytes:
+        """Return a comment and an event, because Codex's idle timeout counts events, and no comments.
 
-        Codex's idle timeout counts events, and no comments. OpenAI's clients raise an exception for any event
-        before `response.created`. Every client knows `response.queued`, and it may come any number of times.
+        OpenAI's clients raise an exception for any event before `response.created`. Then every client takes
+        `response.queued` any number of times. Within an answer its empty output would replace the output that
+        Node's client has read, so that a wait there is told by OpenAI's undocumented `keepalive`.
         """
-        names = ("response.created", "response.queued") if first else ("response.queued",)
         queued = {"response": _response(request, "queued")}
-        return wait.comment() + b"".join(_event(name, 0, queued) for name in names)
+        if not sent:
+            events = _event("response.created", 0, queued) + _event("response.queued", 0, queued)
+        elif last_frame(sent).startswith(b"event: response.queued\n"):
+            events = _event("response.queued", 0, queued)
+        else:
+            events = _event("keepalive", _sequence_number(sent), {})
+        return wait.comment() + events
 
     def after_wait(self, frames: bytes) -> bytes:
         """Return the first frames of a stream without `response.created`, which `waiting` has sent."""
@@ -117,6 +123,12 @@ class _Responses(Dialect):
 
 
 _SEQUENCE_NUMBER = re.compile(rb'"sequence_number":(\d+)')
+
+
+def _sequence_number(sent: bytes) -> int:
+    """Return the number of the last of the frames that were sent; -1 without any."""
+    found = _SEQUENCE_NUMBER.findall(last_frame(sent))
+    return int(found[-1]) if found else -1
 
 
 def response_id(request_id: str) -> str:
@@ -205,7 +217,7 @@ class _Messages(Dialect):
         """Return False: clients know all fields of `message_delta`, which has the usage."""
         return False
 
-    def waiting(self, request: EngineRequest, wait: ColdWait, *, first: bool) -> bytes:
+    def waiting(self, request: EngineRequest, wait: ColdWait, sent: bytes) -> bytes:
         """Return a comment and the event `ping`, for clients whose idle timeout counts events."""
         return wait.comment() + b'event: ping\ndata: {"type":"ping"}\n\n'
 

@@ -11,16 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from pydantic import ValidationError
 
-from serve_app.api.body import (
-    KEPT,
-    MAX_CONTAINERS,
-    MAX_MESSAGE_CONTAINERS,
-    BodyMemory,
-    BodyShare,
-    check_structure,
-    peek,
-    read_body,
-)
+from serve_app.api.body import KEPT, BodyMemory, BodyShare, check_structure, peek, read_body
 from serve_app.api.browsers import check_content_type
 from serve_app.api.engine_client import EngineClient, EngineRequest, Operation, RequestState, Traffic
 from serve_app.api.engine_response import EngineResponse
@@ -243,8 +234,7 @@ class Endpoints:
         reservation = None
         try:
             body = await self._read(http, share, timeout_s)
-            messages = operation in ("messages", "count_tokens")
-            await check_structure(body, MAX_MESSAGE_CONTAINERS if messages else MAX_CONTAINERS)
+            await check_structure(body)
             seen = self._see(operation, body, key)
             model = seen.model
             salt = getattr(state, "cache_salt", "")

@@ -73,7 +73,6 @@ class EngineResponse(Response):
         self._reservation = reservation
         self._started = False
         self._ended = False
-        self._waited = False
         self._sent = b""
         """The last part of the body that was sent."""
         self._write_now: WriteNow | None = None
@@ -127,9 +126,8 @@ class EngineResponse(Response):
         await self._send_error(error)
 
     async def _tell_wait(self, wait: ColdWait) -> None:
-        first, self._waited = not self._waited, True
         await self._start(HTTPStatus.OK, STREAM_HEADERS)
-        await self._send_part(self._dialect.waiting(self._request, wait, first=first))
+        await self._send_part(self._dialect.waiting(self._request, wait, self._last_sent()))
 
     async def _answer(self) -> None:
         try:
@@ -157,7 +155,7 @@ class EngineResponse(Response):
         written = self._write_now  # parts that are written directly do not come here
         try:
             async for chunk in stream:
-                if not last and self._waited:
+                if not last and self._sent:  # frames of a wait
                     chunk = self._dialect.after_wait(chunk)  # noqa: PLW2901
                 await self._send_part(chunk)
                 if not last:
@@ -190,17 +188,18 @@ class EngineResponse(Response):
             body = self._dialect.error_body(error, self._request.request_id)
             await self._send_whole(error.status, body, error.headers)
         else:
-            await self._send_part(self._last_frames(error), more=False)
+            last = self._dialect.last_frames(error, self._request, self._last_sent())
+            await self._send_part(last, more=False)
             self._request.state.outcome = status_outcome(error.status)
 
-    def _last_frames(self, error: ApiError) -> bytes:
-        written = b"" if self._write_now is None else self._write_now.last
-        return self._dialect.last_frames(error, self._request, written or self._sent)
+    def _last_sent(self) -> bytes:
+        return (self._write_now.last if self._write_now is not None else b"") or self._sent
 
     async def _send_failure(self) -> None:
         # The status has been sent. A stream that just stopped would look complete to many clients.
         logger.exception("request %s: failed within its stream", self._request.request_id)
-        await self._send_part(self._last_frames(stream_failed()), more=False)
+        last = self._dialect.last_frames(stream_failed(), self._request, self._last_sent())
+        await self._send_part(last, more=False)
 
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:
         if not self._started:

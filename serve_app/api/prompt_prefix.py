@@ -45,6 +45,7 @@ class PromptFields(msgspec.Struct):
     chat_template_kwargs: msgspec.Raw = _NONE
     reasoning_effort: msgspec.Raw = _NONE
     instructions: msgspec.Raw = _NONE
+    previous_input_messages: msgspec.Raw = _NONE
     reasoning: msgspec.Raw = _NONE
     add_special_tokens: msgspec.Raw = _NONE
     truncate_prompt_tokens: msgspec.Raw = _NONE

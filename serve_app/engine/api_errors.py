@@ -76,8 +76,8 @@ def _likeliest(errors: Sequence[Any]) -> dict[str, Any]:
     meant = (i for i in errors if not any(i["loc"][:end] in branches for end in range(1, len(i["loc"]))))
     found = list(meant) or list(errors)
     # A client that sent a list did not intend a text.
-    fitting = (i for i in found if i["type"] != "string_type" or not isinstance(i["input"], list))
-    item = next(fitting, (tags or found)[0])
+    intended = (i for i in found if i["type"] != "string_type" or not isinstance(i["input"], list))
+    item = next(intended, (tags or found)[0])
     beside = [tag for tag in tags if tag["loc"][:-1] == item["loc"][:-1]]
     return dict(beside[0] if beside and item["type"] == "missing" else item)
 

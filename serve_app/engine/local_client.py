@@ -18,7 +18,7 @@ from serve_app.engine.api_errors import (
 from serve_app.engine.continued_stream import ContinuedStream
 from serve_app.engine.engine_stream import EngineStream
 from serve_app.engine.generate_operation import GenerateOperation
-from serve_app.engine.messages import Messages
+from serve_app.engine.messages_operation import MessagesOperation
 from serve_app.engine.operations import Operations, ReplyOrFrames, Serving
 from serve_app.engine.pooling_operations import TASKS, PoolingOperations
 from serve_app.engine.request_record import RequestRecord
@@ -66,7 +66,7 @@ class LocalEngine:
         self._on_call = on_call
         self._engine = serving.engine
         operations = Operations(serving, model.max_sequences_per_request)
-        messages = Messages(serving)
+        messages = MessagesOperation(serving)
         self._operations: dict[Operation, Callable[[EngineRequest], Awaitable[ReplyOrFrames]]] = {
             "chat_completions": operations.chat,
             "completions": operations.text,

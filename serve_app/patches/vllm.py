@@ -126,13 +126,15 @@ def raise_generation_errors(handler: Any) -> None:
     def fail(error: Exception) -> None:
         raise error
 
-    _wrap(handler, "_convert_generation_error_to_streaming_response", lambda _: fail)
+    with suppress(AttributeError):  # other releases have no such method
+        _wrap(handler, "_convert_generation_error_to_streaming_response", lambda _: fail)
 
 
 def replace_random_ids(wrapper: Wrapper) -> None:
     """Replace the function that names the items of a response and the calls of tools, in this process."""
     for module in _NAMED_BY:
-        _wrap(importlib.import_module(f"vllm.{module}"), "random_uuid", wrapper)
+        with suppress(ModuleNotFoundError, AttributeError):  # other releases name items elsewhere
+            _wrap(importlib.import_module(f"vllm.{module}"), "random_uuid", wrapper)
 
 
 def wrap_model_names(models: Any, is_base_model: Wrapper, model_name: Wrapper) -> None:

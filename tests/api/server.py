@@ -75,7 +75,7 @@ class Server:
             models,
             self.observer,
             HttpSettings.model_construct(
-                max_body_bytes=http.pop("max_body_bytes", MAX_BODY_BYTES),
+                max_body_bytes=MAX_BODY_BYTES,
                 body_timeout_s=60.0,
                 max_body_memory_bytes=max_body_memory_bytes,
                 **http,

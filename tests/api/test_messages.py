@@ -131,17 +131,6 @@ async def test_the_engine_is_asked_for_a_stream_with_the_bound_of_its_answer(ser
     assert count.prefix is None
 
 
-async def test_a_long_conversation_of_an_agent_is_no_abuse() -> None:
-    """A thousand calls of a tool. A chat of so many objects would hold up other requests for too long."""
-    call_of_tool = {"role": "assistant", "content": [{"type": "tool_use", "input": {"a": 1}}]}
-    body = {**BODY, "messages": [BODY["messages"][0], call_of_tool] * 1000}
-    server = Server(max_body_bytes=1 << 20)
-
-    replies = [await server.http.post(path, json=body) for path in (*PATHS, "/v1/chat/completions")]
-
-    assert [reply.status_code for reply in replies] == [200, 200, 400]
-
-
 async def streamed(*chunks: bytes) -> tuple[bytes, str | None]:
     """What a client gets of a stream, and the outcome of its request."""
     traffic = TrafficLog()

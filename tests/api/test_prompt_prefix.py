@@ -136,6 +136,19 @@ def test_prompt_beyond_the_blocks_has_no_end() -> None:
     assert (len(whole.blocks), whole.end != 0) == (MOST_BLOCKS, True)
 
 
+def test_input_of_responses_is_a_conversation_or_one_text() -> None:
+    first = [user("What is a tide? " * 50)]
+    one = prefix({"instructions": SYSTEM["content"], "input": first})
+    two = prefix({"instructions": SYSTEM["content"], "input": [*first, assistant("Sea."), user("And?")]})
+    text = prefix({"input": "What is a tide? " * 50})
+
+    assert one.end in [end for end, _ in two.turns]
+    assert shared_blocks(one, two) == len(one.blocks) > 0
+    assert shared_blocks(one, prefix({"instructions": "Other.", "input": first})) == 0
+    assert text.end
+    assert not text.turns
+
+
 texts = st.text(max_size=700)
 history = st.lists(st.tuples(st.sampled_from(("user", "assistant", "tool")), texts), min_size=1, max_size=7)
 

@@ -1,6 +1,7 @@
 """Responses at the HTTP API: OpenAI's own client, Codex's reading of a stream, and a model that starts."""
 
 import json
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -170,6 +171,26 @@ async def test_codex_hears_an_event_in_each_keep_alive_interval() -> None:
     ]
     assert codex.completed
     assert body.count(b": waiting for a replica of tide") == START_S // KEEP_ALIVE_S
+
+
+async def test_wait_within_an_answer_keeps_what_clients_have_read(client_of: Any) -> None:
+    engine = StubEngine(RuntimeError("unused"))
+
+    async def moves() -> AsyncIterator[bytes]:
+        yield BEGINNING
+        for waited_s in (1, 2):
+            assert engine.request.state.tell_wait is not None
+            await engine.request.state.tell_wait(ColdWait("tide", "load", None, waited_s))
+        yield END
+
+    engine.answer = moves
+    async with client_of(engine).responses.stream(model="tide", input="sea") as stream:
+        types = [event.type async for event in stream]
+        final = await stream.get_final_response()
+
+    assert types.count("keepalive") == 2
+    assert "response.queued" not in types
+    assert final.output_text == "sea"
 
 
 REFUSED = ApiError(429, "full.", code="queue_full", headers={"Retry-After": "3"})

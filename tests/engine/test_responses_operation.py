@@ -81,7 +81,7 @@ async def test_events_are_those_of_vllms_server(stub: LocalEngine, serving: Serv
     ours = events_of(await frames_of(stub))
     theirs = await vllm_events(serving, stream=True)
 
-    assert without_varying(ours) == without_varying(theirs)
+    assert without_varying(joined(ours)) == without_varying(joined(theirs))
     assert [event["sequence_number"] for event in ours] == list(range(len(ours)))
 
 
@@ -90,7 +90,6 @@ async def test_whole_and_streamed_responses_say_the_same(engine: LocalEngine) ->
     response = await whole(engine)
 
     assert types_of(streamed) == TEXT_EVENTS
-    assert len(events_of(streamed)) > 20
     assert response["output"][0]["content"][0]["text"] == text_of(streamed)
     assert response["usage"]["output_tokens"] == 24
     assert response["status"] == "incomplete"
@@ -318,32 +317,41 @@ def cut(before: Heard, at: int) -> tuple[list[bytes], Continuation]:
     ],
     ids=["text", "split characters", "tool", "fields of the stream in a tool", "logprobs"],
 )
-async def test_a_continued_stream_has_the_frames_of_an_undisturbed_one(
+async def test_a_continued_stream_has_the_events_of_an_undisturbed_one(
     engine: LocalEngine, body: dict[str, Any]
 ) -> None:
     undisturbed = await hear(engine, asked(stream=True, **body))
-    expected = events_of(b"".join(undisturbed.chunks))
+    expected = joined(events_of(b"".join(undisturbed.chunks)))
     cuts = undisturbed.cuts()
 
     for at in {*cuts[:2], *cuts[:: 1 + len(cuts) // 4], cuts[-1]}:
         chunks, continuation = cut(undisturbed, at)
         rest = await hear(engine, asked(continuation, stream=True, **body))
-        assert _comparable(events_of(b"".join(chunks + rest.chunks))) == _comparable(expected), at
+        events = events_of(b"".join(chunks + rest.chunks))
+        assert joined(events) == expected, at
+        numbers = [event["sequence_number"] for event in events]
+        assert numbers == sorted(set(numbers)), at
 
 
-def _comparable(events: list[dict[str, Any]]) -> Any:
-    """Return events without values that depend on the cache and on rounding, not on the answer."""
+def joined(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return events with one delta for each run: a late reader gets several tokens in one.
+
+    Log-probabilities and numbers of cached tokens are left out, and so are the numbers of events.
+    """
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
-            return {
-                name: plain(item)
-                for name, item in value.items()
-                if name not in ("input_tokens_details", "logprobs")
-            }
+            left_out = ("input_tokens_details", "logprobs", "sequence_number")
+            return {name: plain(item) for name, item in value.items() if name not in left_out}
         return [plain(item) for item in value] if isinstance(value, list) else value
 
-    return plain(events)
+    found: list[dict[str, Any]] = []
+    for event in map(plain, events):
+        if found and "delta" in event and found[-1]["type"] == event["type"]:
+            found[-1]["delta"] += event["delta"]
+        else:
+            found.append(event)
+    return found
 
 
 async def test_continued_frames_keep_the_first_engines_time() -> None:

@@ -62,6 +62,7 @@ _SEA = [{"role": "user", "content": "sea"}]
 _TOOL = {"type": "function", "function": {"name": "tide", "parameters": {"type": "object"}}}
 _BODIES: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
     "/v1/chat/completions": (("ChatCompletionBody", {"messages": _SEA, "max_tokens": 1}),),
+    "/v1/responses": (("ResponseBody", {"input": "sea", "max_output_tokens": 1}),),
     "/v1/completions": (("CompletionBody", {"prompt": "sea", "max_tokens": 1}),),
     "/v1/embeddings": (
         ("EmbeddingCompletionRequest", {"input": "sea"}),

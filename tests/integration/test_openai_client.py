@@ -6,6 +6,7 @@ import re
 
 import httpx
 import openai
+import pydantic
 import pytest
 
 from tests.integration.conftest import ALIAS, CHAT, EMBED, NARROW
@@ -277,3 +278,58 @@ async def test_the_async_client_streams_many_at_once(async_client: openai.AsyncO
         return tokens
 
     assert await asyncio.gather(*(one(index) for index in range(16))) == [20] * 16
+
+
+# Responses.
+
+RESPONSE_TOOL = {"type": "function", **TOOL["function"]}
+
+
+class Place(pydantic.BaseModel):
+    city: str = pydantic.Field(max_length=20)
+
+
+def test_a_response_says_the_same_whole_and_streamed(client: openai.OpenAI) -> None:
+    asked = {"model": CHAT, "input": "Tell me about the sea.", "max_output_tokens": 50, "temperature": 0}
+    whole = client.responses.create(**asked)
+    with client.responses.stream(**asked) as stream:
+        types = [event.type for event in stream]
+        final = stream.get_final_response()
+
+    assert whole.output_text == final.output_text
+    assert len(re.findall(r"[A-Za-z]{2,}", whole.output_text)) > 5
+    assert whole.usage.output_tokens == final.usage.output_tokens <= 50
+    assert types[:2] == ["response.created", "response.in_progress"]
+    assert types[-1] == "response.completed"
+    assert types.count("response.output_text.delta") > 10
+
+
+def test_a_response_is_parsed(client: openai.OpenAI) -> None:
+    parsed = client.responses.parse(model=CHAT, input="Name a city.", text_format=Place, max_output_tokens=80)
+    assert isinstance(parsed.output_parsed, Place)
+
+
+def test_a_response_calls_a_tool_and_goes_on(client: openai.OpenAI) -> None:
+    question = {"role": "user", "content": "What is the weather in Paris?"}
+    first = client.responses.create(
+        model=CHAT,
+        input=[question],
+        tools=[RESPONSE_TOOL, {"type": "web_search"}],
+        tool_choice={"type": "function", "name": "get_weather"},
+        max_output_tokens=80,
+        temperature=0,
+    )
+    (call,) = [item for item in first.output if item.type == "function_call"]
+    assert list(json.loads(call.arguments)) == ["city"]
+
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
+    second = client.responses.create(
+        model=CHAT, input=[question, call.model_dump(exclude_none=True), result], max_output_tokens=20
+    )
+    assert second.output_text
+
+
+def test_a_stored_response_is_refused_with_the_reason(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="stores no responses") as caught:
+        client.responses.create(model=CHAT, input="sea", store=True)
+    assert caught.value.param == "store"

@@ -141,6 +141,140 @@ def test_a_plain_stream_says_the_same_as_vllms_own(
     assert said(http, {"temperature": 0, **more}) == said(vllm, {"temperature": 0, **more})
 
 
+def responded(client: httpx.Client, more: dict) -> list[dict]:
+    """Return the events of a response without their ids and times, and one for each run of deltas."""
+    body = {"model": CHAT, "temperature": 0, "max_output_tokens": 48, "stream": True, **more}
+    with client.stream("POST", "/v1/responses", json=body) as reply:
+        lines = [line for line in reply.iter_lines() if line]
+    assert not lines[-1].startswith("data: [DONE]")
+    events: list[dict] = []
+    for name, data in zip(lines[::2], lines[1::2], strict=True):
+        event = same_named(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {event['type']}"
+        event.pop("sequence_number")
+        if events and "delta" in event and events[-1]["type"] == event["type"]:
+            events[-1]["delta"] += event["delta"]
+        else:
+            events.append(event)
+    return events
+
+
+def same_named(document: Any) -> Any:
+    """Return a document without ids, times and cached tokens."""
+    if isinstance(document, list):
+        return [same_named(item) for item in document]
+    if not isinstance(document, dict):
+        return document
+    left_out = ("id", "item_id", "call_id", "created_at", "input_tokens_details")
+    return {name: same_named(item) for name, item in document.items() if name not in left_out}
+
+
+FUNCTION = {
+    "type": "function",
+    "name": "get_weather",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+TEXT_SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 12}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        *({"input": question} for question in REQUESTS[:10]),
+        {
+            "input": [{"role": "user", "content": [{"type": "input_text", "text": "Hello!"}]}],
+            "instructions": "Be brief.",
+        },
+        {"input": "Hello!", "ignore_eos": True, "store": False, "metadata": {"a": "b"}},
+        {"input": "Oslo", "text": {"format": {"type": "json_schema", "name": "p", "schema": TEXT_SCHEMA}}},
+        {"input": "What is the weather in Oslo?", "tools": [FUNCTION], "tool_choice": "none"},
+        {"input": "the sea", "include": ["message.output_text.logprobs"], "max_output_tokens": 3},
+    ],
+)
+def test_a_response_has_the_events_of_vllms_own(vllm: httpx.Client, http: httpx.Client, more: dict) -> None:
+    ours, theirs = responded(http, more), responded(vllm, more)
+
+    assert without_logprobs(ours) == without_logprobs(theirs)
+
+
+def without_logprobs(events: list[dict]) -> list[dict]:
+    """Return events without log-probabilities, which a run of deltas does not join."""
+    return [{name: item for name, item in event.items() if name != "logprobs"} for event in events]
+
+
+BAD = [
+    {},
+    {"input": None},
+    {"input": 5},
+    {"input": []},
+    {"input": [5]},
+    {"input": [{}]},
+    {"input": [{"role": "nobody", "content": "sea"}]},
+    {"input": [{"role": "user", "content": 5}]},
+    {"input": [{"role": "user", "content": [{"type": "nonsense"}]}]},
+    {"input": [{"role": "user", "content": [{"type": "input_text"}]}]},
+    {"input": [{"type": "item_reference", "id": "x"}]},
+    {"input": [{"type": "reasoning"}]},
+    {"input": [{"type": "function_call", "name": "f"}]},
+    {"input": [{"type": "function_call_output", "call_id": "c"}]},
+    {"input": "word " * 20_000},
+    {"input": "sea", "max_output_tokens": 0},
+    {"input": "sea", "max_output_tokens": -1},
+    {"input": "sea", "max_output_tokens": "many"},
+    {"input": "sea", "max_output_tokens": 100_000},
+    {"input": "sea", "temperature": -1},
+    {"input": "sea", "temperature": "hot"},
+    {"input": "sea", "top_p": 2},
+    {"input": "sea", "min_p": 5},
+    {"input": "sea", "top_logprobs": 50, "include": ["message.output_text.logprobs"]},
+    {"input": "sea", "include": ["nonsense"]},
+    {"input": "sea", "truncation": "never"},
+    {"input": "sea", "metadata": 5},
+    {"input": "sea", "reasoning": {"effort": "much"}},
+    {"input": "sea", "tools": [{"type": "nonsense"}]},
+    {"input": "sea", "tools": [{"type": "function"}]},
+    {"input": "sea", "tool_choice": "required"},
+    {"input": "sea", "prompt": {"id": "p"}},
+    {"input": "sea", "background": True, "store": False},
+    {"input": "sea", "cache_salt": ""},
+]
+BAD_HERE = {
+    # vLLM ignores what it cannot do, or fails.
+    "store": {"input": "sea", "store": True},
+    "background": {"input": "sea", "background": True},
+    "previous_response_id": {"input": "sea", "previous_response_id": "resp_1"},
+    "conversation": {"input": "sea", "conversation": "conv_1"},
+    "previous_input_messages": {
+        "input": "sea",
+        "previous_input_messages": [{"role": "user", "content": "a"}],
+    },
+    "tools": {"input": "sea", "tools": [{"type": "web_search"}]},
+    "input[0].content": {"input": [{"type": "message", "role": "assistant", "content": []}]},
+    "stop_token_ids": {"input": "sea", "stop_token_ids": [10**9]},
+}
+
+
+@pytest.mark.parametrize("body", BAD, ids=lambda body: json.dumps(body)[:50])
+def test_bad_response_is_refused_as_by_vllm(vllm: httpx.Client, http: httpx.Client, body: dict) -> None:
+    ours, theirs = (client.post("/v1/responses", json={"model": CHAT, **body}) for client in (http, vllm))
+
+    assert ours.status_code == 400
+    assert 400 <= theirs.status_code < 500
+    assert ours.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("param", BAD_HERE)
+def test_bad_response_that_vllm_takes_names_its_field(http: httpx.Client, param: str) -> None:
+    reply = http.post("/v1/responses", json={"model": CHAT, **BAD_HERE[param]})
+
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+
+
 SEA = [{"role": "user", "content": "Tell me about the sea."}]
 TOOL = {
     "name": "get_weather",

@@ -22,7 +22,7 @@ MESSAGES = RequestModel(AnthropicMessagesRequest)
 COUNT_TOKENS = RequestModel(AnthropicCountTokensRequest)
 
 
-class Messages:
+class MessagesOperation:
     """The operations of the Messages API on one engine."""
 
     def __init__(self, serving: Serving) -> None:
