@@ -171,13 +171,14 @@ class PoolingOperations:
 
     def _check_answer(self, request: Any) -> None:
         """Refuse inputs whose answer, with a vector for each token, might not fit the memory."""
-        value, limit = getattr(request, "input", None), self._config.max_model_len
+        value: Any = getattr(request, "input", None)
+        limit = self._config.max_model_len
         inputs = value if isinstance(value, list) and not isinstance(next(iter(value), 0), int) else [value]
         tokens = 0
         for item in inputs:
-            most = item.encode("utf-8", "surrogatepass") if isinstance(item, str) else item
-            padded = getattr(request, "padding", None) == "max_length"
-            tokens += limit if padded or most is None else min(len(most), limit)
+            whole = item is None or getattr(request, "padding", None) == "max_length"
+            given = item.encode("utf-8", "surrogatepass") if isinstance(item, str) else item
+            tokens += limit if whole or given is None else min(len(given), limit)
         numbers = tokens * self._config.get_hidden_size()
         if numbers > _MAX_NUMBERS:
             raise ApiError(
