@@ -63,13 +63,14 @@ class LocalEngine:
         self._on_call = on_call
         self._engine = serving.engine
         operations = Operations(serving, model.max_sequences_per_request)
+        loaded = {} if adapters is None else adapters.registry
         self._operations: dict[Operation, Callable[[EngineRequest], Awaitable[ReplyOrFrames]]] = {
             "chat_completions": operations.chat,
             "completions": operations.text,
             "embeddings": operations.embeddings,
             "tokenize": operations.tokenize,
             "detokenize": operations.detokenize,
-            "generate": GenerateOperation(serving.engine, model.name, serving.adapters).run,
+            "generate": GenerateOperation(serving.engine, model.name, loaded).run,
         }
 
     @asynccontextmanager
