@@ -29,7 +29,7 @@ CALLED = {
     "AsyncEngineArgs.from_cli_args": "args",
     "AsyncEngineArgs.create_engine_config": "",
     "AsyncLLM.from_vllm_config": "vllm_config stat_loggers disable_log_stats",
-    "AsyncLLM.generate": "prompt sampling_params request_id trace_headers",
+    "AsyncLLM.generate": "prompt sampling_params request_id lora_request trace_headers",
     "AsyncLLM.get_supported_tasks": "",
     "AsyncLLM.get_tokenizer": "",
     "AsyncLLM.check_health": "",
@@ -40,6 +40,8 @@ CALLED = {
     "IncrementalDetokenizer.update": "new_token_ids stop_terminated",
     "IncrementalDetokenizer.get_next_output_text": "finished delta",
     "AsyncLLM.abort": "request_id internal",
+    "AsyncLLM.add_lora": "lora_request",
+    "AsyncLLM.remove_lora": "lora_id",
     "OutputProcessor.add_request": "request prompt parent_req request_index queue",
     "OutputProcessor.abort_requests": "request_ids internal",
     "OutputProcessor.process_outputs": "engine_core_outputs engine_core_timestamp iteration_stats",
@@ -90,7 +92,7 @@ MEMBERS = {
         "kv_cache_memory_bytes load_format max_model_len max_num_batched_tokens max_num_seqs "
         "enable_prefix_caching enforce_eager scheduling_policy trust_remote_code reasoning_parser "
         "served_model_name disable_log_stats enable_logging_iteration_details enable_log_requests "
-        "otlp_traces_endpoint "
+        "otlp_traces_endpoint enable_lora max_lora_rank max_loras max_cpu_loras "
         "structured_outputs_config runner convert distributed_executor_backend allowed_media_domains"
     ),
     "make_arg_parser:BaseFrontendArgs": "tool_call_parser chat_template enable_auto_tool_choice",
@@ -104,9 +106,10 @@ MEMBERS = {
     "vllm.config.ParallelConfig": "worker_extension_cls",
     "ModelConfig": (
         "max_model_len get_vocab_size get_hidden_size allowed_media_domains allowed_local_media_path "
-        "is_multimodal_model enable_prompt_embeds"
+        "is_multimodal_model enable_prompt_embeds hf_text_config"
     ),
-    f"{_SERVING}openai.models.serving.OpenAIServingModels": "registry",
+    "LoRARequest": "lora_name lora_int_id lora_path",
+    f"{_SERVING}openai.models.serving.OpenAIServingModels": "registry lora_requests",
     "AsyncLLM": "errored vllm_config model_config output_processor renderer engine_core",
     "vllm.renderers.base.BaseRenderer": "default_cmpl_tok_params",
     "vllm.renderers.params.TokenizeParams": "max_total_tokens",
@@ -193,7 +196,7 @@ OPTIONAL = {
     "Request": (
         "prompt_token_ids num_prompt_tokens num_output_tokens num_tokens _all_token_ids _output_token_ids "
         "sampling_params request_id stop_reason priority is_prefill_chunk next_decode_eligible_step "
-        "num_tokens_with_spec num_output_placeholders num_computed_tokens"
+        "num_tokens_with_spec num_output_placeholders num_computed_tokens lora_request"
     ),
     "CachedRequestState": "prompt_token_ids output_token_ids sampling_params",
     "VllmConfig": "use_v2_model_runner",

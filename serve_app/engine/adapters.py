@@ -8,6 +8,7 @@ itself, and enters loaded adapters where vLLM's handlers look for them.
 import asyncio
 import itertools
 import logging
+import math
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -175,10 +176,9 @@ class Adapters:
     def _fetch(self, source: str) -> StoredAdapter:
         stored = self.store.fetch(source)
         config = self.engine.model_config
+        layers = getattr(config.hf_text_config, "num_hidden_layers", math.inf)
         try:
-            check_widths(
-                stored.path / WEIGHTS, config.get_hidden_size(), config.get_total_num_hidden_layers()
-            )
+            check_widths(stored.path / WEIGHTS, config.get_hidden_size(), layers)
         except AdapterError:
             stored.close()
             raise
@@ -213,7 +213,7 @@ class Adapters:
         await self._freed.wait()
 
 
-def check_widths(weights: Path, hidden_size: int, layers: int) -> None:
+def check_widths(weights: Path, hidden_size: int, layers: float) -> None:
     """Check that an adapter fits a model of this hidden size and number of layers.
 
     vLLM loads the adapter of a smaller model, and ignores layers that the model does not have.

@@ -67,6 +67,7 @@ class LocalEngine:
         self._engine = serving.engine
         operations = Operations(serving, model.max_sequences_per_request)
         messages = MessagesOperation(serving)
+        loaded = {} if adapters is None else adapters.registry
         self._operations: dict[Operation, Callable[[EngineRequest], Awaitable[ReplyOrFrames]]] = {
             "chat_completions": operations.chat,
             "completions": operations.text,
@@ -75,7 +76,7 @@ class LocalEngine:
             "detokenize": operations.detokenize,
             "messages": messages.create,
             "count_tokens": messages.count_tokens,
-            "generate": GenerateOperation(serving.engine, model.name, serving.adapters).run,
+            "generate": GenerateOperation(serving.engine, model.name, loaded).run,
             **dict.fromkeys(TASKS, PoolingOperations(serving).run),
         }
 

@@ -15,11 +15,11 @@ MOST_ADAPTERS = 1000
 """The most adapters of one model, and so the most values of the label `adapter` of a metric."""
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$"
-_SOURCE = re.compile(r"/.+|[a-z][a-z0-9+.-]*://.+|(hf:)?[A-Za-z0-9][\w.-]*/[\w.-]+(@[\w./-]+)?|embedded")
+_SOURCE = r"^(/.+|[a-z][a-z0-9+.-]*://.+|(hf:)?[A-Za-z0-9][\w.-]*/[\w.-]+(@[\w./-]+)?|embedded)$"
 
 
 def _check_source(source: str) -> str:
-    if not _SOURCE.fullmatch(source):
+    if not re.fullmatch(_SOURCE, source):
         raise ValueError(
             "must be the absolute path of a folder, a Hugging Face id such as org/name or "
             "hf:org/name@revision, a URL such as s3://bucket/folder, or embedded"
@@ -28,8 +28,13 @@ def _check_source(source: str) -> str:
 
 
 AdapterName = Annotated[str, Field(pattern=_NAME, max_length=200)]
-AdapterSource = Annotated[str, Field(max_length=1000), AfterValidator(_check_source)]
-AdapterSources = Annotated[dict[AdapterName, AdapterSource], Field(max_length=MOST_ADAPTERS)]
+AdapterSource = Annotated[
+    str, AfterValidator(_check_source), Field(max_length=1000, json_schema_extra={"pattern": _SOURCE})
+]
+AdapterSources = Annotated[
+    dict[AdapterName, AdapterSource],
+    Field(max_length=MOST_ADAPTERS, json_schema_extra={"additionalProperties": False}),
+]
 
 
 @dataclass(frozen=True, slots=True)
