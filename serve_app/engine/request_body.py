@@ -35,6 +35,7 @@ _BODY_FIELDS_OF = {
     # vLLM's name of a parameter: the fields of the body that set it.
     "extra_args": ("vllm_xargs", "kv_transfer_params", "ec_transfer_params"),
     "input_tokens": ("messages", "prompt", "input"),
+    "parameters": ("tools",),
     "input_text": ("messages", "prompt", "input"),
     "structured_outputs": ("structured_outputs", "response_format", "output_config", "text", "tools"),
     "max_tokens": ("max_completion_tokens", "max_tokens", "max_output_tokens"),
@@ -234,8 +235,10 @@ def _path_of(param: str | None, message: str, request: Any) -> str | None:
         return named if named in fields else None
     head = param.partition(".")[0]
     messages = getattr(request, "messages", None)
-    if head in fields or not isinstance(messages, list):
+    if head in fields:
         return param
+    if not isinstance(messages, list):  # of Responses, or a prompt
+        return "input" if isinstance(getattr(request, "input", None), list) else param
     for path, found in _message_parts(messages):
         if head in found:
             return f"{path}.{param}"

@@ -168,6 +168,13 @@ async def test_tools_of_a_server_are_left_out_beside_the_clients(stub: LocalEngi
 
 
 PART = {"type": "input_text", "text": "sea"}
+OUTPUT = {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_file", "file_id": "x"}]}
+NAMESPACE = {
+    "type": "namespace",
+    "name": "sea",
+    "description": "sea",
+    "tools": [{"type": "function", "name": "tide", "parameters": True}],
+}
 
 
 def message(*parts: Any, role: str = "user") -> dict[str, Any]:
@@ -203,6 +210,8 @@ def message(*parts: Any, role: str = "user") -> dict[str, Any]:
             "invalid_value",
             "input[0].content",
         ),
+        ({"input": [OUTPUT]}, "invalid_value", "input"),
+        ({"tools": [NAMESPACE], "tool_choice": "required"}, "invalid_value", "tools"),
         ({"input": "sea " * 2000}, "context_length_exceeded", "input"),
         ({"previous_response_id": "resp_1"}, "unsupported_feature", "previous_response_id"),
         ({"conversation": "conv_1"}, "unsupported_feature", "conversation"),

@@ -174,12 +174,6 @@ FUNCTION = {
     "name": "get_weather",
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 }
-TEXT_SCHEMA = {
-    "type": "object",
-    "properties": {"city": {"type": "string", "maxLength": 12}},
-    "required": ["city"],
-    "additionalProperties": False,
-}
 
 
 @pytest.mark.parametrize(
@@ -191,7 +185,7 @@ TEXT_SCHEMA = {
             "instructions": "Be brief.",
         },
         {"input": "Hello!", "ignore_eos": True, "store": False, "metadata": {"a": "b"}},
-        {"input": "Oslo", "text": {"format": {"type": "json_schema", "name": "p", "schema": TEXT_SCHEMA}}},
+        {"input": "Oslo", "structured_outputs": {"choice": ["naïve 海 🌊"]}},
         {"input": "What is the weather in Oslo?", "tools": [FUNCTION], "tool_choice": "none"},
         {"input": "the sea", "include": ["message.output_text.logprobs"], "max_output_tokens": 3},
     ],
