@@ -63,6 +63,8 @@ _TOOL = {"type": "function", "function": {"name": "tide", "parameters": {"type":
 _BODIES: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
     "/v1/chat/completions": (("ChatCompletionBody", {"messages": _SEA, "max_tokens": 1}),),
     "/v1/responses": (("ResponseBody", {"input": "sea", "max_output_tokens": 1}),),
+    "/v1/messages": (("MessageBody", {"messages": _SEA, "max_tokens": 1}),),
+    "/v1/messages/count_tokens": (("CountTokensBody", {"messages": _SEA}),),
     "/v1/completions": (("CompletionBody", {"prompt": "sea", "max_tokens": 1}),),
     "/v1/embeddings": (
         ("EmbeddingCompletionRequest", {"input": "sea"}),

@@ -274,7 +274,6 @@ TOOL = {
     "name": "get_weather",
     "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 }
-FORMAT = {"type": "json_schema", "schema": {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}}}
 
 
 def message(client: httpx.Client, more: dict) -> dict:
@@ -308,9 +307,8 @@ def message_events(client: httpx.Client, more: dict) -> tuple[list[str], str, di
         {"stop_sequences": ["water"]},
         {"tools": [TOOL], "tool_choice": {"type": "any"}},
         {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "get_weather"}},
-        {"output_config": {"format": FORMAT}},
     ],
-    ids=["plain", "system", "stop", "any tool", "one tool", "format"],
+    ids=["plain", "system", "stop", "any tool", "one tool"],
 )
 def test_a_message_says_the_same_as_vllms_own(vllm: httpx.Client, http: httpx.Client, more: dict) -> None:
     assert message(http, more) == message(vllm, more)
