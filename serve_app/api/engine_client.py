@@ -125,7 +125,7 @@ class EngineRequest:
     """On an engine replica: the prompt tokens that the ingress expects in its prefix cache, over all
     sequences; None without an expectation."""
     model: str = ""
-    """At the ingress: the name of its model."""
+    """The name of its model, without alias or adapter."""
     alias: str = ""
     """The name by which the client asked for the model; "" for the model's own name."""
     caller: Caller = ANYONE
@@ -145,6 +145,10 @@ class EngineRequest:
     def waited_s(self) -> float:
         """Seconds since the arrival at the ingress."""
         return time.perf_counter() - self.arrived
+
+    def serve_as(self, model: str) -> None:
+        """Note the name of the model that answers, on an engine replica. The data plane leaves it out."""
+        object.__setattr__(self, "model", model)
 
     def release_body(self) -> None:
         """Free the body once an answer has begun: it may have megabytes, and the answer may take minutes."""

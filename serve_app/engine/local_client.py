@@ -92,6 +92,7 @@ class LocalEngine:
         begun = request.continuation
         if begun is not None and not begun.is_of(self._model_identity, self._vocabulary):
             raise not_continuable()
+        request.serve_as(self._model)
         self._on_call(request)
         stream = EngineStream(request) if begun is None else ContinuedStream(request, begun)
         stream.begin()

@@ -45,6 +45,9 @@ _ITEMS: dict[str, TypeAdapter[Any]] = {
 _WHOLE_CONVERSATION = "this server stores no responses: send the whole conversation in `input`"
 
 
+_NOBODY_FETCHES = "nobody could fetch the response later, because this server stores none"
+
+
 class ResponsesOperation:
     """Creates responses on one engine."""
 
@@ -61,6 +64,9 @@ class ResponsesOperation:
         try:
             request = RESPONSES.parse(call.body, self._config)
         except ApiError as error:
+            if error.param == "background" and "`store`" in error.message:
+                # vLLM's message would lead to a field that is refused too.
+                raise _refusal("background", _NOBODY_FETCHES) from error
             raise _wrong_item(error, call.body) from error
         _refuse_storage(request)
         if request.previous_input_messages is not None and not self._handler.use_harmony:
@@ -98,7 +104,7 @@ def _refuse_storage(request: ResponsesRequest) -> None:
     if (request.model_extra or {}).get("conversation") is not None:
         raise _refusal("conversation", _WHOLE_CONVERSATION)
     if request.background:
-        raise _refusal("background", "nobody could fetch the response later, because this server stores none")
+        raise _refusal("background", _NOBODY_FETCHES)
     if request.store and "store" in request.model_fields_set:
         raise _refusal("store", "this server stores no responses: leave `store` out, or send false")
 
