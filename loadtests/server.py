@@ -53,6 +53,9 @@ async def ask_server(session: aiohttp.ClientSession, url: str) -> Served:
         models = {name: None if length is None else int(length) for name, length in listed}
     except (KeyError, TypeError, ValueError, AttributeError):
         raise ServerError(f"{url}/v1/models answers, but not as the OpenAI API does") from None
+    for model in document["data"]:
+        if model.get("root") in models and model["root"] != model["id"]:
+            del models[str(model["id"])]  # an alias: load on it is load on its model
     if not models:
         raise ServerError(f"{url}/v1/models lists no model")
     try:

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 _SERVING = "vllm.entrypoints."
+_MESSAGES = f"{_SERVING}anthropic.serving.AnthropicServingMessages"
 APPLICATION = Path(__file__).parents[1] / "serve_app"
 
 # By class or function: as the engine imports it, or with its module where the engine only gets to hold it.
@@ -28,7 +29,7 @@ CALLED = {
     "AsyncEngineArgs.from_cli_args": "args",
     "AsyncEngineArgs.create_engine_config": "",
     "AsyncLLM.from_vllm_config": "vllm_config stat_loggers disable_log_stats",
-    "AsyncLLM.generate": "prompt sampling_params request_id trace_headers",
+    "AsyncLLM.generate": "prompt sampling_params request_id lora_request trace_headers",
     "AsyncLLM.get_supported_tasks": "",
     "AsyncLLM.get_tokenizer": "",
     "AsyncLLM.check_health": "",
@@ -39,6 +40,8 @@ CALLED = {
     "IncrementalDetokenizer.update": "new_token_ids stop_terminated",
     "IncrementalDetokenizer.get_next_output_text": "finished delta",
     "AsyncLLM.abort": "request_id internal",
+    "AsyncLLM.add_lora": "lora_request",
+    "AsyncLLM.remove_lora": "lora_id",
     "OutputProcessor.add_request": "request prompt parent_req request_index queue",
     "OutputProcessor.abort_requests": "request_ids internal",
     "OutputProcessor.process_outputs": "engine_core_outputs engine_core_timestamp iteration_stats",
@@ -47,9 +50,14 @@ CALLED = {
     "OpenAIServingChat._raise_if_error": "finish_reason request_id",
     "OpenAIServingChat.create_streaming_error_response": "message",
     f"{_SERVING}openai.completion.serving.OpenAIServingCompletion.create_completion": "request raw_request",
+    f"{_MESSAGES}.create_messages": "request raw_request",
+    f"{_MESSAGES}.count_tokens": "request raw_request",
+    f"{_SERVING}openai.responses.serving.OpenAIServingResponses.create_responses": "request raw_request",
     f"{_SERVING}serve.tokenize.serving.ServingTokenization.create_tokenize": "request raw_request",
     f"{_SERVING}serve.tokenize.serving.ServingTokenization.create_detokenize": "request raw_request",
     f"{_SERVING}pooling.embed.serving.ServingEmbedding.__call__": "request raw_request",
+    f"{_SERVING}pooling.classify.serving.ServingClassification.__call__": "request raw_request",
+    f"{_SERVING}pooling.pooling.serving.ServingPooling.__call__": "request raw_request",
     "StructuredOutputBackend.compile_grammar": "request_type grammar_spec",
     "StructuredOutputBackend.allocate_token_bitmask": "max_num_seqs",
     "StructuredOutputGrammar.fill_bitmask": "bitmask batch_index",
@@ -70,6 +78,9 @@ REPLACED = {
     "HTTPConnection.get_async_client": "",
     "SamplingParams._validate_structured_outputs": "model_config structured_outputs_config tokenizer",
     "validate_structural_tag_payload": "payload parameter",
+    f"{_MESSAGES}.message_stream_converter": "generator",
+    f"{_SERVING}openai.models.serving.OpenAIModelRegistry.is_base_model": "model_name",
+    f"{_SERVING}openai.models.serving.OpenAIServingModels.model_name": "lora_request",
     "OpenAIServingChat.chat_completion_stream_generator": (
         "request result_generator request_id model_name conversation tokenizer request_metadata "
         "chat_template_kwargs mm_token_counts"
@@ -81,7 +92,7 @@ MEMBERS = {
         "kv_cache_memory_bytes load_format max_model_len max_num_batched_tokens max_num_seqs "
         "enable_prefix_caching enforce_eager scheduling_policy trust_remote_code reasoning_parser "
         "served_model_name disable_log_stats enable_logging_iteration_details enable_log_requests "
-        "otlp_traces_endpoint "
+        "otlp_traces_endpoint enable_lora max_lora_rank max_loras max_cpu_loras "
         "structured_outputs_config runner convert distributed_executor_backend allowed_media_domains"
     ),
     "make_arg_parser:BaseFrontendArgs": "tool_call_parser chat_template enable_auto_tool_choice",
@@ -94,9 +105,11 @@ MEMBERS = {
     "vllm.config.SchedulerConfig": "max_num_seqs max_num_batched_tokens scheduler_cls async_scheduling",
     "vllm.config.ParallelConfig": "worker_extension_cls",
     "ModelConfig": (
-        "max_model_len get_vocab_size allowed_media_domains allowed_local_media_path is_multimodal_model "
-        "enable_prompt_embeds"
+        "max_model_len get_vocab_size get_hidden_size allowed_media_domains allowed_local_media_path "
+        "is_multimodal_model enable_prompt_embeds hf_text_config"
     ),
+    "LoRARequest": "lora_name lora_int_id lora_path",
+    f"{_SERVING}openai.models.serving.OpenAIServingModels": "registry lora_requests",
     "AsyncLLM": "errored vllm_config model_config output_processor renderer engine_core",
     "vllm.renderers.base.BaseRenderer": "default_cmpl_tok_params",
     "vllm.renderers.params.TokenizeParams": "max_total_tokens",
@@ -139,13 +152,25 @@ MEMBERS = {
     ),
     "CompletionRequest": "prompt n temperature stop_token_ids allowed_token_ids logit_bias cache_salt",
     "DetokenizeRequest": "tokens",
+    "AnthropicMessagesRequest": "cache_salt thinking",
+    "AnthropicCountTokensRequest": "",
+    f"{_SERVING}pooling.pooling.serving.ServingPooling": "pooling_task",
+    f"{_SERVING}pooling.base.protocol.PoolingBasicRequestMixin": "truncate_prompt_tokens cache_salt",
+    f"{_SERVING}pooling.base.protocol.EncodingRequestMixin": "encoding_format",
+    "RerankRequest": "query documents max_tokens_per_doc chat_template_kwargs",
+    "ScoreQueriesItemsRequest": "queries items",
+    "ScoreDataRequest": "data_1 data_2",
+    "ScoreTextRequest": "text_1 text_2",
     "OpenAIServingChat": (
         "enable_force_include_usage enable_prompt_tokens_details enable_log_outputs system_fingerprint "
         "engine_client"
     ),
     "vllm.v1.structured_output.backend_guidance.GuidanceBackend": "",
 }
-STATE = "openai_serving_chat openai_serving_completion serving_embedding serving_tokenization"
+STATE = (
+    "openai_serving_models openai_serving_chat openai_serving_completion anthropic_serving_messages "
+    "serving_tokenization serving_embedding serving_scores serving_classification serving_pooling"
+)
 """The handlers that `init_app_state` sets, by the names of vLLM's own API server."""
 OPTIONAL = {
     # What the engine does without, or has its own of.
@@ -171,7 +196,7 @@ OPTIONAL = {
     "Request": (
         "prompt_token_ids num_prompt_tokens num_output_tokens num_tokens _all_token_ids _output_token_ids "
         "sampling_params request_id stop_reason priority is_prefill_chunk next_decode_eligible_step "
-        "num_tokens_with_spec num_output_placeholders num_computed_tokens"
+        "num_tokens_with_spec num_output_placeholders num_computed_tokens lora_request"
     ),
     "CachedRequestState": "prompt_token_ids output_token_ids sampling_params",
     "VllmConfig": "use_v2_model_runner",

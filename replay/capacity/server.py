@@ -50,6 +50,8 @@ class ListedModel(_Document):
     """One entry of `/v1/models`."""
 
     id: str
+    root: str | None = None
+    """The model of which this is an alias; vLLM has the folder of the weights here."""
 
 
 class _Models(_Document):
@@ -175,8 +177,10 @@ class Server:
         self.sent = 0
 
     async def models(self) -> list[str]:
-        """The names of the models served."""
-        return [model.id for model in (await self._document("/v1/models", _Models)).data]
+        """The names of the models served, without aliases."""
+        listed = (await self._document("/v1/models", _Models)).data
+        names = {model.id for model in listed}
+        return [model.id for model in listed if model.root == model.id or model.root not in names]
 
     async def readiness(self, model: str) -> Readiness:
         """The number of replicas, and the phase of the next one."""

@@ -14,10 +14,9 @@ import time
 from collections.abc import Callable
 from hashlib import sha256
 
-from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from serve_app.api.engine_client import JSON
+from serve_app.api.dialect import error_response
 from serve_app.api.errors import ApiError
 from serve_app.api.middleware import route_path
 from serve_app.settings.keys_file import MOST_BYTES, ApiKey, KeysFile, parse_keys
@@ -179,8 +178,7 @@ class ApiKeyMiddleware:
             if path == _METRICS:  # which shows more to an admin key
                 await self._app(scope, receive, send)
             elif scope["type"] == "http":
-                reply = Response(error.body(), error.status, headers=error.headers, media_type=JSON)
-                await reply(scope, receive, send)
+                await error_response(error, scope, path)(scope, receive, send)
             else:
                 await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
             return

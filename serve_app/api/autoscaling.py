@@ -26,6 +26,10 @@ class AutoscalingView(Protocol):
         """Return the knobs in force in this process, and the problems of rejected knobs."""
         ...
 
+    def adapters(self) -> dict[str, dict[str, int]]:
+        """Return how many replicas have loaded each adapter, by model and adapter."""
+        ...
+
 
 def autoscaling_router(view: AutoscalingView) -> APIRouter:
     """Return the routes `/autoscaling/decisions` and `/autoscaling/knobs`."""
@@ -52,6 +56,7 @@ def autoscaling_router(view: AutoscalingView) -> APIRouter:
             "knobs_rejected": view.knobs()["rejected"],
             "autoscaler": autoscaler,
             "decisions": records[-limit:],
+            "adapters": view.adapters(),
             "age_s": None if age_s is None else round(age_s, 3),
         }
 

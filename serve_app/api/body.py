@@ -132,12 +132,14 @@ class Peek(PromptFields):
     """Any JSON value, since the engine replica decides whether it is valid; only `true` asks for a stream."""
     max_tokens: msgspec.Raw = _NONE
     max_completion_tokens: msgspec.Raw = _NONE
+    max_output_tokens: msgspec.Raw = _NONE
     n: msgspec.Raw = _NONE
 
     @property
     def answer_bound(self) -> int | None:
         """The most tokens of all choices; None if the body does not say, or not validly."""
-        most = _whole(self.max_completion_tokens) or _whole(self.max_tokens)
+        given = (self.max_completion_tokens, self.max_tokens, self.max_output_tokens)
+        most = next((found for found in map(_whole, given) if found is not None), None)
         return None if most is None else most * (_whole(self.n) or 1)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serve_app.api.dialect import error_response
 from serve_app.api.engine_client import JSON
 from serve_app.api.errors import ApiError
 from serve_app.api.middleware import route_path
@@ -21,7 +22,7 @@ from serve_app.settings.tree import HttpSettings
 PROBES = frozenset(("/health", "/ready"))
 """Load balancers ask for these paths by an address that need not be an allowed host."""
 _EXPOSED = (
-    b"X-Request-ID, Retry-After, Retry-After-Ms, X-Should-Retry, X-Tideserve-Lane, "
+    b"X-Request-ID, Request-Id, Retry-After, Retry-After-Ms, X-Should-Retry, X-Tideserve-Lane, "
     b"X-RateLimit-Limit-Requests, X-RateLimit-Remaining-Requests, X-RateLimit-Reset-Requests, "
     b"X-RateLimit-Limit-Tokens, X-RateLimit-Remaining-Tokens, X-RateLimit-Reset-Tokens"
 )
@@ -81,7 +82,7 @@ class BrowserMiddleware:
                 self._check_hosts(hosts)
             cors = [] if origin is None else self._check_origin(origin, scope["method"], hosts, preflight)
         except ApiError as error:
-            await Response(error.body(), error.status, media_type=JSON)(scope, receive, send)
+            await error_response(error, scope, route_path(scope))(scope, receive, send)
             return
         if not cors:
             await self._app(scope, receive, send)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,8 @@ from serve_app.api.ray_headers import request_timeout_s
 from serve_app.api.request_trace import UNTRACED, Trace
 from serve_app.api.schemas import body_schema, generate_schema
 from serve_app.api.trace_context import TraceContext
+from serve_app.settings.adapters import Adapter
+from serve_app.settings.aliases import is_pattern, model_of
 from serve_app.settings.caller import ANYONE, LANES, Caller, Lane
 from serve_app.settings.keys_file import ApiKey
 from serve_app.settings.settings_error import shown
@@ -30,13 +32,26 @@ from serve_app.settings.tree import HttpSettings
 
 _PATHS: tuple[tuple[str, Operation, str], ...] = (
     ("/v1/chat/completions", "chat_completions", "Chat completion, streamed or whole"),
+    ("/v1/responses", "responses", "Response, streamed or whole; nothing is stored"),
     ("/v1/completions", "completions", "Text completion, streamed or whole"),
+    ("/v1/messages", "messages", "Message in Anthropic's API, streamed or whole"),
+    ("/v1/messages/count_tokens", "count_tokens", "The number of tokens of a message's prompt"),
     ("/v1/embeddings", "embeddings", "Embeddings, where the model can"),
+    ("/v1/score", "score", "Scores of pairs of texts, where the model can"),
+    ("/score", "score", "The same as /v1/score"),
+    ("/v1/rerank", "rerank", "Documents in the order of their relevance to a query, where the model can"),
+    ("/v2/rerank", "rerank", "The same as /v1/rerank"),
+    ("/rerank", "rerank", "The same as /v1/rerank"),
+    ("/classify", "classify", "Classes of texts, where the model can"),
+    ("/pooling", "pooling", "The output of a pooling model as it is"),
     ("/tokenize", "tokenize", "Text or messages to token ids"),
     ("/detokenize", "detokenize", "Token ids to text"),
 )
+_GENERATING = ("chat_completions", "completions", "responses", "messages")
 LANE_HEADER = "X-Tideserve-Lane"
 """With this header a client lowers the lane of a request."""
+_NAMES_SHOWN = 20
+"""Names of models in an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +65,28 @@ class ApiModel:
     max_model_len: int | None = None
     traffic: Traffic = field(default_factory=Traffic)
     """Gets the events of its requests."""
+    aliases: Callable[[], Sequence[str]] = tuple
+    """Returns the present aliases."""
+    sources: Callable[[], Mapping[str, str]] = dict
+    """Returns the sources of its present adapters, by name."""
+    adapter: Adapter | None = None
+    """The adapter that a request chose; None for the model itself."""
 
-    def card(self) -> dict[str, str | int | None]:
-        """Return the model's entry in `/v1/models`."""
+    @property
+    def id(self) -> str:
+        """Its own name: of the model, or of its adapter."""
+        return self.name if self.adapter is None else self.adapter.name
+
+    def card(self, name: str) -> dict[str, str | int | None]:
+        """Return the entry in `/v1/models` under `name`: its own, or an alias."""
         return {
-            "id": self.name,
+            "id": name,
             "object": "model",
             "created": self.created,
             "owned_by": "tideserve",
             "max_model_len": self.max_model_len,
+            **({} if self.adapter is None else {"parent": self.name}),
+            **({} if name == self.id else {"root": self.id}),
         }
 
 
@@ -72,6 +100,8 @@ class Seen:
     """The fields of the prompt; None for an operation without generation."""
     answer_bound: int | None = None
     """The most tokens of the answer; None if the body does not say."""
+    asked: str | None = None
+    """The name by which the client asked for the model; None without a name."""
 
 
 class Endpoints:
@@ -86,55 +116,74 @@ class Endpoints:
         self._memory = BodyMemory(bounds.max_body_memory_bytes)
 
     def find(self, name: str | None, key: ApiKey | None = None) -> ApiModel:
-        """Return the model `name`; without a name, the only model.
+        """Return the model of this name or alias, or of the adapter `name`; without a name, the only model.
 
         Raises:
             ApiError: 400 or 404 without such a model, 403 if `key` may not use the model.
         """
         if name is None and len(self.models) == 1:
             name = next(iter(self.models))
-        if name in self.models:
-            if key is not None and not key.allows(name):
+        model = None if name is None else self._named(name)
+        if name is not None and model is not None:
+            if not _may_use(key, model, name):
+                assert key is not None
                 raise ApiError(
                     403,
-                    f"model = {name!r}: the API key {key.name!r} may not use this model.",
+                    f"model = {shown(name)}: the API key {key.name!r} may not use this model.",
                     param="model",
                     code="model_not_allowed",
                 )
-            return self.models[name]
-        served = f"this server has {', '.join(repr(model.name) for model in self._allowed(key))}."
+            return model
+        names = [repr(name) for name, _ in self._listed(key)]
+        more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+        served = f"this server has {', '.join(names[:_NAMES_SHOWN])}{more}."
         if name is None:
             raise ApiError(400, f"model: required; {served}", param="model", code="missing_field")
         message = f"model = {name[:200]!r}: does not exist; {served}"
         raise ApiError(404, message, param="model", code="model_not_found")
 
-    def _allowed(self, key: ApiKey | None) -> list[ApiModel]:
-        return [model for model in self.models.values() if key is None or key.allows(model.name)]
+    def _named(self, name: str) -> ApiModel | None:
+        for model in self.models.values():
+            if name not in self.models and (source := model.sources().get(name)) is not None:
+                return replace(model, adapter=Adapter(name, source))
+        if name not in self.models:
+            name = model_of(name, {model.name: model.aliases() for model in self.models.values()}) or name
+        return self.models.get(name)
+
+    def _listed(self, key: ApiKey | None) -> list[tuple[str, ApiModel]]:
+        """Return the names of models, adapters and aliases without wildcards, each with its model."""
+        names: list[str] = []
+        for model in self.models.values():
+            aliases = (alias for alias in model.aliases() if not is_pattern(alias))
+            names += [model.name, *model.sources(), *aliases]
+        found = [(name, self._named(name)) for name in names]
+        return [(name, model) for name, model in found if model is not None and _may_use(key, model, name)]
 
     def router(self) -> APIRouter:
         """Return the routes of completions, embeddings, tokenization, the model list and `/generate`."""
         router = APIRouter()
+        first = {operation: path for path, operation, _ in reversed(_PATHS)}
         for path, operation, summary in _PATHS:
             router.add_api_route(
                 path,
                 self._endpoint(operation),
                 methods=["POST"],
                 name=operation,
-                operation_id=operation,
+                operation_id=operation if path == first[operation] else None,
                 summary=summary,
-                tags=["OpenAI" if path.startswith("/v1") else "tokens"],
+                tags=["tokens" if operation.endswith("tokenize") else "OpenAI"],
                 response_class=JSONResponse,
                 openapi_extra={"requestBody": body_schema(operation)},
             )
 
         @router.get("/v1/models", summary="The models served", tags=["OpenAI"])
         async def list_models(request: Request) -> dict[str, Any]:
-            allowed = self._allowed(_key(request))
-            return {"object": "list", "data": [model.card() for model in allowed]}
+            cards = [model.card(name) for name, model in self._listed(_key(request))]
+            return {"object": "list", "data": cards}
 
         @router.get("/v1/models/{model:path}", summary="One model", tags=["OpenAI"])
         async def get_model(request: Request, model: str) -> dict[str, Any]:
-            return dict(self.find(model, _key(request)).card())
+            return dict(self.find(model, _key(request)).card(model))
 
         router.add_api_route(
             "/generate",
@@ -161,9 +210,9 @@ class Endpoints:
             return self._see_generate(body, key)
         fields = peek(body)
         model = self.find(fields.model, key)
-        if operation in ("chat_completions", "completions"):
-            return Seen(model, fields.stream is True, fields, fields.answer_bound)
-        return Seen(model, False, None, 0)
+        if operation in _GENERATING:
+            return Seen(model, fields.stream is True, fields, fields.answer_bound, fields.model)
+        return Seen(model, False, None, 0, fields.model)
 
     def _see_generate(self, data: bytes, key: ApiKey | None) -> Seen:
         try:
@@ -172,7 +221,7 @@ class Endpoints:
             details = [{**item, "loc": ("body", *item["loc"])} for item in error.errors(include_url=False)]
             raise RequestValidationError(details) from None
         model = self.find(next(iter(self.models)) if body.model is None else body.model, key)
-        return Seen(model, body.stream, peek(data), body.max_tokens)
+        return Seen(model, body.stream, peek(data), body.max_tokens, body.model)
 
     async def answer(self, http: Request, operation: Operation) -> Response:
         """Return the engine's answer to a request, which has been read and admitted to memory."""
@@ -189,6 +238,8 @@ class Endpoints:
             seen = self._see(operation, body, key)
             model = seen.model
             salt = getattr(state, "cache_salt", "")
+            adapter = model.adapter
+            prefix_salt = salt if adapter is None else f"{salt}\0{adapter.name}\0{adapter.source}"
             trace: Trace = getattr(state, "trace", UNTRACED)
             request = EngineRequest(
                 operation,
@@ -199,10 +250,13 @@ class Endpoints:
                 timeout_s,
                 trace.for_engine(TraceContext.of(http.scope["headers"])),
                 salt,
-                None if seen.fields is None else prompt_prefix(seen.fields, salt),
+                None if seen.fields is None else prompt_prefix(seen.fields, prefix_salt),
                 BodyShare(self._memory, KEPT) if seen.wants_stream else None,
                 state=RequestState(trace=trace),
+                model=model.name,
                 caller=caller,
+                alias="" if seen.asked in (None, model.id) else str(seen.asked),
+                adapter=adapter,
             )
             trace.note_request(request)
             try:
@@ -235,6 +289,10 @@ class Endpoints:
             error = deadline_exceeded(timeout_s)
             error.headers["Connection"] = "close"  # the rest of the body is not the next request
             raise error from None
+
+
+def _may_use(key: ApiKey | None, model: ApiModel, name: str) -> bool:
+    return key is None or key.allows(name) or key.allows(model.name)
 
 
 def _key(request: Request) -> ApiKey | None:

@@ -14,12 +14,16 @@ from serve_app.api.errors import ApiError
 from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.api.request_trace import UNTRACED, Trace
 from serve_app.api.trace_context import TraceContext
+from serve_app.settings.adapters import Adapter
 from serve_app.settings.caller import ANYONE, Caller
 from serve_app.wire.continuation import Continuation, DeliveredTokens
 
-Operation = Literal["chat_completions", "completions", "embeddings", "tokenize", "detokenize", "generate"]
+Operation = Literal[
+    "chat_completions", "completions", "responses", "messages", "embeddings", "score", "rerank", "pooling",
+    "classify", "tokenize", "detokenize", "count_tokens", "generate",
+]  # fmt: skip
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
-GPU_OPERATIONS = frozenset(OPERATIONS) - {"tokenize", "detokenize"}
+GPU_OPERATIONS = frozenset(OPERATIONS) - {"tokenize", "detokenize", "count_tokens"}
 """The operations that use a GPU."""
 
 Outcome = Literal["ok", "rejected", "error", "client_error", "abandoned"]
@@ -120,8 +124,14 @@ class EngineRequest:
     expected_cached_tokens: int | None = None
     """On an engine replica: the prompt tokens that the ingress expects in its prefix cache, over all
     sequences; None without an expectation."""
+    model: str = ""
+    """The name of its model, without alias or adapter."""
+    alias: str = ""
+    """The name by which the client asked for the model; "" for the model's own name."""
     caller: Caller = ANYONE
     """Who sent it: decides its lane, its share and whose usage it is."""
+    adapter: Adapter | None = None
+    """The LoRA adapter that the client chose by `model`; None for the model itself."""
     lane_knob: float | None = None
     """On an engine replica: what the knobs in force say of the caller's lane; see `Knobs.lane_knob`."""
     state: RequestState = field(default_factory=RequestState, compare=False)
@@ -135,6 +145,10 @@ class EngineRequest:
     def waited_s(self) -> float:
         """Seconds since the arrival at the ingress."""
         return time.perf_counter() - self.arrived
+
+    def serve_as(self, model: str) -> None:
+        """Note the name of the model that answers, on an engine replica. The data plane leaves it out."""
+        object.__setattr__(self, "model", model)
 
     def release_body(self) -> None:
         """Free the body once an answer has begun: it may have megabytes, and the answer may take minutes."""

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from serve_app.api.dialect import dialect_of
 from serve_app.api.engine_client import (
     EVENT_STREAM,
     JSON,
@@ -24,7 +25,7 @@ from serve_app.api.engine_client import (
     Outcome,
     Traffic,
 )
-from serve_app.api.errors import DONE, ERROR_EVENT, ApiError, deadline_exceeded, stream_failed
+from serve_app.api.errors import DONE, ApiError, deadline_exceeded, stream_failed
 from serve_app.api.quotas import Reservation
 
 logger = logging.getLogger("ray.serve")
@@ -41,8 +42,8 @@ _EXTENSION = "tideserve.write_now"
 class EngineResponse(Response):
     """Sends or streams an engine's answer to `request`.
 
-    While a request for a stream is queued, its client gets comments. The first comment sends the status 200.
-    From then on a failure is an SSE error event.
+    While a request for a stream is queued, its client gets comments or events. The first of them sends the
+    status 200. From then on a failure is an SSE error event.
 
     Args:
         engine: The engines of the request's model.
@@ -66,11 +67,14 @@ class EngineResponse(Response):
         super().__init__()
         self._engine = engine
         self._request = request
+        self._dialect = dialect_of(request)
         self._traffic = traffic
         self._release_body = release_body
         self._reservation = reservation
         self._started = False
         self._ended = False
+        self._sent = b""
+        """The last part of the body that was sent."""
         self._write_now: WriteNow | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -119,23 +123,25 @@ class EngineResponse(Response):
             return
         assert self._request.timeout_s is not None
         error = deadline_exceeded(self._request.timeout_s)
-        await self._send_whole(error.status, error.body(), error.headers)
+        await self._send_error(error)
 
     async def _tell_wait(self, wait: ColdWait) -> None:
         await self._start(HTTPStatus.OK, STREAM_HEADERS)
-        await self._send_part(wait.comment())
+        await self._send_part(self._dialect.waiting(self._request, wait, self._last_sent()))
 
     async def _answer(self) -> None:
         try:
             async with self._engine.call(self._request) as reply:
                 if reply.stream is not None:
                     await self._send_stream(reply.status, reply.headers, reply.stream)
+                elif reply.status >= HTTPStatus.BAD_REQUEST:
+                    await self._send_error(ApiError.from_body(reply.status, reply.body, reply.headers))
                 else:
                     await self._send_whole(reply.status, reply.body, reply.headers)
         except ApiError as error:
             if error.status in _REFUSALS:
                 self._traffic.rejected(self._request, error)
-            await self._send_whole(error.status, error.body(), error.headers)
+            await self._send_error(error)
         except Exception:
             if not self._started:
                 raise
@@ -149,6 +155,8 @@ class EngineResponse(Response):
         written = self._write_now  # parts that are written directly do not come here
         try:
             async for chunk in stream:
+                if not last and self._sent:  # frames of a wait
+                    chunk = self._dialect.after_wait(chunk)  # noqa: PLW2901
                 await self._send_part(chunk)
                 if not last:
                     self._first_byte()
@@ -161,26 +169,37 @@ class EngineResponse(Response):
         else:
             await self._send_part(self._request.state.trace.comment(), more=False)
         finally:
-            if last.endswith(DONE):  # clients may leave with it, before the engine's stream has ended
-                self._request.state.outcome = stream_outcome(before, last)
+            if self._dialect.ends(last):  # clients may leave with it, before the engine's stream has ended
+                self._request.state.outcome = "error" if self._dialect.failed(before, last) else "ok"
 
     async def _send_whole(self, status: int, body: bytes, extra: Mapping[str, str]) -> None:
         if not self._started:
             await self._start(status, {"Content-Type": JSON, "Content-Length": str(len(body)), **extra})
             await self._send_part(body, more=False)
         else:
-            kind = ERROR_EVENT if status >= HTTPStatus.BAD_REQUEST else b""
             # A line break would end the event's data; in JSON it can only stand between two tokens.
-            event = kind + b"data: " + body.replace(b"\n", b" ") + b"\n\n"
-            await self._send_part(event + DONE, more=False)
+            await self._send_part(b"data: " + body.replace(b"\n", b" ") + b"\n\n" + DONE, more=False)
         self._request.state.outcome = status_outcome(status)
         if status < HTTPStatus.BAD_REQUEST:
             self._first_byte()
 
+    async def _send_error(self, error: ApiError) -> None:
+        if not self._started:
+            body = self._dialect.error_body(error, self._request.request_id)
+            await self._send_whole(error.status, body, error.headers)
+        else:
+            last = self._dialect.last_frames(error, self._request, self._last_sent())
+            await self._send_part(last, more=False)
+            self._request.state.outcome = status_outcome(error.status)
+
+    def _last_sent(self) -> bytes:
+        return (self._write_now.last if self._write_now is not None else b"") or self._sent
+
     async def _send_failure(self) -> None:
         # The status has been sent. A stream that just stopped would look complete to many clients.
         logger.exception("request %s: failed within its stream", self._request.request_id)
-        await self._send_part(stream_failed().last_frames(), more=False)
+        last = self._dialect.last_frames(stream_failed(), self._request, self._last_sent())
+        await self._send_part(last, more=False)
 
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:
         if not self._started:
@@ -194,7 +213,7 @@ class EngineResponse(Response):
 
     async def _send_part(self, body: bytes, *, more: bool = True) -> None:
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
-        self._ended = not more
+        self._ended, self._sent = not more, body
 
     def _first_byte(self) -> None:
         self._request.state.ttft_s = self._request.waited_s
@@ -218,20 +237,6 @@ def status_outcome(status: int) -> Outcome:
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         return "rejected"
     return "error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "client_error"
-
-
-def stream_outcome(before: bytes, last: bytes) -> Outcome:
-    """Return the outcome of a stream by its last two chunks of whole frames; `before` is empty for only one.
-
-    An engine or a relay that ends a stream with an error sends the error event and `[DONE]` as the last two
-    frames. So only these two frames are checked, when the stream is over. The JSON of a frame has no line
-    break, so no text can be mistaken for an event.
-    """
-    if not last.endswith(DONE):
-        return "error"
-    rest = last[: -len(DONE)] or before
-    start = rest.rfind(b"\n\n", 0, -2)
-    return "error" if rest.startswith(ERROR_EVENT, start + 2 if start >= 0 else 0) else "ok"
 
 
 class WriteNow:

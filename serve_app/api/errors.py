@@ -1,5 +1,7 @@
 """Errors in the OpenAI API's shape: `{"error": {"message", "type", "param", "code"}}`."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from contextvars import ContextVar
 
@@ -13,6 +15,19 @@ ERROR_EVENT = b"event: error\n"
 """The beginning of an error's frame."""
 TRACE_ID: ContextVar[str] = ContextVar("trace_id", default="")
 """The id of the trace of the present request, for the bodies of its errors; "" without a trace."""
+
+
+class _Error(msgspec.Struct):
+    message: str = ""
+    param: str | None = None
+    code: str | None = None
+
+
+class _Body(msgspec.Struct):
+    error: _Error
+
+
+_body = msgspec.json.Decoder(_Body)
 
 
 class ApiError(Exception):
@@ -43,6 +58,15 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
         if float(self.headers.get("Retry-After", 0)) > MOST_RETRY_S:
             self.headers.setdefault("X-Should-Retry", "false")
+
+    @classmethod
+    def from_body(cls, status: int, body: bytes, headers: Mapping[str, str]) -> ApiError:
+        """Return the error that another process sent as `body`."""
+        try:
+            found = _body.decode(body).error
+        except msgspec.DecodeError:
+            found = _Error()
+        return cls(status, found.message, param=found.param, code=found.code, headers=headers)
 
     @property
     def type(self) -> str:

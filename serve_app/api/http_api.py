@@ -1,6 +1,7 @@
 """The FastAPI application with all routes and error shapes. It does not depend on Ray or vLLM."""
 
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -15,11 +16,12 @@ from serve_app import __version__
 from serve_app.api.api_keys import ApiKeyFile, ApiKeyMiddleware
 from serve_app.api.autoscaling import AutoscalingView, autoscaling_router
 from serve_app.api.browsers import BrowserMiddleware
+from serve_app.api.dialect import error_response
 from serve_app.api.endpoints import ApiModel, Endpoints
 from serve_app.api.engine_client import JSON
 from serve_app.api.errors import ApiError, internal_error
 from serve_app.api.health import Observer, health_router
-from serve_app.api.middleware import RequestMiddleware
+from serve_app.api.middleware import RequestMiddleware, route_path
 from serve_app.api.quotas import Quotas
 from serve_app.api.schemas import component_schemas
 from serve_app.api.trace_middleware import RequestTraces, TraceMiddleware
@@ -90,31 +92,33 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     return app.openapi_schema
 
 
-def _reply(error: ApiError) -> Response:
-    return Response(error.body(), error.status, media_type=JSON, headers=error.headers)
+def _reply(error: ApiError, request: Request) -> Response:
+    return error_response(error, request.scope, route_path(request.scope))
 
 
 async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return _reply(error)
+    return _reply(error, request)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    where = f"{request.method} {request.url.path}"
-    return _reply(
-        ApiError(
-            error.status_code,
-            f"{where}: {error.detail}",
-            code=_CODES.get(error.status_code),
-            headers=error.headers,
-        )
+    where, detail = f"{request.method} {request.url.path}", error.detail
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        posts = [route for route in request.app.routes if "POST" in (getattr(route, "methods", None) or ())]
+        detail = f"no such path; this server takes POST at {', '.join(route.path for route in posts)}"
+    failure = ApiError(
+        error.status_code,
+        f"{where}: {detail}",
+        code=_CODES.get(error.status_code),
+        headers=error.headers,
     )
+    return _reply(failure, request)
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:
-    """Return an internal error in OpenAI's shape. Starlette logs the cause and raises it again."""
-    reply = _reply(internal_error())
+    """Return an internal error. Starlette logs the cause and raises it again."""
+    reply = _reply(internal_error(), request)
     # Starlette sends this outside of all middleware. Pages can read it only with the CORS headers.
     reply.raw_headers += getattr(request.state, "cors", [])
     return reply

@@ -7,6 +7,8 @@ import uuid
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serve_app.api.dialect import dialect_at
+
 USABLE_ID = re.compile(rb"[\x21-\x7e]{1,256}")
 """Ids that break neither a header nor a log line."""
 
@@ -35,18 +37,20 @@ class RequestMiddleware:
         state["request_id"] = request_id
         state["arrived"] = time.perf_counter()
         head = scope["method"] == "HEAD"
+        own = dialect_at(route_path(scope)).id_header
+        names = [name for name in ("X-Request-ID" if self._add_header else "", own) if name]
 
         async def changed(message: Message) -> None:
             if message["type"] == "http.response.start":
-                if self._add_header:
-                    MutableHeaders(scope=message)["X-Request-ID"] = request_id
+                for name in names:
+                    MutableHeaders(scope=message)[name] = request_id
             elif head:
                 message = {**message, "body": b""}
             await send(message)
 
         if head:
             scope = {**scope, "method": "GET"}
-        await self._app(scope, receive, changed if head or self._add_header else send)
+        await self._app(scope, receive, changed if head or names else send)
 
 
 def route_path(scope: Scope) -> str:

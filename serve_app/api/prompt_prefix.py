@@ -24,6 +24,8 @@ _LIST = ord("[")
 _UNSET = (b"", b"null")
 _NONE = msgspec.Raw(b"")
 _messages = msgspec.json.Decoder(list[msgspec.Raw])
+_CACHE_MARK = b',"cache_control":{'
+_BILLING = b'{"type":"text","text":"x-anthropic-billing-header'
 
 
 class PromptFields(msgspec.Struct):
@@ -31,14 +33,20 @@ class PromptFields(msgspec.Struct):
 
     messages: msgspec.Raw = _NONE
     prompt: msgspec.Raw = _NONE
+    input: msgspec.Raw = _NONE
+    """Of Responses: the conversation, or its only message."""
     prompt_logprobs: msgspec.Raw = _NONE
     """With prompt logprobs vLLM does not use its prefix cache."""
     cache_salt: msgspec.Raw = _NONE
     tools: msgspec.Raw = _NONE
+    system: msgspec.Raw = _NONE
     documents: msgspec.Raw = _NONE
     chat_template: msgspec.Raw = _NONE
     chat_template_kwargs: msgspec.Raw = _NONE
     reasoning_effort: msgspec.Raw = _NONE
+    instructions: msgspec.Raw = _NONE
+    previous_input_messages: msgspec.Raw = _NONE
+    reasoning: msgspec.Raw = _NONE
     add_special_tokens: msgspec.Raw = _NONE
     truncate_prompt_tokens: msgspec.Raw = _NONE
 
@@ -68,17 +76,20 @@ def prompt_prefix(fields: PromptFields, cache_salt: str = "") -> PromptPrefix | 
     Another salt or other tools give other hashes, which never match. `cache_salt` is the salt of the client's
     API key. The body may have its own salt too.
     """
-    written = fields.messages if len(fields.messages) else fields.prompt
+    given = (fields.messages, fields.prompt, fields.input)
+    written = next((each for each in given if len(each)), _NONE)
+    is_prompt = written is fields.prompt
+    text = shown = bytes(written) if is_prompt else _shown(bytes(written))
     # Leave out the closing quote or bracket: the next turn continues before it.
-    size = len(written) - 1
+    size = len(shown) - 1
     if size <= 0 or bytes(fields.prompt_logprobs) not in _UNSET:
         return None
-    text = bytes(written)
-    if not len(fields.messages) and text[0] == _LIST and not text[1:32].lstrip()[:1].isdigit():
+    if is_prompt and text[0] == _LIST and not text[1:32].lstrip()[:1].isdigit():
         return None
+    has_messages = not is_prompt and (text[0] == _LIST or written is fields.messages)
     salted = xxh3_64_intdigest(cache_salt.encode()) if cache_salt else 0
     if (before := _before(fields)) != _NOTHING_BEFORE:
-        first = b"\0".join(map(bytes, before)) + b"\0"
+        first = _shown(b"\0".join(before)) + b"\0"
         text, size = first + text, size + len(first)
     blocks: list[int] = []
     hashed = salted
@@ -87,16 +98,28 @@ def prompt_prefix(fields: PromptFields, cache_salt: str = "") -> PromptPrefix | 
         blocks.append(hashed)
     if size >= (MOST_BLOCKS + 1) * BLOCK_BYTES:
         return PromptPrefix(size, tuple(blocks), 0)
-    if not len(fields.messages):
+    if not has_messages:
         return PromptPrefix(size, tuple(blocks), _hash_to(size, text, blocks, salted))
     try:
-        ends = _last_ends(text, _messages.decode(written))
+        ends = _last_ends(text, _messages.decode(shown))
     except (msgspec.DecodeError, RecursionError):
         return None
     if not ends:
         return None
     end, *earlier = [_hash_to(end, text, blocks, salted) for end in ends]
     return PromptPrefix(size, tuple(blocks), end, tuple(zip(earlier, ends, strict=False)))
+
+
+def _shown(body: bytes) -> bytes:
+    """Return a part of a body without what agents change in each turn and no model sees.
+
+    These are the marks of Anthropic's prompt cache, and the first block of Claude Code's `system`, which has
+    a hash of the request and which vLLM drops. In a text their quotes would be escaped.
+    """
+    first, *rest = body.split(_CACHE_MARK)
+    shown = first + b"".join(each.partition(b"}")[2] for each in rest)
+    before, _, after = shown.partition(_BILLING)
+    return before + after.partition(b'"},')[2] if after else shown
 
 
 def _hash_to(end: int, text: bytes, blocks: list[int], salted: int) -> int:

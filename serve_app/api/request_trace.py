@@ -330,6 +330,7 @@ class RequestTrace(Trace):
 class _Parameters(msgspec.Struct):
     max_tokens: Any = None
     max_completion_tokens: Any = None
+    max_output_tokens: Any = None
     temperature: Any = None
     top_p: Any = None
     top_k: Any = None
@@ -352,7 +353,8 @@ def _parameters(body: bytes) -> dict[str, Value]:
         found = _read_parameters.decode(body)
     except (msgspec.DecodeError, RecursionError):  # the engine replica answers it
         return {}
-    found.max_tokens = found.max_completion_tokens if found.max_tokens is None else found.max_tokens
+    given = (found.max_tokens, found.max_completion_tokens, found.max_output_tokens)
+    found.max_tokens = next((most for most in given if most is not None), None)
     values = {name: getattr(found, field) for field, name in names.REQUEST_PARAMETERS.items()}
     # A larger number could not be sent, and the spans that are sent with it would be lost.
     return {name: value for name, value in values.items() if isinstance(value, float) or _is_int64(value)}

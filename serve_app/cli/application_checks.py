@@ -85,7 +85,8 @@ def check_application(application: Mapping[str, Any], cpus: Cpus | None = None) 
     knobs, ingress_knobs = defaults, IngressKnobs()
     try:
         if defaults:
-            knobs, ingress_knobs = read_user_config(defaults, user_config)
+            lora = None if settings is None else {model.name: model.lora for model in settings.models}
+            knobs, ingress_knobs = read_user_config(defaults, user_config, lora)
     except SettingsError as error:
         problems += [f"deployments[{index}].user_config.{line}" for line in error.problems]
     if settings is None or problems:

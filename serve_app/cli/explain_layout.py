@@ -21,6 +21,7 @@ NO_POLICY = (
 REJECTED = "The newest knobs are rejected, so the knobs before them stay in force. Error: "
 
 _SOURCES_SHOWN = 4
+_ADAPTERS_SHOWN = 16
 _LATE_S = 15.0
 """The policy reports at least every ten seconds."""
 _NO_STYLE = Style()
@@ -108,6 +109,8 @@ class DecisionsDocument(_Document):
     """The error of the newest knobs, if they are invalid and the previous knobs stay in force; else empty."""
     autoscaler: _Status | None
     decisions: tuple[RecordDocument, ...]
+    adapters: dict[str, dict[str, int]] = {}
+    """How many replicas have loaded each adapter, by model and adapter."""
 
 
 def explain(
@@ -140,7 +143,9 @@ def explain(
     for record in document.decisions:
         records.setdefault(record.deployment, []).append(record)
     for deployment, its_records in records.items():
-        blocks.append(_block(deployment, models.get(deployment), zygote, its_records, now, zone, style))
+        block = _block(deployment, models.get(deployment), zygote, its_records, now, zone, style)
+        name = models[deployment].model if deployment in models else ""
+        blocks.append("\n".join([block, *_adapters(document.adapters.get(name, {}))]))
     return "\n\n".join(blocks) + "\n"
 
 
@@ -218,6 +223,16 @@ def _replicas(state: _ModelStatus, zygote: bool, style: Style) -> list[str]:
         why = f"{waits} Reason: {state.reason or 'the cluster gives none'}"
         lines += [style.warn(line) for line in _wrap_after("  ", why, indent=4)]
     return lines
+
+
+def _adapters(holders: Mapping[str, int]) -> list[str]:
+    """Return which adapters are loaded, and on how many replicas."""
+    if not holders:
+        return []
+    shown = [f"{name} on {count(number, 'replica')}" for name, number in [*holders.items()][:_ADAPTERS_SHOWN]]
+    more = len(holders) - len(shown)
+    text = ", ".join(shown) + (f", and {more} more" if more else "")
+    return ["", *_wrap_after("  Adapters loaded: ", f"{text}.", indent=4)]
 
 
 def _next_start(state: _ModelStatus, zygote: bool) -> str:

@@ -280,7 +280,7 @@ def value_text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, tuple):
-        value = [item.model_dump(mode="json") for item in value]
+        value = [item.model_dump(mode="json") if isinstance(item, BaseModel) else item for item in value]
     elif isinstance(value, BaseModel):
         value = value.model_dump(mode="json", exclude_none=True)
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000)

@@ -24,10 +24,6 @@ _BRANCH = re.compile(r"^(?:[A-Z]\w+|str|int|float|bool|none|list|dict|literal.*|
 _TAGS = (("role",), ("type",))
 """Locations that end so belong to the field that selects a union's branch."""
 
-ERROR_FRAME = b'data: {"error"'
-"""The start of vLLM's error frame in a stream."""
-
-
 _LOSSES = {ENGINE_DEAD: "has died", ENGINE_DIED: "died", ENGINE_KILLED: "was killed"}
 
 
@@ -43,9 +39,8 @@ def not_continuable() -> ApiError:
     )
 
 
-def field_path(location: Sequence[int | str]) -> str | None:
-    """Return `("messages", 0, "ChatMessageParam", "role")` as `messages[0].role`."""
-    path = ""
+def field_path(location: Sequence[int | str], path: str = "") -> str | None:
+    """Return `("messages", 0, "ChatMessageParam", "role")` as `messages[0].role`, below the given path."""
     for part in location:
         if isinstance(part, int):
             path += f"[{part}]"
@@ -61,8 +56,7 @@ def from_validation(error: ValidationError, outer: str = "") -> ApiError:
         outer: The path of the validated value in the body; empty for the whole body.
     """
     item = _likeliest(error.errors(include_url=False))
-    inner = field_path(item["loc"])
-    param = f"{outer}.{inner}".replace(".[", "[").removeprefix(".") if inner else outer or None
+    param = field_path(item["loc"], outer)
     message = str(item["msg"]).removeprefix("Value error, ")
     if item["type"] == "missing":
         return ApiError(400, f"{param}: required, and not given.", param=param, code="missing_field")
@@ -80,7 +74,10 @@ def _likeliest(errors: Sequence[Any]) -> dict[str, Any]:
     others = {item["loc"][:-1] for item in tags}
     branches = {path for path in others if path and isinstance(path[-1], str) and _BRANCH.match(path[-1])}
     meant = (i for i in errors if not any(i["loc"][:end] in branches for end in range(1, len(i["loc"]))))
-    item = next(meant, errors[0])
+    found = list(meant) or list(errors)
+    # A client that sent a list did not intend a text.
+    intended = (i for i in found if i["type"] != "string_type" or not isinstance(i["input"], list))
+    item = next(intended, (tags or found)[0])
     beside = [tag for tag in tags if tag["loc"][:-1] == item["loc"][:-1]]
     return dict(beside[0] if beside and item["type"] == "missing" else item)
 
@@ -105,8 +102,8 @@ def from_exception(error: Exception, *, log: bool = True) -> ApiError:
 
 
 def from_frame(frame: bytes) -> ApiError:
-    """Return the error in a frame that begins as `ERROR_FRAME`."""
-    error = msgspec.json.decode(frame[len(b"data: ") :])["error"]
+    """Return the error in a frame of vLLM that begins as the dialect's `error_frame`."""
+    error = msgspec.json.decode(frame.partition(b"data: ")[2])["error"]
     code = error.get("code")
     return _api_error(error.get("message", ""), code if isinstance(code, int) else 500, error.get("param"))
 

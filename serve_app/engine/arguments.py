@@ -57,8 +57,14 @@ def vllm_overrides(model: ModelSettings) -> dict[str, Any]:
         backend=model.structured_output.backend,
         disable_any_whitespace=model.structured_output.compact,
     )
-    if model.task == "embed":
-        values.update(runner="pooling", convert="embed")
+    if (lora := model.lora) is not None:
+        values.update(enable_lora=True, max_lora_rank=lora.max_rank, max_loras=lora.max_loaded)
+        # One more, so that a new adapter is loaded before another is unloaded: it may be broken.
+        values["max_cpu_loras"] = lora.max_cached + 1
+    if model.task != "generate":
+        values.update(runner="pooling", convert=model.task)
+        if model.enable_prefix_caching:  # vLLM's default: an encoder has none, and would not start with one
+            del values["enable_prefix_caching"]
     if model.device == "cpu":
         values.setdefault("kv_cache_memory_bytes", _DEFAULT_CPU_KV_CACHE_BYTES)
         values["distributed_executor_backend"] = _IN_PROCESS_EXECUTOR

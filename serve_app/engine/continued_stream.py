@@ -22,13 +22,14 @@ from vllm.v1.engine import FinishReason
 from vllm.v1.outputs import LogprobsLists
 from vllm.v1.request import Request
 
+from serve_app.api.dialect import dialect_of
 from serve_app.api.engine_client import EngineRequest
-from serve_app.engine.api_errors import ERROR_FRAME, not_continuable
+from serve_app.engine.api_errors import not_continuable
 from serve_app.engine.continuing_core import DELIVERED
 from serve_app.engine.engine_stream import EngineStream
 from serve_app.wire.continuation import Continuation
 
-_CREATED = re.compile(rb'"created":\d+')  # inside a text the quotes would be escaped
+_CREATED = re.compile(rb'"created(_at)?":\d+')  # inside a text the quotes would be escaped
 _REPLAYED_PER_TURN = 16
 """Tokens replayed before other streams get a turn. vLLM's own encoder takes about 0.1 ms per token."""
 
@@ -39,13 +40,16 @@ class ContinuedStream(EngineStream):
     def __init__(self, request: EngineRequest, begun: Continuation) -> None:
         super().__init__(request)
         self._created = begun.created
+        self._dialect = dialect_of(request)
         self._before = {index: list(tokens) for index, tokens in enumerate(begun.tokens) if tokens}
         self._replaying = bool(self._before)
         self._replay: list[RequestOutput] = []
         self._ended: set[int] = set()
         """The sequences that ended with their delivered tokens."""
         # A parser of tool calls or reasoning may miss markers if several tokens come at once.
-        self._one_by_one = request.operation == "chat_completions"
+        self._one_by_one = request.operation not in ("completions", "generate")
+        # A response has the client's tools in its end, and they may have the same field.
+        self._most_created = 1 if request.operation == "responses" else 0
 
     async def outputs(self, generated: AsyncGenerator[RequestOutput]) -> AsyncGenerator[RequestOutput]:
         """Yield the delivered tokens again, then `generated`, and record its tokens as delivered."""
@@ -100,12 +104,15 @@ class ContinuedStream(EngineStream):
         """
         try:
             async for frame in frames:
-                if self.delivered is None:  # known once vLLM has started to generate
-                    raise not_continuable()
                 data = frame if isinstance(frame, bytes) else frame.encode()
-                if self._replaying and not data.startswith(ERROR_FRAME):
+                # Known once vLLM has started to generate.
+                if self.delivered is None and not self._dialect.is_prelude(data):
+                    raise not_continuable()
+                if self._replaying and not data.startswith(self._dialect.error_frame):
                     continue
-                yield _CREATED.sub(b'"created":%d' % self._created, data) if self._created else data
+                if self._created:
+                    data = _CREATED.sub(rb'"created\1":%d' % self._created, data, self._most_created)
+                yield data
         finally:
             if hasattr(frames, "aclose"):
                 await frames.aclose()

@@ -57,6 +57,7 @@ class DataPlane:
         still_s: Returns the seconds without an engine step, if that is the trouble.
         prefix_cache_tokens: Size of the engine's prefix cache: 0 without a cache, None if unknown.
         step_tokens: Maximum tokens of one engine step; None if unknown.
+        adapters: Returns the loaded adapters, and the seconds for which a load occupies the engine.
     """
 
     def __init__(
@@ -66,7 +67,9 @@ class DataPlane:
         still_s: Callable[[], float] = lambda: 0.0,
         prefix_cache_tokens: int | None = None,
         step_tokens: int | None = None,
+        adapters: Callable[[], tuple[list[str], float]] = lambda: ([], 0.0),
     ) -> None:
+        self._adapters = adapters
         self.engine = engine
         self._trouble = trouble
         self._still_s = still_s
@@ -175,8 +178,14 @@ class DataPlane:
 
     def heartbeat(self) -> Beat:
         """Return a heartbeat as of now, without prefixes."""
+        names, load_s = self._adapters()
         return Beat(
-            self._trouble(), self._still_s(), self._prefix_cache_tokens, step_tokens=self._step_tokens
+            self._trouble(),
+            self._still_s(),
+            self._prefix_cache_tokens,
+            step_tokens=self._step_tokens,
+            adapters=names,
+            adapter_load_s=load_s,
         )
 
     async def _send_heartbeats(self) -> None:
@@ -241,7 +250,8 @@ class IngressConnection:
             self._known = True
             self.frames.most_bytes = MOST_BYTES
             self._plane.trust(self)
-            self.frames.send(self._plane.heartbeat())
+            # Without adapters: a thousand names are longer than a greeting may be.
+            self.frames.send(msgspec.structs.replace(self._plane.heartbeat(), adapters=[]))
 
     def _refuse(self, reason: str) -> None:
         self._plane.log_refusal(self.frames.peer, reason)

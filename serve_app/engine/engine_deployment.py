@@ -108,6 +108,7 @@ class Engine:
             lambda: self._health.standstill_s(time.monotonic()),
             self._engine.prefix_cache_tokens,
             self._engine.limits().max_num_batched_tokens,
+            self._engine.loaded_adapters,
         )
         self._stop.push_async_callback(self._drain)
         with self._startup.phase("data_plane"):

@@ -19,12 +19,19 @@ from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import OutputProcessor
+from xxhash import xxh3_64_hexdigest, xxh3_64_intdigest
 
 from serve_app.api.engine_client import EngineRequest
 from serve_app.engine.continuing_core import DELIVERED, core_continues
 from serve_app.engine.fair_share import Charge
 from serve_app.engine.sequence_lanes import SequenceLanes
-from serve_app.patches.vllm import Method, forward_at_once, wrap_add_request, wrap_generate
+from serve_app.patches.vllm import (
+    Method,
+    forward_at_once,
+    wrap_add_request,
+    wrap_generate,
+    wrap_model_names,
+)
 from serve_app.wire.continuation import DeliveredTokens
 
 _NOT_CONTINUED = (
@@ -52,6 +59,8 @@ class EngineStream:
         self.encode: Callable[[RequestOutput], bytes] | None = None
         """Encodes an output as events. None if the events depend on more than the output."""
         self._generations = 0
+        self._seed = xxh3_64_intdigest(request.body, xxh3_64_intdigest(request.request_id.encode()))
+        self._ids = 0
 
     def begin(self) -> None:
         """Take all generations that this task and its child tasks start."""
@@ -78,6 +87,17 @@ class EngineStream:
         self._generations += 1
         single = self._generations == 1
         self.delivered = DeliveredTokens() if single and _is_continuable(prompt, params) else None
+
+    def new_id(self) -> str:
+        """Return the next id of 16 hexadecimal digits; "" before the generation.
+
+        Each engine that runs or continues the stream gives the same ids. Before the generation vLLM draws
+        ids for other uses, which must be random.
+        """
+        if not self._generations:
+            return ""
+        self._ids += 1
+        return xxh3_64_hexdigest(b"%d" % self._ids, self._seed)
 
     async def outputs(self, generated: AsyncGenerator[RequestOutput]) -> AsyncGenerator[RequestOutput]:
         """Yield `generated`, and record its tokens as delivered.
@@ -159,11 +179,29 @@ def follow_streams(engine: AsyncLLM, lanes: SequenceLanes) -> None:
     lanes.divide_statistics(engine)
 
 
+def follow_aliases(models: Any) -> None:
+    """Have vLLM's handlers accept and answer the name by which the client of a call asked for the model.
+
+    Args:
+        models: vLLM's `OpenAIServingModels` of the engine.
+    """
+
+    def alias() -> str:
+        stream = EngineStream.current()
+        return "" if stream is None else stream.request.alias
+
+    wrap_model_names(
+        models,
+        lambda is_base: lambda name: is_base(name) or (name != "" and name == alias()),
+        lambda name_of: lambda adapter=None: (not adapter and alias()) or name_of(adapter),
+    )
+
+
 def _is_continuable(prompt: Any, params: Any) -> bool:
     """Return whether the tokens generated so far are the whole state of a generation."""
     return (
         isinstance(prompt, dict)
         and prompt.get("type") == "token"
         and params.output_kind == RequestOutputKind.DELTA
-        and all(getattr(params, name, None) is None for name in _NOT_CONTINUED)
+        and all(getattr(params, name, None) in (None, {}) for name in _NOT_CONTINUED)
     )

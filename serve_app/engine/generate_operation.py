@@ -1,12 +1,13 @@
 """`/generate` on one engine: one event per token, with the token's time."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+from vllm.lora.request import LoRARequest
 from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -53,9 +54,10 @@ class TokenTexts:
 class GenerateOperation:
     """Runs `/generate` requests on an engine that can generate."""
 
-    def __init__(self, engine: AsyncLLM, model: str) -> None:
+    def __init__(self, engine: AsyncLLM, model: str, adapters: Mapping[str, LoRARequest] = {}) -> None:
         self._engine = engine
         self._model = model
+        self._adapters = adapters
 
     async def run(self, call: EngineRequest) -> EngineReply | AsyncIterator[bytes]:
         """Return a reply with text and timings, or the event frames of a stream."""
@@ -105,6 +107,7 @@ class GenerateOperation:
             prompt,
             params,
             request_id,
+            lora_request=None if call.adapter is None else self._adapters[call.adapter.name],
             trace_headers=None if call.trace is None else call.trace.fields(),
         )
         return outputs, TokenTexts(tokenizer, params, tokens, request_id)
@@ -158,7 +161,7 @@ class GenerateOperation:
             text += "".join(texts.split(list(delta.token_ids), stopped=delta.finish_reason == "stop"))
             tokens += list(delta.token_ids)
         document = {
-            "model": self._model,
+            "model": call.alias or (self._model if call.adapter is None else call.adapter.name),
             "text": text,
             "token_ids": tokens,
             "finish_reason": reason,

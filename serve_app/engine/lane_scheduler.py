@@ -173,7 +173,12 @@ class LaneScheduling(Scheduler):  # type: ignore[misc]
         self.running.sort(key=_is_background)
         if prefills:
             for request in running:
-                request.next_decode_eligible_step = self.current_step + 2  # leaves out this step
+                if request.lora_request is not None and self._request_blocks_can_be_freed(request):
+                    # vLLM ends if more adapters than `max_loras` are running. It looks at a sequence that
+                    # comes from the queue, and not at one that is left out of a step.
+                    self._preempt(request)
+                else:
+                    request.next_decode_eligible_step = self.current_step + 2  # leaves out this step
 
     def _make_way(self, running: list[Request]) -> bool:
         """Preempt sequences of `running`, which are background, for the step's prompts of other lanes.

@@ -20,12 +20,14 @@ from serve_app.ledger.meter import UsageMeter
 from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.replica_metrics import EngineLimits, EngineMetrics
 from serve_app.telemetry.request_log import RequestLog
+from serve_app.weights.adapter_store import AdapterStore, adapter_folder
 from serve_app.weights.model_identity import model_identity
 from serve_app.zygote.zygote import collector_off
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
+    from serve_app.engine.adapters import Adapters
     from serve_app.engine.grammar.guard import GrammarGuard
     from serve_app.engine.local_client import LocalEngine
     from serve_app.engine.step_statistics import EngineReport
@@ -50,6 +52,8 @@ class RunningEngine:
     model_identity: str
     """Only engines of the same identity continue each other's streams; see `weights.model_identity`."""
     guard: GrammarGuard | None = None
+    adapters: Adapters | None = None
+    """None if the engine was started without LoRA."""
 
     def limits(self) -> EngineLimits:
         """Return the engine's batch limits, as vLLM has set them."""
@@ -65,6 +69,10 @@ class RunningEngine:
         """Size of the prefix cache: 0 without one, None if vLLM does not report it."""
         cache = self.llm.vllm_config.cache_config
         return cache.kv_cache_size_tokens if cache.enable_prefix_caching else 0
+
+    def loaded_adapters(self) -> tuple[list[str], float]:
+        """Return the names of the loaded adapters, and the seconds for which a load occupies the engine."""
+        return ([], 0.0) if self.adapters is None else (self.adapters.names(), self.adapters.load_s())
 
     def shutdown(self) -> None:
         """Stop the engine core and its workers, and wait until they have ended."""
@@ -96,6 +104,7 @@ async def launch(
             from vllm.envs import enable_envs_cache  # noqa: PLC0415
             from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
 
+            from serve_app.engine.adapters import Adapters  # noqa: PLC0415
             from serve_app.engine.arguments import engine_config, vllm_namespace  # noqa: PLC0415
             from serve_app.engine.grammar.guard import guard_grammars  # noqa: PLC0415
             from serve_app.engine.local_client import LocalEngine  # noqa: PLC0415
@@ -134,7 +143,13 @@ async def launch(
         with startup.phase("serving_layer"):
             serving = await Serving.mount(llm, namespace, lanes)
             guard = guard_grammars(llm, model.structured_output) if model.task == "generate" else None
-            client = LocalEngine(serving, model, metrics.count_error, metrics.count_call, await identity)
+            adapters = None
+            if (bounds := model.lora) is not None:
+                store = AdapterStore(adapter_folder(model.name, os.environ), bounds.max_bytes)
+                adapters = Adapters(llm, serving.adapters, bounds, store, metrics.count_adapter_load)
+            client = LocalEngine(
+                serving, model, metrics.count_error, metrics.count_call, await identity, adapters
+            )
         with startup.phase("warm_up"):
             await _warm_up(client, model)
         if archive is not None:
@@ -151,16 +166,16 @@ async def launch(
             guard.stop()
         llm.shutdown(timeout=_SHUTDOWN_TIMEOUT_S)
         raise
-    return RunningEngine(llm, client, report, await identity, guard)
+    return RunningEngine(llm, client, report, await identity, guard, adapters)
 
 
 async def _warm_up(client: LocalEngine, model: ModelSettings) -> None:
     """Send one request through the engine, so that no client waits for lazy initialization."""
     from serve_app.api.engine_client import EngineRequest  # noqa: PLC0415
 
-    if model.task == "embed":
-        request = EngineRequest("embeddings", b'{"input":"warm"}', "warm-up")
-    else:
+    if model.task == "generate":
         request = EngineRequest("generate", b'{"prompt":"warm","max_tokens":2}', "warm-up")
+    else:  # every pooling model has this operation
+        request = EngineRequest("pooling", b'{"input":"warm"}', "warm-up")
     async with client.call(request):
         pass

@@ -5,10 +5,11 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from serve_app.api.dialect import dialect_of
 from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
-from serve_app.api.errors import ApiError, stream_failed
+from serve_app.api.errors import ApiError, stream_failed, unsupported_feature
+from serve_app.engine.adapters import Adapters
 from serve_app.engine.api_errors import (
-    ERROR_FRAME,
     from_exception,
     from_frame,
     lost_engine,
@@ -17,8 +18,11 @@ from serve_app.engine.api_errors import (
 from serve_app.engine.continued_stream import ContinuedStream
 from serve_app.engine.engine_stream import EngineStream
 from serve_app.engine.generate_operation import GenerateOperation
+from serve_app.engine.messages_operation import MessagesOperation
 from serve_app.engine.operations import Operations, ReplyOrFrames, Serving
-from serve_app.engine.request_record import USAGE_MARK, RequestRecord
+from serve_app.engine.pooling_operations import TASKS, PoolingOperations
+from serve_app.engine.request_record import RequestRecord
+from serve_app.engine.responses_operation import ResponsesOperation
 from serve_app.ledger.meter import UsageMeter
 from serve_app.patches.vllm_compat import killed_from_outside
 from serve_app.settings.tree import ModelSettings
@@ -37,6 +41,7 @@ class LocalEngine:
         on_error: Called with the error of every failed call, before or within a stream.
         on_call: Called with each call.
         model_identity: See `weights.model_identity`. The engine continues only streams of the same model.
+        adapters: Loads LoRA adapters; None if the engine was started without LoRA.
     """
 
     def __init__(
@@ -46,6 +51,7 @@ class LocalEngine:
         on_error: Callable[[ApiError], None],
         on_call: Callable[[EngineRequest], None] = lambda _: None,
         model_identity: str = "",
+        adapters: Adapters | None = None,
     ) -> None:
         self.request_log: RequestLog | None = None
         """Gets a line for each ended request. None during the warm-up and without a request log."""
@@ -53,19 +59,25 @@ class LocalEngine:
         """Counts the usage of each call. None during the warm-up and without a ledger."""
         self._model = model.name
         self._model_identity = model_identity
+        self._adapters = adapters
         self._vocabulary = serving.engine.model_config.get_vocab_size()
         self._unlogged = False
         self._on_error = on_error
         self._on_call = on_call
         self._engine = serving.engine
         operations = Operations(serving, model.max_sequences_per_request)
+        messages = MessagesOperation(serving)
+        loaded = {} if adapters is None else adapters.registry
         self._operations: dict[Operation, Callable[[EngineRequest], Awaitable[ReplyOrFrames]]] = {
             "chat_completions": operations.chat,
             "completions": operations.text,
-            "embeddings": operations.embeddings,
+            "responses": ResponsesOperation(serving, model.max_sequences_per_request).run,
             "tokenize": operations.tokenize,
             "detokenize": operations.detokenize,
-            "generate": GenerateOperation(serving.engine, model.name).run,
+            "messages": messages.create,
+            "count_tokens": messages.count_tokens,
+            "generate": GenerateOperation(serving.engine, model.name, loaded).run,
+            **dict.fromkeys(TASKS, PoolingOperations(serving).run),
         }
 
     @asynccontextmanager
@@ -80,6 +92,7 @@ class LocalEngine:
         begun = request.continuation
         if begun is not None and not begun.is_of(self._model_identity, self._vocabulary):
             raise not_continuable()
+        request.serve_as(self._model)
         self._on_call(request)
         stream = EngineStream(request) if begun is None else ContinuedStream(request, begun)
         stream.begin()
@@ -87,8 +100,14 @@ class LocalEngine:
         meter = self.meter
         usage = None if meter is None else meter.begin(request.caller, record, stream, begun is not None)
         frames: AsyncIterator[str | bytes] | None = None
+        adapter = None
         try:
             try:
+                if request.adapter is not None:
+                    if self._adapters is None:
+                        raise unsupported_feature("LoRA adapters")
+                    await self._adapters.take(request.adapter)
+                    adapter = request.adapter
                 answer = await self._operations[request.operation](request)
                 if isinstance(answer, EngineReply):
                     if begun is not None:
@@ -115,33 +134,44 @@ class LocalEngine:
                     await frames.aclose()
             finally:
                 stream.end()
+                if adapter is not None and self._adapters is not None:
+                    self._adapters.release(adapter)
                 if meter is not None and usage is not None:
                     meter.end(usage)
 
     async def _open_stream(
         self, frames: AsyncIterator[str | bytes], record: RequestRecord, stream: EngineStream
     ) -> EngineReply:
-        first = _bytes(await anext(frames))
+        dialect = dialect_of(record.request)
+        prelude, first = b"", _bytes(await anext(frames))
+        while dialect.is_prelude(first):  # the status waits for the first output
+            prelude += first
+            first = _bytes(await anext(frames))
         record.note_first_event()
-        if first.startswith(ERROR_FRAME):
+        if first.startswith(dialect.error_frame):
             raise from_frame(first)
         record.status = 200
-        return EngineReply(200, stream=self._rest(first, frames, record), delivered=stream.delivered)
+        rest = self._rest(prelude + first, frames, record)
+        return EngineReply(200, stream=rest, delivered=stream.delivered)
 
     async def _rest(
         self, first: bytes, frames: AsyncIterator[str | bytes], record: RequestRecord
     ) -> AsyncIterator[bytes]:
-        yield first if USAGE_MARK not in first else record.with_latency(first)
+        dialect = dialect_of(record.request)
+        yield first if not dialect.has_usage(first) else record.with_latency(first)
+        sent = first
         try:
             async for frame in frames:
                 data = _bytes(frame)
-                if data.startswith(ERROR_FRAME):
+                if data.startswith(dialect.error_frame):
                     error = self._lost(record.request) if self._engine.errored else from_frame(data)
                     record.fail(error.status)
                     self._on_error(error)
-                    data = error.frame()
-                elif USAGE_MARK in data:
+                    yield dialect.last_frames(error, record.request, sent)
+                    break
+                if dialect.has_usage(data):
                     data = record.with_latency(data)
+                sent = data
                 yield data
         except Exception as error:
             # The engine has died, or this code has a bug. If the error were raised, the connection would
@@ -150,7 +180,7 @@ class LocalEngine:
             logger.error("a stream failed: %s", failure.code, exc_info=error)
             record.fail(failure.status)
             self._on_error(failure)
-            yield failure.last_frames()
+            yield dialect.last_frames(failure, record.request, sent)
             return
         record.complete()
 

@@ -27,7 +27,18 @@ _NAT64 = ip_network("64:ff9b::/96")
 
 
 class _Messages(msgspec.Struct):
+    """The fields of bodies that may hold content parts with URLs."""
+
     messages: Any = None
+    input: Any = None
+    query: Any = None
+    queries: Any = None
+    documents: Any = None
+    items: Any = None
+    data_1: Any = None
+    data_2: Any = None
+    text_1: Any = None
+    text_2: Any = None
 
 
 _messages = msgspec.json.Decoder(_Messages)
@@ -39,13 +50,13 @@ def check_media(body: bytes, config: ModelConfig) -> None:
     Raises:
         ApiError: 400 with the field, its value and the setting.
     """
-    if b"_url" not in body:  # `GuardedConnector` checks an escaped key
+    if b"_url" not in body and b'"source"' not in body:  # `GuardedConnector` checks an escaped key
         return
     try:
-        messages = _messages.decode(body).messages
+        found = msgspec.structs.asdict(_messages.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return  # the handler will refuse it
-    for field, url in _urls(messages):
+    for field, url in (each for name, value in found.items() for each in _urls(name, value)):
         if problem := _problem(url, config.allowed_media_domains, config.allowed_local_media_path):
             raise ApiError(400, f"{field} = {shown(url)}: {problem}", param=field, code="invalid_value")
 
@@ -125,16 +136,31 @@ def _public_socket(info: tuple[Any, ...]) -> socket.socket:
     return socket.socket(family, kind, protocol)
 
 
-def _urls(messages: Any) -> Iterator[tuple[str, str]]:
-    """Yield the URLs in the parts of messages, each with its field."""
-    for number, message in enumerate(messages if isinstance(messages, list) else ()):
-        content = message.get("content") if isinstance(message, dict) else None
-        for index, part in enumerate(content if isinstance(content, list) else ()):
-            for name, value in part.items() if isinstance(part, dict) else ():
-                nested = isinstance(value, dict)
-                url = value.get("url") if nested else value
-                if name.endswith("_url") and isinstance(url, str):
-                    yield f"messages[{number}].content[{index}].{name}{'.url' if nested else ''}", url
+def _urls(field: str, messages: Any) -> Iterator[tuple[str, str]]:
+    """Yield the URLs in the parts of messages, and in the parts of a tool's result, each with its field.
+
+    `messages` may also be a single message.
+    """
+    for at, message in [(field, messages)] if isinstance(messages, dict) else _numbered(field, messages):
+        for member in ("content", "output"):
+            for path, part in _numbered(f"{at}.{member}", message.get(member)):
+                yield from _urls_of(path, part)
+                for inner, result in _numbered(f"{path}.content", part.get("content")):
+                    yield from _urls_of(inner, result)
+
+
+def _numbered(path: str, items: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    for index, item in enumerate(items if isinstance(items, list) else ()):
+        if isinstance(item, dict):
+            yield f"{path}[{index}]", item
+
+
+def _urls_of(path: str, part: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in part.items():
+        nested = isinstance(value, dict)
+        url = value.get("url") if nested else value
+        if isinstance(url, str) and (name.endswith("_url") or (nested and name == "source")):
+            yield f"{path}.{name}{'.url' if nested else ''}", url
 
 
 def _problem(url: str, hosts: list[str] | None, folder: Any) -> str:

@@ -164,12 +164,13 @@ def check_token_ids(param: str, value: Any, vocabulary: int) -> int:
 
 
 def check_sampling(request: Any, prompts: int, max_sequences: int, vocabulary: int) -> None:
-    """Bound the sampling fields that chat and completion requests have in common.
+    """Bound the sampling fields that requests have in common.
 
     Raises:
         ApiError: 400 with the field, its value and its bound.
     """
-    n = request.n if request.n is not None else 1
+    n = getattr(request, "n", None)  # which Responses lacks
+    n = 1 if n is None else n
     if n < 1:
         raise reject("n", n, "must be at least 1")
     if n * prompts > max_sequences:

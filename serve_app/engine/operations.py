@@ -8,34 +8,27 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from pydantic import BaseModel
 from starlette.datastructures import State
 from starlette.requests import Request
-from starlette.responses import Response
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
-from vllm.entrypoints.pooling.embed.protocol import (
-    EmbeddingChatRequest,
-    EmbeddingCompletionRequest,
-    EmbeddingRequest,
-)
 from vllm.entrypoints.serve.tokenize.protocol import (
     DetokenizeRequest,
     TokenizeChatRequest,
     TokenizeCompletionRequest,
     TokenizeRequest,
 )
+from vllm.lora.request import LoRARequest
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from serve_app.api.engine_client import EngineReply, EngineRequest
-from serve_app.api.errors import ApiError, not_an_object, unsupported_feature
+from serve_app.api.errors import ApiError, unsupported_feature
 from serve_app.engine.api_errors import from_response
-from serve_app.engine.engine_stream import follow_streams
+from serve_app.engine.engine_stream import follow_aliases, follow_streams
 from serve_app.engine.media import check_media, guard_media
 from serve_app.engine.number_bounds import (
     check_characters,
-    check_inputs,
     check_sampling,
     check_token_ids,
     guard_intake,
@@ -43,29 +36,18 @@ from serve_app.engine.number_bounds import (
 from serve_app.engine.plain_stream import prefer_plain_streams
 from serve_app.engine.request_body import RequestModel, name_field_in_errors
 from serve_app.engine.sequence_lanes import SequenceLanes
+from serve_app.patches.vllm import raise_generation_errors
 from serve_app.patches.vllm_compat import PLAIN_STREAMS, ErrorResponse, init_app_state
 
 CHAT = RequestModel(ChatCompletionRequest)
 COMPLETION = RequestModel(CompletionRequest)
-EMBEDDING = RequestModel(
-    EmbeddingRequest, {"messages": EmbeddingChatRequest, "input": EmbeddingCompletionRequest}
-)
 TOKENIZE = RequestModel(
     TokenizeRequest, {"messages": TokenizeChatRequest, "prompt": TokenizeCompletionRequest}
 )
 _DETOKENIZE = RequestModel(DetokenizeRequest)
-_MAX_INPUTS = 2048
-"""OpenAI's bound on the number of texts in one embeddings request."""
 
 ReplyOrFrames = EngineReply | AsyncIterator[str | bytes]
 """A complete reply, or the frames of a stream from vLLM."""
-
-
-class _Input(msgspec.Struct):
-    input: Any = None
-
-
-_input = msgspec.json.Decoder(_Input)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +68,19 @@ class Serving:
         chat = getattr(state, "openai_serving_chat", None)
         if chat is not None and PLAIN_STREAMS:
             prefer_plain_streams(chat)
+        responses = getattr(state, "openai_serving_responses", None)
+        if responses is not None:
+            raise_generation_errors(responses)
         follow_streams(engine, lanes or SequenceLanes())
+        follow_aliases(state.openai_serving_models)
         guard_intake(engine)
         return cls(engine, state)
+
+    @property
+    def adapters(self) -> dict[str, LoRARequest]:
+        """The loaded adapters by name, in which the handlers look for the `model` of a request."""
+        registry: dict[str, LoRARequest] = self.state.openai_serving_models.lora_requests
+        return registry
 
 
 class Operations:
@@ -125,26 +117,6 @@ class Operations:
         with name_field_in_errors(request):
             return _answer(await handler.create_completion(request, raw_request(call)))
 
-    async def embeddings(self, call: EngineRequest) -> ReplyOrFrames:
-        """Compute the embeddings of the input."""
-        handler = self._handler("serving_embedding", "embeddings")
-        # Before parsing, because pydantic takes 18 µs per text to try every type of an input.
-        try:
-            inputs = _input.decode(call.body).input
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise not_an_object(error) from None
-        check_inputs("input", inputs, _MAX_INPUTS)
-        request = EMBEDDING.parse(call.body, self._config)
-        check_media(call.body, self._config)
-        check_token_ids("input", getattr(request, "input", None), self._vocabulary)
-        request.cache_salt = cache_salt(call, request.cache_salt)
-        with name_field_in_errors(request):
-            response: Response = await handler(request, raw_request(call))
-            if response.status_code >= 400:
-                refusal = msgspec.json.decode(bytes(response.body)).get("error", {})
-                raise ApiError(response.status_code, refusal.get("message", ""), param=refusal.get("param"))
-            return EngineReply(200, bytes(response.body))
-
     async def tokenize(self, call: EngineRequest) -> ReplyOrFrames:
         """Convert text or messages to token ids."""
         handler = self._handler("serving_tokenization", "tokenization")
@@ -154,7 +126,7 @@ class Operations:
         messages = getattr(request, "messages", None)
         check_characters(
             "prompt" if messages is None else "messages",
-            getattr(request, "prompt", None) if messages is None else _texts(messages),
+            getattr(request, "prompt", None) if messages is None else text_of(messages),
             self._config.max_model_len,
             self._engine.get_tokenizer(),
         )
@@ -210,7 +182,7 @@ def _answer(result: Any) -> ReplyOrFrames:
     return stream
 
 
-def _texts(messages: list[Any]) -> str:
+def text_of(messages: list[Any]) -> str:
     """Return the text of all chat messages, joined."""
     contents = [message.get("content") for message in messages if isinstance(message, dict)]
     parts = [part for content in contents if isinstance(content, list) for part in content]

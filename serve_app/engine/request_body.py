@@ -10,6 +10,7 @@ import msgspec
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import from_json
 from vllm.config import ModelConfig
+from vllm.entrypoints.anthropic.protocol import AnthropicMessage
 
 from serve_app.api.errors import ApiError
 from serve_app.engine.api_errors import from_exception, from_validation
@@ -30,12 +31,17 @@ _TEXT_IN = {
 }
 """The field with a content part's text, by the part's type."""
 _NULLABLE_TEXT = ("text", "refusal")
+_PROMPTS = ("messages", "prompt", "input", "documents", "items", "data_2", "text_2")
 _BODY_FIELDS_OF = {
     # vLLM's name of a parameter: the fields of the body that set it.
     "extra_args": ("vllm_xargs", "kv_transfer_params", "ec_transfer_params"),
-    "input_tokens": ("messages", "prompt", "input"),
-    "structured_outputs": ("structured_outputs", "response_format", "tools"),
-    "max_tokens": ("max_completion_tokens", "max_tokens"),
+    "input_tokens": _PROMPTS,
+    "parameters": ("tools",),
+    "input_text": _PROMPTS,
+    "structured_outputs": ("structured_outputs", "response_format", "output_config", "text", "tools"),
+    "max_tokens": ("max_completion_tokens", "max_tokens", "max_output_tokens"),
+    "max_completion_tokens": ("max_completion_tokens", "max_tokens"),
+    "stop": ("stop", "stop_sequences"),
     "logprobs": ("top_logprobs", "logprobs"),
 }
 
@@ -147,6 +153,12 @@ def _check_messages(path: str, messages: list[Any], media: bool) -> None:
         if isinstance(message, list):  # one conversation of several
             _check_messages(at, message, media)
             continue
+        if isinstance(message, AnthropicMessage):  # pydantic has validated the rest
+            content = message.content
+            for number, block in enumerate(content if isinstance(content, list) else ()):
+                if block.type == "image":
+                    _check_part(f"{at}.content[{number}]", {"type": "image"}, media)
+            continue
         if not isinstance(message, dict):
             raise ApiError(400, f"{at}: must have a role", param=at, code="invalid_value")
         for name, value in message.items():
@@ -160,6 +172,13 @@ def _check_messages(path: str, messages: list[Any], media: bool) -> None:
             for number, part in enumerate(parts):
                 if isinstance(part, dict):
                     _check_part(f"{at}.content[{number}]", part, media)
+
+
+def check_input_items(items: Any, config: ModelConfig) -> None:
+    """Check the content parts of the messages in the `input` of Responses, as `parse` does in `messages`."""
+    if isinstance(items, list):
+        messages = [item if isinstance(item, dict) else {} for item in items]
+        _check_messages("input", messages, config.is_multimodal_model)
 
 
 def _check_part(path: str, part: dict[str, Any], media: bool) -> None:
@@ -209,16 +228,18 @@ def name_field_in_errors(request: Any) -> Iterator[None]:
 def _path_of(param: str | None, message: str, request: Any) -> str | None:
     """Return the path in the body of vLLM's `param`, or of the field that `message` begins with."""
     fields = type(request).model_fields
-    if param is None:
-        first = message.partition(" ")[0].strip("`'")
-        return first if first in fields else None
-    for name in _BODY_FIELDS_OF.get(param, ()):
+    named = param or message.partition(" ")[0].strip("`'")
+    for name in _BODY_FIELDS_OF.get(named, ()):
         if name in request.model_fields_set:
             return name
+    if param is None:
+        return named if named in fields else None
     head = param.partition(".")[0]
     messages = getattr(request, "messages", None)
-    if head in fields or not isinstance(messages, list):
+    if head in fields:
         return param
+    if not isinstance(messages, list):  # of Responses, or a prompt
+        return "input" if isinstance(getattr(request, "input", None), list) else param
     for path, found in _message_parts(messages):
         if head in found:
             return f"{path}.{param}"

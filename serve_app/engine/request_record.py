@@ -11,8 +11,6 @@ import msgspec
 from serve_app.api.engine_client import EngineRequest
 from serve_app.wire.request_line import ABANDONED, COMPLETED, FAILED, RequestLine
 
-USAGE_MARK = b'"choices":[],'
-
 
 @dataclass(slots=True)
 class RequestRecord:
@@ -86,9 +84,9 @@ class RequestRecord:
     def with_latency(self, frame: bytes) -> bytes:
         """Return the final usage frame of a stream with a `latency` field; any other frame unchanged.
 
-        Only the usage frame has an empty `choices` (`USAGE_MARK`). Inside a JSON string the mark's quotes
-        would be escaped. The field also has the number of cached prompt tokens, which vLLM's usage lacks by
-        default. For a stream that has moved, the field covers the tokens of all engines.
+        Only the usage frame has an empty `choices` (`Dialect.has_usage`). The field also has the number of
+        cached prompt tokens, which vLLM's usage lacks by default. For a stream that has moved, the field
+        covers the tokens of all engines.
         """
         document = msgspec.json.decode(frame[len(b"data: ") :])
         usage = document.get("usage")
@@ -140,6 +138,8 @@ class RequestRecord:
             expected_cached_tokens=request.expected_cached_tokens,
             key=request.caller.key,
             lane=request.caller.lane,
+            alias=request.alias,
+            adapter="" if request.adapter is None else request.adapter.name,
         )
 
 

@@ -121,6 +121,9 @@ class EngineChannel:
             lane=request.caller.lane,
             weight=request.caller.weight,
             lane_knob=lane_knob,
+            alias=request.alias,
+            adapter="" if request.adapter is None else request.adapter.name,
+            adapter_source="" if request.adapter is None else request.adapter.source,
         )
         self.send(call)
         return stream

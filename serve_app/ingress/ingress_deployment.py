@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -85,7 +86,10 @@ class Ingress:
         self._listens_on = (await controller.get_http_config.remote()).host
         context = serve.get_replica_context()
         app, replica = context.app_name, context.replica_tag
-        self._live = LiveKnobs({name: Knobs.model_validate(given) for name, given in knobs.items()})
+        self._live = LiveKnobs(
+            {name: Knobs.model_validate(given) for name, given in knobs.items()},
+            {model.name: model.lora for model in models},
+        )
         self._knob_publisher = KnobPublisher(
             app,
             {model.name: model for model in models},
@@ -94,7 +98,7 @@ class Ingress:
             self._settings.zygote,
             self._settings.telemetry.traces,
         )
-        self._policy_view = PolicyView(app, self._knob_publisher)
+        self._policy_view = PolicyView(app, self._knob_publisher, partial(loaded_adapters, models))
         replicas = {name: replica_set(name) for name in (model.deployment_name for model in models)}
         self._stored = BoundedCall(f"stored state of {app}", state_reader(app, list(replicas)), _FRESH_S)
         serve_status = partial(deployment_statuses, app, list(replicas))
@@ -152,7 +156,17 @@ class Ingress:
         engine = RelayClient(model, admission, self._channels)
         counters = IngressCounters(model.deployment_name, admission.queue, metrics)
         self._counters.append(counters)
-        self._served.append(ApiModel(model.name, int(time.time()), engine, model.max_model_len, counters))
+        self._served.append(
+            ApiModel(
+                model.name,
+                int(time.time()),
+                engine,
+                model.max_model_len,
+                counters,
+                lambda: knobs().aliases,
+                lambda: knobs().adapters,
+            )
+        )
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Ray calls this after the constructor and serves what it returns."""
@@ -265,6 +279,20 @@ class ColdReports:
                 logger.warning("the report of queued requests could not be sent early", exc_info=True)
                 return
             await asyncio.sleep(self._interval_s)
+
+
+def loaded_adapters(models: Iterable[ModelSettings]) -> dict[str, dict[str, int]]:
+    """Return how many replicas have loaded each adapter, by model and adapter."""
+    return {
+        model.name: dict(
+            Counter(
+                name
+                for replica in replica_set(model.deployment_name).listed()
+                for name in sorted(replica.adapters)
+            ).most_common()
+        )
+        for model in models
+    }
 
 
 def ingress_report(models: Iterable[IngressCounters]) -> dict[str, float]:

@@ -15,16 +15,21 @@ _WAIT_S = 0.4
 
 
 class PolicyView:
-    """An ingress replica's `AutoscalingView`: it reads the documents that the policy of `app` has stored."""
+    """An ingress replica's `AutoscalingView`: it reads the documents that the policy of `app` has stored.
+
+    `adapters` returns the loaded adapters that this ingress replica knows of.
+    """
 
     def __init__(
         self,
         app: str,
         knobs: KnobPublisher,
+        adapters: Callable[[], dict[str, dict[str, int]]] = dict,
         clock: Callable[[], float] = time.monotonic,
         unix_clock: Callable[[], float] = time.time,
     ) -> None:
         self.knobs = knobs.document
+        self.adapters = adapters
         self._clock = clock
         self._unix_clock = unix_clock
         self._own_clock = OwnClock()

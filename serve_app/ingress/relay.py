@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
+from serve_app.api.dialect import dialect_of
 from serve_app.api.engine_client import EngineReply, EngineRequest
-from serve_app.api.errors import DONE, ApiError
+from serve_app.api.errors import ApiError
 from serve_app.api.request_trace import Stage
 from serve_app.ingress.admission import Admission, unavailable
 from serve_app.ingress.engine_channel import EngineChannels, NeverBegunError, RelayedStream
@@ -108,6 +109,9 @@ class _RelayedRequest:
         self._admission = client.admission
         self._replicas = client.admission.replicas
         self._request = request
+        self._dialect = dialect_of(request)
+        self._sent = b""
+        """The last frames that were sent to the client."""
         self._body = request.body
         """Kept until the end of a stream, if it is small enough to be sent again."""
         self._attempt: _Attempt | None = None
@@ -193,7 +197,7 @@ class _RelayedRequest:
                 if self._delivered is None or not await self._continue_elsewhere(self._delivered, moves + 1):
                     why = "the engine replica was lost while it was generating."
                     lost = ApiError(502, f"Model {self._client.model!r}: {why}", code="replica_lost")
-                    yield lost.last_frames()
+                    yield self._dialect.last_frames(lost, self._request, self._sent)
                     return
             moves += 1
             delivered = 0 if self._delivered is None else self._delivered.count
@@ -216,7 +220,8 @@ class _RelayedRequest:
 
     def _record(self, piece: Piece) -> None:
         """Record a piece that was sent to the client, on either path."""
-        if piece.data.endswith(DONE):  # a replica that continued the stream would send it twice
+        self._sent = piece.data or self._sent
+        if self._dialect.ends(piece.data):  # a replica that continued the stream would send it twice
             self._complete = True
             if self._attempt is not None:
                 self._attempt.outcome = "answered"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.ingress.prefix_index import NOTHING, Expected
@@ -52,6 +53,18 @@ class Replica:
     next_tokens: int = 0
     """Prompt tokens of the next group: requests sent meanwhile, which will share the next step."""
     next_requests: int = 0
+    adapters: set[str] = field(default_factory=set)
+    """The adapters that its engine has loaded, by its heartbeats and answers."""
+    adapter_calls: Counter[str] = field(default_factory=Counter)
+    """Requests of this process by their adapter."""
+    load_tokens: int = 0
+    """The part of the pending tokens that stands for loads of adapters."""
+    adapter_load_s: float = 0.0
+    """The time for which a load of an adapter occupies its engine; 0 until known."""
+
+    def has_adapter(self, name: str) -> bool:
+        """Whether the engine has loaded the adapter, or will have loaded it for a request in flight."""
+        return name in self.adapters or self.adapter_calls[name] > 0
 
     @property
     def all_in_flight(self) -> int:
@@ -125,4 +138,8 @@ class Reservation:
     """The part of the prompt that was expected in the replica's cache."""
     background: bool = False
     """Whether the request is of the lane `background`."""
+    adapter: str = ""
+    """The name of its adapter; "" for the model itself."""
+    load_tokens: int = 0
+    """The part of the pending tokens that stands for the load of its adapter."""
     released: bool = False

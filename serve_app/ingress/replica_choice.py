@@ -17,6 +17,8 @@ saves little and lengthens the step."""
 PREFILL_BUDGET_SHARE = 0.8
 """The share of the TTFT target that a request may wait for prefill, its own included. The last fifth is a
 margin: the estimate of tokens from bytes is off by some 20 %, and the engine's current step has to end."""
+ASSUMED_TOKENS_PER_S = 20_000.0
+"""The speed of prefill until streams have shown it: 50 us per token, as in `SEQUENCE_TOKENS`."""
 
 
 @dataclass(slots=True)
@@ -73,6 +75,10 @@ class ReplicaChoice:
             )
         return chosen or least_loaded(replicas, limit, cached)
 
+    def prefill_speed(self) -> float:
+        """Return the prompt tokens that a replica prefills per second."""
+        return self.pace.value(ASSUMED_TOKENS_PER_S)
+
     def learn_sharing(self, shared: bool) -> None:
         """Count a prompt that had a cached prefix at some replica, or had none."""
         self.sharing = self.sharing * FADE + (1.0 - FADE) * shared
@@ -106,7 +112,8 @@ def least_delay(
     delayed stream. A prompt that joins a group delays no stream. A prompt that begins a group delays every
     request in flight. Half as many count in two cases: while a group is being prefilled, because other
     prompts will join the next group; and if only part of the prompt fits the group's step. The prompt tokens
-    ahead count with the weight `waiting`. Waiting costs nothing while short new prompts share steps.
+    ahead count with the weight `waiting`. Waiting costs nothing while short new prompts share steps. Loads of
+    adapters share no step, so their tokens always count.
 
     Args:
         room: Only replicas with fewer requests in flight are considered.
@@ -148,6 +155,8 @@ def least_delay(
         delay = own * (2 + late)
         if waits:
             delay += waits * ahead
+        if replica.load_tokens:
+            delay += 2 * replica.load_tokens
         if chosen is not None:
             if delay > least:
                 continue

@@ -131,6 +131,8 @@ class Heartbeats:
             known.prefixes.resize(replica.replica_id, beat.prefix_cache_tokens)
         if beat.step_tokens:
             known.choice.step_tokens = beat.step_tokens
+        replica.adapters = set(beat.adapters)
+        replica.adapter_load_s = beat.adapter_load_s
         for prefix in beat.prefixes:
             known.prefixes.add(replica.replica_id, prefix)
         if beat.trouble:

@@ -1,6 +1,7 @@
 """The running engine replicas of a deployment, and the requests of this process on them."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -8,6 +9,9 @@ from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.ingress.prefix_index import PrefixIndex
 from serve_app.ingress.replica import Replica, Reservation
 from serve_app.ingress.replica_choice import ReplicaChoice, least_loaded
+
+ASSUMED_LOAD_S = 0.5
+"""The time that a load of an adapter takes, until a replica has reported it."""
 
 
 @dataclass(slots=True)
@@ -49,6 +53,7 @@ class ReplicaSet:
         identity: str | None = None,
         refused: Collection[Replica] = (),
         background: bool = False,
+        adapter: str = "",
     ) -> Reservation | None:
         """Reserve a place on a replica with fewer than `limit` requests in flight (`ReplicaChoice.choose`).
 
@@ -66,6 +71,9 @@ class ReplicaSet:
             refused: Replicas that are not considered.
             background: Whether the request is of the lane `background`. Then `limit` counts the requests of
                 all lanes, and the least loaded replica is chosen. Else `limit` does not count that lane.
+            adapter: The name of its adapter; "" for the model itself. A replica without the adapter gets the
+                request only if that delays requests less than the load would. The load counts in prompt
+                tokens that could be prefilled meanwhile.
 
         Returns:
             The reservation; None if no such replica has room.
@@ -75,15 +83,23 @@ class ReplicaSet:
         if matched and prefix is not None:
             most, size = prompt_tokens - 1, prefix.size  # the last token is always computed
             cached = {name: min(prompt_tokens * part // size, most) for name, part in matched.items()}
+        saved, load_tokens = cached, self._load_tokens() if adapter else 0
+        if adapter:
+            # During a load the engine stands still for all its requests. What it unloads is loaded again.
+            saved = {
+                name: cached.get(name, 0)
+                - (0 if replica.has_adapter(adapter) else 2 * load_tokens * (1 + replica.in_flight))
+                for name, replica in self._usable.items()
+            }
         replicas: Collection[Replica] = self._usable.values()
         if identity is not None or refused:
             replicas = [one for one in replicas if identity in (None, one.identity) and one not in refused]
         budget_s = prefill_budget_s if prompt_tokens and not background else 0.0
         now = self.clock() if budget_s else 0.0
         if background:
-            chosen = least_loaded(replicas, limit, cached, background=True)
+            chosen = least_loaded(replicas, limit, saved, background=True)
         else:
-            chosen = self.choice.choose(replicas, limit, batch, prompt_tokens, cached, budget_s, now)
+            chosen = self.choice.choose(replicas, limit, batch, prompt_tokens, saved, budget_s, now)
         if chosen is None:
             return None
         name = chosen.replica_id
@@ -91,7 +107,15 @@ class ReplicaSet:
         self._usable[name] = self._usable.pop(name)
         if cached:
             prompt_tokens -= cached.get(name, 0)
-        reservation = Reservation(chosen, prompt_tokens, background=background)
+        if adapter and chosen.has_adapter(adapter):
+            load_tokens = 0
+        prompt_tokens += load_tokens
+        reservation = Reservation(
+            chosen, prompt_tokens, background=background, adapter=adapter, load_tokens=load_tokens
+        )
+        if adapter:
+            chosen.adapter_calls[adapter] += 1
+            chosen.load_tokens += load_tokens
         chosen.count(reservation, 1, prompt_tokens)
         if prefix is not None:
             reservation.prefix = prefix
@@ -100,6 +124,11 @@ class ReplicaSet:
         if budget_s:
             chosen.join_group(reservation, now)
         return reservation
+
+    def _load_tokens(self) -> int:
+        """Return how many prompt tokens a replica prefills in the time that a load of an adapter takes."""
+        known = [one.adapter_load_s for one in self._usable.values() if one.adapter_load_s]
+        return int(self.choice.prefill_speed() * (sum(known) / len(known) if known else ASSUMED_LOAD_S))
 
     def expected_tokens(self, reservation: Reservation) -> int | None:
         """Return the prompt tokens expected in the replica's cache; None if the prompt has no hashes."""
@@ -120,12 +149,16 @@ class ReplicaSet:
         """Record the first byte of a good answer: the prompt is prefilled, and the replica is alive."""
         replica, tokens = reservation.replica, reservation.pending_prompt_tokens
         replica.count(reservation, 0, -tokens)
+        if reservation.adapter:
+            replica.adapters.add(reservation.adapter)
+            replica.load_tokens -= reservation.load_tokens
         if tokens and reservation.group >= 0:
             now = self.clock()
-            self.choice.learn_pace(now - reservation.sent, float(reservation.tokens_before), tokens)
+            if not reservation.load_tokens:
+                self.choice.learn_pace(now - reservation.sent, float(reservation.tokens_before), tokens)
             if reservation.group >= replica.group:
                 replica.end_groups(reservation.group, now)
-        reservation.pending_prompt_tokens = 0
+        reservation.pending_prompt_tokens = reservation.load_tokens = 0
         self.note_reachable(replica)
 
     def note_reachable(self, replica: Replica) -> None:
@@ -143,6 +176,9 @@ class ReplicaSet:
         replica = reservation.replica
         if reservation.prefix is not None and reservation.pending_prompt_tokens:
             self.prefixes.forget_unprefilled(replica.replica_id, reservation.prefix, reservation.expected)
+        if reservation.adapter:
+            replica.adapter_calls -= Counter([reservation.adapter])
+            replica.load_tokens -= reservation.load_tokens
         replica.count(reservation, -1, -reservation.pending_prompt_tokens)
         if reservation.pending_prompt_tokens and reservation.group >= replica.group:
             replica.leave_group(reservation, self.clock())

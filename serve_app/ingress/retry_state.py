@@ -19,7 +19,7 @@ MOST_TOKENS = 64 << 10
 _RESERVED_TOKENS = 1024
 """Memory is reserved in steps of so many tokens."""
 _TOKEN_BYTES = 4
-_CREATED = re.compile(rb'"created":(\d+)')
+_CREATED = re.compile(rb'"created(?:_at)?":(\d+)')
 _BUDGET = 4
 _FAILED, _KILLED = 2, 1
 _HARMLESS_TOKENS = 16

@@ -20,6 +20,15 @@ Forward = Callable[[RequestOutput], bool]
 Method = Callable[..., Any]
 Wrapper = Callable[[Method], Method]
 
+_NAMED_BY = (
+    "entrypoints.openai.responses.serving",
+    "entrypoints.openai.responses.streaming_events",
+    "entrypoints.openai.responses.utils",
+    "entrypoints.openai.responses.harmony",
+    "renderers.chat_utils",
+)
+"""The modules that call `random_uuid` for an answer."""
+
 validate_structured_outputs: Method = SamplingParams._validate_structured_outputs
 """vLLM's own check, as it was before `skip_structured_output_checks`."""
 
@@ -104,6 +113,34 @@ def wrap_send(core: Any, wrapper: Wrapper) -> None:
 def wrap_chat_stream(handler: Any, wrapper: Wrapper) -> None:
     """Replace the generator that this chat handler makes the frames of a stream with."""
     _wrap(handler, "chat_completion_stream_generator", wrapper)
+
+
+def wrap_message_stream(handler: Any, wrapper: Wrapper) -> None:
+    """Replace the generator with which this Messages handler converts the frames of a chat stream."""
+    _wrap(handler, "message_stream_converter", wrapper)
+
+
+def raise_generation_errors(handler: Any) -> None:
+    """Have this Responses handler raise the error of a failed generation: vLLM fails to make it an event."""
+
+    def fail(error: Exception) -> None:
+        raise error
+
+    with suppress(AttributeError):  # other releases have no such method
+        _wrap(handler, "_convert_generation_error_to_streaming_response", lambda _: fail)
+
+
+def replace_random_ids(wrapper: Wrapper) -> None:
+    """Replace the function that names the items of a response and the calls of tools, in this process."""
+    for module in _NAMED_BY:
+        with suppress(ModuleNotFoundError, AttributeError):  # other releases name items elsewhere
+            _wrap(importlib.import_module(f"vllm.{module}"), "random_uuid", wrapper)
+
+
+def wrap_model_names(models: Any, is_base_model: Wrapper, model_name: Wrapper) -> None:
+    """Replace which names these `OpenAIServingModels` accept, and which name answers have."""
+    _wrap(models.registry, "is_base_model", is_base_model)
+    _wrap(models, "model_name", model_name)
 
 
 def _wrap(owner: Any, name: str, wrapper: Wrapper) -> None:

@@ -57,6 +57,8 @@ def _arguments(model: ModelSettings) -> Iterator[str]:
     share = model.gpu_memory_utilization
     if model.kv_cache_memory_bytes is None and share != fields["gpu_memory_utilization"].default:
         yield f"gpu_memory_utilization={share:g}"
+    if (lora := model.lora) is not None:
+        yield f"adapters of rank {lora.max_rank}, {lora.max_loaded} at once"
     for name, value in sorted(without_secrets(model.engine_args).items()):
         yield f"{name}={value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)}"
     for name, value in sorted(without_secrets(model.env).items()):

@@ -12,6 +12,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from serve_app.settings.adapters import AdapterSources, LoraSettings, adapter_problems
+from serve_app.settings.aliases import Aliases, alias_problems
 from serve_app.settings.caller import Lane
 from serve_app.settings.closed_model import ClosedModel
 from serve_app.settings.settings_error import SettingsError, from_pydantic, shown
@@ -126,7 +128,7 @@ class StartingValues(ClosedModel):
 
 
 class Knobs(ClosedModel):
-    """Autoscaling of one model's engine replicas. Times in seconds."""
+    """Autoscaling of one model's engine replicas, and the model's aliases. Times in seconds."""
 
     mode: Literal["act", "advise"] = "act"
     """With `advise`, decisions are recorded but change nothing, except to keep the two bounds below."""
@@ -185,6 +187,10 @@ class Knobs(ClosedModel):
     """How long a request of the lane `background` may wait for the first byte of its answer, in the queue and
     in an engine. Then it gets 503."""
 
+    adapters: AdapterSources = Field(default_factory=dict)
+    """LoRA adapters: sources by the names that clients send in `model`. A source is a folder, a Hugging Face
+    id, a URL that fsspec reads, or `embedded`. The files of a source must not change."""
+
     prefill_groups: bool = True
     """Pick replicas so that engines prefill several prompts in one step. False: pick the least loaded
     replica."""
@@ -194,6 +200,8 @@ class Knobs(ClosedModel):
     """How long a request may be queued for a cold start. Then it gets 503."""
     keep_alive_interval_s: Annotated[float, Field(gt=0, le=300)] = 5.0
     """Time between the SSE comments of a stream that is queued for a cold start."""
+    aliases: Aliases = ()
+    """Other names by which clients may ask for the model. `*` and `?` are wildcards."""
 
     @property
     def background_step_s(self) -> float:
@@ -268,9 +276,16 @@ class LiveSettings(ClosedModel):
 
 
 def read_user_config(
-    defaults: Mapping[str, Knobs], user_config: Mapping[str, Any] | None
+    defaults: Mapping[str, Knobs],
+    user_config: Mapping[str, Any] | None,
+    lora: Mapping[str, LoraSettings | None] | None = None,
 ) -> tuple[dict[str, Knobs], IngressKnobs]:
     """Return every model's knobs by name, those given over its `defaults`, and the ingress's own.
+
+    Args:
+        defaults: The default knobs of each model, by name.
+        user_config: The `user_config` of the ingress.
+        lora: The setting `lora` of each model, by name; None if not known.
 
     Raises:
         SettingsError: with each invalid key under `user_config`, its value and the bound that it breaks.
@@ -292,6 +307,9 @@ def read_user_config(
             knobs[model] = overlay(defaults[model], given)
         except ValidationError as error:
             problems += [f"autoscaling[{model!r}].{line}" for line in from_pydantic(error).problems]
+    problems += alias_problems({model: its.aliases for model, its in knobs.items()})
+    if lora is not None:
+        problems += adapter_problems(lora, {name: its.adapters for name, its in knobs.items()})
     if problems:
         raise SettingsError([line.replace(".(top level)", "") for line in problems])
     return knobs, live.ingress
@@ -300,8 +318,11 @@ def read_user_config(
 class LiveKnobs:
     """Holds the knobs of one process; `apply` replaces all of them or none."""
 
-    def __init__(self, defaults: Mapping[str, Knobs]) -> None:
+    def __init__(
+        self, defaults: Mapping[str, Knobs], lora: Mapping[str, LoraSettings | None] | None = None
+    ) -> None:
         self._defaults = dict(defaults)
+        self._lora = lora
         self._knobs = dict(defaults)
         self.ingress = IngressKnobs()
 
@@ -311,7 +332,7 @@ class LiveKnobs:
 
     def apply(self, user_config: Mapping[str, Any] | None) -> None:
         """Apply `user_config`. Raises SettingsError, and changes nothing, if it is invalid."""
-        self._knobs, self.ingress = read_user_config(self._defaults, user_config)
+        self._knobs, self.ingress = read_user_config(self._defaults, user_config, self._lora)
 
     def adopt(self, knobs: Mapping[str, Knobs], ingress: IngressKnobs) -> None:
         """Apply knobs that another replica has checked."""

@@ -34,6 +34,11 @@ OWNED = frozenset(ModelSettings.model_fields) | {
     "runner",
     "convert",
     "structured_outputs_config",
+    "enable_lora",
+    "max_lora_rank",
+    "max_loras",
+    "max_cpu_loras",
+    "lora_modules",
 }
 """Settings of Tideserve decide these arguments. A second way to set them could contradict the first."""
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from serve_app.settings.adapters import LoraSettings
 from serve_app.settings.closed_model import ClosedModel
 from serve_app.settings.ledger import LedgerSettings
 from serve_app.settings.telemetry import TelemetrySettings
@@ -182,7 +183,9 @@ class ModelSettings(ClosedModel):
     """`priority` is by lane and fair share. With `fcfs`, an engine ignores lanes and weights."""
     trust_remote_code: bool = False
 
-    task: Literal["generate", "embed"] = "generate"
+    task: Literal["generate", "embed", "classify"] = "generate"
+    """Whether the model generates text, embeds or classifies. A cross-encoder, which scores pairs of texts,
+    classifies."""
     tool_call_parser: str | None = None
     """vLLM's parser of this model's tool calls; a name turns on `tool_choice: auto`."""
     reasoning_parser: str | None = None
@@ -192,6 +195,8 @@ class ModelSettings(ClosedModel):
     allowed_media_domains: tuple[MediaHost, ...] = ()
     """Hosts from which images, audio and video of messages are fetched by URL. None by default. An address
     that is not public is always refused."""
+    lora: LoraSettings | None = None
+    """Bounds on LoRA adapters; null: without LoRA. The knob `adapters` lists the adapters."""
     engine_args: dict[str, Any] = Field(default_factory=dict)
     """Other engine or front-end arguments, by vLLM's names; unknown names are refused."""
     env: dict[str, str] = Field(default_factory=dict)

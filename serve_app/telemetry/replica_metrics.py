@@ -34,8 +34,17 @@ E2E_S = (
 )  # fmt: skip
 
 MOST_KEYS = 1000
-"""The most names of API keys in the series of one replica. Further keys are counted as `OTHER_KEYS`."""
+"""The most names of API keys in the series of one replica, and of adapters. Further ones are counted as
+`OTHER_KEYS`."""
 OTHER_KEYS = "other"
+
+
+def _bounded(name: str, known: set[str]) -> str:
+    """Return the label for `name`, and add it to the `known` names unless there are too many."""
+    if name in known or len(known) < MOST_KEYS:
+        known.add(name)
+        return name
+    return OTHER_KEYS
 
 
 class TalliedHistogram:
@@ -185,6 +194,11 @@ class EngineMetrics:
         self._usage_cost = counter("llm_usage_cost_total", text, "key", "lane", "state")
         self._unwritten_s = gauge("llm_usage_unwritten_seconds", "How long usage waits for the database.")
         self._keys: set[str] = set()
+        self._adapter_requests = counter("llm_adapter_requests_total", "Requests for an adapter.", "adapter")
+        self._adapter_loads = counter("llm_adapter_loads_total", "Loads of an adapter.", "adapter")
+        text = "Time that the loads of an adapter took, downloads included."
+        self._adapter_load_s = counter("llm_adapter_load_seconds_total", text, "adapter")
+        self._adapters: set[str] = set()
 
     def set_gauges(self, reading: EngineGauges) -> None:
         """Publish one reading."""
@@ -238,13 +252,18 @@ class EngineMetrics:
                     counter.inc(amount, tags=tags)
 
     def _key_label(self, key: str) -> str:
-        if key in self._keys or len(self._keys) < MOST_KEYS:
-            self._keys.add(key)
-            return key
-        return OTHER_KEYS
+        return _bounded(key, self._keys)
+
+    def count_adapter_load(self, adapter: str, seconds: float) -> None:
+        """Count a load of an adapter that took `seconds`."""
+        tags = {"adapter": _bounded(adapter, self._adapters)}
+        self._adapter_loads.inc(1, tags=tags)
+        self._adapter_load_s.inc(seconds, tags=tags)
 
     def count_call(self, request: EngineRequest) -> None:
-        """Count the cached tokens that the ingress expected."""
+        """Count a request for an adapter, and the cached tokens that the ingress expected."""
+        if request.adapter is not None:
+            self._adapter_requests.inc(1, tags={"adapter": _bounded(request.adapter.name, self._adapters)})
         if request.expected_cached_tokens:
             self.prefix_expected.inc(request.expected_cached_tokens)
 

@@ -115,6 +115,12 @@ class Call(msgspec.Struct, tag=1, array_like=True):
     """The key's weight within its lane."""
     lane_knob: float | None = None
     """See `Knobs.lane_knob`. The engine takes the newest one of each lane."""
+    alias: str = ""
+    """The name by which the client asked for the model; "" for the model's own name."""
+    adapter: str = ""
+    """The name of the LoRA adapter; "" for the model itself."""
+    adapter_source: str = ""
+    """Where the adapter's files are; see `settings.adapters`. The first use loads the adapter."""
 
 
 class Credit(msgspec.Struct, tag=2, array_like=True):
@@ -204,6 +210,10 @@ class Beat(msgspec.Struct, tag=6, array_like=True):
     sent, at most `MOST_BLOCKS` blocks in all."""
     step_tokens: int | None = None
     """The most tokens of one step of its engine; None if not reported."""
+    adapters: list[str] = []
+    """The names of the adapters that its engine has loaded or is loading."""
+    adapter_load_s: float = 0.0
+    """The time for which a load of an adapter occupies its engine, as a mean; 0 before the first load."""
 
 
 class Refusal(msgspec.Struct, tag=7, array_like=True):

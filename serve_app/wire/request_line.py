@@ -46,3 +46,7 @@ class RequestLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """The name of the client's API key. Left out on a server without keys."""
     lane: str = "standard"
     """The request's lane. Left out for the lane `standard`."""
+    alias: str = ""
+    """The name by which the client asked for the model. Left out for the model's own name."""
+    adapter: str = ""
+    """The name of the LoRA adapter. Left out for a request to the model itself."""

@@ -76,6 +76,8 @@ WARM_NODE = "tideserve.warm_node"
 
 OPERATION_NAMES = {
     "chat_completions": "chat",
+    "responses": "chat",
+    "messages": "chat",
     "completions": "text_completion",
     "generate": "text_completion",
     "embeddings": "embeddings",

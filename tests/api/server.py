@@ -1,6 +1,6 @@
 """The whole application over two stub engines, and a client of it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from httpx import ASGITransport, AsyncClient, Response
@@ -46,15 +46,30 @@ class Server:
         max_body_memory_bytes: int = 1 << 20,
         listens_on: str | None = None,
         usage: UsageView | None = None,
+        aliases: Mapping[str, Sequence[str]] | None = None,
+        adapters: Mapping[str, str] | None = None,
         **http: Any,
     ) -> None:
         told = traffic or {}
+        self.aliases = dict(aliases or {})
+        """The present aliases by model."""
         self.chat = chat or StubEngine(EngineReply(200, b'{"from":"chat"}'))
         self.embed = StubEngine(EngineReply(200, b'{"from":"embed"}'))
         self.observer = StubObserver()
         models = [
-            ApiModel("tide", 1_700_000_000, self.chat, 2048, told.get("tide", Traffic())),
-            ApiModel("org/embed", 1_700_000_001, self.embed, traffic=told.get("org/embed", Traffic())),
+            ApiModel(
+                name,
+                created,
+                engine,
+                length,
+                told.get(name, Traffic()),
+                lambda name=name: self.aliases.get(name, ()),  # type: ignore[misc]
+                lambda name=name: (adapters or {}) if name == "tide" else {},  # type: ignore[misc]
+            )
+            for name, created, engine, length in (
+                ("tide", 1_700_000_000, self.chat, 2048),
+                ("org/embed", 1_700_000_001, self.embed, None),
+            )
         ]
         self.app = app = create_app(
             models,

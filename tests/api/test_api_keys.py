@@ -132,11 +132,18 @@ PROMPT = {"model": "tide", "messages": [{"role": "user", "content": "Tell me of 
 OTHER = {"Authorization": "Bearer sk-other"}
 
 
+PATHS = (
+    CHAT, "/v1/completions", "/v1/messages", "/v1/responses", "/v1/embeddings", "/score", "/rerank",
+    "/pooling", "/classify", "/generate",
+)  # fmt: skip
+"""One path of each operation that uses a GPU."""
+
+
 async def asked(server: Server, *headers: dict[str, str], **body: Any) -> list[EngineRequest]:
     """The same prompt of clients with these headers, as an engine is asked for it."""
     async with server.http:
         for given in headers:
-            for path in (CHAT, "/v1/completions", "/v1/embeddings", "/generate"):
+            for path in PATHS:
                 prompt = {"prompt": "sea"} if path == "/generate" else {**PROMPT, **body}
                 assert (await server.http.post(path, json=prompt, headers=given)).status_code == 200
     return server.chat.requests
@@ -145,7 +152,7 @@ async def asked(server: Server, *headers: dict[str, str], **body: Any) -> list[E
 async def test_each_key_has_its_own_cache_salt(keys: ApiKeyFile) -> None:
     requests = await asked(Server(api_keys=keys), BEARER, OTHER)
 
-    first, second = requests[:4], requests[4:]
+    first, second = requests[: len(PATHS)], requests[len(PATHS) :]
     assert {request.operation for request in first} == GPU_OPERATIONS
     ((salt,), (other,)) = ({request.cache_salt for request in some} for some in (first, second))
     assert salt != other
@@ -173,7 +180,7 @@ async def test_keys_may_share_prefix_caches(keys: ApiKeyFile) -> None:
     requests = await asked(Server(api_keys=keys, share_prefix_cache=True), BEARER, OTHER)
 
     assert {request.cache_salt for request in requests} == {""}
-    assert requests[0].prefix == requests[4].prefix
+    assert requests[0].prefix == requests[len(PATHS)].prefix
 
 
 # Below a `route_prefix`, as Ray Serve tells it, and what is not HTTP.

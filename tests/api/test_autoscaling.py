@@ -35,6 +35,9 @@ class StubView:
     def age_s(self) -> float | None:
         return None if self.said is None else 0.25
 
+    def adapters(self) -> dict[str, dict[str, int]]:
+        return {"tide": {"pirate": 2}}
+
     def knobs(self) -> dict[str, Any]:
         return {**KNOBS, "rejected": self.rejected}
 
@@ -63,6 +66,7 @@ async def test_decisions_come_oldest_first_beside_where_every_model_stands(
         "knobs_rejected": "",
         "autoscaler": STATUS,
         "decisions": [{"seq": 1, "model": "tide"}, {"seq": 2, "model": "org/embed"}],
+        "adapters": {"tide": {"pirate": 2}},
         "age_s": 0.25,
     }
 

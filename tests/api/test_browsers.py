@@ -17,7 +17,10 @@ LOCAL = {"Host": "127.0.0.1:8000"}
 PAGE = "https://chat.example.com"
 BODY = {"model": "tide"}
 PREFLIGHT = {**LOCAL, "Access-Control-Request-Method": "POST"}
-POSTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize", "/detokenize", "/generate")
+POSTS = (
+    "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/score", "/v2/rerank", "/classify",
+    "/pooling", "/tokenize", "/detokenize", "/generate",
+)  # fmt: skip
 
 
 @asynccontextmanager
@@ -209,7 +212,7 @@ async def test_an_allowed_page_streams_and_reads_errors() -> None:
         assert each.headers["access-control-allow-origin"] == PAGE
         exposed = each.headers["access-control-expose-headers"]
         assert exposed.startswith(
-            "X-Request-ID, Retry-After, Retry-After-Ms, X-Should-Retry, X-Tideserve-Lane, "
+            "X-Request-ID, Request-Id, Retry-After, Retry-After-Ms, X-Should-Retry, X-Tideserve-Lane, "
         )
         assert "X-RateLimit-Remaining-Tokens" in exposed
         assert each.headers["vary"] == "Origin"

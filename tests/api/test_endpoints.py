@@ -24,6 +24,15 @@ DONE = b"data: [DONE]\n\n"
         ("/v1/chat/completions", "chat_completions"),
         ("/v1/completions", "completions"),
         ("/v1/embeddings", "embeddings"),
+        ("/v1/messages", "messages"),
+        ("/v1/messages/count_tokens", "count_tokens"),
+        ("/v1/score", "score"),
+        ("/score", "score"),
+        ("/v1/rerank", "rerank"),
+        ("/v2/rerank", "rerank"),
+        ("/rerank", "rerank"),
+        ("/classify", "classify"),
+        ("/pooling", "pooling"),
         ("/tokenize", "tokenize"),
         ("/detokenize", "detokenize"),
     ],
@@ -145,6 +154,46 @@ async def test_the_models_are_listed_in_the_order_of_the_configuration(server: S
         "owned_by": "tideserve",
         "max_model_len": 2048,
     }
+
+
+async def test_an_alias_is_a_name_of_its_model() -> None:
+    server = Server(aliases={"org/embed": ["text-embedding-3", "claude-*"]})
+    for name in ("text-embedding-3", "claude-opus-4", "org/embed"):
+        reply = await server.http.post("/v1/chat/completions", json={"model": name, "messages": []})
+        assert reply.json() == {"from": "embed"}
+    assert (await server.http.post("/generate", json={"model": "claude-2", "prompt": "a"})).is_success
+
+    aliases = [request.alias for request in server.embed.requests]
+    assert aliases == ["text-embedding-3", "claude-opus-4", "", "claude-2"]
+    assert server.chat.requests == []
+
+
+async def test_aliases_may_change_at_any_time(server: Server) -> None:
+    async def status() -> int:
+        return (await server.http.post("/v1/completions", json={"model": "gpt-4o"})).status_code
+
+    before = await status()
+    server.aliases["tide"] = ["gpt-*"]
+    during = await status()
+    server.aliases.clear()
+
+    assert (before, during, await status()) == (404, 200, 404)
+
+
+async def test_aliases_without_wildcards_are_listed() -> None:
+    server = Server(aliases={"tide": ["gpt-4o", "claude-*"], "org/embed": ["ada"]})
+
+    listed = (await server.http.get("/v1/models")).json()["data"]
+    named = (await server.http.get("/v1/models/claude-opus-4")).json()
+
+    assert [(card["id"], card.get("root")) for card in listed] == [
+        ("tide", None),
+        ("gpt-4o", "tide"),
+        ("org/embed", None),
+        ("ada", "org/embed"),
+    ]
+    assert (named["id"], named["root"], named["max_model_len"]) == ("claude-opus-4", "tide", 2048)
+    assert (await server.http.get("/v1/models/claude")).status_code == 404
 
 
 async def test_model_with_a_slash_in_its_name_is_found(server: Server) -> None:

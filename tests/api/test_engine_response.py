@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from serve_app.api.engine_client import ColdWait, EngineReply, EngineRequest, Traffic
-from serve_app.api.engine_response import EngineResponse, status_outcome, stream_outcome
+from serve_app.api.engine_response import EngineResponse, status_outcome
 from serve_app.api.errors import ApiError
 from tests.api.connection import SCOPE, Connection
 from tests.api.traffic_log import TrafficLog
@@ -262,9 +262,6 @@ async def test_deadline_within_a_stream_ends_in_an_error_event() -> None:
     assert asked.state.outcome == "client_error"
 
 
-ERROR = ApiError(500, "no", code="engine_error").frame()
-
-
 def test_a_status_tells_whose_fault_it_was() -> None:
     outcomes = {status: status_outcome(status) for status in range(200, 600)}
 
@@ -272,29 +269,6 @@ def test_a_status_tells_whose_fault_it_was() -> None:
     assert {outcome for status, outcome in outcomes.items() if status < 400} == {"ok"}
     assert {outcome for status, outcome in outcomes.items() if 400 <= status < 500} == {"client_error"}
     assert {outcome for status, outcome in outcomes.items() if status >= 500} == {"error"}
-
-
-@pytest.mark.parametrize(
-    ("chunks", "ended"),
-    [
-        ((b"", DONE), "ok"),
-        ((FIRST, FIRST + DONE), "ok"),
-        ((b"", FIRST + FIRST + DONE), "ok"),
-        ((FIRST + FIRST, DONE), "ok"),
-        # Text is within JSON, where a line break is two characters.
-        ((b'data: {"content":"\\n\\nevent: error\\ndata: [DONE]\\n\\n"}\n\n', DONE), "ok"),
-        ((b'data: {"content":"event: error"}\n\n', FIRST + DONE), "ok"),
-        # A comment of a queued request, however it was cut.
-        ((b": waiting for a replica\n\n", FIRST + DONE), "ok"),
-        ((b"", ERROR + DONE), "error"),
-        ((ERROR, DONE), "error"),
-        ((FIRST, FIRST + ERROR + DONE), "error"),
-        ((FIRST + FIRST + ERROR, DONE), "error"),
-        ((FIRST, ApiError(502, "lost\n\nlost", code="replica_lost").last_frames()), "error"),
-    ],
-)
-def test_a_stream_is_ok_unless_an_error_event_precedes_done(chunks: tuple[bytes, bytes], ended: str) -> None:
-    assert stream_outcome(*chunks) == ended
 
 
 # Queued for a cold start: comments, and then whatever follows.

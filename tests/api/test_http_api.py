@@ -15,7 +15,9 @@ async def test_an_unknown_path_is_a_404_in_openais_shape(server: Server) -> None
     error = error_of(reply)
     assert reply.status_code == 404
     assert (error["type"], error["code"]) == ("invalid_request_error", "not_found")
-    assert error["message"] == "GET /v1/chat: Not Found"
+    assert error["message"].startswith(
+        "GET /v1/chat: no such path; this server takes POST at /v1/chat/completions, "
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,7 +89,17 @@ async def test_every_path_that_takes_a_body_describes_it(server: Server) -> None
         for path in (
             "/v1/chat/completions",
             "/v1/completions",
+            "/v1/responses",
+            "/v1/messages",
+            "/v1/messages/count_tokens",
             "/v1/embeddings",
+            "/v1/score",
+            "/score",
+            "/v1/rerank",
+            "/v2/rerank",
+            "/rerank",
+            "/classify",
+            "/pooling",
             "/tokenize",
             "/detokenize",
             "/generate",
@@ -101,3 +113,17 @@ async def test_the_openapi_document_is_plain_json_and_built_once(server: Server)
 
     assert first.content == second.content
     assert json.loads(first.content)["info"]["title"] == "Tideserve"
+
+
+async def test_speech_is_a_404_that_names_what_exists(server: Server) -> None:
+    reply = await server.http.post(
+        "/v1/audio/transcriptions",
+        content=b"--x--",
+        headers={"Content-Type": "multipart/form-data; boundary=x"},
+    )
+
+    error = error_of(reply)
+    assert (reply.status_code, error["code"]) == (404, "not_found")
+    assert error["message"].startswith(
+        "POST /v1/audio/transcriptions: no such path; this server takes POST at /v1/chat/completions, "
+    )

@@ -130,6 +130,20 @@ async def test_model_that_is_not_allowed_is_403(named: Server) -> None:
     assert (await ask(named, "sk-lab", {"model": "org/embed", "input": "sea"}, "/v1/embeddings")).is_success
 
 
+async def test_a_key_may_use_a_model_by_its_name_or_by_an_alias(named: Server) -> None:
+    named.aliases["tide"] = ["org/chat", "gpt-*", "gpt-4o"]
+    statuses = [
+        (await ask(named, key, {**BODY, "model": model})).status_code
+        for key in ("sk-web", "sk-lab")
+        for model in ("tide", "gpt-5", "org/chat")
+    ]
+
+    assert statuses == [200, 200, 200, 403, 403, 200]
+    for key, names in (("sk-web", ["tide", "org/chat", "gpt-4o"]), ("sk-lab", ["org/chat", "org/embed"])):
+        reply = await named.http.get("/v1/models", headers={"Authorization": f"Bearer {key}"})
+        assert [card["id"] for card in reply.json()["data"]] == names
+
+
 async def test_models_lists_only_allowed_models(named: Server) -> None:
     bearer = {"Authorization": "Bearer sk-lab"}
     reply = await named.http.get("/v1/models", headers=bearer)

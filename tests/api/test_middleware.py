@@ -29,7 +29,7 @@ async def exchange(
     async def send(message: Message) -> None:
         sent.append(message)
 
-    scope = {"type": scope_type, "method": "POST", "headers": list(headers)}
+    scope = {"type": scope_type, "method": "POST", "path": "/", "headers": list(headers)}
     await RequestMiddleware(app, add_header)(scope, receive, send)
     return seen[0], sent
 

@@ -136,6 +136,19 @@ def test_prompt_beyond_the_blocks_has_no_end() -> None:
     assert (len(whole.blocks), whole.end != 0) == (MOST_BLOCKS, True)
 
 
+def test_input_of_responses_is_a_conversation_or_one_text() -> None:
+    first = [user("What is a tide? " * 50)]
+    one = prefix({"instructions": SYSTEM["content"], "input": first})
+    two = prefix({"instructions": SYSTEM["content"], "input": [*first, assistant("Sea."), user("And?")]})
+    text = prefix({"input": "What is a tide? " * 50})
+
+    assert one.end in [end for end, _ in two.turns]
+    assert shared_blocks(one, two) == len(one.blocks) > 0
+    assert shared_blocks(one, prefix({"instructions": "Other.", "input": first})) == 0
+    assert text.end
+    assert not text.turns
+
+
 texts = st.text(max_size=700)
 history = st.lists(st.tuples(st.sampled_from(("user", "assistant", "tool")), texts), min_size=1, max_size=7)
 
@@ -149,3 +162,35 @@ def test_longer_history_begins_with_the_shorter_one(history: list[tuple[str, str
     assert two.blocks[: len(one.blocks)] == one.blocks
     assert one.end in [end for end, _ in two.turns]
     assert all(0 < answered <= two.size for _, answered in two.turns)
+
+
+def marked(message: dict[str, Any], **mark: str) -> dict[str, Any]:
+    block = {"type": "text", "text": message["content"], "cache_control": {"type": "ephemeral", **mark}}
+    return {**message, "content": [block]}
+
+
+def bare(message: dict[str, Any]) -> dict[str, Any]:
+    return {**message, "content": [{"type": "text", "text": message["content"]}]}
+
+
+def claude_code(number: int, *messages: dict[str, Any]) -> PromptPrefix:
+    """The prompt of a turn: each begins with another billing header, and marks its last message."""
+    billing = {"type": "text", "text": f"x-anthropic-billing-header: cc_version=2.1; cch={number};"}
+    system = [billing, marked(SYSTEM, ttl="1h")["content"][0]]
+    return prefix({"system": system, "messages": list(messages)}, separators=(",", ":"))
+
+
+def test_turns_of_an_agent_share_all_but_their_marks() -> None:
+    first, answer, more = user("What is a tide? " * 50), bare(assistant("The sea. " * 20)), user("Why?")
+    one = claude_code(1, marked(first))
+    two = claude_code(2, bare(first), answer, marked(more))
+
+    assert two.blocks[: len(one.blocks)] == one.blocks
+    assert one.end in dict(two.turns)
+
+
+def test_another_system_prompt_is_another_prefix() -> None:
+    messages = [user("Hello " * 200)]
+    one, two = (prefix({"system": system, "messages": messages}) for system in ("Be brief.", "Be long."))
+
+    assert shared_blocks(one, two) == 0

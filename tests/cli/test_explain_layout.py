@@ -329,3 +329,15 @@ def test_a_line_that_stands_alone_names_its_model() -> None:
     assert history_line(document.decisions[0], UTC, with_model=True) == (
         "  12:00:00  tiny  1 -> 3    queue         17 requests are waiting; the target is 8 per replica"
     )
+
+
+def test_loaded_adapters_are_named_with_their_replicas() -> None:
+    holders = {"pirate": 2, **{f"adapter-{number}": 1 for number in range(20)}}
+    document = DecisionsDocument.model_validate(
+        {"autoscaler": status(engine=state_of()), "decisions": [], "adapters": {"tiny": holders}}
+    )
+
+    text = " ".join(explain(document, NOON, zone=UTC).split())
+
+    assert "Adapters loaded: pirate on 2 replicas, adapter-0 on 1 replica," in text
+    assert text.endswith("and 5 more.")

@@ -178,7 +178,16 @@ def test_differences_are_those_of_the_values_in_force() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(True, "true"), (8.0, "8"), (0.025, "0.025"), (3, "3"), ("act", "act"), ((), "[]"), (None, "null")],
+    [
+        (True, "true"),
+        (8.0, "8"),
+        (0.025, "0.025"),
+        (3, "3"),
+        ("act", "act"),
+        ((), "[]"),
+        (("a", "b-*"), "[a, b-*]"),
+        (None, "null"),
+    ],
 )
 def test_values_are_shown_as_they_could_be_written(value: object, text: str) -> None:
     assert value_text(value) == text

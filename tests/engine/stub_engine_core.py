@@ -138,12 +138,19 @@ async def front_end(core: StubEngineCore, **model: Any) -> AsyncIterator[tuple[S
 async def real_engine(**model: Any) -> AsyncIterator[LocalEngine]:
     """The embedded model in a real engine core, with a prefix cache and a compile sandbox."""
     settings, namespace, config = configured(max_model_len=512, **model)
-    llm = AsyncLLM.from_vllm_config(config, disable_log_stats=False)
-    with vllm_restored():
-        local = LocalEngine(await Serving.mount(llm, namespace), settings, lambda _: None)
-        guard = guard_grammars(llm, settings.structured_output)
+    async with real_serving(namespace, config) as serving:
+        local = LocalEngine(serving, settings, lambda _: None)
+        guard = guard_grammars(serving.engine, settings.structured_output)
         yield local
         guard.stop()
+
+
+@asynccontextmanager
+async def real_serving(namespace: Namespace, config: VllmConfig) -> AsyncIterator[Serving]:
+    """vLLM's handlers around a real engine core."""
+    llm = AsyncLLM.from_vllm_config(config, disable_log_stats=False)
+    with vllm_restored():
+        yield await Serving.mount(llm, namespace)
     llm.shutdown()
     await asyncio.sleep(0)  # the sockets are closed by the loop
     llm.engine_core.resources.ctx.destroy(linger=0)

@@ -8,9 +8,9 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.exceptions import VLLMNotFoundError, VLLMValidationError
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from serve_app.api.dialect import COMPLETIONS
 from serve_app.api.errors import ApiError
 from serve_app.engine.api_errors import (
-    ERROR_FRAME,
     field_path,
     from_exception,
     from_frame,
@@ -144,4 +144,4 @@ def test_stream_error_has_a_status_without_vllms(code: Any, status: int) -> None
     ],
 )
 def test_other_frames_are_no_errors(other: bytes) -> None:
-    assert not other.startswith(ERROR_FRAME)
+    assert not other.startswith(COMPLETIONS.error_frame)

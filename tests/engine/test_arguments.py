@@ -63,7 +63,11 @@ def test_every_shared_setting_is_passed() -> None:
         ({"device": "cpu", "kv_cache_memory_bytes": 1 << 20}, {"kv_cache_memory_bytes": 1 << 20}),
         ({"tensor_parallel_size": 4}, {"distributed_executor_backend": "ray"}),
         ({"tool_call_parser": "hermes"}, {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}),
-        ({"task": "embed"}, {"runner": "pooling", "convert": "embed"}),
+        ({"task": "embed"}, {"runner": "pooling", "convert": "embed", "enable_prefix_caching": None}),
+        (
+            {"task": "classify", "enable_prefix_caching": False},
+            {"runner": "pooling", "convert": "classify", "enable_prefix_caching": False},
+        ),
         (
             {"device": "cpu", "engine_args": {"seed": 7, "distributed_executor_backend": "mp"}},
             {"seed": 7, "distributed_executor_backend": "mp"},

@@ -23,6 +23,7 @@ from serve_app.engine import data_plane
 from serve_app.engine.api_errors import lost_engine
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress.engine_channel import EngineChannel, NeverBegunError, RelayedStream
+from serve_app.settings.adapters import Adapter
 from serve_app.settings.caller import caller
 from serve_app.wire.continuation import Continuation, DeliveredTokens
 from serve_app.wire.data_plane import (
@@ -41,6 +42,7 @@ from tests.engine.data_plane_port import FakeIngress, listening
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, failing, stalled
 
 FIRST, DONE = b"data: a\n\n", b"data: [DONE]\n\n"
+PIRATE = Adapter("pirate", "/lora/pirate")
 TRACE = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=1")
 
 
@@ -62,7 +64,8 @@ async def test_a_call_reaches_the_engine_with_all_its_fields(operation: Operatio
 
     async with listening(engine) as port:
         arrived, state = time.perf_counter() - 1.25, RequestState(queued_s=1.0)
-        request = EngineRequest(operation, body, "r-1", arrived, trace=TRACE, state=state)
+        names = {"alias": "gpt-4o", "adapter": PIRATE}
+        request = EngineRequest(operation, body, "r-1", arrived, trace=TRACE, state=state, **names)
         continuation = Continuation([[5, 6]], 17, 0.5, 1)
         answer = await port.channel.call(request, body, continuation, 48, 0.02).answer()
         await port.answer()
@@ -75,7 +78,8 @@ async def test_a_call_reaches_the_engine_with_all_its_fields(operation: Operatio
     assert got.continuation == Continuation([[5, 6]], 17, 0.5, 1)
     assert (got.trace, got.expected_cached_tokens, got.lane_knob) == (TRACE, 48, 0.02)
     assert (plain.trace, plain.expected_cached_tokens, plain.continuation) == (None, None, None)
-    assert plain.lane_knob is None
+    assert (got.alias, plain.alias, plain.lane_knob) == ("gpt-4o", "", None)
+    assert (got.adapter, plain.adapter) == (PIRATE, None)
 
 
 async def test_stream_ends_with_its_token_counts() -> None:
@@ -352,6 +356,23 @@ async def test_a_stopped_data_plane_ends_its_port_and_its_calls() -> None:
             await anext(stream.pieces())
         with pytest.raises(NeverBegunError):
             await EngineChannel.connect(port.plane.address, port.plane.token, LIMIT_S)
+
+
+async def test_heartbeats_carry_a_thousand_adapters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_plane, "BEAT_S", 0.001)
+    names = [f"{number:0200}" for number in range(1000)]
+    plane = DataPlane(StubEngine(EngineReply(200)), adapters=lambda: (names, 0.25))
+    await plane.start("127.0.0.1")
+    heard: asyncio.Queue[Beat] = asyncio.Queue()
+    channel = await EngineChannel.connect(plane.address, plane.token, LIMIT_S)
+    channel.on_beat = heard.put_nowait
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            beat = await heard.get()
+        assert (beat.adapters, beat.adapter_load_s) == (names, 0.25)
+    finally:
+        channel.close()
+        await plane.stop()
 
 
 async def test_heartbeats_carry_the_trouble_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,9 @@ class StubRunning:
     def limits(self) -> EngineLimits:
         return EngineLimits(1000, 8, 512)
 
+    def loaded_adapters(self) -> tuple[list[str], float]:
+        return ["pirate"], 0.25
+
     def shutdown(self) -> None:
         self.stopped = True
 

@@ -21,7 +21,8 @@ from serve_app.engine import media
 from serve_app.engine.api_errors import from_exception
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.media import GuardedConnector, guard_media, is_public
-from serve_app.engine.operations import Operations, Serving
+from serve_app.engine.operations import Serving
+from serve_app.engine.pooling_operations import PoolingOperations
 from serve_app.settings import ModelSettings
 
 PIXEL = base64.b64decode(
@@ -250,15 +251,37 @@ async def test_media_refusal_names_field_and_setting_before_any_fetch(
 
     call = EngineRequest(operation, json.dumps({"messages": named(part)}).encode(), "r-1")
 
-    embeddings = Operations(Serving(serving.engine, State({"serving_embedding": object()})), 1).embeddings
+    # The model has no handler of embeddings.
+    pooling = PoolingOperations(Serving(serving.engine, State({"serving_embedding": object()})))
     with pytest.raises(ApiError) as caught:
-        # The model has no handler of embeddings.
-        await (embeddings(call) if operation == "embeddings" else answered(serving, call))
+        await (pooling.run(call) if operation == "embeddings" else answered(serving, call))
 
     error = caught.value
     assert (error.status, error.code) == (400, "invalid_value")
     assert error.param == f"messages[1].content[1].{kind.partition(' ')[0]}"
     assert "allowed" in error.message
+    assert site.connections == 0
+
+
+@pytest.mark.usefixtures("takes_media")
+@pytest.mark.parametrize(
+    ("operation", "body", "param"),
+    [
+        ("rerank", {"query": {"content": ["PART"]}, "documents": "sea"}, "query.content[0]"),
+        ("rerank", {"query": "sea", "documents": ["a", {"content": ["PART"]}]}, "documents[1].content[0]"),
+        ("score", {"text_1": "sea", "text_2": [{"content": ["PART"]}]}, "text_2[0].content[0]"),
+    ],
+)
+async def test_media_of_pairs_are_refused_by_their_field(
+    serving: Serving, site: Site, operation: Operation, body: dict[str, Any], param: str
+) -> None:
+    part = json.dumps({"type": "image_url", "image_url": {"url": site.url()}})
+    call = EngineRequest(operation, json.dumps(body).replace('"PART"', part).encode(), "r-1")
+
+    with pytest.raises(ApiError) as caught:
+        await PoolingOperations(Serving(serving.engine, State({"serving_scores": object()}))).run(call)
+
+    assert (caught.value.status, caught.value.param) == (400, f"{param}.image_url.url")
     assert site.connections == 0
 
 

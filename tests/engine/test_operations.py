@@ -6,8 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from starlette.datastructures import State
-from starlette.responses import JSONResponse
 
 from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError
@@ -90,7 +88,6 @@ async def test_text_goes_to_tokens_and_back(operations: Operations) -> None:
         ),
         ("detokenize", {"tokens": [2048]}, (400, "invalid_value", "tokens")),
         ("detokenize", {"tokens": [5] * 257}, (400, "context_length_exceeded", "tokens")),
-        ("embeddings", {"input": "sea"}, (400, "unsupported_feature", "model")),
     ],
 )
 async def test_what_is_out_of_bounds_is_refused_by_its_field(
@@ -103,37 +100,6 @@ async def test_what_is_out_of_bounds_is_refused_by_its_field(
     assert await refusal(operation(call(**body))) == expected
 
 
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        (JSONResponse({"data": []}), {"data": []}),
-        (JSONResponse({"error": {"message": "no", "param": "model"}}, 422), (422, None, "model")),
-    ],
-)
-@pytest.mark.parametrize("body", [{"input": "sea"}, {"messages": SEA}])
-async def test_embedding_response_becomes_reply_or_refusal(
-    serving: Serving, answer: JSONResponse, expected: Any, body: dict[str, Any]
-) -> None:
-    salts: list[str | None] = []
-
-    async def stub_handler(request: Any, raw: Any) -> JSONResponse:
-        salts.append(request.cache_salt)
-        return answer
-
-    operations = Operations(Serving(serving.engine, State({"serving_embedding": stub_handler})), 1)
-    outcome = operations.embeddings(replace(call(**body), cache_salt="key-a"))
-
-    assert await (document(outcome) if answer.status_code == 200 else refusal(outcome)) == expected
-    assert salts == ["key-a"]
-
-
-@pytest.mark.parametrize("texts", [["a"] * 2049, [2048]], ids=["too many", "no token"])
-async def test_input_out_of_bounds_reaches_no_handler(serving: Serving, texts: list[Any]) -> None:
-    operations = Operations(Serving(serving.engine, State({"serving_embedding": object()})), 1)
-
-    assert await refusal(operations.embeddings(call(input=texts))) == (400, "invalid_value", "input")
-
-
 def test_handlers_read_request_id_and_trace_headers() -> None:
     assert dict(raw_request(call()).headers) == {"x-request-id": "r-1"}
 
@@ -143,6 +109,40 @@ def test_handlers_read_request_id_and_trace_headers() -> None:
         "traceparent": PARENT,
         "tracestate": "a=1",
     }
+
+
+async def test_answers_have_the_name_that_the_client_asked_for(serving: Serving) -> None:
+    client = LocalEngine(serving, ModelSettings(name="tide"), lambda _: None)
+
+    async def models(operation: Operation, alias: str, **body: Any) -> set[str]:
+        prompt = {"messages": SEA} if operation == "chat_completions" else {"prompt": "sea"}
+        if operation != "generate":
+            prompt["model"] = alias
+        asked = EngineRequest(
+            operation, json.dumps({**prompt, "max_tokens": 1, **body}).encode(), "r-1", alias=alias
+        )
+        async with client.call(asked) as reply:
+            if reply.stream is None:
+                return {json.loads(reply.body)["model"]}
+            frames = b"".join([frame async for frame in reply.stream]).split(b"\n\n")
+        return {json.loads(frame[6:])["model"] for frame in frames if frame.startswith(b"data: {")}
+
+    assert await models("chat_completions", "gpt-4o") == {"gpt-4o"}
+    assert await models("chat_completions", "gpt-4o", stream=True) == {"gpt-4o"}
+    assert await models("chat_completions", "gpt-4o", stream=True, logprobs=True) == {"gpt-4o"}
+    assert await models("completions", "claude-3", stream=True) == {"claude-3"}
+    assert await models("generate", "claude-3") == {"claude-3"}
+    assert await models("generate", "") == {"tide"}
+
+
+async def test_only_the_alias_of_the_call_is_accepted(serving: Serving) -> None:
+    client = LocalEngine(serving, ModelSettings(name="tide"), lambda _: None)
+    body = json.dumps({"messages": SEA, "model": "gpt-4o"}).encode()
+    for alias in ("", "gpt-4"):
+        with pytest.raises(ApiError) as caught:
+            async with client.call(EngineRequest("chat_completions", body, "r-1", alias=alias)):
+                pass
+        assert (caught.value.status, caught.value.code) == (404, "model_not_found")
 
 
 async def core_request(serving: Serving, operation: Operation, key: str = "", **body: Any) -> Any:

@@ -10,7 +10,8 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.exceptions import VLLMValidationError
 
 from serve_app.api.errors import ApiError
-from serve_app.engine.operations import EMBEDDING, TOKENIZE
+from serve_app.engine.operations import TOKENIZE
+from serve_app.engine.pooling_operations import EMBEDDING
 from serve_app.engine.request_body import RequestModel, name_field_in_errors
 
 CHAT = RequestModel(ChatCompletionRequest)

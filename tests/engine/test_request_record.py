@@ -12,11 +12,12 @@ import msgspec
 import pytest
 from vllm.v1.metrics.stats import RequestStateStats
 
+from serve_app.api.dialect import COMPLETIONS
 from serve_app.api.engine_client import EngineRequest, RequestState
 from serve_app.engine.engine_stream import EngineStream
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
-from serve_app.engine.request_record import USAGE_MARK, RequestRecord, latency_figures
+from serve_app.engine.request_record import RequestRecord, latency_figures
 from serve_app.settings import ModelSettings
 from serve_app.settings.caller import Caller
 from serve_app.wire.continuation import Continuation
@@ -110,12 +111,13 @@ async def test_abandoned_request_has_the_tokens_generated_so_far(logged: Logged)
     assert line.output_tokens in (1, 2)
 
 
-async def test_line_names_key_and_lane(logged: Logged) -> None:
-    _, named = await logged.run(replace(request(max_tokens=1), caller=Caller("mail", "background")))
+async def test_line_names_key_lane_and_alias(logged: Logged) -> None:
+    asked = replace(request(max_tokens=1), caller=Caller("mail", "background"), alias="gpt-4o")
+    _, named = await logged.run(asked)
     _, anyones = await logged.run(request(max_tokens=1))
 
-    assert (named.key, named.lane) == ("mail", "background")
-    assert not {"key", "lane"} & msgspec.json.decode(msgspec.json.encode(anyones)).keys()
+    assert (named.key, named.lane, named.model, named.alias) == ("mail", "background", "tide", "gpt-4o")
+    assert not {"key", "lane", "alias"} & msgspec.json.decode(msgspec.json.encode(anyones)).keys()
 
 
 async def test_request_that_never_reached_engine_has_no_line() -> None:
@@ -197,7 +199,8 @@ USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
 )
 def test_only_the_final_usage_frame_gains_latency(given: bytes, timed: bool) -> None:
     stream = EngineStream(request())
-    got = RequestRecord.begin(stream.request, []).with_latency(given) if USAGE_MARK in given else given
+    record = RequestRecord.begin(stream.request, [])
+    got = record.with_latency(given) if COMPLETIONS.has_usage(given) else given
 
     assert (got.count(b"\n\n"), got.endswith(b"\n\n")) == (1, True)
     if not timed:

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from ray.serve._private.common import DeploymentID
 from ray.serve.exceptions import DeploymentUnavailableError
 
-from serve_app.api.engine_client import OPERATIONS, ColdWait, EngineRequest, Operation, RequestState
+from serve_app.api.engine_client import (
+    GPU_OPERATIONS,
+    OPERATIONS,
+    ColdWait,
+    EngineRequest,
+    Operation,
+    RequestState,
+)
 from serve_app.api.errors import ApiError
 from serve_app.ingress.cold_start_progress import ColdStartProgress
 from serve_app.ingress.replica import Replica, Reservation
@@ -105,7 +112,7 @@ async def test_a_prompt_is_estimated_from_its_bytes(operation: Operation) -> Non
 
     reservation = await model.admission.take(asked)
 
-    assert reservation.pending_prompt_tokens == (0 if operation in ("tokenize", "detokenize") else 100)
+    assert reservation.pending_prompt_tokens == (100 if operation in GPU_OPERATIONS else 0)
 
 
 # The queue. `test_bounded_release.py` has its order and its release.

@@ -225,6 +225,22 @@ async def test_first_request_of_a_cold_model_is_reported_at_once(deployed: Deplo
     await asyncio.wait((asked,))
 
 
+async def test_an_alias_is_in_force_with_the_next_request(deployed: Deployed) -> None:
+    await deployed.build()
+    engine = StubEngine(EngineReply(200, b"{}"))
+    await deployed.start(engine, "Engine-org-embed")
+    before = await deployed.ask(model="claude-opus-4")
+    await deployed.ingress.reconfigure({"autoscaling": {"org/embed": {"aliases": ["claude-*"]}}})
+
+    after = await deployed.ask(model="claude-opus-4")
+    # Rejected knobs leave the previous knobs in force.
+    await deployed.ingress.reconfigure({"autoscaling": {"org/embed": {"aliases": ["tide"]}}})
+    last = await deployed.ask(model="claude-opus-4")
+
+    assert [reply.status_code for reply in (before, after, last)] == [404, 200, 200]
+    assert [request.alias for request in engine.requests] == ["claude-opus-4"] * 2
+
+
 async def test_knobs_are_in_force_with_the_next_request_and_published(deployed: Deployed) -> None:
     await deployed.build()
     await deployed.ingress.reconfigure({"autoscaling": {"tide": {"max_held_requests": 0}}})

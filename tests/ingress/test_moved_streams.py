@@ -1,7 +1,9 @@
 """Streams whose replica is lost or drains within them: another replica continues each."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -25,7 +27,7 @@ from tests.ingress.fleet import (
     request,
     without_comments,
 )
-from tests.stub_engine import StubEngine
+from tests.stub_engine import StubEngine, stalled
 
 TRACE = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=1")
 
@@ -103,6 +105,50 @@ async def test_stream_without_continuation_ends_in_an_error_event(fleet: Fleet, 
     assert text.endswith(DONE)
     assert len(second.requests) == (why == "refused")
     assert (fleet.in_flight, fleet.loads) == ([0, 0], [0, 0])
+
+
+async def test_a_lost_message_ends_in_anthropics_error_event(fleet: Fleet) -> None:
+    first = CountingEngine(until=25, continuable=False)
+    plane = await fleet.start(first)
+    async with reading(fleet, request(wants_stream=True, operation="messages")) as answer:
+        await first.reached.wait()
+        await lose(plane)
+        text = await answer
+
+    event, data = text.removesuffix(b"\n\n").rpartition(b"\n\n")[2].split(b"\n")
+    assert event == b"event: error"
+    assert json.loads(data.removeprefix(b"data: ")) == {
+        "type": "error",
+        "error": {
+            "type": "api_error",
+            "message": "Model 'tide': the engine replica was lost while it was generating.",
+        },
+        "request_id": "r-1",
+    }
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_lost_response_ends_in_its_own_events(fleet: Fleet, whole: bool) -> None:
+    event = b'event: response.output_text.delta\ndata: {"sequence_number":4}\n\n'
+    last = b"event: response.completed\ndata: {}\n\n"
+    plane = await fleet.start(StubEngine(stalled(event, last) if whole else stalled(event)))
+    asked = replace(request(wants_stream=True), operation="responses")
+
+    async with fleet.client.call(asked) as reply:
+        assert reply.stream is not None
+        stream = aiter(reply.stream)
+        text = await anext(stream)
+        while whole and not text.endswith(last):
+            text += await anext(stream)
+        await lose(plane)
+        text += b"".join([chunk async for chunk in stream])
+
+    failed = b"" if whole else text[len(event) :]
+    assert text == event + (last if whole else failed)
+    assert [line for line in failed.split(b"\n") if line.startswith(b"event")] == (
+        [] if whole else [b"event: error", b"event: response.failed"]
+    )
+    assert (b'"sequence_number":5' in failed) != whole
 
 
 async def test_a_client_that_leaves_a_moved_stream_ends_its_generation(fleet: Fleet) -> None:

@@ -15,7 +15,7 @@ class View:
     def __init__(self) -> None:
         self.now = 1_700_000_000.0
         publisher = KnobPublisher("shop", {}, LiveKnobs({}), {})
-        self.view = PolicyView("shop", publisher, lambda: self.now, lambda: self.now)
+        self.view = PolicyView("shop", publisher, dict, lambda: self.now, lambda: self.now)
 
     def write(self, number: int) -> None:
         put_document(STATUS, "shop", {"at": number, "models": {}})

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 import pytest
@@ -61,7 +62,7 @@ class FakeReplica:
         await until(lambda: self.known.choice.step_tokens == 1)
         return replica
 
-    async def beat(self, trouble: str = "", still_s: float = 0.0, **more: int) -> None:
+    async def beat(self, trouble: str = "", still_s: float = 0.0, **more: Any) -> None:
         """Send a heartbeat, and wait until it is recorded."""
         self._beats += 1
         self.connected[-1].send(Beat(trouble, still_s, step_tokens=self._beats, **more))
@@ -96,6 +97,16 @@ async def test_a_replica_in_trouble_gets_no_requests(fake: FakeReplica) -> None:
     await fake.beat()
     assert (len(fake.known), replica.trouble, replica.still_s) == (1, "", 0.0)
     assert fake.known.take(10) is not None
+
+
+async def test_a_replica_reports_its_adapters_and_the_time_of_a_load(fake: FakeReplica) -> None:
+    replica = await fake.begin()
+
+    await fake.beat(adapters=["pirate", "sailor"], adapter_load_s=0.25)
+    assert (replica.adapters, replica.adapter_load_s) == ({"pirate", "sailor"}, 0.25)
+
+    await fake.beat(adapters=["sailor"], adapter_load_s=0.25)
+    assert replica.adapters == {"sailor"}
 
 
 async def test_a_replica_whose_process_ends_is_out_at_once(fake: FakeReplica) -> None:

@@ -20,9 +20,9 @@ def replicas(*ids: str) -> ReplicaSet:
     return made
 
 
-def take(among: ReplicaSet, *ids: str, tokens: int = 0) -> list[Reservation]:
+def take(among: ReplicaSet, *ids: str, tokens: int = 0, adapter: str = "") -> list[Reservation]:
     """Take one reservation for each of these ids, and check that they are picked in this order."""
-    taken = [slot for slot in (among.take(LIMIT, tokens) for _ in ids) if slot is not None]
+    taken = [slot for slot in (among.take(LIMIT, tokens, adapter=adapter) for _ in ids) if slot is not None]
     assert [slot.replica.replica_id for slot in taken] == list(ids)
     return taken
 
@@ -41,6 +41,60 @@ def test_a_running_request_weighs_as_much_as_64_prompt_tokens() -> None:
 
     # a: 3 requests and 65 tokens; b: 2 requests. Two more requests make b as heavy as a, but for a token.
     take(among, "b", "b", "b", "a")
+
+
+def test_a_request_goes_where_its_adapter_is_or_is_being_loaded() -> None:
+    among = replicas("a", "b", "c")
+    (slot,) = take(among, "a", adapter="pirate")
+    take(among, "a", adapter="pirate")  # the heartbeat has not come yet
+
+    among.release(slot)
+    take(among, "b", "c", "a")  # requests for the model itself
+    take(among, "a", adapter="pirate")
+    take(among, "b", adapter="sailor")
+
+
+def test_an_adapter_spreads_once_its_queue_costs_more_than_a_load() -> None:
+    among = replicas("a", "b")
+    for replica in among.listed():
+        replica.adapter_load_s = 0.01
+    assert among.choice.prefill_speed() == 20_000
+    take(among, "a", adapter="pirate")
+
+    # A load takes as long as 0.01 s * 20,000 tokens/s = 200 tokens, and b without it counts 400 more.
+    # a has the load and one request, 264 tokens, then 378, then 442.
+    take(among, "a", tokens=50, adapter="pirate")
+    take(among, "a", adapter="pirate")
+    take(among, "b", adapter="pirate")
+
+
+def test_requests_for_the_model_itself_avoid_a_replica_that_loads() -> None:
+    among = ReplicaSet(clock=lambda: 0.0)
+    among.update(where("a", "b"))
+    among.choice.learn_pace(0.01, 200.0, 200)
+    take(among, "a", adapter="pirate")
+
+    for _ in range(3):
+        slot = among.take(LIMIT, 100, 1.0)
+        assert slot is not None
+        assert slot.replica.replica_id == "b"
+
+
+def test_a_load_does_not_count_as_a_slow_prefill() -> None:
+    now = 0.0
+    among = ReplicaSet(clock=lambda: now)
+    among.update(where("a"))
+    loads = among.take(LIMIT, 100, 1.0, adapter="pirate")
+    assert loads is not None
+    now = 5.0
+    among.note_first_byte(loads)
+    assert among.choice.pace.other == 0.0
+
+    finds = among.take(LIMIT, 100, 1.0, adapter="pirate")
+    assert finds is not None
+    now = 5.1
+    among.note_first_byte(finds)
+    assert 999 <= among.choice.prefill_speed() <= 1001
 
 
 def test_only_a_waiting_queue_hears_of_room() -> None:

@@ -4,7 +4,14 @@ from typing import Any
 import pytest
 from ray.serve._private.common import DeploymentID, ReplicaID
 
-from serve_app.api.engine_client import OPERATIONS, OUTCOMES, EngineRequest, Operation, RequestState
+from serve_app.api.engine_client import (
+    GPU_OPERATIONS,
+    OPERATIONS,
+    OUTCOMES,
+    EngineRequest,
+    Operation,
+    RequestState,
+)
 from serve_app.api.errors import ApiError
 from serve_app.controller.contexts import Sightings, ingress_readings, ongoing_of_ingress
 from serve_app.ingress.ingress_deployment import ingress_report
@@ -83,7 +90,7 @@ def test_only_work_for_a_gpu_is_counted(operation: Operation) -> None:
     asked.state.outcome = "abandoned"
     counted.counters.closed(asked)
 
-    if operation in ("tokenize", "detokenize"):
+    if operation not in GPU_OPERATIONS:
         assert (counted.counters.signals(), counted.seen) == (IngressSignals(), {})
         return
     assert asked.state.refused
@@ -109,7 +116,7 @@ def test_background_requests_have_only_their_own_series(operation: Operation) ->
     counted.counters.closed(asked)
 
     assert counted.counters.signals() == IngressSignals()
-    for_gpu = operation not in ("tokenize", "detokenize")
+    for_gpu = operation in GPU_OPERATIONS
     responses = {"llm_background_responses_total": [(1, {"outcome": "rejected"})]}
     assert counted.seen == (responses if for_gpu else {})
 

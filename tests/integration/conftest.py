@@ -14,6 +14,8 @@ from tests.integration.there_and_back import there_and_back as run_there_and_bac
 CHAT = "tideserve-tiny"
 NARROW = "one-at-a-time"
 EMBED = "tideserve-embed"
+ALIAS = "gpt-4o"
+"""An alias of `CHAT`; it has the alias `claude-*` too."""
 
 
 ORDER = [
@@ -45,6 +47,7 @@ def app() -> Iterator[Running]:
             engine_settings(CHAT, tool_call_parser="hermes"),
             engine_settings(NARROW, max_num_seqs=1, kv_cache_memory_bytes=64 << 20),
             engine_settings(EMBED, task="embed", max_num_seqs=8, kv_cache_memory_bytes=64 << 20),
+            knobs={CHAT: {"aliases": [ALIAS, "claude-*"]}},
         )
     )
     with running.serving():

@@ -62,10 +62,24 @@ _SEA = [{"role": "user", "content": "sea"}]
 _TOOL = {"type": "function", "function": {"name": "tide", "parameters": {"type": "object"}}}
 _BODIES: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
     "/v1/chat/completions": (("ChatCompletionBody", {"messages": _SEA, "max_tokens": 1}),),
+    "/v1/responses": (("ResponseBody", {"input": "sea", "max_output_tokens": 1}),),
+    "/v1/messages": (("MessageBody", {"messages": _SEA, "max_tokens": 1}),),
+    "/v1/messages/count_tokens": (("CountTokensBody", {"messages": _SEA}),),
     "/v1/completions": (("CompletionBody", {"prompt": "sea", "max_tokens": 1}),),
     "/v1/embeddings": (
         ("EmbeddingCompletionRequest", {"input": "sea"}),
         ("EmbeddingChatRequest", {"messages": _SEA}),
+    ),
+    "/v1/score": (
+        ("ScoreTextRequest", {"text_1": "sea", "text_2": ["tide"]}),
+        ("ScoreQueriesDocumentsRequest", {"queries": "sea", "documents": "tide"}),
+        ("ScoreQueriesItemsRequest", {"queries": "sea", "items": "tide"}),
+        ("ScoreDataRequest", {"data_1": "sea", "data_2": "tide"}),
+    ),
+    "/v1/rerank": (("RerankRequest", {"query": "sea", "documents": ["tide"]}),),
+    "/pooling": (
+        ("PoolingCompletionRequest", {"input": "sea"}),
+        ("PoolingChatRequest", {"messages": _SEA}),
     ),
     "/tokenize": (
         ("TokenizeChatRequest", {"messages": _SEA}),

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from contextlib import ExitStack
+from itertools import groupby
 
 from tests.integration.sse import RawStream
 
@@ -28,6 +29,36 @@ def greedy_streams(
             stream.until(b'"content":"')
         disturb()
         return [stream.until(b"data: [DONE]\n\n") for stream in streams]
+
+
+def message_streams(
+    port: int, model: str, disturb: Callable[[], object] = lambda: None, tokens: int = 600
+) -> list[bytes]:
+    """As `greedy_streams`, in Anthropic's API."""
+    with ExitStack() as stack:
+        streams = []
+        for subject in ("sea", "moon", "rain", "harbour", "winter", "fox"):
+            body = {
+                "model": model,
+                "messages": [{"role": "user", "content": f"A long story about the {subject}."}],
+                "max_tokens": tokens,
+                "temperature": 0,
+                "stream": True,
+            }
+            streams.append(stack.enter_context(RawStream(port, "/v1/messages", body)))
+        for stream in streams:
+            stream.until(b'"text_delta"')
+        disturb()
+        return [stream.until(b'data: {"type":"message_stop"}\n\n') for stream in streams]
+
+
+def message(answer: bytes) -> tuple[list[str], str, dict[str, object]]:
+    """Return the names of a stream's events without repetitions, its text, and how it ended."""
+    events = [json.loads(line[6:]) for line in answer.splitlines() if line.startswith(b"data: {")]
+    kinds = [kind for kind, _ in groupby(event["type"] for event in events)]
+    text = "".join(event["delta"]["text"] for event in events if event["type"] == "content_block_delta")
+    (end,) = (event for event in events if event["type"] == "message_delta")
+    return kinds, text, {**end["delta"], "output_tokens": end["usage"]["output_tokens"]}
 
 
 def moves(answer: bytes) -> int:

@@ -165,7 +165,8 @@ def test_every_knob_changes_under_streams_without_a_restart(
     fleet: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Still three replicas; the knobs are as before."""
-    assert {setting.partition("=")[0] for setting in CHANGED} == set(Knobs.model_fields)
+    # `adapters` needs engines with LoRA; `test_adapters` has them.
+    assert {setting.partition("=")[0] for setting in CHANGED} == set(Knobs.model_fields) - {"adapters"}
     everyone = sorted(process.pid for process in fleet.processes("ray::ServeReplica"))
     with streaming(fleet, 1, 400) as texts:
         set_knobs(fleet, *CHANGED)

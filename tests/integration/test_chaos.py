@@ -18,7 +18,7 @@ from serve_app import env
 from serve_app.processes import is_alive
 from tests.integration.cluster import ZYGOTE, Running
 from tests.integration.fleet import ENGINES, MODEL, with_knobs
-from tests.integration.greedy_streams import greedy_streams, moves, pieces
+from tests.integration.greedy_streams import greedy_streams, message, message_streams, moves, pieces
 from tests.integration.sse import RawStream
 
 STREAMS, TOKENS = 8, 300
@@ -112,6 +112,14 @@ def test_greedy_streams_are_the_same_when_a_replica_is_killed(attacked) -> None:
     disturbed = greedy_streams(running.port, MODEL, running.processes(ENGINES)[0].kill, TOKENS)
     assert any(map(moves, disturbed))
     assert [pieces(text) for text in disturbed] == [pieces(text) for text in undisturbed]
+
+
+def test_messages_are_the_same_when_a_replica_is_killed(attacked) -> None:
+    running, _, _ = attacked
+    undisturbed = message_streams(running.port, MODEL, tokens=TOKENS)
+    disturbed = message_streams(running.port, MODEL, running.processes(ENGINES)[0].kill, TOKENS)
+    assert any(map(moves, disturbed))
+    assert [message(text) for text in disturbed] == [message(text) for text in undisturbed]
 
 
 def test_conversations_find_their_cache_after_all_these_losses(attacked) -> None:

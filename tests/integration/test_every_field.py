@@ -23,7 +23,7 @@ SEA = [{"role": "user", "content": "sea"}]
 
 
 def model_of(url: str) -> str:
-    return EMBED if url == "/v1/embeddings" else CHAT
+    return EMBED if url in ("/v1/embeddings", "/v1/score", "/v1/rerank", "/pooling") else CHAT
 
 
 def engines(app: Running) -> set[int]:
@@ -74,9 +74,10 @@ def no_server_error(url: str, status: int, text: str) -> str:
     if status == 200:
         return ""
     error = json.loads(text)["error"]
-    if status not in (400, 404, 422, 429) or error["type"] != "invalid_request_error":
+    kinds = ("invalid_request_error", "not_found_error")  # the second is Anthropic's
+    if status not in (400, 404, 422, 429) or error["type"] not in kinds:
         return "not a client's error"
-    first = (error["param"] or "").partition(".")[0].partition("[")[0]
+    first = (error.get("param") or "").partition(".")[0].partition("[")[0]
     known = {UNKNOWN, *(name for schema, _ in bodies(url) for name in schema["properties"])}
     return f"{error['param']} is no path in the body" if first and first not in known else ""
 

@@ -14,11 +14,13 @@ EXAMPLES = 30
 def bounded(body):
     """Keep one example from generating 2,000 tokens 64 times; the bounds have tests of their own."""
     if isinstance(body, dict):
-        for name in ("max_tokens", "max_completion_tokens"):
+        for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
             if isinstance(body.get(name), int) and body[name] > 8:
                 body[name] = 8
         if body.get("max_tokens") is None and body.get("max_completion_tokens") is None:
             body["max_tokens"] = 8
+        if body.get("max_output_tokens") is None:
+            body["max_output_tokens"] = 8
         if isinstance(body.get("n"), int) and body["n"] > 4:
             body["n"] = 4
     return body
@@ -26,8 +28,18 @@ def bounded(body):
 
 OPERATIONS = [
     "POST /v1/chat/completions",
+    "POST /v1/responses",
     "POST /v1/completions",
+    "POST /v1/messages",
+    "POST /v1/messages/count_tokens",
     "POST /v1/embeddings",
+    "POST /v1/score",
+    "POST /score",
+    "POST /v1/rerank",
+    "POST /v2/rerank",
+    "POST /rerank",
+    "POST /classify",
+    "POST /pooling",
     "POST /tokenize",
     "POST /detokenize",
     "POST /generate",

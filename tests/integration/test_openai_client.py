@@ -4,10 +4,12 @@ import asyncio
 import json
 import re
 
+import httpx
 import openai
+import pydantic
 import pytest
 
-from tests.integration.conftest import CHAT, EMBED, NARROW
+from tests.integration.conftest import ALIAS, CHAT, EMBED, NARROW
 
 SEA = [{"role": "user", "content": "Tell me about the sea."}]
 WEATHER = [{"role": "user", "content": "What is the weather in Paris?"}]
@@ -222,8 +224,26 @@ def test_structured_outputs_are_obeyed(client: openai.OpenAI, constraint, patter
 
 
 def test_the_models_are_listed_and_found(client: openai.OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == [CHAT, NARROW, EMBED]
+    assert [model.id for model in client.models.list()] == [CHAT, ALIAS, NARROW, EMBED]
     assert client.models.retrieve(EMBED).id == EMBED
+
+
+@pytest.mark.parametrize("name", [ALIAS, "claude-opus-4"])
+def test_an_alias_is_the_name_of_the_answer(client: openai.OpenAI, name: str) -> None:
+    whole = client.chat.completions.create(model=name, messages=SEA, max_tokens=3)
+    stream = client.completions.create(model=name, prompt="The tide", max_tokens=3, stream=True)
+
+    assert {whole.model, *(chunk.model for chunk in stream)} == {name}
+    assert client.models.retrieve(name).root == CHAT
+
+
+def test_documents_are_ranked_by_the_model_that_embeds(http: httpx.Client) -> None:
+    body = {"model": EMBED, "query": "the sea", "documents": ["a fox", "the sea"], "top_n": 1}
+
+    reply = http.post("/v2/rerank", json=body).json()
+
+    assert [(result["index"], result["document"]["text"]) for result in reply["results"]] == [(1, "the sea")]
+    assert reply["model"] == EMBED
 
 
 def test_each_model_answers_for_itself(client: openai.OpenAI) -> None:
@@ -258,3 +278,58 @@ async def test_the_async_client_streams_many_at_once(async_client: openai.AsyncO
         return tokens
 
     assert await asyncio.gather(*(one(index) for index in range(16))) == [20] * 16
+
+
+# Responses.
+
+RESPONSE_TOOL = {"type": "function", **TOOL["function"]}
+
+
+class Place(pydantic.BaseModel):
+    city: str = pydantic.Field(max_length=20)
+
+
+def test_a_response_says_the_same_whole_and_streamed(client: openai.OpenAI) -> None:
+    asked = {"model": CHAT, "input": "Tell me about the sea.", "max_output_tokens": 50, "temperature": 0}
+    whole = client.responses.create(**asked)
+    with client.responses.stream(**asked) as stream:
+        types = [event.type for event in stream]
+        final = stream.get_final_response()
+
+    assert whole.output_text == final.output_text
+    assert len(re.findall(r"[A-Za-z]{2,}", whole.output_text)) > 5
+    assert whole.usage.output_tokens == final.usage.output_tokens <= 50
+    assert types[:2] == ["response.created", "response.in_progress"]
+    assert types[-1] == "response.completed"
+    assert types.count("response.output_text.delta") > 10
+
+
+def test_a_response_is_parsed(client: openai.OpenAI) -> None:
+    parsed = client.responses.parse(model=CHAT, input="Name a city.", text_format=Place, max_output_tokens=80)
+    assert isinstance(parsed.output_parsed, Place)
+
+
+def test_a_response_calls_a_tool_and_goes_on(client: openai.OpenAI) -> None:
+    question = {"role": "user", "content": "What is the weather in Paris?"}
+    first = client.responses.create(
+        model=CHAT,
+        input=[question],
+        tools=[RESPONSE_TOOL, {"type": "web_search"}],
+        tool_choice={"type": "function", "name": "get_weather"},
+        max_output_tokens=80,
+        temperature=0,
+    )
+    (call,) = [item for item in first.output if item.type == "function_call"]
+    assert list(json.loads(call.arguments)) == ["city"]
+
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
+    second = client.responses.create(
+        model=CHAT, input=[question, call.model_dump(exclude_none=True), result], max_output_tokens=20
+    )
+    assert second.output_text
+
+
+def test_a_stored_response_is_refused_with_the_reason(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="stores no responses") as caught:
+        client.responses.create(model=CHAT, input="sea", store=True)
+    assert caught.value.param == "store"

@@ -5,6 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from serve_app.api.engine_client import OUTCOMES, EngineRequest
 from serve_app.ledger.usage import Account, Amounts
+from serve_app.settings.adapters import Adapter
 from serve_app.telemetry import replica_metrics
 from serve_app.telemetry.exposition import merge_expositions
 from serve_app.telemetry.replica_metrics import (
@@ -51,6 +52,7 @@ def test_engine_series_have_the_names_that_dashboards_use(metrics: EngineMetrics
         "step_kv_tokens_total", "step_prefill_tokens_total",
         "usage_tokens_total", "usage_gpu_seconds_total", "usage_unused_gpu_seconds_total", "usage_cost_total",
         "usage_unwritten_seconds",
+        "adapter_requests_total", "adapter_loads_total", "adapter_load_seconds_total",
     ]  # fmt: skip
     assert set(SERIES) == {f"llm_{name}" for name in names}
 
@@ -142,6 +144,25 @@ def test_expected_cached_tokens_are_counted(metrics: EngineMetrics) -> None:
         metrics.count_call(EngineRequest("completions", b"{}", "r-1", expected_cached_tokens=expected))
 
     assert SERIES["llm_prefix_cache_expected_total"].values == [(48, {})]
+
+
+def test_requests_and_loads_are_counted_by_adapter(metrics: EngineMetrics) -> None:
+    metrics.count_call(EngineRequest("completions", b"{}", "r-1", adapter=Adapter("pirate", "embedded")))
+    metrics.count_adapter_load("pirate", 0.25)
+
+    label = {"adapter": "pirate"}
+    assert SERIES["llm_adapter_requests_total"].values == [(1, label)]
+    assert SERIES["llm_adapter_loads_total"].values == [(1, label)]
+    assert SERIES["llm_adapter_load_seconds_total"].values == [(0.25, label)]
+
+
+def test_further_adapters_are_counted_together(metrics: EngineMetrics) -> None:
+    for number in range(MOST_KEYS + 2):
+        metrics.count_adapter_load(f"adapter-{number}", 0.1)
+
+    labels = [labels["adapter"] for _, labels in SERIES["llm_adapter_loads_total"].values]
+    assert labels[-2:] == [OTHER_KEYS] * 2
+    assert len(set(labels)) == MOST_KEYS + 1
 
 
 def test_step_means_are_counted_as_sums_and_zeros_are_not(metrics: EngineMetrics) -> None:

@@ -266,8 +266,8 @@ tests.gpuProof.image.digest is required with tests.gpuProof.enabled and image.di
 {{- with .Values.tests.model -}}
 {{- if not (hasKey $tasks .) }}
 tests.model = {{ quote . }} is none of the models: {{ keys $tasks | sortAlpha | join ", " }}
-{{- else if eq (get $tasks .) "embed" }}
-tests.model = {{ quote . }} has task = embed: `helm test` asks for a completion
+{{- else if ne (get $tasks .) "generate" }}
+tests.model = {{ quote . }} has task = {{ get $tasks . }}: `helm test` asks for a completion
 {{- end -}}
 {{- end -}}
 {{- end -}}

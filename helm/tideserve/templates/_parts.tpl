@@ -18,7 +18,7 @@ then for its whole answer. Arguments: the root. The cold wait's default is that 
 {{- $chosen := .Values.tests.model -}}
 {{- range $key := keys (default dict .Values.models) | sortAlpha -}}
 {{- $model := get $.Values.models $key -}}
-{{- if and (not $chosen) (ne (default "generate" $model.task) "embed") -}}
+{{- if and (not $chosen) (eq (default "generate" $model.task) "generate") -}}
 {{- $chosen = default $key $model.name -}}
 {{- end -}}
 {{- end -}}

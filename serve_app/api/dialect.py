@@ -1,0 +1,267 @@
+"""What differs between the APIs that clients speak: errors, the ends of streams, and events before a stream.
+
+Errors travel between replicas in OpenAI's shape (`ApiError`). A dialect translates them where they leave for
+the client. Streams are relayed unparsed, so a dialect finds their ends in whole SSE frames.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Scope
+
+from serve_app.api.engine_client import JSON, ColdWait, EngineRequest, Operation
+from serve_app.api.errors import DONE, ERROR_EVENT, TRACE_ID, ApiError
+
+
+class Dialect:
+    """OpenAI's completions. All endpoints without a dialect of their own use it too."""
+
+    id_header = ""
+    """The header in which clients look for the request's id, beside `X-Request-ID`."""
+    error_frame = b'data: {"error"'
+    """The start of the frame in which vLLM's handler reports an error."""
+
+    def error_body(self, error: ApiError, request_id: str) -> bytes:
+        """Return the JSON document of an answer with an error status."""
+        return error.body()
+
+    def last_frames(self, error: ApiError, request: EngineRequest, sent: bytes = b"") -> bytes:
+        """Return the frames that end a stream with `error`. `sent` has the last frames sent before."""
+        return error.last_frames()
+
+    def ends(self, frames: bytes) -> bool:
+        """Return whether the last of these whole frames is the last of a stream."""
+        return frames.endswith(DONE)
+
+    def failed(self, before: bytes, last: bytes) -> bool:
+        """Return whether a stream ended without an answer, by its last two chunks of whole frames.
+
+        `before` is empty for a stream of one chunk. An engine or a relay that ends a stream with an error
+        sends the error event and `[DONE]` as the last two frames. So only these two frames are checked, when
+        the stream is over. The JSON of a frame has no line break, so no text can be mistaken for an event.
+        """
+        if not last.endswith(DONE):
+            return True
+        return last_frame(last[: -len(DONE)] or before).startswith(ERROR_EVENT)
+
+    def has_usage(self, frame: bytes) -> bool:
+        """Return whether `frame` gets the latency figures of its request."""
+        return b'"choices":[],' in frame  # inside a JSON string the quotes would be escaped
+
+    def is_prelude(self, frame: bytes) -> bool:
+        """Return whether vLLM's handler sends `frame` before the engine has generated anything."""
+        return False
+
+    def waiting(self, request: EngineRequest, wait: ColdWait, sent: bytes) -> bytes:
+        """Return the frames that tell a client of its wait. `sent` has the last frames sent before."""
+        return wait.comment()
+
+    def after_wait(self, frames: bytes) -> bytes:
+        """Return the first frames of a stream without those that `waiting` has sent in their place."""
+        return frames
+
+
+class _Responses(Dialect):
+    """OpenAI's Responses. Events have names, and the last one has the response's end in its name."""
+
+    def last_frames(self, error: ApiError, request: EngineRequest, sent: bytes = b"") -> bytes:
+        """Return the events `error` and `response.failed`.
+
+        OpenAI's clients raise an exception for the first, because its data have the field `error`. Codex
+        reads only the second.
+        """
+        number = _sequence_number(sent) + 1
+        told = msgspec.json.decode(error.body())["error"]
+        flat = {name: told[name] for name in ("code", "message", "param")}
+        failed = _response(request, "failed") | {"error": _response_error(error)}
+        return _event("error", number, {**flat, "error": told}) + _event(
+            "response.failed", number + 1, {"response": failed}
+        )
+
+    def ends(self, frames: bytes) -> bool:
+        """Return whether the last of these whole frames is the last of a stream."""
+        return last_frame(frames).startswith((b"event: response.completed\n", b"event: response.failed\n"))
+
+    def failed(self, before: bytes, last: bytes) -> bool:
+        """Return whether a stream ended without an answer, by its last chunk of whole frames."""
+        return not last_frame(last).startswith(b"event: response.completed\n")
+
+    def has_usage(self, frame: bytes) -> bool:
+        """Return False: `response.completed` has the usage, and typed clients know all of its fields."""
+        return False
+
+    def is_prelude(self, frame: bytes) -> bool:
+        """Return whether vLLM's handler sends `frame` before the engine has generated anything."""
+        return frame.startswith((b"event: response.created\n", b"event: response.in_progress\n"))
+
+    def waiting(self, request: EngineRequest, wait: ColdWait, sent: bytes) -> bytes:
+        """Return a comment and an event, because Codex's idle timeout counts events, and no comments.
+
+        OpenAI's clients raise an exception for any event before `response.created`. Then every client takes
+        `response.queued` any number of times. Within an answer its empty output would replace the output that
+        Node's client has read, so that a wait there is told by OpenAI's undocumented `keepalive`.
+        """
+        queued = {"response": _response(request, "queued")}
+        if not sent:
+            events = _event("response.created", 0, queued) + _event("response.queued", 0, queued)
+        elif last_frame(sent).startswith(b"event: response.queued\n"):
+            events = _event("response.queued", 0, queued)
+        else:
+            events = _event("keepalive", _sequence_number(sent), {})
+        return wait.comment() + events
+
+    def after_wait(self, frames: bytes) -> bytes:
+        """Return the first frames of a stream without `response.created`, which `waiting` has sent."""
+        return frames.partition(b"\n\n")[2] if frames.startswith(b"event: response.created\n") else frames
+
+
+_SEQUENCE_NUMBER = re.compile(rb'"sequence_number":(\d+)')
+
+
+def _sequence_number(sent: bytes) -> int:
+    """Return the number of the last of the frames that were sent; -1 without any."""
+    found = _SEQUENCE_NUMBER.findall(last_frame(sent))
+    return int(found[-1]) if found else -1
+
+
+def response_id(request_id: str) -> str:
+    """Return the id of the response to a request: the same on each replica that answers it."""
+    return f"resp_{request_id}"
+
+
+def _response(request: EngineRequest, status: str) -> dict[str, Any]:
+    """Return a response without output, with all fields that OpenAI's schema requires."""
+    return {
+        "id": response_id(request.request_id),
+        "object": "response",
+        "created_at": int(time.time() - request.waited_s),
+        "status": status,
+        "model": request.alias or request.model,
+        "output": [],
+        "error": None,
+        "incomplete_details": None,
+        "instructions": None,
+        "metadata": None,
+        "parallel_tool_calls": True,
+        "temperature": None,
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": None,
+    }
+
+
+def _response_error(error: ApiError) -> dict[str, str]:
+    """Return the error of a failed response, with a code of OpenAI's that clients act on.
+
+    Codex repeats a request after `server_error` and `rate_limit_exceeded`, for which it reads the delay from
+    the message. It repeats no request after the other codes.
+    """
+    code, message = "server_error", error.message
+    if error.status == HTTPStatus.TOO_MANY_REQUESTS:
+        code = "rate_limit_exceeded"
+        message += f" Please try again in {error.headers.get('Retry-After', 1)}s."
+    elif error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        code = error.code if error.code == "context_length_exceeded" else "invalid_prompt"
+    return {"code": code, "message": message}
+
+
+def _event(name: str, number: int, fields: Mapping[str, Any]) -> bytes:
+    data = msgspec.json.encode({"type": name, "sequence_number": number, **fields})
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
+
+
+def last_frame(frames: bytes) -> bytes:
+    """Return the last of several whole frames."""
+    start = frames.rfind(b"\n\n", 0, -2)
+    return frames[start + 2 if start >= 0 else 0 :]
+
+
+class _Messages(Dialect):
+    """Anthropic's Messages. Its clients find an event by its name, and ignore `ping` anywhere."""
+
+    id_header = "Request-Id"
+
+    def error_body(self, error: ApiError, request_id: str) -> bytes:
+        """Return the JSON document of an answer with an error status. Its message names the field."""
+        message = error.message
+        if error.param is not None and error.param not in message:
+            message = f"{error.param}: {message}"
+        kind = _MESSAGE_ERRORS.get(
+            error.status, "invalid_request_error" if error.status < 500 else "api_error"
+        )
+        found = {"type": kind, "message": message}
+        if trace_id := TRACE_ID.get():
+            found["trace_id"] = trace_id
+        return msgspec.json.encode({"type": "error", "error": found, "request_id": request_id})
+
+    def last_frames(self, error: ApiError, request: EngineRequest, sent: bytes = b"") -> bytes:
+        """Return the event `error`, at which clients raise an exception."""
+        return ERROR_EVENT + b"data: " + self.error_body(error, request.request_id) + b"\n\n"
+
+    def ends(self, frames: bytes) -> bool:
+        """Return whether the last of these whole frames is the last of a stream."""
+        return last_frame(frames).startswith((_MESSAGE_STOP, ERROR_EVENT))
+
+    def failed(self, before: bytes, last: bytes) -> bool:
+        """Return whether a stream ended without an answer, by its last chunk of whole frames."""
+        return not last_frame(last).startswith(_MESSAGE_STOP)
+
+    def has_usage(self, frame: bytes) -> bool:
+        """Return False: clients know all fields of `message_delta`, which has the usage."""
+        return False
+
+    def waiting(self, request: EngineRequest, wait: ColdWait, sent: bytes) -> bytes:
+        """Return a comment and the event `ping`, for clients whose idle timeout counts events."""
+        return wait.comment() + b'event: ping\ndata: {"type":"ping"}\n\n'
+
+
+_MESSAGE_STOP = b"event: message_stop\n"
+_MESSAGE_ERRORS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+"""Anthropic's type of an error, by its status. Any other is the client's fault or the server's."""
+
+COMPLETIONS = Dialect()
+RESPONSES = _Responses()
+MESSAGES = _Messages()
+_BY_OPERATION: Mapping[Operation, Dialect] = {
+    "responses": RESPONSES,
+    "messages": MESSAGES,
+    "count_tokens": MESSAGES,
+}
+_BY_PATH: Mapping[str, Dialect] = {"/v1/messages": MESSAGES, "/v1/messages/count_tokens": MESSAGES}
+"""Dialects with error bodies of their own, by the path of an endpoint."""
+
+
+def dialect_of(request: EngineRequest) -> Dialect:
+    """Return the dialect that the client of `request` speaks."""
+    return _BY_OPERATION.get(request.operation, COMPLETIONS)
+
+
+def dialect_at(path: str) -> Dialect:
+    """Return the dialect of the endpoint at `path`, below the application's `route_prefix`."""
+    return _BY_PATH.get(path, COMPLETIONS)
+
+
+def error_response(error: ApiError, scope: Scope, path: str) -> Response:
+    """Return an error that was raised outside of an engine's call, in the dialect of `path`.
+
+    Args:
+        path: The path below the application's `route_prefix` (`middleware.route_path`).
+    """
+    request_id: str = scope.get("state", {}).get("request_id", "")
+    body = dialect_at(path).error_body(error, request_id)
+    return Response(body, error.status, headers=error.headers, media_type=JSON)

@@ -1,0 +1,246 @@
+"""LoRA adapters of one engine: loaded on first use, and unloaded by use.
+
+vLLM has resolvers for the same purpose. They drop the reason of a failed load, try a broken adapter again
+with every request, and never forget an adapter. So this module calls vLLM's `add_lora` and `remove_lora`
+itself, and enters loaded adapters where vLLM's handlers look for them.
+"""
+
+import asyncio
+import itertools
+import logging
+import math
+import re
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from vllm.lora.request import LoRARequest
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from serve_app.api.errors import ApiError
+from serve_app.engine.adapter_uses import Uses
+from serve_app.settings.adapters import Adapter, LoraSettings
+from serve_app.weights.adapter_store import WEIGHTS, AdapterError, AdapterStore, StoredAdapter
+
+logger = logging.getLogger("ray.serve")
+
+RETRY_S = 30.0
+"""After a failed load, requests for the adapter get the same error for so long."""
+_FADE = 0.9
+"""The time of a load is a mean over about ten loads."""
+_DOWNLOADS = 4
+_WIDTHS = re.compile(
+    r"\bmodel\.layers\.(\d+)\.(self_attn|mlp)"
+    r"\.(([qkv]|qkv|gate|up)_proj\.lora_A|(o|down)_proj\.(?P<output>lora_B))\.weight$"
+)
+"""Projections from or to the hidden state, whose width is the model's hidden size."""
+_MOST_CHARACTERS = 500
+
+
+@dataclass(slots=True, eq=False)
+class _Loaded:
+    """An adapter that vLLM has loaded."""
+
+    adapter: Adapter
+    request: LoRARequest
+    stored: StoredAdapter
+    calls: int = 0
+    """The calls that use it now."""
+
+
+@dataclass(slots=True)
+class Adapters:
+    """Loads the adapters of one engine, and keeps those loaded that calls use.
+
+    `max_cached` adapters stay loaded, and one more while calls use all of them. A further one replaces the
+    adapter with the fewest uses that no call uses, or waits until there is one.
+
+    Args:
+        engine: vLLM's engine.
+        registry: The adapters by name, in which vLLM's handlers look for the `model` of a request.
+        settings: The bounds.
+        store: The files.
+        on_load: Called with the name of a loaded adapter and the seconds that its load took.
+        clock: Seconds.
+    """
+
+    engine: AsyncLLM
+    registry: dict[str, LoRARequest]
+    settings: LoraSettings
+    store: AdapterStore
+    on_load: Callable[[str, float], None] = lambda _, __: None
+    clock: Callable[[], float] = time.monotonic
+    _load_s: float = 0.0
+    _loads: float = 0.0
+    """The seconds and the number of past loads, which fade."""
+    _loaded: dict[str, _Loaded] = field(default_factory=dict)
+    _loading: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _failures: dict[Adapter, tuple[ApiError, float]] = field(default_factory=dict)
+    """The errors of failed loads, and until when they count."""
+    _uses: Uses = field(init=False)
+    _one_load: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _freed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a call stops using an adapter."""
+    _ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    _threads: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(_DOWNLOADS, "adapter download")
+    )
+
+    def __post_init__(self) -> None:
+        self._uses = Uses(self.settings.max_cached)
+
+    def names(self) -> list[str]:
+        """Return the adapters that are loaded or being loaded."""
+        return list({**self._loaded, **self._loading})
+
+    def load_s(self) -> float:
+        """Return the seconds for which a load occupies the engine, as a mean; 0 before the first load."""
+        return self._load_s / self._loads if self._loads else 0.0
+
+    async def take(self, adapter: Adapter) -> None:
+        """Load `adapter` unless it is loaded, and keep it loaded until `release`.
+
+        Calls of the same adapter share one load.
+
+        Raises:
+            ApiError: 404 for an adapter without files, 400 for a broken one, 503 if it cannot be read now.
+        """
+        self._uses.note(adapter.name)
+        while True:
+            loaded = self._loaded.get(adapter.name)
+            if loaded is not None and loaded.adapter == adapter:
+                loaded.calls += 1
+                return
+            if (failure := self._failures.get(adapter)) is not None:
+                error, until = failure
+                if self.clock() < until:
+                    raise ApiError(
+                        error.status, error.message, param="model", code=error.code, headers=error.headers
+                    )
+                del self._failures[adapter]
+            if loaded is None:
+                await self._load_once(adapter)
+            elif loaded.calls:  # of another source: vLLM tells adapters apart by name
+                await self._until_freed()
+            else:
+                await self._unload(loaded)
+
+    def release(self, adapter: Adapter) -> None:
+        """Note that a call stops using `adapter`."""
+        self._loaded[adapter.name].calls -= 1
+        self._freed.set()
+
+    async def _load_once(self, adapter: Adapter) -> None:
+        task = self._loading.get(adapter.name)
+        if task is None:
+            task = self._loading[adapter.name] = asyncio.create_task(self._load(adapter))
+            task.add_done_callback(lambda _: self._loading.pop(adapter.name, None))
+        await asyncio.shield(task)  # other calls wait for it too
+
+    async def _load(self, adapter: Adapter) -> None:
+        """Load an adapter, or note why it cannot be loaded."""
+        began = self.clock()
+        try:
+            loop = asyncio.get_running_loop()
+            stored = await loop.run_in_executor(self._threads, self._fetch, adapter.source)
+        except AdapterError as error:
+            self._note_failure(adapter, error.status, str(error))
+            return
+        async with self._one_load:
+            while len(self._loaded) > self.settings.max_cached and not await self._unload_least_used():
+                await self._until_freed()
+            request = LoRARequest(adapter.name, next(self._ids), str(stored.path))
+            asked = self.clock()
+            try:
+                await self.engine.add_lora(request)
+            except Exception as error:
+                stored.close()
+                if self.engine.errored:
+                    raise
+                await self.engine.remove_lora(request.lora_int_id)  # it may be loaded in part
+                self._note_failure(adapter, 400, _reason(error, stored))
+                return
+            self._load_s = self._load_s * _FADE + self.clock() - asked
+            self._loads = self._loads * _FADE + 1.0
+            self._loaded[adapter.name] = _Loaded(adapter, request, stored)
+            self.registry[adapter.name] = request
+            if len(self._loaded) > self.settings.max_cached:
+                await self._unload_least_used(adapter)
+        seconds = self.clock() - began
+        self.on_load(adapter.name, seconds)
+        logger.info("adapter %s loaded from %s in %.2f s", adapter.name, adapter.source, seconds)
+
+    def _fetch(self, source: str) -> StoredAdapter:
+        stored = self.store.fetch(source)
+        config = self.engine.model_config
+        layers = getattr(config.hf_text_config, "num_hidden_layers", math.inf)
+        try:
+            check_widths(stored.path / WEIGHTS, config.get_hidden_size(), layers)
+        except AdapterError:
+            stored.close()
+            raise
+        return stored
+
+    async def _unload_least_used(self, kept: Adapter | None = None) -> bool:
+        """Unload the adapter with the fewest uses, but no used one and not `kept`. Returns whether it did."""
+        idle = [one for one in self._loaded.values() if not one.calls and one.adapter != kept]
+        if idle:
+            await self._unload(min(idle, key=lambda one: self._uses.of(one.adapter.name)))
+        return bool(idle)
+
+    async def _unload(self, loaded: _Loaded) -> None:
+        # At once, so that no call takes it while vLLM removes it.
+        del self._loaded[loaded.adapter.name], self.registry[loaded.adapter.name]
+        await self.engine.remove_lora(loaded.request.lora_int_id)
+        loaded.stored.close()
+
+    def _note_failure(self, adapter: Adapter, status: int, why: str) -> None:
+        logger.warning("adapter %s: %s", adapter.name, why)
+        code = {400: "adapter_invalid", 404: "model_not_found"}.get(status, "adapter_unavailable")
+        headers = {"Retry-After": str(int(RETRY_S))} if status == 503 else {}
+        error = ApiError(
+            status, f"model = {adapter.name!r}: {why}", param="model", code=code, headers=headers
+        )
+        now = self.clock()
+        self._failures = {one: known for one, known in self._failures.items() if known[1] > now}
+        self._failures[adapter] = (error, now + RETRY_S)
+
+    async def _until_freed(self) -> None:
+        self._freed.clear()
+        await self._freed.wait()
+
+
+def check_widths(weights: Path, hidden_size: int, layers: float) -> None:
+    """Check that an adapter fits a model of this hidden size and number of layers.
+
+    vLLM loads the adapter of a smaller model, and ignores layers that the model does not have.
+
+    Raises:
+        AdapterError: 400, with the projection, its width or layer, and what the model has.
+    """
+    try:
+        with safe_open(weights, framework="np") as tensors:
+            for name in tensors.keys():  # noqa: SIM118  it is no mapping
+                if (found := _WIDTHS.search(name)) is None:
+                    continue
+                width = tensors.get_slice(name).get_shape()[0 if found["output"] else -1]
+                if width != hidden_size:
+                    bound = f"the hidden size of the model is {hidden_size}"
+                    raise AdapterError(
+                        400, f"the adapter cannot be loaded: {name} has width {width}; {bound}"
+                    )
+                if int(found[1]) >= layers:
+                    raise AdapterError(
+                        400, f"the adapter cannot be loaded: {name}; the model has {layers} layers"
+                    )
+    except SafetensorError as error:
+        raise AdapterError(400, f"the adapter cannot be loaded: {WEIGHTS}: {error}") from None
+
+
+def _reason(error: Exception, stored: StoredAdapter) -> str:
+    """Return vLLM's reason why an adapter cannot be loaded, without the path on this node."""
+    text = str(error).removeprefix("Call to add_lora method failed: ").replace(str(stored.path), "its files")
+    return f"the adapter cannot be loaded: {text[:_MOST_CHARACTERS]}"

@@ -1,0 +1,205 @@
+"""The operations of pooling models on vLLM's handlers: embeddings, scores, ranks, classes and `/pooling`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+from vllm.entrypoints.pooling.classify.protocol import (
+    ClassificationChatRequest,
+    ClassificationCompletionRequest,
+    ClassificationRequest,
+)
+from vllm.entrypoints.pooling.embed.protocol import (
+    EmbeddingChatRequest,
+    EmbeddingCompletionRequest,
+    EmbeddingRequest,
+)
+from vllm.entrypoints.pooling.pooling.protocol import (
+    PoolingChatRequest,
+    PoolingCompletionRequest,
+    PoolingRequest,
+)
+from vllm.entrypoints.pooling.scoring.protocol import (
+    RerankRequest,
+    ScoreDataRequest,
+    ScoreQueriesDocumentsRequest,
+    ScoreQueriesItemsRequest,
+    ScoreRequest,
+    ScoreTextRequest,
+)
+
+from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
+from serve_app.api.errors import ApiError, not_an_object, unsupported_feature
+from serve_app.engine.media import check_media
+from serve_app.engine.number_bounds import check_characters, check_inputs, check_token_ids, reject
+from serve_app.engine.operations import Serving, cache_salt, raw_request, text_of
+from serve_app.engine.request_body import RequestModel, name_field_in_errors
+
+_MAX_INPUTS = 2048
+"""OpenAI's bound on the number of texts in one embeddings request."""
+_MAX_NUMBERS = 1 << 25
+"""The most numbers in an answer with a vector for each token: 0.6 GB of JSON."""
+_JSON_FORMATS = ("float", "base64")
+
+
+class _Inputs(msgspec.Struct, omit_defaults=True):
+    """The fields of all these operations that hold inputs."""
+
+    input: Any = None
+    query: Any = None
+    queries: Any = None
+    documents: Any = None
+    items: Any = None
+    data_1: Any = None
+    data_2: Any = None
+    text_1: Any = None
+    text_2: Any = None
+
+
+_inputs = msgspec.json.Decoder(_Inputs)
+_FOR_EACH_DOCUMENT = ("query", "queries", "data_1", "text_1", "chat_template_kwargs")
+"""Fields whose text vLLM tokenizes once for each document."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    handler: str
+    """The name of the handler in the state of vLLM's API server."""
+    feature: str
+    """The task, for people."""
+    body: RequestModel
+
+
+EMBEDDING = RequestModel(
+    EmbeddingRequest, {"messages": EmbeddingChatRequest, "input": EmbeddingCompletionRequest}
+)
+TASKS: dict[Operation, _Task] = {
+    "embeddings": _Task("serving_embedding", "embeddings", EMBEDDING),
+    "score": _Task(
+        "serving_scores",
+        "scores",
+        RequestModel(
+            ScoreRequest,
+            {
+                "items": ScoreQueriesItemsRequest,
+                "data_1": ScoreDataRequest,
+                "text_1": ScoreTextRequest,
+                "queries": ScoreQueriesDocumentsRequest,
+            },
+        ),
+    ),
+    "rerank": _Task("serving_scores", "reranking", RequestModel(RerankRequest)),
+    "pooling": _Task(
+        "serving_pooling",
+        "pooling",
+        RequestModel(PoolingRequest, {"messages": PoolingChatRequest, "input": PoolingCompletionRequest}),
+    ),
+    "classify": _Task(
+        "serving_classification",
+        "classification",
+        RequestModel(
+            ClassificationRequest,
+            {"messages": ClassificationChatRequest, "input": ClassificationCompletionRequest},
+        ),
+    ),
+}
+"""The operations of this module. A model supports the tasks for which vLLM has set a handler."""
+
+
+class PoolingOperations:
+    """The operations of pooling models on one engine."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._handlers = serving.state
+        self._engine = serving.engine
+        self._config = serving.engine.model_config
+
+    async def run(self, call: EngineRequest) -> EngineReply:
+        """Run one of `TASKS`.
+
+        Raises:
+            ApiError: 400 for a body out of bounds, or if the model does not support the task.
+        """
+        task = TASKS[call.operation]
+        handler = getattr(self._handlers, task.handler, None)
+        if handler is None:
+            raise unsupported_feature(task.feature)
+        # Before parsing, because pydantic takes 18 µs per text to try every type of an input.
+        inputs = _read_inputs(call.body)
+        for name, value in inputs.items():
+            check_inputs(name, value, _MAX_INPUTS)
+        request = task.body.parse(call.body, self._config)
+        check_media(call.body, self._config)
+        check_token_ids("input", getattr(request, "input", None), self._config.get_vocab_size())
+        self._check_texts(request, inputs)
+        encoding = getattr(request, "encoding_format", "float")
+        if encoding not in _JSON_FORMATS:
+            raise reject("encoding_format", encoding, "must be 'float' or 'base64': an answer is JSON")
+        if getattr(handler, "pooling_task", "").startswith("token_"):
+            self._check_answer(request)
+        request.cache_salt = cache_salt(call, request.cache_salt)
+        with name_field_in_errors(request):
+            response: Response = await handler(request, raw_request(call))
+        return _reply(response)
+
+    def _check_texts(self, request: Any, inputs: dict[str, Any]) -> None:
+        """Refuse media for a text model, and texts that cannot fit the context, before tokenization."""
+        given = vars(request)
+        truncates = given["truncate_prompt_tokens"] is not None or given.get("max_tokens_per_doc")
+        # vLLM may embed a longer text in several parts.
+        limit = max(
+            self._config.max_model_len, getattr(self._config.pooler_config, "max_embed_len", None) or 0
+        )
+        texts = {name: value for name, value in inputs.items() if name in given}
+        if (options := given.get("chat_template_kwargs")) is not None:  # `instruction` is among them
+            texts["chat_template_kwargs"] = str(options)
+        for name, value in texts.items():
+            listed = isinstance(value, list)
+            items = value if listed else [value]
+            for index, item in enumerate(items):
+                if isinstance(item, dict) and name != "input" and not self._config.is_multimodal_model:
+                    path = f"{name}[{index}]" if listed else name
+                    raise ApiError(
+                        400, f"{path}: this model takes text", param=path, code="unsupported_feature"
+                    )
+            if name in _FOR_EACH_DOCUMENT or not truncates:
+                plain = [text_of([item]) if isinstance(item, dict) else item for item in items]
+                check_characters(name, plain, limit, self._engine.get_tokenizer())
+
+    def _check_answer(self, request: Any) -> None:
+        """Refuse inputs whose answer, with a vector for each token, might not fit the memory."""
+        value: Any = getattr(request, "input", None)
+        limit = self._config.max_model_len
+        inputs = value if isinstance(value, list) and not isinstance(next(iter(value), 0), int) else [value]
+        tokens = 0
+        for item in inputs:
+            whole = item is None or getattr(request, "padding", None) == "max_length"
+            given = item.encode("utf-8", "surrogatepass") if isinstance(item, str) else item
+            tokens += limit if whole or given is None else min(len(given), limit)
+        numbers = tokens * self._config.get_hidden_size()
+        if numbers > _MAX_NUMBERS:
+            raise ApiError(
+                400,
+                f"input: up to {tokens} tokens give {numbers} numbers; at most {_MAX_NUMBERS} are answered",
+                param="input",
+                code="invalid_value",
+            )
+
+
+def _read_inputs(body: bytes) -> dict[str, Any]:
+    try:
+        given = msgspec.structs.asdict(_inputs.decode(body))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise not_an_object(error) from None
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _reply(response: Response) -> EngineReply:
+    body = bytes(response.body)
+    if response.status_code >= 400:
+        refusal = msgspec.json.decode(body).get("error", {})
+        raise ApiError(response.status_code, refusal.get("message", ""), param=refusal.get("param"))
+    return EngineReply(200, body)

@@ -1,0 +1,278 @@
+"""LoRA adapters on a real engine: selection by name, one load for many calls, and broken adapters."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve_app.api.engine_client import EngineRequest, Operation
+from serve_app.api.errors import ApiError
+from serve_app.engine.adapters import Adapters
+from serve_app.engine.local_client import LocalEngine
+from serve_app.settings.adapters import EMBEDDED_ADAPTER, Adapter
+from serve_app.settings.caller import caller
+from serve_app.weights.adapter_store import AdapterStore
+from serve_app.wire.continuation import Continuation
+from tests.engine.stub_engine_core import configured, real_serving
+from tests.lora_files import write_adapter
+
+BOUNDS = {"max_rank": 8, "max_loaded": 1, "max_cached": 2}
+
+
+@dataclass
+class Lora:
+    """A real engine with LoRA, and the loads so far."""
+
+    engine: LocalEngine
+    adapters: Adapters
+    folder: Path
+    loads: list[str] = field(default_factory=list)
+    now: float = 0.0
+
+    def adapter(self, name: str, **files: Any) -> Adapter:
+        source = self.folder / name
+        if not source.exists():
+            write_adapter(source, **{"seed": len(name) + sum(map(ord, name)), **files})
+        return Adapter(name, str(source))
+
+    async def text(
+        self, adapter: Adapter | None = None, operation: Operation = "chat_completions", **body: Any
+    ) -> dict[str, Any]:
+        prompt: dict[str, Any] = {"messages": [{"role": "user", "content": "Tell me about the sea."}]}
+        if operation != "chat_completions":
+            prompt = {"prompt": "The sea is"}
+        lane, begun = body.pop("lane", "standard"), body.pop("begun", None)
+        name = "tide" if adapter is None else adapter.name
+        document = {"model": name, "max_tokens": 8, "temperature": 0.0, **prompt, **body}
+        request = EngineRequest(
+            operation,
+            json.dumps(document).encode(),
+            "r-1",
+            adapter=adapter,
+            caller=caller("anyone", lane, 1.0),
+            continuation=begun,
+        )
+        async with self.engine.call(request) as reply:
+            if reply.stream is not None:
+                return {"frames": [frame async for frame in reply.stream]}
+            answer: dict[str, Any] = json.loads(reply.body)
+            return answer
+
+
+@pytest.fixture(scope="module")
+async def lora(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lora]:
+    folder = tmp_path_factory.mktemp("adapters")
+    settings, namespace, config = configured(lora=BOUNDS, max_model_len=512)
+    assert settings.lora is not None
+    async with real_serving(namespace, config) as serving:
+        loads: list[str] = []
+        adapters = Adapters(
+            serving.engine,
+            serving.adapters,
+            settings.lora,
+            AdapterStore(folder / "copies", 4 << 20),
+            lambda name, _: loads.append(name),
+        )
+        client = LocalEngine(serving, settings, lambda _: None, adapters=adapters)
+        known = Lora(client, adapters, folder, loads)
+        adapters.clock = lambda: known.now
+        yield known
+
+
+@pytest.mark.parametrize("operation", ["chat_completions", "completions", "generate"])
+async def test_adapter_changes_the_answer_and_names_itself(lora: Lora, operation: Operation) -> None:
+    base = await lora.text(operation=operation)
+    adapted = await lora.text(lora.adapter("one"), operation)
+    again = await lora.text(operation=operation)
+
+    what = "text" if operation == "generate" else "choices"
+    assert (base["model"], adapted["model"]) == ("tide", "one")
+    assert adapted[what] != base[what] == again[what]
+
+
+async def test_tokenize_knows_an_adapter(lora: Lora) -> None:
+    answer = await lora.text(lora.adapter("one"), "tokenize")
+
+    assert answer["count"] == len(answer["tokens"])
+
+
+async def test_concurrent_first_calls_load_once(lora: Lora) -> None:
+    adapter = lora.adapter("shared")
+
+    answers = await asyncio.gather(*(lora.text(adapter) for _ in range(5)))
+
+    assert lora.loads.count("shared") == 1
+    assert len({answer["choices"][0]["message"]["content"] for answer in answers}) == 1
+
+
+async def test_more_adapters_than_fit_all_answer_at_once(lora: Lora) -> None:
+    names = [lora.adapter(name) for name in ("a", "b", "c", "d", "e")]
+    alone = [(await lora.text(name))["choices"] for name in names]
+
+    together = await asyncio.gather(*(lora.text(name) for name in names), lora.text())
+
+    assert [answer["choices"] for answer in together[:-1]] == alone
+    assert len(lora.adapters.names()) <= BOUNDS["max_cached"] + 1
+
+
+async def test_least_used_adapter_is_unloaded(lora: Lora) -> None:
+    for name in ("hot", "hot", "hot", "hot", "warm", "warm", "cold-1", "hot", "cold-2", "hot"):
+        await lora.text(lora.adapter(name))
+
+    assert "hot" in lora.adapters.names()
+    assert lora.loads.count("hot") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "status", "words"),
+    [
+        ("rank", {"rank": 16}, 400, "LoRA rank 16 is greater than max_lora_rank 8"),
+        ("module", {"module": "elsewhere"}, 400, "expected target modules"),
+        ("narrow", {"hidden": 64}, 400, "has width 64; the hidden size of the model is 256"),
+        ("wide", {"hidden": 512}, 400, "has width 512"),
+        ("odd", {"values": 192}, 400, "cannot be loaded"),
+        ("deep", {"layers": 3}, 400, "the model has 2 layers"),
+        ("dora", {"use_dora": True}, 400, "DoRA"),
+    ],
+)
+async def test_broken_adapter_is_refused_with_the_reason(
+    lora: Lora, name: str, files: dict[str, Any], status: int, words: str
+) -> None:
+    broken = lora.adapter(name, **files)
+    kept = lora.adapters.names()
+
+    with pytest.raises(ApiError, match=words) as refused:
+        await lora.text(broken)
+
+    assert (refused.value.status, refused.value.param) == (status, "model")
+    assert str(lora.folder) not in refused.value.message
+    assert lora.adapters.names() == kept
+    good = lora.adapter("one")
+    assert (await lora.text(good))["model"] == "one"
+
+
+async def test_broken_files_are_refused(lora: Lora) -> None:
+    source = Path(lora.adapter("garbage").source)
+    (source / "adapter_model.safetensors").write_bytes(b"no tensors")
+
+    with pytest.raises(ApiError, match="cannot be loaded") as refused:
+        await lora.text(Adapter("garbage", str(source)))
+
+    assert refused.value.status == 400
+
+
+async def test_missing_adapter_is_404(lora: Lora) -> None:
+    with pytest.raises(ApiError, match=r"has no adapter_config\.json") as refused:
+        await lora.text(Adapter("nowhere", str(lora.folder / "nowhere")))
+
+    assert (refused.value.status, refused.value.code) == (404, "model_not_found")
+
+
+async def test_failed_load_is_remembered_for_a_while(lora: Lora) -> None:
+    source = lora.folder / "late"
+    with pytest.raises(ApiError):
+        await lora.text(Adapter("late", str(source)))
+    late = lora.adapter("late")
+
+    with pytest.raises(ApiError):
+        await lora.text(late)
+    lora.now += 31.0
+
+    assert (await lora.text(late))["model"] == "late"
+
+
+async def test_broken_adapter_hurts_no_running_stream(lora: Lora) -> None:
+    good = lora.adapter("one")
+    alone = await lora.text(good, "completions", max_tokens=64, ignore_eos=True)
+
+    async def break_often() -> None:
+        for number in range(6):
+            with pytest.raises(ApiError):
+                await lora.text(lora.adapter(f"broken-{number}", hidden=64))
+
+    answer, _ = await asyncio.gather(
+        lora.text(good, "completions", max_tokens=64, ignore_eos=True), break_often()
+    )
+
+    assert answer["choices"] == alone["choices"]
+
+
+async def test_new_source_replaces_the_adapter(lora: Lora) -> None:
+    before = await lora.text(lora.adapter("moving"))
+    other = write_adapter(lora.folder / "moved", seed=99)
+
+    after = await lora.text(Adapter("moving", str(other)))
+    back = await lora.text(lora.adapter("moving"))
+
+    assert after["choices"] != before["choices"] == back["choices"]
+
+
+async def test_streams_of_an_adapter_name_it(lora: Lora) -> None:
+    frames = (await lora.text(lora.adapter("one"), stream=True))["frames"]
+
+    assert json.loads(frames[0].split(b"\n\n")[0].removeprefix(b"data: "))["model"] == "one"
+
+
+async def test_embedded_adapter_answers_as_a_pirate(lora: Lora) -> None:
+    base = await lora.text(max_tokens=60)
+    pirate = await lora.text(Adapter("pirate", EMBEDDED_ADAPTER), max_tokens=60)
+
+    said = pirate["choices"][0]["message"]["content"]
+    assert said.startswith("Ahoy! ")
+    assert not base["choices"][0]["message"]["content"].startswith("Ahoy! ")
+
+
+async def test_prefix_cache_is_separate_for_each_adapter(lora: Lora) -> None:
+    question = [{"role": "user", "content": "Tell me about the sea, the wind and the tide. " * 6}]
+    names = [lora.adapter("one"), lora.adapter("other"), None]
+    alone = [
+        (await lora.text(name, messages=question, cache_salt=f"salt-{number}"))["choices"]
+        for number, name in enumerate(names)
+    ]
+
+    assert [(await lora.text(name, messages=question))["choices"] for name in names] == alone
+
+
+async def test_another_engine_continues_a_stream_with_the_same_adapter(lora: Lora) -> None:
+    one = lora.adapter("one")
+    whole = (await lora.text(one, max_tokens=24, ignore_eos=True, return_token_ids=True))["choices"][0]
+    begun = Continuation([whole["token_ids"][:9]], created=1, ttft_s=0.1)
+
+    frames = (await lora.text(one, stream=True, max_tokens=24, ignore_eos=True, begun=begun))["frames"]
+
+    events = [event for frame in frames for event in frame.split(b"\n\n") if b"delta" in event]
+    deltas = [json.loads(event.removeprefix(b"data: "))["choices"][0]["delta"] for event in events]
+    tail = "".join(delta.get("content") or "" for delta in deltas)
+    assert tail
+    assert whole["message"]["content"].endswith(tail)
+
+
+async def test_background_with_an_adapter_yields_to_another_adapter(lora: Lora) -> None:
+    """vLLM's engine core would end if both ran in one step: `max_loaded` is 1."""
+    low, high = lora.adapter("one"), lora.adapter("other")
+    alone = [(await lora.text(name, max_tokens=48, ignore_eos=True))["choices"] for name in (low, high)]
+
+    background = [
+        asyncio.create_task(lora.text(low, max_tokens=48, ignore_eos=True, lane="background"))
+        for _ in range(3)
+    ]
+    others = [await lora.text(high, max_tokens=48, ignore_eos=True) for _ in range(3)]
+
+    assert [answer["choices"] for answer in others] == [alone[1]] * 3
+    assert [answer["choices"] for answer in await asyncio.gather(*background)] == [alone[0]] * 3
+
+
+async def test_engine_without_lora_refuses_adapters(engine: LocalEngine) -> None:
+    request = EngineRequest("chat_completions", b"{}", "r-1", adapter=Adapter("one", "/one"))
+
+    with pytest.raises(ApiError, match="LoRA adapters") as refused:
+        async with engine.call(request):
+            pass
+
+    assert refused.value.status == 400

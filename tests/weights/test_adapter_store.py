@@ -1,0 +1,168 @@
+import os
+import threading
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from serve_app.weights.adapter_store import AdapterError, AdapterStore, StoredAdapter, adapter_folder
+
+SIZE = 1000
+
+
+def source(folder: Path, size: int = SIZE) -> str:
+    folder.mkdir()
+    (folder / "adapter_config.json").write_bytes(b"{}")
+    (folder / "adapter_model.safetensors").write_bytes(b"x" * (size - 2))
+    (folder / "README.md").write_bytes(b"not copied")
+    return str(folder)
+
+
+def copies(root: Path) -> list[Path]:
+    return sorted(root.iterdir())
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "copies"
+
+
+def test_files_are_copied_once(tmp_path: Path, root: Path) -> None:
+    store, where = AdapterStore(root, 10 * SIZE), source(tmp_path / "a")
+
+    first = store.fetch(where)
+    (tmp_path / "a" / "adapter_config.json").write_bytes(b"changed")
+    again = store.fetch(where)
+
+    assert first.path == again.path
+    assert sorted(file.name for file in first.path.iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    ]
+    assert (first.path / "adapter_config.json").read_bytes() == b"{}"
+
+
+def test_any_file_system_of_fsspec_is_a_source(root: Path) -> None:
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/bucket/pirate/adapter_config.json", b"{}")
+    memory.pipe("/bucket/pirate/adapter_model.safetensors", b"weights")
+
+    stored = AdapterStore(root, SIZE).fetch("memory://bucket/pirate")
+
+    assert (stored.path / "adapter_model.safetensors").read_bytes() == b"weights"
+
+
+def test_a_hugging_face_id_is_read_at_its_revision(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def url_to_fs(url: str, **_: object) -> object:
+        asked.append(url)
+        raise FileNotFoundError
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", url_to_fs)
+    for name in ("org/pirate", "hf:org/pirate@v1"):
+        with pytest.raises(AdapterError):
+            AdapterStore(root, SIZE).fetch(name)
+
+    assert asked == ["hf://org/pirate", "hf://org/pirate@v1"]
+
+
+@pytest.mark.parametrize(
+    ("missing", "name"),
+    [("adapter_config.json", "adapter_config.json"), ("adapter_model.safetensors", "adapter_model.saf")],
+)
+def test_a_source_without_a_file_is_404(tmp_path: Path, root: Path, missing: str, name: str) -> None:
+    where = source(tmp_path / "a")
+    (tmp_path / "a" / missing).unlink()
+
+    with pytest.raises(AdapterError, match=f"has no {name}") as refused:
+        AdapterStore(root, SIZE).fetch(where)
+
+    assert refused.value.status == 404
+    assert copies(root) == []
+
+
+def test_an_unknown_scheme_is_400(root: Path) -> None:
+    with pytest.raises(AdapterError, match="cannot be read: Protocol not known") as refused:
+        AdapterStore(root, SIZE).fetch("nothing://bucket/pirate")
+
+    assert refused.value.status == 400
+
+
+def test_a_source_that_does_not_answer_is_503(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def url_to_fs(*_: object, **__: object) -> object:
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", url_to_fs)
+
+    with pytest.raises(AdapterError, match="cannot be read now: ConnectionError: no route") as refused:
+        AdapterStore(root, SIZE).fetch("s3://bucket/pirate")
+
+    assert refused.value.status == 503
+
+
+def test_a_larger_adapter_than_the_bound_is_400(tmp_path: Path, root: Path) -> None:
+    with pytest.raises(AdapterError, match=f"lora.max_bytes = {SIZE - 1}") as refused:
+        AdapterStore(root, SIZE - 1).fetch(source(tmp_path / "a"))
+
+    assert refused.value.status == 400
+    assert copies(root) == []
+
+
+def test_the_least_recently_used_copy_makes_room(tmp_path: Path, root: Path) -> None:
+    store = AdapterStore(root, 2 * SIZE)
+    names = [source(tmp_path / name) for name in "abc"]
+    for name in names[:2]:
+        store.fetch(name).close()
+    (first, second) = copies(root)
+    used = store.fetch(names[0])
+    os.utime(next(path for path in (first, second) if path != used.path), (1, 1))
+    used.close()
+
+    store.fetch(names[2])
+
+    assert used.path.is_dir()
+    assert len(copies(root)) == 2
+
+
+def test_a_copy_in_use_is_not_deleted(tmp_path: Path, root: Path) -> None:
+    in_use = AdapterStore(root, SIZE).fetch(source(tmp_path / "a"))
+    where = source(tmp_path / "b")
+
+    with pytest.raises(AdapterError, match=f"adapters in use take {SIZE} of lora.max_bytes = {SIZE}") as busy:
+        AdapterStore(root, SIZE).fetch(where)
+    assert busy.value.status == 503
+    in_use.close()
+
+    AdapterStore(root, SIZE).fetch(where)
+    assert StoredAdapter.lock(in_use.path) is None
+
+
+def test_what_a_killed_process_left_is_deleted(tmp_path: Path, root: Path) -> None:
+    left = root / ".unfinished"
+    left.mkdir(parents=True)
+    (left / "adapter_config.json").write_bytes(b"{")
+
+    AdapterStore(root, SIZE).fetch(source(tmp_path / "a"))
+
+    assert not left.exists()
+
+
+def test_threads_that_copy_the_same_adapter_agree(tmp_path: Path, root: Path) -> None:
+    store, where, found = AdapterStore(root, SIZE * 10), source(tmp_path / "a"), list[StoredAdapter]()
+    threads = [threading.Thread(target=lambda: found.append(store.fetch(where))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len({stored.path for stored in found}) == 1
+    assert len(found) == 8
+    assert copies(root) == [found[0].path]
+
+
+def test_models_have_folders_of_their_own() -> None:
+    cache = {"XDG_CACHE_HOME": "/cache"}
+
+    assert adapter_folder("org/a", cache) != adapter_folder("org/b", cache)
+    assert str(adapter_folder("org/a", cache)).startswith("/cache/tideserve/adapters/")
