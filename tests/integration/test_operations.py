@@ -13,7 +13,7 @@ import pytest
 
 from serve_app.settings.knobs import Knobs
 from tests.integration.cluster import Running
-from tests.integration.conftest import CHAT, EMBED, NARROW
+from tests.integration.conftest import ALIAS, CHAT, EMBED, NARROW
 from tests.integration.prometheus import samples, settled
 
 
@@ -77,7 +77,8 @@ def test_the_knobs_in_force_are_shown(http: httpx.Client) -> None:
     body = http.get("/autoscaling/knobs").json()
     assert set(body) == {"models", "ingress", "rejected"}
     assert set(body["models"]) == {CHAT, NARROW, EMBED}
-    assert body["models"][CHAT] == Knobs().model_dump(mode="json")
+    assert body["models"][NARROW] == Knobs().model_dump(mode="json")
+    assert body["models"][CHAT] == Knobs(aliases=(ALIAS, "claude-*")).model_dump(mode="json")
     assert body["rejected"] == ""
 
 
