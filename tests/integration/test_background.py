@@ -22,7 +22,7 @@ from tests.integration.fleet import (
 FLOOD = 200
 QUIET = {"downscale_delay_s": 1, "downscale_to_zero_delay_s": 1, "background_keep_s": 1, "mode": "act"}
 UNTAUGHT = {"forecast": False}
-"""The forecast knows the bursts of other tests of this fleet, and would allow for them at the first request."""
+"""The forecast knows the bursts of other tests of this fleet, and would allow for them from the start."""
 
 
 async def stream(client: httpx.AsyncClient, fleet: Running, words: str, lane: str) -> str:
