@@ -16,6 +16,7 @@ NEVER_HAPPENED = {
     "llm_autoscaling_policy_errors_total",
     "llm_errors_total",
     "llm_preemptions_total",
+    "llm_rate_limited_total",
     "llm_rejected_total",
 }
 """Counters of what should not, and did not, happen: Ray shows them with their first increment."""
