@@ -37,9 +37,9 @@ Work = Callable[[bytes], bytes]
 """Runs one job, from the bytes of its payload to the bytes of its result."""
 
 _TITLE = "Grammars"
-_NICENESS = 10
-"""A lower priority than streams. A job still gets a quarter of a core that an engine on the CPU would
-fill (`startup.CPU_CORE`), and a tenth of one that other processes would."""
+_NICENESS = 5
+"""A lower priority than streams. A job gets a quarter of a core that other processes would fill, and
+half of one that an engine on the CPU would fill (`startup.CPU_CORE`)."""
 _BEGUN, _RESULT, _ENDED = b"b", b"r", b"e"
 _LENGTH_BYTES = 4
 _ACCEPT_S = 30.0
