@@ -10,7 +10,7 @@ from ray.util.placement_group import placement_group_table
 class FakeGpuEngine:
     """Placed as `Engine` would be; holds no engine and claims no real GPU."""
 
-    def __init__(self, model: dict[str, Any], request_log: dict[str, Any]) -> None:
+    def __init__(self, model: dict[str, Any], *settings: Any, **more: Any) -> None:
         self._model = model
 
     def where(self) -> dict[str, Any]:

@@ -149,6 +149,7 @@ CHANGED = [
     'schedules=[{start: "00:00", end: "00:01", min_replicas: 1}]',
     "starting_values=@l4",
     "standard_share=0.3",
+    "aliases=[ebb, flow-*]",
     "background_wakes=true",
     "background_keep_s=500",
     "background_backlog_s=3600",
