@@ -26,10 +26,9 @@ _MOST_CHARACTERS = 8192
 _NAT64 = ip_network("64:ff9b::/96")
 
 
-class _Messages(msgspec.Struct):
-    """The fields of bodies that may hold content parts with URLs."""
+class Inputs(msgspec.Struct):
+    """The fields of bodies of pooling models that hold inputs."""
 
-    messages: Any = None
     input: Any = None
     query: Any = None
     queries: Any = None
@@ -39,6 +38,12 @@ class _Messages(msgspec.Struct):
     data_2: Any = None
     text_1: Any = None
     text_2: Any = None
+
+
+class _Messages(Inputs):
+    """The fields of bodies that may hold content parts with URLs."""
+
+    messages: Any = None
 
 
 _messages = msgspec.json.Decoder(_Messages)

@@ -33,7 +33,7 @@ from vllm.entrypoints.pooling.scoring.protocol import (
 
 from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError, not_an_object, unsupported_feature
-from serve_app.engine.media import check_media
+from serve_app.engine.media import Inputs, check_media
 from serve_app.engine.number_bounds import check_characters, check_inputs, check_token_ids, reject
 from serve_app.engine.operations import Serving, cache_salt, raw_request, text_of
 from serve_app.engine.request_body import RequestModel, name_field_in_errors
@@ -45,21 +45,7 @@ _MAX_NUMBERS = 1 << 25
 _JSON_FORMATS = ("float", "base64")
 
 
-class _Inputs(msgspec.Struct, omit_defaults=True):
-    """The fields of all these operations that hold inputs."""
-
-    input: Any = None
-    query: Any = None
-    queries: Any = None
-    documents: Any = None
-    items: Any = None
-    data_1: Any = None
-    data_2: Any = None
-    text_1: Any = None
-    text_2: Any = None
-
-
-_inputs = msgspec.json.Decoder(_Inputs)
+_inputs = msgspec.json.Decoder(Inputs)
 _FOR_EACH_DOCUMENT = ("query", "queries", "data_1", "text_1", "chat_template_kwargs")
 """Fields whose text vLLM tokenizes once for each document."""
 

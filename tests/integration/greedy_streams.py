@@ -12,44 +12,34 @@ def greedy_streams(
     port: int, model: str, disturb: Callable[[], object] = lambda: None, tokens: int = 600
 ) -> list[bytes]:
     """Return the answers of streams that run together. `disturb` is called while all of them do."""
-    with ExitStack() as stack:
-        streams = []
-        for subject in ("sea", "moon", "rain", "harbour", "winter", "fox"):
-            body = {
-                "model": model,
-                "messages": [{"role": "user", "content": f"A long story about the {subject}."}],
-                "max_tokens": tokens,
-                "ignore_eos": True,
-                "temperature": 0,
-                "stream": True,
-                "stream_options": {"include_usage": True},
-            }
-            streams.append(stack.enter_context(RawStream(port, "/v1/chat/completions", body)))
-        for stream in streams:
-            stream.until(b'"content":"')
-        disturb()
-        return [stream.until(b"data: [DONE]\n\n") for stream in streams]
+    more = {"ignore_eos": True, "stream_options": {"include_usage": True}}
+    body = {"model": model, "max_tokens": tokens, **more}
+    return _streams(port, "/v1/chat/completions", body, (b'"content":"', b"data: [DONE]\n\n"), disturb)
 
 
 def message_streams(
     port: int, model: str, disturb: Callable[[], object] = lambda: None, tokens: int = 600
 ) -> list[bytes]:
     """As `greedy_streams`, in Anthropic's API."""
+    marks = (b'"text_delta"', b'data: {"type":"message_stop"}\n\n')
+    return _streams(port, "/v1/messages", {"model": model, "max_tokens": tokens}, marks, disturb)
+
+
+def _streams(
+    port: int, path: str, body: dict[str, object], marks: tuple[bytes, bytes], disturb: Callable[[], object]
+) -> list[bytes]:
+    """Run six streams at `path`. `marks` are in the first event with a token, and at the end."""
+    begun, ended = marks
     with ExitStack() as stack:
         streams = []
         for subject in ("sea", "moon", "rain", "harbour", "winter", "fox"):
-            body = {
-                "model": model,
-                "messages": [{"role": "user", "content": f"A long story about the {subject}."}],
-                "max_tokens": tokens,
-                "temperature": 0,
-                "stream": True,
-            }
-            streams.append(stack.enter_context(RawStream(port, "/v1/messages", body)))
+            messages = [{"role": "user", "content": f"A long story about the {subject}."}]
+            asked = {**body, "messages": messages, "temperature": 0, "stream": True}
+            streams.append(stack.enter_context(RawStream(port, path, asked)))
         for stream in streams:
-            stream.until(b'"text_delta"')
+            stream.until(begun)
         disturb()
-        return [stream.until(b'data: {"type":"message_stop"}\n\n') for stream in streams]
+        return [stream.until(ended) for stream in streams]
 
 
 def message(answer: bytes) -> tuple[list[str], str, dict[str, object]]:
