@@ -5,8 +5,8 @@ lane, a priority is the start tag of start-time fair queueing (Goyal, Vin and Ch
 moves the next tag of its key on by the sequence's tokens, divided by the key's weight. So keys with waiting
 sequences get tokens in proportion to their weights, and an idle key saves up no share.
 
-A sequence's tokens are known only at its end. Until then its key's mean counts; the end corrects the key's
-next tag. Prompt tokens from the prefix cache do not count.
+A sequence's tokens are known only at its end. Until then the mean of its key counts. The end corrects its
+key's next tag. Prompt tokens from the prefix cache do not count.
 """
 
 from dataclasses import dataclass, field
@@ -28,6 +28,11 @@ def lane_of(priority: int) -> Lane:
     return LANES[min(max(priority // _SPAN, 0), len(LANES) - 1)]
 
 
+_FIRST_GUESS = 200
+"""The generated tokens of a key's first sequence, before any has ended. Without a guess, all sequences of a
+new key would begin at nearly the same tag, however many they are."""
+
+
 @dataclass(slots=True)
 class _Account:
     """One key in one lane."""
@@ -36,9 +41,9 @@ class _Account:
     tag: float = 0.0
     """The start tag of its newest sequence."""
     next_tag: float = 0.0
-    finished: int = 0
-    generated: int = 0
-    """The tokens of its `finished` sequences."""
+    ended: int = 1
+    generated: int = _FIRST_GUESS
+    """The tokens of its `ended` sequences. The first of them stands for those to come."""
 
 
 @dataclass(slots=True)
@@ -79,7 +84,7 @@ class Charge:
         lane, account = self.shares, self.account
         account.next_tag += (computed_tokens + generated_tokens - self.tokens) / self.weight
         if computed_tokens or generated_tokens:
-            account.finished += 1
+            account.ended += 1
             account.generated += generated_tokens
             lane.virtual_time = max(lane.virtual_time, self.tag)
         lane.unfinished -= 1
@@ -108,8 +113,7 @@ class FairShare:
             account = lane.accounts[caller.key] = _Account(lane.epoch)
         elif account.epoch != lane.epoch:
             account.epoch, account.tag, account.next_tag = lane.epoch, 0.0, 0.0
-        mean = account.generated / account.finished if account.finished else 0.0
-        tokens = prompt_tokens + min(max_tokens, mean)
+        tokens = prompt_tokens + min(max_tokens, account.generated / account.ended)
         begin = max(account.next_tag, lane.virtual_time)
         # Corrections may move a tag back, but no sequence of a key overtakes an older one.
         account.tag = max(account.tag, begin)

@@ -5,6 +5,8 @@ and preempts the largest. This module adds:
 
 - A waiting sequence of another lane takes the place of a running `background` sequence in the next step. The
   preempted sequence waits, and continues later: the prefix cache has most of its tokens.
+- A waiting sequence of a key below its fair share takes the place of a sequence of the key furthest above its
+  share, in the same lane (not in `background`).
 - A step that prefills a prompt of another lane runs no `background` sequence.
 - The time of a step that runs `background` beside other lanes is bounded (`background_bound`).
 - `standard` gets a share of the batch while `interactive` sequences wait too.
@@ -137,9 +139,12 @@ class LaneScheduling(Scheduler):  # type: ignore[misc]
         if not self._by_lane:
             return super().schedule(*args, **kwargs)
         others: list[Request] = []
-        if self._background and self.pause_state.name == "UNPAUSED":
-            self._yield_to_other_lanes()
-            others = self._beside_background()
+        if self.pause_state.name == "UNPAUSED":
+            if self._background:
+                self._yield_to_other_lanes()
+                others = self._beside_background()
+            else:
+                self._make_way()
         limit = self.background_bound.begin_step(bool(others))
         if limit is None:
             return super().schedule(*args, **kwargs)
@@ -163,9 +168,9 @@ class LaneScheduling(Scheduler):  # type: ignore[misc]
 
     def _yield_to_other_lanes(self) -> None:
         """Prepare a step: the other lanes get the sequences, the KV blocks and the tokens that they need."""
-        running = [request for request in self.running if _is_background(request)]
         prefills = any(request.is_prefill_chunk and not _is_background(request) for request in self.running)
-        prefills |= self._make_way(running)
+        prefills |= self._make_way()
+        running = [request for request in self.running if _is_background(request)]
         self.waiting.hold_background = prefills
         if not running:
             return
@@ -180,12 +185,11 @@ class LaneScheduling(Scheduler):  # type: ignore[misc]
                 else:
                     request.next_decode_eligible_step = self.current_step + 2  # leaves out this step
 
-    def _make_way(self, running: list[Request]) -> bool:
-        """Preempt sequences of `running`, which are background, for the step's prompts of other lanes.
+    def _make_way(self) -> bool:
+        """Preempt sequences for the step's prompts of all lanes but `background`.
 
         Returns whether there are such prompts.
         """
-        victims = sorted(running)  # vLLM's order of preemption is the reverse
         free = self.max_num_active_reqs - len(self.running) - self.num_waiting_for_streaming_input
         blocks = self.kv_cache_manager.block_pool.get_num_free_blocks()
         tokens = self.max_num_scheduled_tokens
@@ -193,19 +197,23 @@ class LaneScheduling(Scheduler):  # type: ignore[misc]
         for request in self.waiting.foreground():
             if not self._handle_blocked_waiting_request(request):
                 continue  # its grammar is not compiled yet
+            victims = [running for running in self.running if _makes_way(running, request)]
+            if free < 1 and not victims:
+                break
             prefills = True
-            needed, new_tokens = self._needs(request)
+            # Without a victim, vLLM alone decides whether there is space.
+            needed, new_tokens = self._needs(request) if victims else (0, 0)
             while victims and (free < 1 or blocks < needed):
-                victim = victims.pop()
+                victim = max(victims)  # vLLM's order of preemption
+                victims.remove(victim)
                 if not self._request_blocks_can_be_freed(victim):
                     continue
                 before = self.kv_cache_manager.block_pool.get_num_free_blocks()
                 self._preempt(victim)
-                running.remove(victim)
                 free += 1
                 blocks += self.kv_cache_manager.block_pool.get_num_free_blocks() - before
             free, blocks, tokens = free - 1, blocks - needed, tokens - new_tokens
-            if (free < 1 and not victims) or blocks < 0 or tokens <= 0:
+            if blocks < 0 or tokens <= 0:
                 break
         return prefills
 
@@ -236,6 +244,20 @@ class LaneScheduling(Scheduler):  # type: ignore[misc]
 def _new_tokens(request: Request) -> int:
     """Return the tokens that vLLM schedules for a running sequence, drafts included."""
     return int(request.num_tokens_with_spec + request.num_output_placeholders - request.num_computed_tokens)
+
+
+def _makes_way(running: Request, waiting: Request) -> bool:
+    """Return whether a running sequence may be preempted for a waiting one of another lane than `background`.
+
+    Within a lane, the running sequence's key must be further ahead of its fair share than the tokens that the
+    preemption may cost.
+    """
+    if _is_background(running):
+        return True
+    ahead = running.priority - waiting.priority
+    return bool(
+        ahead > running.num_computed_tokens and lane_of(running.priority) == lane_of(waiting.priority)
+    )
 
 
 def _is_background(request: Request) -> bool:

@@ -1,5 +1,6 @@
 """Lanes in vLLM's own scheduler, step by step."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -309,3 +310,61 @@ def test_no_bound_gives_background_all_tokens_of_a_step() -> None:
     flood(core, 20, prompt=1500)
 
     assert sum(core.step().values()) == 512
+
+
+@BOTH
+@pytest.mark.parametrize("lane", ["interactive", "standard"])
+def test_key_below_its_share_takes_a_place_of_a_greedy_key(asynchronous: bool, lane: Lane) -> None:
+    core = SimulatedCore(asynchronous=asynchronous, max_num_seqs=8)
+    for number in range(64):
+        core.send(f"greedy-{number}", lane, key="greedy")
+    core.steps(5)
+    core.send("modest", lane, prompt=30, key="modest")
+
+    assert core.step()["modest"] == 30
+    assert core.running == {"modest", *(f"greedy-{number}" for number in range(7))}
+
+
+@BOTH
+def test_key_below_its_share_takes_kv_blocks_of_a_greedy_key(asynchronous: bool) -> None:
+    core = SimulatedCore(blocks=41, asynchronous=asynchronous, max_num_seqs=16)  # one is vLLM's null block
+    for number in range(4):
+        core.send(f"greedy-{number}", "standard", prompt=9 * BLOCK, key="greedy")
+    core.steps(3)
+
+    core.send("modest", "standard", prompt=8 * BLOCK, key="modest")
+
+    assert core.step()["modest"] == 8 * BLOCK
+    assert core.running == {"modest", "greedy-0", "greedy-1", "greedy-2"}
+
+
+def test_preempted_sequence_of_a_greedy_key_gets_all_its_tokens() -> None:
+    core = SimulatedCore(max_num_seqs=4)
+    for number in range(8):
+        core.send(f"greedy-{number}", "standard", output=50, key="greedy")
+    for number in range(10):
+        core.steps(5)
+        core.send(f"modest-{number}", "standard", output=2, key="modest")
+        assert f"modest-{number}" in core.step()
+    while core.scheduler.has_requests():
+        core.step()
+
+    assert all(len(core.outputs[f"greedy-{number}"]) == 50 for number in range(8))
+
+
+@BOTH
+def test_keys_with_equal_shares_take_no_places_from_each_other(asynchronous: bool) -> None:
+    core = SimulatedCore(asynchronous=asynchronous, max_num_seqs=8)
+    prefills: Counter[str] = Counter()
+    unfinished: dict[str, str] = {}
+    for at in range(2000):
+        for key in ("a", "b", "c"):
+            while Counter(unfinished.values())[key] < 6:
+                name = f"{key}-{at}-{len(unfinished)}"
+                core.send(name, "standard", output=10 + at % 40, key=key)
+                unfinished[name] = key
+        prefills.update(name for name, tokens in core.step().items() if tokens > 1)
+        unfinished = {name: key for name, key in unfinished.items() if name in core.scheduler.requests}
+
+    assert len(prefills) > 300
+    assert max(prefills.values()) == 1
