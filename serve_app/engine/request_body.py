@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -51,13 +51,12 @@ class RequestModel:
 
     Args:
         model: The type of a body.
-        by_field: For a union: the model of bodies with this field. The last model is for all other bodies. It
-            selects errors, because pydantic reports errors for each model of a union.
     """
 
-    def __init__(self, model: Any, by_field: dict[str, type[BaseModel]] | None = None) -> None:
+    def __init__(self, model: Any) -> None:
         self._adapter: TypeAdapter[Any] = TypeAdapter(model)
-        self._by_field = by_field or {"": model}
+        union = get_args(model)[0] if get_origin(model) is Annotated else model
+        self._models: tuple[type[BaseModel], ...] = get_args(union) or (union,)
 
     def parse(self, body: bytes, config: ModelConfig) -> Any:
         """Return the request in `body`. The engine core can take all its numbers.
@@ -82,7 +81,7 @@ class RequestModel:
         return request
 
     def _failure(self, body: bytes, error: Exception) -> ApiError:
-        if isinstance(error, ValidationError) and len(self._by_field) == 1:
+        if isinstance(error, ValidationError) and len(self._models) == 1:
             return from_validation(error)
         failure = from_exception(error, log=False)  # never the server's fault
         if failure.param is not None and not isinstance(error, ValidationError):
@@ -102,8 +101,12 @@ class RequestModel:
         return ApiError(400, failure.message, param=failure.param, code="invalid_value")
 
     def _intended_model(self, members: dict[str, Any]) -> type[BaseModel]:
-        named = (model for name, model in self._by_field.items() if name in members)
-        return next(named, list(self._by_field.values())[-1])
+        """Return the model with the most required fields in the body: pydantic reports errors for each."""
+
+        def required(model: type[BaseModel]) -> int:
+            return sum(field.is_required() and name in members for name, field in model.model_fields.items())
+
+        return max(self._models, key=required)
 
 
 def _drop_nulls(body: bytes) -> bytes:
