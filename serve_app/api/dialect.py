@@ -27,6 +27,14 @@ class Dialect:
     """The header in which clients look for the request's id, beside `X-Request-ID`."""
     error_frame = b'data: {"error"'
     """The start of the frame in which vLLM's handler reports an error."""
+    prelude: tuple[bytes, ...] = ()
+    """The starts of frames that vLLM's handler sends before the engine has generated anything."""
+    answered = DONE
+    """The start of the last frame of a whole answer."""
+    failure = DONE
+    """The start of the last frame of an answer that failed."""
+    usage_mark: bytes | None = b'"choices":[],'  # inside a JSON string the quotes would be escaped
+    """A part of the frame that gets the latency figures of its request. None if clients know all fields."""
 
     def error_body(self, error: ApiError, request_id: str) -> bytes:
         """Return the JSON document of an answer with an error status."""
@@ -38,26 +46,22 @@ class Dialect:
 
     def ends(self, frames: bytes) -> bool:
         """Return whether the last of these whole frames is the last of a stream."""
-        return frames.endswith(DONE)
+        return last_frame(frames).startswith((self.answered, self.failure))
 
     def failed(self, before: bytes, last: bytes) -> bool:
         """Return whether a stream ended without an answer, by its last two chunks of whole frames.
 
-        `before` is empty for a stream of one chunk. An engine or a relay that ends a stream with an error
-        sends the error event and `[DONE]` as the last two frames. So only these two frames are checked, when
-        the stream is over. The JSON of a frame has no line break, so no text can be mistaken for an event.
+        `before` is empty for a stream of one chunk. Frames are checked when the stream is over. The JSON of a
+        frame has no line break, so no text can be mistaken for an event.
         """
-        if not last.endswith(DONE):
+        if not last_frame(last).startswith(self.answered):
             return True
-        return last_frame(last[: -len(DONE)] or before).startswith(ERROR_EVENT)
+        # `[DONE]` also follows an error event.
+        return self.answered == DONE and last_frame(last[: -len(DONE)] or before).startswith(ERROR_EVENT)
 
     def has_usage(self, frame: bytes) -> bool:
         """Return whether `frame` gets the latency figures of its request."""
-        return b'"choices":[],' in frame  # inside a JSON string the quotes would be escaped
-
-    def is_prelude(self, frame: bytes) -> bool:
-        """Return whether vLLM's handler sends `frame` before the engine has generated anything."""
-        return False
+        return self.usage_mark is not None and self.usage_mark in frame
 
     def waiting(self, request: EngineRequest, wait: ColdWait, sent: bytes) -> bytes:
         """Return the frames that tell a client of its wait. `sent` has the last frames sent before."""
@@ -70,6 +74,11 @@ class Dialect:
 
 class _Responses(Dialect):
     """OpenAI's Responses. Events have names, and the last one has the response's end in its name."""
+
+    prelude = (b"event: response.created\n", b"event: response.in_progress\n")
+    answered = b"event: response.completed\n"
+    failure = b"event: response.failed\n"
+    usage_mark = None
 
     def last_frames(self, error: ApiError, request: EngineRequest, sent: bytes = b"") -> bytes:
         """Return the events `error` and `response.failed`.
@@ -84,22 +93,6 @@ class _Responses(Dialect):
         return _event("error", number, {**flat, "error": told}) + _event(
             "response.failed", number + 1, {"response": failed}
         )
-
-    def ends(self, frames: bytes) -> bool:
-        """Return whether the last of these whole frames is the last of a stream."""
-        return last_frame(frames).startswith((b"event: response.completed\n", b"event: response.failed\n"))
-
-    def failed(self, before: bytes, last: bytes) -> bool:
-        """Return whether a stream ended without an answer, by its last chunk of whole frames."""
-        return not last_frame(last).startswith(b"event: response.completed\n")
-
-    def has_usage(self, frame: bytes) -> bool:
-        """Return False: `response.completed` has the usage, and typed clients know all of its fields."""
-        return False
-
-    def is_prelude(self, frame: bytes) -> bool:
-        """Return whether vLLM's handler sends `frame` before the engine has generated anything."""
-        return frame.startswith((b"event: response.created\n", b"event: response.in_progress\n"))
 
     def waiting(self, request: EngineRequest, wait: ColdWait, sent: bytes) -> bytes:
         """Return a comment and an event, because Codex's idle timeout counts events, and no comments.
@@ -118,8 +111,7 @@ class _Responses(Dialect):
         return wait.comment() + events
 
     def after_wait(self, frames: bytes) -> bytes:
-        """Return the first frames of a stream without `response.created`, which `waiting` has sent."""
-        return frames.partition(b"\n\n")[2] if frames.startswith(b"event: response.created\n") else frames
+        return frames.partition(b"\n\n")[2] if frames.startswith(self.prelude[0]) else frames
 
 
 _SEQUENCE_NUMBER = re.compile(rb'"sequence_number":(\d+)')
@@ -187,9 +179,11 @@ class _Messages(Dialect):
     """Anthropic's Messages. Its clients find an event by its name, and ignore `ping` anywhere."""
 
     id_header = "Request-Id"
+    answered = b"event: message_stop\n"
+    failure = ERROR_EVENT
+    usage_mark = None
 
     def error_body(self, error: ApiError, request_id: str) -> bytes:
-        """Return the JSON document of an answer with an error status. Its message names the field."""
         message = error.message
         if error.param is not None and error.param not in message:
             message = f"{error.param}: {message}"
@@ -202,27 +196,13 @@ class _Messages(Dialect):
         return msgspec.json.encode({"type": "error", "error": found, "request_id": request_id})
 
     def last_frames(self, error: ApiError, request: EngineRequest, sent: bytes = b"") -> bytes:
-        """Return the event `error`, at which clients raise an exception."""
         return ERROR_EVENT + b"data: " + self.error_body(error, request.request_id) + b"\n\n"
 
-    def ends(self, frames: bytes) -> bool:
-        """Return whether the last of these whole frames is the last of a stream."""
-        return last_frame(frames).startswith((_MESSAGE_STOP, ERROR_EVENT))
-
-    def failed(self, before: bytes, last: bytes) -> bool:
-        """Return whether a stream ended without an answer, by its last chunk of whole frames."""
-        return not last_frame(last).startswith(_MESSAGE_STOP)
-
-    def has_usage(self, frame: bytes) -> bool:
-        """Return False: clients know all fields of `message_delta`, which has the usage."""
-        return False
-
     def waiting(self, request: EngineRequest, wait: ColdWait, sent: bytes) -> bytes:
-        """Return a comment and the event `ping`, for clients whose idle timeout counts events."""
+        # For clients whose idle timeout counts events.
         return wait.comment() + b'event: ping\ndata: {"type":"ping"}\n\n'
 
 
-_MESSAGE_STOP = b"event: message_stop\n"
 _MESSAGE_ERRORS = {
     401: "authentication_error",
     403: "permission_error",
