@@ -59,9 +59,10 @@ def check_media(body: bytes, config: ModelConfig) -> None:
         return
     try:
         found = msgspec.structs.asdict(_messages.decode(body))
+        urls = [each for name, value in found.items() for each in _urls(name, value)]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return  # the handler will refuse it
-    for field, url in (each for name, value in found.items() for each in _urls(name, value)):
+    for field, url in urls:
         if problem := _problem(url, config.allowed_media_domains, config.allowed_local_media_path):
             raise ApiError(400, f"{field} = {shown(url)}: {problem}", param=field, code="invalid_value")
 
@@ -141,31 +142,19 @@ def _public_socket(info: tuple[Any, ...]) -> socket.socket:
     return socket.socket(family, kind, protocol)
 
 
-def _urls(field: str, messages: Any) -> Iterator[tuple[str, str]]:
-    """Yield the URLs in the parts of messages, and in the parts of a tool's result, each with its field.
-
-    `messages` may also be a single message.
-    """
-    for at, message in [(field, messages)] if isinstance(messages, dict) else _numbered(field, messages):
-        for member in ("content", "output"):
-            for path, part in _numbered(f"{at}.{member}", message.get(member)):
-                yield from _urls_of(path, part)
-                for inner, result in _numbered(f"{path}.content", part.get("content")):
-                    yield from _urls_of(inner, result)
-
-
-def _numbered(path: str, items: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    for index, item in enumerate(items if isinstance(items, list) else ()):
-        if isinstance(item, dict):
-            yield f"{path}[{index}]", item
-
-
-def _urls_of(path: str, part: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    for name, value in part.items():
-        nested = isinstance(value, dict)
-        url = value.get("url") if nested else value
-        if isinstance(url, str) and (name.endswith("_url") or (nested and name == "source")):
-            yield f"{path}.{name}{'.url' if nested else ''}", url
+def _urls(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the URLs in messages, in the parts of their contents and of tools' results, with their paths."""
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _urls(f"{path}[{index}]", item)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            nested = isinstance(item, dict)
+            url = item.get("url") if nested else item
+            if isinstance(url, str) and (name.endswith("_url") or (nested and name == "source")):
+                yield f"{path}.{name}{'.url' if nested else ''}", url
+            elif name in ("content", "output"):
+                yield from _urls(f"{path}.{name}", item)
 
 
 def _problem(url: str, hosts: list[str] | None, folder: Any) -> str:
