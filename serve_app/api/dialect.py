@@ -137,15 +137,10 @@ def _response(request: EngineRequest, status: str) -> dict[str, Any]:
         "status": status,
         "model": request.alias or request.model,
         "output": [],
-        "error": None,
-        "incomplete_details": None,
-        "instructions": None,
-        "metadata": None,
         "parallel_tool_calls": True,
-        "temperature": None,
         "tool_choice": "auto",
         "tools": [],
-        "top_p": None,
+        **dict.fromkeys(("error", "incomplete_details", "instructions", "metadata", "temperature", "top_p")),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -14,10 +15,12 @@ from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreReques
 
 from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError, not_an_object
+from serve_app.engine.api_errors import from_response
 from serve_app.engine.media import Inputs
 from serve_app.engine.number_bounds import check_characters, check_inputs, check_token_ids, reject
 from serve_app.engine.operations import Serving, raw_request, text_of
 from serve_app.engine.request_body import RequestModel, name_field_in_errors
+from serve_app.patches.vllm_compat import ErrorResponse
 
 _MAX_INPUTS = 2048
 """OpenAI's bound on the number of texts in one embeddings request."""
@@ -78,7 +81,10 @@ class PoolingOperations:
             self._check_answer(request)
         with name_field_in_errors(request):
             response: Response = await handler(request, raw_request(call))
-        return _reply(response)
+            body = bytes(response.body)
+            if response.status_code >= HTTPStatus.BAD_REQUEST:
+                raise from_response(ErrorResponse.model_validate_json(body))
+        return EngineReply(200, body)
 
     def _check_texts(self, request: Any, inputs: dict[str, Any]) -> None:
         """Refuse media for a text model, and texts that cannot fit the context, before tokenization."""
@@ -130,11 +136,3 @@ def _read_inputs(body: bytes) -> dict[str, Any]:
     except (msgspec.DecodeError, RecursionError) as error:
         raise not_an_object(error) from None
     return {name: value for name, value in given.items() if value is not None}
-
-
-def _reply(response: Response) -> EngineReply:
-    body = bytes(response.body)
-    if response.status_code >= 400:
-        refusal = msgspec.json.decode(body).get("error", {})
-        raise ApiError(response.status_code, refusal.get("message", ""), param=refusal.get("param"))
-    return EngineReply(200, body)
