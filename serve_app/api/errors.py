@@ -49,8 +49,9 @@ class ApiError(Exception):
     @classmethod
     def from_body(cls, status: int, body: bytes, headers: Mapping[str, str]) -> ApiError:
         """Return the error that another process of this server sent as `body`."""
-        found = msgspec.json.decode(body)["error"]
-        return cls(status, found["message"], param=found["param"], code=found["code"], headers=headers)
+        found = msgspec.json.decode(body).get("error", {})
+        message, param, code = (found.get(name) for name in ("message", "param", "code"))
+        return cls(status, message or "", param=param, code=code, headers=headers)
 
     @property
     def type(self) -> str:

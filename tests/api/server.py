@@ -13,6 +13,7 @@ from serve_app.api.health import ModelReadiness, Readiness
 from serve_app.api.http_api import create_app
 from serve_app.api.quotas import Quotas
 from serve_app.api.usage import UsageView
+from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import HttpSettings
 from tests.stub_engine import StubEngine
 
@@ -63,8 +64,10 @@ class Server:
                 engine,
                 length,
                 told.get(name, Traffic()),
-                lambda name=name: self.aliases.get(name, ()),  # type: ignore[misc]
-                lambda name=name: (adapters or {}) if name == "tide" else {},  # type: ignore[misc]
+                lambda name=name: Knobs.model_construct(  # type: ignore[misc]
+                    aliases=tuple(self.aliases.get(name, ())),
+                    adapters=(adapters or {}) if name == "tide" else {},
+                ),
             )
             for name, created, engine, length in (
                 ("tide", 1_700_000_000, self.chat, 2048),
