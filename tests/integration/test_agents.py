@@ -1,4 +1,4 @@
-"""The second turn of coding agents: the fields that Codex 0.169 and Claude Code 2.1 send, with short texts."""
+"""Second turns of coding agents: the fields that Codex 0.169 and Claude Code 2.1 send, and short texts."""
 
 import json
 from typing import Any
