@@ -16,7 +16,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Scope
 
-from serve_app.api.engine_client import JSON, ColdWait, EngineRequest, Operation
+from serve_app.api.engine_client import JSON, ColdWait, EngineRequest
 from serve_app.api.errors import DONE, ERROR_EVENT, TRACE_ID, ApiError
 
 
@@ -212,23 +212,18 @@ _MESSAGE_ERRORS = {
 COMPLETIONS = Dialect()
 RESPONSES = _Responses()
 MESSAGES = _Messages()
-_BY_OPERATION: Mapping[Operation, Dialect] = {
-    "responses": RESPONSES,
-    "messages": MESSAGES,
-    "count_tokens": MESSAGES,
-}
-_BY_PATH: Mapping[str, Dialect] = {"/v1/messages": MESSAGES, "/v1/messages/count_tokens": MESSAGES}
-"""Dialects with error bodies of their own, by the path of an endpoint."""
+_DIALECTS = {"responses": RESPONSES, "messages": MESSAGES, "count_tokens": MESSAGES}
+"""The dialects of operations, whose names are also the last parts of their paths."""
 
 
 def dialect_of(request: EngineRequest) -> Dialect:
     """Return the dialect that the client of `request` speaks."""
-    return _BY_OPERATION.get(request.operation, COMPLETIONS)
+    return _DIALECTS.get(request.operation, COMPLETIONS)
 
 
 def dialect_at(path: str) -> Dialect:
     """Return the dialect of the endpoint at `path`, below the application's `route_prefix`."""
-    return _BY_PATH.get(path, COMPLETIONS)
+    return _DIALECTS.get(path.rpartition("/")[2], COMPLETIONS)
 
 
 def error_response(error: ApiError, scope: Scope, path: str) -> Response:
