@@ -5,7 +5,7 @@ replica call services that only the replica can reach, such as a cloud's metadat
 """
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
@@ -26,27 +26,22 @@ _MOST_CHARACTERS = 8192
 _NAT64 = ip_network("64:ff9b::/96")
 
 
-class Inputs(msgspec.Struct):
-    """The fields of bodies of pooling models that hold inputs."""
-
-    input: Any = None
-    query: Any = None
-    queries: Any = None
-    documents: Any = None
-    items: Any = None
-    data_1: Any = None
-    data_2: Any = None
-    text_1: Any = None
-    text_2: Any = None
+INPUTS = ("input", "query", "queries", "documents", "items", "data_1", "data_2", "text_1", "text_2")
+"""The fields of bodies of pooling models that hold inputs."""
 
 
-class _Messages(Inputs):
-    """The fields of bodies that may hold content parts with URLs."""
+def reader_of(*names: str) -> Callable[[bytes], dict[str, Any]]:
+    """Return a function that reads these fields of a JSON object, if they are given, and skips all others."""
+    decoder = msgspec.json.Decoder(msgspec.defstruct("Fields", [(name, Any, None) for name in names]))
 
-    messages: Any = None
+    def read(body: bytes) -> dict[str, Any]:
+        found = msgspec.structs.asdict(decoder.decode(body))
+        return {name: value for name, value in found.items() if value is not None}
+
+    return read
 
 
-_messages = msgspec.json.Decoder(_Messages)
+_read_prompts = reader_of("messages", *INPUTS)
 
 
 def check_media(body: bytes, config: ModelConfig) -> None:
@@ -58,8 +53,7 @@ def check_media(body: bytes, config: ModelConfig) -> None:
     if b"_url" not in body and b'"source"' not in body:  # `GuardedConnector` checks an escaped key
         return
     try:
-        found = msgspec.structs.asdict(_messages.decode(body))
-        urls = [each for name, value in found.items() for each in _urls(name, value)]
+        urls = [each for name, value in _read_prompts(body).items() for each in _urls(name, value)]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return  # the handler will refuse it
     for field, url in urls:

@@ -16,7 +16,7 @@ from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreReques
 from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError, not_an_object
 from serve_app.engine.api_errors import from_response
-from serve_app.engine.media import Inputs
+from serve_app.engine.media import INPUTS, reader_of
 from serve_app.engine.number_bounds import check_characters, check_inputs, check_token_ids, reject
 from serve_app.engine.operations import Serving, raw_request, text_of
 from serve_app.engine.request_body import RequestModel, name_field_in_errors
@@ -27,7 +27,7 @@ _MAX_INPUTS = 2048
 _MAX_NUMBERS = 1 << 25
 """The most numbers in an answer with a vector for each token: 0.6 GB of JSON."""
 _JSON_FORMATS = ("float", "base64")
-_inputs = msgspec.json.Decoder(Inputs)
+_read_inputs = reader_of(*INPUTS)
 _FOR_EACH_DOCUMENT = ("query", "queries", "data_1", "text_1", "chat_template_kwargs")
 """Fields whose text vLLM tokenizes once for each document."""
 
@@ -68,7 +68,10 @@ class PoolingOperations:
         task = TASKS[call.operation]
         handler = self._serving.handler(task.handler, task.feature)
         # Before parsing, because pydantic takes 18 µs per text to try every type of an input.
-        inputs = _read_inputs(call.body)
+        try:
+            inputs = _read_inputs(call.body)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise not_an_object(error) from None
         for name, value in inputs.items():
             check_inputs(name, value, _MAX_INPUTS)
         request = self._serving.parse(call, task.body)
@@ -128,11 +131,3 @@ class PoolingOperations:
                 param="input",
                 code="invalid_value",
             )
-
-
-def _read_inputs(body: bytes) -> dict[str, Any]:
-    try:
-        given = msgspec.structs.asdict(_inputs.decode(body))
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise not_an_object(error) from None
-    return {name: value for name, value in given.items() if value is not None}
