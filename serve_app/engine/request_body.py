@@ -51,9 +51,11 @@ class RequestModel:
 
     Args:
         model: The type of a body.
+        messages: The field that has the conversation.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, messages: str = "messages") -> None:
+        self._messages = messages
         self._adapter: TypeAdapter[Any] = TypeAdapter(model)
         union = get_args(model)[0] if get_origin(model) is Annotated else model
         self._models: tuple[type[BaseModel], ...] = get_args(union) or (union,)
@@ -73,10 +75,10 @@ class RequestModel:
         except Exception as error:
             raise self._failure(body, error) from error
         check_numbers(request)
-        messages = getattr(request, "messages", None)
+        messages = getattr(request, self._messages, None)
         if isinstance(messages, list):
             # An embedding request may have its conversation in `input`, which vLLM copies to `messages`.
-            path = "input" if "input" in request.model_fields_set else "messages"
+            path = "input" if "input" in request.model_fields_set else self._messages
             _check_messages(path, messages, config.is_multimodal_model or config.enable_prompt_embeds)
         return request
 
@@ -162,6 +164,8 @@ def _check_messages(path: str, messages: list[Any], media: bool) -> None:
                 if block.type == "image":
                     _check_part(f"{at}.content[{number}]", {"type": "image"}, media)
             continue
+        if isinstance(message, BaseModel):  # an item of Responses, which pydantic has validated
+            continue
         if not isinstance(message, dict):
             raise ApiError(400, f"{at}: must have a role", param=at, code="invalid_value")
         for name, value in message.items():
@@ -175,13 +179,6 @@ def _check_messages(path: str, messages: list[Any], media: bool) -> None:
             for number, part in enumerate(parts):
                 if isinstance(part, dict):
                     _check_part(f"{at}.content[{number}]", part, media)
-
-
-def check_input_items(items: Any, config: ModelConfig) -> None:
-    """Check the content parts of the messages in the `input` of Responses, as `parse` does in `messages`."""
-    if isinstance(items, list):
-        messages = [item if isinstance(item, dict) else {} for item in items]
-        _check_messages("input", messages, config.is_multimodal_model)
 
 
 def _check_part(path: str, part: dict[str, Any], media: bool) -> None:

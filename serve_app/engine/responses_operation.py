@@ -25,10 +25,10 @@ from serve_app.engine.api_errors import from_validation
 from serve_app.engine.engine_stream import EngineStream
 from serve_app.engine.number_bounds import check_sampling, reject
 from serve_app.engine.operations import ReplyOrFrames, Serving, ask
-from serve_app.engine.request_body import RequestModel, check_input_items
+from serve_app.engine.request_body import RequestModel
 from serve_app.patches.vllm import Method, replace_random_ids
 
-RESPONSES = RequestModel(ResponsesRequest)
+RESPONSES = RequestModel(ResponsesRequest, "input")
 _CALLABLE_TOOLS = ("function", "custom", "namespace")
 """Tools that the model can call, and the client runs. A server would have to run all others."""
 _ITEMS: dict[str, TypeAdapter[Any]] = {
@@ -50,8 +50,7 @@ class ResponsesOperation:
     def __init__(self, serving: Serving, max_sequences: int) -> None:
         self._serving = serving
         self._max_sequences = max_sequences
-        self._config = serving.engine.model_config
-        self._vocabulary = self._config.get_vocab_size()
+        self._vocabulary = serving.engine.model_config.get_vocab_size()
 
     async def run(self, call: EngineRequest) -> ReplyOrFrames:
         """Create a response. Returns a reply, or the frames of a stream."""
@@ -67,7 +66,6 @@ class ResponsesOperation:
         if request.previous_input_messages is not None and not handler.use_harmony:
             raise _refusal("previous_input_messages", "this model reads its messages from `input` only")
         _check_answers(request.input)
-        check_input_items(request.input, self._config)
         check_sampling(request, 1, self._max_sequences, self._vocabulary)
         request.tools = _callable_tools(request)
         request.store = False
@@ -122,7 +120,8 @@ def _wrong_item(error: ApiError, body: bytes) -> ApiError:
 
     Pydantic reports errors for each of 60 models of an item. The item's type selects one of them.
     """
-    items = from_json(body).get("input") if (error.param or "").startswith("input") else None
+    there = isinstance(error.__cause__, ValidationError) and (error.param or "").startswith("input")
+    items = from_json(body).get("input") if there else None
     for number, item in enumerate(items if isinstance(items, list) else ()):
         path = f"input[{number}]"
         if not isinstance(item, dict):
