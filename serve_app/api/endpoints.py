@@ -11,7 +11,16 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from pydantic import ValidationError
 
-from serve_app.api.body import KEPT, BodyMemory, BodyShare, check_structure, peek, read_body
+from serve_app.api.body import (
+    KEPT,
+    MAX_CONTAINERS,
+    MESSAGES_CONTAINERS,
+    BodyMemory,
+    BodyShare,
+    check_structure,
+    peek,
+    read_body,
+)
 from serve_app.api.browsers import check_content_type
 from serve_app.api.engine_client import EngineClient, EngineRequest, Operation, RequestState, Traffic
 from serve_app.api.engine_response import EngineResponse
@@ -48,6 +57,7 @@ _PATHS: tuple[tuple[str, Operation, str], ...] = (
     ("/tokenize", "tokenize", "Text or messages to token ids"),
     ("/detokenize", "detokenize", "Token ids to text"),
 )
+_MESSAGES = ("messages", "count_tokens")
 _GENERATING = ("chat_completions", "completions", "responses", "messages")
 LANE_HEADER = "X-Tideserve-Lane"
 """With this header a client lowers the lane of a request."""
@@ -233,7 +243,7 @@ class Endpoints:
         reservation = None
         try:
             body = await self._read(http, share, timeout_s)
-            await check_structure(body)
+            await check_structure(body, MESSAGES_CONTAINERS if operation in _MESSAGES else MAX_CONTAINERS)
             seen = self._see(operation, body, key)
             model = seen.model
             salt = getattr(state, "cache_salt", "")

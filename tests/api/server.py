@@ -44,6 +44,7 @@ class Server:
         autoscaling: AutoscalingView | None = None,
         api_keys: ApiKeyFile | None = None,
         quotas: Quotas | None = None,
+        max_body_bytes: int = MAX_BODY_BYTES,
         max_body_memory_bytes: int = 1 << 20,
         listens_on: str | None = None,
         usage: UsageView | None = None,
@@ -78,7 +79,7 @@ class Server:
             models,
             self.observer,
             HttpSettings.model_construct(
-                max_body_bytes=MAX_BODY_BYTES,
+                max_body_bytes=max_body_bytes,
                 body_timeout_s=60.0,
                 max_body_memory_bytes=max_body_memory_bytes,
                 **http,
