@@ -136,19 +136,20 @@ def _public_socket(info: tuple[Any, ...]) -> socket.socket:
     return socket.socket(family, kind, protocol)
 
 
-def _urls(path: str, value: Any) -> Iterator[tuple[str, str]]:
+def _urls(path: str, value: Any, is_part: bool = False) -> Iterator[tuple[str, str]]:
     """Yield the URLs in messages, in the parts of their contents and of tools' results, with their paths."""
     if isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _urls(f"{path}[{index}]", item)
+            yield from _urls(f"{path}[{index}]", item, is_part)
     elif isinstance(value, dict):
         for name, item in value.items():
             nested = isinstance(item, dict)
             url = item.get("url") if nested else item
-            if isinstance(url, str) and (name.endswith("_url") or (nested and name == "source")):
+            is_url = isinstance(url, str) and (name.endswith("_url") or (nested and name == "source"))
+            if is_part and is_url:
                 yield f"{path}.{name}{'.url' if nested else ''}", url
             elif name in ("content", "output"):
-                yield from _urls(f"{path}.{name}", item)
+                yield from _urls(f"{path}.{name}", item, is_part=True)
 
 
 def _problem(url: str, hosts: list[str] | None, folder: Any) -> str:
