@@ -148,7 +148,7 @@ class Operations:
         return await ask(handler.create_detokenize, request, call)
 
 
-async def ask(handle: Method, request: Any, call: EngineRequest, **written: bool) -> ReplyOrFrames:
+async def ask(handle: Method, request: Any, call: EngineRequest, **written: Any) -> ReplyOrFrames:
     """Have vLLM's handler answer a request. Returns a reply, or the frames of a stream.
 
     Args:
