@@ -77,6 +77,8 @@ class RequestModel:
         check_numbers(request)
         messages = getattr(request, self._messages, None)
         if isinstance(messages, list):
+            if self._messages == "input":  # pydantic has made models of items that are no messages
+                messages = [item if isinstance(item, dict) else {} for item in messages]
             # An embedding request may have its conversation in `input`, which vLLM copies to `messages`.
             path = "input" if "input" in request.model_fields_set else self._messages
             _check_messages(path, messages, config.is_multimodal_model or config.enable_prompt_embeds)
@@ -163,8 +165,6 @@ def _check_messages(path: str, messages: list[Any], media: bool) -> None:
             for number, block in enumerate(content if isinstance(content, list) else ()):
                 if block.type == "image":
                     _check_part(f"{at}.content[{number}]", {"type": "image"}, media)
-            continue
-        if isinstance(message, BaseModel):  # an item of Responses, which pydantic has validated
             continue
         if not isinstance(message, dict):
             raise ApiError(400, f"{at}: must have a role", param=at, code="invalid_value")
