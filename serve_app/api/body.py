@@ -20,6 +20,8 @@ SLOWEST_BYTES_PER_S = 16_384
 """Each so many bytes received give the body one more second. So 8 MiB at 131 kbit/s are still read."""
 MAX_CONTAINERS = 4096
 """The most objects and lists of a body."""
+MESSAGES_CONTAINERS = 8192
+"""The same for Messages, of which each takes 30 µs at most. A tool's call and its result have seven."""
 MAX_VALUES = 16_384
 """The most members of a body's objects and lists, without token ids."""
 MAX_TOKEN_IDS = 1 << 18
@@ -195,21 +197,25 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float, share: B
     return bytes(body)
 
 
-async def check_structure(body: bytes) -> None:
+async def check_structure(body: bytes, most: int = MAX_CONTAINERS) -> None:
     """Refuse a body with so many values that its validation would delay other requests.
 
     A body that is not a JSON object passes here. The parser refuses it later.
+
+    Args:
+        body: The whole body.
+        most: The most objects and lists.
 
     Raises:
         ApiError: 400, which names the count and the bound.
     """
     # Text may contain brackets and commas, so this is an upper bound. Nearly all bodies are below it.
     containers, values = body.count(b"{") + body.count(b"["), body.count(b",") + 1
-    if containers > MAX_CONTAINERS or values > MAX_VALUES:
+    if containers > most or values > MAX_VALUES:
         if len(body) > _IN_THREAD_BYTES:
-            await asyncio.to_thread(_check, body)
+            await asyncio.to_thread(_check, body, most)
         else:
-            _check(body)
+            _check(body, most)
 
 
 def peek(body: bytes) -> Peek:
@@ -241,10 +247,10 @@ def count_values(text: bytes | memoryview) -> tuple[int, int]:
     return int(containers), int(np.count_nonzero(outside == ord(","))) + 1
 
 
-def _check(body: bytes) -> None:
+def _check(body: bytes, most: int) -> None:
     containers, values = count_values(body)
-    if containers > MAX_CONTAINERS:
-        raise _too_many("body", "objects and lists", containers, MAX_CONTAINERS)
+    if containers > most:
+        raise _too_many("body", "objects and lists", containers, most)
     if values <= MAX_VALUES:
         return
     for name, ids in _token_ids(body):

@@ -16,7 +16,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Scope
 
-from serve_app.api.engine_client import JSON, ColdWait, EngineRequest, Operation
+from serve_app.api.engine_client import JSON, ColdWait, EngineRequest
 from serve_app.api.errors import DONE, ERROR_EVENT, TRACE_ID, ApiError
 
 
@@ -27,6 +27,14 @@ class Dialect:
     """The header in which clients look for the request's id, beside `X-Request-ID`."""
     error_frame = b'data: {"error"'
     """The start of the frame in which vLLM's handler reports an error."""
+    prelude: tuple[bytes, ...] = ()
+    """The starts of frames that vLLM's handler sends before the engine has generated anything."""
+    answered = DONE
+    """The start of the last frame of a whole answer."""
+    failure = DONE
+    """The start of the last frame of an answer that failed."""
+    usage_mark: bytes | None = b'"choices":[],'  # inside a JSON string the quotes would be escaped
+    """A part of the frame that gets the latency figures of its request. None if clients know all fields."""
 
     def error_body(self, error: ApiError, request_id: str) -> bytes:
         """Return the JSON document of an answer with an error status."""
@@ -38,26 +46,22 @@ class Dialect:
 
     def ends(self, frames: bytes) -> bool:
         """Return whether the last of these whole frames is the last of a stream."""
-        return frames.endswith(DONE)
+        return last_frame(frames).startswith((self.answered, self.failure))
 
     def failed(self, before: bytes, last: bytes) -> bool:
         """Return whether a stream ended without an answer, by its last two chunks of whole frames.
 
-        `before` is empty for a stream of one chunk. An engine or a relay that ends a stream with an error
-        sends the error event and `[DONE]` as the last two frames. So only these two frames are checked, when
-        the stream is over. The JSON of a frame has no line break, so no text can be mistaken for an event.
+        `before` is empty for a stream of one chunk. Frames are checked when the stream is over. The JSON of a
+        frame has no line break, so no text can be mistaken for an event.
         """
-        if not last.endswith(DONE):
+        if not last_frame(last).startswith(self.answered):
             return True
-        return last_frame(last[: -len(DONE)] or before).startswith(ERROR_EVENT)
+        # `[DONE]` also follows an error event.
+        return self.answered == DONE and last_frame(last[: -len(DONE)] or before).startswith(ERROR_EVENT)
 
     def has_usage(self, frame: bytes) -> bool:
         """Return whether `frame` gets the latency figures of its request."""
-        return b'"choices":[],' in frame  # inside a JSON string the quotes would be escaped
-
-    def is_prelude(self, frame: bytes) -> bool:
-        """Return whether vLLM's handler sends `frame` before the engine has generated anything."""
-        return False
+        return self.usage_mark is not None and self.usage_mark in frame
 
     def waiting(self, request: EngineRequest, wait: ColdWait, sent: bytes) -> bytes:
         """Return the frames that tell a client of its wait. `sent` has the last frames sent before."""
@@ -70,6 +74,11 @@ class Dialect:
 
 class _Responses(Dialect):
     """OpenAI's Responses. Events have names, and the last one has the response's end in its name."""
+
+    prelude = (b"event: response.created\n", b"event: response.in_progress\n")
+    answered = b"event: response.completed\n"
+    failure = b"event: response.failed\n"
+    usage_mark = None
 
     def last_frames(self, error: ApiError, request: EngineRequest, sent: bytes = b"") -> bytes:
         """Return the events `error` and `response.failed`.
@@ -84,22 +93,6 @@ class _Responses(Dialect):
         return _event("error", number, {**flat, "error": told}) + _event(
             "response.failed", number + 1, {"response": failed}
         )
-
-    def ends(self, frames: bytes) -> bool:
-        """Return whether the last of these whole frames is the last of a stream."""
-        return last_frame(frames).startswith((b"event: response.completed\n", b"event: response.failed\n"))
-
-    def failed(self, before: bytes, last: bytes) -> bool:
-        """Return whether a stream ended without an answer, by its last chunk of whole frames."""
-        return not last_frame(last).startswith(b"event: response.completed\n")
-
-    def has_usage(self, frame: bytes) -> bool:
-        """Return False: `response.completed` has the usage, and typed clients know all of its fields."""
-        return False
-
-    def is_prelude(self, frame: bytes) -> bool:
-        """Return whether vLLM's handler sends `frame` before the engine has generated anything."""
-        return frame.startswith((b"event: response.created\n", b"event: response.in_progress\n"))
 
     def waiting(self, request: EngineRequest, wait: ColdWait, sent: bytes) -> bytes:
         """Return a comment and an event, because Codex's idle timeout counts events, and no comments.
@@ -118,8 +111,7 @@ class _Responses(Dialect):
         return wait.comment() + events
 
     def after_wait(self, frames: bytes) -> bytes:
-        """Return the first frames of a stream without `response.created`, which `waiting` has sent."""
-        return frames.partition(b"\n\n")[2] if frames.startswith(b"event: response.created\n") else frames
+        return frames.partition(b"\n\n")[2] if frames.startswith(self.prelude[0]) else frames
 
 
 _SEQUENCE_NUMBER = re.compile(rb'"sequence_number":(\d+)')
@@ -145,15 +137,10 @@ def _response(request: EngineRequest, status: str) -> dict[str, Any]:
         "status": status,
         "model": request.alias or request.model,
         "output": [],
-        "error": None,
-        "incomplete_details": None,
-        "instructions": None,
-        "metadata": None,
         "parallel_tool_calls": True,
-        "temperature": None,
         "tool_choice": "auto",
         "tools": [],
-        "top_p": None,
+        **dict.fromkeys(("error", "incomplete_details", "instructions", "metadata", "temperature", "top_p")),
     }
 
 
@@ -187,9 +174,11 @@ class _Messages(Dialect):
     """Anthropic's Messages. Its clients find an event by its name, and ignore `ping` anywhere."""
 
     id_header = "Request-Id"
+    answered = b"event: message_stop\n"
+    failure = ERROR_EVENT
+    usage_mark = None
 
     def error_body(self, error: ApiError, request_id: str) -> bytes:
-        """Return the JSON document of an answer with an error status. Its message names the field."""
         message = error.message
         if error.param is not None and error.param not in message:
             message = f"{error.param}: {message}"
@@ -202,27 +191,13 @@ class _Messages(Dialect):
         return msgspec.json.encode({"type": "error", "error": found, "request_id": request_id})
 
     def last_frames(self, error: ApiError, request: EngineRequest, sent: bytes = b"") -> bytes:
-        """Return the event `error`, at which clients raise an exception."""
         return ERROR_EVENT + b"data: " + self.error_body(error, request.request_id) + b"\n\n"
 
-    def ends(self, frames: bytes) -> bool:
-        """Return whether the last of these whole frames is the last of a stream."""
-        return last_frame(frames).startswith((_MESSAGE_STOP, ERROR_EVENT))
-
-    def failed(self, before: bytes, last: bytes) -> bool:
-        """Return whether a stream ended without an answer, by its last chunk of whole frames."""
-        return not last_frame(last).startswith(_MESSAGE_STOP)
-
-    def has_usage(self, frame: bytes) -> bool:
-        """Return False: clients know all fields of `message_delta`, which has the usage."""
-        return False
-
     def waiting(self, request: EngineRequest, wait: ColdWait, sent: bytes) -> bytes:
-        """Return a comment and the event `ping`, for clients whose idle timeout counts events."""
+        # For clients whose idle timeout counts events.
         return wait.comment() + b'event: ping\ndata: {"type":"ping"}\n\n'
 
 
-_MESSAGE_STOP = b"event: message_stop\n"
 _MESSAGE_ERRORS = {
     401: "authentication_error",
     403: "permission_error",
@@ -237,23 +212,18 @@ _MESSAGE_ERRORS = {
 COMPLETIONS = Dialect()
 RESPONSES = _Responses()
 MESSAGES = _Messages()
-_BY_OPERATION: Mapping[Operation, Dialect] = {
-    "responses": RESPONSES,
-    "messages": MESSAGES,
-    "count_tokens": MESSAGES,
-}
-_BY_PATH: Mapping[str, Dialect] = {"/v1/messages": MESSAGES, "/v1/messages/count_tokens": MESSAGES}
-"""Dialects with error bodies of their own, by the path of an endpoint."""
+_DIALECTS = {"responses": RESPONSES, "messages": MESSAGES, "count_tokens": MESSAGES}
+"""The dialects of operations, whose names are also the last parts of their paths."""
 
 
 def dialect_of(request: EngineRequest) -> Dialect:
     """Return the dialect that the client of `request` speaks."""
-    return _BY_OPERATION.get(request.operation, COMPLETIONS)
+    return _DIALECTS.get(request.operation, COMPLETIONS)
 
 
 def dialect_at(path: str) -> Dialect:
     """Return the dialect of the endpoint at `path`, below the application's `route_prefix`."""
-    return _BY_PATH.get(path, COMPLETIONS)
+    return _DIALECTS.get(path.rpartition("/")[2], COMPLETIONS)
 
 
 def error_response(error: ApiError, scope: Scope, path: str) -> Response:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,7 +11,16 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from pydantic import ValidationError
 
-from serve_app.api.body import KEPT, BodyMemory, BodyShare, check_structure, peek, read_body
+from serve_app.api.body import (
+    KEPT,
+    MAX_CONTAINERS,
+    MESSAGES_CONTAINERS,
+    BodyMemory,
+    BodyShare,
+    check_structure,
+    peek,
+    read_body,
+)
 from serve_app.api.browsers import check_content_type
 from serve_app.api.engine_client import EngineClient, EngineRequest, Operation, RequestState, Traffic
 from serve_app.api.engine_response import EngineResponse
@@ -27,6 +36,7 @@ from serve_app.settings.adapters import Adapter
 from serve_app.settings.aliases import is_pattern, model_of
 from serve_app.settings.caller import ANYONE, LANES, Caller, Lane
 from serve_app.settings.keys_file import ApiKey
+from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import shown
 from serve_app.settings.tree import HttpSettings
 
@@ -47,6 +57,7 @@ _PATHS: tuple[tuple[str, Operation, str], ...] = (
     ("/tokenize", "tokenize", "Text or messages to token ids"),
     ("/detokenize", "detokenize", "Token ids to text"),
 )
+_MESSAGES = ("messages", "count_tokens")
 _GENERATING = ("chat_completions", "completions", "responses", "messages")
 LANE_HEADER = "X-Tideserve-Lane"
 """With this header a client lowers the lane of a request."""
@@ -65,10 +76,8 @@ class ApiModel:
     max_model_len: int | None = None
     traffic: Traffic = field(default_factory=Traffic)
     """Gets the events of its requests."""
-    aliases: Callable[[], Sequence[str]] = tuple
-    """Returns the present aliases."""
-    sources: Callable[[], Mapping[str, str]] = dict
-    """Returns the sources of its present adapters, by name."""
+    knobs: Callable[[], Knobs] = Knobs
+    """Returns its present knobs, which have its aliases and adapters."""
     adapter: Adapter | None = None
     """The adapter that a request chose; None for the model itself."""
 
@@ -144,18 +153,18 @@ class Endpoints:
 
     def _named(self, name: str) -> ApiModel | None:
         for model in self.models.values():
-            if name not in self.models and (source := model.sources().get(name)) is not None:
+            if name not in self.models and (source := model.knobs().adapters.get(name)) is not None:
                 return replace(model, adapter=Adapter(name, source))
         if name not in self.models:
-            name = model_of(name, {model.name: model.aliases() for model in self.models.values()}) or name
+            name = model_of(name, {each.name: each.knobs().aliases for each in self.models.values()}) or name
         return self.models.get(name)
 
     def _listed(self, key: ApiKey | None) -> list[tuple[str, ApiModel]]:
         """Return the names of models, adapters and aliases without wildcards, each with its model."""
         names: list[str] = []
         for model in self.models.values():
-            aliases = (alias for alias in model.aliases() if not is_pattern(alias))
-            names += [model.name, *model.sources(), *aliases]
+            knobs = model.knobs()
+            names += [model.name, *knobs.adapters, *(name for name in knobs.aliases if not is_pattern(name))]
         found = [(name, self._named(name)) for name in names]
         return [(name, model) for name, model in found if model is not None and _may_use(key, model, name)]
 
@@ -234,7 +243,7 @@ class Endpoints:
         reservation = None
         try:
             body = await self._read(http, share, timeout_s)
-            await check_structure(body)
+            await check_structure(body, MESSAGES_CONTAINERS if operation in _MESSAGES else MAX_CONTAINERS)
             seen = self._see(operation, body, key)
             model = seen.model
             salt = getattr(state, "cache_salt", "")

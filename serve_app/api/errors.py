@@ -17,19 +17,6 @@ TRACE_ID: ContextVar[str] = ContextVar("trace_id", default="")
 """The id of the trace of the present request, for the bodies of its errors; "" without a trace."""
 
 
-class _Error(msgspec.Struct):
-    message: str = ""
-    param: str | None = None
-    code: str | None = None
-
-
-class _Body(msgspec.Struct):
-    error: _Error
-
-
-_body = msgspec.json.Decoder(_Body)
-
-
 class ApiError(Exception):
     """A failure with its HTTP status, sent to the client in OpenAI's shape.
 
@@ -61,12 +48,10 @@ class ApiError(Exception):
 
     @classmethod
     def from_body(cls, status: int, body: bytes, headers: Mapping[str, str]) -> ApiError:
-        """Return the error that another process sent as `body`."""
-        try:
-            found = _body.decode(body).error
-        except msgspec.DecodeError:
-            found = _Error()
-        return cls(status, found.message, param=found.param, code=found.code, headers=headers)
+        """Return the error that another process of this server sent as `body`."""
+        found = msgspec.json.decode(body).get("error", {})
+        message, param, code = (found.get(name) for name in ("message", "param", "code"))
+        return cls(status, message or "", param=param, code=code, headers=headers)
 
     @property
     def type(self) -> str:

@@ -29,8 +29,8 @@ logger = logging.getLogger("ray.serve")
 
 RETRY_S = 30.0
 """After a failed load, requests for the adapter get the same error for so long."""
-_FADE = 0.9
-"""The time of a load is a mean over about ten loads."""
+_NEWEST = 0.1
+"""The weight of the newest load in the mean time of a load."""
 _DOWNLOADS = 4
 _WIDTHS = re.compile(
     r"\bmodel\.layers\.(\d+)\.(self_attn|mlp)"
@@ -73,12 +73,11 @@ class Adapters:
     store: AdapterStore
     on_load: Callable[[str, float], None] = lambda _, __: None
     clock: Callable[[], float] = time.monotonic
-    _load_s: float = 0.0
-    _loads: float = 0.0
-    """The seconds and the number of past loads, which fade."""
+    load_s: float = 0.0
+    """The seconds for which a load occupies the engine, as a mean; 0 before the first load."""
     _loaded: dict[str, _Loaded] = field(default_factory=dict)
     _loading: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    _failures: dict[Adapter, tuple[ApiError, float]] = field(default_factory=dict)
+    _failures: dict[Adapter, tuple[AdapterError, float]] = field(default_factory=dict)
     """The errors of failed loads, and until when they count."""
     _uses: Uses = field(init=False)
     _one_load: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -96,10 +95,6 @@ class Adapters:
         """Return the adapters that are loaded or being loaded."""
         return list({**self._loaded, **self._loading})
 
-    def load_s(self) -> float:
-        """Return the seconds for which a load occupies the engine, as a mean; 0 before the first load."""
-        return self._load_s / self._loads if self._loads else 0.0
-
     async def take(self, adapter: Adapter) -> None:
         """Load `adapter` unless it is loaded, and keep it loaded until `release`.
 
@@ -114,13 +109,9 @@ class Adapters:
             if loaded is not None and loaded.adapter == adapter:
                 loaded.calls += 1
                 return
-            if (failure := self._failures.get(adapter)) is not None:
-                error, until = failure
-                if self.clock() < until:
-                    raise ApiError(
-                        error.status, error.message, param="model", code=error.code, headers=error.headers
-                    )
-                del self._failures[adapter]
+            failure, until = self._failures.get(adapter, (None, 0.0))
+            if failure is not None and self.clock() < until:
+                raise _api_error(adapter.name, failure)
             if loaded is None:
                 await self._load_once(adapter)
             elif loaded.calls:  # of another source: vLLM tells adapters apart by name
@@ -147,7 +138,7 @@ class Adapters:
             loop = asyncio.get_running_loop()
             stored = await loop.run_in_executor(self._threads, self._fetch, adapter.source)
         except AdapterError as error:
-            self._note_failure(adapter, error.status, str(error))
+            self._note_failure(adapter, error)
             return
         async with self._one_load:
             while len(self._loaded) > self.settings.max_cached and not await self._unload_least_used():
@@ -161,10 +152,9 @@ class Adapters:
                 if self.engine.errored:
                     raise
                 await self.engine.remove_lora(request.lora_int_id)  # it may be loaded in part
-                self._note_failure(adapter, 400, _reason(error, stored))
+                self._note_failure(adapter, _reason(error, stored))
                 return
-            self._load_s = self._load_s * _FADE + self.clock() - asked
-            self._loads = self._loads * _FADE + 1.0
+            self.load_s += (self.clock() - asked - self.load_s) * (_NEWEST if self.load_s else 1.0)
             self._loaded[adapter.name] = _Loaded(adapter, request, stored)
             self.registry[adapter.name] = request
             if len(self._loaded) > self.settings.max_cached:
@@ -197,13 +187,8 @@ class Adapters:
         await self.engine.remove_lora(loaded.request.lora_int_id)
         loaded.stored.close()
 
-    def _note_failure(self, adapter: Adapter, status: int, why: str) -> None:
-        logger.warning("adapter %s: %s", adapter.name, why)
-        code = {400: "adapter_invalid", 404: "model_not_found"}.get(status, "adapter_unavailable")
-        headers = {"Retry-After": str(int(RETRY_S))} if status == 503 else {}
-        error = ApiError(
-            status, f"model = {adapter.name!r}: {why}", param="model", code=code, headers=headers
-        )
+    def _note_failure(self, adapter: Adapter, error: AdapterError) -> None:
+        logger.warning("adapter %s: %s", adapter.name, error)
         now = self.clock()
         self._failures = {one: known for one, known in self._failures.items() if known[1] > now}
         self._failures[adapter] = (error, now + RETRY_S)
@@ -211,6 +196,12 @@ class Adapters:
     async def _until_freed(self) -> None:
         self._freed.clear()
         await self._freed.wait()
+
+
+def _api_error(name: str, error: AdapterError) -> ApiError:
+    code = {400: "adapter_invalid", 404: "model_not_found"}.get(error.status, "adapter_unavailable")
+    headers = {"Retry-After": f"{RETRY_S:.0f}"} if error.status == 503 else {}
+    return ApiError(error.status, f"model = {name!r}: {error}", param="model", code=code, headers=headers)
 
 
 def check_widths(weights: Path, hidden_size: int, layers: float) -> None:
@@ -228,19 +219,18 @@ def check_widths(weights: Path, hidden_size: int, layers: float) -> None:
                     continue
                 width = tensors.get_slice(name).get_shape()[0 if found["output"] else -1]
                 if width != hidden_size:
-                    bound = f"the hidden size of the model is {hidden_size}"
-                    raise AdapterError(
-                        400, f"the adapter cannot be loaded: {name} has width {width}; {bound}"
-                    )
+                    raise _invalid(f"{name} has width {width}; the hidden size of the model is {hidden_size}")
                 if int(found[1]) >= layers:
-                    raise AdapterError(
-                        400, f"the adapter cannot be loaded: {name}; the model has {layers} layers"
-                    )
+                    raise _invalid(f"{name}; the model has {layers} layers")
     except SafetensorError as error:
-        raise AdapterError(400, f"the adapter cannot be loaded: {WEIGHTS}: {error}") from None
+        raise _invalid(f"{WEIGHTS}: {error}") from None
 
 
-def _reason(error: Exception, stored: StoredAdapter) -> str:
+def _reason(error: Exception, stored: StoredAdapter) -> AdapterError:
     """Return vLLM's reason why an adapter cannot be loaded, without the path on this node."""
     text = str(error).removeprefix("Call to add_lora method failed: ").replace(str(stored.path), "its files")
-    return f"the adapter cannot be loaded: {text[:_MOST_CHARACTERS]}"
+    return _invalid(text[:_MOST_CHARACTERS])
+
+
+def _invalid(why: str) -> AdapterError:
+    return AdapterError(400, f"the adapter cannot be loaded: {why}")

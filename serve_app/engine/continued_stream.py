@@ -106,7 +106,7 @@ class ContinuedStream(EngineStream):
             async for frame in frames:
                 data = frame if isinstance(frame, bytes) else frame.encode()
                 # Known once vLLM has started to generate.
-                if self.delivered is None and not self._dialect.is_prelude(data):
+                if self.delivered is None and not data.startswith(self._dialect.prelude):
                     raise not_continuable()
                 if self._replaying and not data.startswith(self._dialect.error_frame):
                     continue

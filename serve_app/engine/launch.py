@@ -72,7 +72,7 @@ class RunningEngine:
 
     def loaded_adapters(self) -> tuple[list[str], float]:
         """Return the names of the loaded adapters, and the seconds for which a load occupies the engine."""
-        return ([], 0.0) if self.adapters is None else (self.adapters.names(), self.adapters.load_s())
+        return ([], 0.0) if self.adapters is None else (self.adapters.names(), self.adapters.load_s)
 
     def shutdown(self) -> None:
         """Stop the engine core and its workers, and wait until they have ended."""

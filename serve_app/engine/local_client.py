@@ -144,7 +144,7 @@ class LocalEngine:
     ) -> EngineReply:
         dialect = dialect_of(record.request)
         prelude, first = b"", _bytes(await anext(frames))
-        while dialect.is_prelude(first):  # the status waits for the first output
+        while first.startswith(dialect.prelude):  # the status waits for the first output
             prelude += first
             first = _bytes(await anext(frames))
         record.note_first_event()

@@ -5,7 +5,7 @@ replica call services that only the replica can reach, such as a cloud's metadat
 """
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
@@ -26,27 +26,22 @@ _MOST_CHARACTERS = 8192
 _NAT64 = ip_network("64:ff9b::/96")
 
 
-class Inputs(msgspec.Struct):
-    """The fields of bodies of pooling models that hold inputs."""
-
-    input: Any = None
-    query: Any = None
-    queries: Any = None
-    documents: Any = None
-    items: Any = None
-    data_1: Any = None
-    data_2: Any = None
-    text_1: Any = None
-    text_2: Any = None
+INPUTS = ("input", "query", "queries", "documents", "items", "data_1", "data_2", "text_1", "text_2")
+"""The fields of bodies of pooling models that hold inputs."""
 
 
-class _Messages(Inputs):
-    """The fields of bodies that may hold content parts with URLs."""
+def reader_of(*names: str) -> Callable[[bytes], dict[str, Any]]:
+    """Return a function that reads these fields of a JSON object, if they are given, and skips all others."""
+    decoder = msgspec.json.Decoder(msgspec.defstruct("Fields", [(name, Any, None) for name in names]))
 
-    messages: Any = None
+    def read(body: bytes) -> dict[str, Any]:
+        found = msgspec.structs.asdict(decoder.decode(body))
+        return {name: value for name, value in found.items() if value is not None}
+
+    return read
 
 
-_messages = msgspec.json.Decoder(_Messages)
+_read_prompts = reader_of("messages", *INPUTS)
 
 
 def check_media(body: bytes, config: ModelConfig) -> None:
@@ -58,10 +53,10 @@ def check_media(body: bytes, config: ModelConfig) -> None:
     if b"_url" not in body and b'"source"' not in body:  # `GuardedConnector` checks an escaped key
         return
     try:
-        found = msgspec.structs.asdict(_messages.decode(body))
+        urls = [each for name, value in _read_prompts(body).items() for each in _urls(name, value)]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return  # the handler will refuse it
-    for field, url in (each for name, value in found.items() for each in _urls(name, value)):
+    for field, url in urls:
         if problem := _problem(url, config.allowed_media_domains, config.allowed_local_media_path):
             raise ApiError(400, f"{field} = {shown(url)}: {problem}", param=field, code="invalid_value")
 
@@ -141,31 +136,20 @@ def _public_socket(info: tuple[Any, ...]) -> socket.socket:
     return socket.socket(family, kind, protocol)
 
 
-def _urls(field: str, messages: Any) -> Iterator[tuple[str, str]]:
-    """Yield the URLs in the parts of messages, and in the parts of a tool's result, each with its field.
-
-    `messages` may also be a single message.
-    """
-    for at, message in [(field, messages)] if isinstance(messages, dict) else _numbered(field, messages):
-        for member in ("content", "output"):
-            for path, part in _numbered(f"{at}.{member}", message.get(member)):
-                yield from _urls_of(path, part)
-                for inner, result in _numbered(f"{path}.content", part.get("content")):
-                    yield from _urls_of(inner, result)
-
-
-def _numbered(path: str, items: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    for index, item in enumerate(items if isinstance(items, list) else ()):
-        if isinstance(item, dict):
-            yield f"{path}[{index}]", item
-
-
-def _urls_of(path: str, part: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    for name, value in part.items():
-        nested = isinstance(value, dict)
-        url = value.get("url") if nested else value
-        if isinstance(url, str) and (name.endswith("_url") or (nested and name == "source")):
-            yield f"{path}.{name}{'.url' if nested else ''}", url
+def _urls(path: str, value: Any, is_part: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield the URLs in messages, in the parts of their contents and of tools' results, with their paths."""
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _urls(f"{path}[{index}]", item, is_part)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            nested = isinstance(item, dict)
+            url = item.get("url") if nested else item
+            is_url = isinstance(url, str) and (name.endswith("_url") or (nested and name == "source"))
+            if is_part and is_url:
+                yield f"{path}.{name}{'.url' if nested else ''}", url
+            elif name in ("content", "output"):
+                yield from _urls(f"{path}.{name}", item, is_part=True)
 
 
 def _problem(url: str, hosts: list[str] | None, folder: Any) -> str:

@@ -13,12 +13,7 @@ from starlette.datastructures import State
 from starlette.requests import Request
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
-from vllm.entrypoints.serve.tokenize.protocol import (
-    DetokenizeRequest,
-    TokenizeChatRequest,
-    TokenizeCompletionRequest,
-    TokenizeRequest,
-)
+from vllm.entrypoints.serve.tokenize.protocol import DetokenizeRequest, TokenizeRequest
 from vllm.lora.request import LoRARequest
 from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -27,23 +22,16 @@ from serve_app.api.errors import ApiError, unsupported_feature
 from serve_app.engine.api_errors import from_response
 from serve_app.engine.engine_stream import follow_aliases, follow_streams
 from serve_app.engine.media import check_media, guard_media
-from serve_app.engine.number_bounds import (
-    check_characters,
-    check_sampling,
-    check_token_ids,
-    guard_intake,
-)
+from serve_app.engine.number_bounds import check_characters, check_sampling, check_token_ids, guard_intake
 from serve_app.engine.plain_stream import prefer_plain_streams
 from serve_app.engine.request_body import RequestModel, name_field_in_errors
 from serve_app.engine.sequence_lanes import SequenceLanes
-from serve_app.patches.vllm import raise_generation_errors
+from serve_app.patches.vllm import Method, raise_generation_errors
 from serve_app.patches.vllm_compat import PLAIN_STREAMS, ErrorResponse, init_app_state
 
 CHAT = RequestModel(ChatCompletionRequest)
 COMPLETION = RequestModel(CompletionRequest)
-TOKENIZE = RequestModel(
-    TokenizeRequest, {"messages": TokenizeChatRequest, "prompt": TokenizeCompletionRequest}
-)
+TOKENIZE = RequestModel(TokenizeRequest)
 _DETOKENIZE = RequestModel(DetokenizeRequest)
 
 ReplyOrFrames = EngineReply | AsyncIterator[str | bytes]
@@ -82,6 +70,25 @@ class Serving:
         registry: dict[str, LoRARequest] = self.state.openai_serving_models.lora_requests
         return registry
 
+    def handler(self, name: str, feature: str) -> Any:
+        """Return vLLM's handler `name`. Raises ApiError 400 if the model does not support `feature`."""
+        found = getattr(self.state, name, None)
+        if found is None:
+            raise unsupported_feature(feature)
+        return found
+
+    def parse(self, call: EngineRequest, model: RequestModel) -> Any:
+        """Return the request in the body of a call, with the salt of its caller's prefix cache.
+
+        Raises:
+            ApiError: 400 for an invalid field, or media that are not allowed.
+        """
+        request = model.parse(call.body, self.engine.model_config)
+        check_media(call.body, self.engine.model_config)
+        if "cache_salt" in type(request).model_fields:
+            request.cache_salt = _cache_salt(call, request.cache_salt)
+        return request
+
 
 class Operations:
     """The operations of the OpenAI API on one engine.
@@ -91,52 +98,44 @@ class Operations:
     """
 
     def __init__(self, serving: Serving, max_sequences: int) -> None:
-        self._handlers = serving.state
-        self._engine = serving.engine
+        self._serving = serving
         self._max_sequences = max_sequences
         self._config = serving.engine.model_config
         self._vocabulary = self._config.get_vocab_size()
 
     async def chat(self, call: EngineRequest) -> ReplyOrFrames:
         """Run a chat completion. Returns a reply, or the frames of a stream."""
-        handler = self._handler("openai_serving_chat", "chat completions")
-        request = CHAT.parse(call.body, self._config)
-        check_media(call.body, self._config)
+        handler = self._serving.handler("openai_serving_chat", "chat completions")
+        request = self._serving.parse(call, CHAT)
         check_sampling(request, 1, self._max_sequences, self._vocabulary)
-        request.cache_salt = cache_salt(call, request.cache_salt)
-        with name_field_in_errors(request):
-            return _answer(await handler.create_chat_completion(request, raw_request(call)))
+        return await ask(handler.create_chat_completion, request, call)
 
     async def text(self, call: EngineRequest) -> ReplyOrFrames:
         """Run a text completion of one or more prompts. Returns a reply, or the frames of a stream."""
-        handler = self._handler("openai_serving_completion", "completions")
-        request = COMPLETION.parse(call.body, self._config)
+        handler = self._serving.handler("openai_serving_completion", "completions")
+        request = self._serving.parse(call, COMPLETION)
         prompts = check_token_ids("prompt", request.prompt, self._vocabulary)
         check_sampling(request, prompts, self._max_sequences, self._vocabulary)
-        request.cache_salt = cache_salt(call, request.cache_salt)
-        with name_field_in_errors(request):
-            return _answer(await handler.create_completion(request, raw_request(call)))
+        return await ask(handler.create_completion, request, call)
 
     async def tokenize(self, call: EngineRequest) -> ReplyOrFrames:
         """Convert text or messages to token ids."""
-        handler = self._handler("serving_tokenization", "tokenization")
-        request = TOKENIZE.parse(call.body, self._config)
-        check_media(call.body, self._config)
+        handler = self._serving.handler("serving_tokenization", "tokenization")
+        request = self._serving.parse(call, TOKENIZE)
         # vLLM bounds prompts only if they generate.
         messages = getattr(request, "messages", None)
         check_characters(
             "prompt" if messages is None else "messages",
             getattr(request, "prompt", None) if messages is None else text_of(messages),
             self._config.max_model_len,
-            self._engine.get_tokenizer(),
+            self._serving.engine.get_tokenizer(),
         )
-        with name_field_in_errors(request):
-            return _answer(await handler.create_tokenize(request, raw_request(call)))
+        return await ask(handler.create_tokenize, request, call)
 
     async def detokenize(self, call: EngineRequest) -> ReplyOrFrames:
         """Convert token ids to text."""
-        handler = self._handler("serving_tokenization", "tokenization")
-        request = _DETOKENIZE.parse(call.body, self._config)
+        handler = self._serving.handler("serving_tokenization", "tokenization")
+        request = self._serving.parse(call, _DETOKENIZE)
         check_token_ids("tokens", request.tokens, self._vocabulary)
         limit = self._config.max_model_len
         if len(request.tokens) > limit:
@@ -146,15 +145,29 @@ class Operations:
                 param="tokens",
                 code="context_length_exceeded",
             )
-        with name_field_in_errors(request):
-            return _answer(await handler.create_detokenize(request, raw_request(call)))
+        return await ask(handler.create_detokenize, request, call)
 
-    def _handler(self, name: str, feature: str) -> Any:
-        """Return vLLM's handler `name`. Raises ApiError 400 if the model does not support `feature`."""
-        handler = getattr(self._handlers, name, None)
-        if handler is None:
-            raise unsupported_feature(feature)
-        return handler
+
+async def ask(handle: Method, request: Any, call: EngineRequest, **written: Any) -> ReplyOrFrames:
+    """Have vLLM's handler answer a request. Returns a reply, or the frames of a stream.
+
+    Args:
+        handle: The method of the handler.
+        request: The request in the body of `call`.
+        call: The call.
+        written: How vLLM's server writes this answer: options of pydantic's `model_dump_json`.
+
+    Raises:
+        ApiError: the handler refuses the request.
+    """
+    with name_field_in_errors(request):
+        answer = await handle(request, raw_request(call))
+        if isinstance(answer, ErrorResponse):
+            raise from_response(answer)
+    if isinstance(answer, BaseModel):
+        return EngineReply(200, answer.model_dump_json(**written).encode())
+    stream: AsyncIterator[str | bytes] = answer
+    return stream
 
 
 def raw_request(call: EngineRequest) -> Request:
@@ -165,21 +178,11 @@ def raw_request(call: EngineRequest) -> Request:
     return Request({"type": "http", "method": "POST", "headers": headers})
 
 
-def cache_salt(call: EngineRequest, own: str | None) -> str | None:
+def _cache_salt(call: EngineRequest, own: str | None) -> str | None:
     """Return the salt of a prompt's prefix cache: the API key's salt, combined with the client's `own`."""
     if not call.cache_salt or own is None:
         return call.cache_salt or own
     return hmac.new(call.cache_salt.encode(), own.encode("utf-8", "surrogatepass"), "sha256").hexdigest()
-
-
-def _answer(result: Any) -> ReplyOrFrames:
-    """Return a vLLM handler's result. Raises ApiError if the result is an error."""
-    if isinstance(result, ErrorResponse):
-        raise from_response(result)
-    if isinstance(result, BaseModel):
-        return EngineReply(200, result.model_dump_json().encode())
-    stream: AsyncIterator[str | bytes] = result
-    return stream
 
 
 def text_of(messages: list[Any]) -> str:

@@ -3,49 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
 from starlette.responses import Response
-from vllm.entrypoints.pooling.classify.protocol import (
-    ClassificationChatRequest,
-    ClassificationCompletionRequest,
-    ClassificationRequest,
-)
-from vllm.entrypoints.pooling.embed.protocol import (
-    EmbeddingChatRequest,
-    EmbeddingCompletionRequest,
-    EmbeddingRequest,
-)
-from vllm.entrypoints.pooling.pooling.protocol import (
-    PoolingChatRequest,
-    PoolingCompletionRequest,
-    PoolingRequest,
-)
-from vllm.entrypoints.pooling.scoring.protocol import (
-    RerankRequest,
-    ScoreDataRequest,
-    ScoreQueriesDocumentsRequest,
-    ScoreQueriesItemsRequest,
-    ScoreRequest,
-    ScoreTextRequest,
-)
+from vllm.entrypoints.pooling.classify.protocol import ClassificationRequest
+from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
+from vllm.entrypoints.pooling.pooling.protocol import PoolingRequest
+from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreRequest
 
 from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
-from serve_app.api.errors import ApiError, not_an_object, unsupported_feature
-from serve_app.engine.media import Inputs, check_media
+from serve_app.api.errors import ApiError, not_an_object
+from serve_app.engine.api_errors import from_response
+from serve_app.engine.media import INPUTS, reader_of
 from serve_app.engine.number_bounds import check_characters, check_inputs, check_token_ids, reject
-from serve_app.engine.operations import Serving, cache_salt, raw_request, text_of
+from serve_app.engine.operations import Serving, raw_request, text_of
 from serve_app.engine.request_body import RequestModel, name_field_in_errors
+from serve_app.patches.vllm_compat import ErrorResponse
 
 _MAX_INPUTS = 2048
 """OpenAI's bound on the number of texts in one embeddings request."""
 _MAX_NUMBERS = 1 << 25
 """The most numbers in an answer with a vector for each token: 0.6 GB of JSON."""
 _JSON_FORMATS = ("float", "base64")
-
-
-_inputs = msgspec.json.Decoder(Inputs)
+_read_inputs = reader_of(*INPUTS)
 _FOR_EACH_DOCUMENT = ("query", "queries", "data_1", "text_1", "chat_template_kwargs")
 """Fields whose text vLLM tokenizes once for each document."""
 
@@ -59,38 +41,13 @@ class _Task:
     body: RequestModel
 
 
-EMBEDDING = RequestModel(
-    EmbeddingRequest, {"messages": EmbeddingChatRequest, "input": EmbeddingCompletionRequest}
-)
+EMBEDDING = RequestModel(EmbeddingRequest)
 TASKS: dict[Operation, _Task] = {
     "embeddings": _Task("serving_embedding", "embeddings", EMBEDDING),
-    "score": _Task(
-        "serving_scores",
-        "scores",
-        RequestModel(
-            ScoreRequest,
-            {
-                "items": ScoreQueriesItemsRequest,
-                "data_1": ScoreDataRequest,
-                "text_1": ScoreTextRequest,
-                "queries": ScoreQueriesDocumentsRequest,
-            },
-        ),
-    ),
+    "score": _Task("serving_scores", "scores", RequestModel(ScoreRequest)),
     "rerank": _Task("serving_scores", "reranking", RequestModel(RerankRequest)),
-    "pooling": _Task(
-        "serving_pooling",
-        "pooling",
-        RequestModel(PoolingRequest, {"messages": PoolingChatRequest, "input": PoolingCompletionRequest}),
-    ),
-    "classify": _Task(
-        "serving_classification",
-        "classification",
-        RequestModel(
-            ClassificationRequest,
-            {"messages": ClassificationChatRequest, "input": ClassificationCompletionRequest},
-        ),
-    ),
+    "pooling": _Task("serving_pooling", "pooling", RequestModel(PoolingRequest)),
+    "classify": _Task("serving_classification", "classification", RequestModel(ClassificationRequest)),
 }
 """The operations of this module. A model supports the tasks for which vLLM has set a handler."""
 
@@ -99,8 +56,7 @@ class PoolingOperations:
     """The operations of pooling models on one engine."""
 
     def __init__(self, serving: Serving) -> None:
-        self._handlers = serving.state
-        self._engine = serving.engine
+        self._serving = serving
         self._config = serving.engine.model_config
 
     async def run(self, call: EngineRequest) -> EngineReply:
@@ -110,15 +66,15 @@ class PoolingOperations:
             ApiError: 400 for a body out of bounds, or if the model does not support the task.
         """
         task = TASKS[call.operation]
-        handler = getattr(self._handlers, task.handler, None)
-        if handler is None:
-            raise unsupported_feature(task.feature)
+        handler = self._serving.handler(task.handler, task.feature)
         # Before parsing, because pydantic takes 18 µs per text to try every type of an input.
-        inputs = _read_inputs(call.body)
+        try:
+            inputs = _read_inputs(call.body)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise not_an_object(error) from None
         for name, value in inputs.items():
             check_inputs(name, value, _MAX_INPUTS)
-        request = task.body.parse(call.body, self._config)
-        check_media(call.body, self._config)
+        request = self._serving.parse(call, task.body)
         check_token_ids("input", getattr(request, "input", None), self._config.get_vocab_size())
         self._check_texts(request, inputs)
         encoding = getattr(request, "encoding_format", "float")
@@ -126,10 +82,12 @@ class PoolingOperations:
             raise reject("encoding_format", encoding, "must be 'float' or 'base64': an answer is JSON")
         if getattr(handler, "pooling_task", "").startswith("token_"):
             self._check_answer(request)
-        request.cache_salt = cache_salt(call, request.cache_salt)
         with name_field_in_errors(request):
             response: Response = await handler(request, raw_request(call))
-        return _reply(response)
+            body = bytes(response.body)
+            if response.status_code >= HTTPStatus.BAD_REQUEST:
+                raise from_response(ErrorResponse.model_validate_json(body))
+        return EngineReply(200, body)
 
     def _check_texts(self, request: Any, inputs: dict[str, Any]) -> None:
         """Refuse media for a text model, and texts that cannot fit the context, before tokenization."""
@@ -153,7 +111,7 @@ class PoolingOperations:
                     )
             if name in _FOR_EACH_DOCUMENT or not truncates:
                 plain = [text_of([item]) if isinstance(item, dict) else item for item in items]
-                check_characters(name, plain, limit, self._engine.get_tokenizer())
+                check_characters(name, plain, limit, self._serving.engine.get_tokenizer())
 
     def _check_answer(self, request: Any) -> None:
         """Refuse inputs whose answer, with a vector for each token, might not fit the memory."""
@@ -173,19 +131,3 @@ class PoolingOperations:
                 param="input",
                 code="invalid_value",
             )
-
-
-def _read_inputs(body: bytes) -> dict[str, Any]:
-    try:
-        given = msgspec.structs.asdict(_inputs.decode(body))
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise not_an_object(error) from None
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _reply(response: Response) -> EngineReply:
-    body = bytes(response.body)
-    if response.status_code >= 400:
-        refusal = msgspec.json.decode(body).get("error", {})
-        raise ApiError(response.status_code, refusal.get("message", ""), param=refusal.get("param"))
-    return EngineReply(200, body)

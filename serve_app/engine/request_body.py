@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -51,13 +51,14 @@ class RequestModel:
 
     Args:
         model: The type of a body.
-        by_field: For a union: the model of bodies with this field. The last model is for all other bodies. It
-            selects errors, because pydantic reports errors for each model of a union.
+        messages: The field that has the conversation.
     """
 
-    def __init__(self, model: Any, by_field: dict[str, type[BaseModel]] | None = None) -> None:
+    def __init__(self, model: Any, messages: str = "messages") -> None:
+        self._messages = messages
         self._adapter: TypeAdapter[Any] = TypeAdapter(model)
-        self._by_field = by_field or {"": model}
+        union = get_args(model)[0] if get_origin(model) is Annotated else model
+        self._models: tuple[type[BaseModel], ...] = get_args(union) or (union,)
 
     def parse(self, body: bytes, config: ModelConfig) -> Any:
         """Return the request in `body`. The engine core can take all its numbers.
@@ -74,15 +75,17 @@ class RequestModel:
         except Exception as error:
             raise self._failure(body, error) from error
         check_numbers(request)
-        messages = getattr(request, "messages", None)
+        messages = getattr(request, self._messages, None)
         if isinstance(messages, list):
+            if self._messages == "input":  # pydantic has made models of items that are no messages
+                messages = [item if isinstance(item, dict) else {} for item in messages]
             # An embedding request may have its conversation in `input`, which vLLM copies to `messages`.
-            path = "input" if "input" in request.model_fields_set else "messages"
+            path = "input" if "input" in request.model_fields_set else self._messages
             _check_messages(path, messages, config.is_multimodal_model or config.enable_prompt_embeds)
         return request
 
     def _failure(self, body: bytes, error: Exception) -> ApiError:
-        if isinstance(error, ValidationError) and len(self._by_field) == 1:
+        if isinstance(error, ValidationError) and len(self._models) == 1:
             return from_validation(error)
         failure = from_exception(error, log=False)  # never the server's fault
         if failure.param is not None and not isinstance(error, ValidationError):
@@ -102,8 +105,12 @@ class RequestModel:
         return ApiError(400, failure.message, param=failure.param, code="invalid_value")
 
     def _intended_model(self, members: dict[str, Any]) -> type[BaseModel]:
-        named = (model for name, model in self._by_field.items() if name in members)
-        return next(named, list(self._by_field.values())[-1])
+        """Return the model with the most required fields in the body: pydantic reports errors for each."""
+
+        def required(model: type[BaseModel]) -> int:
+            return sum(field.is_required() and name in members for name, field in model.model_fields.items())
+
+        return max(self._models, key=required)
 
 
 def _drop_nulls(body: bytes) -> bytes:
@@ -172,13 +179,6 @@ def _check_messages(path: str, messages: list[Any], media: bool) -> None:
             for number, part in enumerate(parts):
                 if isinstance(part, dict):
                     _check_part(f"{at}.content[{number}]", part, media)
-
-
-def check_input_items(items: Any, config: ModelConfig) -> None:
-    """Check the content parts of the messages in the `input` of Responses, as `parse` does in `messages`."""
-    if isinstance(items, list):
-        messages = [item if isinstance(item, dict) else {} for item in items]
-        _check_messages("input", messages, config.is_multimodal_model)
 
 
 def _check_part(path: str, part: dict[str, Any], media: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 from openai.types.responses import (
@@ -20,17 +20,15 @@ from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
 from serve_app.api.dialect import response_id
 from serve_app.api.engine_client import EngineReply, EngineRequest
-from serve_app.api.errors import ApiError, unsupported_feature
-from serve_app.engine.api_errors import from_response, from_validation
+from serve_app.api.errors import ApiError
+from serve_app.engine.api_errors import from_validation
 from serve_app.engine.engine_stream import EngineStream
-from serve_app.engine.media import check_media
 from serve_app.engine.number_bounds import check_sampling, reject
-from serve_app.engine.operations import ReplyOrFrames, Serving, cache_salt, raw_request
-from serve_app.engine.request_body import RequestModel, check_input_items, name_field_in_errors
+from serve_app.engine.operations import ReplyOrFrames, Serving, ask
+from serve_app.engine.request_body import RequestModel
 from serve_app.patches.vllm import Method, replace_random_ids
-from serve_app.patches.vllm_compat import ErrorResponse
 
-RESPONSES = RequestModel(ResponsesRequest)
+RESPONSES = RequestModel(ResponsesRequest, "input")
 _CALLABLE_TOOLS = ("function", "custom", "namespace")
 """Tools that the model can call, and the client runs. A server would have to run all others."""
 _ITEMS: dict[str, TypeAdapter[Any]] = {
@@ -43,8 +41,6 @@ _ITEMS: dict[str, TypeAdapter[Any]] = {
 }
 """The items of `input` that vLLM knows, by their type."""
 _WHOLE_CONVERSATION = "this server stores no responses: send the whole conversation in `input`"
-
-
 _NOBODY_FETCHES = "nobody could fetch the response later, because this server stores none"
 
 
@@ -52,43 +48,33 @@ class ResponsesOperation:
     """Creates responses on one engine."""
 
     def __init__(self, serving: Serving, max_sequences: int) -> None:
-        self._handler = getattr(serving.state, "openai_serving_responses", None)
+        self._serving = serving
         self._max_sequences = max_sequences
-        self._config = serving.engine.model_config
-        self._vocabulary = self._config.get_vocab_size()
+        self._vocabulary = serving.engine.model_config.get_vocab_size()
 
     async def run(self, call: EngineRequest) -> ReplyOrFrames:
         """Create a response. Returns a reply, or the frames of a stream."""
-        if self._handler is None:
-            raise unsupported_feature("responses")
+        handler = self._serving.handler("openai_serving_responses", "responses")
         try:
-            request = RESPONSES.parse(call.body, self._config)
+            request = self._serving.parse(call, RESPONSES)
         except ApiError as error:
             if error.param == "background" and "`store`" in error.message:
                 # vLLM's message would lead to a field that is refused too.
                 raise _refusal("background", _NOBODY_FETCHES) from error
             raise _wrong_item(error, call.body) from error
         _refuse_storage(request)
-        if request.previous_input_messages is not None and not self._handler.use_harmony:
+        if request.previous_input_messages is not None and not handler.use_harmony:
             raise _refusal("previous_input_messages", "this model reads its messages from `input` only")
         _check_answers(request.input)
-        check_input_items(request.input, self._config)
-        check_media(call.body, self._config)
         check_sampling(request, 1, self._max_sequences, self._vocabulary)
         request.tools = _callable_tools(request)
         request.store = False
         request.request_id = response_id(call.request_id)
-        request.cache_salt = cache_salt(call, request.cache_salt)
-        with name_field_in_errors(request):
-            answer = await self._handler.create_responses(request, raw_request(call))
-            if isinstance(answer, ErrorResponse):
-                raise from_response(answer)
-        if isinstance(answer, AsyncGenerator):
-            return _frames(answer)
-        return EngineReply(200, answer.model_dump_json(by_alias=True).encode())
+        answer = await ask(handler.create_responses, request, call, by_alias=True)
+        return answer if isinstance(answer, EngineReply) else _frames(answer)
 
 
-async def _frames(events: AsyncGenerator[Any]) -> AsyncIterator[bytes]:
+async def _frames(events: Any) -> AsyncIterator[bytes]:
     """Yield the SSE frames of vLLM's events, as vLLM's server writes them."""
     try:
         async for event in events:
@@ -134,7 +120,8 @@ def _wrong_item(error: ApiError, body: bytes) -> ApiError:
 
     Pydantic reports errors for each of 60 models of an item. The item's type selects one of them.
     """
-    items = from_json(body).get("input") if (error.param or "").startswith("input") else None
+    there = isinstance(error.__cause__, ValidationError) and (error.param or "").startswith("input")
+    items = from_json(body).get("input") if there else None
     for number, item in enumerate(items if isinstance(items, list) else ()):
         path = f"input[{number}]"
         if not isinstance(item, dict):

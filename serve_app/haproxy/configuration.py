@@ -66,10 +66,10 @@ class Answer:
 
 
 def _error(status: int, code: str, message: str, retry_after_s: int | None = None) -> Answer:
-    """Return an error in the format of `serve_app.api.errors`."""
+    """Return an error as `serve_app.api.errors` has it, with the `type` that Anthropic's clients expect."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     error = {"message": message, "type": kind, "param": None, "code": code}
-    return Answer(status, json.dumps({"error": error}, separators=(",", ":")), retry_after_s)
+    return Answer(status, json.dumps({"type": "error", "error": error}, separators=(",", ":")), retry_after_s)
 
 
 _NO_INGRESS = "No ingress replica is up."

@@ -157,15 +157,7 @@ class Ingress:
         counters = IngressCounters(model.deployment_name, admission.queue, metrics)
         self._counters.append(counters)
         self._served.append(
-            ApiModel(
-                model.name,
-                int(time.time()),
-                engine,
-                model.max_model_len,
-                counters,
-                lambda: knobs().aliases,
-                lambda: knobs().adapters,
-            )
+            ApiModel(model.name, int(time.time()), engine, model.max_model_len, counters, knobs)
         )
 
     def __serve_build_asgi_app__(self) -> FastAPI:

@@ -13,9 +13,9 @@ from serve_app.ingress.engine_channel import NeverBegunError
 from serve_app.wire.continuation import Continuation
 from serve_app.wire.data_plane import BEAT_S, ENGINE_DEAD, ENGINE_KILLED, Piece
 
-MOST_BODY_BYTES = 256 << 10
+MOST_BODY_BYTES = 1 << 20
 MOST_TOKENS = 64 << 10
-"""A stream with a larger body or more tokens is not continued: each may take 256 KiB of memory."""
+"""A stream with a larger body or more tokens is not continued. A conversation of 200,000 tokens fits."""
 _RESERVED_TOKENS = 1024
 """Memory is reserved in steps of so many tokens."""
 _TOKEN_BYTES = 4

@@ -1,7 +1,6 @@
 """LoRA adapters of a model: the bounds on them are settings, and the list of them is a knob."""
 
 import re
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
@@ -65,25 +64,3 @@ class LoraSettings(ClosedModel):
                 "on the GPU are cached too"
             )
         return self
-
-
-def adapter_problems(
-    lora: Mapping[str, LoraSettings | None], sources: Mapping[str, Iterable[str]]
-) -> list[str]:
-    """Return the problems of the adapters' names, one line each.
-
-    Args:
-        lora: The setting `lora` of each model, by the model's name.
-        sources: The names of each model's adapters, by the model's name.
-    """
-    problems, owners = [], dict.fromkeys(lora, "a model")
-    for model, names in sources.items():
-        for name in names:
-            where = f"autoscaling[{model!r}].adapters[{name!r}]"
-            if lora.get(model) is None:
-                problems.append(f"{where}: the model has no setting `lora`, so its engines have no adapters")
-            elif name in owners:
-                problems.append(f"{where}: {owners[name]} has this name already")
-            else:
-                owners[name] = f"an adapter of {model!r}"
-    return problems

@@ -1,6 +1,6 @@
 """Aliases: other names by which clients may ask for a model, such as `gpt-4o` or `claude-*`. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated
 
@@ -38,16 +38,19 @@ def model_of(name: str, aliases: Mapping[str, Sequence[str]]) -> str | None:
     return max(found, key=lambda match: match[0])[1] if found else None
 
 
-def alias_problems(aliases: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return what is wrong with the aliases of all models of an application, one line each."""
-    problems: list[str] = []
-    owners: dict[str, str] = {}
+def name_problems(aliases: Mapping[str, Sequence[str]], adapters: Mapping[str, Iterable[str]]) -> list[str]:
+    """Return which names of an application mean two things, one line each.
+
+    Args:
+        aliases: The aliases of each model, by the model's name.
+        adapters: The names of each model's adapters, by the model's name.
+    """
+    problems, owners = [], dict.fromkeys(aliases, "a model")
     for model, its in aliases.items():
-        for index, alias in enumerate(its):
-            at = f"autoscaling[{model!r}].aliases[{index}] = {shown(alias)}"
-            if alias in aliases:
-                problems.append(f"{at}: is the name of a model")
-            elif alias in owners:
-                problems.append(f"{at}: model {owners[alias]!r} has this alias already")
-            owners.setdefault(alias, model)
+        names = [(f"aliases[{at}] = {shown(alias)}", alias, "an alias") for at, alias in enumerate(its)]
+        names += [(f"adapters[{name!r}]", name, "an adapter") for name in adapters[model]]
+        for where, name, kind in names:
+            if name in owners:
+                problems.append(f"autoscaling[{model!r}].{where}: {owners[name]} has this name already")
+            owners.setdefault(name, f"{kind} of {model!r}")
     return problems

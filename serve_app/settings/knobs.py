@@ -12,8 +12,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from serve_app.settings.adapters import AdapterSources, LoraSettings, adapter_problems
-from serve_app.settings.aliases import Aliases, alias_problems
+from serve_app.settings.adapters import AdapterSources, LoraSettings
+from serve_app.settings.aliases import Aliases, name_problems
 from serve_app.settings.caller import Lane
 from serve_app.settings.closed_model import ClosedModel
 from serve_app.settings.settings_error import SettingsError, from_pydantic, shown
@@ -307,9 +307,11 @@ def read_user_config(
             knobs[model] = overlay(defaults[model], given)
         except ValidationError as error:
             problems += [f"autoscaling[{model!r}].{line}" for line in from_pydantic(error).problems]
-    problems += alias_problems({model: its.aliases for model, its in knobs.items()})
-    if lora is not None:
-        problems += adapter_problems(lora, {name: its.adapters for name, its in knobs.items()})
+    aliases = {model: its.aliases for model, its in knobs.items()}
+    problems += name_problems(aliases, {model: its.adapters for model, its in knobs.items()})
+    for model, its in knobs.items():
+        if its.adapters and lora is not None and lora.get(model) is None:
+            problems.append(f"autoscaling[{model!r}].adapters: the model has no setting `lora`")
     if problems:
         raise SettingsError([line.replace(".(top level)", "") for line in problems])
     return knobs, live.ingress

@@ -238,7 +238,7 @@ class EngineMetrics:
         """Count the usage of one second, and publish how long usage has been waiting for the database."""
         self._unwritten_s.set(unwritten_s)
         for account, amounts in usage.items():
-            payer = {"key": self._key_label(account.key), "lane": account.lane}
+            payer = {"key": _bounded(account.key, self._keys), "lane": account.lane}
             gpu_s = self._usage_gpu_s if account.state == "used" else self._unused_gpu_s
             labels = payer if account.state == "used" else {"state": account.state}
             for counter, amount, tags in (
@@ -250,9 +250,6 @@ class EngineMetrics:
             ):
                 if amount > 0:  # Ray refuses to count zero
                     counter.inc(amount, tags=tags)
-
-    def _key_label(self, key: str) -> str:
-        return _bounded(key, self._keys)
 
     def count_adapter_load(self, adapter: str, seconds: float) -> None:
         """Count a load of an adapter that took `seconds`."""

@@ -13,6 +13,7 @@ from serve_app.api.health import ModelReadiness, Readiness
 from serve_app.api.http_api import create_app
 from serve_app.api.quotas import Quotas
 from serve_app.api.usage import UsageView
+from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import HttpSettings
 from tests.stub_engine import StubEngine
 
@@ -43,6 +44,7 @@ class Server:
         autoscaling: AutoscalingView | None = None,
         api_keys: ApiKeyFile | None = None,
         quotas: Quotas | None = None,
+        max_body_bytes: int = MAX_BODY_BYTES,
         max_body_memory_bytes: int = 1 << 20,
         listens_on: str | None = None,
         usage: UsageView | None = None,
@@ -63,8 +65,10 @@ class Server:
                 engine,
                 length,
                 told.get(name, Traffic()),
-                lambda name=name: self.aliases.get(name, ()),  # type: ignore[misc]
-                lambda name=name: (adapters or {}) if name == "tide" else {},  # type: ignore[misc]
+                lambda name=name: Knobs.model_construct(  # type: ignore[misc]
+                    aliases=tuple(self.aliases.get(name, ())),
+                    adapters=(adapters or {}) if name == "tide" else {},
+                ),
             )
             for name, created, engine, length in (
                 ("tide", 1_700_000_000, self.chat, 2048),
@@ -75,7 +79,7 @@ class Server:
             models,
             self.observer,
             HttpSettings.model_construct(
-                max_body_bytes=MAX_BODY_BYTES,
+                max_body_bytes=max_body_bytes,
                 body_timeout_s=60.0,
                 max_body_memory_bytes=max_body_memory_bytes,
                 **http,

@@ -140,11 +140,11 @@ async def test_a_refusal_is_told_with_its_error(status: int) -> None:
     [
         (EngineReply(200, b"{}"), "ok"),
         (frames(FIRST, SECOND, DONE), "ok"),
-        (EngineReply(400, b"{}"), "client_error"),
+        (EngineReply(400, ApiError(400, "no").body()), "client_error"),
         (ApiError(422, "no"), "client_error"),
-        (EngineReply(429, b"{}"), "rejected"),
+        (EngineReply(429, ApiError(429, "no").body()), "rejected"),
         (ApiError(429, "full", code="queue_full"), "rejected"),
-        (EngineReply(500, b"{}"), "error"),
+        (EngineReply(500, ApiError(500, "no").body()), "error"),
         (ApiError(503, "no replica", code="model_unavailable"), "error"),
         # As the engine renders it, and as the relay does where the replica is lost.
         (frames(FIRST, ApiError(500, "no").frame(), DONE), "error"),

@@ -196,3 +196,17 @@ async def test_a_client_gets_pings_while_a_model_starts(answer: Any, last: bytes
     assert tuple(lines[:4]) == PINGS * 2
     assert last in lines[4:]
     assert b": waiting for a replica of tide: phase=imports eta_s=30 waited_s=2" in reply.content
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [*((path, 200) for path in PATHS), ("/v1/chat/completions", 400)]
+)
+async def test_messages_may_have_more_objects_than_other_bodies(path: str, status: int) -> None:
+    server = Server(max_body_bytes=1 << 20)
+    turn = {"role": "user", "content": [{"type": "text", "text": "sea"}]}  # three objects and lists
+    reply = await server.http.post(path, json={**BODY, "messages": [turn] * 2700})
+    assert reply.status_code == status
+
+    refused = await server.http.post(path, json={**BODY, "messages": [turn] * 2800})
+    assert refused.status_code == 400
+    assert "objects and lists; at most" in refused.json()["error"]["message"]

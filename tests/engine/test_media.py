@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from serve_app.api.errors import ApiError
 from serve_app.engine import media
 from serve_app.engine.api_errors import from_exception
 from serve_app.engine.local_client import LocalEngine
-from serve_app.engine.media import GuardedConnector, guard_media, is_public
+from serve_app.engine.media import GuardedConnector, check_media, guard_media, is_public
 from serve_app.engine.operations import Serving
 from serve_app.engine.pooling_operations import PoolingOperations
 from serve_app.settings import ModelSettings
@@ -208,6 +209,36 @@ async def test_a_host_that_does_not_answer_is_the_clients_error(
 )
 def test_only_addresses_of_the_internet_are_public(address: str, public: bool) -> None:
     assert is_public(ip_address(address)) is public
+
+
+OUTSIDE = "http://127.0.0.1/a.png"
+IMAGE = {"type": "image_url", "image_url": {"url": OUTSIDE}}
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0].image_url.url"),
+        ({"documents": {"content": [IMAGE]}}, "documents.content[0].image_url.url"),
+        (
+            {"messages": [{"content": [{"type": "tool_result", "content": [{"source": {"url": OUTSIDE}}]}]}]},
+            "messages[0].content[0].content[0].source.url",
+        ),
+        ({"input": [{"output": [{"image_url": OUTSIDE}]}]}, "input[0].output[0].image_url"),
+        ({"messages": [{"role": "user", "content": "sea", "page_url": OUTSIDE}]}, None),
+        ({"documents": [{"text": "sea", "page_url": OUTSIDE}]}, None),
+        ({"messages": [{"content": [{"type": "tool_use", "input": {"image_url": OUTSIDE}}]}]}, None),
+    ],
+)
+def test_only_urls_of_parts_are_media(body: dict[str, Any], param: str | None) -> None:
+    nothing_allowed: Any = SimpleNamespace(allowed_media_domains=None, allowed_local_media_path="")
+    if param is None:
+        check_media(json.dumps(body).encode(), nothing_allowed)
+        return
+
+    with pytest.raises(ApiError, match="allowed_media_domains") as caught:
+        check_media(json.dumps(body).encode(), nothing_allowed)
+    assert caught.value.param == param
 
 
 # The live operations, on vLLM's real handlers.

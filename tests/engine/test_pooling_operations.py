@@ -247,7 +247,7 @@ async def test_the_handler_gets_the_salt_of_the_key(serving: Serving, operation:
 
 @pytest.mark.parametrize("operation", VALID)
 async def test_an_error_of_the_handler_is_an_error_here(serving: Serving, operation: Operation) -> None:
-    refused = JSONResponse({"error": {"message": "no", "param": "model"}}, 422)
+    refused = JSONResponse({"error": {"message": "no", "type": "x", "param": "model", "code": 422}}, 422)
 
     with pytest.raises(ApiError, match="no") as caught:
         await run(serving, operation, VALID[operation], StubHandler(refused))

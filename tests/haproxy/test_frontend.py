@@ -22,6 +22,7 @@ pytestmark = pytest.mark.skipif(not env.has_haproxy(), reason="needs the ray-hap
 
 def error_of(body: bytes) -> dict[str, Any]:
     document = json.loads(body)
+    assert document.pop("type") == "error"  # for Anthropic's clients
     assert set(document) == {"error"}
     assert set(document["error"]) == {"message", "type", "param", "code"}
     error: dict[str, Any] = document["error"]

@@ -3,57 +3,14 @@
 import json
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Any
 
 from tests.integration.sse import RawStream
 
-
-def greedy_streams(
-    port: int, model: str, disturb: Callable[[], object] = lambda: None, tokens: int = 600
-) -> list[bytes]:
-    """Return the answers of streams that run together. `disturb` is called while all of them do."""
-    more = {"ignore_eos": True, "stream_options": {"include_usage": True}}
-    body = {"model": model, "max_tokens": tokens, **more}
-    return _streams(port, "/v1/chat/completions", body, (b'"content":"', b"data: [DONE]\n\n"), disturb)
-
-
-def message_streams(
-    port: int, model: str, disturb: Callable[[], object] = lambda: None, tokens: int = 600
-) -> list[bytes]:
-    """As `greedy_streams`, in Anthropic's API."""
-    marks = (b'"text_delta"', b'data: {"type":"message_stop"}\n\n')
-    return _streams(port, "/v1/messages", {"model": model, "max_tokens": tokens}, marks, disturb)
-
-
-def _streams(
-    port: int, path: str, body: dict[str, object], marks: tuple[bytes, bytes], disturb: Callable[[], object]
-) -> list[bytes]:
-    """Run six streams at `path`. `marks` are in the first event with a token, and at the end."""
-    begun, ended = marks
-    with ExitStack() as stack:
-        streams = []
-        for subject in ("sea", "moon", "rain", "harbour", "winter", "fox"):
-            messages = [{"role": "user", "content": f"A long story about the {subject}."}]
-            asked = {**body, "messages": messages, "temperature": 0, "stream": True}
-            streams.append(stack.enter_context(RawStream(port, path, asked)))
-        for stream in streams:
-            stream.until(begun)
-        disturb()
-        return [stream.until(ended) for stream in streams]
-
-
-def message(answer: bytes) -> tuple[list[str], str, dict[str, object]]:
-    """Return the names of a stream's events without repetitions, its text, and how it ended."""
-    events = [json.loads(line[6:]) for line in answer.splitlines() if line.startswith(b"data: {")]
-    kinds = [kind for kind, _ in groupby(event["type"] for event in events)]
-    text = "".join(event["delta"]["text"] for event in events if event["type"] == "content_block_delta")
-    (end,) = (event for event in events if event["type"] == "message_delta")
-    return kinds, text, {**end["delta"], "output_tokens": end["usage"]["output_tokens"]}
-
-
-def moves(answer: bytes) -> int:
-    """Return how often a stream moved to another replica."""
-    return answer.count(b": continued on another replica after ")
+END = b"\r\n0\r\n\r\n"
+"""The end of a body in chunks."""
 
 
 def pieces(answer: bytes) -> tuple[str, list[str], int]:
@@ -61,7 +18,7 @@ def pieces(answer: bytes) -> tuple[str, list[str], int]:
 
     Fails unless all events belong to one answer.
     """
-    events = [json.loads(line[6:]) for line in answer.splitlines() if line.startswith(b"data: {")]
+    events = events_of(answer)
     choices = [choice for event in events for choice in event["choices"]]
     text = "".join(choice["delta"].get("content") or "" for choice in choices)
     reasons = [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
@@ -69,3 +26,86 @@ def pieces(answer: bytes) -> tuple[str, list[str], int]:
     assert len({(event["id"], event["created"]) for event in events}) == 1
     assert sum("role" in choice["delta"] for choice in choices) == 1
     return text, reasons, usage["completion_tokens"]
+
+
+def message(answer: bytes) -> tuple[list[str], str, dict[str, object]]:
+    """Return the names of a stream's events without repetitions, its text, and how it ended."""
+    events = events_of(answer)
+    text = "".join(event["delta"]["text"] for event in events if event["type"] == "content_block_delta")
+    (end,) = (event for event in events if event["type"] == "message_delta")
+    return kinds(events), text, {**end["delta"], "output_tokens": end["usage"]["output_tokens"]}
+
+
+def response(answer: bytes) -> tuple[list[str], str, dict[str, object]]:
+    """Return the same of a stream of Responses. Fails unless its events name one item."""
+    events = [event for event in events_of(answer) if event["type"] != "keepalive"]
+    deltas = [event for event in events if event["type"] == "response.output_text.delta"]
+    text = "".join(event["delta"] for event in deltas)
+    end = events[-1]["response"]
+    (item,) = end["output"]
+    assert item["content"][0]["text"] == text
+    assert {event["item_id"] for event in deltas} == {item["id"]}
+    assert len({event["response"]["id"] for event in events if "response" in event}) == 1
+    return kinds(events), text, {"status": end["status"], "output_tokens": end["usage"]["output_tokens"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """An API that clients speak: its path, its names of fields, and how to read an answer.
+
+    `begun` is in the first event with a token.
+    """
+
+    path: str
+    prompt: str
+    bound: str
+    begun: bytes
+    read: Callable[[bytes], object]
+    more: dict[str, object] = field(default_factory=dict)
+
+
+CHAT = Api(
+    "/v1/chat/completions",
+    "messages",
+    "max_tokens",
+    b'"content":"',
+    pieces,
+    {"ignore_eos": True, "stream_options": {"include_usage": True}},
+)
+MESSAGES = Api("/v1/messages", "messages", "max_tokens", b'"text_delta"', message)
+RESPONSES = Api("/v1/responses", "input", "max_output_tokens", b"output_text.delta", response)
+
+
+def greedy_streams(
+    port: int,
+    model: str,
+    disturb: Callable[[], object] = lambda: None,
+    tokens: int = 600,
+    api: Api = CHAT,
+) -> list[bytes]:
+    """Return the answers of six streams that run together. `disturb` is called while all of them do."""
+    with ExitStack() as stack:
+        streams = []
+        for subject in ("sea", "moon", "rain", "harbour", "winter", "fox"):
+            asked = [{"role": "user", "content": f"A long story about the {subject}."}]
+            body = {"model": model, api.prompt: asked, api.bound: tokens, "temperature": 0, "stream": True}
+            streams.append(stack.enter_context(RawStream(port, api.path, {**body, **api.more})))
+        for stream in streams:
+            stream.until(api.begun)
+        disturb()
+        return [stream.until(END) for stream in streams]
+
+
+def events_of(answer: bytes) -> list[dict[str, Any]]:
+    """Return the data of a stream's events."""
+    return [json.loads(line[6:]) for line in answer.splitlines() if line.startswith(b"data: {")]
+
+
+def kinds(events: list[dict[str, Any]]) -> list[str]:
+    """Return the names of events without repetitions."""
+    return [kind for kind, _ in groupby(event["type"] for event in events)]
+
+
+def moves(answer: bytes) -> int:
+    """Return how often a stream moved to another replica."""
+    return answer.count(b": continued on another replica after ")

@@ -18,7 +18,7 @@ from serve_app import env
 from serve_app.processes import is_alive
 from tests.integration.cluster import ZYGOTE, Running
 from tests.integration.fleet import ENGINES, MODEL, with_knobs
-from tests.integration.greedy_streams import greedy_streams, message, message_streams, moves, pieces
+from tests.integration.greedy_streams import CHAT, MESSAGES, RESPONSES, Api, greedy_streams, moves
 from tests.integration.sse import RawStream
 
 STREAMS, TOKENS = 8, 300
@@ -106,20 +106,13 @@ def test_a_killed_replica_takes_its_engine_core_with_it(attacked) -> None:
     assert len(running.processes("VLLM::EngineCore")) == 2
 
 
-def test_greedy_streams_are_the_same_when_a_replica_is_killed(attacked) -> None:
+@pytest.mark.parametrize("api", [CHAT, MESSAGES, RESPONSES], ids=lambda api: api.path)
+def test_greedy_streams_are_the_same_when_a_replica_is_killed(attacked, api: Api) -> None:
     running, _, _ = attacked
-    undisturbed = greedy_streams(running.port, MODEL, tokens=TOKENS)
-    disturbed = greedy_streams(running.port, MODEL, running.processes(ENGINES)[0].kill, TOKENS)
+    undisturbed = greedy_streams(running.port, MODEL, tokens=TOKENS, api=api)
+    disturbed = greedy_streams(running.port, MODEL, running.processes(ENGINES)[0].kill, TOKENS, api)
     assert any(map(moves, disturbed))
-    assert [pieces(text) for text in disturbed] == [pieces(text) for text in undisturbed]
-
-
-def test_messages_are_the_same_when_a_replica_is_killed(attacked) -> None:
-    running, _, _ = attacked
-    undisturbed = message_streams(running.port, MODEL, tokens=TOKENS)
-    disturbed = message_streams(running.port, MODEL, running.processes(ENGINES)[0].kill, TOKENS)
-    assert any(map(moves, disturbed))
-    assert [message(text) for text in disturbed] == [message(text) for text in undisturbed]
+    assert [api.read(answer) for answer in disturbed] == [api.read(answer) for answer in undisturbed]
 
 
 def test_conversations_find_their_cache_after_all_these_losses(attacked) -> None:

@@ -44,6 +44,7 @@ def test_names_are_distinct_and_need_the_setting() -> None:
     given = config(
         tide={"pirate": "/a", "other": "/b"}, other={"pirate": "/c", "sailor": "/d"}, plain={"cook": "/e"}
     )
+    given["autoscaling"]["plain"]["aliases"] = ["pirate"]
 
     with pytest.raises(SettingsError) as refused:
         read_user_config(DEFAULTS, given, LORA)
@@ -51,8 +52,8 @@ def test_names_are_distinct_and_need_the_setting() -> None:
     assert refused.value.problems == [
         "autoscaling['tide'].adapters['other']: a model has this name already",
         "autoscaling['other'].adapters['pirate']: an adapter of 'tide' has this name already",
-        "autoscaling['plain'].adapters['cook']: the model has no setting `lora`, so its engines have no "
-        "adapters",
+        "autoscaling['plain'].aliases[0] = 'pirate': an adapter of 'tide' has this name already",
+        "autoscaling['plain'].adapters: the model has no setting `lora`",
     ]
 
 

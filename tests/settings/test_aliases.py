@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from serve_app.settings.aliases import MOST_CHARACTERS, alias_problems, is_pattern, model_of
+from serve_app.settings.aliases import MOST_CHARACTERS, is_pattern, model_of, name_problems
 from serve_app.settings.knobs import Knobs, read_user_config
 from serve_app.settings.settings_error import SettingsError
 
@@ -64,11 +64,11 @@ def test_an_alias_belongs_to_one_model_and_is_no_model() -> None:
         read_user_config({"a": Knobs(), "b": Knobs()}, {"autoscaling": given})
 
     assert caught.value.problems == [
-        "autoscaling['a'].aliases[1] = 'b': is the name of a model",
-        "autoscaling['b'].aliases[0] = 'gpt-*': model 'a' has this alias already",
-        "autoscaling['b'].aliases[2] = 'x': model 'b' has this alias already",
+        "autoscaling['a'].aliases[1] = 'b': a model has this name already",
+        "autoscaling['b'].aliases[0] = 'gpt-*': an alias of 'a' has this name already",
+        "autoscaling['b'].aliases[2] = 'x': an alias of 'b' has this name already",
     ]
 
 
 def test_patterns_may_overlap() -> None:
-    assert alias_problems({"a": ("gpt-*", "gpt-4*"), "b": ("gpt-4?", "*")}) == []
+    assert name_problems({"a": ("gpt-*", "gpt-4*"), "b": ("gpt-4?", "*")}, {"a": (), "b": ()}) == []
