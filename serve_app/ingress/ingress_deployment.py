@@ -75,13 +75,18 @@ class Ingress:
         settings: `AppSettings` as plain data.
         knobs: Default knobs of each model, by name, as plain data.
         engines: A handle to each model's engine deployment, in the order of `settings.models`.
+        batch_runner: A handle to the batch runner, if there is one: Ray deploys what its ingress is given.
 
     Raises:
         SettingsError: `http.api_keys_file` has no usable keys.
     """
 
     async def __init__(  # type: ignore[misc]  # Ray awaits it
-        self, settings: dict[str, Any], knobs: dict[str, dict[str, Any]], *engines: DeploymentHandle
+        self,
+        settings: dict[str, Any],
+        knobs: dict[str, dict[str, Any]],
+        *engines: DeploymentHandle,
+        batch_runner: DeploymentHandle | None = None,
     ) -> None:
         self._settings = AppSettings.model_validate(settings)
         models, file = self._settings.models, self._settings.http.api_keys_file
