@@ -63,7 +63,8 @@ def create_app(
         version=__version__,
         description="OpenAI-compatible LLM serving on Ray Serve and vLLM.",
     )
-    app.include_router(Endpoints(models, http, quotas).router())
+    app.state.endpoints = Endpoints(models, http, quotas)
+    app.include_router(app.state.endpoints.router())
     app.include_router(health_router(observer, has_keys=api_keys is not None))
     if autoscaling is not None:
         app.include_router(autoscaling_router(autoscaling))

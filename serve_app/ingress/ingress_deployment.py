@@ -5,7 +5,8 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from ray.serve._private.constants import (
 from ray.serve.handle import DeploymentHandle
 
 from serve_app.api.api_keys import ApiKeyFile
+from serve_app.api.batch_lines import BatchLines
 from serve_app.api.endpoints import ApiModel
 from serve_app.api.http_api import create_app
 from serve_app.api.quotas import Quotas
@@ -30,6 +32,7 @@ from serve_app.api.usage import UsageView
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.serve_status import deployment_statuses
 from serve_app.ingress.admission import Admission
+from serve_app.ingress.batch_calls import BatchCalls
 from serve_app.ingress.cold_start_progress import ProgressReader, state_reader
 from serve_app.ingress.engine_channel import EngineChannels
 from serve_app.ingress.knob_publisher import KnobPublisher
@@ -47,6 +50,7 @@ from serve_app.settings.ledger import ledger_url
 from serve_app.settings.tree import AppSettings, ModelSettings
 from serve_app.telemetry.replica_metrics import ApiKeyMetrics, IngressMetrics
 from serve_app.telemetry.traces import request_traces
+from serve_app.wire.batch_lines import BatchLine, LineAnswers
 from serve_app.wire.ingress_reports import keep_report
 from serve_app.wire.local_socket import local_socket
 from serve_app.wire.signals import INGRESS_FIELDS, ONGOING_REQUESTS, ingress_key
@@ -71,13 +75,18 @@ class Ingress:
         settings: `AppSettings` as plain data.
         knobs: Default knobs of each model, by name, as plain data.
         engines: A handle to each model's engine deployment, in the order of `settings.models`.
+        batch_runner: A handle to the batch runner, if there is one: Ray deploys what its ingress is given.
 
     Raises:
         SettingsError: `http.api_keys_file` has no usable keys.
     """
 
     async def __init__(  # type: ignore[misc]  # Ray awaits it
-        self, settings: dict[str, Any], knobs: dict[str, dict[str, Any]], *engines: DeploymentHandle
+        self,
+        settings: dict[str, Any],
+        knobs: dict[str, dict[str, Any]],
+        *engines: DeploymentHandle,
+        batch_runner: DeploymentHandle | None = None,
     ) -> None:
         self._settings = AppSettings.model_validate(settings)
         models, file = self._settings.models, self._settings.http.api_keys_file
@@ -170,7 +179,7 @@ class Ingress:
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Ray calls this after the constructor and serves what it returns."""
-        return create_app(
+        app = create_app(
             self._served,
             self._observer,
             self._settings.http,
@@ -182,6 +191,26 @@ class Ingress:
             traces=self._traces,
             usage=self._usage,
         )
+        endpoints = app.state.endpoints
+        lines = BatchLines(endpoints, self._api_keys, self._settings.http.share_prefix_cache)
+        self._batch_calls = BatchCalls(endpoints, lines, self._settings.models, self._live)
+        return app
+
+    async def answer_lines(
+        self, owner: str, url: str, model: str, lines: Sequence[BatchLine]
+    ) -> AsyncIterator[LineAnswers]:
+        """Yield the answers to lines of one batch, as they become ready. The batch runner calls this.
+
+        Args:
+            owner: The name of the batch's API key; "" on a server without keys.
+            url: The endpoint of the lines.
+            model: The name of their model.
+            lines: Some lines of the batch.
+        """
+        answers = self._batch_calls.answer(owner, url, model, lines)
+        async with aclosing(answers):
+            async for part in answers:
+                yield part
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Ray calls this with the knobs, at the start and after each change.
