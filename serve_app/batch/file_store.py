@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import obstore
+from obstore.exceptions import BaseError
 from obstore.store import LocalStore, ObjectStore, from_url
 
 READ_BYTES = 1 << 20
@@ -15,15 +17,18 @@ _PART_BYTES = 5 << 20
 UPLOAD_BYTES = 2 * _PART_BYTES
 """The memory that one upload takes."""
 
+STORE_ERRORS = (BaseError, OSError)
+
 
 class FileStore:
     """Objects by name. An object is written whole or not at all, and is never changed.
 
-    Methods raise `obstore.exceptions.BaseError`, of which `FileNotFoundError` is a subclass's base for a
-    missing object. Methods without `async` block.
+    All methods raise FileNotFoundError for a missing object, and `STORE_ERRORS` if the store does not answer.
+    Methods without `async` block.
 
     Args:
-        url: `file:///folder`, `s3://bucket/folder`, `gs://bucket/folder` or `az://container/folder`.
+        url: `file:///folder`, `s3://bucket/folder`, `gs://bucket/folder` or `az://container/folder`. A
+            missing folder is made, which may raise OSError.
     """
 
     def __init__(self, url: str) -> None:
@@ -37,7 +42,11 @@ class FileStore:
 
     def write(self, name: str, chunks: Iterable[bytes]) -> None:
         """Write an object from chunks, in bounded memory."""
-        obstore.put(self._store, name, chunks, use_multipart=True, chunk_size=_PART_BYTES, max_concurrency=1)
+        # Not `put`, within which the iterator of the chunks could not read from a store.
+        writer = obstore.open_writer(self._store, name, buffer_size=_PART_BYTES, max_concurrency=1)
+        for chunk in chunks:
+            writer.write(chunk)
+        writer.close()
 
     def size(self, name: str) -> int:
         """Return the bytes of an object."""
@@ -46,6 +55,11 @@ class FileStore:
     def read(self, name: str, offset: int, length: int) -> bytes:
         """Return `length` bytes of an object from `offset`."""
         return bytes(obstore.get_range(self._store, name, start=offset, length=length))
+
+    def ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Return parts of an object, each given by its offset and length."""
+        starts, lengths = [offset for offset, _ in ranges], [length for _, length in ranges]
+        return [bytes(part) for part in obstore.get_ranges(self._store, name, starts=starts, lengths=lengths)]
 
     async def read_async(self, name: str, offset: int, length: int) -> bytes:
         """Return `length` bytes of an object from `offset`."""
@@ -63,14 +77,14 @@ class FileStore:
     def delete(self, names: Sequence[str]) -> None:
         """Delete objects. Missing objects are no error."""
         for name in names:
-            try:
+            with suppress(FileNotFoundError):
                 obstore.delete(self._store, name)
-            except FileNotFoundError:
-                pass
 
 
 def _open(url: str) -> ObjectStore:
     parts = urlsplit(url)
     if parts.scheme == "file":
-        return LocalStore(Path(unquote(parts.path)), mkdir=True, automatic_cleanup=False)
+        folder = Path(unquote(parts.path))
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return LocalStore(folder)
     return from_url(url)

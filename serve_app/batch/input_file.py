@@ -22,7 +22,7 @@ MOST_ERRORS = 100
 MOST_ID_CHARACTERS = 512
 """Of a `custom_id`."""
 _PREFIX_BYTES = (256, 2048, 16_384)
-"""Prompts whose first so many bytes are equal are sent one after another, so that they share a prefix cache."""
+"""Prompts with equal first bytes, so many, are sent one after another, so that they share a prefix cache."""
 _BOM = b"\xef\xbb\xbf"
 _NONE = msgspec.Raw(b"")
 
@@ -228,7 +228,7 @@ class _Check:
         return None
 
     def _group(self, body: _Body) -> tuple[int, ...]:
-        """Return the first lines that share the prompt's prefixes with this one, the shortest prefix first."""
+        """Return the first lines with the prefixes of this prompt, the shortest prefix first."""
         prompt = b"".join((body.messages, body.prompt, body.instructions, body.input))
         index = len(self.lines) - 1
         hashes = (xxhash.xxh3_64_intdigest(prompt[:length]) for length in _PREFIX_BYTES)

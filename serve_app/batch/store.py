@@ -47,7 +47,7 @@ class BatchStore:
     """
 
     def __init__(self, url: str, limits: BatchSettings | None = None) -> None:
-        self._limits = limits or BatchSettings()
+        self.limits = limits or BatchSettings()
         self._engine = connect(url, CONNECTIONS)
         self._lock = threading.Lock()
         self._ready = False
@@ -87,7 +87,7 @@ class BatchStore:
 
     def file(self, file_id: str, owner: str | None, now: float) -> File | None:
         """Return a stored file that has not expired; with an `owner`, only a file of this owner."""
-        query = select(*FILE_COLUMNS).where(FILES.c.id == file_id, FILES.c.stored, _unexpired(now))
+        query = select(*_FILE_COLUMNS).where(FILES.c.id == file_id, FILES.c.stored, _unexpired(now))
         if owner is not None:
             query = query.where(FILES.c.owner == owner)
         with self.begin() as connection:
@@ -105,7 +105,7 @@ class BatchStore:
         purpose: str | None = None,
     ) -> list[File]:
         """Return the owner's files that come `after` an id, by the time of their creation."""
-        query = select(*FILE_COLUMNS).where(FILES.c.owner == owner, FILES.c.stored, _unexpired(now))
+        query = select(*_FILE_COLUMNS).where(FILES.c.owner == owner, FILES.c.stored, _unexpired(now))
         if purpose is not None:
             query = query.where(FILES.c.purpose == purpose)
         if after is not None:
@@ -138,16 +138,16 @@ class BatchStore:
 
         The caller deletes the objects of the files, and calls `forget_files`.
         """
-        read = select(BATCHES.c.input_file_id).where(BATCHES.c.status.in_(OPEN))
-        kept_s = self._limits.retention_days * DAY_S
+        in_use = select(BATCHES.c.input_file_id).where(BATCHES.c.status.in_(OPEN))
+        kept_s = self.limits.retention_days * DAY_S
         with self._exclusive() as connection:
             connection.execute(
-                FILES.update().where(~_unexpired(now), FILES.c.id.not_in(read)).values(stored=False)
+                FILES.update().where(~_unexpired(now), FILES.c.id.not_in(in_use)).values(stored=False)
             )
             connection.execute(
                 BATCHES.delete().where(BATCHES.c.created_at < now - kept_s, BATCHES.c.status.not_in(OPEN))
             )
-            hidden = select(*FILE_COLUMNS).where(
+            hidden = select(*_FILE_COLUMNS).where(
                 ~FILES.c.stored, (FILES.c.created_at < now - _UPLOAD_S) | ~_unexpired(now)
             )
             return [File(*row) for row in connection.execute(hidden.limit(most))]
@@ -244,7 +244,7 @@ class BatchStore:
 
     def _check_files(self, connection: Connection, file: File) -> None:
         count, size = _used(connection, file.owner)
-        limits = self._limits
+        limits = self.limits
         if count >= limits.max_files_per_key:
             raise LimitError(
                 f"there are {count} files; at most {limits.max_files_per_key} are kept (max_files_per_key); "
@@ -257,7 +257,7 @@ class BatchStore:
             )
 
     def _check_batches(self, connection: Connection, batch: Batch) -> None:
-        limits = self._limits
+        limits = self.limits
         _, size = _used(connection, batch.owner)
         if size > limits.max_bytes_per_key:
             raise LimitError(
@@ -288,7 +288,7 @@ class BatchStore:
                 self._ready = True
 
 
-FILE_COLUMNS = [FILES.c[name] for name in File.__dataclass_fields__]
+_FILE_COLUMNS = [FILES.c[name] for name in File.__dataclass_fields__]
 
 
 def set_status(connection: Connection, batch_id: str, allowed: Sequence[str], **values: Any) -> bool:
