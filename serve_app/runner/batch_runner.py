@@ -19,8 +19,9 @@ from serve_app.runner.runner import Runner
 from serve_app.settings.batch import BatchSettings, batch_database_url, batch_files_url
 from serve_app.settings.tree import INGRESS
 from serve_app.telemetry.batch_metrics import BatchMetrics
-from serve_app.wire.batch_backlog import BatchBacklog, publish_backlogs
+from serve_app.wire.batch_backlog import BatchBacklog, backlogs_document
 from serve_app.wire.batch_lines import BatchLine, LineAnswers
+from serve_app.wire.documents import BATCHES, put_document
 
 logger = logging.getLogger("ray.serve")
 
@@ -77,7 +78,8 @@ class BatchRunner:
             self._metrics.publish(self._backlogs)
             try:
                 if backlogs or written != backlogs:
-                    await asyncio.to_thread(publish_backlogs, self._app, backlogs, time.time())
+                    document = backlogs_document(backlogs, time.time())
+                    await asyncio.to_thread(put_document, BATCHES, self._app, document)
                     written = backlogs
             except Exception:  # the GCS does not answer
                 logger.warning("the backlog of batches cannot be written", exc_info=True)
