@@ -32,7 +32,7 @@ def running() -> Iterator[Running]:
 
 
 def both_ready(status: int, ready: dict[str, Any]) -> bool:
-    return status == 200 and sum(model["ready"] for model in ready["models"]) == 2
+    return status == 200 and ready["models"]["tide"].get("replicas") == 2
 
 
 def store_of(server: Running) -> Stored:
