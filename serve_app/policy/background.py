@@ -94,8 +94,8 @@ def _for_windows(inputs: Inputs) -> tuple[int, str] | None:
     for of_batch, due in inputs.snapshot.batches.due:
         lines += of_batch
         share = max(share, lines * one_s / max(due - inputs.now - inputs.snapshot.horizon_s, 1.0))
-    if share < _URGENT_SHARE:
-        return None
+    if share < _URGENT_SHARE and (not lines or not inputs.snapshot.target):
+        return None  # a running replica stays, because its start would have to be repeated
     busy = inputs.arrivals.rps * (inputs.sizing.step.prefill_s(inputs.sizing.mix) + one_s)
     replicas = max(1, round_up(share + busy))
     why = f"The work of batches takes {amount(share, 2)} replicas until their completion windows end."
