@@ -33,6 +33,7 @@ _BUSY_S = 0.5
 _IDLE_S = 2.0
 """The longest time between two turns with and without open batches."""
 _CANCEL_S = 5.0
+_WARN_S = 10.0
 _WRITE_S = 2.0
 _WRITE_LINES = 500
 _WRITE_BYTES = 4 << 20
@@ -76,7 +77,7 @@ class Runner:
         self._rates: defaultdict[str, Rate] = defaultdict(Rate)
         self._finished: defaultdict[str, int] = defaultdict(int)
         """The answers since the last publication, by model."""
-        self._renewed_at = self._published_at = 0.0
+        self._renewed_at = self._published_at = self._warned_at = 0.0
         self._woken = asyncio.Event()
         self._trouble = ""
 
@@ -171,9 +172,16 @@ class Runner:
                     if part.answers:
                         self._woken.set()
         except Exception as error:  # the ingress replica is gone: Ray has many errors for it
-            logger.warning("batch %s: %d lines are sent again: %s", batch.id, len(open_lines), error)
+            self._warn_of_loss(error)
         work.lose(sorted(open_lines), self._clock())
         self._woken.set()
+
+    def _warn_of_loss(self, error: Exception) -> None:
+        """Log a broken call. A lost ingress replica breaks many at the same time."""
+        now = self._clock()
+        if not 0 <= now - self._warned_at < _WARN_S:
+            self._warned_at = now
+            logger.warning("lines of batches are sent again, because a call to an ingress broke: %s", error)
 
     async def _renew(self, now: float) -> None:
         """Return the leases of lines for another attempt, and renew those in flight."""
