@@ -83,7 +83,7 @@ def batch_runner(settings: AppSettings) -> Application:
         ray_actor_options={"num_cpus": 0},
         graceful_shutdown_timeout_s=_RUNNER_STOP_S,
         **_HEALTH_CHECKS,
-    ).bind(settings.batch.model_dump(mode="json"))
+    ).bind(settings.batch.model_dump(mode="json"), settings.http.max_body_bytes)
 
 
 def open_bounds(least: int, interval_s: float) -> dict[str, Any]:

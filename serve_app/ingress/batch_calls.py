@@ -44,25 +44,25 @@ class BatchCalls:
         running = {asyncio.ensure_future(self._lines.answer(owner, url, line)) for line in lines}
         try:
             async for answers in in_parts(running):
-                yield LineAnswers(answers, self.wanted(model))
+                yield LineAnswers(answers, *self.wanted(model))
         finally:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    def wanted(self, model: str) -> int:
-        """Return how many lines of `model`, or of its alias or adapter, should be in flight in all.
+    def wanted(self, asked: str) -> tuple[str, int]:
+        """Return the model that a client asks for, and how many lines of it should be in flight in all.
 
         By default these are twice the places in the batches of the replicas that are up: one half runs, and
         the other half waits in the queues of ingress replicas, so that no batch has a gap. Without a replica
         these are the places of one.
         """
         with suppress(ApiError):
-            settings = self._models[self._endpoints.find(model).name]
+            settings = self._models[self._endpoints.find(asked).name]
             knob = self._knobs.of(settings.name).batch_concurrency
             replicas = max(1, len(replica_set(settings.deployment_name)))
-            return 2 * replicas * release_limit(settings) if knob is None else knob
-        return 1  # its lines get the error
+            return settings.name, 2 * replicas * release_limit(settings) if knob is None else knob
+        return asked, 1  # its lines get the error
 
 
 async def in_parts(

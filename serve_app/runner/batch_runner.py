@@ -11,6 +11,7 @@ from typing import Any
 from ray import serve
 
 from serve_app.batch.file_store import FileStore
+from serve_app.batch.input_file import validate
 from serve_app.batch.queue import BatchQueue
 from serve_app.batch.records import Batch
 from serve_app.batch.store import BatchStore
@@ -18,8 +19,9 @@ from serve_app.runner.runner import Runner
 from serve_app.settings.batch import BatchSettings, batch_database_url, batch_files_url
 from serve_app.settings.tree import INGRESS
 from serve_app.telemetry.batch_metrics import BatchMetrics
-from serve_app.wire.batch_backlog import BatchBacklog, publish_backlogs
+from serve_app.wire.batch_backlog import BatchBacklog, backlogs_document
 from serve_app.wire.batch_lines import BatchLine, LineAnswers
+from serve_app.wire.documents import BATCHES, put_document
 
 logger = logging.getLogger("ray.serve")
 
@@ -34,21 +36,26 @@ class BatchRunner:
 
     Args:
         batch: `BatchSettings` as plain data.
+        max_line_bytes: The most bytes of one line.
     """
 
-    async def __init__(self, batch: dict[str, Any]) -> None:  # type: ignore[misc]  # Ray awaits it
+    async def __init__(  # type: ignore[misc]  # Ray awaits it
+        self, batch: dict[str, Any], max_line_bytes: int
+    ) -> None:
         settings = BatchSettings.model_validate(batch)
         context = serve.get_replica_context()
         self._app = context.app_name
         self._metrics = BatchMetrics(context.replica_tag)
-        store = BatchStore(batch_database_url(settings), settings)
-        files = FileStore(batch_files_url(settings))
+        self._max_line_bytes = max_line_bytes
+        self._store = BatchStore(batch_database_url(settings), settings)
+        self._files = FileStore(batch_files_url(settings))
+        queue = BatchQueue(self._store, self._files)
         self._backlogs: dict[str, BatchBacklog] = {}
-        self._runner = Runner(BatchQueue(store, files), self._validate, self._ask, self._note, self._metrics.count)
+        self._runner = Runner(queue, self._validate, self._ask, self._note, self._metrics.count)
         self._tasks = [asyncio.create_task(self._runner.run()), asyncio.create_task(self._publish())]
 
     def _validate(self, batch: Batch) -> None:
-        raise NotImplementedError
+        validate(self._store, self._files, batch, self._max_line_bytes, time.time())
 
     async def _ask(self, batch: Batch, lines: Sequence[BatchLine]) -> AsyncGenerator[LineAnswers]:
         # The ingress is built after this deployment, so its handle is taken with each call.
@@ -71,7 +78,8 @@ class BatchRunner:
             self._metrics.publish(self._backlogs)
             try:
                 if backlogs or written != backlogs:
-                    await asyncio.to_thread(publish_backlogs, self._app, backlogs, time.time())
+                    document = backlogs_document(backlogs, time.time())
+                    await asyncio.to_thread(put_document, BATCHES, self._app, document)
                     written = backlogs
             except Exception:  # the GCS does not answer
                 logger.warning("the backlog of batches cannot be written", exc_info=True)

@@ -16,7 +16,7 @@ from serve_app.batch.queue import BatchQueue, LeasedLine
 from serve_app.batch.records import Batch
 from serve_app.batch.results import is_success
 from serve_app.runner.batch_work import BatchWork
-from serve_app.wire.batch_backlog import BatchBacklog
+from serve_app.wire.batch_backlog import NO_BATCHES, BatchBacklog
 from serve_app.wire.batch_lines import BatchLine, LineAnswers
 
 logger = logging.getLogger("ray.serve")
@@ -69,6 +69,8 @@ class Runner:
         self._count = count
         self._clock = clock
         self._work: defaultdict[str, BatchWork] = defaultdict(BatchWork)
+        self._models: dict[str, str] = {}
+        """The served models, by the names that batches have for them."""
         self._wanted: dict[str, int] = {}
         """The lines in flight that ingress replicas want, by model."""
         self._rates: defaultdict[str, Rate] = defaultdict(Rate)
@@ -127,7 +129,7 @@ class Runner:
         """Fill up the lines in flight: owners share a model equally, and the next deadline goes first."""
         owners: defaultdict[str, defaultdict[str, list[Batch]]] = defaultdict(lambda: defaultdict(list))
         for batch in sorted(batches, key=lambda batch: batch.expires_at):
-            owners[batch.model or ""][batch.owner].append(batch)
+            owners[self._model(batch)][batch.owner].append(batch)
         for model, by_owner in owners.items():
             share = max(1, self._wanted.get(model, 1) // len(by_owner))
             for mine in by_owner.values():
@@ -157,10 +159,11 @@ class Runner:
     async def _call(
         self, batch: Batch, work: BatchWork, lines: Sequence[LeasedLine], requests: Sequence[BatchLine]
     ) -> None:
-        model, open_lines = batch.model or "", {line.line for line in lines}
+        asked, open_lines = batch.model or "", {line.line for line in lines}
         try:
             async with aclosing(self._ask(batch, requests)) as parts:
                 async for part in parts:
+                    model = self._models[asked] = part.model
                     self._wanted[model] = part.wanted
                     for answer in part.answers:
                         open_lines.discard(answer.number)
@@ -204,7 +207,7 @@ class Runner:
             completed = sum(is_success(each.answer) for each in written)
             for outcome, lines in (("completed", completed), ("failed", len(written) - completed)):
                 if lines:
-                    self._count(batch.model or "", outcome, lines)
+                    self._count(self._model(batch), outcome, lines)
 
     async def _end(self, batch: Batch, work: BatchWork) -> None:
         """Stop the calls of a batch, write its last answers, and begin to join its results."""
@@ -244,13 +247,13 @@ class Runner:
         self._published_at = now
         models: defaultdict[str, list[Batch]] = defaultdict(list)
         for batch in batches:
-            models[batch.model or ""].append(batch)
+            models[self._model(batch)].append(batch)
         found = {}
         for model in models.keys() | self._rates.keys():
             rate, mine = self._rates[model], models.get(model, [])
             if not mine:
                 del self._rates[model]
-                found[model] = BatchBacklog()
+                found[model] = NO_BATCHES
                 continue
             rate.note(self._finished.pop(model, 0), now)
             left = [Remaining(batch.id, _left(batch), batch.expires_at) for batch in mine]
@@ -266,6 +269,11 @@ class Runner:
                 None if isinf(most := max(late.values(), default=0.0)) else most,
             )
         self._publish(found)
+
+    def _model(self, batch: Batch) -> str:
+        """Return the served model of a batch, as far as an ingress replica has named it."""
+        asked = batch.model or ""
+        return self._models.get(asked, asked)
 
     def _report(self, trouble: str) -> None:
         if trouble and trouble != self._trouble:

@@ -19,6 +19,8 @@ from serve_app.settings.telemetry import TelemetrySettings
 
 INGRESS = "Ingress"
 """The name of the ingress deployment."""
+BATCH_RUNNER = "BatchRunner"
+"""The name of the deployment that works on batches."""
 ENGINE_PREFIX = "Engine-"
 """Prefix of the names of engine deployments."""
 EMBEDDED = "embedded"

@@ -6,11 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from serve_app.wire.documents import put_document, read_document
-
-BATCHES = "batches"
-"""The kind of the document."""
-
 
 @dataclass(frozen=True, slots=True)
 class BatchBacklog:
@@ -34,20 +29,21 @@ class BatchBacklog:
     """By how many seconds, for the latest of them; None if no line is being answered."""
 
 
-def publish_backlogs(app: str, backlogs: Mapping[str, BatchBacklog], at: float) -> None:
-    """Store what is left for each model, as of `at` (Unix time)."""
-    models = {model: asdict(backlog) for model, backlog in backlogs.items()}
-    put_document(BATCHES, app, {"at": at, "models": models})
+NO_BATCHES = BatchBacklog()
 
 
-def read_backlogs(app: str) -> dict[str, BatchBacklog]:
-    """Return what is left, by model. Nothing is returned if the runner has written nothing."""
-    return read_document(BATCHES, app, parse_backlogs) or {}
+def backlogs_document(backlogs: Mapping[str, BatchBacklog], at: float) -> dict[str, Any]:
+    """Return the document of what is left for each model, as of `at` (Unix time)."""
+    return {"at": at, "models": {model: asdict(backlog) for model, backlog in backlogs.items()}}
 
 
-def parse_backlogs(document: Any) -> dict[str, BatchBacklog]:
-    """Return the content of a document. Raises KeyError, TypeError or ValueError if it is invalid."""
-    return {
+def parse_backlogs(document: Any) -> tuple[float, dict[str, BatchBacklog]]:
+    """Return the time and the content of a document.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is invalid.
+    """
+    return float(document["at"]), {
         str(model): BatchBacklog(
             int(given["batches"]),
             int(given["lines"]),

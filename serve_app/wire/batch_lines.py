@@ -30,5 +30,7 @@ class LineAnswers:
     """The answers that became ready together."""
 
     answers: tuple[LineAnswer, ...]
+    model: str
+    """The served model, which the batch may name by an alias or by an adapter."""
     wanted: int
     """The lines of this model that should be in flight now."""

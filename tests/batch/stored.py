@@ -1,7 +1,7 @@
 """Batches in a store, for tests of what works on them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,23 @@ class Stored:
 
     def __init__(self, folder: Path) -> None:
         self.store = BatchStore(f"sqlite:///{folder}/batch.db")
-        self.files = FileStore(f"file://{folder}/files")
+        self.files = FileStore(f"file://{folder}/batch")
         self.queue = BatchQueue(self.store, self.files)
 
     def add(
-        self, lines: int, owner: str = "", model: str = "tide", hours: float = 24, now: float = NOW
+        self,
+        lines: int,
+        owner: str = "",
+        model: str = "tide",
+        hours: float = 24,
+        now: float = NOW,
+        line: Callable[[int, str], dict[str, Any]] | None = None,
     ) -> Batch:
         """Add a batch in progress. Its lines have the ids `r1`, `r2`, …"""
         texts = [
-            json.dumps({"custom_id": f"r{n}", "method": "POST", "url": CHAT, "body": body(n, model)}).encode()
+            json.dumps(
+                {"custom_id": f"r{n}", "method": "POST", "url": CHAT, "body": (line or body)(n, model)}
+            ).encode()
             for n in range(1, lines + 1)
         ]
         file = File(new_id("file"), owner, "batch", "in.jsonl", 0, int(now))
