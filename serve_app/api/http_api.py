@@ -134,12 +134,12 @@ async def _unforeseen(request: Request, error: Exception) -> Response:
 
 
 async def _generate_error(request: Request, error: Exception) -> Response:
-    """Return FastAPI's `detail` for `/generate`, beside the error in OpenAI's shape."""
+    """Return FastAPI's `detail`, beside the error in OpenAI's shape; for OpenAI's API only the error."""
     assert isinstance(error, RequestValidationError)
     details = jsonable_encoder(error.errors(), exclude={"input", "ctx", "url"})
     first = error.errors()[0]
     param = ".".join(str(part) for part in first["loc"] if part not in ("body", "query")) or None
-    # FastAPI's status, or OpenAI's for the endpoints of its API.
-    status = 400 if route_path(request.scope).startswith("/v1/") else 422
-    document = msgspec.json.decode(ApiError(status, first["msg"], param=param, code="invalid_value").body())
-    return Response(msgspec.json.encode({"detail": details, **document}), status, media_type=JSON)
+    if route_path(request.scope).startswith("/v1/"):
+        return _reply(ApiError(400, f"{param}: {first['msg']}.", param=param, code="invalid_value"), request)
+    document = msgspec.json.decode(ApiError(422, first["msg"], param=param, code="invalid_value").body())
+    return Response(msgspec.json.encode({"detail": details, **document}), 422, media_type=JSON)
