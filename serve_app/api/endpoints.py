@@ -118,7 +118,7 @@ class Endpoints:
         self.models = {model.name: model for model in served}
         self._quotas = quotas or Quotas()
         self._bounds = bounds
-        self._memory = BodyMemory(bounds.max_body_memory_bytes)
+        self.memory = BodyMemory(bounds.max_body_memory_bytes)
 
     def find(self, name: str | None, key: ApiKey | None = None) -> ApiModel:
         """Return the model of this name or alias, or of the adapter `name`; without a name, the only model.
@@ -231,7 +231,7 @@ class Endpoints:
         """Return the engine's answer to a request, which has been read and admitted to memory."""
         check_content_type(http.scope["headers"])
         sender = sender_of(http)
-        share = BodyShare(self._memory, sender.group)
+        share = BodyShare(self.memory, sender.group)
         try:
             body = await self._read(http, share, sender.timeout_s)
         except BaseException:
@@ -243,7 +243,7 @@ class Endpoints:
         """Return the memory of a body that did not come over HTTP. Raises ApiError 413 or 429."""
         if len(body) > self._bounds.max_body_bytes:
             raise body_too_large(self._bounds.max_body_bytes)
-        share = BodyShare(self._memory, sender.group)
+        share = BodyShare(self.memory, sender.group)
         share.grow(len(body))
         return share
 
@@ -279,7 +279,7 @@ class Endpoints:
                 trace.for_engine(sender.context),
                 salt,
                 None if seen.fields is None else prompt_prefix(seen.fields, prefix_salt),
-                BodyShare(self._memory, KEPT) if seen.wants_stream else None,
+                BodyShare(self.memory, KEPT) if seen.wants_stream else None,
                 state=RequestState(trace=trace),
                 model=model.name,
                 caller=sender.caller,

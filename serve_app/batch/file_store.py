@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -28,11 +29,15 @@ class FileStore:
 
     Args:
         url: `file:///folder`, `s3://bucket/folder`, `gs://bucket/folder` or `az://container/folder`. A
-            missing folder is made, which may raise OSError.
+            missing folder is made with the first use.
     """
 
     def __init__(self, url: str) -> None:
-        self._store = _open(url)
+        self._url = url
+
+    @cached_property
+    def _store(self) -> ObjectStore:
+        return _open(self._url)
 
     async def upload(self, name: str, chunks: AsyncIterable[bytes]) -> None:
         """Write an object from chunks as they come, in bounded memory."""

@@ -80,10 +80,11 @@ class BatchStore:
                 self._check_files(connection, file)
             connection.execute(FILES.insert().values(**asdict(file), stored=False))
 
-    def finish_file(self, file_id: str, size: int) -> None:
-        """Make a file visible, once its object of `size` bytes is stored."""
+    def finish_file(self, file: File) -> None:
+        """Make a file visible, once its object of `file.bytes` is stored."""
+        values = {name: getattr(file, name) for name in ("filename", "bytes", "expires_at")}
         with self.begin() as connection:
-            connection.execute(FILES.update().where(FILES.c.id == file_id).values(stored=True, bytes=size))
+            connection.execute(FILES.update().where(FILES.c.id == file.id).values(stored=True, **values))
 
     def file(self, file_id: str, owner: str | None, now: float) -> File | None:
         """Return a stored file that has not expired; with an `owner`, only a file of this owner."""

@@ -24,11 +24,14 @@ from ray.serve._private.constants import (
 from ray.serve.handle import DeploymentHandle
 
 from serve_app.api.api_keys import ApiKeyFile
+from serve_app.api.batch_access import BatchAccess
 from serve_app.api.batch_lines import BatchLines
 from serve_app.api.endpoints import ApiModel
 from serve_app.api.http_api import create_app
 from serve_app.api.quotas import Quotas
 from serve_app.api.usage import UsageView
+from serve_app.batch.file_store import FileStore
+from serve_app.batch.store import BatchStore
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.serve_status import deployment_statuses
 from serve_app.ingress.admission import Admission
@@ -45,6 +48,7 @@ from serve_app.ingress.replica_set import replica_set
 from serve_app.ingress.request_counters import IngressCounters
 from serve_app.ledger.store import UsageStore
 from serve_app.patches.uvicorn import listen_beside
+from serve_app.settings.batch import batch_database_url, batch_files_url
 from serve_app.settings.knobs import Knobs, LiveKnobs
 from serve_app.settings.ledger import ledger_url
 from serve_app.settings.tree import AppSettings, ModelSettings
@@ -122,6 +126,11 @@ class Ingress:
         self._traces = request_traces(self._settings.telemetry.traces, os.environ, replica)
         ledger = self._settings.ledger
         self._usage = UsageView(UsageStore(ledger_url(ledger)), ledger.currency) if ledger.enabled else None
+        batch = self._settings.batch
+        self._batches = None
+        if batch.enabled:
+            store = BatchStore(batch_database_url(batch), batch)
+            self._batches = BatchAccess(store, FileStore(batch_files_url(batch)), batch)
         self._served: list[ApiModel] = []
         self._counters: list[IngressCounters] = []
         self._channels = EngineChannels()
@@ -190,6 +199,7 @@ class Ingress:
             listens_on=self._listens_on,
             traces=self._traces,
             usage=self._usage,
+            batches=self._batches,
         )
         endpoints = app.state.endpoints
         lines = BatchLines(endpoints, self._api_keys, self._settings.http.share_prefix_cache)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ class Stored:
         file = File(new_id("file"), owner, "batch", "in.jsonl", 0, int(now))
         self.store.begin_file(file)
         self.files.write(file.object, [b"\n".join(texts)])
-        self.store.finish_file(file.id, len(b"\n".join(texts)))
+        self.store.finish_file(replace(file, bytes=len(b"\n".join(texts))))
         ends = int(now + hours * HOUR_S)
         batch = Batch(new_id("batch"), owner, CHAT, file.id, f"{hours:g}h", "validating", int(now), ends)
         self.store.add_batch(batch, now)
