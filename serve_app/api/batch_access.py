@@ -12,6 +12,7 @@ from fastapi import Request
 from sqlalchemy.exc import SQLAlchemyError
 
 from serve_app.api.errors import ApiError
+from serve_app.api.sender import key_of
 from serve_app.batch.file_store import STORE_ERRORS, FileStore
 from serve_app.batch.migrate import NewerTablesError
 from serve_app.batch.store import CONNECTIONS, BatchStore, LimitError
@@ -76,8 +77,8 @@ def store_failed(error: Exception) -> ApiError:
 
 def owner_of(request: Request) -> str:
     """Return the owner of the client's files and batches: the name of its API key; "" without keys."""
-    key = getattr(request.state, "key", None)
-    return "" if key is None else str(key.name)
+    key = key_of(request)
+    return "" if key is None else key.name
 
 
 def check_id(given: str, param: str) -> str:

@@ -12,6 +12,7 @@ from serve_app.api.browsers import check_content_type
 from serve_app.api.engine_client import JSON
 from serve_app.api.errors import ApiError
 from serve_app.api.files import expiry, page
+from serve_app.api.sender import sender_of
 from serve_app.batch.records import Batch, Endpoint, new_id
 from serve_app.batch.store import StatusError
 from serve_app.settings.settings_error import shown
@@ -21,8 +22,8 @@ _MOST_BODY_BYTES = 1 << 16
 _HOUR_S = 3600
 _WINDOW = r"^[1-9][0-9]{0,2}h$"
 _LONGEST_WINDOW_H = 168
-_MetadataKey = Annotated[str, Field(max_length=64, pattern=r"^[^\0]*$")]
-_MetadataValue = Annotated[str, Field(max_length=512, pattern=r"^[^\0]*$")]
+_MetadataKey = Annotated[str, Field(max_length=64, pattern=r"^[^\x00]*$")]
+_MetadataValue = Annotated[str, Field(max_length=512, pattern=r"^[^\x00]*$")]
 
 
 class ExpiresAfter(BaseModel):
@@ -44,16 +45,15 @@ class CreateBatch(BaseModel):
     output_expires_after: ExpiresAfter | None = None
 
 
-def batches_router(access: BatchAccess, http: HttpSettings) -> APIRouter:
-    """Return the routes of batches."""
+def batches_router(access: BatchAccess, http: HttpSettings, memory: BodyMemory) -> APIRouter:
+    """Return the routes of batches. `memory` counts the bytes of bodies."""
     router = APIRouter(tags=["batches"])
-    memory = BodyMemory(_MOST_BODY_BYTES * 64)
     schema = {"required": True, "content": {JSON: {"schema": CreateBatch.model_json_schema()}}}
 
     @router.post("/v1/batches", summary="Create a batch", openapi_extra={"requestBody": schema})
     async def create(request: Request) -> dict[str, Any]:
         check_content_type(request.scope["headers"])
-        share = BodyShare(memory, getattr(request.state, "api_key", None))
+        share = BodyShare(memory, sender_of(request).group)
         try:
             body = await read_body(request, _MOST_BODY_BYTES, http.body_timeout_s, share)
         finally:

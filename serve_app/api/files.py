@@ -10,6 +10,7 @@ from fastapi.responses import Response, StreamingResponse
 from serve_app.api.batch_access import FAILURES, BatchAccess, check_id, not_found, owner_of, store_failed
 from serve_app.api.body import BodyMemory, BodyShare
 from serve_app.api.errors import ApiError
+from serve_app.api.sender import sender_of
 from serve_app.api.upload import FORM, Form
 from serve_app.batch.file_store import READ_BYTES, UPLOAD_BYTES
 from serve_app.batch.records import DAY_S, File, new_id
@@ -39,7 +40,7 @@ def files_router(access: BatchAccess, http: HttpSettings, memory: BodyMemory) ->
     @router.post("/v1/files", summary="Upload an input file", openapi_extra={"requestBody": body})
     async def upload(request: Request) -> dict[str, Any]:
         form = Form(request, access.settings.max_file_bytes, http.body_timeout_s)
-        share = BodyShare(memory, getattr(request.state, "api_key", None))
+        share = BodyShare(memory, sender_of(request).group)
         try:
             share.grow(min(UPLOAD_BYTES, memory.limit_bytes // 4))
             return (await _store(access, form, owner_of(request), _declared_bytes(request))).document()

@@ -76,8 +76,9 @@ def create_app(
     if usage is not None:
         app.include_router(usage_router(usage, has_keys=api_keys is not None))
     if batches is not None:
-        app.include_router(files_router(batches, http, app.state.endpoints.memory))
-        app.include_router(batches_router(batches, http))
+        memory = app.state.endpoints.memory
+        app.include_router(files_router(batches, http, memory))
+        app.include_router(batches_router(batches, http, memory))
     if api_keys is not None:
         app.add_middleware(ApiKeyMiddleware, keys=api_keys, share_prefix_cache=http.share_prefix_cache)
     app.add_middleware(BrowserMiddleware, http=http, listens_on=listens_on, keyless=api_keys is None)

@@ -94,20 +94,17 @@ def validate(store: BatchStore, files: FileStore, batch: Batch, max_line_bytes: 
 def check_lines(chunks: Iterable[bytes], endpoint: str, max_requests: int, max_line_bytes: int) -> Checked:
     """Check the lines of an input file, which comes in chunks."""
     check = _Check(endpoint, max_line_bytes)
-    number = 0
     for number, offset, length, text in split_lines(chunks, max_line_bytes):
         if text is not None and not text.strip():
             continue  # such as the end of the file
         if len(check.lines) >= max_requests:
             message = f"The file has more than {max_requests} requests, which one batch may have."
             check.errors.append(LineError("too_many_requests", message, line=number))
-        else:
-            error = check.line(number, offset, length, text)
-            if error is not None:
-                check.errors.append(error)
-                continue
-        if len(check.errors) >= MOST_ERRORS:
             break
+        if (error := check.line(number, offset, length, text)) is not None:
+            check.errors.append(error)
+            if len(check.errors) >= MOST_ERRORS:
+                break
     if not check.lines and not check.errors:
         message = "The input file is empty. A batch needs at least one request."
         check.errors.append(LineError("empty_file", message))
