@@ -5,7 +5,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import Any
 import ray
 from fastapi import FastAPI
 from ray import serve
-from ray.serve._private.common import ReplicaID, ReplicaMetricReport, TimeStampedValue
 from ray.serve._private.constants import (
     RAY_SERVE_ENABLE_HA_PROXY,
     RAY_SERVE_HAPROXY_CONFIG_FILE_LOC,
@@ -36,6 +35,7 @@ from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.serve_status import deployment_statuses
 from serve_app.ingress.admission import Admission
 from serve_app.ingress.batch_calls import BatchCalls
+from serve_app.ingress.cold_reports import ColdReports
 from serve_app.ingress.cold_start_progress import ProgressReader, state_reader
 from serve_app.ingress.engine_channel import EngineChannels
 from serve_app.ingress.knob_publisher import KnobPublisher
@@ -67,8 +67,6 @@ _MOST_LINKED = 8
 """The traces of one model to which a scaling decision may link."""
 _FRESH_S = 0.5
 """Ray is asked at most twice a second."""
-_REPORTS = 10
-"""One second of reports: the policy waits at most so long for the size of a burst."""
 
 
 @serve.ingress()
@@ -268,56 +266,6 @@ def _listen_for_haproxy(replica: str) -> None:
         node = ray.get_runtime_context().get_node_id()
         folder = Path(RAY_SERVE_HAPROXY_CONFIG_FILE_LOC).parent / node  # as HAProxyManager has it
         listen_beside(folder / local_socket(replica))
-
-
-class ColdReports:
-    """Sends the report of one ingress replica ten times a second, for a second after `start`.
-
-    Ray sends the report twice a second, with values up to half a second old. Then the policy would see the
-    first request for a model at zero after half a second on average, and the burst half a second later.
-
-    Args:
-        controller: Ray Serve's controller.
-        replica: The id of this ingress replica.
-        report: Returns the report that Ray sends (`record_autoscaling_stats`).
-        interval_s: The policy decides as often for a model at zero replicas.
-        clock: Unix time in seconds.
-    """
-
-    def __init__(
-        self,
-        controller: Any,
-        replica: ReplicaID,
-        report: Callable[[], Mapping[str, float]],
-        interval_s: float = 0.1,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._controller = controller
-        self._replica = replica
-        self._report = report
-        self._interval_s = interval_s
-        self._clock = clock
-        self._left = 0
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Send the first report in the next turn of the event loop. Each call restarts the second."""
-        self._left = _REPORTS
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run())
-
-    async def _run(self) -> None:
-        while self._left:
-            self._left -= 1
-            try:
-                now = self._clock()
-                values = {name: [TimeStampedValue(now, value)] for name, value in self._report().items()}
-                report = ReplicaMetricReport(self._replica, values, now)
-                self._controller.record_autoscaling_metrics_from_replica.remote(report)
-            except Exception:  # Ray still sends its own report
-                logger.warning("the report of queued requests could not be sent early", exc_info=True)
-                return
-            await asyncio.sleep(self._interval_s)
 
 
 def loaded_adapters(models: Iterable[ModelSettings]) -> dict[str, dict[str, int]]:
