@@ -52,6 +52,12 @@ class BatchSettings(ClosedModel):
     retention_days: Annotated[float, Field(ge=0.05, le=3660)] = 30.0
     """Files and ended batches are deleted after this time. A client may choose a shorter time for a file."""
 
+    @property
+    def shared(self) -> bool:
+        """Whether the settings name a database and an object store that several nodes can share."""
+        database, files = self.database or "", self.files or ""
+        return database.startswith("postgres") and not files.startswith("file:") and bool(files)
+
 
 def batch_database_url(settings: BatchSettings, environment: Mapping[str, str] = os.environ) -> str:
     """Return the URL of the database; by default of a file in the user's state folder.
