@@ -13,7 +13,7 @@ from serve_app.api.engine_client import JSON
 from serve_app.api.errors import ApiError
 from serve_app.api.files import expiry, page
 from serve_app.api.sender import sender_of
-from serve_app.batch.records import Batch, Endpoint, new_id
+from serve_app.batch.records import DAY_S, Batch, Endpoint, new_id
 from serve_app.batch.store import StatusError
 from serve_app.settings.settings_error import shown
 from serve_app.settings.tree import HttpSettings
@@ -129,6 +129,7 @@ def _batch(body: bytes, owner: str, now: float, retention_days: float) -> Batch:
         message = f"input_file_id = {asked.input_file_id[:100]!r}: no such file."
         raise ApiError(400, message, param="input_file_id", code="invalid_input_file")
     expires = None if asked.output_expires_after is None else asked.output_expires_after.model_dump()
+    seconds = expiry(expires, "output_expires_after", retention_days)
     return Batch(
         new_id("batch"),
         owner,
@@ -138,7 +139,7 @@ def _batch(body: bytes, owner: str, now: float, retention_days: float) -> Batch:
         "validating",
         int(now),
         int(now) + hours * _HOUR_S,
-        output_expires_after=expiry(expires, "output_expires_after", retention_days),
+        output_expires_after=seconds or int(retention_days * DAY_S),
         metadata=asked.metadata,
     )
 

@@ -14,6 +14,7 @@ from serve_app.batch.file_store import FileStore
 from serve_app.batch.input_file import validate
 from serve_app.batch.queue import BatchQueue
 from serve_app.batch.records import Batch
+from serve_app.batch.retention import INTERVAL_S, delete_old
 from serve_app.batch.store import BatchStore
 from serve_app.runner.runner import Runner
 from serve_app.settings.batch import BatchSettings, batch_database_url, batch_files_url
@@ -52,7 +53,8 @@ class BatchRunner:
         queue = BatchQueue(self._store, self._files)
         self._backlogs: dict[str, BatchBacklog] = {}
         self._runner = Runner(queue, self._validate, self._ask, self._note, self._metrics.count)
-        self._tasks = [asyncio.create_task(self._runner.run()), asyncio.create_task(self._publish())]
+        work = (self._runner.run(), self._publish(), self._delete_old())
+        self._tasks = [asyncio.create_task(each) for each in work]
 
     def _validate(self, batch: Batch) -> None:
         validate(self._store, self._files, batch, self._max_line_bytes, time.time())
@@ -69,6 +71,16 @@ class BatchRunner:
 
     def _note(self, backlogs: Mapping[str, BatchBacklog]) -> None:
         self._backlogs = dict(backlogs)
+
+    async def _delete_old(self) -> None:
+        """Delete expired files and batches, every ten minutes."""
+        while True:
+            try:
+                if deleted := await asyncio.to_thread(delete_old, self._store, self._files, time.time()):
+                    logger.info(f"batches: {deleted} old files are deleted")
+            except Exception:  # a store does not answer
+                logger.warning("old files cannot be deleted", exc_info=True)
+            await asyncio.sleep(INTERVAL_S)
 
     async def _publish(self) -> None:
         """Publish what is left to the policy and as metrics, every second while there is any."""
