@@ -41,8 +41,9 @@ class BatchCalls:
         self, owner: str, url: str, model: str, lines: Iterable[BatchLine]
     ) -> AsyncGenerator[LineAnswers]:
         """Yield the answers to `lines` as they become ready. Closing frees the lines that still run."""
-        running = {asyncio.ensure_future(self._lines.answer(owner, url, line)) for line in lines}
+        running = {asyncio.create_task(self._lines.answer(owner, url, line)) for line in lines}
         try:
+            yield LineAnswers((), *self.wanted(model))  # so that the runner sends more at once
             async for answers in in_parts(running):
                 yield LineAnswers(answers, *self.wanted(model))
         finally:
@@ -66,7 +67,7 @@ class BatchCalls:
 
 
 async def in_parts(
-    running: set[asyncio.Future[LineAnswer]],
+    running: set[asyncio.Task[LineAnswer]],
     gather_s: float = _GATHER_S,
     silence_s: float = _SILENCE_S,
 ) -> AsyncIterator[tuple[LineAnswer, ...]]:

@@ -6,10 +6,10 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing, suppress
 from math import isinf
-from typing import Any
+from typing import Any, TypeVar
 
 from serve_app.batch.forecast import Rate, Remaining, late_s
 from serve_app.batch.queue import BatchQueue, LeasedLine
@@ -20,6 +20,8 @@ from serve_app.wire.batch_backlog import NO_BATCHES, BatchBacklog
 from serve_app.wire.batch_lines import BatchLine, LineAnswers
 
 logger = logging.getLogger("ray.serve")
+
+_T = TypeVar("_T")
 
 Ask = Callable[[Batch, Sequence[BatchLine]], AsyncGenerator[LineAnswers]]
 """Sends lines of a batch to an ingress replica, and yields their answers."""
@@ -79,7 +81,8 @@ class Runner:
         """The answers since the last publication, by model."""
         self._renewed_at = self._published_at = self._warned_at = 0.0
         self._woken = asyncio.Event()
-        self._trouble = ""
+        self._trouble = self._found = ""
+        """The trouble that was logged last, and that of the present turn."""
 
     async def run(self) -> None:
         """Work until cancelled. A store that is away is tried again."""
@@ -91,9 +94,10 @@ class Runner:
                     await asyncio.to_thread(self._queue.discard_leftovers)
                     swept = True
                 busy = await self.turn()
-                self._report("")
             except Exception as error:  # of any store: batches go on once it is back
-                self._report(f"{type(error).__name__}: {error}")
+                self._found = _text(error)
+            self._report(self._found)
+            if self._found:
                 await asyncio.sleep(_BUSY_S)
             await asyncio.sleep(_TURN_S)
             with suppress(TimeoutError):
@@ -102,6 +106,7 @@ class Runner:
 
     async def turn(self) -> bool:
         """Do what is due now. Return whether any batch is open."""
+        self._found = ""
         batches = await asyncio.to_thread(self._queue.store.open_batches)
         now = self._clock()
         await self._renew(now)
@@ -113,11 +118,11 @@ class Runner:
             if batch.status == "validating":
                 work.step = self._start(asyncio.to_thread(self._validate, batch))
             elif batch.status != "in_progress" or now >= batch.expires_at or _is_done(batch, work):
-                await self._end(batch, work)
+                await self._alone(self._end(batch, work))
             else:
                 running.append(batch)
         for batch in running:
-            await self._write(batch, now)
+            await self._alone(self._write(batch, now))
         await self._send(running, now)
         for gone in self._work.keys() - {batch.id for batch in batches}:
             self._cancel(self._work.pop(gone))
@@ -137,7 +142,7 @@ class Runner:
                 free = share - sum(len(self._work[batch.id].in_flight) for batch in mine)
                 for batch in mine:
                     if free > 0:
-                        free -= await self._send_some(batch, free, now)
+                        free -= await self._alone(self._send_some(batch, free, now)) or 0
 
     async def _send_some(self, batch: Batch, free: int, now: float) -> int:
         """Send up to `free` lines of a batch, and return how many."""
@@ -234,12 +239,20 @@ class Runner:
         async def watched() -> None:
             try:
                 await work
-            except Exception as error:  # the next turn begins it anew
-                self._report(f"{type(error).__name__}: {error}")
+            except Exception as error:  # a later turn begins it anew
+                self._report(_text(error))
                 await asyncio.sleep(_BUSY_S)
             self._woken.set()
 
         return asyncio.create_task(watched())
+
+    async def _alone(self, work: Awaitable[_T]) -> _T | None:
+        """Do something for one batch. Its failure must not stop other batches."""
+        try:
+            return await work
+        except Exception as error:
+            self._found = _text(error)
+            return None
 
     @staticmethod
     def _cancel(work: BatchWork) -> None:
@@ -289,6 +302,11 @@ class Runner:
         elif self._trouble and not trouble:
             logger.warning("batches go on: their store can be used again")
         self._trouble = trouble
+
+
+def _text(error: Exception) -> str:
+    lines = str(error).splitlines() or [""]  # object stores add pages
+    return f"{type(error).__name__}: {lines[0]}"
 
 
 def _left(batch: Batch) -> int:

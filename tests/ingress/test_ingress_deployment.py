@@ -302,8 +302,9 @@ async def test_lines_wanted_follow_the_replicas_and_the_knob(deployed: Deployed)
     line = [BatchLine(1, b'{"model":"nope"}')]
 
     async def wanted(model: str) -> tuple[str, int]:
-        (part,) = [part async for part in deployed.ingress.answer_lines("", CHAT, model, line)]
-        return part.model, part.wanted
+        parts = [part async for part in deployed.ingress.answer_lines("", CHAT, model, line)]
+        (told,) = {(part.model, part.wanted) for part in parts}
+        return told
 
     places = release_limit(deployed.settings.models[0])
     assert await wanted("tide") == ("tide", 2 * places)  # before there is a replica, those of one
@@ -325,6 +326,7 @@ async def test_closing_a_call_frees_its_lines(deployed: Deployed) -> None:
 
     async with asyncio.timeout(LIMIT_S):
         assert (await anext(parts)).answers == ()  # it says how many lines are wanted
+        await engine.entered.wait()
         await parts.aclose()
         await engine.left.wait()
 

@@ -50,12 +50,12 @@ class FakeIngress:
         self.most_open = max(self.most_open, self.open)
         self.called.set()
         try:
-            yield LineAnswers((), self.wanted)
+            yield LineAnswers((), "tide", self.wanted)
             await self.gate.wait()
             if self.lost_calls:
                 self.lost_calls -= 1
                 raise ConnectionError("the replica is gone")
-            yield LineAnswers(tuple(map(self.answer, lines)), self.wanted)
+            yield LineAnswers(tuple(map(self.answer, lines)), "tide", self.wanted)
         except (asyncio.CancelledError, GeneratorExit):
             self.cancelled += 1
             raise
@@ -284,6 +284,17 @@ async def test_answers_wait_while_the_store_is_away(
     assert sorted(bench.ingress.numbers) == list(range(1, 31))
     assert "No space left on device" in caplog.text
     assert caplog.text.count("No space left") == 1
+
+
+async def test_a_broken_batch_stops_no_other(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    broken, good = bench.stored.add(3, hours=1), bench.stored.add(3)
+    bench.stored.files.delete([f"files/{broken.input_file_id}"])
+    async with bench.running():
+        await bench.until(good, "completed")
+        bench.now = NOW + HOUR_S
+        await bench.until(broken, "expired")
+
+    assert "batches wait, because their store cannot be used" in caplog.text
 
 
 async def test_backlog_says_what_is_left(bench: Bench) -> None:
