@@ -84,7 +84,7 @@ pictures:
 	@for file in docs/images/*.dot; do dot -Tsvg $$file -o $${file%.dot}.svg; done
 
 setup: .venv/cpu.done
-setup-dev: .venv/dev.done .venv/tools.done .venv/checkov.done
+setup-dev: .venv/dev.done .venv/tools.done .venv/checkov.done .venv/moto.done
 
 .venv/cpu.done: requirements/cpu.txt requirements/install.sh pyproject.toml
 	@requirements/install.sh $(PYTHON)
@@ -95,11 +95,11 @@ setup-dev: .venv/dev.done .venv/tools.done .venv/checkov.done
 	@$(BIN)/pip $(PIP_INSTALL) -r requirements/dev.txt
 	@touch $@
 
-# An environment of its own: checkov asks for other versions of packages that we have.
-.venv/checkov.done: requirements/checkov.txt .venv/cpu.done
-	@echo '== installing the security scan'
-	@$(BIN)/python -m venv --without-pip .venv/checkov
-	@$(BIN)/pip --python .venv/checkov/bin/python $(PIP_INSTALL) --no-compile -r $<
+# Environments of their own: these ask for other versions of packages that we have.
+.venv/checkov.done .venv/moto.done: .venv/%.done: requirements/%.txt .venv/cpu.done
+	@echo '== installing $*'
+	@$(BIN)/python -m venv --without-pip .venv/$*
+	@$(BIN)/pip --python .venv/$*/bin/python $(PIP_INSTALL) --no-compile -r $<
 	@touch $@
 
 .venv/tools.done: requirements/tools.sh .venv/cpu.done

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Resolve the lock files: cpu.txt and gpu.txt to serve, with the laboratory, dev.txt for tests on top of
-# cpu.txt, checkov.txt for the security scan, which needs other versions and has an environment of
-# its own, pip.txt, and uv.txt, which set-up takes where the package index has no CPU build of torch.
+# cpu.txt, checkov.txt for the security scan and moto.txt for the tests' S3 server, which need other versions and
+# have environments of their own, pip.txt, and uv.txt, which set-up takes where the package index has no CPU build of torch.
 # A version that is locked already is kept where it still fits; uv's own arguments move them:
 #   requirements/lock.sh --upgrade                      all of them
 #   requirements/lock.sh --upgrade-package starlette    one, for a security fix say
@@ -35,5 +35,6 @@ mapfile -t locked < <(beyond cpu)
 resolve dev "${cpu[@]}" --extra dev "${locked[@]}"
 resolve gpu pyproject.toml --extra gpu --extra lab --extra kubernetes
 resolve checkov requirements/checkov.in --override requirements/checkov.overrides.txt
+resolve moto requirements/moto.in
 resolve pip requirements/pip.in
 resolve uv requirements/uv.in

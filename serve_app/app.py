@@ -10,11 +10,12 @@ from ray.serve.config import RequestRouterConfig
 from serve_app.cluster.placement import actor_options, engine_environment, placement
 from serve_app.engine.engine_deployment import Engine
 from serve_app.ingress.ingress_deployment import Ingress
+from serve_app.runner.batch_runner import BatchRunner
 from serve_app.settings import AppSettings, ModelSettings, RequestLogSettings, knob_defaults, load_settings
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.ledger import LedgerSettings
 from serve_app.settings.telemetry import TraceSettings
-from serve_app.settings.tree import INGRESS
+from serve_app.settings.tree import BATCH_RUNNER, INGRESS
 
 # A process is replaced after three failed checks: some 18 s here, and 90 s with Ray's defaults.
 _HEALTH_CHECKS: dict[str, Any] = {"health_check_period_s": 1.0, "health_check_timeout_s": 5.0}
@@ -22,6 +23,10 @@ ENGINE_INTERVAL_S = 1.0
 # The ingress reports twice a second, because a request at zero replicas waits for the report.
 _INGRESS_INTERVAL_S = 0.5
 _MOST_REPLICAS = 10_000
+_RUNNER_SHARE = 0.001
+"""The share of an ingress replica's place that the runner takes, to be on such a node."""
+_RUNNER_STOP_S = 5.0
+"""The runner loses nothing if it is killed, so its end need not wait."""
 
 
 def build(args: dict[str, Any]) -> Application:
@@ -52,6 +57,7 @@ def build_application(
         for model in settings.models
     ]
     ingress = settings.ingress
+    runner = {"batch_runner": batch_runner(settings)} if settings.batch.enabled else {}
     return serve.deployment(
         Ingress,
         name=INGRESS,
@@ -66,7 +72,23 @@ def build_application(
         settings.model_dump(mode="json"),
         {name: defaults.model_dump(mode="json") for name, defaults in knobs.items()},
         *engines,
+        **runner,
     )
+
+
+def batch_runner(settings: AppSettings) -> Application:
+    """Return the deployment that works on batches. It takes its place beside the ingress replicas."""
+    return serve.deployment(
+        BatchRunner,
+        name=BATCH_RUNNER,
+        num_replicas=1,
+        ray_actor_options={
+            "num_cpus": 0,
+            "resources": dict.fromkeys(settings.ingress.resources, _RUNNER_SHARE),
+        },
+        graceful_shutdown_timeout_s=_RUNNER_STOP_S,
+        **_HEALTH_CHECKS,
+    ).bind(settings.batch.model_dump(mode="json"), settings.http.max_body_bytes)
 
 
 def open_bounds(least: int, interval_s: float) -> dict[str, Any]:

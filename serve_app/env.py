@@ -169,6 +169,8 @@ RAYLET = "RAY_RAYLET_PID"
 
 LEDGER_URL = "TIDESERVE_LEDGER_URL"
 """The URL of the ledger's database, in place of `ledger.url`: it may have a password."""
+BATCH_DATABASE_URL = "TIDESERVE_BATCH_DATABASE_URL"
+"""The URL of the database of files and batches, in place of `batch.database`: it may have a password."""
 API_KEY = "OPENAI_API_KEY"
 """The key that the command line sends to the API. OpenAI's own clients read the same variable."""
 RAY_RESOURCES = "RAY_OVERRIDE_RESOURCES"

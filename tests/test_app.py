@@ -245,6 +245,29 @@ def test_replicas_are_built_from_plain_data() -> None:
     assert only.func_or_class is Engine
 
 
+def test_one_batch_runner_is_beside_the_ingress() -> None:
+    ingress, _ = built(
+        {
+            "models": [{"name": "a"}],
+            "ingress": {"resources": {"ingress": 1}},
+            "http": {"max_body_bytes": 4096},
+            "batch": {"max_requests": 7},
+        }
+    )
+
+    runner = ingress.init_kwargs["batch_runner"]._bound_deployment
+    assert (runner.name, runner.num_replicas) == ("BatchRunner", 1)
+    assert runner.ray_actor_options == {"num_cpus": 0, "resources": {"ingress": 0.001}}
+    settings, max_line_bytes = runner.init_args
+    assert (settings["max_requests"], max_line_bytes) == (7, 4096)
+
+
+def test_without_batches_there_is_no_runner() -> None:
+    ingress, _ = built({"models": [{"name": "a"}], "batch": {"enabled": False}})
+
+    assert ingress.init_kwargs == {}
+
+
 def test_a_bad_configuration_builds_nothing() -> None:
     with pytest.raises(SettingsError, match=r"models\[0\]\.max_num_seqs = 0"):
         build({"models": [{"name": "a", "max_num_seqs": 0}]})

@@ -77,7 +77,11 @@ def test_commands_and_their_options_exist(document: Path, capsys: pytest.Capture
     assert unknown == []
 
 
-_BELOW = {"keys": ("new", "check"), "knobs": ("set",)}
+_BELOW = {
+    "keys": ("new", "check"),
+    "knobs": ("set",),
+    "batch": ("submit", "wait", "ls", "show", "cancel", "fetch"),
+}
 
 
 def _options(command: str, capsys: pytest.CaptureFixture[str]) -> frozenset[str]:

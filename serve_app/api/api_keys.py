@@ -87,9 +87,19 @@ class ApiKeyFile:
         found = self._keys.get(sha256(key).digest())
         if found is None:
             raise _refusal("this API key is not one of the server's.")
+        return self._checked(found)
+
+    def _checked(self, found: ApiKey) -> ApiKey:
         if found.expires_at is not None and self._wall() >= found.expires_at:
             raise _refusal("this API key has expired.")
         return found
+
+    def named(self, name: str) -> ApiKey:
+        """Return the entry of this name. Raises ApiError 401 if it is gone or has expired."""
+        found = self._names.get(name)
+        if found is None:
+            raise _refusal(f"the API key {name!r} is not one of the server's any more.")
+        return self._checked(found)
 
     async def refresh(self) -> None:
         """Put a changed file in force, at most once a second.
@@ -120,6 +130,7 @@ class ApiKeyFile:
 
     def _put_in_force(self, found: KeysFile) -> None:
         self._keys = {key.digest: key for key in found.keys}
+        self._names = {key.name: key for key in found.keys}
         self._has_limits = any(key.is_limited for key in found.keys)
         if plain := found.plain:
             logger.warning(
@@ -154,7 +165,7 @@ class ApiKeyMiddleware:
     """Answers 401 to requests without a key of `keys`, before their body is read. Open paths need no key.
 
     Other requests are forwarded unchanged, so a stream costs nothing more. The request's state gets the
-    entry of the key (`key`), the sender (`caller`), a text that names the key, and its cache salt.
+    entry of the key (`key`), the sender (`caller`), and its cache salt.
 
     Args:
         share_prefix_cache: Whether clients with different keys share prefix caches. If so, there is no salt.
@@ -185,7 +196,6 @@ class ApiKeyMiddleware:
         state = scope.setdefault("state", {})
         state["key"] = key
         state["caller"] = key.caller
-        state["api_key"] = f"API key {key.name!r}"
         state["cache_salt"] = "" if self._share_prefix_cache else key.cache_salt
         await self._app(scope, receive, send)
 

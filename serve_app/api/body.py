@@ -154,6 +154,13 @@ def _whole(value: msgspec.Raw) -> int | None:
 _peek = msgspec.json.Decoder(Peek)
 
 
+def body_too_large(max_bytes: int) -> ApiError:
+    """A 413 for a body of more than `max_bytes`."""
+    return ApiError(
+        413, f"The body is larger than the {max_bytes} bytes this server accepts.", code="body_too_large"
+    )
+
+
 async def read_body(request: Request, max_bytes: int, timeout_s: float, share: BodyShare) -> bytes:
     """The whole body.
 
@@ -166,9 +173,7 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float, share: B
         ApiError: 413 if the body is larger than `max_bytes`, 429 if the memory for bodies does not hold it,
             408 if it takes too long. A declared length is checked before the body is read.
     """
-    too_large = ApiError(
-        413, f"The body is larger than the {max_bytes} bytes this server accepts.", code="body_too_large"
-    )
+    too_large = body_too_large(max_bytes)
     length = request.headers.get("content-length", "0")
     if length.isascii() and length.isdigit():
         if int(length) > max_bytes:

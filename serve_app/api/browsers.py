@@ -26,7 +26,7 @@ _EXPOSED = (
     b"X-RateLimit-Limit-Requests, X-RateLimit-Remaining-Requests, X-RateLimit-Reset-Requests, "
     b"X-RateLimit-Limit-Tokens, X-RateLimit-Remaining-Tokens, X-RateLimit-Reset-Tokens"
 )
-_METHODS = b"GET, HEAD, POST"
+_METHODS = b"GET, HEAD, POST, DELETE"
 _MAX_AGE_S = b"7200"
 """How long a browser may cache a preflight. Chromium allows no more."""
 _HEADER_NAMES = re.compile(rb"[A-Za-z0-9_, -]+")

@@ -17,6 +17,7 @@ from serve_app.api.body import (
     MESSAGES_CONTAINERS,
     BodyMemory,
     BodyShare,
+    body_too_large,
     check_structure,
     peek,
     read_body,
@@ -28,13 +29,10 @@ from serve_app.api.errors import ApiError, deadline_exceeded
 from serve_app.api.generate import GenerateRequest, GenerateResponse
 from serve_app.api.prompt_prefix import PromptFields, prompt_prefix
 from serve_app.api.quotas import Quotas
-from serve_app.api.ray_headers import request_timeout_s
-from serve_app.api.request_trace import UNTRACED, Trace
 from serve_app.api.schemas import body_schema, generate_schema
-from serve_app.api.trace_context import TraceContext
+from serve_app.api.sender import LANE_HEADER, Sender, key_of, sender_of
 from serve_app.settings.adapters import Adapter
 from serve_app.settings.aliases import is_pattern, model_of
-from serve_app.settings.caller import ANYONE, LANES, Caller, Lane
 from serve_app.settings.keys_file import ApiKey
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import shown
@@ -58,9 +56,9 @@ _PATHS: tuple[tuple[str, Operation, str], ...] = (
     ("/detokenize", "detokenize", "Token ids to text"),
 )
 _MESSAGES = ("messages", "count_tokens")
+_FIRST_PATHS = {operation: path for path, operation, _ in reversed(_PATHS)}
+_OPERATIONS = {path: operation for path, operation, _ in _PATHS}
 _GENERATING = ("chat_completions", "completions", "responses", "messages")
-LANE_HEADER = "X-Tideserve-Lane"
-"""With this header a client lowers the lane of a request."""
 _NAMES_SHOWN = 20
 """Names of models in an error."""
 
@@ -122,7 +120,7 @@ class Endpoints:
         self.models = {model.name: model for model in served}
         self._quotas = quotas or Quotas()
         self._bounds = bounds
-        self._memory = BodyMemory(bounds.max_body_memory_bytes)
+        self.memory = BodyMemory(bounds.max_body_memory_bytes)
 
     def find(self, name: str | None, key: ApiKey | None = None) -> ApiModel:
         """Return the model of this name or alias, or of the adapter `name`; without a name, the only model.
@@ -171,14 +169,13 @@ class Endpoints:
     def router(self) -> APIRouter:
         """Return the routes of completions, embeddings, tokenization, the model list and `/generate`."""
         router = APIRouter()
-        first = {operation: path for path, operation, _ in reversed(_PATHS)}
         for path, operation, summary in _PATHS:
             router.add_api_route(
                 path,
                 self._endpoint(operation),
                 methods=["POST"],
                 name=operation,
-                operation_id=operation if path == first[operation] else None,
+                operation_id=operation if path == _FIRST_PATHS[operation] else None,
                 summary=summary,
                 tags=["tokens" if operation.endswith("tokenize") else "OpenAI"],
                 response_class=JSONResponse,
@@ -187,12 +184,12 @@ class Endpoints:
 
         @router.get("/v1/models", summary="The models served", tags=["OpenAI"])
         async def list_models(request: Request) -> dict[str, Any]:
-            cards = [model.card(name) for name, model in self._listed(_key(request))]
+            cards = [model.card(name) for name, model in self._listed(key_of(request))]
             return {"object": "list", "data": cards}
 
         @router.get("/v1/models/{model:path}", summary="One model", tags=["OpenAI"])
         async def get_model(request: Request, model: str) -> dict[str, Any]:
-            return dict(self.find(model, _key(request)).card(model))
+            return dict(self.find(model, key_of(request)).card(model))
 
         router.add_api_route(
             "/generate",
@@ -235,43 +232,67 @@ class Endpoints:
     async def answer(self, http: Request, operation: Operation) -> Response:
         """Return the engine's answer to a request, which has been read and admitted to memory."""
         check_content_type(http.scope["headers"])
-        timeout_s = request_timeout_s(http.scope)
-        state = http.state
-        key = _key(http)
-        caller = _lowered(getattr(state, "caller", ANYONE), http)
-        share = BodyShare(self._memory, getattr(state, "api_key", None))
+        sender = sender_of(http)
+        share = BodyShare(self.memory, sender.group)
+        try:
+            body = await self._read(http, share, sender.timeout_s)
+        except BaseException:
+            share.release()
+            raise
+        return await self.respond(operation, body, sender, share)
+
+    def share(self, sender: Sender, body: bytes) -> BodyShare:
+        """Return the memory of a body that did not come over HTTP. Raises ApiError 413 or 429."""
+        if len(body) > self._bounds.max_body_bytes:
+            raise body_too_large(self._bounds.max_body_bytes)
+        share = BodyShare(self.memory, sender.group)
+        share.grow(len(body))
+        return share
+
+    async def respond(
+        self, operation: Operation, body: bytes, sender: Sender, share: BodyShare, *, whole: bool = False
+    ) -> EngineResponse:
+        """Return the response to a body that has been read. The response, or an error, releases `share`.
+
+        Args:
+            whole: Whether a stream is refused.
+
+        Raises:
+            ApiError: the body is invalid, its model is unknown, or a limit of the sender's key is reached.
+        """
         reservation = None
         try:
-            body = await self._read(http, share, timeout_s)
             await check_structure(body, MESSAGES_CONTAINERS if operation in _MESSAGES else MAX_CONTAINERS)
-            seen = self._see(operation, body, key)
+            seen = self._see(operation, body, sender.key)
+            if whole and seen.wants_stream:
+                message = "stream = true: a batch has no streams"
+                raise ApiError(400, message, param="stream", code="invalid_value")
             model = seen.model
-            salt = getattr(state, "cache_salt", "")
-            adapter = model.adapter
+            adapter, salt = model.adapter, sender.cache_salt
             prefix_salt = salt if adapter is None else f"{salt}\0{adapter.name}\0{adapter.source}"
-            trace: Trace = getattr(state, "trace", UNTRACED)
+            trace = sender.trace
             request = EngineRequest(
                 operation,
                 body,
-                state.request_id,
-                state.arrived,
+                sender.request_id,
+                sender.arrived,
                 seen.wants_stream,
-                timeout_s,
-                trace.for_engine(TraceContext.of(http.scope["headers"])),
+                sender.timeout_s,
+                trace.for_engine(sender.context),
                 salt,
                 None if seen.fields is None else prompt_prefix(seen.fields, prefix_salt),
-                BodyShare(self._memory, KEPT) if seen.wants_stream else None,
+                BodyShare(self.memory, KEPT) if seen.wants_stream else None,
                 state=RequestState(trace=trace),
                 model=model.name,
-                caller=caller,
+                caller=sender.caller,
                 alias="" if seen.asked in (None, model.id) else str(seen.asked),
                 adapter=adapter,
             )
             trace.note_request(request)
             try:
-                reservation = self._quotas.reserve(key, request, seen.answer_bound)
+                reservation = self._quotas.reserve(sender.key, request, seen.answer_bound)
                 if reservation is not None and reservation.over_quota:
-                    request = replace(request, caller=caller.lowered_to("background"))
+                    request = replace(request, caller=sender.caller.lowered_to("background"))
                     reservation.headers[LANE_HEADER] = "background"
                     trace.note_request(request)
                 share.belongs_to(model.name, background=request.caller.lane == "background")
@@ -304,19 +325,6 @@ def _may_use(key: ApiKey | None, model: ApiModel, name: str) -> bool:
     return key is None or key.allows(name) or key.allows(model.name)
 
 
-def _key(request: Request) -> ApiKey | None:
-    """Return the entry of the client's API key; None on a server without keys."""
-    found: ApiKey | None = getattr(request.state, "key", None)
-    return found
-
-
-def _lowered(caller: Caller, request: Request) -> Caller:
-    """Return the caller in the lane that the client asks for, if it is lower. Raises ApiError 400."""
-    asked = request.headers.get(LANE_HEADER)
-    if asked is None:
-        return caller
-    lane: Lane | None = next((each for each in LANES if each == asked), None)
-    if lane is None:
-        known = ", ".join(LANES)
-        raise ApiError(400, f"{LANE_HEADER} = {shown(asked)}: must be one of {known}", code="invalid_value")
-    return caller.lowered_to(lane)
+def operation_at(path: str) -> Operation:
+    """Return the operation of the endpoint at `path`. Raises KeyError without such an endpoint."""
+    return _OPERATIONS[path]

@@ -15,11 +15,14 @@ from starlette.exceptions import HTTPException
 from serve_app import __version__
 from serve_app.api.api_keys import ApiKeyFile, ApiKeyMiddleware
 from serve_app.api.autoscaling import AutoscalingView, autoscaling_router
+from serve_app.api.batch_access import BatchAccess
+from serve_app.api.batches import batches_router
 from serve_app.api.browsers import BrowserMiddleware
 from serve_app.api.dialect import error_response
 from serve_app.api.endpoints import ApiModel, Endpoints
 from serve_app.api.engine_client import JSON
 from serve_app.api.errors import ApiError, internal_error
+from serve_app.api.files import files_router
 from serve_app.api.health import Observer, health_router
 from serve_app.api.middleware import RequestMiddleware, route_path
 from serve_app.api.quotas import Quotas
@@ -43,6 +46,7 @@ def create_app(
     listens_on: str | None = None,
     traces: RequestTraces | None = None,
     usage: UsageView | None = None,
+    batches: BatchAccess | None = None,
 ) -> FastAPI:
     """Return the HTTP API over `models`.
 
@@ -57,18 +61,24 @@ def create_app(
         listens_on: The address that the server listens on; None if it is not known.
         traces: The traces of requests; by default only of requests that ask for it.
         usage: Answers `/usage`; None without a ledger.
+        batches: Answers `/v1/files` and `/v1/batches`; None without batches.
     """
     app = FastAPI(
         title="Tideserve",
         version=__version__,
         description="OpenAI-compatible LLM serving on Ray Serve and vLLM.",
     )
-    app.include_router(Endpoints(models, http, quotas).router())
+    app.state.endpoints = Endpoints(models, http, quotas)
+    app.include_router(app.state.endpoints.router())
     app.include_router(health_router(observer, has_keys=api_keys is not None))
     if autoscaling is not None:
         app.include_router(autoscaling_router(autoscaling))
     if usage is not None:
         app.include_router(usage_router(usage, has_keys=api_keys is not None))
+    if batches is not None:
+        memory = app.state.endpoints.memory
+        app.include_router(files_router(batches, http, memory))
+        app.include_router(batches_router(batches, http, memory))
     if api_keys is not None:
         app.add_middleware(ApiKeyMiddleware, keys=api_keys, share_prefix_cache=http.share_prefix_cache)
     app.add_middleware(BrowserMiddleware, http=http, listens_on=listens_on, keyless=api_keys is None)
@@ -125,10 +135,12 @@ async def _unforeseen(request: Request, error: Exception) -> Response:
 
 
 async def _generate_error(request: Request, error: Exception) -> Response:
-    """Return FastAPI's `detail` for `/generate`, beside the error in OpenAI's shape."""
+    """Return FastAPI's `detail`, beside the error in OpenAI's shape; for OpenAI's API only the error."""
     assert isinstance(error, RequestValidationError)
     details = jsonable_encoder(error.errors(), exclude={"input", "ctx", "url"})
     first = error.errors()[0]
     param = ".".join(str(part) for part in first["loc"] if part not in ("body", "query")) or None
+    if route_path(request.scope).startswith("/v1/"):
+        return _reply(ApiError(400, f"{param}: {first['msg']}.", param=param, code="invalid_value"), request)
     document = msgspec.json.decode(ApiError(422, first["msg"], param=param, code="invalid_value").body())
     return Response(msgspec.json.encode({"detail": details, **document}), 422, media_type=JSON)

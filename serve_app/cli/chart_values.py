@@ -92,6 +92,8 @@ def values_of(application: Mapping[str, Any], checked: CheckedApplication) -> di
     app = {key: args[key] for key in ("profile", "request_log", "telemetry", "zygote") if key in args}
     if _is_shared(settings.ledger):
         app["ledger"] = {"enabled": settings.ledger.enabled, **args["ledger"]}
+    if settings.batch.shared:
+        app["batch"] = {"enabled": settings.batch.enabled, **args["batch"]}
     app["http"] = {key: value for key, value in args.get("http", {}).items() if key != "api_keys_file"}
     ingress = {key: value for key, value in args.get("ingress", {}).items() if key != "resources"}
     app["ingress"] = ingress | ({"autoscaling": live["ingress"]} if live.get("ingress") else {})
@@ -112,6 +114,11 @@ def left_out(application: Mapping[str, Any], checked: CheckedApplication) -> lis
     if checked.settings.ledger.enabled and not _is_shared(checked.settings.ledger):
         lines.append(
             "ledger: pods share no SQLite file, so it is off; name a Postgres database in app.ledger.url"
+        )
+    if checked.settings.batch.enabled and not checked.settings.batch.shared:
+        lines.append(
+            "batch: pods share no folder, so it is off; name a Postgres database in app.batch.database, and "
+            "an object store in app.batch.files"
         )
     lines += [f"{key}: the chart has no value for it" for key in application if key not in _CARRIED]
     for index, deployment in enumerate(application.get("deployments") or []):

@@ -6,12 +6,14 @@ from typing import Any
 
 import yaml
 
+from serve_app.batch.store_check import check_database, check_files
 from serve_app.cli.application_checks import Cpus, local_cpus
 from serve_app.cli.config_file import read_config
 from serve_app.cli.formats import count, seconds
 from serve_app.cli.keys_command import describe_keys
 from serve_app.cli.listening import check_host, describe_listening
 from serve_app.settings import AppSettings, ModelSettings
+from serve_app.settings.batch import BatchSettings, batch_database_url, batch_files_url
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.ledger import ledger_url
 
@@ -57,6 +59,7 @@ def check(options: argparse.Namespace) -> int:
         if (file := app.settings.http.api_keys_file) is not None:
             print(f"  API keys: {_keys_text(Path(file))}")
         print(f"  ledger: {_ledger_text(app.settings)}")
+        print(*(f"  {line}" for line in _batch_lines(app.settings.batch)), sep="\n")
     print(*describe_listening(config.keyless, host, config.port), sep="\n")
     return 0
 
@@ -115,6 +118,29 @@ def _ledger_text(settings: AppSettings) -> str:
     if ledger.gpu_hour_prices and free:
         where += f"; no price in gpu_hour_prices for {', '.join(free)}"
     return where
+
+
+def _batch_lines(batch: BatchSettings) -> list[str]:
+    """Return where files and batches are kept, and whether this machine can write there.
+
+    Raises:
+        SettingsError: the environment has an invalid URL of the database.
+    """
+    if not batch.enabled:
+        return ["batches: off"]
+    database, files = batch_database_url(batch), batch_files_url(batch)
+    shared = database.startswith("postgres")
+    lines = [
+        f"batches: {'Postgres' if shared else 'an SQLite file'} ({check_database(database)}), files in "
+        f"{files.partition('://')[0]}:// ({check_files(files)})"
+    ]
+    alone = [
+        *([] if shared else ["a Postgres in batch.database"]),
+        *(["an object store in batch.files"] if files.startswith("file:") else []),
+    ]
+    if alone:
+        lines.append(f"batches: for one node; several nodes need {' and '.join(alone)}")
+    return lines
 
 
 def _range_text(knobs: Knobs | IngressKnobs) -> str:

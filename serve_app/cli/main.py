@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from serve_app import __version__
 from serve_app.cli import (
     ask,
+    batch_command,
     chart_values,
     check,
     explain,
@@ -35,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     knobs_command.add_command(commands)
     keys_command.add_command(commands)
     usage_command.add_command(commands)
+    batch_command.add_command(commands)
     chart_values.add_command(commands)
     laboratory.add_commands(commands)
     options = parser.parse_args(argv)

@@ -12,6 +12,7 @@ from serve_app.controller.document_exchange import Deployment, Inbox
 from serve_app.policy.inputs import Snapshot
 from serve_app.settings.identity import identity_number
 from serve_app.settings.tree import INGRESS
+from serve_app.wire.batch_backlog import NO_BATCHES
 from serve_app.wire.ingress_reports import IngressReport
 from serve_app.wire.phases import DRAINING
 from serve_app.wire.served_models import ServedApplication
@@ -122,6 +123,7 @@ class SnapshotBuilder:
             pending=pending,
             pending_s=pending_s,
             pending_reason="; ".join(filter(None, (known.no_room, inbox.why_pods_wait))) if pending else "",
+            batches=inbox.batches.get(inbox.model(name), NO_BATCHES),
             warm_node=known.warm_node,
             warm_node_start_s=starts.on(warm_node=True).total_s,
             cold_node_start_s=starts.on(warm_node=False).total_s,

@@ -19,7 +19,9 @@ from serve_app.cluster.ray_resources import Node, lacking, read_nodes, shortage
 from serve_app.controller.cold_starts import ColdStarts, StartUp
 from serve_app.controller.decision_spans import DecisionSpans
 from serve_app.learning.state import Memory, restore
+from serve_app.wire.batch_backlog import BatchBacklog, parse_backlogs
 from serve_app.wire.documents import (
+    BATCHES,
     DECISIONS,
     KNOBS,
     LEARNED,
@@ -89,13 +91,23 @@ class Inbox:
     """By ingress replica with queued requests, including replicas that Ray does not count as running."""
     nodes: tuple[Node, ...] | None = None
     """The nodes of the cluster; None unless `Outbox.look_at_nodes` is set."""
+    batches: Mapping[str, BatchBacklog] = field(default_factory=dict)
+    """What is left of the open batches, by model."""
     learned: Learned | None = None
     """Set no later than `served`."""
 
     def identity(self, deployment: str) -> str:
         """Return the identity of an engine deployment's replicas; empty if unknown."""
-        model = self.served.models.get(deployment) if self.served is not None else None
+        model = self._served(deployment)
         return model.identity if model is not None else ""
+
+    def model(self, deployment: str) -> str:
+        """Return the name of an engine deployment's model; empty if unknown."""
+        model = self._served(deployment)
+        return model.name if model is not None else ""
+
+    def _served(self, deployment: str) -> ServedModel | None:
+        return self.served.models.get(deployment) if self.served is not None else None
 
     def cold_starts(self, deployment: str) -> ColdStarts:
         """Return the starts of replicas with the present identity of an engine deployment."""
@@ -193,6 +205,7 @@ class DocumentExchange(Mailbox):
         failures: set[str] = set()
         for step in (
             self._read_learned, self._read_knobs, self._read_phases, self._read_ingress_reports,
+            self._read_batches,
             self._read_nodes, self._read_resources, self._write_decisions, self._write_status,
             self._write_learned, self._send_spans, self._read_pending_pods,  # last: it may take seconds
         ):  # fmt: skip
@@ -264,6 +277,14 @@ class DocumentExchange(Mailbox):
             forget_report(self._app, replica)
             del reports[replica]
         self.inbox = replace(self.inbox, ingress_reports=reports)
+
+    def _read_batches(self, now: float) -> None:
+        stored = read_document(BATCHES, self._app, parse_backlogs)
+        found: Mapping[str, BatchBacklog] = {}
+        if stored is not None:
+            written_at = self._own_clock.times(BATCHES, {BATCHES: stored[0]}, now, now, believed=False)
+            found = stored[1] if now - written_at[BATCHES] < _REPORT_FORGOTTEN_S else {}
+        self.inbox = replace(self.inbox, batches=found)
 
     def _read_nodes(self, now: float) -> None:
         nodes = self.inbox.nodes if self.outbox.look_at_nodes else None

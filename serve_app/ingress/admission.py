@@ -47,9 +47,11 @@ def release_limit(model: ModelSettings) -> int:
     return min(model.max_ongoing_requests, model.max_num_seqs + math.ceil(_AHEAD_SHARE * model.max_num_seqs))
 
 
-def unavailable(model: str, why: str, retry_after_s: int = _LOST_RETRY_AFTER_S) -> ApiError:
+def unavailable(
+    model: str, why: str, retry_after_s: int = _LOST_RETRY_AFTER_S, code: str = "model_unavailable"
+) -> ApiError:
     """Return a 503: no replica of the model can take the request."""
-    return _refusal(503, model, why, "model_unavailable", retry_after_s)
+    return _refusal(503, model, why, code, retry_after_s)
 
 
 def _adapter_name(request: EngineRequest) -> str:

@@ -5,7 +5,8 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ from typing import Any
 import ray
 from fastapi import FastAPI
 from ray import serve
-from ray.serve._private.common import ReplicaID, ReplicaMetricReport, TimeStampedValue
 from ray.serve._private.constants import (
     RAY_SERVE_ENABLE_HA_PROXY,
     RAY_SERVE_HAPROXY_CONFIG_FILE_LOC,
@@ -23,13 +23,19 @@ from ray.serve._private.constants import (
 from ray.serve.handle import DeploymentHandle
 
 from serve_app.api.api_keys import ApiKeyFile
+from serve_app.api.batch_access import BatchAccess
+from serve_app.api.batch_lines import BatchLines
 from serve_app.api.endpoints import ApiModel
 from serve_app.api.http_api import create_app
 from serve_app.api.quotas import Quotas
 from serve_app.api.usage import UsageView
+from serve_app.batch.file_store import FileStore
+from serve_app.batch.store import BatchStore
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.serve_status import deployment_statuses
 from serve_app.ingress.admission import Admission
+from serve_app.ingress.batch_calls import BatchCalls
+from serve_app.ingress.cold_reports import ColdReports
 from serve_app.ingress.cold_start_progress import ProgressReader, state_reader
 from serve_app.ingress.engine_channel import EngineChannels
 from serve_app.ingress.knob_publisher import KnobPublisher
@@ -42,11 +48,13 @@ from serve_app.ingress.replica_set import replica_set
 from serve_app.ingress.request_counters import IngressCounters
 from serve_app.ledger.store import UsageStore
 from serve_app.patches.uvicorn import listen_beside
+from serve_app.settings.batch import batch_database_url, batch_files_url
 from serve_app.settings.knobs import Knobs, LiveKnobs
 from serve_app.settings.ledger import ledger_url
 from serve_app.settings.tree import AppSettings, ModelSettings
 from serve_app.telemetry.replica_metrics import ApiKeyMetrics, IngressMetrics
 from serve_app.telemetry.traces import request_traces
+from serve_app.wire.batch_lines import BatchLine, LineAnswers
 from serve_app.wire.ingress_reports import keep_report
 from serve_app.wire.local_socket import local_socket
 from serve_app.wire.signals import INGRESS_FIELDS, ONGOING_REQUESTS, ingress_key
@@ -59,8 +67,6 @@ _MOST_LINKED = 8
 """The traces of one model to which a scaling decision may link."""
 _FRESH_S = 0.5
 """Ray is asked at most twice a second."""
-_REPORTS = 10
-"""One second of reports: the policy waits at most so long for the size of a burst."""
 
 
 @serve.ingress()
@@ -71,13 +77,18 @@ class Ingress:
         settings: `AppSettings` as plain data.
         knobs: Default knobs of each model, by name, as plain data.
         engines: A handle to each model's engine deployment, in the order of `settings.models`.
+        batch_runner: A handle to the batch runner, if there is one: Ray deploys what its ingress is given.
 
     Raises:
         SettingsError: `http.api_keys_file` has no usable keys.
     """
 
     async def __init__(  # type: ignore[misc]  # Ray awaits it
-        self, settings: dict[str, Any], knobs: dict[str, dict[str, Any]], *engines: DeploymentHandle
+        self,
+        settings: dict[str, Any],
+        knobs: dict[str, dict[str, Any]],
+        *engines: DeploymentHandle,
+        batch_runner: DeploymentHandle | None = None,
     ) -> None:
         self._settings = AppSettings.model_validate(settings)
         models, file = self._settings.models, self._settings.http.api_keys_file
@@ -113,6 +124,11 @@ class Ingress:
         self._traces = request_traces(self._settings.telemetry.traces, os.environ, replica)
         ledger = self._settings.ledger
         self._usage = UsageView(UsageStore(ledger_url(ledger)), ledger.currency) if ledger.enabled else None
+        batch = self._settings.batch
+        self._batches = None
+        if batch.enabled:
+            store = BatchStore(batch_database_url(batch), batch)
+            self._batches = BatchAccess(store, FileStore(batch_files_url(batch)), batch)
         self._served: list[ApiModel] = []
         self._counters: list[IngressCounters] = []
         self._channels = EngineChannels()
@@ -162,7 +178,7 @@ class Ingress:
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Ray calls this after the constructor and serves what it returns."""
-        return create_app(
+        app = create_app(
             self._served,
             self._observer,
             self._settings.http,
@@ -173,7 +189,28 @@ class Ingress:
             listens_on=self._listens_on,
             traces=self._traces,
             usage=self._usage,
+            batches=self._batches,
         )
+        endpoints = app.state.endpoints
+        lines = BatchLines(endpoints, self._api_keys, self._settings.http.share_prefix_cache)
+        self._batch_calls = BatchCalls(endpoints, lines, self._settings.models, self._live)
+        return app
+
+    async def answer_lines(
+        self, owner: str, url: str, model: str, lines: Sequence[BatchLine]
+    ) -> AsyncIterator[LineAnswers]:
+        """Yield the answers to lines of one batch, as they become ready. The batch runner calls this.
+
+        Args:
+            owner: The name of the batch's API key; "" on a server without keys.
+            url: The endpoint of the lines.
+            model: The name of their model.
+            lines: Some lines of the batch.
+        """
+        answers = self._batch_calls.answer(owner, url, model, lines)
+        async with aclosing(answers):
+            async for part in answers:
+                yield part
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Ray calls this with the knobs, at the start and after each change.
@@ -221,56 +258,6 @@ def _listen_for_haproxy(replica: str) -> None:
         node = ray.get_runtime_context().get_node_id()
         folder = Path(RAY_SERVE_HAPROXY_CONFIG_FILE_LOC).parent / node  # as HAProxyManager has it
         listen_beside(folder / local_socket(replica))
-
-
-class ColdReports:
-    """Sends the report of one ingress replica ten times a second, for a second after `start`.
-
-    Ray sends the report twice a second, with values up to half a second old. Then the policy would see the
-    first request for a model at zero after half a second on average, and the burst half a second later.
-
-    Args:
-        controller: Ray Serve's controller.
-        replica: The id of this ingress replica.
-        report: Returns the report that Ray sends (`record_autoscaling_stats`).
-        interval_s: The policy decides as often for a model at zero replicas.
-        clock: Unix time in seconds.
-    """
-
-    def __init__(
-        self,
-        controller: Any,
-        replica: ReplicaID,
-        report: Callable[[], Mapping[str, float]],
-        interval_s: float = 0.1,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._controller = controller
-        self._replica = replica
-        self._report = report
-        self._interval_s = interval_s
-        self._clock = clock
-        self._left = 0
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Send the first report in the next turn of the event loop. Each call restarts the second."""
-        self._left = _REPORTS
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run())
-
-    async def _run(self) -> None:
-        while self._left:
-            self._left -= 1
-            try:
-                now = self._clock()
-                values = {name: [TimeStampedValue(now, value)] for name, value in self._report().items()}
-                report = ReplicaMetricReport(self._replica, values, now)
-                self._controller.record_autoscaling_metrics_from_replica.remote(report)
-            except Exception:  # Ray still sends its own report
-                logger.warning("the report of queued requests could not be sent early", exc_info=True)
-                return
-            await asyncio.sleep(self._interval_s)
 
 
 def loaded_adapters(models: Iterable[ModelSettings]) -> dict[str, dict[str, int]]:

@@ -162,7 +162,8 @@ class _RelayedRequest:
             pause = self._request.state.trace.begin(BACKOFF)
             await asyncio.sleep(self._client.backoff_s * number)
             pause.end()
-        raise unavailable(self._client.model, "replicas were lost one after another.") from lost
+        why = "replicas were lost one after another."
+        raise unavailable(self._client.model, why, code="replicas_lost") from lost
 
     async def events(self, answer: Answer) -> AsyncIterator[bytes]:
         """Yield the frames of the stream that began with `answer`, from all replicas that run it."""

@@ -122,6 +122,7 @@ def observe(
         background_waiting_requests=background_waiting,
         background_held_requests=background_held,
         background_tokens=background_tokens + background_bytes * state.sums.tokens_per_byte,
+        tokens_per_byte=state.sums.tokens_per_byte,
     )
     return observation, replace(
         state,

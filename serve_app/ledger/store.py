@@ -11,28 +11,24 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Literal
 
 from sqlalchemy import (
     BigInteger,
     Column,
     Double,
-    Engine,
     Index,
     Integer,
     MetaData,
     String,
     Table,
-    create_engine,
-    event,
     func,
     select,
 )
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import URL, Connection, make_url
+from sqlalchemy.engine import Connection
 from sqlalchemy.schema import CreateIndex, CreateTable
 
+from serve_app.database import WAIT_S, connect, exclusive, insert_into, make_folder
 from serve_app.ledger.usage import AMOUNTS, QUERIES, UNUSED, Account, Amounts
 
 Row = tuple[int, Account]
@@ -41,9 +37,6 @@ By = Literal["key", "lane", "model"]
 
 SCHEMA_VERSION = 1
 """A release that changes the tables raises it, and converts the tables of the last version in `_prepare`."""
-_WAIT_S = 5
-"""How long a statement waits for a lock or for the network, and how long a query may take. The writer tries
-again a second later."""
 _LOOK_STEPS = 10_000
 """SQLite looks at the clock after so many instructions of its virtual machine, which take about 0.1 ms."""
 _LOCK = 0x7469_6465
@@ -72,7 +65,6 @@ _USAGE = Table(
 )
 _OF_KEY = Index("ledger_usage_of_key", _USAGE.c.key, _USAGE.c.minute)
 """A key's own usage takes no scan of all keys' rows."""
-_INSERTS = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
 class LedgerVersionError(Exception):
@@ -87,9 +79,8 @@ class UsageStore:
     """
 
     def __init__(self, url: str) -> None:
-        self._url = make_url(url)
-        self._engine = _connect(self._url)
-        self._insert: Any = _INSERTS[self._engine.dialect.name]
+        self._engine = connect(url, QUERIES)
+        self._insert = insert_into(self._engine)
         self._lock = threading.Lock()
         self._ready = False
 
@@ -166,8 +157,8 @@ class UsageStore:
         hour = minute - minute % _HOUR_S
         hours = select(hour, *payer, *sums).where(merged).group_by(hour, *payer)
         insert = self._insert(_USAGE).from_select([column.name for column in _USAGE.columns], hours)
-        with self._engine.begin() as connection:
-            self._lock_tables(connection)  # two processes would add the same minutes to an hour
+        # Two processes would add the same minutes to an hour.
+        with exclusive(self._engine, _LOCK) as connection:
             connection.execute(self._adding(insert))
             connection.execute(_USAGE.delete().where(merged))
             for table in (_USAGE, _WRITERS):
@@ -197,11 +188,9 @@ class UsageStore:
         with self._lock:
             if self._ready:
                 return
-            if self._engine.dialect.name == "sqlite":
-                Path(self._url.database or "").parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self._engine.begin() as connection:
-                # `IF NOT EXISTS` fails if another process makes the same table at the same time.
-                self._lock_tables(connection)
+            make_folder(self._engine)
+            # `IF NOT EXISTS` fails if another process makes the same table at the same time.
+            with exclusive(self._engine, _LOCK) as connection:
                 for table in _TABLES.sorted_tables:
                     connection.execute(CreateTable(table, if_not_exists=True))
                 connection.execute(CreateIndex(_OF_KEY, if_not_exists=True))
@@ -215,11 +204,6 @@ class UsageStore:
                 )
             self._ready = True
 
-    def _lock_tables(self, connection: Connection) -> None:
-        """Let one process at a time make or shrink tables. SQLite has one writer at any time."""
-        if self._engine.dialect.name == "postgresql":
-            connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
-
 
 @contextmanager
 def _bounded_query(connection: Connection) -> Iterator[None]:
@@ -228,32 +212,9 @@ def _bounded_query(connection: Connection) -> Iterator[None]:
         yield
         return
     driver: Any = connection.connection.driver_connection
-    deadline = time.monotonic() + _WAIT_S
+    deadline = time.monotonic() + WAIT_S
     driver.set_progress_handler(lambda: time.monotonic() >= deadline, _LOOK_STEPS)
     try:
         yield
     finally:
         driver.set_progress_handler(None, 0)
-
-
-def _connect(url: URL) -> Engine:
-    if url.drivername.startswith("postgres"):
-        limits = {
-            "connect_timeout": _WAIT_S,
-            "tcp_user_timeout": _WAIT_S * 1000,
-            "options": f"-c statement_timeout={_WAIT_S * 1000} -c lock_timeout={_WAIT_S * 1000}",
-            "application_name": "tideserve",
-        }
-        url = url.set(drivername="postgresql+psycopg")
-        return create_engine(
-            url, connect_args=limits, pool_size=QUERIES, max_overflow=0, pool_timeout=_WAIT_S
-        )
-    engine = create_engine(url, connect_args={"timeout": _WAIT_S}, pool_timeout=_WAIT_S)
-
-    @event.listens_for(engine, "connect")
-    def _use_wal(connection: Any, _: Any) -> None:
-        # Without a sync, a commit survives the loss of a process. The loss of power may undo the last ones.
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=NORMAL")
-
-    return engine

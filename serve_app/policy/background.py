@@ -10,6 +10,9 @@ from serve_app.policy.reasons import amount, are, counted
 
 _LARGEST_BATCH = 256.0
 """The default of a model's setting `max_num_seqs`, which the policy does not know."""
+_URGENT_SHARE = 0.5
+"""The share of the time until a completion window ends that the work of one replica must take, before the
+policy acts. The estimate of the work may be half of the truth."""
 _LEAST_SHARE = 0.1
 """The least time for which a backlog is planned, as a share of `background_backlog_s`. It counts for a
 backlog that is late, or that grows all the time."""
@@ -20,11 +23,20 @@ def need(inputs: Inputs, others: int) -> tuple[int, str] | None:
 
     `others` is the number of replicas that all other terms need.
     """
+    found = _need(inputs, others)
+    return None if found is None else (found[0], found[1] + _left(inputs))
+
+
+def _need(inputs: Inputs, others: int) -> tuple[int, str] | None:
     knobs, worked_s = inputs.knobs, inputs.background_for_s
     if worked_s is None:
         return None
     if not inputs.seen.background_requests and (others or not inputs.snapshot.target):
         return None
+    if knobs.background_deadlines and inputs.background_hours_open:
+        for_windows = _for_windows(inputs)
+        if for_windows is not None and for_windows[0] > others:
+            return for_windows
     if inputs.background_has_replica and (backlog_s := knobs.background_backlog_s) is not None:
         return _for_backlog(inputs, max(backlog_s - worked_s, _LEAST_SHARE * backlog_s))
     if others:
@@ -44,11 +56,12 @@ def work_s(inputs: Inputs) -> float:
 
     The length of an answer is not known before its end. The estimate is the mean length in other lanes.
     """
-    seen, sizing = inputs.seen, inputs.sizing
+    seen, sizing, batches = inputs.seen, inputs.sizing, inputs.snapshot.batches
     prefill_s = seen.background_tokens * sizing.step.per_prefill_token_s * sizing.mix.computed_share
     # On average, half of the answer of a running request is still to come.
     answers = seen.background_requests - seen.background_running_requests / 2
-    return prefill_s + answers * _answer_s(sizing, seen.kv_cache_tokens)
+    unsent = max(0, batches.lines - batches.in_flight)
+    return prefill_s + answers * _answer_s(sizing, seen.kv_cache_tokens) + unsent * _line_s(inputs)
 
 
 def signals(inputs: Inputs) -> dict[str, float]:
@@ -59,7 +72,55 @@ def signals(inputs: Inputs) -> dict[str, float]:
         "background_waiting_requests": seen.background_waiting_requests,
         "background_held_requests": seen.background_held_requests,
         "background_work_s": work_s(inputs),
+        "batch_lines": inputs.snapshot.batches.lines,
+        "batches_late": inputs.snapshot.batches.late,
     }
+
+
+def _line_s(inputs: Inputs) -> float:
+    """Return the estimated seconds that one replica needs for a line of a batch, in a full batch."""
+    seen, sizing, batches = inputs.seen, inputs.sizing, inputs.snapshot.batches
+    tokens = seen.tokens_per_byte * batches.body_bytes / max(1, batches.lines)
+    prefill_s = tokens * sizing.step.per_prefill_token_s * sizing.mix.computed_share
+    return prefill_s + _answer_s(sizing, seen.kv_cache_tokens)
+
+
+def _for_windows(inputs: Inputs) -> tuple[int, str] | None:
+    """Return the replicas with which each batch meets its completion window; None while there is time.
+
+    The batch with the earliest end goes first, so a batch waits for all batches before it.
+    """
+    one_s, lines, share = _line_s(inputs), 0, 0.0
+    for of_batch, due in inputs.snapshot.batches.due:
+        lines += of_batch
+        share = max(share, lines * one_s / max(due - inputs.now - inputs.snapshot.horizon_s, 1.0))
+    if share < _URGENT_SHARE and (not lines or not inputs.snapshot.target):
+        return None  # a running replica stays, because its start would have to be repeated
+    busy = inputs.arrivals.rps * (inputs.sizing.step.prefill_s(inputs.sizing.mix) + one_s)
+    replicas = max(1, round_up(share + busy))
+    why = f"The work of batches takes {amount(share, 2)} replicas until their completion windows end."
+    if busy:
+        why += f" Other lanes use the time of {amount(busy, 2)} replicas."
+    return replicas, f"{why} So {are(replicas, 'replica')} needed."
+
+
+def _left(inputs: Inputs) -> str:
+    """Return a sentence about open batches, with a space before it; "" without any."""
+    left = inputs.snapshot.batches
+    if not left.batches:
+        return ""
+    have = "has" if left.batches == 1 else "have"
+    text = f" {_batches(left.batches)} {have} {counted(left.lines, 'line')} left"
+    if left.lines_per_s is not None:
+        text += f", and {amount(left.lines_per_s, 2)} lines/s are answered"
+    if not left.late:
+        return f"{text}."
+    by = "" if left.late_s is None else f" by {amount(left.late_s)} s"
+    return f"{text}. At this rate, {_batches(left.late)} would miss the completion window{by}."
+
+
+def _batches(number: int) -> str:
+    return "1 batch" if number == 1 else f"{number:,} batches"
 
 
 def _answer_s(sizing: Sizing, kv_cache_tokens: float) -> float:

@@ -8,6 +8,7 @@ from math import inf
 
 from serve_app.policy.capacity_model import MOST_REPLICAS, Sizing
 from serve_app.settings.knobs import Knobs, Percentile
+from serve_app.wire.batch_backlog import NO_BATCHES, BatchBacklog
 from serve_app.wire.signals import EngineSignals, IngressSignals, Reading
 
 
@@ -39,6 +40,8 @@ class Snapshot:
     imported; None before the first such start."""
     cold_node_start_s: float | None = None
     """The same on a node without vLLM imported, such as a new node."""
+    batches: BatchBacklog = NO_BATCHES
+    """What is left of the model's open batches."""
     assumed_start_s: float = 60.0
     """The assumed seconds of a start until one has been measured."""
 
@@ -140,6 +143,9 @@ class Observation:
     background_held_requests: float = 0.0
     background_tokens: float = 0.0
     """Prompt tokens of that lane that wait in engines or in the ingress."""
+
+    tokens_per_byte: float = 0.0
+    """Prompt tokens for each byte of a body."""
 
     @property
     def background_requests(self) -> float:

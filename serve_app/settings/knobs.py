@@ -187,6 +187,12 @@ class Knobs(ClosedModel):
     """How long a request of the lane `background` may wait for the first byte of its answer, in the queue and
     in an engine. Then it gets 503."""
 
+    background_deadlines: bool = False
+    """Whether replicas are added, or one is started from zero, for a batch that would miss its completion
+    window. If not, batches only use idle time, and `background_backlog_s`."""
+    batch_concurrency: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Lines of batches that are in flight at once. None: twice the places in the batches of all engines."""
+
     adapters: AdapterSources = Field(default_factory=dict)
     """LoRA adapters: sources by the names that clients send in `model`. A source is a folder, a Hugging Face
     id, a URL that fsspec reads, or `embedded`. The files of a source must not change."""

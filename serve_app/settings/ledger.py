@@ -2,41 +2,23 @@
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from serve_app import env
 from serve_app.settings.closed_model import ClosedModel
-from serve_app.settings.settings_error import SettingsError
+from serve_app.settings.database import DatabaseUrl, state_folder, url_in_environment
 
-_URL = r"^(sqlite:////[^?#]+|postgres(ql)?://.+)$"
 CPU = "cpu"
 """The name in `gpu_hour_prices` for a replica without GPUs, which counts as one device."""
-
-
-def check_database_url(url: str) -> str:
-    """Return `url`. Raises ValueError, without a password, if the ledger cannot use it."""
-    if url.startswith(("sqlite:////", "postgresql://", "postgres://")):
-        return url
-    raise ValueError(
-        "must be postgresql://user@host/database, or sqlite:////path of a file, with four slashes"
-    )
 
 
 class LedgerSettings(ClosedModel):
     """A database of the usage of each API key: tokens, GPU-seconds and money, by the minute."""
 
     enabled: bool = True
-    url: (
-        Annotated[
-            str,
-            AfterValidator(check_database_url),
-            Field(max_length=2048, json_schema_extra={"pattern": _URL}),
-        ]
-        | None
-    ) = None
+    url: DatabaseUrl | None = None
     """The URL of a Postgres database, or of an SQLite file; by default `~/.local/state/tideserve/usage.db` of
     each node. The environment variable `TIDESERVE_LEDGER_URL` overrides it, for a URL with a password."""
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
@@ -61,10 +43,5 @@ def ledger_url(settings: LedgerSettings, environment: Mapping[str, str] = os.env
     Raises:
         SettingsError: the URL in the environment is not one. The message does not repeat it.
     """
-    if given := environment.get(env.LEDGER_URL):
-        try:
-            return check_database_url(given)
-        except ValueError as error:
-            raise SettingsError([f"{env.LEDGER_URL}: {error}"]) from None
-    folder = environment.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return settings.url or f"sqlite:///{folder}/tideserve/usage.db"
+    given = url_in_environment(env.LEDGER_URL, environment)
+    return given or settings.url or f"sqlite:///{state_folder(environment)}/usage.db"

@@ -12,12 +12,15 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from serve_app.settings.adapters import LoraSettings
+from serve_app.settings.batch import BatchSettings
 from serve_app.settings.closed_model import ClosedModel
 from serve_app.settings.ledger import LedgerSettings
 from serve_app.settings.telemetry import TelemetrySettings
 
 INGRESS = "Ingress"
 """The name of the ingress deployment."""
+BATCH_RUNNER = "BatchRunner"
+"""The name of the deployment that works on batches."""
 ENGINE_PREFIX = "Engine-"
 """Prefix of the names of engine deployments."""
 EMBEDDED = "embedded"
@@ -326,6 +329,7 @@ class AppSettings(ClosedModel):
     ingress: IngressSettings = IngressSettings()
     request_log: RequestLogSettings = RequestLogSettings()
     ledger: LedgerSettings = LedgerSettings()
+    batch: BatchSettings = BatchSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     zygote: bool = True
     """Whether each node keeps a process that has imported vLLM. Engine replicas are forks of it. Up to four

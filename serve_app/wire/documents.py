@@ -18,6 +18,8 @@ NAMESPACE = "tideserve"
 
 _T = TypeVar("_T")
 
+BATCHES = "batches"
+"""Written by the batch runner: what is left of the open batches of each model."""
 KNOBS = "knobs"
 """Written by ingress replicas: the knobs in force."""
 STATUS = "status"

@@ -7,6 +7,7 @@ from httpx import ASGITransport, AsyncClient, Response
 
 from serve_app.api.api_keys import ApiKeyFile
 from serve_app.api.autoscaling import AutoscalingView
+from serve_app.api.batch_access import BatchAccess
 from serve_app.api.endpoints import ApiModel
 from serve_app.api.engine_client import EngineReply, Traffic
 from serve_app.api.health import ModelReadiness, Readiness
@@ -48,6 +49,7 @@ class Server:
         max_body_memory_bytes: int = 1 << 20,
         listens_on: str | None = None,
         usage: UsageView | None = None,
+        batches: BatchAccess | None = None,
         aliases: Mapping[str, Sequence[str]] | None = None,
         adapters: Mapping[str, str] | None = None,
         **http: Any,
@@ -90,6 +92,7 @@ class Server:
             behind_ray=behind_ray,
             listens_on=listens_on,
             usage=usage,
+            batches=batches,
         )
         self.http = AsyncClient(
             transport=ASGITransport(app), base_url="http://tide", headers={"Content-Type": "application/json"}

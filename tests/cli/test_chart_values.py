@@ -33,6 +33,8 @@ def served(config: ConfigFile, name: str = "tideserve") -> dict[str, Any]:
     settings["ingress"].pop("resources")
     if not (settings["ledger"]["url"] or "").startswith("postgres"):
         settings["ledger"]["enabled"] = False  # pods share no SQLite file
+    if not app.settings.batch.shared:
+        settings["batch"]["enabled"] = False
     settings["models"].sort(key=lambda model: str(model["name"]))
     knobs = {model: knobs.model_dump(mode="json") for model, knobs in app.knobs.items()}
     return {"settings": settings, "knobs": knobs, "ingress": app.ingress_knobs.model_dump(mode="json")}
@@ -83,6 +85,7 @@ def test_the_chart_serves_what_the_file_serves(
         ({}, {**GPU, "accelerator_type": None, "tensor_parallel_size": 2}),
         ({"request_log": {"enabled": False}, "zygote": False}, {"cpus_per_replica": 6.5}),
         ({"telemetry": {"traces": {"enabled": True}}, "ledger": {"url": "postgresql://db/usage"}}, GPU),
+        ({"batch": {"database": "postgresql://db/batch", "files": "s3://bucket"}}, {}),
         ({"ingress": {"cpus_per_replica": 3}, "http": {"max_body_bytes": 2048}}, {"cpus_per_replica": 2}),
     ],
 )
@@ -108,6 +111,7 @@ def test_settings_that_values_cannot_express_are_named(
     for name in (
         "api_keys_file",
         "app.ledger.url",
+        "app.batch.database",
         "runtime_env",
         "deployments[0].max_ongoing_requests",
         "models[0].chat_template",

@@ -12,7 +12,17 @@ from serve_app.controller.cold_starts import ColdStarts, StartUp
 from serve_app.controller.document_exchange import DocumentExchange, Learned
 from serve_app.learning.state import Memory, PolicyState
 from serve_app.settings.knobs import Knobs
-from serve_app.wire.documents import DECISIONS, KNOBS, LEARNED, NAMESPACE, STATUS, WARMED, put_document
+from serve_app.wire.batch_backlog import BatchBacklog, backlogs_document
+from serve_app.wire.documents import (
+    BATCHES,
+    DECISIONS,
+    KNOBS,
+    LEARNED,
+    NAMESPACE,
+    STATUS,
+    WARMED,
+    put_document,
+)
 from serve_app.wire.ingress_reports import publish_report, read_reports
 from serve_app.wire.phases import publish_phase
 from tests.controller.fake_cluster import START, TIDE, FakeCluster, left, phase, serve, written
@@ -48,6 +58,18 @@ def test_knobs_are_read_at_every_turn_and_unreadable_ones_ignored(exchange: Docu
     assert knobs_after(1) == Knobs(max_replicas=7)
     put_document(KNOBS, "shop", {"models": [{"name": "of another version"}]})
     assert knobs_after(2) == Knobs(max_replicas=7)
+
+
+def test_backlog_of_batches_is_read_while_its_runner_writes(exchange: DocumentExchange) -> None:
+    left = BatchBacklog(1, 30, lines_per_s=2.0, due=((30, START + 3600),))
+    put_document(BATCHES, "shop", backlogs_document({"tide": left}, START))
+
+    exchange.turn(START)
+    assert exchange.inbox.batches == {"tide": left}
+    exchange.turn(START + 59)
+    assert exchange.inbox.batches == {"tide": left}
+    exchange.turn(START + 61)  # its runner is gone
+    assert exchange.inbox.batches == {}
 
 
 def test_phases_are_read_every_five_seconds_or_every_turn_while_scaling(exchange: DocumentExchange) -> None:

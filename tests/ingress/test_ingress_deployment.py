@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -13,24 +12,26 @@ from typing import Any
 
 import pytest
 from httpx import ASGITransport, AsyncClient, Response
-from ray.serve._private.common import DeploymentID, ReplicaID, ReplicaMetricReport, TimeStampedValue
+from ray.serve._private.common import DeploymentID, ReplicaID, ReplicaMetricReport
 from ray.serve.config import HTTPOptions
 
 from serve_app.api.engine_client import EngineReply
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress import ingress_deployment
-from serve_app.ingress.ingress_deployment import ColdReports, Ingress
+from serve_app.ingress.admission import release_limit
+from serve_app.ingress.ingress_deployment import Ingress
 from serve_app.ingress.replica_set import replica_set
 from serve_app.settings import SettingsError
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import AppSettings
 from serve_app.telemetry import replica_metrics
+from serve_app.wire.batch_lines import BatchLine
 from serve_app.wire.documents import KNOBS
 from serve_app.wire.ingress_reports import read_reports
 from serve_app.wire.served_models import read_served
 from serve_app.wire.signals import INGRESS_FIELDS
 from tests.ingress.fleet import FakeHandle
-from tests.stub_engine import LIMIT_S, StubEngine, frames
+from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, frames
 from tests.stub_kv import StubKv, stored
 from tests.telemetry.stub_metric import StubMetric
 
@@ -278,6 +279,60 @@ async def test_bodies_are_bounded_by_the_settings(deployed: Deployed) -> None:
     assert (reply.status_code, reply.json()["error"]["code"]) == (413, "body_too_large")
 
 
+CHAT = "/v1/chat/completions"
+
+
+async def test_lines_of_a_batch_are_answered_as_they_become_ready(deployed: Deployed) -> None:
+    await deployed.build()
+    engine = StubEngine(EngineReply(200, b'{"from":"tide"}'))
+    await deployed.start(engine)
+    lines = [BatchLine(1, b'{"model":"tide"}'), BatchLine(2, b'{"model":"nope"}')]
+
+    parts = [part async for part in deployed.ingress.answer_lines("", CHAT, "tide", lines)]
+
+    found = {answer.number: answer.status for part in parts for answer in part.answers}
+    assert found == {1: 200, 2: 404}
+    assert {part.model for part in parts} == {"tide"}
+    (request,) = engine.requests
+    assert request.caller.lane == "background"
+
+
+async def test_lines_wanted_follow_the_replicas_and_the_knob(deployed: Deployed) -> None:
+    await deployed.build()
+    line = [BatchLine(1, b'{"model":"nope"}')]
+
+    async def wanted(model: str) -> tuple[str, int]:
+        parts = [part async for part in deployed.ingress.answer_lines("", CHAT, model, line)]
+        (told,) = {(part.model, part.wanted) for part in parts}
+        return told
+
+    places = release_limit(deployed.settings.models[0])
+    assert await wanted("tide") == ("tide", 2 * places)  # before there is a replica, those of one
+    for _ in range(3):
+        await deployed.start(StubEngine(EngineReply(200)))
+    assert await wanted("tide") == ("tide", 6 * places)
+    await deployed.ingress.reconfigure(
+        {"autoscaling": {"tide": {"batch_concurrency": 7, "aliases": ["gpt-*"]}}}
+    )
+    assert await wanted("gpt-4o") == ("tide", 7)
+    assert await wanted("unknown") == ("unknown", 1)
+
+
+async def test_closing_a_call_frees_its_lines(deployed: Deployed) -> None:
+    await deployed.build()
+    engine = MuteEngine()
+    await deployed.start(engine)
+    parts = deployed.ingress.answer_lines("", CHAT, "tide", [BatchLine(1, b'{"model":"tide"}')])
+
+    async with asyncio.timeout(LIMIT_S):
+        assert (await anext(parts)).answers == ()  # it says how many lines are wanted
+        await engine.entered.wait()
+        await parts.aclose()
+        await engine.left.wait()
+
+    assert engine.cancelled
+
+
 async def test_readiness_tells_of_every_model(deployed: Deployed) -> None:
     await deployed.build()
     await deployed.start(StubEngine(EngineReply(200)))
@@ -288,53 +343,3 @@ async def test_readiness_tells_of_every_model(deployed: Deployed) -> None:
     assert (reply.status_code, models["tide"]["state"], models["tide"]["replicas"]) == (503, "up", 1)
     assert reply.json()["zygote"] is True
     assert (models["org/embed"]["state"], models["org/embed"]["phase"]) == ("loading", "deploying")
-
-
-# The reports that follow the first request of a model at zero.
-
-
-class Reports:
-    """An ingress replica that queues one request more at every report, and a clock that counts them."""
-
-    def __init__(self) -> None:
-        self.queued = 0
-        self.controller = FakeController()
-        self.cold = ColdReports(self.controller, REPLICA, self._report, 0.0, lambda: 1e9 + self.queued)
-
-    def _report(self) -> dict[str, float]:
-        self.queued += 1
-        return {"Engine-tide:held_requests": float(self.queued)}
-
-    async def turns(self, count: int) -> list[float]:
-        """Return all reported values after so many turns of the event loop, one for each interval."""
-        for _ in range(count):
-            await asyncio.sleep(0)
-        values: list[float] = self.controller.values("Engine-tide:held_requests")
-        return values
-
-
-async def test_ten_reports_each_have_the_present_queue() -> None:
-    reports = Reports()
-    reports.cold.start()
-    assert reports.controller.reports == []
-
-    assert await reports.turns(7) == list(range(1, 8))
-    values = {"Engine-tide:held_requests": [TimeStampedValue(1e9, 1.0)]}
-    assert reports.controller.reports[0] == ReplicaMetricReport(REPLICA, values, 1e9)
-
-    reports.cold.start()  # a second cold model restarts the second
-    assert await reports.turns(20) == list(range(1, 18))
-
-
-async def test_a_failed_report_ends_the_series(caplog: pytest.LogCaptureFixture) -> None:
-    reports = Reports()
-    reports.controller.fails = RuntimeError("Ray is gone")
-    with caplog.at_level(logging.WARNING, "ray.serve"):
-        reports.cold.start()
-        await reports.turns(20)
-    assert caplog.messages == ["the report of queued requests could not be sent early"]
-
-    reports.controller.fails = None
-    reports.cold.start()
-
-    assert len(await reports.turns(20)) == 10

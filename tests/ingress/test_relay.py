@@ -138,7 +138,7 @@ async def test_replicas_that_are_all_gone_are_a_503(fleet: Fleet) -> None:
 
     error = await fleet.refusal()
 
-    assert (error.status, error.code) == (503, "model_unavailable")
+    assert (error.status, error.code) == (503, "replicas_lost")
     assert fleet.in_flight == [0, 0]
 
 

@@ -51,6 +51,15 @@ OPERATIONS = [
     "GET /autoscaling/decisions",
     "GET /autoscaling/knobs",
     "GET /usage",
+    "POST /v1/files",
+    "GET /v1/files",
+    "GET /v1/files/{file_id}",
+    "GET /v1/files/{file_id}/content",
+    "DELETE /v1/files/{file_id}",
+    "POST /v1/batches",
+    "GET /v1/batches",
+    "GET /v1/batches/{batch_id}",
+    "POST /v1/batches/{batch_id}/cancel",
 ]
 
 

@@ -10,13 +10,15 @@ from ray.dashboard.consts import GPU_TAG_KEYS, NODE_TAG_KEYS
 from ray.util import metrics
 
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
+from serve_app.telemetry.batch_metrics import BatchMetrics
 from serve_app.telemetry.replica_metrics import INTER_TOKEN_S, ApiKeyMetrics, EngineMetrics, IngressMetrics
 from serve_app.telemetry.traces import dropped_spans
 
 SCRAPED = frozenset({"namespace", "pod", "instance", "job"})
 """What a scrape adds to every series."""
 MAKERS = frozenset(
-    f"serve_app/telemetry/{name}.py" for name in ("replica_metrics", "autoscaling_metrics", "traces")
+    f"serve_app/telemetry/{name}.py"
+    for name in ("replica_metrics", "autoscaling_metrics", "batch_metrics", "traces")
 )
 """Files that use Ray's metrics, all of them on behalf of what `registered` makes."""
 _REPORTER = "ray.dashboard.modules.reporter.reporter_agent"
@@ -37,6 +39,7 @@ def registered() -> list[Any]:
         IngressMetrics("model", "replica")
         ApiKeyMetrics("replica")
         AutoscalingMetrics()
+        BatchMetrics("replica")
         dropped_spans("replica")
     return found
 

@@ -176,7 +176,7 @@ def test_a_slow_query_of_sqlite_is_aborted(tmp_path: Path, monkeypatch: pytest.M
     rows = {(60 * minute, ALICE): amounts(1) for minute in range(5000)}
     slow.add("a", 1, rows)
     with monkeypatch.context() as patched:
-        patched.setattr("serve_app.ledger.store._WAIT_S", 0.0)
+        patched.setattr("serve_app.ledger.store.WAIT_S", 0.0)
         with pytest.raises(sqlalchemy.exc.OperationalError, match="interrupted"):
             slow.used("key", 0, 1e6)
 

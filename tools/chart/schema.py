@@ -197,6 +197,7 @@ class ValuesSchema:
             "app.request_log": settings.request_log(),
             "app.telemetry": settings.telemetry(),
             "app.ledger": settings.ledger(),
+            "app.batch": settings.batch(),
             "models": {
                 "type": "object",
                 "propertyNames": {"pattern": _LABEL, "maxLength": 63},

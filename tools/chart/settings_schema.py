@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from serve_app.settings.batch import BatchSettings
 from serve_app.settings.keys_file import ApiKey
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.ledger import LedgerSettings
@@ -89,6 +90,10 @@ class SettingsTypes:
     def ledger(self) -> dict[str, Any]:
         """`app.ledger`."""
         return self._of(LedgerSettings)
+
+    def batch(self) -> dict[str, Any]:
+        """`app.batch`."""
+        return self._of(BatchSettings)
 
     def telemetry(self) -> dict[str, Any]:
         """`app.telemetry`."""

@@ -7,7 +7,7 @@ from packaging.utils import canonicalize_name
 from pip_requirements_parser import RequirementsFile  # type: ignore[import-untyped]
 
 REQUIREMENTS = Path(__file__).parents[2] / "requirements"
-LOCKS = ("cpu", "gpu", "dev", "checkov", "pip", "uv")
+LOCKS = ("cpu", "gpu", "dev", "checkov", "moto", "pip", "uv")
 """Every lock file, without its ending."""
 IMAGES = ("cpu", "gpu")
 """Lock files of images, by the names of their Dockerfiles."""

@@ -23,6 +23,7 @@
 {{- if not $app.zygote -}}{{- $_ := set $args "zygote" false -}}{{- end -}}
 {{- if $app.request_log -}}{{- $_ := set $args "request_log" (deepCopy $app.request_log) -}}{{- end -}}
 {{- $_ := set $args "ledger" (deepCopy $app.ledger) -}}
+{{- $_ := set $args "batch" (deepCopy $app.batch) -}}
 {{- if $app.telemetry -}}{{- $_ := set $args "telemetry" (deepCopy $app.telemetry) -}}{{- end -}}
 {{- $live := dict "autoscaling" (deepCopy $knobs) -}}
 {{- if $app.ingress.autoscaling -}}{{- $_ := set $live "ingress" (deepCopy $app.ingress.autoscaling) -}}{{- end -}}

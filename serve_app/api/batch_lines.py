@@ -1,0 +1,103 @@
+"""Answers lines of batches. A line is a request like any other, in the lane `background`.
+
+It passes through the same checks, limits, queue and counters. Only the HTTP connection is missing: the
+response writes into memory.
+"""
+
+import asyncio
+import logging
+import uuid
+from typing import Never
+
+from starlette.types import Message
+
+from serve_app.api.api_keys import ApiKeyFile
+from serve_app.api.dialect import dialect_at
+from serve_app.api.endpoints import Endpoints, operation_at
+from serve_app.api.errors import ApiError, internal_error
+from serve_app.api.sender import Sender
+from serve_app.settings.caller import ANYONE
+from serve_app.wire.batch_lines import BatchLine, LineAnswer
+
+logger = logging.getLogger("ray.serve")
+
+
+class BatchLines:
+    """Runs lines for the owners of batches.
+
+    Args:
+        endpoints: The endpoints of this process.
+        api_keys: The keys in force; None if no key is needed.
+        share_prefix_cache: Whether clients with different keys share prefix caches.
+    """
+
+    def __init__(self, endpoints: Endpoints, api_keys: ApiKeyFile | None, share_prefix_cache: bool) -> None:
+        self._endpoints = endpoints
+        self._api_keys = api_keys
+        self._share_prefix_cache = share_prefix_cache
+
+    async def answer(self, owner: str, url: str, line: BatchLine) -> LineAnswer:
+        """Return the answer to `line`, whose batch belongs to the API key `owner`. Errors are answers too.
+
+        Cancelling frees the line's sequences in the engine.
+        """
+        # Not the id of an earlier attempt, which an engine may still run.
+        request_id = f"batch_req_{uuid.uuid4().hex}"
+        received = _Received()
+        try:
+            sender = await self._sender(owner, request_id)
+            share = self._endpoints.share(sender, line.body)
+            response = await self._endpoints.respond(operation_at(url), line.body, sender, share, whole=True)
+            await response({"type": "http"}, _never, received.send)
+        except ApiError as error:
+            received.fail(error, url, request_id)
+        except Exception:
+            logger.exception("request %s: failed", request_id)
+            received.fail(internal_error(), url, request_id)
+        return LineAnswer(
+            line.number, request_id, received.status, bytes(received.body), received.retry_after_s
+        )
+
+    async def _sender(self, owner: str, request_id: str) -> Sender:
+        if self._api_keys is None:
+            return Sender(request_id, ANYONE.lowered_to("background"))
+        await self._api_keys.refresh()
+        key = self._api_keys.named(owner)
+        salt = "" if self._share_prefix_cache else key.cache_salt
+        return Sender(request_id, key.caller.lowered_to("background"), key, salt)
+
+
+class _Received:
+    """An HTTP response in memory."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.body = bytearray()
+        self.retry_after_s = 0.0
+
+    async def send(self, message: Message) -> None:
+        """Take a message of ASGI."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = {name.decode(): value.decode() for name, value in message["headers"]}
+            self._note(headers)
+        else:
+            self.body += message.get("body", b"")
+
+    def fail(self, error: ApiError, url: str, request_id: str) -> None:
+        """Replace the response by `error`."""
+        self.status = error.status
+        self.body[:] = dialect_at(url).error_body(error, request_id)
+        self._note({name.lower(): value for name, value in error.headers.items()})
+
+    def _note(self, headers: dict[str, str]) -> None:
+        if (exact := headers.get("retry-after-ms")) is not None:
+            self.retry_after_s = float(exact) / 1e3
+        else:
+            self.retry_after_s = float(headers.get("retry-after", 0))
+
+
+async def _never() -> Never:
+    """Receive no message: a batch leaves only by cancelling."""
+    await asyncio.Future()
+    raise AssertionError("nothing ends this future")

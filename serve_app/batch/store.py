@@ -1,0 +1,309 @@
+"""The database of files and batches. Many processes use it at the same time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any, Literal
+
+from sqlalchemy import Connection, func, select
+
+from serve_app.batch.migrate import migrate
+from serve_app.batch.records import DAY_S, OPEN, Batch, File, Line, LineError
+from serve_app.batch.tables import BATCHES, FILES, LINES
+from serve_app.database import connect, exclusive, make_folder
+from serve_app.settings.batch import BatchSettings
+
+CONNECTIONS = 4
+"""The most connections of one process."""
+MOST_BATCHES_PER_KEY = 100_000
+"""The most batches of one owner, with those that have ended."""
+_LOCK = 0x7469_6466
+"""The number of the advisory lock for what is counted before it is added."""
+_LINES_AT_ONCE = 1_000
+_UPLOAD_S = DAY_S
+"""An upload that is not complete after this time has been interrupted."""
+
+
+class LimitError(Exception):
+    """A limit of an owner is reached. The message names the setting, its value and what there is."""
+
+
+class StatusError(Exception):
+    """The file or batch is in a state that does not allow the change. The message says which."""
+
+
+class BatchStore:
+    """One process's access to the database. The tables are made with the first use.
+
+    All methods block. They raise SQLAlchemyError if the database does not answer, OSError if SQLite's folder
+    cannot be made, and NewerTablesError.
+
+    Args:
+        url: The URL of the database.
+        limits: The limits of each owner.
+    """
+
+    def __init__(self, url: str, limits: BatchSettings | None = None) -> None:
+        self.limits = limits or BatchSettings()
+        self._engine = connect(url, CONNECTIONS)
+        self._lock = threading.Lock()
+        self._ready = False
+
+    @contextmanager
+    def begin(self) -> Iterator[Connection]:
+        """Begin a transaction."""
+        self._prepare()
+        with self._engine.begin() as connection:
+            yield connection
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._engine.dispose()
+
+    # Files
+
+    def begin_file(self, file: File, *, limited: bool = True) -> None:
+        """Add a file that is not stored yet. `file.bytes` is the most that it may become.
+
+        Args:
+            file: The file.
+            limited: Whether the owner's limits apply. They do not apply to results.
+
+        Raises:
+            LimitError: the owner has too many files, or too many bytes.
+        """
+        with self._exclusive() as connection:
+            if limited:
+                self._check_files(connection, file)
+            connection.execute(FILES.insert().values(**asdict(file), stored=False))
+
+    def finish_file(self, file: File) -> None:
+        """Make a file visible, once its object of `file.bytes` is stored."""
+        values = {name: getattr(file, name) for name in ("filename", "bytes", "expires_at")}
+        with self.begin() as connection:
+            connection.execute(FILES.update().where(FILES.c.id == file.id).values(stored=True, **values))
+
+    def file(self, file_id: str, owner: str | None, now: float) -> File | None:
+        """Return a stored file that has not expired; with an `owner`, only a file of this owner."""
+        query = select(*_FILE_COLUMNS).where(FILES.c.id == file_id, FILES.c.stored, _unexpired(now))
+        if owner is not None:
+            query = query.where(FILES.c.owner == owner)
+        with self.begin() as connection:
+            row = connection.execute(query).first()
+        return None if row is None else File(*row)
+
+    def files(
+        self,
+        owner: str,
+        now: float,
+        *,
+        after: str | None = None,
+        limit: int = 10_000,
+        order: Literal["asc", "desc"] = "desc",
+        purpose: str | None = None,
+    ) -> list[File]:
+        """Return the owner's files that come `after` an id, by the time of their creation."""
+        query = select(*_FILE_COLUMNS).where(FILES.c.owner == owner, FILES.c.stored, _unexpired(now))
+        if purpose is not None:
+            query = query.where(FILES.c.purpose == purpose)
+        if after is not None:
+            query = query.where(FILES.c.id < after if order == "desc" else FILES.c.id > after)
+        query = query.order_by(FILES.c.id.desc() if order == "desc" else FILES.c.id).limit(limit)
+        with self.begin() as connection:
+            return [File(*row) for row in connection.execute(query)]
+
+    def hide_file(self, file_id: str) -> None:
+        """Hide a file from clients. `forget_files` follows, once its object is deleted.
+
+        Raises:
+            StatusError: an open batch reads the file.
+        """
+        with self._exclusive() as connection:
+            reader = connection.execute(
+                select(BATCHES.c.id).where(BATCHES.c.input_file_id == file_id, BATCHES.c.status.in_(OPEN))
+            ).first()
+            if reader is not None:
+                raise StatusError(f"the batch {reader[0]} reads it; cancel the batch, or wait for its end")
+            connection.execute(FILES.update().where(FILES.c.id == file_id).values(stored=False))
+
+    def forget_files(self, file_ids: Sequence[str]) -> None:
+        """Delete the rows of hidden files whose objects are deleted."""
+        with self.begin() as connection:
+            connection.execute(FILES.delete().where(FILES.c.id.in_(file_ids), ~FILES.c.stored))
+
+    def expire(self, now: float, most: int = 100) -> list[File]:
+        """Hide expired files, delete batches that ended long ago, and return hidden files of the past.
+
+        The caller deletes the objects of the files, and calls `forget_files`.
+        """
+        in_use = select(BATCHES.c.input_file_id).where(BATCHES.c.status.in_(OPEN))
+        kept_s = self.limits.retention_days * DAY_S
+        with self._exclusive() as connection:
+            connection.execute(
+                FILES.update().where(~_unexpired(now), FILES.c.id.not_in(in_use)).values(stored=False)
+            )
+            connection.execute(
+                BATCHES.delete().where(BATCHES.c.created_at < now - kept_s, BATCHES.c.status.not_in(OPEN))
+            )
+            hidden = select(*_FILE_COLUMNS).where(
+                ~FILES.c.stored, (FILES.c.created_at < now - _UPLOAD_S) | ~_unexpired(now)
+            )
+            return [File(*row) for row in connection.execute(hidden.limit(most))]
+
+    # Batches
+
+    def add_batch(self, batch: Batch, now: float) -> None:
+        """Add a batch.
+
+        Raises:
+            LimitError: the owner has too many batches or bytes.
+            StatusError: its input file does not exist, or is not an input file.
+        """
+        with self._exclusive() as connection:
+            self._check_batches(connection, batch)
+            purpose = connection.execute(
+                select(FILES.c.purpose).where(
+                    FILES.c.id == batch.input_file_id,
+                    FILES.c.owner == batch.owner,
+                    FILES.c.stored,
+                    _unexpired(now),
+                )
+            ).scalar()
+            if purpose is None:
+                raise StatusError("no such file")
+            if purpose != "batch":
+                raise StatusError(f"its purpose is {purpose!r}, and must be 'batch'")
+            connection.execute(BATCHES.insert().values(asdict(batch)))
+
+    def batch(self, batch_id: str, owner: str | None = None) -> Batch | None:
+        """Return a batch; with an `owner`, only a batch of this owner."""
+        query = select(BATCHES).where(BATCHES.c.id == batch_id)
+        if owner is not None:
+            query = query.where(BATCHES.c.owner == owner)
+        with self.begin() as connection:
+            row = connection.execute(query).first()
+        return None if row is None else Batch(**row._mapping)
+
+    def batches(self, owner: str, *, after: str | None = None, limit: int = 20) -> list[Batch]:
+        """Return the owner's batches that come `after` an id, the newest first."""
+        query = select(BATCHES).where(BATCHES.c.owner == owner)
+        if after is not None:
+            query = query.where(BATCHES.c.id < after)
+        with self.begin() as connection:
+            rows = connection.execute(query.order_by(BATCHES.c.id.desc()).limit(limit))
+            return [Batch(**row._mapping) for row in rows]
+
+    def open_batches(self) -> list[Batch]:
+        """Return the batches of all owners that have not ended, the oldest first."""
+        query = select(BATCHES).where(BATCHES.c.status.in_(OPEN)).order_by(BATCHES.c.id)
+        with self.begin() as connection:
+            return [Batch(**row._mapping) for row in connection.execute(query)]
+
+    def cancel(self, batch_id: str, now: float) -> bool:
+        """Ask for the end of a batch. Return whether the batch was not yet ending."""
+        with self.begin() as connection:
+            return set_status(
+                connection,
+                batch_id,
+                ("validating", "in_progress"),
+                status="cancelling",
+                cancelling_at=int(now),
+            )
+
+    def start(self, batch_id: str, model: str, lines: Sequence[Line], now: float) -> bool:
+        """Begin to work on a batch whose input file is valid. Return whether its status allowed it."""
+        rows = [{"batch_id": batch_id, "attempts": 0, "lease_until": 0.0, **asdict(line)} for line in lines]
+        with self.begin() as connection:
+            if not set_status(
+                connection,
+                batch_id,
+                ("validating",),
+                status="in_progress",
+                model=model,
+                total=len(rows),
+                in_progress_at=int(now),
+            ):
+                return False
+            for first in range(0, len(rows), _LINES_AT_ONCE):
+                connection.execute(LINES.insert(), rows[first : first + _LINES_AT_ONCE])
+            return True
+
+    def fail(self, batch_id: str, errors: Sequence[LineError], now: float) -> bool:
+        """End a batch whose input file is invalid. Return whether its status allowed it."""
+        with self.begin() as connection:
+            return set_status(
+                connection,
+                batch_id,
+                ("validating",),
+                status="failed",
+                errors=[asdict(error) for error in errors],
+                failed_at=int(now),
+            )
+
+    def _check_files(self, connection: Connection, file: File) -> None:
+        count, size = _used(connection, file.owner)
+        limits = self.limits
+        if count >= limits.max_files_per_key:
+            raise LimitError(
+                f"there are {count} files; at most {limits.max_files_per_key} are kept (max_files_per_key); "
+                "delete some"
+            )
+        if size + file.bytes > limits.max_bytes_per_key:
+            raise LimitError(
+                f"the files have {size} bytes, and this one may have {file.bytes}; at most "
+                f"{limits.max_bytes_per_key} are kept (max_bytes_per_key); delete some"
+            )
+
+    def _check_batches(self, connection: Connection, batch: Batch) -> None:
+        limits = self.limits
+        _, size = _used(connection, batch.owner)
+        if size > limits.max_bytes_per_key:
+            raise LimitError(
+                f"the files have {size} bytes; at most {limits.max_bytes_per_key} are kept "
+                "(max_bytes_per_key); delete some"
+            )
+        owned = select(func.count()).where(BATCHES.c.owner == batch.owner)
+        if (count := connection.execute(owned).scalar_one()) >= MOST_BATCHES_PER_KEY:
+            raise LimitError(f"there are {count} batches; at most {MOST_BATCHES_PER_KEY} are kept")
+        count = connection.execute(owned.where(BATCHES.c.status.in_(OPEN))).scalar_one()
+        if count >= limits.max_open_batches_per_key:
+            raise LimitError(
+                f"{count} batches have not ended; at most {limits.max_open_batches_per_key} may be open "
+                "(max_open_batches_per_key)"
+            )
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[Connection]:
+        self._prepare()
+        with exclusive(self._engine, _LOCK) as connection:
+            yield connection
+
+    def _prepare(self) -> None:
+        with self._lock:
+            if not self._ready:
+                make_folder(self._engine)
+                migrate(self._engine)
+                self._ready = True
+
+
+_FILE_COLUMNS = [FILES.c[name] for name in File.__dataclass_fields__]
+
+
+def set_status(connection: Connection, batch_id: str, allowed: Sequence[str], **values: Any) -> bool:
+    """Change a batch if its status is one of `allowed`. Return whether it was."""
+    changed = BATCHES.update().where(BATCHES.c.id == batch_id, BATCHES.c.status.in_(allowed)).values(values)
+    return connection.execute(changed).rowcount == 1
+
+
+def _unexpired(now: float) -> Any:
+    return (FILES.c.expires_at.is_(None)) | (FILES.c.expires_at > int(now))
+
+
+def _used(connection: Connection, owner: str) -> tuple[int, int]:
+    """Return the number and the bytes of an owner's files, with those that are not stored yet."""
+    sums = select(func.count(), func.coalesce(func.sum(FILES.c.bytes), 0)).where(FILES.c.owner == owner)
+    count, size = connection.execute(sums).one()
+    return int(count), int(size)

@@ -1,0 +1,65 @@
+"""Connections to a database by URL: SQLite in a file, or Postgres by psycopg, through SQLAlchemy Core."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import make_url
+
+WAIT_S = 5
+"""How long a statement waits for a lock or for the network, and how long a query may take."""
+
+
+def connect(url: str, pool_size: int) -> Engine:
+    """Return the engine of a database, which connects with the first use.
+
+    Args:
+        url: The URL, as `settings.database` accepts it.
+        pool_size: The most connections to Postgres at the same time.
+    """
+    address = make_url(url)
+    if address.drivername.startswith("postgres"):
+        limits = {
+            "connect_timeout": WAIT_S,
+            "tcp_user_timeout": WAIT_S * 1000,
+            "options": f"-c statement_timeout={WAIT_S * 1000} -c lock_timeout={WAIT_S * 1000}",
+            "application_name": "tideserve",
+        }
+        address = address.set(drivername="postgresql+psycopg")
+        return create_engine(
+            address, connect_args=limits, pool_size=pool_size, max_overflow=0, pool_timeout=WAIT_S
+        )
+    engine = create_engine(address, connect_args={"timeout": WAIT_S}, pool_timeout=WAIT_S)
+
+    @event.listens_for(engine, "connect")
+    def _use_wal(connection: Any, _: Any) -> None:
+        # Without a sync, a commit survives the loss of a process. The loss of power may undo the last ones.
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+
+    return engine
+
+
+def make_folder(engine: Engine) -> None:
+    """Make the folder of an SQLite file. Raises OSError."""
+    if engine.dialect.name == "sqlite":
+        Path(engine.url.database or "").parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def insert_into(engine: Engine) -> Any:
+    """Return the dialect's function `insert`, which has `on_conflict_do_update`."""
+    return postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
+
+
+@contextmanager
+def exclusive(engine: Engine, number: int) -> Iterator[Connection]:
+    """Begin a transaction. Of all processes, one at a time is in the transactions of a `number`."""
+    with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":
+            connection.execute(select(func.pg_advisory_xact_lock(number)))
+        else:  # one writer at any time, which SQLite would otherwise choose only at the first change
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        yield connection

@@ -1,0 +1,82 @@
+"""One open batch in the runner: its lines in flight, its answers to be written, and its pace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+
+from serve_app.batch.queue import Answered, LeasedLine
+from serve_app.batch.retries import Retry, backoff_s, retry_of
+from serve_app.wire.batch_lines import LineAnswer
+
+_FIRST_LINES = 8
+_LEAST_PAUSE_S = 0.5
+_MOST_PAUSE_S = 5.0
+"""A line may wait for a minute. Others of its batch find out sooner whether there is room again."""
+
+
+@dataclass(slots=True)
+class BatchWork:
+    """The state of one open batch. It can be lost: the store has all that counts."""
+
+    in_flight: dict[int, LeasedLine] = field(default_factory=dict)
+    """By number. A runner has their leases."""
+    calls: set[asyncio.Task[None]] = field(default_factory=set)
+    answered: dict[int, Answered] = field(default_factory=dict)
+    """Final answers that are not written yet, by the number of the line."""
+    answered_bytes: int = 0
+    answered_since: float = 0.0
+    """When the first of them came."""
+    to_return: dict[int, float] = field(default_factory=dict)
+    """Lines for another attempt, and when. Their leases still run."""
+    mean_bytes: float = 0.0
+    """The mean size of the bodies that were sent last."""
+    most: int = _FIRST_LINES
+    """The most lines in flight. It is halved by refusals, and grows by an answer's worth with each answer."""
+    paused_until: float = 0.0
+    step: asyncio.Task[None] | None = None
+    """The validation of the input file, or the join of the results."""
+    _faults: Counter[int] = field(default_factory=Counter)
+
+    def holds(self, line: int) -> bool:
+        """Whether the runner still has to do with a line, so that it must not be sent again."""
+        return line in self.in_flight or line in self.to_return or line in self.answered
+
+    def take(self, answer: LineAnswer, now: float) -> bool:
+        """Take the answer to a line in flight. Return whether it is final."""
+        line = self.in_flight.pop(answer.number)
+        retry = retry_of(answer, line.attempts, self._faults[answer.number])
+        if retry is not None:
+            self._send_again(line, retry, now)
+            return False
+        self._faults.pop(answer.number, None)
+        if not self.answered:
+            self.answered_since = now
+        self.answered[line.line] = Answered(line, answer)
+        self.answered_bytes += len(answer.body)
+        self.most += 1
+        return True
+
+    def lose(self, lines: list[int], now: float) -> None:
+        """Note that the connection to an ingress replica broke before it answered `lines`."""
+        for number in lines:
+            line = self.in_flight.pop(number)
+            self._send_again(line, Retry(backoff_s(line.attempts)), now)
+
+    def take_returned(self) -> dict[float, list[int]]:
+        """Return the lines for another attempt by its time, and forget them."""
+        by_time: dict[float, list[int]] = {}
+        for line, at in self.to_return.items():
+            by_time.setdefault(at, []).append(line)
+        self.to_return = {}
+        return by_time
+
+    def _send_again(self, line: LeasedLine, retry: Retry, now: float) -> None:
+        at = now + retry.after_s
+        if retry.fault:
+            self._faults[line.line] += 1
+        elif now >= self.paused_until:  # one refusal of many at the same time
+            self.most = max(1, self.most // 2)
+            self.paused_until = now + max(_LEAST_PAUSE_S, min(retry.after_s, _MOST_PAUSE_S))
+        self.to_return[line.line] = round(at, 1)  # few statements for many lines

@@ -1,0 +1,317 @@
+"""The runner of batches: validate, send, write, join. It knows neither Ray nor HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import aclosing, suppress
+from math import isinf
+from typing import Any, TypeVar
+
+from serve_app.batch.forecast import Rate, Remaining, late_s
+from serve_app.batch.queue import BatchQueue, LeasedLine
+from serve_app.batch.records import Batch
+from serve_app.batch.results import is_success
+from serve_app.runner.batch_work import BatchWork
+from serve_app.wire.batch_backlog import NO_BATCHES, BatchBacklog
+from serve_app.wire.batch_lines import BatchLine, LineAnswers
+
+logger = logging.getLogger("ray.serve")
+
+_T = TypeVar("_T")
+
+Ask = Callable[[Batch, Sequence[BatchLine]], AsyncGenerator[LineAnswers]]
+"""Sends lines of a batch to an ingress replica, and yields their answers."""
+
+LEASE_S = 30.0
+"""How long lines of a killed runner wait for the next one."""
+_RENEW_S = 8.0
+_TURN_S = 0.02
+"""The shortest time between two turns. Each turn is a statement or two for the database."""
+_BUSY_S = 0.5
+_IDLE_S = 2.0
+"""The longest time between two turns with and without open batches."""
+_CANCEL_S = 5.0
+_WARN_S = 10.0
+_WRITE_S = 2.0
+_WRITE_LINES = 500
+_WRITE_BYTES = 4 << 20
+"""Answers are written after this time, in this number, or with so many bytes."""
+_MOST_UNWRITTEN = 4 * _WRITE_LINES
+"""No lines are sent while so many answers cannot be written, as with a full disk."""
+
+
+class Runner:
+    """Works on all open batches of one application. Use it in one event loop.
+
+    Args:
+        queue: The lines of open batches.
+        validate: Checks the input file of a batch, and adds its lines to the queue. It blocks.
+        ask: Sends lines to an ingress replica.
+        publish: Gets what is left to do, by model, every second.
+        count: Gets the model, the outcome and the number of lines whose answers were written.
+        clock: Unix time in seconds.
+    """
+
+    def __init__(
+        self,
+        queue: BatchQueue,
+        validate: Callable[[Batch], None],
+        ask: Ask,
+        publish: Callable[[dict[str, BatchBacklog]], None] = lambda _: None,
+        count: Callable[[str, str, int], None] = lambda *_: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._queue = queue
+        self._validate = validate
+        self._ask = ask
+        self._publish = publish
+        self._count = count
+        self._clock = clock
+        self._work: defaultdict[str, BatchWork] = defaultdict(BatchWork)
+        self._models: dict[str, str] = {}
+        """The served models, by the names that batches have for them."""
+        self._wanted: dict[str, int] = {}
+        """The lines in flight that ingress replicas want, by model."""
+        self._rates: defaultdict[str, Rate] = defaultdict(Rate)
+        self._finished: defaultdict[str, int] = defaultdict(int)
+        """The answers since the last publication, by model."""
+        self._renewed_at = self._published_at = self._warned_at = 0.0
+        self._woken = asyncio.Event()
+        self._trouble = self._found = ""
+        """The trouble that was logged last, and that of the present turn."""
+
+    async def run(self) -> None:
+        """Work until cancelled. A store that is away is tried again."""
+        swept = False
+        while True:
+            busy = True
+            try:
+                if not swept:
+                    await asyncio.to_thread(self._queue.discard_leftovers)
+                    swept = True
+                busy = await self.turn()
+            except Exception as error:  # of any store: batches go on once it is back
+                self._found = _text(error)
+            self._report(self._found)
+            if self._found:
+                await asyncio.sleep(_BUSY_S)
+            await asyncio.sleep(_TURN_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), _BUSY_S if busy else _IDLE_S)
+            self._woken.clear()
+
+    async def turn(self) -> bool:
+        """Do what is due now. Return whether any batch is open."""
+        self._found = ""
+        batches = await asyncio.to_thread(self._queue.store.open_batches)
+        now = self._clock()
+        await self._renew(now)
+        running: list[Batch] = []
+        for batch in batches:
+            work = self._work[batch.id]
+            if work.step is not None and not work.step.done():
+                continue
+            if batch.status == "validating":
+                work.step = self._start(asyncio.to_thread(self._validate, batch))
+            elif batch.status != "in_progress" or now >= batch.expires_at or _is_done(batch, work):
+                await self._alone(self._end(batch, work))
+            else:
+                running.append(batch)
+        for batch in running:
+            await self._alone(self._write(batch, now))
+        await self._send(running, now)
+        for gone in self._work.keys() - {batch.id for batch in batches}:
+            self._cancel(self._work.pop(gone))
+        self._tell(running, now)
+        return bool(batches)
+
+    # Sending
+
+    async def _send(self, batches: Iterable[Batch], now: float) -> None:
+        """Fill up the lines in flight: owners share a model equally, and the next deadline goes first."""
+        owners: defaultdict[str, defaultdict[str, list[Batch]]] = defaultdict(lambda: defaultdict(list))
+        for batch in sorted(batches, key=lambda batch: batch.expires_at):
+            owners[self._model(batch)][batch.owner].append(batch)
+        for model, by_owner in owners.items():
+            share = max(1, self._wanted.get(model, 1) // len(by_owner))
+            for mine in by_owner.values():
+                free = share - sum(len(self._work[batch.id].in_flight) for batch in mine)
+                for batch in mine:
+                    if free > 0:
+                        free -= await self._alone(self._send_some(batch, free, now)) or 0
+
+    async def _send_some(self, batch: Batch, free: int, now: float) -> int:
+        """Send up to `free` lines of a batch, and return how many."""
+        work = self._work[batch.id]
+        most = min(free, work.most - len(work.in_flight))
+        if most <= 0 or now < work.paused_until or len(work.answered) >= _MOST_UNWRITTEN:
+            return 0
+        leased = await asyncio.to_thread(self._queue.lease, batch.id, most, now, LEASE_S)
+        lines = [line for line in leased if not work.holds(line.line)]
+        if not lines:
+            return 0
+        requests = await asyncio.to_thread(self._queue.requests, batch, lines)
+        work.in_flight |= {line.line: line for line in lines}
+        work.mean_bytes = sum(len(request.body) for request in requests) / len(requests)
+        call = asyncio.create_task(self._call(batch, work, lines, requests))
+        work.calls.add(call)
+        call.add_done_callback(work.calls.discard)
+        return len(lines)
+
+    async def _call(
+        self, batch: Batch, work: BatchWork, lines: Sequence[LeasedLine], requests: Sequence[BatchLine]
+    ) -> None:
+        asked, open_lines = batch.model or "", {line.line for line in lines}
+        try:
+            async with aclosing(self._ask(batch, requests)) as parts:
+                async for part in parts:
+                    model = self._models[asked] = part.model
+                    self._wanted[model] = part.wanted
+                    for answer in part.answers:
+                        open_lines.discard(answer.number)
+                        self._finished[model] += work.take(answer, self._clock())
+                    if part.answers:
+                        self._woken.set()
+        except Exception as error:  # the ingress replica is gone: Ray has many errors for it
+            self._warn_of_loss(error)
+        work.lose(sorted(open_lines), self._clock())
+        self._woken.set()
+
+    def _warn_of_loss(self, error: Exception) -> None:
+        """Log a broken call. A lost ingress replica breaks many at the same time."""
+        now = self._clock()
+        if not 0 <= now - self._warned_at < _WARN_S:
+            self._warned_at = now
+            logger.warning("lines of batches are sent again, because a call to an ingress broke: %s", error)
+
+    async def _renew(self, now: float) -> None:
+        """Return the leases of lines for another attempt, and renew those in flight."""
+        renew = not 0 <= now - self._renewed_at < _RENEW_S
+        for batch_id, work in list(self._work.items()):
+            for at, lines in work.take_returned().items():
+                await asyncio.to_thread(self._queue.set_lease, batch_id, lines, at)
+            if renew and (held := [*work.in_flight, *work.answered]):
+                await asyncio.to_thread(self._queue.set_lease, batch_id, held, now + LEASE_S)
+        if renew:
+            self._renewed_at = now
+
+    # Writing
+
+    async def _write(self, batch: Batch, now: float, *, all_: bool = False) -> None:
+        """Write answers if enough have come, or if the first has waited long enough."""
+        work = self._work[batch.id]
+        due = (
+            len(work.answered) >= _WRITE_LINES
+            or work.answered_bytes >= _WRITE_BYTES
+            or now - work.answered_since >= _WRITE_S
+            or not work.in_flight
+        )
+        if work.answered and (all_ or due):
+            written = list(work.answered.values())
+            await asyncio.to_thread(self._queue.finish, batch.id, written)
+            for each in written:
+                del work.answered[each.line.line]
+                work.answered_bytes -= len(each.answer.body)
+            work.answered_since = now
+            completed = sum(is_success(each.answer) for each in written)
+            for outcome, lines in (("completed", completed), ("failed", len(written) - completed)):
+                if lines:
+                    self._count(self._model(batch), outcome, lines)
+
+    async def _end(self, batch: Batch, work: BatchWork) -> None:
+        """Stop the calls of a batch, write its last answers, and begin to join its results."""
+        self._cancel(work)
+        if work.calls:
+            await asyncio.wait(set(work.calls), timeout=_CANCEL_S)
+        await self._write(batch, self._clock(), all_=True)
+        work.step = self._start(asyncio.to_thread(self._join, batch))
+
+    def _join(self, batch: Batch) -> None:
+        status = self._queue.end(batch, self._clock())
+        if status is not None:
+            logger.info("batch %s: %s", batch.id, status)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        async def watched() -> None:
+            try:
+                await work
+            except Exception as error:  # a later turn begins it anew
+                self._report(_text(error))
+                await asyncio.sleep(_BUSY_S)
+            self._woken.set()
+
+        return asyncio.create_task(watched())
+
+    async def _alone(self, work: Awaitable[_T]) -> _T | None:
+        """Do something for one batch. Its failure must not stop other batches."""
+        try:
+            return await work
+        except Exception as error:
+            self._found = _text(error)
+            return None
+
+    @staticmethod
+    def _cancel(work: BatchWork) -> None:
+        for call in work.calls:
+            call.cancel()
+
+    # Telling
+
+    def _tell(self, batches: Sequence[Batch], now: float) -> None:
+        """Publish what is left to do, once a second."""
+        if 0 <= now - self._published_at < 1.0:
+            return
+        self._published_at = now
+        models: defaultdict[str, list[Batch]] = defaultdict(list)
+        for batch in batches:
+            models[self._model(batch)].append(batch)
+        found = {}
+        for model in models.keys() | self._rates.keys():
+            rate, mine = self._rates[model], models.get(model, [])
+            if not mine:
+                del self._rates[model]
+                found[model] = NO_BATCHES
+                continue
+            rate.note(self._finished.pop(model, 0), now)
+            left = [Remaining(batch.id, _left(batch), batch.expires_at) for batch in mine]
+            late = late_s(left, rate.lines_per_s, now)
+            found[model] = BatchBacklog(
+                len(mine),
+                sum(each.lines for each in left),
+                sum(len(self._work[batch.id].in_flight) for batch in mine),
+                int(sum(each.lines * self._work[each.batch_id].mean_bytes for each in left)),
+                rate.lines_per_s,
+                tuple((each.lines, each.due) for each in sorted(left, key=lambda each: each.due)),
+                len(late),
+                None if isinf(most := max(late.values(), default=0.0)) else most,
+            )
+        self._publish(found)
+
+    def _model(self, batch: Batch) -> str:
+        """Return the served model of a batch, as far as an ingress replica has named it."""
+        asked = batch.model or ""
+        return self._models.get(asked, asked)
+
+    def _report(self, trouble: str) -> None:
+        if trouble and trouble != self._trouble:
+            logger.error("batches wait, because their store cannot be used: %s", trouble)
+        elif self._trouble and not trouble:
+            logger.warning("batches go on: their store can be used again")
+        self._trouble = trouble
+
+
+def _text(error: Exception) -> str:
+    lines = str(error).splitlines() or [""]  # object stores add pages
+    return f"{type(error).__name__}: {lines[0]}"
+
+
+def _left(batch: Batch) -> int:
+    return batch.total - batch.completed - batch.failed
+
+
+def _is_done(batch: Batch, work: BatchWork) -> bool:
+    return not _left(batch) and not work.in_flight

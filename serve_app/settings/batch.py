@@ -1,0 +1,74 @@
+"""The settings of files and batches."""
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from serve_app import env
+from serve_app.settings.closed_model import ClosedModel
+from serve_app.settings.database import DatabaseUrl, state_folder, url_in_environment
+
+_FILES_URL = r"^(file:///|(s3|gs|az)://[^/?#]+)[^?#]*$"
+
+
+def _check_files_url(url: str) -> str:
+    if re.match(_FILES_URL, url):
+        return url
+    raise ValueError("must be file:///path, s3://bucket/folder, gs://bucket/folder or az://container/folder")
+
+
+class BatchSettings(ClosedModel):
+    """Files and batches of OpenAI's Batch API: where they are kept, and how many."""
+
+    enabled: bool = True
+    database: DatabaseUrl | None = None
+    """The URL of a Postgres database, or of an SQLite file; by default `~/.local/state/tideserve/batch.db` of
+    each node. The environment variable `TIDESERVE_BATCH_DATABASE_URL` overrides it, for a URL with a
+    password."""
+    files: (
+        Annotated[
+            str,
+            AfterValidator(_check_files_url),
+            Field(max_length=2048, json_schema_extra={"pattern": _FILES_URL}),
+        ]
+        | None
+    ) = None
+    """The URL of a folder, or of an object store: S3, Google Cloud Storage or Azure; by default
+    `~/.local/state/tideserve/batch` of each node. Credentials come from the environment, by their usual
+    names."""
+    max_file_bytes: Annotated[int, Field(ge=1024, le=1 << 40)] = 200 << 20
+    """The size of one file."""
+    max_requests: Annotated[int, Field(ge=1, le=1_000_000)] = 50_000
+    """The requests of one batch."""
+    max_files_per_key: Annotated[int, Field(ge=1, le=1_000_000)] = 1_000
+    """Files of one API key. With more, uploads are refused."""
+    max_bytes_per_key: Annotated[int, Field(ge=1024)] = 10 << 30
+    """Bytes of all files of one API key. With more, uploads and new batches are refused."""
+    max_open_batches_per_key: Annotated[int, Field(ge=1, le=100_000)] = 100
+    """Batches of one API key that have not ended."""
+    retention_days: Annotated[float, Field(ge=0.05, le=3660)] = 30.0
+    """Files and ended batches are deleted after this time. A client may choose a shorter time for a file."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether the settings name a database and an object store that several nodes can share."""
+        database, files = self.database or "", self.files or ""
+        return database.startswith("postgres") and not files.startswith("file:") and bool(files)
+
+
+def batch_database_url(settings: BatchSettings, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the URL of the database; by default of a file in the user's state folder.
+
+    Raises:
+        SettingsError: the URL in the environment is not one. The message does not repeat it.
+    """
+    given = url_in_environment(env.BATCH_DATABASE_URL, environment)
+    return given or settings.database or f"sqlite:///{state_folder(environment)}/batch.db"
+
+
+def batch_files_url(settings: BatchSettings, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the URL of the folder or object store; by default of a folder in the user's state folder."""
+    return settings.files or f"file://{state_folder(environment)}/batch"

@@ -1,0 +1,77 @@
+"""One contract for all file stores."""
+
+import os
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from serve_app.batch.file_store import FileStore
+
+PART = b"0123456789abcdef" * (1 << 16)
+"""A mebibyte."""
+
+
+async def parts(count: int, error: Exception | None = None) -> AsyncIterator[bytes]:
+    for _ in range(count):
+        yield PART
+    if error is not None:
+        raise error
+
+
+class TestFileStore:
+    @pytest.fixture
+    def files(self, files_url: str) -> FileStore:
+        return FileStore(files_url)
+
+    async def test_upload_of_many_parts_is_read_back(self, files: FileStore) -> None:
+        await files.upload("files/a", parts(12))
+
+        assert files.size("files/a") == 12 << 20
+        assert files.read("files/a", (6 << 20) - 4, 8) == b"cdef0123"
+        assert await files.read_async("files/a", 1, 3) == b"123"
+        assert b"".join(files.chunks("files/a", 12 << 20)) == PART * 12
+
+    async def test_interrupted_upload_leaves_no_object(self, files: FileStore) -> None:
+        with pytest.raises(ValueError, match="left"):
+            await files.upload("files/a", parts(12, ValueError("left")))
+
+        assert files.names("files") == []
+
+    def test_ranges_are_read_at_once(self, files: FileStore) -> None:
+        files.write("files/a", [b"first\n", b"second\n"])
+
+        assert files.ranges("files/a", [(6, 6), (0, 5)]) == [b"second", b"first"]
+
+    def test_write_may_read_from_the_store(self, files: FileStore) -> None:
+        for number in range(3):
+            files.write(f"parts/b/{number}", [b"%d\n" % number])
+
+        files.write("files/all", (files.read(name, 0, 2) for name in files.names("parts/b")))
+
+        assert files.read("files/all", 0, 6) == b"0\n1\n2\n"
+
+    def test_names_are_those_of_a_folder(self, files: FileStore) -> None:
+        for name in ("parts/a/2", "parts/a/1", "parts/ab/1", "files/a"):
+            files.write(name, [b"x"])
+
+        assert files.names("parts/a") == ["parts/a/1", "parts/a/2"]
+        assert files.names("nothing") == []
+
+    def test_deletion_ignores_missing_objects(self, files: FileStore) -> None:
+        files.write("files/a", [b"x"])
+
+        files.delete(["files/a", "files/b"])
+
+        assert files.names("files") == []
+
+    def test_missing_object_is_not_found(self, files: FileStore) -> None:
+        with pytest.raises(FileNotFoundError):
+            files.read("files/a", 0, 1)
+
+
+def test_folder_is_closed_to_other_users(tmp_path: Path) -> None:
+    FileStore(f"file://{tmp_path}/batch").write("files/a", [b"x"])
+
+    assert stat.S_IMODE(os.stat(tmp_path / "batch").st_mode) == 0o700

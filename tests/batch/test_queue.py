@@ -1,0 +1,210 @@
+"""The queue of lines over SQLite and a folder."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from serve_app.batch.queue import Answered, LeasedLine
+from serve_app.wire.batch_lines import LineAnswer
+from tests.batch.stored import NOW, Stored, body
+
+USAGE = b'{"usage":{"prompt_tokens":3,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":1}}}'
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Stored:
+    return Stored(tmp_path)
+
+
+def answered(line: LeasedLine, status: int = 200, text: bytes = USAGE) -> Answered:
+    return Answered(line, LineAnswer(line.line, f"batch_req_{line.line}", status, text))
+
+
+def test_leased_lines_are_taken_once_until_their_lease_ends(stored: Stored) -> None:
+    batch = stored.add(5)
+
+    first = stored.queue.lease(batch.id, 3, NOW, 30)
+    second = stored.queue.lease(batch.id, 9, NOW, 30)
+    none = stored.queue.lease(batch.id, 9, NOW + 29, 30)
+    again = stored.queue.lease(batch.id, 9, NOW + 30, 30)
+
+    assert [line.line for line in first] == [1, 2, 3]
+    assert [line.line for line in second] == [4, 5]
+    assert none == []
+    assert [(line.line, line.attempts) for line in again] == [(number, 2) for number in range(1, 6)]
+
+
+def test_a_lease_may_be_renewed_or_given_back(stored: Stored) -> None:
+    batch = stored.add(2)
+    stored.queue.lease(batch.id, 2, NOW, 30)
+
+    stored.queue.set_lease(batch.id, [1], NOW + 90)
+    stored.queue.set_lease(batch.id, [2], NOW + 5)
+
+    assert [line.line for line in stored.queue.lease(batch.id, 9, NOW + 5, 30)] == [2]
+    assert [line.line for line in stored.queue.lease(batch.id, 9, NOW + 90, 30)] == [1, 2]
+
+
+def test_requests_are_the_bodies_of_the_input_file(stored: Stored) -> None:
+    batch = stored.add(3)
+    lines = stored.queue.lease(batch.id, 3, NOW, 30)
+
+    requests = stored.queue.requests(batch, [lines[2], lines[0]])
+
+    assert [(each.number, json.loads(each.body)) for each in requests] == [(3, body(3)), (1, body(1))]
+
+
+def test_only_the_first_answer_of_a_line_counts(stored: Stored) -> None:
+    batch = stored.add(2)
+    one, two = stored.queue.lease(batch.id, 2, NOW, 30)
+
+    assert stored.queue.finish(batch.id, [answered(one, text=b'{"first":1}')]) == 1
+    assert stored.queue.finish(batch.id, [answered(one, 500), answered(two, 400)]) == 1
+
+    assert stored.queue.end(stored.batch(batch), NOW) == "completed"
+    output, errors = stored.results(batch)
+    assert output["r1"]["response"]["body"] == {"first": 1}
+    assert errors["r2"]["response"]["status_code"] == 400
+    assert (output.keys(), errors.keys()) == ({"r1"}, {"r2"})
+    counts = stored.batch(batch).document()["request_counts"]
+    assert counts == {"total": 2, "completed": 1, "failed": 1}
+
+
+def test_usage_is_the_sum_of_the_counted_answers(stored: Stored) -> None:
+    batch = stored.add(3)
+    lines = stored.queue.lease(batch.id, 3, NOW, 30)
+
+    stored.queue.finish(batch.id, list(map(answered, lines)))
+    stored.queue.finish(batch.id, list(map(answered, lines)))
+
+    assert stored.batch(batch).document()["usage"] == {
+        "input_tokens": 9,
+        "input_tokens_details": {"cached_tokens": 3},
+        "output_tokens": 6,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 15,
+    }
+
+
+def test_a_line_of_the_output_has_openais_shape(stored: Stored) -> None:
+    batch = stored.add(1)
+    stored.queue.finish(batch.id, [answered(stored.queue.lease(batch.id, 1, NOW, 30)[0])])
+    stored.queue.end(batch, NOW)
+
+    output, _ = stored.results(batch)
+
+    assert output["r1"] == {
+        "id": "batch_req_1",
+        "custom_id": "r1",
+        "response": {"status_code": 200, "request_id": "batch_req_1", "body": json.loads(USAGE)},
+        "error": None,
+    }
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_lines_without_an_answer_are_in_the_error_file(stored: Stored, cancelled: bool) -> None:
+    batch = stored.add(3)
+    stored.queue.finish(batch.id, [answered(stored.queue.lease(batch.id, 1, NOW, 30)[0])])
+    if cancelled:
+        assert stored.store.cancel(batch.id, NOW)
+
+    status = stored.queue.end(stored.batch(batch), NOW)
+
+    output, errors = stored.results(batch)
+    word = "cancelled" if cancelled else "expired"
+    assert (status, stored.batch(batch).status) == (word, word)
+    assert output.keys() == {"r1"}
+    assert {name: line["error"]["code"] for name, line in errors.items()} == dict.fromkeys(
+        ("r2", "r3"), f"batch_{word}"
+    )
+    assert all(line["response"] is None for line in errors.values())
+
+
+def test_a_batch_that_was_cancelled_meanwhile_does_not_complete(stored: Stored) -> None:
+    before = stored.add(1)
+    stored.store.cancel(before.id, NOW)
+
+    assert stored.queue.end(before, NOW) is None
+    assert stored.batch(before).status == "cancelling"
+
+
+def test_a_batch_without_answers_has_no_output_file(stored: Stored) -> None:
+    batch = stored.add(1)
+
+    stored.queue.end(batch, NOW)
+
+    found = stored.batch(batch)
+    assert (found.output_file_id, found.error_file_id is None) == (None, False)
+
+
+def test_a_join_that_was_interrupted_begins_anew(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runner is killed between the output file and the error file."""
+    batch = stored.add(2)
+    good, bad = stored.queue.lease(batch.id, 2, NOW, 30)
+    stored.queue.finish(batch.id, [answered(good), answered(bad, 400)])
+    written = []
+    write = stored.files.write
+
+    def fail_second(name: str, chunks: object) -> None:
+        if written:
+            raise OSError("no space left on device")
+        written.append(name)
+        write(name, chunks)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(stored.files, "write", fail_second)
+    with pytest.raises(OSError, match="no space"):
+        stored.queue.end(stored.batch(batch), NOW)
+    assert stored.batch(batch).status == "finalizing"
+    monkeypatch.undo()
+
+    assert stored.queue.end(stored.batch(batch), NOW) == "completed"
+
+    output, errors = stored.results(batch)
+    assert (output.keys(), errors.keys()) == ({"r1"}, {"r2"})
+    results = stored.store.files("", NOW, purpose="batch_output")
+    assert len(results) == 2  # clients never see the first output file
+
+
+def test_parts_are_deleted_with_the_end_and_after_a_kill(stored: Stored) -> None:
+    batch, other = stored.add(1), stored.add(1)
+    for each in (batch, other):
+        stored.queue.finish(each.id, [answered(stored.queue.lease(each.id, 1, NOW, 30)[0])])
+    assert len(stored.files.names("parts")) == 2
+    stored.queue.end(stored.batch(batch), NOW)
+    assert len(stored.files.names("parts")) == 1
+
+    stored.files.write(f"parts/{batch.id}/left-by-a-killed-runner", [b"1 {}\n"])
+    stored.queue.discard_leftovers()
+
+    (left,) = stored.files.names("parts")
+    assert left.startswith(f"parts/{other.id}/")
+
+
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.lists(st.integers(1, 12), min_size=1, max_size=6, unique=True)),
+        max_size=6,
+    )
+)
+def test_each_line_is_in_one_result_file_once(tmp_path: Path, parts: list[tuple[bool, list[int]]]) -> None:
+    """Two runners that answer the same lines in any order, with different answers."""
+    stored = Stored(tmp_path)
+    batch = stored.add(12)
+    lines = {line.line: line for line in stored.queue.lease(batch.id, 12, NOW, 30)}
+    first: dict[str, bool] = {}
+    for good, numbers in parts:
+        stored.queue.finish(batch.id, [answered(lines[n], 200 if good else 400) for n in numbers])
+        for number in numbers:
+            first.setdefault(f"r{number}", good)
+
+    stored.queue.end(stored.batch(batch), NOW)
+
+    output, errors = stored.results(batch)
+    assert output.keys() | errors.keys() == {f"r{number}" for number in range(1, 13)}
+    assert output.keys() == {name for name, good in first.items() if good}
+    refused = {name for name, line in errors.items() if line["response"] is not None}
+    assert refused == {name for name, good in first.items() if not good}

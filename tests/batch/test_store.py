@@ -1,0 +1,278 @@
+"""One contract for all databases."""
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import sqlalchemy
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+
+from serve_app.batch.migrate import VERSION_TABLE, NewerTablesError
+from serve_app.batch.records import Batch, File, Line, LineError, new_id
+from serve_app.batch.store import BatchStore, LimitError, StatusError
+from serve_app.batch.tables import LINES, TABLES
+from serve_app.database import connect
+from serve_app.settings.batch import BatchSettings
+
+NOW = 1_800_000_000
+LIMITS = BatchSettings(max_files_per_key=3, max_bytes_per_key=1024, max_open_batches_per_key=2)
+
+
+def make_file(store: BatchStore, owner: str = "alice", size: int = 10, expires_at: int | None = None) -> File:
+    file = File(new_id("file"), owner, "batch", "in.jsonl", size, NOW, expires_at)
+    store.begin_file(file)
+    store.finish_file(file)
+    return file
+
+
+def make_batch(store: BatchStore, file: File, now: int = NOW) -> Batch:
+    batch = Batch(
+        new_id("batch"), file.owner, "/v1/completions", file.id, "24h", "validating", now, now + 86_400
+    )
+    store.add_batch(batch, now)
+    return batch
+
+
+class TestStore:
+    @pytest.fixture
+    def store(self, url: str) -> Iterator[BatchStore]:
+        store = BatchStore(url, LIMITS)
+        yield store
+        store.close()
+
+    def test_file_is_seen_only_once_it_is_stored(self, store: BatchStore) -> None:
+        file = File(new_id("file"), "alice", "batch", "", 100, NOW)
+        store.begin_file(file)
+
+        assert store.file(file.id, "alice", NOW) is None
+        assert store.files("alice", NOW) == []
+
+        stored = replace(file, filename="in.jsonl", bytes=7, expires_at=NOW + 60)
+        store.finish_file(stored)
+
+        assert store.file(file.id, "alice", NOW) == stored
+        assert store.files("alice", NOW) == [stored]
+
+    def test_file_of_another_owner_is_not_seen(self, store: BatchStore) -> None:
+        file = make_file(store)
+
+        assert store.file(file.id, "bob", NOW) is None
+        assert store.file(file.id, None, NOW) == file
+        assert store.files("bob", NOW) == []
+
+    def test_files_are_paged_in_both_orders(self, store: BatchStore) -> None:
+        files = sorted((make_file(store) for _ in range(3)), key=lambda file: file.id)
+
+        assert store.files("alice", NOW, limit=2) == [files[2], files[1]]
+        assert store.files("alice", NOW, after=files[1].id) == [files[0]]
+        assert store.files("alice", NOW, order="asc", after=files[0].id) == files[1:]
+        assert store.files("alice", NOW, purpose="batch_output") == []
+
+    def test_too_many_files_are_refused(self, store: BatchStore) -> None:
+        for _ in range(3):
+            make_file(store)
+
+        with pytest.raises(LimitError, match=r"there are 3 files; at most 3 .*max_files_per_key"):
+            make_file(store)
+        make_file(store, "bob")
+
+    def test_too_many_bytes_are_refused(self, store: BatchStore) -> None:
+        make_file(store, size=1000)
+
+        with pytest.raises(LimitError, match=r"1000 bytes, and this one may have 25; at most 1024"):
+            make_file(store, size=25)
+
+    def test_uploads_at_the_same_time_stay_within_the_limit(self, url: str) -> None:
+        stores = [BatchStore(url, LIMITS) for _ in range(4)]
+        refused: list[LimitError] = []
+
+        def upload(store: BatchStore) -> None:
+            for _ in range(2):
+                try:
+                    make_file(store)
+                except LimitError as error:
+                    refused.append(error)
+
+        threads = [threading.Thread(target=upload, args=(store,)) for store in stores]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert len(stores[0].files("alice", NOW)) == 3
+        assert len(refused) == 5
+        for store in stores:
+            store.close()
+
+    def test_batch_is_read_back(self, store: BatchStore) -> None:
+        file = make_file(store)
+        batch = replace(make_batch(store, file), id=new_id("batch"), metadata={"k": "ü"})
+        store.add_batch(batch, NOW)
+
+        assert store.batch(batch.id) == batch
+        assert store.batch(batch.id, "bob") is None
+
+    def test_batch_needs_an_input_file_of_its_owner(self, store: BatchStore) -> None:
+        file = make_file(store, expires_at=NOW + 60)
+        result = File(new_id("file"), "alice", "batch_output", "out.jsonl", 1, NOW)
+        store.begin_file(result, limited=False)
+        store.finish_file(result)
+
+        with pytest.raises(StatusError, match="no such file"):
+            make_batch(store, replace(file, owner="bob"))
+        with pytest.raises(StatusError, match="no such file"):
+            make_batch(store, file, NOW + 60)
+        with pytest.raises(StatusError, match="purpose is 'batch_output'"):
+            make_batch(store, result)
+
+    def test_too_many_open_batches_are_refused(self, store: BatchStore) -> None:
+        file = make_file(store)
+        first, _ = make_batch(store, file), make_batch(store, file)
+
+        with pytest.raises(LimitError, match="2 batches have not ended; at most 2"):
+            make_batch(store, file)
+        store.fail(first.id, [LineError("empty_file", "It is empty.")], NOW)
+        make_batch(store, file)
+
+    def test_start_adds_the_lines_once(self, store: BatchStore) -> None:
+        batch = make_batch(store, make_file(store))
+        lines = [Line(number, f"r{number}", 0, 1, number) for number in range(1, 2502)]
+
+        assert store.start(batch.id, "tide", lines, NOW + 1)
+        assert not store.start(batch.id, "tide", lines, NOW + 2)
+
+        started = store.batch(batch.id)
+        assert started is not None
+        assert (started.status, started.model, started.total) == ("in_progress", "tide", 2501)
+        assert started.in_progress_at == NOW + 1
+        with store.begin() as connection:
+            count = sqlalchemy.select(sqlalchemy.func.count()).select_from(LINES)
+            assert connection.execute(count).scalar_one() == 2501
+
+    def test_failed_batch_has_its_errors(self, store: BatchStore) -> None:
+        batch = make_batch(store, make_file(store))
+
+        store.fail(batch.id, [LineError("invalid_json_line", "Not JSON.", line=2)], NOW + 1)
+
+        failed = store.batch(batch.id)
+        assert failed is not None
+        error = {"code": "invalid_json_line", "message": "Not JSON.", "param": None, "line": 2}
+        assert failed.document()["errors"] == {"object": "list", "data": [error]}
+        assert (failed.status, failed.failed_at) == ("failed", NOW + 1)
+        assert store.open_batches() == []
+
+    def test_only_an_open_batch_is_cancelled(self, store: BatchStore) -> None:
+        file = make_file(store)
+        batch, failed = make_batch(store, file), make_batch(store, file)
+        store.fail(failed.id, [], NOW)
+
+        assert store.cancel(batch.id, NOW + 1)
+        assert not store.cancel(batch.id, NOW + 2)
+        assert not store.cancel(failed.id, NOW + 2)
+        assert [each.id for each in store.open_batches()] == [batch.id]
+        assert not store.start(batch.id, "tide", [], NOW + 3)
+
+    def test_file_of_an_open_batch_is_not_deleted(self, store: BatchStore) -> None:
+        file = make_file(store)
+        batch = make_batch(store, file)
+
+        with pytest.raises(StatusError, match=batch.id):
+            store.hide_file(file.id)
+        store.fail(batch.id, [], NOW)
+        store.hide_file(file.id)
+
+        assert store.file(file.id, "alice", NOW) is None
+
+    def test_what_is_old_is_deleted_unless_a_batch_needs_it(self, store: BatchStore) -> None:
+        expired, used = (make_file(store, expires_at=NOW + 10) for _ in range(2))
+        interrupted = File(new_id("file"), "alice", "batch", "", 1, NOW)
+        store.begin_file(interrupted)
+        batch = make_batch(store, used)
+
+        assert [file.id for file in store.expire(NOW + 10)] == [expired.id]
+        store.forget_files([expired.id])
+        assert [file.id for file in store.expire(NOW + 86_401)] == [interrupted.id]
+        store.fail(batch.id, [], NOW)
+        store.forget_files([interrupted.id])
+        assert [file.id for file in store.expire(NOW + 31 * 86_400)] == [used.id]
+        assert store.batch(batch.id) is None
+
+    def test_page_of_ten_thousand_batches_takes_little_time(self, url: str) -> None:
+        store = BatchStore(url, BatchSettings(max_open_batches_per_key=100_000))
+        batch = make_batch(store, make_file(store))
+        with store.begin() as connection:
+            table = TABLES.tables["batches"]
+            row = dict(connection.execute(table.select()).one()._mapping)
+            rows = [{**row, "id": new_id("batch")} for _ in range(9_999)]
+            for first in range(0, len(rows), 500):
+                connection.execute(table.insert(), rows[first : first + 500])
+
+        ids = sorted((batch.id, *(row["id"] for row in rows)), reverse=True)
+        with store.begin() as connection:
+            plan = store_plan(connection, "alice", ids[5000])
+        found = store.batches("alice", after=ids[5000], limit=100)
+        store.close()
+
+        assert [each.id for each in found] == ids[5001:5101]
+        assert "index" in plan
+        assert "sort" not in plan
+        assert "b-tree" not in plan  # as SQLite calls it
+
+    def test_migrations_make_the_tables_of_this_release(self, store: BatchStore, url: str) -> None:
+        store.open_batches()
+
+        engine = connect(url, 1)
+        with engine.connect() as connection:
+            context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+            differences = compare_metadata(context, TABLES)
+        engine.dispose()
+        assert differences == []
+
+    def test_tables_of_a_newer_release_are_refused(self, store: BatchStore, url: str) -> None:
+        store.open_batches()
+        engine = connect(url, 1)
+        with engine.begin() as connection:
+            connection.execute(sqlalchemy.text(f"UPDATE {VERSION_TABLE} SET version_num = '99'"))
+        engine.dispose()
+
+        older = BatchStore(url)
+
+        with pytest.raises(NewerTablesError, match="version 99; this release knows versions up to 1"):
+            older.open_batches()
+        older.close()
+
+    def test_processes_that_start_at_the_same_time_make_the_tables_once(self, url: str) -> None:
+        stores = [BatchStore(url) for _ in range(4)]
+        found: list[list[Batch]] = []
+        threads = [
+            threading.Thread(target=lambda s=store: found.append(s.open_batches())) for store in stores
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for store in stores:
+            store.close()
+
+        assert found == [[], [], [], []]
+
+
+def store_plan(connection: sqlalchemy.Connection, owner: str, after: str) -> str:
+    """The database's plan for a page of batches."""
+    prefix = "EXPLAIN QUERY PLAN" if connection.dialect.name == "sqlite" else "EXPLAIN"
+    query = f"{prefix} SELECT * FROM batches WHERE owner = :o AND id < :i ORDER BY id DESC LIMIT 100"
+    if prefix == "EXPLAIN":
+        connection.execute(sqlalchemy.text("ANALYZE batches"))
+    return str(connection.execute(sqlalchemy.text(query), {"o": owner, "i": after}).all()).lower()
+
+
+def test_ids_sort_by_the_time_of_creation() -> None:
+    first = new_id("batch")
+    deadline = time.time_ns() // 1_000_000
+    while time.time_ns() // 1_000_000 <= deadline:
+        pass
+
+    assert first < new_id("batch")

@@ -1,0 +1,149 @@
+"""Batches on a real cluster whose processes are killed: no line is lost, and none is answered twice."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from serve_app.batch.records import OPEN, Batch
+from tests.batch.stored import Stored, body
+from tests.integration.cluster import Running, application, engine_settings
+
+LINES = 300
+LIMIT_S = 150.0
+
+
+def line(number: int, model: str) -> dict[str, Any]:
+    return {**body(number, model), "max_tokens": 48, "temperature": 0, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Running]:
+    document = application(
+        engine_settings("tide", max_num_seqs=8),
+        knobs={"tide": {"min_replicas": 2, "max_replicas": 2}},
+        ingress_knobs={"min_replicas": 1, "max_replicas": 1},
+    )
+    server = Running(document)
+    with server.serving(both_ready):
+        yield server
+
+
+def both_ready(status: int, ready: dict[str, Any]) -> bool:
+    return status == 200 and ready["models"]["tide"].get("replicas") == 2
+
+
+def store_of(server: Running) -> Stored:
+    """The store of a server, in its folder."""
+    return Stored(server.folder / "tideserve")
+
+
+def wait_until(stored: Stored, batch: Batch, holds: Callable[[Batch], bool]) -> Batch:
+    deadline = time.monotonic() + LIMIT_S
+    while not holds(found := stored.batch(batch)):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.1)
+    return found
+
+
+def texts(stored: Stored, batch: Batch) -> dict[str, str]:
+    """The answers by `custom_id`, each of which must be there once."""
+    output, errors = stored.results(batch)
+    assert errors == {}
+    return {
+        name: each["response"]["body"]["choices"][0]["message"]["content"] for name, each in output.items()
+    }
+
+
+def kill(server: Running, title: str) -> None:
+    server.processes(title)[0].kill()
+
+
+def test_official_client_runs_and_cancels_batches(running: Running) -> None:
+    good = [
+        {"custom_id": f"é{n}", "method": "POST", "url": "/v1/chat/completions", "body": line(n, "tide")}
+        for n in range(1, 11)
+    ]
+    good[9]["body"]["temperature"] = 3
+    data = "\r\n".join(json.dumps(each) for each in good).encode()
+    with openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+        file = client.files.create(file=("in.jsonl", data), purpose="batch")
+        batch = create(client, file.id)
+        bad = create(client, client.files.create(file=("in.jsonl", data + b"\n{"), purpose="batch").id)
+        many = [{**good[0], "custom_id": str(n)} for n in range(2000)]
+        long = "\n".join(json.dumps(each) for each in many).encode()
+        cancelled = create(client, client.files.create(file=("in.jsonl", long), purpose="batch").id)
+        client.batches.cancel(cancelled.id)
+
+        batch = wait_for_end(client, batch.id)
+        bad = wait_for_end(client, bad.id)
+        cancelled = wait_for_end(client, cancelled.id)
+        output, errors = (
+            [json.loads(each) for each in client.files.content(name or "").text.splitlines()]
+            for name in (batch.output_file_id, batch.error_file_id)
+        )
+        listed = {each.id for each in client.batches.list()}
+
+    assert (batch.status, batch.model) == ("completed", "tide")
+    assert batch.request_counts is not None
+    assert batch.request_counts.model_dump() == {"total": 10, "completed": 9, "failed": 1}
+    assert sorted(each["custom_id"] for each in output) == sorted(f"é{n}" for n in range(1, 10))
+    assert all(each["response"]["status_code"] == 200 for each in output)
+    assert batch.usage is not None
+    assert batch.usage.output_tokens == sum(
+        each["response"]["body"]["usage"]["completion_tokens"] for each in output
+    )
+    [failed] = errors
+    assert (failed["custom_id"], failed["response"]["status_code"]) == ("é10", 400)
+    assert failed["response"]["body"]["error"]["param"] == "temperature"
+    assert bad.status == "failed"
+    assert bad.errors is not None
+    assert [(each.code, each.line) for each in bad.errors.data or []] == [("invalid_json_line", 11)]
+    assert cancelled.status == "cancelled"
+    assert listed >= {batch.id, bad.id, cancelled.id}
+
+
+def create(client: openai.OpenAI, file_id: str) -> openai.types.Batch:
+    return client.batches.create(
+        input_file_id=file_id, endpoint="/v1/chat/completions", completion_window="24h"
+    )
+
+
+def wait_for_end(client: openai.OpenAI, batch_id: str) -> openai.types.Batch:
+    deadline = time.monotonic() + LIMIT_S
+    while (found := client.batches.retrieve(batch_id)).status in OPEN:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.1)
+    return found
+
+
+@pytest.mark.timeout(600)
+def test_killed_processes_lose_no_line_and_repeat_none(running: Running) -> None:
+    stored = store_of(running)
+    calm = stored.add(LINES, now=time.time(), line=line)
+    wait_until(stored, calm, lambda batch: batch.status == "completed")
+
+    rough = stored.add(LINES, now=time.time(), line=line)
+    for percent, title in (
+        (10, "ray::ServeReplica:tideserve:BatchRunner"),
+        (25, "ray::ServeReplica:tideserve:Ingress"),
+        (40, "ray::ServeReplica:tideserve:Engine"),
+        (55, "ray::ServeController"),
+    ):
+        wait_until(stored, rough, lambda batch, part=percent: 100 * batch.completed >= part * LINES)  # type: ignore[misc]
+        kill(running, title)
+    wait_until(stored, rough, lambda batch: 100 * batch.completed >= 70 * LINES)
+    running.end()
+    running.start()
+    running.wait_ready(both_ready)
+
+    done = wait_until(stored, rough, lambda batch: batch.status == "completed")
+
+    answers = texts(stored, rough)
+    assert answers.keys() == {f"r{number}" for number in range(1, LINES + 1)}
+    assert answers == texts(stored, calm)
+    assert (done.completed, done.failed) == (LINES, 0)
+    assert done.document()["usage"] == stored.batch(calm).document()["usage"]

@@ -1,0 +1,319 @@
+"""The runner over SQLite and a folder. Only the ingress is a fake, which answers as each test says."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from serve_app.batch.records import Batch
+from serve_app.batch.tables import LINES
+from serve_app.runner.runner import LEASE_S, Runner
+from serve_app.wire.batch_backlog import BatchBacklog
+from serve_app.wire.batch_lines import BatchLine, LineAnswer, LineAnswers
+from tests.batch.stored import HOUR_S, NOW, Stored
+
+LIMIT_S = 60.0
+
+
+def ok(line: BatchLine) -> LineAnswer:
+    """An answer that names its request."""
+    text = json.loads(line.body)["messages"][0]["content"]
+    return LineAnswer(line.number, f"batch_req_{line.number}", 200, json.dumps({"to": text}).encode())
+
+
+def refused(line: BatchLine, status: int = 503, after_s: float = 0.0) -> LineAnswer:
+    return LineAnswer(line.number, "r", status, b'{"error":{"code":"queue_full"}}', after_s)
+
+
+class FakeIngress:
+    """Answers all lines of a call at once, by `answer`; or waits for `gate` first."""
+
+    def __init__(self, wanted: int = 64) -> None:
+        self.wanted = wanted
+        self.answer: Callable[[BatchLine], LineAnswer] = ok
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.sent: list[tuple[str, list[int]]] = []
+        self.called = asyncio.Event()
+        self.cancelled = 0
+        self.open = self.most_open = 0
+        self.lost_calls = 0
+        """The next calls that end with an error, as if the replica were killed."""
+
+    async def __call__(self, batch: Batch, lines: Sequence[BatchLine]) -> AsyncGenerator[LineAnswers]:
+        self.sent.append((batch.id, [line.number for line in lines]))
+        self.open += len(lines)
+        self.most_open = max(self.most_open, self.open)
+        self.called.set()
+        try:
+            yield LineAnswers((), "tide", self.wanted)
+            await self.gate.wait()
+            if self.lost_calls:
+                self.lost_calls -= 1
+                raise ConnectionError("the replica is gone")
+            yield LineAnswers(tuple(map(self.answer, lines)), "tide", self.wanted)
+        except (asyncio.CancelledError, GeneratorExit):
+            self.cancelled += 1
+            raise
+        finally:
+            self.open -= len(lines)
+
+    @property
+    def numbers(self) -> list[int]:
+        return [number for _, numbers in self.sent for number in numbers]
+
+
+class Bench:
+    """A store, an ingress, and runners of one clock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.stored = Stored(folder)
+        self.ingress = FakeIngress()
+        self.now = NOW
+        self.published: list[dict[str, BatchBacklog]] = []
+        self.counted: dict[str, int] = {}
+        self.validated: list[str] = []
+
+    def runner(self) -> Runner:
+        return Runner(
+            self.stored.queue,
+            lambda batch: self.validated.append(batch.id),
+            self.ingress,
+            self.published.append,
+            self._count,
+            lambda: self.now,
+        )
+
+    def _count(self, model: str, outcome: str, lines: int) -> None:
+        self.counted[outcome] = self.counted.get(outcome, 0) + lines
+
+    def wait(self) -> None:
+        """Let half a second pass."""
+        self.now += 0.5
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.runner().run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def until(self, batch: Batch, status: str) -> Batch:
+        await until(lambda: self.stored.batch(batch).status == status)
+        return self.stored.batch(batch)
+
+
+async def until(holds: Callable[[], object], meanwhile: Callable[[], None] = lambda: None) -> None:
+    """Wait until `holds()`, and call `meanwhile` again and again."""
+    async with asyncio.timeout(LIMIT_S):
+        while not await asyncio.to_thread(holds):
+            meanwhile()
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+async def test_each_line_has_its_own_answer(bench: Bench) -> None:
+    batch = bench.stored.add(200)
+
+    async with bench.running():
+        done = await bench.until(batch, "completed")
+
+    output, errors = bench.stored.results(batch)
+    assert {name: line["response"]["body"]["to"] for name, line in output.items()} == {
+        f"r{number}": f"Line {number}" for number in range(1, 201)
+    }
+    assert errors == {}
+    assert (done.completed, done.failed, bench.counted) == (200, 0, {"completed": 200})
+    assert sorted(bench.ingress.numbers) == list(range(1, 201))
+
+
+async def test_lines_in_flight_follow_what_the_ingress_wants(bench: Bench) -> None:
+    bench.ingress.wanted = 5
+    batch = bench.stored.add(60)
+
+    async with bench.running():
+        await bench.until(batch, "completed")
+
+    assert bench.ingress.most_open <= 5
+
+
+async def test_faults_of_lines_are_in_the_error_file(bench: Bench) -> None:
+    bench.ingress.answer = lambda line: (
+        ok(line) if line.number % 2 else LineAnswer(line.number, "r", 400, b'{"error":{"code":"bad"}}')
+    )
+    batch = bench.stored.add(4)
+
+    async with bench.running():
+        await bench.until(batch, "completed")
+
+    output, errors = bench.stored.results(batch)
+    assert (output.keys(), errors.keys()) == ({"r1", "r3"}, {"r2", "r4"})
+    assert errors["r2"]["response"]["body"] == {"error": {"code": "bad"}}
+
+
+async def test_refused_lines_come_again_after_the_wait(bench: Bench) -> None:
+    batch = bench.stored.add(1)
+    bench.ingress.answer = lambda line: refused(line, after_s=40.0)
+
+    def lease_until() -> float:
+        with bench.stored.store.begin() as connection:
+            return float(connection.execute(select(LINES.c.lease_until)).scalar_one())
+
+    async with bench.running():
+        await until(lambda: lease_until() == NOW + 40.0)
+        bench.ingress.answer = ok
+        bench.now += 41.0
+        await bench.until(batch, "completed")
+
+    assert bench.ingress.numbers == [1, 1]
+
+
+async def test_lines_of_a_lost_ingress_replica_come_again(bench: Bench) -> None:
+    batch = bench.stored.add(3)
+    bench.ingress.lost_calls = 1
+    async with bench.running():
+        await asyncio.wait_for(bench.ingress.called.wait(), LIMIT_S)
+        bench.now += 60.0
+        await bench.until(batch, "completed")
+
+    assert bench.stored.results(batch)[0].keys() == {"r1", "r2", "r3"}
+
+
+async def test_a_killed_runner_leaves_its_lines_to_the_next(bench: Bench) -> None:
+    """Its lines in flight are sent again when their lease ends, and the late answers change nothing."""
+    batch = bench.stored.add(20)
+    bench.ingress.gate.clear()
+    async with bench.running():
+        await asyncio.wait_for(bench.ingress.called.wait(), LIMIT_S)
+    in_flight = bench.ingress.numbers
+    bench.ingress.gate.set()
+
+    async with bench.running():
+        await until(lambda: len(set(bench.ingress.numbers)) == 20)
+        bench.now += LEASE_S
+        await bench.until(batch, "completed")
+
+    assert sorted(bench.ingress.numbers) == sorted([*range(1, 21), *in_flight])
+    assert bench.stored.results(batch)[0].keys() == {f"r{number}" for number in range(1, 21)}
+
+
+async def test_two_runners_give_each_line_one_answer(bench: Bench) -> None:
+    batch = bench.stored.add(100)
+
+    async with bench.running(), bench.running():
+        await bench.until(batch, "completed")
+
+    assert len(bench.stored.results(batch)[0]) == 100
+    assert sorted(bench.ingress.numbers) == list(range(1, 101))
+
+
+async def test_cancelling_frees_the_lines_in_flight(bench: Bench) -> None:
+    batch = bench.stored.add(50)
+    bench.ingress.gate.clear()
+    async with bench.running():
+        await asyncio.wait_for(bench.ingress.called.wait(), LIMIT_S)
+        await asyncio.to_thread(bench.stored.store.cancel, batch.id, bench.now)
+        await bench.until(batch, "cancelled")
+
+    assert bench.ingress.cancelled == len(bench.ingress.sent)
+    _, errors = bench.stored.results(batch)
+    assert {line["error"]["code"] for line in errors.values()} == {"batch_cancelled"}
+    assert len(errors) == 50
+
+
+async def test_the_end_of_the_window_ends_the_batch(bench: Bench) -> None:
+    batch = bench.stored.add(3, hours=1)
+    bench.ingress.answer = lambda line: ok(line) if line.number == 2 else refused(line)
+    async with bench.running():
+        await until(lambda: bench.counted, bench.wait)
+        bench.now = NOW + HOUR_S
+        await bench.until(batch, "expired")
+
+    output, errors = bench.stored.results(batch)
+    assert output.keys() == {"r2"}
+    assert {line["error"]["code"] for line in errors.values()} == {"batch_expired"}
+
+
+async def test_owners_share_the_lines_in_flight(bench: Bench) -> None:
+    bench.ingress.wanted = 10
+    large, small = bench.stored.add(400, owner="a"), bench.stored.add(10, owner="b")
+    async with bench.running():
+        await bench.until(small, "completed")
+        left = await asyncio.to_thread(bench.stored.batch, large)
+
+    assert left.status == "in_progress"
+
+
+async def test_the_batch_with_the_earliest_end_goes_first(bench: Bench) -> None:
+    bench.ingress.wanted = 4
+    late, soon = bench.stored.add(200, hours=24), bench.stored.add(20, hours=1)
+    async with bench.running():
+        await bench.until(soon, "completed")
+        left = await asyncio.to_thread(bench.stored.batch, late)
+
+    assert left.status == "in_progress"
+
+
+async def test_answers_wait_while_the_store_is_away(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A full disk: nothing is lost, and no line is computed again."""
+    batch = bench.stored.add(30)
+    failures = []
+
+    def full(*_: object) -> None:
+        failures.append(1)
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(bench.stored.files, "write", full)
+    async with bench.running():
+        await until(lambda: len(failures) >= 3, bench.wait)
+        monkeypatch.undo()
+        await bench.until(batch, "completed")
+
+    assert sorted(bench.ingress.numbers) == list(range(1, 31))
+    assert "No space left on device" in caplog.text
+    assert caplog.text.count("No space left") == 1
+
+
+async def test_a_broken_batch_stops_no_other(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    broken, good = bench.stored.add(3, hours=1), bench.stored.add(3)
+    bench.stored.files.delete([f"files/{broken.input_file_id}"])
+    async with bench.running():
+        await bench.until(good, "completed")
+        bench.now = NOW + HOUR_S
+        await bench.until(broken, "expired")
+
+    assert "batches wait, because their store cannot be used" in caplog.text
+
+
+async def test_backlog_says_what_is_left(bench: Bench) -> None:
+    batch = bench.stored.add(30, hours=2)
+    bench.ingress.gate.clear()
+    async with bench.running():
+        await until(lambda: any(left["tide"].in_flight for left in bench.published), bench.wait)
+
+    left = bench.published[-1]["tide"]
+    assert (left.batches, left.lines, left.late) == (1, 30, 0)
+    assert left.due == ((30, batch.expires_at),)
+    assert left.body_bytes == pytest.approx(30 * 70, rel=0.1)
+
+
+async def test_a_new_batch_is_validated(bench: Bench) -> None:
+    batch = bench.stored.add(1)
+    with bench.stored.store.begin() as connection:
+        connection.exec_driver_sql("UPDATE batches SET status = 'validating'")
+    async with bench.running():
+        await until(lambda: bench.validated)
+
+    assert bench.validated[0] == batch.id
