@@ -46,6 +46,14 @@ def at_most_every(
     return update_if_due
 
 
+def is_draining() -> bool:
+    """Whether the Serve replica of this process drains. Ray gives a replica's own code no sign of it."""
+    from ray._private.worker import global_worker  # noqa: PLC0415
+
+    replica: Any = global_worker.actors[global_worker.actor_id]
+    return bool(replica._replica_impl._shutting_down)
+
+
 def run_router_here(handle: DeploymentHandle) -> None:
     """Have Ray push the deployment's running replicas into the running event loop, from now on.
 
