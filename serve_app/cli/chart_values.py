@@ -90,7 +90,7 @@ def values_of(application: Mapping[str, Any], checked: CheckedApplication) -> di
         pods[group] = pods.get(group, 0.0) + checked.knobs[model.name].max_replicas * _pods_each(model, own)
         if (most := math.ceil(pods[group] - 1e-9)) > _MAX_WORKERS[model.device]:
             own["maxWorkers"] = max(most, own.get("maxWorkers", 0))
-    app = {key: args[key] for key in ("profile", "request_log", "telemetry", "zygote") if key in args}
+    app = {key: args[key] for key in ("profile", "request_log", "telemetry", "ui", "zygote") if key in args}
     if _is_shared(settings.ledger):
         app["ledger"] = {"enabled": settings.ledger.enabled, **args["ledger"]}
     app["http"] = {key: value for key, value in args.get("http", {}).items() if key != "api_keys_file"}

@@ -69,7 +69,9 @@ def _rates(
     model: str, last_s: float, grown: dict[str, Counts], steps: list[dict[str, Counts]]
 ) -> dict[str, float]:
     """Return tokens per second since the last sample, and latencies and cached share of the window."""
-    window = sum((step[model] for step in steps if model in step), Counts())
+    window = Counts()
+    for step in steps:
+        window.update(step.get(model, {}))  # a sum of counters would lose empty buckets
     found = {}
     for kind in ("completion", "prompt"):
         tokens = sum(count for key, count in grown[model].items() if key.startswith(f"{kind}_tokens_total"))
@@ -78,7 +80,7 @@ def _rates(
         found["cached_share"] = window["prefix_cache_hits_total"] / queries
     for kind, name in (("ttft", "user_ttft_seconds_bucket "), ("itl", "inter_token_seconds_bucket ")):
         buckets = [(float(key.removeprefix(name)), n) for key, n in window.items() if key.startswith(name)]
-        if buckets:
+        if buckets and window[f"{name}+Inf"]:
             found |= {f"{kind}_p{q}_s": quantile(sorted(buckets), q / 100) for q in (50, 95)}
     return {name: float(f"{value:.4g}") for name, value in found.items()}
 

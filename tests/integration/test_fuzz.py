@@ -50,8 +50,11 @@ OPERATIONS = [
     "GET /metrics",
     "GET /autoscaling/decisions",
     "GET /autoscaling/knobs",
+    "POST /autoscaling/knobs",
     "GET /usage",
 ]
+ENDLESS = "GET /autoscaling/events"
+"""It takes no parameters, and its answer does not end."""
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +65,7 @@ def operations(app: Running) -> dict:
 
 
 def test_every_operation_is_fuzzed(operations: dict) -> None:
-    assert set(operations) == set(OPERATIONS)
+    assert set(operations) - {ENDLESS} == set(OPERATIONS)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

@@ -24,7 +24,8 @@ REASON = "demand: 14 requests/s arrive, and one replica serves 6.1 requests/s, s
 def model_state(**changes: Any) -> dict[str, Any]:
     return {
         "ready": 2, "starting": 0, "pending": 0, "draining": 0, "target": 2, "wanted": 2, "state": "up",
-        "phase": None, "reason": None, "lost": {}, "mode": "act", "cold_start_s": 9.2, "starts": [], **changes,
+        "phase": None, "reason": None, "lost": {}, "mode": "act", "cold_start_s": 9.2, "starts": [],
+        **changes,
     }  # fmt: skip
 
 
@@ -34,8 +35,8 @@ STARTING = {
     "phase_s": 1.4,
     "durations_s": {"process": 0.6, "imports": 2.1, "configuration": 0.4},
     "expected_s": {
-        "process": 0.6, "imports": 2.0, "configuration": 0.5, "weights_and_kv_cache": 3.2, "serving_layer": 0.4,
-        "warm_up": 1.1, "data_plane": 0.1,
+        "process": 0.6, "imports": 2.0, "configuration": 0.5, "weights_and_kv_cache": 3.2,
+        "serving_layer": 0.4, "warm_up": 1.1, "data_plane": 0.1,
     },
     "eta_s": 3.4,
 }  # fmt: skip
@@ -43,8 +44,10 @@ STARTING = {
 
 def record(seq: int, at: float, model: str, old: int, new: int, reason: str = REASON) -> dict[str, Any]:
     return {
-        "seq": seq, "at": at, "deployment": f"Engine-{model}", "model": model, "kind": "change", "mode": "act",
-        "old_target": old, "new_target": new, "wanted": new, "ready": old, "binding": "demand", "reason": reason,
+        "seq": seq, "at": at, "deployment": f"Engine-{model}", "model": model, "kind": "change",
+        "mode": "act",
+        "old_target": old, "new_target": new, "wanted": new, "ready": old, "binding": "demand",
+        "reason": reason,
         "counterfactual": "With less than 11.4 requests/s for 37 s, 2 replicas would be enough.",
         "terms": [
             {"name": "demand", "replicas": new, "why": "14 requests/s arrive; one replica serves 6.1."},
@@ -57,10 +60,12 @@ def record(seq: int, at: float, model: str, old: int, new: int, reason: str = RE
 def sample(at: float, phase: float, ready: int = 2, target: int = 2) -> dict[str, Any]:
     wave = 1 + math.sin(phase)
     return {
-        "ready": ready, "target": target, "wanted": target, "starting": target - ready, "pending": 0, "draining": 0,
-        "running_requests standard": round(24 * wave), "running_requests interactive": round(9 * wave),
+        "ready": ready, "target": target, "wanted": target, "starting": target - ready, "pending": 0,
+        "draining": 0, "running_requests standard": round(24 * wave),
+        "running_requests interactive": round(9 * wave),
         "running_requests background": 6, "waiting_requests standard": round(4 * wave), "held_requests": 0,
-        "completion_tokens_per_second": 900 * wave, "prompt_tokens_per_second": 2400 * wave, "cached_share": 0.41,
+        "completion_tokens_per_second": 900 * wave, "prompt_tokens_per_second": 2400 * wave,
+        "cached_share": 0.41,
         "ttft_p50_s": 0.06 + 0.02 * wave, "ttft_p95_s": 0.11 + 0.06 * wave, "itl_p50_s": 0.012,
         "itl_p95_s": 0.018 + 0.004 * wave,
     }  # fmt: skip
@@ -97,22 +102,19 @@ class FakeFleet:
         ]
         self.set: list[tuple[str, Mapping[str, Any], str]] = []
         self.fails: SettingsError | None = None
+        self.asked = 0
+        """How often the state was built."""
 
     async def parts(self, watched: bool) -> dict[str, Any]:
-        return {
-            "models": self.models,
-            "knobs": {
-                "models": {name: knobs.model_dump(mode="json") for name, knobs in self.knobs.items()},
-                "ingress": IngressKnobs().model_dump(mode="json"),
-                "rejected": "",
-            },
-            "policy": {"reports": True, "silent_s": None, "errors": 0},
-        }
+        self.asked += 1
+        trouble = {"reports": True, "silent_s": None, "errors": 0}
+        return {"models": self.models, "knobs": self._knobs(), "policy": trouble}
 
     def everything(self) -> dict[str, Any]:
         names = list(self.models)
         return {
-            "models": self.models, "knobs": self._knobs(), "policy": {"reports": True, "silent_s": None, "errors": 0},
+            "models": self.models, "knobs": self._knobs(),
+            "policy": {"reports": True, "silent_s": None, "errors": 0},
             "samples": self.samples, "decisions": self.records, "currency": "USD",
             "prices": {name: 2.49 if name == names[0] else None for name in names},
         }  # fmt: skip

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -111,9 +111,13 @@ async def test_the_policy_forbids_inline_scripts_and_other_servers(page: Page) -
     async with served() as (_, url):
         await page.visit(url)
         await page.until(DRAWN)
-        blocked = "new Promise((done) => addEventListener('securitypolicyviolation', (e) => done(e.effectiveDirective)))"
-        added = "const s = document.createElement('script'); s.textContent = 'document.title = 1'; document.body.append(s);"
-        assert await page.run(f"{{ const told = {blocked}; {added} told }}") == "script-src-elem"
+        told = await page.run("""new Promise((done) => {
+          addEventListener("securitypolicyviolation", ({ effectiveDirective }) => done(effectiveDirective));
+          const script = document.createElement("script");
+          script.textContent = "document.title = 'taken over'";
+          document.body.append(script);
+        })""")
+        assert told == "script-src-elem"
         assert await page.run("document.title") == "Fleet · Tideserve"
         page.console.clear()  # the browser reports the violation
 
@@ -255,18 +259,9 @@ async def test_names_prompts_and_answers_are_text(page: Page) -> None:
         assert await page.run("document.querySelector('.talk .text').textContent") == hostile
 
 
-async def test_a_lost_server_is_told_and_found_again(page: Page) -> None:
+async def test_a_lost_server_is_told(page: Page) -> None:
     async with served() as (_, url):
         await page.visit(url)
         await page.until(DRAWN)
-        await page.call(
-            "Network.emulateNetworkConditions",
-            offline=False,
-            latency=0,
-            downloadThroughput=-1,
-            uploadThroughput=-1,
-        )
-        port = int(url.rpartition(":")[2])
     await page.until("document.querySelector('#live').innerText.startsWith('connecting again')")
-    del port
     page.console.clear()  # the browser reports each refused connection
