@@ -181,8 +181,10 @@ async def listeners_of(server: PageServer) -> AsyncIterator[Listeners]:
         base = f"http://127.0.0.1:{port_of(running)}"
         async with aiohttp.ClientSession(base, read_bufsize=1 << 20) as session:
             found = Listeners(server, session)
-            yield found
-            await found.drain()
+            try:
+                yield found
+            finally:
+                await found.drain()
 
 
 async def test_a_listener_gets_everything_and_then_what_changes() -> None:

@@ -62,10 +62,12 @@ async def served(
     server = PageServer(fleet or FakeFleet(), engine or StubEngine(frames(*CHAT)), keys)
     async with uvicorn_with(server.app) as running:
         sending = asyncio.create_task(server.events.run())
-        yield server, f"http://127.0.0.1:{port_of(running)}"
-        server.draining = True
-        await server.events.tick()
-        sending.cancel()
+        try:
+            yield server, f"http://127.0.0.1:{port_of(running)}"
+        finally:
+            sending.cancel()
+            server.draining = True
+            await server.events.tick()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
