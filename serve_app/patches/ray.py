@@ -50,8 +50,7 @@ def is_draining() -> bool:
     """Whether the Serve replica of this process drains. Ray gives a replica's own code no sign of it."""
     from ray._private.worker import global_worker  # noqa: PLC0415
 
-    replica: Any = global_worker.actors[global_worker.actor_id]
-    return bool(replica._replica_impl._shutting_down)
+    return any(replica._replica_impl._shutting_down for replica in global_worker.actors.values())
 
 
 def run_router_here(handle: DeploymentHandle) -> None:

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from serve_app.api.api_keys import ApiKeyFile
+from serve_app.api.engine_response import WriteNowMiddleware
 from serve_app.settings.settings_error import SettingsError
 from serve_app.ui import assets
 from tests.api.server import Server, error_of
@@ -177,7 +178,7 @@ async def next_event(reply: aiohttp.ClientResponse) -> dict[str, Any] | None:
 
 @asynccontextmanager
 async def listeners_of(server: PageServer) -> AsyncIterator[Listeners]:
-    async with uvicorn_with(server.app) as running:
+    async with uvicorn_with(WriteNowMiddleware(server.app)) as running:
         base = f"http://127.0.0.1:{port_of(running)}"
         async with aiohttp.ClientSession(base, read_bufsize=1 << 20) as session:
             found = Listeners(server, session)

@@ -53,7 +53,8 @@ class Page:
         elif event == "Page.loadEventFired":
             self._loaded.set()
         elif event == "Network.requestWillBeSent":
-            self.requested.append(told["request"]["url"])
+            if told["request"]["url"].startswith("http"):
+                self.requested.append(told["request"]["url"])
         elif event == "Network.loadingFinished":
             self.received_bytes += int(told["encodedDataLength"])
 
@@ -89,7 +90,7 @@ class Page:
 
     async def text(self) -> str:
         """The text that the page shows."""
-        return str(await self.run("document.body.innerText"))
+        return str(await self.run("document.body.innerText")).replace("\u00a0", " ")
 
     async def click(self, selector: str) -> None:
         await self.run(f"document.querySelector({json.dumps(selector)}).click()")

@@ -18,8 +18,8 @@ function lineOf([label, tone, , shape], unit) {
 function chartOf(parent, panel) {
   const [title, unit, lines] = panel;
   const shown = unit === "per second" ? "/s" : unit;
-  const root = h("figure.panel", h("figcaption", h("b", title), unit && h("span.unit", unit)));
-  parent.append(root);
+  const root = h("div");
+  parent.append(h("figure.panel", h("figcaption", h("b", title), unit && h("span.unit", unit)), root));
   const axis = { stroke: colour("soft"), grid: { stroke: colour("grid"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
   const options = {
     width: Math.max(200, root.clientWidth), height: CHART_HEIGHT, cursor: { sync: { key: "fleet" }, drag: { x: false, y: false } },

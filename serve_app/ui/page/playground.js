@@ -14,7 +14,7 @@ function playgroundView(root, fleet) {
   const stopping = h("button", { type: "button", disabled: true, onclick: () => stop?.abort() }, "Stop");
   const said = h("p.help", { role: "status" });
   const talk = h("ol.talk", { tabindex: 0, "aria-label": "Chat" });
-  const code = h("pre", { tabindex: 0, hidden: true, "aria-label": "Code" });
+  const code = h("pre", { tabindex: 0, hidden: true, role: "group", "aria-label": "Code" });
   const field = (id, label, control) => h("div.field", h("label", { for: id }, label), control);
 
   const body = (messages) => ({
