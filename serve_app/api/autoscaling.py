@@ -67,6 +67,8 @@ def live_router(events: FleetEvents, set_knobs: SetKnobs, has_keys: bool, on_loo
     """
     router = APIRouter(prefix="/autoscaling", tags=["operations"])
 
+    schemas = {"model": Knobs.model_json_schema(), "ingress": IngressKnobs.model_json_schema()}
+
     def may_set(request: Request) -> bool:
         return request.state.key.admin if has_keys else on_loopback
 
@@ -78,7 +80,6 @@ def live_router(events: FleetEvents, set_knobs: SetKnobs, has_keys: bool, on_loo
     )
     async def follow(request: Request) -> Response:
         key: ApiKey | None = getattr(request.state, "key", None)
-        schemas = {"model": Knobs.model_json_schema(), "ingress": IngressKnobs.model_json_schema()}
         return await events.stream(key, {"knob_schemas": schemas, "may_set_knobs": may_set(request)})
 
     body = {"required": True, "content": {JSON: {"schema": _CHANGE}}}
