@@ -33,12 +33,12 @@ function fleetView(root, fleet) {
   let name = null;
   let charts = [];
   const notice = h("div", { "aria-live": "polite" });
-  const models = h("section", { "aria-label": "Models" });
+  const models = h("section", { "aria-label": "Models and their load" });
   const headline = h("section", { id: "headline", "aria-label": "Now" });
   const starts = h("section", { "aria-labelledby": "starts-title", hidden: true });
   const panels = h("div.panels");
   const why = h("section", { "aria-label": "The last decision" });
-  const history = h("section", { "aria-label": "Decisions" });
+  const history = h("section", { "aria-label": "Last changes" });
   root.append(notice, models, headline, starts, why, panels, history);
 
   const choose = (chosen) => {
