@@ -46,6 +46,7 @@ function drawCharts(charts, samples, name, knobs) {
   for (const { lines, plot } of charts) {
     plot.setData([seen.map((sample) => sample.at), ...lines.map(([, , read]) => seen.map((sample) => read(sample.models[name], knobs) ?? null))], false);
     plot.setScale("x", { min: now - 60 * MINUTES_SHOWN, max: now });
-    if (!(plot.cursor.left >= 0)) plot.setLegend({ idx: seen.length - 1 }); // the newest values, unless a reader points at others
+    // The newest values, unless a reader points at others. uPlot clears the legend when it has drawn.
+    if (!(plot.cursor.left >= 0)) setTimeout(() => plot.setLegend({ idx: seen.length - 1 }, false));
   }
 }
