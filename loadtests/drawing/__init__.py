@@ -1,1 +1,1 @@
-"""The parts that reports share: colours, numbers for JSON, pages, and pictures."""
+"""The parts that reports share: numbers for JSON, and pages."""

@@ -11,11 +11,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from loadtests.drawing import palette
 from serve_app.cli import formats
+from serve_app.ui import palette
+from serve_app.ui.assets import SHARED, joined
 
-SHARED = "loadtests.drawing.page"
-"""The package of the template, and of the scripts and styles that pages have in common."""
+_REPORTS = "loadtests.drawing.page"
+"""The package of the template, and of the scripts and styles that reports have in common."""
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
 _UNIT = re.compile(r"(?<=\d) (?=(?:ms|s|min|h)\b|%)")
 _LONGEST_TEXT = 400
@@ -27,8 +28,7 @@ def assembled(
     """Return a page as text.
 
     Args:
-        package: Has the page's own scripts and styles. A script defines `PAGE`, which `page.js` explains;
-            scripts only define things, so their order does not matter. Own styles come after shared ones.
+        package: Has the page's own scripts and styles. A script defines `PAGE`, which `page.js` explains.
         kind: The subject of the page, as in `Tideserve replay`.
         data: The data to draw, as plain data without NaN or infinities.
         title: Plain text for the head, as are `story` and `facts`.
@@ -40,15 +40,13 @@ def assembled(
         "title": _text(title),
         "story": _text(story),
         "facts": _text(facts),
-        "light": palette.css(palette.LIGHT),
-        "dark": palette.css(palette.DARK),
-        "tones": palette.tones(),
-        "style": _assets(package, ".css"),
-        "script": _assets(package, ".js"),
+        "colours": palette.rules(),
+        "style": joined(".css", SHARED, _REPORTS, package),
+        "script": joined(".js", SHARED, _REPORTS, package),
         "data": embedded(data),
     }
     # In one pass, so that braces in a text are never taken for a slot.
-    template = resources.files(SHARED).joinpath("page.html").read_text(encoding="utf-8")
+    template = resources.files(_REPORTS).joinpath("page.html").read_text(encoding="utf-8")
     return _SLOT.sub(lambda slot: filled[slot[1]], template)
 
 
@@ -74,13 +72,3 @@ def embedded(data: Any) -> str:
 def _text(text: str) -> str:
     """Return `text` as HTML, with units kept beside their numbers."""
     return html.escape(_UNIT.sub("\u00a0", formats.plain(text, _LONGEST_TEXT)))
-
-
-def _assets(package: str, ending: str) -> str:
-    files = [
-        file
-        for folder in (SHARED, package)
-        for file in sorted(resources.files(folder).iterdir(), key=lambda file: file.name)
-        if file.name.endswith(ending)
-    ]
-    return "\n".join(file.read_text(encoding="utf-8") for file in files)

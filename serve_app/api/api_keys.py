@@ -19,15 +19,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from serve_app.api.dialect import error_response
 from serve_app.api.errors import ApiError
 from serve_app.api.middleware import route_path
+from serve_app.api.page import PAGE_PATHS
 from serve_app.settings.keys_file import MOST_BYTES, ApiKey, KeysFile, parse_keys
 from serve_app.settings.settings_error import SettingsError
 
 logger = logging.getLogger("ray.serve")
 
-_PROBES = frozenset(("/health", "/ready"))
+_KEYLESS = frozenset(("/health", "/ready")) | PAGE_PATHS
 _METRICS = "/metrics"
-OPEN_PATHS = _PROBES | {_METRICS}
-"""Probes and scrapes need no key."""
+OPEN_PATHS = _KEYLESS | {_METRICS}
+"""Probes, scrapes and the page's own files need no key."""
 _POLICY_VIOLATION = 1008
 """RFC 6455, 7.4.1."""
 SETTING = "http.api_keys_file"
@@ -100,6 +101,11 @@ class ApiKeyFile:
         if found is None:
             raise _refusal(f"the API key {name!r} is not one of the server's any more.")
         return self._checked(found)
+
+    def in_force(self, key: ApiKey) -> bool:
+        """Whether clients may still use a key that has been authenticated, with the same rights."""
+        expired = key.expires_at is not None and self._wall() >= key.expires_at
+        return not expired and self._keys.get(key.digest) == key
 
     async def refresh(self) -> None:
         """Put a changed file in force, at most once a second.
@@ -178,7 +184,7 @@ class ApiKeyMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = route_path(scope) if scope["type"] == "http" else ""
-        if scope["type"] == "lifespan" or path in _PROBES:
+        if scope["type"] == "lifespan" or path in _KEYLESS:
             await self._app(scope, receive, send)
             return
         try:

@@ -1,10 +1,28 @@
-"""The autoscaling policy's decisions and the knobs in force, over HTTP."""
+"""The autoscaling policy's decisions, the knobs, and the state of the fleet, over HTTP."""
 
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Protocol
 
-from fastapi import APIRouter, Query
+import msgspec
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
 
-from serve_app.api.errors import ApiError
+from serve_app.api.body import BodyMemory, BodyShare, check_structure, read_body
+from serve_app.api.browsers import check_content_type
+from serve_app.api.engine_client import JSON
+from serve_app.api.errors import ApiError, not_an_object
+from serve_app.api.fleet_events import FleetEvents
+from serve_app.settings.keys_file import ApiKey
+from serve_app.settings.knobs import IngressKnobs, Knobs
+from serve_app.settings.settings_error import SettingsError
+
+_MOST_BYTES = 1 << 18
+_BODY_S = 20.0
+SetKnobs = Callable[[str, Mapping[str, Any], str], Awaitable[list[str]]]
+"""Changes knobs of a scope, for a named sender. Returns the changed values in force, in words.
+
+Raises SettingsError for knobs that are not valid.
+"""
 
 
 class AutoscalingView(Protocol):
@@ -29,6 +47,63 @@ class AutoscalingView(Protocol):
     def adapters(self) -> dict[str, dict[str, int]]:
         """Return how many replicas have loaded each adapter, by model and adapter."""
         ...
+
+
+class KnobChange(msgspec.Struct, forbid_unknown_fields=True):
+    """A change of knobs of a model, or of `ingress`. The value `default` removes an earlier change."""
+
+    model: str
+    knobs: dict[str, Any]
+
+
+_CHANGE = msgspec.json.schema_components((KnobChange,))[1]["KnobChange"]
+
+
+def live_router(events: FleetEvents, set_knobs: SetKnobs, has_keys: bool, on_loopback: bool) -> APIRouter:
+    """Return the routes of the fleet's state and of changes of knobs.
+
+    With API keys (`has_keys`), only an admin key may change knobs. Without keys, everybody may if the server
+    listens on a loopback address (`on_loopback`).
+    """
+    router = APIRouter(prefix="/autoscaling", tags=["operations"])
+
+    schemas = {"model": Knobs.model_json_schema(), "ingress": IngressKnobs.model_json_schema()}
+
+    def may_set(request: Request) -> bool:
+        return request.state.key.admin if has_keys else on_loopback
+
+    @router.get(
+        "/events",
+        summary="The state of the fleet, and its changes once a second",
+        response_class=Response,
+        responses={200: {"content": {"text/event-stream": {}}}},
+    )
+    async def follow(request: Request) -> Response:
+        key: ApiKey | None = getattr(request.state, "key", None)
+        return await events.stream(key, {"knob_schemas": schemas, "may_set_knobs": may_set(request)})
+
+    body = {"required": True, "content": {JSON: {"schema": _CHANGE}}}
+
+    @router.post("/knobs", summary="Change knobs", openapi_extra={"requestBody": body})
+    async def change(request: Request) -> dict[str, Any]:
+        if not may_set(request):
+            allowed = "an API key with `admin: true`" if has_keys else "API keys, or a loopback address"
+            raise ApiError(403, f"Changes of knobs need {allowed}.", code="knobs_not_allowed")
+        check_content_type(request.scope["headers"])
+        share = BodyShare(BodyMemory(2 * _MOST_BYTES), None)
+        body = await read_body(request, _MOST_BYTES, _BODY_S, share)
+        await check_structure(body)
+        try:
+            asked = msgspec.json.decode(body, type=KnobChange)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise not_an_object(error) from None
+        sender = f"API key {request.state.key.name!r}" if has_keys else "a client without an API key"
+        try:
+            return {"changes": await set_knobs(asked.model, asked.knobs, sender)}
+        except SettingsError as error:
+            raise ApiError(400, "; ".join(error.problems), param="knobs", code="invalid_value") from None
+
+    return router
 
 
 def autoscaling_router(view: AutoscalingView) -> APIRouter:

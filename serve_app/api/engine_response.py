@@ -84,7 +84,7 @@ class EngineResponse(Response):
         if request.wants_stream:
             request.state.tell_wait = self._tell_wait
         answer = asyncio.ensure_future(self._answer())
-        leaving = asyncio.ensure_future(_disconnected(receive))
+        leaving = asyncio.ensure_future(disconnected(receive))
         left = True  # also if Ray cancels this call, which it does when a client leaves
         try:
             rest_s = None if request.timeout_s is None else max(0.0, request.timeout_s - request.waited_s)
@@ -225,7 +225,8 @@ class EngineResponse(Response):
         self._release_body()
 
 
-async def _disconnected(receive: Receive) -> None:
+async def disconnected(receive: Receive) -> None:
+    """Wait until the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -14,17 +14,19 @@ from starlette.exceptions import HTTPException
 
 from serve_app import __version__
 from serve_app.api.api_keys import ApiKeyFile, ApiKeyMiddleware
-from serve_app.api.autoscaling import AutoscalingView, autoscaling_router
+from serve_app.api.autoscaling import AutoscalingView, SetKnobs, autoscaling_router, live_router
 from serve_app.api.batch_access import BatchAccess
 from serve_app.api.batches import batches_router
-from serve_app.api.browsers import BrowserMiddleware
+from serve_app.api.browsers import BrowserMiddleware, is_loopback
 from serve_app.api.dialect import error_response
 from serve_app.api.endpoints import ApiModel, Endpoints
 from serve_app.api.engine_client import JSON
 from serve_app.api.errors import ApiError, internal_error
 from serve_app.api.files import files_router
+from serve_app.api.fleet_events import FleetEvents
 from serve_app.api.health import Observer, health_router
 from serve_app.api.middleware import RequestMiddleware, route_path
+from serve_app.api.page import page_router
 from serve_app.api.quotas import Quotas
 from serve_app.api.schemas import component_schemas
 from serve_app.api.trace_middleware import RequestTraces, TraceMiddleware
@@ -47,6 +49,7 @@ def create_app(
     traces: RequestTraces | None = None,
     usage: UsageView | None = None,
     batches: BatchAccess | None = None,
+    page: tuple[FleetEvents, SetKnobs] | None = None,
 ) -> FastAPI:
     """Return the HTTP API over `models`.
 
@@ -62,6 +65,7 @@ def create_app(
         traces: The traces of requests; by default only of requests that ask for it.
         usage: Answers `/usage`; None without a ledger.
         batches: Answers `/v1/files` and `/v1/batches`; None without batches.
+        page: The state that the page shows, and what changes knobs; None without the page.
     """
     app = FastAPI(
         title="Tideserve",
@@ -73,6 +77,9 @@ def create_app(
     app.include_router(health_router(observer, has_keys=api_keys is not None))
     if autoscaling is not None:
         app.include_router(autoscaling_router(autoscaling))
+    if page is not None:
+        app.include_router(page_router())
+        app.include_router(live_router(*page, api_keys is not None, is_loopback(listens_on)))
     if usage is not None:
         app.include_router(usage_router(usage, has_keys=api_keys is not None))
     if batches is not None:

@@ -16,7 +16,7 @@ USABLE_ID = re.compile(rb"[\x21-\x7e]{1,256}")
 class RequestMiddleware:
     """Gives each request an id, by default the client's, and answers `HEAD`.
 
-    Sets `request.state.request_id` and `request.state.arrived` (`perf_counter` seconds). FastAPI's routes do
+    Sets `request.state.request_id`, `arrived` (`perf_counter` seconds) and `head`. FastAPI's routes do
     not answer `HEAD`. Here `HEAD` gets the answer to `GET` without the body (RFC 9110, section 9.3.2).
 
     Args:
@@ -36,7 +36,7 @@ class RequestMiddleware:
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
         state["arrived"] = time.perf_counter()
-        head = scope["method"] == "HEAD"
+        head = state["head"] = scope["method"] == "HEAD"
         own = dialect_at(route_path(scope)).id_header
         names = [name for name in ("X-Request-ID" if self._add_header else "", own) if name]
 

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from serve_app import env
+from serve_app.cluster.redeployment import given_user_config
 from serve_app.settings import AppSettings, SettingsError, knob_defaults, load_settings
 from serve_app.settings.document import unique_keys
 from serve_app.settings.knobs import IngressKnobs, Knobs, read_user_config
@@ -97,14 +98,6 @@ def check_application(application: Mapping[str, Any], cpus: Cpus | None = None) 
         if problems:
             raise SettingsError(problems)
     return CheckedApplication(settings, knobs, ingress_knobs)
-
-
-def given_user_config(deployments: Iterable[Mapping[str, Any]]) -> tuple[int | None, dict[str, Any]]:
-    """Return the index of the ingress in `deployments` (None if absent), and its `user_config`."""
-    for index, deployment in enumerate(deployments):
-        if deployment.get("name") == INGRESS:
-            return index, dict(deployment.get("user_config") or {})
-    return None, {}
 
 
 def _under_args(problem: str) -> str:

@@ -10,9 +10,10 @@ from typing import Any
 
 import yaml
 
-from serve_app.cli.application_checks import CheckedApplication, given_user_config
+from serve_app.cli.application_checks import CheckedApplication
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.config_file import read_config
+from serve_app.cluster.redeployment import given_user_config
 from serve_app.settings.ledger import LedgerSettings
 from serve_app.settings.tree import EMBEDDED, INGRESS, IngressSettings, ModelSettings
 
@@ -89,7 +90,7 @@ def values_of(application: Mapping[str, Any], checked: CheckedApplication) -> di
         pods[group] = pods.get(group, 0.0) + checked.knobs[model.name].max_replicas * _pods_each(model, own)
         if (most := math.ceil(pods[group] - 1e-9)) > _MAX_WORKERS[model.device]:
             own["maxWorkers"] = max(most, own.get("maxWorkers", 0))
-    app = {key: args[key] for key in ("profile", "request_log", "telemetry", "zygote") if key in args}
+    app = {key: args[key] for key in ("profile", "request_log", "telemetry", "ui", "zygote") if key in args}
     if _is_shared(settings.ledger):
         app["ledger"] = {"enabled": settings.ledger.enabled, **args["ledger"]}
     if settings.batch.shared:

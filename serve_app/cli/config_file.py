@@ -30,6 +30,11 @@ class ConfigFile:
         return [name for name, app in self.applications.items() if app.settings.http.api_keys_file is None]
 
     @property
+    def has_page(self) -> bool:
+        """Whether any application has the page."""
+        return any(app.settings.ui for app in self.applications.values())
+
+    @property
     def forked(self) -> list[ModelSettings]:
         """The models whose engine replicas are forked from zygotes.
 

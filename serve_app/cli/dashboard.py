@@ -1,6 +1,5 @@
 """Reads and changes Tideserve's applications through Ray's dashboard, the API behind `serve deploy`."""
 
-import copy
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -9,19 +8,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from serve_app import env
-from serve_app.cli.application_checks import IMPORT_PATH, given_user_config
+from serve_app.cli.application_checks import IMPORT_PATH
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.http_client import NoAnswerError, error_words, fetch
 from serve_app.cli.ray_token import token_header
+from serve_app.cluster.redeployment import deployed_config, given_user_config
 from serve_app.settings.tree import INGRESS
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 
 # Ray's controller answers in milliseconds, on a busy head node in seconds.
 _TIMEOUT_S = 30.0
-_INSTANCE_WIDE = ("proxy_location", "http_options", "grpc_options", "target_capacity")
-# Ray's dashboard reports this in place of the value of an environment variable.
-_HIDDEN = "<redacted>"
 
 
 def default_address() -> str:
@@ -102,7 +99,9 @@ def choose(details: Mapping[str, Any], name: str | None, address: str) -> Deploy
         CommandError: if there is none, if it is not Tideserve's, or if there are several and `name` is None.
     """
     applications: Mapping[str, Mapping[str, Any]] = details["applications"]
-    ours = [key for key, app in applications.items() if _config(app).get("import_path") == IMPORT_PATH]
+    ours = [
+        key for key, app in applications.items() if deployed_config(app).get("import_path") == IMPORT_PATH
+    ]
     there = f"there is {_list_names(applications)}" if applications else "nothing is deployed"
     if name is None:
         if len(ours) > 1:
@@ -114,55 +113,17 @@ def choose(details: Mapping[str, Any], name: str | None, address: str) -> Deploy
     elif name not in applications:
         raise CommandError(f"no application {name!r} at {address}: {there}")
     app = applications[name]
-    if not _config(app):
+    if not deployed_config(app):
         raise CommandError(
             f"application {name!r} was not deployed from a configuration ({app.get('status')}); its knobs "
             "can be changed only after `serve deploy`, `serve run FILE` or `tideserve run`"
         )
     if name not in ours:
-        found = _config(app).get("import_path")
+        found = deployed_config(app).get("import_path")
         raise CommandError(
             f"application {name!r} is not Tideserve's: its import_path is {found!r}, not {IMPORT_PATH!r}"
         )
-    return Deployed(name, str(app.get("status")), _config(app))
-
-
-def redeployment(details: Mapping[str, Any], app: str, user_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the deployed configuration with a new `user_config` for the ingress of `app`.
-
-    Ray replaces the whole configuration: a missing application is deleted, and a missing option is reset to
-    its default.
-
-    Raises:
-        CommandError: if Ray does not report the whole configuration.
-    """
-    document = {key: details[key] for key in _INSTANCE_WIDE if details.get(key) is not None}
-    configs = []
-    for name, application in details["applications"].items():
-        if config := _config(application):
-            configs.append(_with_user_config(config, user_config) if name == app else config)
-        elif application.get("source") == "declarative" and application.get("status") != "DELETING":
-            raise CommandError(
-                f"Ray does not report the configuration of application {name!r}, so a change would delete "
-                "the application; try again in a moment"
-            )
-    if _HIDDEN in json.dumps(configs):
-        raise CommandError(
-            f"the dashboard hides the values of environment variables (as {_HIDDEN}), "
-            "so a change would overwrite these values"
-        )
-    return {**document, "applications": configs}
-
-
-def _with_user_config(config: Mapping[str, Any], user_config: Mapping[str, Any]) -> dict[str, Any]:
-    changed = copy.deepcopy(dict(config))
-    deployments = changed.setdefault("deployments", [])
-    index, _ = given_user_config(deployments)
-    if index is None:
-        deployments.append({"name": INGRESS, "user_config": dict(user_config)})
-    else:
-        deployments[index]["user_config"] = dict(user_config)
-    return changed
+    return Deployed(name, str(app.get("status")), deployed_config(app))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +147,7 @@ def rollout(
     if application is None:
         return Rollout(False, "gone", f"application {app!r} is no longer deployed")
     status = str(application.get("status"))
-    if given_user_config(_config(application).get("deployments") or [])[1] != user_config:
+    if given_user_config(deployed_config(application).get("deployments") or [])[1] != user_config:
         return Rollout(False, status, "another configuration was deployed meanwhile")
     ingress = (application.get("deployments") or {}).get(INGRESS) or {}
     ingress_status = str(ingress.get("status"))
@@ -198,11 +159,6 @@ def rollout(
         return Rollout(False, text, f"{INGRESS} is {ingress_status}: {ingress.get('message')}")
     settled = ingress_status in ("HEALTHY", "UPSCALING", "DOWNSCALING")
     return Rollout(settled and (status == "RUNNING" or not was_running), text)
-
-
-def _config(application: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration from which an application was deployed; empty if Ray reports none."""
-    return application.get("deployed_app_config") or {}
 
 
 def _list_names(names: Iterable[str]) -> str:

@@ -1,32 +1,26 @@
 """`tideserve knobs`: print and change the knobs of a running application without restarting anything."""
 
 import argparse
-import copy
-import difflib
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import yaml
-from pydantic import BaseModel
 
 from serve_app.cli import laboratory
 from serve_app.cli.command_error import CommandError
-from serve_app.cli.dashboard import Dashboard, Deployed, choose, default_address, redeployment, rollout
+from serve_app.cli.dashboard import Dashboard, Deployed, choose, default_address, rollout
+from serve_app.cluster.redeployment import RedeploymentError, redeployment
 from serve_app.settings import knob_defaults, load_settings
 from serve_app.settings.document import parse_yaml
+from serve_app.settings.knob_changes import INGRESS_SCOPE, changed, differences, value_text
 from serve_app.settings.knobs import IngressKnobs, Knobs, read_user_config
 from serve_app.settings.settings_error import SettingsError, shown
 from serve_app.settings.tree import INGRESS
 
 _POLL_S = 0.25
 _TIMEOUT_S = 120.0
-INGRESS_SCOPE = "ingress"
-"""The word that selects the ingress's knobs instead of a model's."""
-DEFAULT = "default"
-"""The value that removes an override."""
-
 _STARTING_VALUES = "starting_values"
 """The knob whose value may be `@` and the name of a fleet file."""
 
@@ -106,7 +100,10 @@ def set_knobs(options: argparse.Namespace) -> int:
     changes = differences(
         read_user_config(defaults, app.user_config), read_user_config(defaults, user_config)
     )
-    document = redeployment(details, app.name, user_config)
+    try:
+        document = redeployment(details, app.name, user_config)
+    except RedeploymentError as error:
+        raise CommandError(str(error)) from None
     print(f"tideserve: application {app.name!r} at {dashboard.address}")
     for line in changes or ["no value in force changes"]:
         print(f"  {line}")
@@ -218,51 +215,6 @@ def choose_scope(model: str | None, models: Sequence[str]) -> str:
     return model
 
 
-def changed(user_config: Mapping[str, Any], scope: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `user_config` with `values` set for `scope`. The value `default` removes a knob.
-
-    Values are not checked.
-
-    Raises:
-        SettingsError: for a name that is not a knob.
-    """
-    names = IngressKnobs.model_fields if scope == INGRESS_SCOPE else Knobs.model_fields
-    problems = []
-    for name, value in values.items():
-        if name not in names:
-            close = difflib.get_close_matches(name, names, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"the knobs are {', '.join(names)}"
-            problems.append(f"{scope}.{name} = {shown(value)}: no such knob; {hint}")
-    if problems:
-        raise SettingsError(problems)
-    new = copy.deepcopy(dict(user_config))
-    section = new if scope == INGRESS_SCOPE else (new.get("autoscaling") or {})
-    own = {**(section.get(scope) or {}), **values}
-    section[scope] = {name: value for name, value in own.items() if value != DEFAULT}
-    if not section[scope]:
-        del section[scope]
-    if scope != INGRESS_SCOPE:
-        new["autoscaling"] = section
-        if not section:
-            del new["autoscaling"]
-    return new
-
-
-def differences(
-    old: tuple[Mapping[str, Knobs], IngressKnobs], new: tuple[Mapping[str, Knobs], IngressKnobs]
-) -> list[str]:
-    """Return `model.knob: old -> new` for each changed value in force. The ingress comes last."""
-    pairs: list[tuple[str, Knobs | IngressKnobs, Knobs | IngressKnobs]]
-    pairs = [(model, knobs, new[0][model]) for model, knobs in old[0].items()]
-    pairs.append((INGRESS_SCOPE, old[1], new[1]))
-    return [
-        f"{scope}.{name}: {value_text(getattr(before, name))} -> {value_text(getattr(after, name))}"
-        for scope, before, after in pairs
-        for name in type(before).model_fields
-        if getattr(before, name) != getattr(after, name)
-    ]
-
-
 def knob_table(scope: str, knobs: Knobs | IngressKnobs, defaults: Knobs | IngressKnobs) -> list[str]:
     """Return one line for each knob of `scope`. A star marks a knob that differs from its default."""
     lines = [scope]
@@ -273,18 +225,6 @@ def knob_table(scope: str, knobs: Knobs | IngressKnobs, defaults: Knobs | Ingres
         else:
             lines.append(f"  * {name:<28}{value_text(value):<14}  default {value_text(default)}")
     return lines
-
-
-def value_text(value: Any) -> str:
-    """Return a knob's value as the configuration would have it."""
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, tuple):
-        value = [item.model_dump(mode="json") if isinstance(item, BaseModel) else item for item in value]
-    elif isinstance(value, BaseModel):
-        value = value.model_dump(mode="json", exclude_none=True)
-    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000)
-    return text.removesuffix("...\n").strip()  # YAML's end of a document, after a bare value
 
 
 def snippet(user_config: Mapping[str, Any]) -> str:

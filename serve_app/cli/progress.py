@@ -25,10 +25,16 @@ def show(line: str) -> None:
 
 
 class Progress:
-    """Prints the phases of each model of a starting server until all models are ready."""
+    """Prints the phases of each model of a starting server until all models are ready.
 
-    def __init__(self, url: str) -> None:
+    Args:
+        url: The server's URL.
+        page: Whether the server has the page.
+    """
+
+    def __init__(self, url: str, page: bool = True) -> None:
         self._url = url
+        self._page = page
         self._started = time.monotonic()
         self._phases: dict[str, tuple[str, float]] = {}
         self._explained: dict[str, str] = {}
@@ -44,6 +50,8 @@ class Progress:
         if ready:
             self.ready_at = time.monotonic()
             say(f"ready after {self.ready_at - self._started:.1f} s: {self._url}/docs")
+            if self._page:
+                say(f"open the page in a browser: {self._url}/")
         return bool(failed)
 
     def say(self, line: str) -> None:

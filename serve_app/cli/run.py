@@ -217,7 +217,7 @@ def _prepare(options: argparse.Namespace) -> Start:
 
 def serve(start: Start, stopping: Stopping) -> float | None:
     """Run one server to its end. Returns the seconds for which it was ready; None if it never was."""
-    progress = Progress(url_here(start.host, start.port))
+    progress = Progress(url_here(start.host, start.port), start.config.has_page)
     ready_s = None
     with (
         closing(Cluster(lambda: psutil.Process().children(recursive=True) if start.local else ())) as cluster,

@@ -214,7 +214,12 @@ class ServePolicy:
         outbox.look_at_nodes = self._look_at_nodes
         served = mailbox.inbox.served
         zygote = served is not None and served.zygote
-        outbox.status = {"policy_errors": self._errors, "zygote": zygote, "models": dict(self._status)}
+        outbox.status = {
+            "policy_errors": self._errors,
+            "zygote": zygote,
+            "decisions_seq": self._journal.seq,
+            "models": dict(self._status),
+        }
         outbox.memories = dict(self.memories) if self._remembers else None
         if self._journal.seq != outbox.decisions_seq:
             outbox.decisions = self._journal.records()

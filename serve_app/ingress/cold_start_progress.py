@@ -14,7 +14,8 @@ from serve_app.wire.phases import DRAINING, FAILED, read_phases
 
 DEFAULT_RETRY_AFTER_S = 30
 """For an unknown ETA."""
-_NOT_STARTING = ("ready", FAILED, DRAINING)
+NOT_STARTING = ("ready", FAILED, DRAINING)
+"""The phases of replicas that are not on their way to readiness."""
 # A ready replica gets requests a second or two later, when Ray lists it.
 _INTO_SERVICE_S = 5.0
 _STATUS_AGE_S = 10.0
@@ -106,14 +107,14 @@ def cold_start_progress(
         The ETA is a lower bound while the cluster has no room, and None if nothing was measured.
     """
     newest = sorted(phases.values(), key=lambda document: float(document["since"]), reverse=True)
-    starting = [document for document in newest if document["phase"] not in _NOT_STARTING]
+    starting = [document for document in newest if document["phase"] not in NOT_STARTING]
     if status is None:
         return ColdStartProgress(starting[0]["phase"], None) if starting else UNKNOWN
     known, awaited = int(status["starting"]), int(status["starting"]) + int(status["pending"])
     # A pending replica has no phase document yet, or a new one. An older document is another replica's.
     begun_after = now - _STATUS_AGE_S - float(status.get("pending_s", 0.0))
     candidates = [
-        ColdStartProgress(document["phase"], _remaining_s(document, _expected(document, status), now))
+        ColdStartProgress(document["phase"], remaining_s(document, expected_s(document, status), now))
         for index, document in enumerate(starting[:awaited])
         if index < known or float(document["since"]) >= begun_after
     ]
@@ -132,14 +133,14 @@ def cold_start_progress(
     return ColdStartProgress("requested", cold_start_s)
 
 
-def _expected(document: Mapping[str, Any], status: Mapping[str, Any]) -> Mapping[str, float]:
+def expected_s(document: Mapping[str, Any], status: Mapping[str, Any]) -> Mapping[str, float]:
     """Return the typical seconds of each phase on this kind of node; by default those of the next replica."""
     kind = "warm" if document.get("warm_node") else "cold"
     expected: Mapping[str, float] = status.get(f"{kind}_node_phases_s") or status["phases_s"]
     return expected
 
 
-def _remaining_s(document: Mapping[str, Any], expected: Mapping[str, float], now: float) -> float | None:
+def remaining_s(document: Mapping[str, Any], expected: Mapping[str, float], now: float) -> float | None:
     """Return the seconds left of a replica's phase and all later ones; None for an unmeasured phase."""
     phase = document["phase"]
     if phase not in expected:

@@ -26,6 +26,7 @@ from serve_app.api.api_keys import ApiKeyFile
 from serve_app.api.batch_access import BatchAccess
 from serve_app.api.batch_lines import BatchLines
 from serve_app.api.endpoints import ApiModel
+from serve_app.api.fleet_events import FleetEvents
 from serve_app.api.http_api import create_app
 from serve_app.api.quotas import Quotas
 from serve_app.api.usage import UsageView
@@ -38,6 +39,7 @@ from serve_app.ingress.batch_calls import BatchCalls
 from serve_app.ingress.cold_reports import ColdReports
 from serve_app.ingress.cold_start_progress import ProgressReader, state_reader
 from serve_app.ingress.engine_channel import EngineChannels
+from serve_app.ingress.fleet_state import FleetState, KnobSetter
 from serve_app.ingress.knob_publisher import KnobPublisher
 from serve_app.ingress.policy_view import PolicyView
 from serve_app.ingress.quota_exchange import QuotaReports, share_quotas
@@ -47,6 +49,7 @@ from serve_app.ingress.replica_heartbeats import Heartbeats
 from serve_app.ingress.replica_set import replica_set
 from serve_app.ingress.request_counters import IngressCounters
 from serve_app.ledger.store import UsageStore
+from serve_app.patches.ray import is_draining
 from serve_app.patches.uvicorn import listen_beside
 from serve_app.settings.batch import batch_database_url, batch_files_url
 from serve_app.settings.knobs import Knobs, LiveKnobs
@@ -121,6 +124,14 @@ class Ingress:
             self._stored,
             self._settings.zygote,
         )
+        self._page = None
+        if self._settings.ui:
+            state = FleetState(self._settings, self._observer, self._policy_view, self._stored)
+            defaults = {name: Knobs.model_validate(given) for name, given in knobs.items()}
+            self._page = (
+                FleetEvents(state, self._api_keys, is_draining),
+                KnobSetter(app, controller, models, defaults),
+            )
         self._traces = request_traces(self._settings.telemetry.traces, os.environ, replica)
         ledger = self._settings.ledger
         self._usage = UsageView(UsageStore(ledger_url(ledger)), ledger.currency) if ledger.enabled else None
@@ -151,6 +162,8 @@ class Ingress:
                 )
             ),
         ]
+        if self._page is not None:
+            self._tasks.append(asyncio.create_task(self._page[0].run()))
         self._quotas = None
         if (keys := self._api_keys) is not None:
             key_metrics = ApiKeyMetrics(replica)
@@ -190,6 +203,7 @@ class Ingress:
             traces=self._traces,
             usage=self._usage,
             batches=self._batches,
+            page=self._page,
         )
         endpoints = app.state.endpoints
         lines = BatchLines(endpoints, self._api_keys, self._settings.http.share_prefix_cache)

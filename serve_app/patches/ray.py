@@ -46,6 +46,13 @@ def at_most_every(
     return update_if_due
 
 
+def is_draining() -> bool:
+    """Whether the Serve replica of this process drains. Ray gives a replica's own code no sign of it."""
+    from ray._private.worker import global_worker  # noqa: PLC0415
+
+    return any(replica._replica_impl._shutting_down for replica in global_worker.actors.values())
+
+
 def run_router_here(handle: DeploymentHandle) -> None:
     """Have Ray push the deployment's running replicas into the running event loop, from now on.
 

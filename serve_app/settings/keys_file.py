@@ -67,7 +67,7 @@ class ApiKey(ClosedModel):
     work_conserving: bool = False
     """Whether requests above a rate are served in the lane `background`, and not refused."""
     admin: bool = False
-    """Whether the key may see the usage of all keys."""
+    """Whether the key may see the usage of all keys, and change knobs over HTTP."""
 
     @field_validator("expires", mode="before")
     @classmethod

@@ -10,7 +10,7 @@ from datetime import datetime, time
 from typing import Annotated, Any, Literal, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from serve_app.settings.adapters import AdapterSources, LoraSettings
 from serve_app.settings.aliases import Aliases, name_problems
@@ -130,6 +130,8 @@ class StartingValues(ClosedModel):
 class Knobs(ClosedModel):
     """Autoscaling of one model's engine replicas, and the model's aliases. Times in seconds."""
 
+    model_config = ConfigDict(use_attribute_docstrings=True)  # the page shows them
+
     mode: Literal["act", "advise"] = "act"
     """With `advise`, decisions are recorded but change nothing, except to keep the two bounds below."""
     min_replicas: Annotated[int, Field(ge=0, le=10_000)] = 1
@@ -234,6 +236,8 @@ class Knobs(ClosedModel):
 
 class IngressKnobs(ClosedModel):
     """Autoscaling of the ingress replicas, by the streams that they relay. Queued streams do not count."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)  # the page shows them
 
     min_replicas: Annotated[int, Field(ge=1, le=1000)] = 2
     """With two, the loss of one leaves another. One if only `max_replicas: 1` is given."""

@@ -331,6 +331,8 @@ class AppSettings(ClosedModel):
     ledger: LedgerSettings = LedgerSettings()
     batch: BatchSettings = BatchSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+    ui: bool = True
+    """Whether the server has the page, its stream of events, and changes of knobs over HTTP."""
     zygote: bool = True
     """Whether each node keeps a process that has imported vLLM. Engine replicas are forks of it. Up to four
     forks wait to become the next replicas."""

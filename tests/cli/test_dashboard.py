@@ -8,7 +8,8 @@ from ray.serve._private.deploy_utils import get_app_code_version
 from ray.serve.schema import ServeDeploySchema
 
 from serve_app.cli.command_error import CommandError
-from serve_app.cli.dashboard import Dashboard, choose, default_address, redeployment, rollout
+from serve_app.cli.dashboard import Dashboard, choose, default_address, rollout
+from serve_app.cluster.redeployment import RedeploymentError, redeployment
 from tests.cli.rest import application, details, entry
 from tests.http_server import Answer, serving
 
@@ -202,7 +203,7 @@ HIDDEN = other(runtime_env={"env_vars": {"TOKEN": "<redacted>"}})
     ],
 )
 def test_nothing_is_sent_that_would_delete_or_overwrite(app: dict[str, Any], told: str) -> None:
-    with pytest.raises(CommandError, match=told):
+    with pytest.raises(RedeploymentError, match=told):
         redeployment(details(app, application("tide", "a")), "tide", {})
 
 

@@ -85,6 +85,7 @@ def test_each_phase_is_printed_once_with_seconds(server: Server, capsys: pytest.
         "tideserve:   2.0 s  tide: imports",
         "tideserve:   6.0 s  tide: weights and kv cache",
         "tideserve: ready after 8.0 s: http://127.0.0.1:8000/docs",
+        "tideserve: open the page in a browser: http://127.0.0.1:8000/",
     ]
     assert server.progress.ready_at == 108.0
 

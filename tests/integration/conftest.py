@@ -23,6 +23,7 @@ ORDER = [
     "",  # the other modules ask `app`
     "test_supervision",  # ends `app`
     "test_autoscaling",
+    "test_page",
     "test_held_requests",
     "test_background",
     "test_ledger",

@@ -13,7 +13,7 @@ EXAMPLES = 30
 
 def bounded(body):
     """Keep one example from generating 2,000 tokens 64 times; the bounds have tests of their own."""
-    if isinstance(body, dict):
+    if isinstance(body, dict) and "knobs" not in body:
         for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
             if isinstance(body.get(name), int) and body[name] > 8:
                 body[name] = 8
@@ -50,6 +50,7 @@ OPERATIONS = [
     "GET /metrics",
     "GET /autoscaling/decisions",
     "GET /autoscaling/knobs",
+    "POST /autoscaling/knobs",
     "GET /usage",
     "POST /v1/files",
     "GET /v1/files",
@@ -61,6 +62,8 @@ OPERATIONS = [
     "GET /v1/batches/{batch_id}",
     "POST /v1/batches/{batch_id}/cancel",
 ]
+ENDLESS = "GET /autoscaling/events"
+"""It takes no parameters, and its answer does not end."""
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +74,7 @@ def operations(app: Running) -> dict:
 
 
 def test_every_operation_is_fuzzed(operations: dict) -> None:
-    assert set(operations) == set(OPERATIONS)
+    assert set(operations) - {ENDLESS} == set(OPERATIONS)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

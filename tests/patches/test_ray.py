@@ -15,7 +15,7 @@ from ray.util.metrics import Counter
 from vllm.logger import configure_logging
 
 from serve_app import env
-from serve_app.patches.ray import at_most_every, keep_log_handlers, show_zero
+from serve_app.patches.ray import at_most_every, is_draining, keep_log_handlers, show_zero
 
 
 @pytest.fixture
@@ -140,3 +140,7 @@ def test_a_counter_is_exported_at_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     show_zero(counter, outcome="ok")
 
     assert recorded == [(0.0, {"model": "tide", "outcome": "ok"})]
+
+
+def test_a_process_without_a_replica_does_not_drain() -> None:
+    assert not is_draining()

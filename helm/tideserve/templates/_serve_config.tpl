@@ -20,6 +20,7 @@
 {{- $args := dict "models" $models "ingress" $ingress -}}
 {{- if $app.profile -}}{{- $_ := set $args "profile" $app.profile -}}{{- end -}}
 {{- if $http -}}{{- $_ := set $args "http" $http -}}{{- end -}}
+{{- if not $app.ui -}}{{- $_ := set $args "ui" false -}}{{- end -}}
 {{- if not $app.zygote -}}{{- $_ := set $args "zygote" false -}}{{- end -}}
 {{- if $app.request_log -}}{{- $_ := set $args "request_log" (deepCopy $app.request_log) -}}{{- end -}}
 {{- $_ := set $args "ledger" (deepCopy $app.ledger) -}}

@@ -1,1 +1,1 @@
-"""Scripts and styles that the HTML pages have in common."""
+"""Scripts and styles that the HTML reports have in common."""

@@ -1,4 +1,4 @@
-// Decision records: the story of each, marks above the replicas they are of, and a list to search.
+// Decision records: marks above the replicas they are of, and a list to search.
 
 const SHOWN_AT_ONCE = 100;
 const CARDS = 3; // decisions of one mark whose stories are shown: of the usual length these fill half a screen
@@ -6,37 +6,6 @@ const MARKS_APART = 5; // pixels between two marks, below which the later one is
 const MARK_GAP = 3; // pixels between two numbered marks, below which they become one
 const SHAPES = { up: "M0-6L5.500 4H-5.500Z", down: "M0 6L5.500-4H-5.500Z", same: "M0-5L5 0L0 5L-5 0Z", error: "M-4-4L4 4M4-4L-4 4" };
 const DIRECTIONS = [["", "all"], ["changes", "changes"], ["up", "up"], ["down", "down"], ["error", "errors"]];
-
-function moved({ kind, mode, wanted, old_target: old, new_target: target }) {
-  const to = mode === "advise" ? wanted : target;
-  return kind === "error" ? kind : to > old ? "up" : to < old ? "down" : "same";
-}
-
-const change = ({ mode, wanted, old_target: old, new_target: target }) => (mode === "advise" ? `${old} (${wanted})` : `${old} → ${target}`);
-// Its time, behind its number where decisions are numbered. (`of` names its model where there are several.)
-const when = (record) => `${record.number ? `${record.number} · ` : ""}${clock(record.at, true)}`;
-const reasonOf = ({ reason, binding }) => (reason.startsWith(`${binding}: `) ? reason.slice(binding.length + 2) : reason);
-
-// What each term asked for, as bars of one scale, the binding one marked.
-function termTable({ terms: told, binding }) {
-  const terms = [...(told ?? [])].sort((a, b) => b.replicas - a.replicas);
-  const most = Math.max(1, ...terms.map((term) => term.replicas));
-  const line = ({ name, replicas, why }) => {
-    const bar = h("i.bar", { style: `--share:${(replicas / most).toFixed(3)}` });
-    return h("tr", { class: name === binding ? "binding" : null }, h("td", name), h("td.number", bar, whole(replicas)), h("td", why));
-  };
-  const head = h("thead", h("tr", h("th", "term"), h("th.number", "asks for"), h("th", "because")));
-  return terms.length > 0 && h("table.terms", head, h("tbody", terms.map(line)));
-}
-
-function story(record) {
-  const said = (kind, name, words) => h(`p.${kind}`, name && h("b", `${name}: `), words);
-  return [
-    record.counterfactual && said("counterfactual", "otherwise", record.counterfactual),
-    ...(record.clamps ?? []).map((clamp) => said("held-back", `limited by ${clamp.name}`, clamp.effect)),
-    termTable(record), ...(record.notes ?? []).map((note) => said("note", "", note)),
-  ];
-}
 
 // Decisions that are marked together, one below the other.
 function decisionCards(records) {

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from loadtests.drawing.json_numbers import finite, fixed, series, short
-from loadtests.drawing.palette import DARK, LIGHT
+from serve_app.ui.palette import DARK, LIGHT
 
 TEXTS = ("ink", "soft", "accent", "ok", "missed")
 SHAPES = (

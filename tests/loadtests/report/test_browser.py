@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from loadtests.drawing.palette import DARK, LIGHT
 from loadtests.report.html import page
+from serve_app.ui.palette import DARK, LIGHT
 from tests.loadtests import samples
 from tests.loadtests.drawing.browser import needs_browser
 from tests.loadtests.report.frames import Frame, Looks, channels, looked_at, pixels_of, share_of

@@ -6,6 +6,7 @@ function setAll(element, attributes) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "style") element.style.cssText = value; // a policy may forbid the attribute
     else element.setAttribute(name, value === true ? "" : value);
   }
 }

@@ -74,12 +74,20 @@ _STANDS_FOR = {
 """Classes that have another's colour. The `tone-`s are those of the phases of a start, in their order."""
 
 
-def css(colours: Mapping[str, str]) -> str:
-    """Return the palette as CSS custom properties."""
-    return " ".join(f"--{name}: {value};" for name, value in colours.items())
+def rules() -> str:
+    """Return the colours as CSS. A page follows the reader's system, or its attribute `data-theme`.
 
-
-def tones() -> str:
-    """Return CSS rules that give each class that is named as a colour, or stands for one, that `--tone`."""
-    named = {name: name for name in LIGHT if name not in _GROUNDS_AND_TEXTS}
-    return "\n".join(f".{name} {{ --tone: var(--{of}); }}" for name, of in (named | _STANDS_FOR).items())
+    Each class that is named as a colour, or stands for one, has that colour as its `--tone`.
+    """
+    light, dark = (" ".join(f"--{name}: {value};" for name, value in each.items()) for each in (LIGHT, DARK))
+    dark += ' --ground-offered: "Light"; color-scheme: dark;'
+    named = {name: name for name in LIGHT if name not in _GROUNDS_AND_TEXTS} | _STANDS_FOR
+    return "\n".join(
+        [
+            f':root {{ {light} --ground-offered: "Dark"; color-scheme: light; }}',
+            "@media screen and (prefers-color-scheme: dark) "
+            f'{{ :root:not([data-theme="light"]) {{ {dark} }} }}',
+            f'@media screen {{ :root[data-theme="dark"] {{ {dark} }} }}',
+            *(f".{name} {{ --tone: var(--{of}); }}" for name, of in named.items()),
+        ]
+    )

@@ -1,0 +1,67 @@
+"""The configuration that changes the knobs of a deployed application, and nothing else. Pure."""
+
+import copy
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from serve_app.settings.tree import INGRESS
+
+_INSTANCE_WIDE = ("proxy_location", "http_options", "grpc_options", "target_capacity")
+# Ray's dashboard reports this in place of the value of an environment variable.
+_HIDDEN = "<redacted>"
+
+
+class RedeploymentError(Exception):
+    """Ray does not report all of the configuration that a change would have to repeat."""
+
+
+def redeployment(details: Mapping[str, Any], app: str, user_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the deployed configuration with a new `user_config` for the ingress of `app`.
+
+    Ray replaces the whole configuration: a missing application is deleted, and a missing option is reset to
+    its default.
+
+    Raises:
+        RedeploymentError: Ray does not report the whole configuration.
+    """
+    document = {key: details[key] for key in _INSTANCE_WIDE if details.get(key) is not None}
+    configs = []
+    for name, application in details["applications"].items():
+        if config := deployed_config(application):
+            configs.append(_with_user_config(config, user_config) if name == app else config)
+        elif application.get("source") == "declarative" and application.get("status") != "DELETING":
+            raise RedeploymentError(
+                f"Ray does not report the configuration of application {name!r}, so a change would delete "
+                "the application; try again in a moment"
+            )
+    if _HIDDEN in json.dumps(configs):
+        raise RedeploymentError(
+            f"the dashboard hides the values of environment variables (as {_HIDDEN}), "
+            "so a change would overwrite these values"
+        )
+    return {**document, "applications": configs}
+
+
+def _with_user_config(config: Mapping[str, Any], user_config: Mapping[str, Any]) -> dict[str, Any]:
+    changed = copy.deepcopy(dict(config))
+    deployments = changed.setdefault("deployments", [])
+    index, _ = given_user_config(deployments)
+    if index is None:
+        deployments.append({"name": INGRESS, "user_config": dict(user_config)})
+    else:
+        deployments[index]["user_config"] = dict(user_config)
+    return changed
+
+
+def deployed_config(application: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration from which an application was deployed; empty if Ray reports none."""
+    return application.get("deployed_app_config") or {}
+
+
+def given_user_config(deployments: Iterable[Mapping[str, Any]]) -> tuple[int | None, dict[str, Any]]:
+    """Return the index of the ingress in `deployments` (None if absent), and its `user_config`."""
+    for index, deployment in enumerate(deployments):
+        if deployment.get("name") == INGRESS:
+            return index, dict(deployment.get("user_config") or {})
+    return None, {}

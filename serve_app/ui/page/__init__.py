@@ -1,0 +1,1 @@
+"""The page itself: its template, scripts and styles."""

@@ -1,0 +1,76 @@
+// Knobs in force, with their bounds. An admin may change them.
+
+function knobsView(root, fleet) {
+  let scope = null;
+  const bar = h("div.controls");
+  const said = h("div", { role: "status" });
+  const rows = h("div.knobs");
+  root.append(h("section", { "aria-label": "Knobs" }, bar, said, rows));
+
+  const set = async (name, value) => {
+    said.replaceChildren(h("p.help", "sent"));
+    const reply = await ask("autoscaling/knobs", { model: scope, knobs: { [name]: value } });
+    const words = reply.ok ? (await reply.json()).changes : [await refusal(reply)];
+    said.replaceChildren(...(words.length ? words : ["No value in force changes."]).map((line) => h(reply.ok ? "p.changed" : "p.problem", line)));
+  };
+  const update = () => {
+    if (root.hidden || !fleet.knobs) return;
+    const scopes = [...Object.keys(fleet.knobs.models), "ingress"];
+    scope = scopes.includes(scope) ? scope : scopes[0];
+    redrawn(bar, scopes, () => [
+      h("label", "knobs of ", choice("Knobs of", scopes.map((each) => [each, each]), scope, (chosen) => ((scope = chosen), said.replaceChildren(), update()))),
+      !fleet.may_set_knobs && h("span", "Only an admin key may change knobs. Without keys, only a server on a loopback address lets you."),
+    ]);
+    const values = scope === "ingress" ? fleet.knobs.ingress : fleet.knobs.models[scope];
+    const { properties } = fleet.knob_schemas[scope === "ingress" ? "ingress" : "model"];
+    // Only what changed is drawn again, so that a value that is being typed stays.
+    const old = new Map([...rows.children].map((row) => [row.dataset.name, row]));
+    const row = ([name, schema]) => {
+      const found = old.get(name) ?? h("div.knob", { "data-name": name });
+      redrawn(found, [scope, values[name]], () => knobRow(name, schema, values[name], fleet.may_set_knobs, set));
+      return found;
+    };
+    const made = Object.entries(properties).map(row);
+    if (made.length !== rows.children.length || made.some((each, index) => each !== rows.children[index])) rows.replaceChildren(...made);
+  };
+  return { update, show: update };
+}
+
+const knobText = (value) => (value === null ? "none" : typeof value === "object" ? JSON.stringify(value) : String(value));
+
+// The schema of the values other than null, and its bounds in words.
+function boundsOf(schema) {
+  const own = schema.anyOf?.find(({ type }) => type !== "null") ?? schema;
+  const { minimum, exclusiveMinimum: above, maximum, enum: choices } = own;
+  const words = [known(minimum) && `at least ${minimum}`, known(above) && `above ${above}`, known(maximum) && `at most ${maximum}`, schema.anyOf && "or none"];
+  const told = words.filter(Boolean).join(", ");
+  return { own, choices: own.type === "boolean" ? [true, false] : choices, words: told && `${told[0].toUpperCase()}${told.slice(1)}.` };
+}
+
+function knobRow(name, schema, value, mayChange, set) {
+  const { own, choices, words } = boundsOf(schema);
+  const initial = schema.default === undefined ? undefined : knobText(schema.default);
+  const id = `knob-${name}`;
+  const label = h("label", { for: id }, name);
+  const about = h("span.help", { id: `${id}-help` }, [schema.description?.replace(/\s+/g, " "), words].filter(Boolean).join(" "), initial !== undefined && initial !== knobText(value) && ` Default of Tideserve: ${initial}.`);
+  if (!mayChange) return [h("span", h("b", name)), h("span", knobText(value)), about];
+  const told = { id, "aria-describedby": `${id}-help` };
+  const control = choices ? h("select", told, choices.map((each) => h("option", { value: JSON.stringify(each) }, knobText(each)))) : h("input", { ...told, type: "text", autocomplete: "off", spellcheck: "false" });
+  control.value = choices ? JSON.stringify(value) : knobText(value);
+  const read = () => {
+    if (choices) return JSON.parse(control.value);
+    const text = control.value.trim();
+    if (text === "none" || text === "default") return text === "none" ? null : text;
+    try {
+      return JSON.parse(text);
+    } catch {
+      return own.type === "string" ? text : control.value; // the server says what is wrong with it
+    }
+  };
+  const onsubmit = (event) => {
+    event.preventDefault();
+    set(name, read());
+  };
+  const buttons = h("span.buttons", h("button", { type: "submit", "aria-label": `Set ${name}` }, "Set"), button("Reset", `Reset ${name}`, () => set(name, "default")));
+  return h("form", { onsubmit }, label, control, buttons, about);
+}

@@ -1,0 +1,96 @@
+// The page: three views, the theme, the API key, and the state of the fleet, which all views read.
+
+const PAGE = { hours: true };
+const VIEWS = [["fleet", "Fleet", fleetView], ["playground", "Playground", playgroundView], ["knobs", "Knobs", knobsView]];
+
+function start() {
+  const main = document.getElementById("main");
+  const live = document.getElementById("live");
+  const fleet = { models: {} };
+  let views = [];
+  const build = () => {
+    const made = VIEWS.map(([id, title, make]) => {
+      const heading = h("h2.unseen", title);
+      const root = h("div.view", { id: `view-${id}`, hidden: true }, heading);
+      return { id, root, title, ...make(root, fleet) };
+    });
+    main.replaceChildren(...made.map(({ root }) => root));
+    views = made;
+    route();
+  };
+  const route = () => {
+    const shown = views.find(({ id }) => location.hash === `#${id}`) ?? (location.hash === "#main" ? null : views[0]);
+    if (!shown) return;
+    for (const view of views) view.root.hidden = view !== shown;
+    for (const link of document.querySelectorAll("nav a")) {
+      if (link.hash === `#${shown.id}`) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
+    document.title = `${shown.title} · Tideserve`;
+    shown.show?.();
+  };
+  addEventListener("hashchange", route);
+  const say = (words, kind) => {
+    live.className = kind;
+    if (live.textContent !== words) live.textContent = words;
+  };
+
+  const theme = document.getElementById("theme");
+  theme.setAttribute("aria-label", "Change between light and dark");
+  const restyle = () => views.forEach((view) => view.restyle?.());
+  theme.addEventListener("click", () => {
+    const page = document.documentElement;
+    page.dataset.theme = getComputedStyle(page).getPropertyValue("--ground-offered").includes("Dark") ? "dark" : "light";
+    restyle();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", restyle);
+
+  followFleet({
+    event(parts) {
+      if (parts.prices) Object.assign(fleet, { samples: [], decisions: [] }); // the first of a stream
+      const { samples = [], decisions = [], ...rest } = parts;
+      Object.assign(fleet, rest);
+      if (samples.length) fleet.samples = [...fleet.samples, ...samples].slice(-180);
+      if (decisions.length) fleet.decisions = [...fleet.decisions, ...decisions].slice(-200);
+      if (!views.length) build();
+      say("live", "good");
+      for (const view of views) view.update?.();
+    },
+    lost: (why) => say(`connecting again: ${why}`, "bad"),
+    // Nothing of the fleet stays on the page without a key.
+    async key(why) {
+      views = [];
+      for (const name of Object.keys(fleet)) delete fleet[name];
+      fleet.models = {};
+      say("", "");
+      apiKey = await keyForm(main, why);
+      main.replaceChildren();
+    },
+  });
+}
+
+// Asks for an API key, and resolves with it.
+function keyForm(main, why) {
+  return new Promise((done) => {
+    const input = h("input", { type: "password", id: "key", autocomplete: "off", required: true, "aria-describedby": "key-help" });
+    const onsubmit = (event) => {
+      event.preventDefault();
+      done(input.value.trim());
+    };
+    const form = h("form.key-form", { onsubmit }, h("label", { for: "key" }, "API key"), input, h("button", { type: "submit" }, "Open"));
+    const words = "The page keeps the key in its memory, until you close or reload the page.";
+    main.replaceChildren(h("section", h("h2", "This server needs an API key"), why && h("p.problem", { role: "alert" }, why), form, h("p.help", { id: "key-help" }, words)));
+    input.focus();
+  });
+}
+
+const timeOf = (at) => new Date(1000 * at).toLocaleTimeString("en-GB");
+const current = ({ models }, name) => (models[name] ? name : Object.keys(models)[0]);
+
+// Replaces the content of `element` if `key`, which says all that is drawn, has changed.
+function redrawn(element, key, draw) {
+  const text = JSON.stringify(key);
+  if (element.drawnFor === text) return;
+  element.drawnFor = text;
+  element.replaceChildren(...[draw()].flat().filter(Boolean));
+}

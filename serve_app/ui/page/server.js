@@ -1,0 +1,59 @@
+// The server: requests with the API key, which is kept in this page's memory only, and event streams.
+
+const ROOT = new URL("..", document.currentScript.src);
+let apiKey = "";
+
+function ask(path, body = undefined, more = {}) {
+  const headers = { ...more.headers, ...(apiKey && { Authorization: `Bearer ${apiKey}` }) };
+  if (body === undefined) return fetch(new URL(path, ROOT), { ...more, headers });
+  return fetch(new URL(path, ROOT), { ...more, headers: { ...headers, "Content-Type": "application/json" }, method: "POST", body: JSON.stringify(body) });
+}
+
+// The words of a refusal, which has the shape of an OpenAI error.
+async function refusal(reply) {
+  const text = await reply.text();
+  try {
+    return JSON.parse(text).error.message;
+  } catch {
+    return `${reply.status} ${text.slice(0, 300)}`;
+  }
+}
+
+// Yields the data of each event as { data }, and each comment as { comment }.
+async function* eventsOf(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (let part = await reader.read(); !part.done; part = await reader.read()) {
+    const frames = (rest + part.value).split("\n\n");
+    rest = frames.pop();
+    for (const frame of frames) {
+      for (const line of frame.split("\n")) {
+        if (line.startsWith("data: ")) yield { data: line.slice(6) };
+        else if (line.startsWith(": ")) yield { comment: line.slice(2) };
+      }
+    }
+  }
+}
+
+const pause = (wait_s) => new Promise((done) => setTimeout(done, 1000 * wait_s));
+
+// Passes every event of the fleet to `on.event`, for ever. A lost connection is opened again after 1 to 15 s.
+async function followFleet(on) {
+  for (let wait_s = 1; ; wait_s = Math.min(2 * wait_s, 15)) {
+    try {
+      const reply = await ask("autoscaling/events");
+      if (reply.status === 401) {
+        await on.key(apiKey ? await refusal(reply) : "");
+        wait_s = 0.5;
+        continue;
+      }
+      if (!reply.ok) throw new Error(await refusal(reply));
+      wait_s = 0.5;
+      for await (const { data } of eventsOf(reply.body)) if (data) on.event(JSON.parse(data));
+      on.lost("The stream has ended.");
+    } catch (error) {
+      on.lost(error.message);
+    }
+    await pause(wait_s);
+  }
+}

@@ -1,0 +1,272 @@
+"""The page in a real browser, over stub engines and a made-up fleet."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from serve_app.api.api_keys import ApiKeyFile
+from serve_app.api.engine_client import EngineReply
+from serve_app.settings.settings_error import SettingsError
+from tests.http_server import port_of, uvicorn_with
+from tests.loadtests.drawing.browser import needs_browser
+from tests.loadtests.drawing.elements import HOSTILE
+from tests.stub_engine import StubEngine, frames, stalled
+from tests.ui.browser import Page, chromium
+from tests.ui.fleet import FakeFleet, PageServer, model_state, record
+
+pytestmark = needs_browser
+
+AXE = Path(__file__).parent / "vendor" / "axe.min.js"
+DRAWN = "document.querySelectorAll('.uplot').length == 7"
+ANSWER = ("A tide ", "is <b>the</b> rise", " and fall of the sea.")
+
+
+def part(text: str) -> bytes:
+    return b"data: " + json.dumps({"choices": [{"delta": {"content": text}}]}).encode() + b"\n\n"
+
+
+USAGE = {
+    "choices": [],
+    "usage": {"prompt_tokens": 18, "completion_tokens": 12},
+    "latency": {"ttft_ms": 41.2, "inter_token_ms": 11.8, "tokens_per_second": 62.5, "cached_tokens": 16},
+}
+CHAT = (*map(part, ANSWER), b"data: " + json.dumps(USAGE).encode() + b"\n\n", b"data: [DONE]\n\n")
+
+
+@pytest.fixture(scope="module")
+async def browser() -> AsyncIterator[Page]:
+    async with chromium() as page:
+        yield page
+
+
+@pytest.fixture
+async def page(browser: Page) -> AsyncIterator[Page]:
+    await browser.visit("about:blank")
+    browser.console.clear()
+    browser.requested.clear()
+    browser.received_bytes = 0
+    await browser.size(1280)
+    await browser.scheme("light")
+    yield browser
+    assert browser.console == []
+
+
+@asynccontextmanager
+async def served(
+    fleet: FakeFleet | None = None, engine: StubEngine | None = None, keys: ApiKeyFile | None = None
+) -> AsyncIterator[tuple[PageServer, str]]:
+    server = PageServer(fleet or FakeFleet(), engine or StubEngine(frames(*CHAT)), keys)
+    async with uvicorn_with(server.app) as running:
+        sending = asyncio.create_task(server.events.run())
+        try:
+            yield server, f"http://127.0.0.1:{port_of(running)}"
+        finally:
+            sending.cancel()
+            server.draining = True
+            await server.events.tick()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 768, 1440])
+async def test_every_view_fits_its_screen(page: Page, width: int, scheme: str) -> None:
+    await page.size(width)
+    await page.scheme(scheme)
+    async with served() as (_, url):
+        for view in ("fleet", "playground", "knobs"):
+            await page.visit(f"{url}/?{view}#{view}")
+            await page.until(f"document.querySelector('#view-{view}')?.hidden === false")
+            assert await page.run("document.documentElement.scrollWidth") <= width
+        ground = await page.run("getComputedStyle(document.body).backgroundColor")
+        assert ground == ("rgb(246, 247, 249)" if scheme == "light" else "rgb(14, 20, 27)")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_axe_finds_no_fault(page: Page, scheme: str) -> None:
+    await page.scheme(scheme)
+    async with served() as (_, url):
+        await page.visit(url)
+        await page.until(DRAWN)
+        await page.run(AXE.read_text("utf-8"))
+        for view in ("fleet", "playground", "knobs"):
+            await page.run(f"location.hash = '{view}'")
+            await page.until(f"document.querySelector('#view-{view}').hidden === false")
+            found = await page.run(
+                "axe.run().then(({violations}) => violations.map(({id, nodes}) => [id, nodes[0].html]))"
+            )
+            assert found == []
+
+
+async def test_it_asks_only_its_server_and_transfers_little(page: Page) -> None:
+    async with served() as (_, url):
+        await page.visit(url)
+        await page.until(DRAWN)
+        files = ["/", "/autoscaling/events", "/ui/page.css", "/ui/page.js"]
+        assert sorted(page.requested) == [f"{url}{file}" for file in files]
+        assert page.received_bytes < 150_000
+
+
+async def test_the_policy_forbids_inline_scripts_and_other_servers(page: Page) -> None:
+    async with served() as (_, url):
+        await page.visit(url)
+        await page.until(DRAWN)
+        told = await page.run("""new Promise((done) => {
+          addEventListener("securitypolicyviolation", ({ effectiveDirective }) => done(effectiveDirective));
+          const script = document.createElement("script");
+          script.textContent = "document.title = 'taken over'";
+          document.body.append(script);
+        })""")
+        assert told == "script-src-elem"
+        assert await page.run("document.title") == "Fleet · Tideserve"
+        page.console.clear()  # the browser reports the violation
+
+
+async def test_the_fleet_follows_its_events(page: Page) -> None:
+    async with served() as (server, url):
+        await page.visit(url)
+        await page.until("document.querySelector('#headline').innerText.includes('2 ready')")
+        assert "14 requests/s arrive" in await page.text()
+        assert "weights and kv cache for 1.4 s, ready in about 4 s" in await page.text()
+        server.fleet.models = {**server.fleet.models, "tideserve-tiny": model_state(ready=3, target=3)}
+        await page.until("document.querySelector('#headline').innerText.includes('3 ready')")
+        await page.until("document.querySelector('#starts-title').closest('section').hidden")
+        assert "$7.47" in await page.text()
+
+
+async def test_a_chat_streams_and_can_be_copied(page: Page) -> None:
+    async with served() as (_, url):
+        await page.visit(f"{url}/#playground")
+        await page.until("document.querySelector('#model')?.options.length == 2")
+        await page.fill("#prompt", "It's a tide?")
+        await page.click("#view-playground [type=submit]")
+        await page.until("document.querySelector('.talk').innerText.includes('62.5')")
+        shown = await page.run("document.querySelector('.talk').innerText")
+        assert "".join(ANSWER) in shown
+        assert "41.2\u00a0ms" in shown
+        assert "12 + 18 of the prompt" in shown
+        await page.click("#view-playground .buttons button")
+        code = await page.run("document.querySelector('pre').textContent")
+        assert code.startswith(f"curl -N '{url}/v1/chat/completions'")
+        assert "It'\\''s a tide?" in code
+
+
+async def test_a_chat_can_be_stopped(page: Page) -> None:
+    engine = StubEngine(stalled(part("A tide")))
+    async with served(engine=engine) as (_, url):
+        await page.visit(f"{url}/#playground")
+        await page.until("document.querySelector('#model')?.options.length == 2")
+        await page.fill("#prompt", "What is a tide?")
+        await page.click("#view-playground [type=submit]")
+        await page.until("document.querySelector('.talk').innerText.includes('A tide')")
+        await page.click("#view-playground .controls button:nth-child(2)")
+        await page.until("document.querySelector('.talk').innerText.includes('stopped')")
+        await engine.left.wait()
+
+
+async def test_a_refusal_is_told(page: Page) -> None:
+    body = b'{"error":{"message":"max_tokens = 0: must be at least 1","code":"invalid_value"}}'
+    async with served(engine=StubEngine(EngineReply(400, body))) as (_, url):
+        await page.visit(f"{url}/#playground")
+        await page.until("document.querySelector('#model')?.options.length == 2")
+        await page.fill("#prompt", "What is a tide?")
+        await page.click("#view-playground [type=submit]")
+        await page.until("document.querySelector('.talk .problem')?.innerText.includes('must be at least 1')")
+        page.console.clear()  # the browser reports the status 400
+
+
+async def test_a_knob_is_changed_and_a_bad_value_refused(page: Page) -> None:
+    async with served() as (server, url):
+        await page.visit(f"{url}/#knobs")
+        await page.until("document.querySelector('#knob-max_replicas')")
+        await page.fill("#knob-max_replicas", "7")
+        await page.click("[data-name=max_replicas] [type=submit]")
+        await page.until("document.querySelector('.changed')?.innerText == 'tideserve-tiny.max_replicas: 7'")
+        assert server.fleet.set == [("tideserve-tiny", {"max_replicas": 7}, "a client without an API key")]
+        server.fleet.fails = SettingsError(["max_replicas = 0: must be at least 1"])
+        await page.click("[data-name=max_replicas] [type=submit]")
+        await page.until("document.querySelector('#view-knobs .problem')?.innerText.includes('at least 1')")
+        page.console.clear()  # the browser reports the status 400
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Callable[..., ApiKeyFile]:
+    def written(*names: str) -> ApiKeyFile:
+        entries = "".join(
+            f"  - {{name: {name}, key: secret-{name}, admin: {str(name == 'boss').lower()}}}\n"
+            for name in names
+        )
+        (tmp_path / "keys.yaml").write_text(f"keys:\n{entries}")
+        return ApiKeyFile(str(tmp_path / "keys.yaml"))
+
+    return written
+
+
+async def test_nothing_is_shown_without_a_key(page: Page, keys: Callable[..., ApiKeyFile]) -> None:
+    async with served(keys=keys("boss", "team")) as (_, url):
+        await page.visit(url)
+        await page.until("document.querySelector('#key')")
+        assert "tideserve-tiny" not in await page.run("document.documentElement.outerHTML")
+        await page.fill("#key", "wrong")
+        await page.click("[type=submit]")
+        await page.until("document.querySelector('[role=alert]')?.innerText.includes('not one of')")
+        await page.fill("#key", "secret-team")
+        await page.click("[type=submit]")
+        await page.until(DRAWN)
+        assert (
+            await page.run("JSON.stringify([localStorage.length, sessionStorage.length, document.cookie])")
+            == '[0,0,""]'
+        )
+        await page.run("location.hash = 'knobs'")
+        await page.until("document.querySelector('#view-knobs')?.innerText.includes('Only an admin key')")
+        assert await page.run("document.querySelectorAll('#view-knobs form').length") == 0
+        page.console.clear()  # the browser reports each status 401
+
+
+async def test_the_page_is_emptied_when_its_key_is_revoked(
+    page: Page, keys: Callable[..., ApiKeyFile]
+) -> None:
+    in_force = keys("boss", "team")
+    async with served(keys=in_force) as (_, url):
+        await page.visit(url)
+        await page.until("document.querySelector('#key')")
+        await page.fill("#key", "secret-team")
+        await page.click("[type=submit]")
+        await page.until(DRAWN)
+        keys("boss")
+        while len(in_force) == 2:
+            await in_force.refresh()
+            await asyncio.sleep(0.05)
+        await page.until("document.querySelector('#key')")
+        assert "tideserve-tiny" not in await page.run("document.documentElement.outerHTML")
+        page.console.clear()
+
+
+async def test_names_prompts_and_answers_are_text(page: Page) -> None:
+    hostile = HOSTILE.replace("\ud800", "")
+    fleet = FakeFleet("tide", "other")
+    fleet.records = [record(1, 1_700_000_000.0, "tide", 0, 1, hostile)]
+    fleet.models["tide"] = model_state(reason=hostile, lost={hostile: hostile}, state="failed")
+    fleet.models[hostile] = model_state()
+    fleet.knobs[hostile] = fleet.knobs["tide"]
+    async with served(fleet, StubEngine(frames(part(hostile), b"data: [DONE]\n\n"))) as (_, url):
+        await page.visit(url)
+        await page.until("document.querySelectorAll('.uplot').length > 0")
+        scripts = await page.run("document.scripts.length")
+        await page.run("location.hash = 'playground'")
+        await page.until("document.querySelector('#model')?.options.length == 3")
+        await page.fill("#prompt", hostile)
+        await page.click("#view-playground [type=submit]")
+        await page.until("document.querySelector('.talk').innerText.includes('done')")
+        assert await page.run("document.scripts.length") == scripts == 1
+        assert await page.run("document.querySelector('.talk .text').textContent") == hostile
+
+
+async def test_a_lost_server_is_told(page: Page) -> None:
+    async with served() as (_, url):
+        await page.visit(url)
+        await page.until(DRAWN)
+    await page.until("document.querySelector('#live').innerText.startsWith('connecting again')")
+    page.console.clear()  # the browser reports each refused connection
