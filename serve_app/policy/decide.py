@@ -19,6 +19,9 @@ COLD_BURST_S = 1.0
 """A burst arrives within some hundred milliseconds, or a second from a slow client. Its size is known after
 this time, or earlier if no request has come for `_QUIET_BURST_S`."""
 _QUIET_BURST_S = 0.2
+_LEFT_AT_ONCE_S = 0.05
+"""A cold model wakes when a request has waited this long. The first report of a request comes at once, so a
+client that has left before would wake a replica for nobody. The next report comes 0.1 s later."""
 _AGES_KEPT = 20
 """A record keeps the ages of this many reports, the oldest. The ages of 1,000 replicas would take 30 KB."""
 
@@ -241,10 +244,14 @@ def _recent_needs(inputs: Inputs, load: tuple[Term, ...], added: tuple[Term, ...
 def _scale_up(inputs: Inputs, wanted: int) -> tuple[int, list[Clamp]]:
     """Return `wanted`, or zero while a burst for a cold model is still arriving.
 
-    A part of the burst would need too few replicas, and later ones would cost a second cold start.
+    A part of the burst would need too few replicas, and later ones would cost a second cold start. The size
+    of a burst that needs `max_replicas` does not matter.
     """
-    if not inputs.current and _burst_arrives(inputs) and wanted < inputs.knobs.max_replicas:
-        return 0, [Clamp("delay", reasons.burst(COLD_BURST_S))]
+    if not inputs.current and _burst_arrives(inputs):
+        if wanted < inputs.knobs.max_replicas:
+            return 0, [Clamp("delay", reasons.burst(COLD_BURST_S))]
+        if inputs.seen.oldest_held_s < _LEFT_AT_ONCE_S:
+            return 0, [Clamp("delay", reasons.may_leave(_LEFT_AT_ONCE_S))]
     return wanted, []
 
 

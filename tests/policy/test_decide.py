@@ -49,6 +49,30 @@ def test_burst_on_cold_model_is_answered_in_one_step() -> None:
     )
 
 
+@pytest.mark.parametrize(("waited_s", "target"), [(0.0, 0), (0.04, 0), (0.05, 1)])
+def test_client_that_leaves_at_once_wakes_no_model(waited_s: float, target: int) -> None:
+    loop = PolicyLoop(KNOBS.model_copy(update={"max_replicas": 1}))
+    waiting = ingress(held_requests=1, oldest_held_s=waited_s, newest_held_s=waited_s)
+
+    came = loop.decide(snapshot(at={"i": waiting}), 0.1)
+    left = loop.decide(snapshot(at={"i": ingress()}), 0.1)
+
+    assert came.target == target
+    assert left.target == 0  # nothing is left of a request that did not wake it
+
+
+def test_reason_demand_names_the_requests_that_wake_a_model() -> None:
+    loop = PolicyLoop(KNOBS)
+    loop.decide(snapshot(at={"i": ingress()}), 0.1)
+
+    decision = loop.decide(
+        snapshot(at={"i": ingress(held_requests=1, oldest_held_s=1, arrivals_total=1)}), 0.1
+    )
+
+    assert (decision.target, decision.binding) == (1, "demand")
+    assert "1 request is waiting at zero replicas." in decision.reason
+
+
 @pytest.mark.parametrize(
     ("ages_s", "target"),
     [
@@ -75,7 +99,7 @@ def test_scale_up_from_zero_waits_for_a_burst_to_arrive(
 
 
 def test_burst_that_needs_every_replica_is_not_waited_for() -> None:
-    assert PolicyLoop(KNOBS).decide(held(500, oldest_s=0.0)).target == 10
+    assert PolicyLoop(KNOBS).decide(held(500, oldest_s=0.05)).target == 10
 
 
 def test_more_requests_while_the_first_replicas_start_ask_for_more() -> None:
