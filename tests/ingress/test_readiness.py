@@ -208,7 +208,9 @@ def test_a_model_with_a_usable_replica_is_up(status: DeploymentStatus) -> None:
         unreachable=WHY,
     )
 
-    assert (judged.state, judged.reason, judged.replicas_out) == ("up", None, {"r1": DEAD})
+    failing = status in (DeploymentStatus.UNHEALTHY, DeploymentStatus.DEPLOY_FAILED)
+    reason = "a replica failed" if failing else None
+    assert (judged.state, judged.reason, judged.replicas_out) == ("up", reason, {"r1": DEAD})
     assert (judged.replicas, judged.target_replicas) == (2, 4)
     assert judged.startup_seconds == {"imports": 7.123}
 
