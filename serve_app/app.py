@@ -52,17 +52,12 @@ def build_application(
         for model in settings.models
     ]
     ingress = settings.ingress
-    # A new version starts before the old one drains: HAProxy refuses requests while no ingress replica is up.
-    # With `resources`, as on Kubernetes, the places of ingress replicas are counted, and an update that waits
-    # for one more place would wait for ever. There, two replicas take turns.
-    surge = 0 if ingress.resources else 100
     return serve.deployment(
         Ingress,
         name=INGRESS,
         max_ongoing_requests=ingress.max_ongoing_requests,
         ray_actor_options=actor_options(ingress.cpus_per_replica, ingress.resources),
         graceful_shutdown_timeout_s=max(model.drain_timeout_s for model in settings.models),
-        max_surge_percent=surge,
         **_HEALTH_CHECKS,
         # Not None: else Ray would not tell replicas when knobs are removed again.
         user_config={},

@@ -195,15 +195,6 @@ def test_the_ingress_takes_its_size_from_the_settings() -> None:
     assert ingress.ray_actor_options["num_cpus"] == 0.25
 
 
-@pytest.mark.parametrize(("resources", "surge"), [({}, 100), ({"ingress:replicas": 1}, 0)])
-def test_new_ingress_starts_first_unless_its_places_are_counted(
-    resources: dict[str, float], surge: int
-) -> None:
-    ingress, _ = built({"models": [{"name": "a"}], "ingress": {"resources": resources}})
-
-    assert ingress._deployment_config.max_surge_percent == surge
-
-
 def test_custom_resources_place_engines_and_ingress() -> None:
     """Ray Serve checks here, too, that the replica fits in its first bundle."""
     ingress, engines = built(
