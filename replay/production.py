@@ -2,11 +2,11 @@
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from replay.fleet.fleet import Fleet
-from replay.quiet import quiet_until
+from replay.quiet import pass_idle_time, quiet_until
 from replay.ray_semantics import Context, apply
 from serve_app.controller.document_exchange import Deployment, Inbox, Mailbox
 from serve_app.controller.serve_policy import ServePolicy
@@ -158,6 +158,9 @@ class Production:
             return 0.0
         self._steps += int(steps) - 1
         self._quiet_until = self._now + steps * self.interval_s
+        memory, ready = self._policy.memories[ENGINE], latest[0].ready
+        state = pass_idle_time(memory.state, ready, EPOCH + self._quiet_until, self.interval_s)
+        self._policy.memories[ENGINE] = replace(memory, state=state)
         return self._quiet_until
 
     def step(self, fleet: Fleet) -> int:

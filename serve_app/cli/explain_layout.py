@@ -220,7 +220,7 @@ def _replicas(state: _ModelStatus, zygote: bool, style: Style) -> list[str]:
     if state.pending:
         have = "replica has" if state.pending == 1 else "replicas have"
         waits = f"{state.pending} {have} been pending for {seconds(state.pending_s)}."
-        why = f"{waits} Reason: {state.reason or 'the cluster gives none'}"
+        why = f"{waits} Reason: {state.reason or 'the cluster gives none; see /ready'}"
         lines += [style.warn(line) for line in _wrap_after("  ", why, indent=4)]
     return lines
 

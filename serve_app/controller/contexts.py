@@ -14,7 +14,7 @@ from serve_app.settings.identity import identity_number
 from serve_app.settings.tree import INGRESS
 from serve_app.wire.batch_backlog import NO_BATCHES
 from serve_app.wire.ingress_reports import IngressReport
-from serve_app.wire.phases import DRAINING
+from serve_app.wire.phases import DRAINING, FAILED
 from serve_app.wire.served_models import ServedApplication
 from serve_app.wire.signals import (
     ENGINE_FIELDS,
@@ -122,7 +122,7 @@ class SnapshotBuilder:
             starting=starting,
             pending=pending,
             pending_s=pending_s,
-            pending_reason="; ".join(filter(None, (known.no_room, inbox.why_pods_wait))) if pending else "",
+            pending_reason=_why_pending(known, inbox) if pending else "",
             batches=inbox.batches.get(inbox.model(name), NO_BATCHES),
             warm_node=known.warm_node,
             warm_node_start_s=starts.on(warm_node=True).total_s,
@@ -152,6 +152,16 @@ class SnapshotBuilder:
         if pending_s < _PENDING_GRACE_S:
             return missing, 0, 0.0  # Ray needs a moment to start the process
         return starting, pending, pending_s
+
+
+def _why_pending(known: Deployment, inbox: Inbox) -> str:
+    """Return why the cluster has no room, or else why the last replica could not start; "" if unknown."""
+    no_room = "; ".join(filter(None, (known.no_room, inbox.why_pods_wait)))
+    failed = [document for document in known.phases.values() if document["phase"] == FAILED]
+    if no_room or not failed:
+        return no_room
+    last = max(failed, key=lambda document: float(document["since"]))
+    return f"the last start failed in {last['during']}: {last['reason']}"
 
 
 def has_requests_at_zero(contexts: Collection[Any]) -> bool:
@@ -211,7 +221,7 @@ def count_phases(
     for replica, document in phases.items():
         if document["phase"] == DRAINING:
             draining += now <= document.get("until", now)
-        elif document["phase"] != "failed" and replica not in running:
+        elif document["phase"] != FAILED and replica not in running:
             # `ready` counts too: Ray has not put it into service yet.
             starting += 1
     return starting, draining

@@ -23,6 +23,10 @@ from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.exposition import NodeMetrics
 from serve_app.wire.phases import DRAINING, FAILED
 
+SERVE_LOG = "session_latest/logs/serve/controller_*.log in Ray's folder"
+_TRACEBACK_LINES = 3
+_LONGEST_ERROR = 500
+"""Characters. vLLM's errors may contain whole configurations."""
 _UNREACHABLE_S = 2.0
 """The controller or the GCS is reported as unreachable if a question this old has no answer."""
 _NO_POLICY = (
@@ -153,8 +157,8 @@ def judge(
         warm_node_start_s=_rounded(scaling.get("warm_node_start_s")),
         cold_node_start_s=_rounded(scaling.get("cold_node_start_s")),
     )
-    if live.usable:
-        return found
+    if live.usable:  # perhaps replicas of the former version, after an update that failed
+        return replace(found, reason=_ray_failure(known, newest))
     starting = None if newest is None or newest["phase"] in (FAILED, "ready") else newest
     if live.out:  # known without Ray
         why = "; ".join(f"{replica}: {trouble}" for replica, trouble in live.out.items())
@@ -208,16 +212,35 @@ def _newest(phases: Mapping[str, Mapping[str, Any]], live: LiveReplicas) -> Mapp
 
 def _failure(known: Known, newest: Mapping[str, Any] | None, total: int, min_replicas: int) -> str | None:
     """Return why the model has failed for good; None if it has not."""
-    deployment = known.deployment
-    status = str(getattr(deployment.status, "value", deployment.status))
-    reason = str(deployment.message)
+    # The document of a replica that failed to start is kept. It does not count if the model is healthy by Ray
+    # and at zero, because other replicas have run since.
+    others_ran = min_replicas == 0 and _status(known) == "HEALTHY"
+    if newest is not None and newest["phase"] == FAILED and not total and not others_ran:
+        return _why_failed(newest)
+    return _ray_failure(known, newest)
+
+
+def _ray_failure(known: Known, newest: Mapping[str, Any] | None) -> str | None:
+    """Return why Ray Serve calls the deployment failed; None if Ray Serve does not."""
+    if _status(known) not in ("UNHEALTHY", "DEPLOY_FAILED"):
+        return None
     if newest is not None and newest["phase"] == FAILED:
-        reason = _why_failed(newest)
-        # The document of a replica that failed to start is kept. It does not count if the model is healthy
-        # by Ray and at zero, because other replicas have run since.
-        if not total and not (min_replicas == 0 and status == "HEALTHY"):
-            return reason
-    return reason if status in ("UNHEALTHY", "DEPLOY_FAILED") else None
+        return _why_failed(newest)
+    return _shorten(str(known.deployment.message))
+
+
+def _status(known: Known) -> str:
+    status = getattr(known.deployment, "status", "")
+    return str(getattr(status, "value", status))
+
+
+def _shorten(message: str) -> str:
+    """Return a message of Ray Serve with the first sentence, the error and the log, without the traceback."""
+    lines = message.strip().splitlines()
+    if len(lines) < _TRACEBACK_LINES:
+        return message
+    what, error = lines[0].partition(". ")[0], lines[-1].strip()
+    return f"{what}: {error:.{_LONGEST_ERROR}} (traceback: {SERVE_LOG})"
 
 
 def _why_failed(document: Mapping[str, Any]) -> str:

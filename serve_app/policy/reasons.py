@@ -48,12 +48,22 @@ def demand(inputs: Inputs, rps: float, replicas: int) -> str:
     now = load if rps == arrivals.rps else amount(arrivals.rps)
     over = f"Load over the last {amount(arrivals.over_s)} s" if arrivals.rps else "Load now"
     source = " (from starting_values)" if inputs.knobs.starting_values and not inputs.steps_learned else ""
-    why = [f"{over}: {now} requests/s.", *(_allowed_rise(inputs, rps, load) if rps > arrivals.rps else ())]
+    why = [
+        *_waking(inputs),
+        f"{over}: {now} requests/s.",
+        *(_allowed_rise(inputs, rps, load) if rps > arrivals.rps else ()),
+    ]
     why.append(f"One replica serves {one} requests/s{source}, so {are(loaded, 'replica')} needed.")
     if replicas > loaded:
         spare = counted(replicas - loaded, "replica")
         why.append(f"{'Headroom' if sizing.headroom else 'The wait for a free replica'} adds {spare}.")
     return " ".join(why)
+
+
+def _waking(inputs: Inputs) -> list[str]:
+    """Return which requests wake a model at zero, as last reported. Their clients may have left since."""
+    held = inputs.seen.held_requests
+    return [] if inputs.snapshot.target or not held else [f"{are(held, 'request')} waiting at zero replicas."]
 
 
 def _allowed_rise(inputs: Inputs, rps: float, load: str) -> list[str]:

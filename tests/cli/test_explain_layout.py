@@ -263,7 +263,9 @@ def test_only_the_model_asked_for_is_told() -> None:
 def test_a_replica_nobody_explains_is_still_pending() -> None:
     lines = explained(status(**{"Engine-tiny": state_of(pending=2, pending_s=700)}))
 
-    assert lines[2] == "  2 replicas have been pending for 11.7 min. Reason: the cluster gives none"
+    assert (
+        lines[2] == "  2 replicas have been pending for 11.7 min. Reason: the cluster gives none; see /ready"
+    )
 
 
 def test_a_history_that_goes_back_to_another_day_has_dates() -> None:

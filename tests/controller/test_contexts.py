@@ -16,7 +16,7 @@ from serve_app.controller.contexts import (
     ongoing_of_ingress,
     reported_readings,
 )
-from serve_app.controller.document_exchange import Inbox
+from serve_app.controller.document_exchange import Deployment, Inbox
 from serve_app.learning.observe import observe
 from serve_app.learning.state import PolicyState
 from serve_app.wire.ingress_reports import IngressReport
@@ -280,3 +280,19 @@ def test_no_step_of_the_own_clock_makes_a_report_younger(steps: list[float]) -> 
         age = seen.ages({"r": NOW}, now)["r"] if now != NOW else last
         assert age >= last - 1e-6 or last == 0.0
         last = age
+
+
+@pytest.mark.parametrize(
+    ("no_room", "reason"), [("", "the last start failed in imports: OSError: x"), ("full", "full")]
+)
+def test_pending_replica_has_the_reason_of_the_last_failed_start(no_room: str, reason: str) -> None:
+    builder, ctx = SnapshotBuilder(), Context({})
+    ctx.target_num_replicas = 2
+    earlier = {"phase": "failed", "since": NOW - 90, "during": "process", "reason": "OSError: y"}
+    failed = {"phase": "failed", "since": NOW - 5, "during": "imports", "reason": "OSError: x"}
+    inbox = Inbox(deployments={"Engine-a": Deployment({"r1": failed, "r0": earlier}, no_room=no_room)})
+    builder.build("Engine-a", ctx, None, inbox, NOW)
+
+    snapshot = builder.build("Engine-a", ctx, None, inbox, NOW + 60)
+
+    assert (snapshot.pending, snapshot.pending_reason) == (1, reason)

@@ -17,6 +17,8 @@ from serve_app.engine.request_body import RequestModel, name_field_in_errors
 CHAT = RequestModel(ChatCompletionRequest)
 TEXT = RequestModel(CompletionRequest)
 SEA = {"role": "user", "content": "sea"}
+NAMED = {"type": "function", "function": {"name": "a"}}
+TOOL = {"type": "function", "function": {"name": "b"}}
 PICTURE = {"type": "image_url", "image_url": {"url": "http://127.0.0.1/"}}
 TEXT_ONLY: Any = SimpleNamespace(is_multimodal_model=False, enable_prompt_embeds=False)
 MULTIMODAL: Any = SimpleNamespace(is_multimodal_model=True, enable_prompt_embeds=False)
@@ -55,6 +57,9 @@ def test_null_counts_as_not_given_only_at_the_top() -> None:
         ({"tool_choice": [], "tools": [{"function": {"name": "a"}}]}, "tool_choice"),
         ({"tools": [{"function": {}}]}, "tools[0].function.name"),
         ({"tools": [{"function": {"name": "a", "parameters": 5}}]}, "tools[0].function.parameters"),
+        ({"tools": [{"type": "function"}], "tool_choice": NAMED}, "tools[0].function"),
+        ({"tools": [{"function": {}}], "tool_choice": NAMED}, "tools[0].function.name"),
+        ({"tools": [TOOL, {"type": "function"}], "tool_choice": NAMED}, "tools[1].function"),
         ({"response_format": 5}, "response_format"),
         ({"response_format": {"type": "json_schema", "json_schema": 5}}, "response_format.json_schema"),
         ({"top_logprobs": {}}, "top_logprobs"),

@@ -71,6 +71,16 @@ NO_PLACE = {"pending": 2, "pending_s": 31, "reason": "no node has 1 GPU free"}
 LOST = f"no replica can take requests: r1: {DEAD}"
 FAILURE = "weights_and_kv_cache: OSError: no such model"
 HEALTHY = DeploymentStatus.HEALTHY
+TRACEBACK = """The deployment failed to start 3 times in a row during a rolling update. This may be due to its
+constructor. Error:
+ray::ServeReplica.initialize()
+  File "engine.py", line 5, in build
+OSError: no such folder
+"""
+SHORTENED = (
+    "The deployment failed to start 3 times in a row during a rolling update: OSError: no such folder "
+    "(traceback: session_latest/logs/serve/controller_*.log in Ray's folder)"
+)
 CASES: dict[str, tuple[ModelReadiness, Expected]] = {
     "Ray does not know the deployment yet": (judge(None), ("loading", "deploying", None, None)),
     "up before Ray has ever answered": (
@@ -137,6 +147,21 @@ CASES: dict[str, tuple[ModelReadiness, Expected]] = {
         ),
         ("failed", None, None, FAILURE),
     ),
+    "an update failed, and replicas of the former version serve": (
+        judge(deployment(DeploymentStatus.DEPLOY_FAILED, TRACEBACK, RUNNING=1), live=LiveReplicas(1)),
+        ("up", None, None, SHORTENED),
+    ),
+    "an update failed, and the replica has said why": (
+        judge(
+            deployment(DeploymentStatus.DEPLOY_FAILED, TRACEBACK, RUNNING=1),
+            {"r2": failed(NOW - 5), "r1": phase("ready", NOW - 50)},
+            live=LiveReplicas(1),
+        ),
+        ("up", None, None, FAILURE),
+    ),
+    "Ray alone has a traceback": (
+        judge(deployment(DeploymentStatus.DEPLOY_FAILED, TRACEBACK)), ("failed", None, None, SHORTENED)
+    ),
     "Ray alone has a reason": (
         judge(deployment(DeploymentStatus.UNHEALTHY, "no such image")),
         ("failed", None, None, "no such image"),
@@ -183,7 +208,9 @@ def test_a_model_with_a_usable_replica_is_up(status: DeploymentStatus) -> None:
         unreachable=WHY,
     )
 
-    assert (judged.state, judged.reason, judged.replicas_out) == ("up", None, {"r1": DEAD})
+    failing = status in (DeploymentStatus.UNHEALTHY, DeploymentStatus.DEPLOY_FAILED)
+    reason = "a replica failed" if failing else None
+    assert (judged.state, judged.reason, judged.replicas_out) == ("up", reason, {"r1": DEAD})
     assert (judged.replicas, judged.target_replicas) == (2, 4)
     assert judged.startup_seconds == {"imports": 7.123}
 

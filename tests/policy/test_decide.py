@@ -49,6 +49,18 @@ def test_burst_on_cold_model_is_answered_in_one_step() -> None:
     )
 
 
+def test_reason_demand_names_the_requests_that_wake_a_model() -> None:
+    loop = PolicyLoop(KNOBS)
+    loop.decide(snapshot(at={"i": ingress()}), 0.1)
+
+    decision = loop.decide(
+        snapshot(at={"i": ingress(held_requests=1, oldest_held_s=1, arrivals_total=1)}), 0.1
+    )
+
+    assert (decision.target, decision.binding) == (1, "demand")
+    assert "1 request is waiting at zero replicas." in decision.reason
+
+
 @pytest.mark.parametrize(
     ("ages_s", "target"),
     [

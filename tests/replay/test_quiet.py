@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ class Skipping(Production):
 
     def __init__(self, knobs: Knobs) -> None:
         super().__init__(knobs)
+        self.knobs = knobs
         self.turns = 0
 
     def step(self, fleet: Fleet) -> int:
@@ -90,8 +92,8 @@ def any_knobs(draw: st.DrawFn) -> Knobs:
     return Knobs(
         min_replicas=draw(st.integers(0, 3)),
         max_replicas=6,
-        downscale_delay_s=draw(st.sampled_from([0.0, 10.0, None])),
-        downscale_to_zero_delay_s=draw(st.sampled_from([0.0, 20.0, 300.0, 900.0])),
+        downscale_delay_s=draw(st.sampled_from([0.0, 10.0, 200.0, None])),
+        downscale_to_zero_delay_s=draw(st.sampled_from([0.0, 20.0, 300.0, 900.0, 3600.0])),
         upscale_delay_s=draw(st.sampled_from([0.0, 2.0, 5.0])),
         forecast=draw(st.booleans()),
         schedules=(window,) if draw(st.booleans()) else (),
@@ -109,10 +111,26 @@ def test_skipping_idle_time_changes_no_figure(knobs: Knobs, gap_s: float, start_
     both(bursts(gap_s, seed=seed), knobs, start_s, seed)
 
 
-def test_a_long_silence_takes_few_steps() -> None:
-    knobs = Knobs(min_replicas=0, max_replicas=6, downscale_to_zero_delay_s=120)
-
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        Knobs(min_replicas=0, max_replicas=6, downscale_to_zero_delay_s=120),
+        Knobs(min_replicas=0, max_replicas=6, downscale_to_zero_delay_s=3600),
+        Knobs(min_replicas=2, max_replicas=6),
+    ],
+)
+def test_a_long_silence_takes_few_steps(knobs: Knobs) -> None:
     skipping, stepping = both(bursts(900.0), knobs)
 
     assert stepping > 1_800
-    assert skipping < 900
+    assert skipping < 700
+
+
+def test_a_week_of_idle_nights_takes_few_steps() -> None:
+    night_s, nights = 14 * 3600.0, 7
+    day = Schedule(start="08:00", end="18:00", min_replicas=2)
+    skipping = Skipping(Knobs(max_replicas=6, downscale_to_zero_delay_s=3600, schedules=(day,)))
+
+    replayed(skipping, bursts(*[night_s] * nights), skipping.knobs, start_s=6.0, seed=0)
+
+    assert skipping.turns < nights * 1_000  # of 100,800 a night
