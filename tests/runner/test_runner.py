@@ -93,10 +93,7 @@ class Bench:
 
     def wait(self) -> None:
         """Let half a second pass."""
-        self._pass(0.5)
-
-    def _pass(self, seconds: float) -> None:
-        self.now += seconds
+        self.now += 0.5
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -108,8 +105,7 @@ class Bench:
             await asyncio.gather(task, return_exceptions=True)
 
     async def until(self, batch: Batch, status: str) -> Batch:
-        # The clock moves, so that a lease ends which a busy machine has cost.
-        await until(lambda: self.stored.batch(batch).status == status, lambda: self._pass(0.02))
+        await until(lambda: self.stored.batch(batch).status == status)
         return self.stored.batch(batch)
 
 
