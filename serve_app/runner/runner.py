@@ -101,7 +101,9 @@ class Runner:
                 await asyncio.sleep(_BUSY_S)
             await asyncio.sleep(_TURN_S)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), _BUSY_S if busy else _IDLE_S)
+                # Not `wait_for`, which in Python 3.11 loses a cancellation that comes with the event.
+                async with asyncio.timeout(_BUSY_S if busy else _IDLE_S):
+                    await self._woken.wait()
             self._woken.clear()
 
     async def turn(self) -> bool:
