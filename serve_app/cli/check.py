@@ -56,6 +56,8 @@ def check(options: argparse.Namespace) -> int:
             print(f"  {model.name}: {_placement_text(model)}; {_scaling_text(app.knobs[model.name])}")
         streams = f"{app.ingress_knobs.target_ongoing_requests:g} streams per replica"
         print(f"  ingress: {_range_text(app.ingress_knobs)}; {streams}")
+        if app.ingress_knobs.min_replicas == 1:
+            print("  ingress: while one replica is replaced, new requests get 503; with two none do")
         if (file := app.settings.http.api_keys_file) is not None:
             print(f"  API keys: {_keys_text(Path(file))}")
         print(f"  ledger: {_ledger_text(app.settings)}")
@@ -129,14 +131,14 @@ def _batch_lines(batch: BatchSettings) -> list[str]:
     if not batch.enabled:
         return ["batches: off"]
     database, files = batch_database_url(batch), batch_files_url(batch)
-    shared = database.startswith("postgres")
+    shared, local = database.startswith("postgres"), files.startswith("file:")
     lines = [
         f"batches: {'Postgres' if shared else 'an SQLite file'} ({check_database(database)}), files in "
-        f"{files.partition('://')[0]}:// ({check_files(files)})"
+        f"{'a folder' if local else files.partition('://')[0]} ({check_files(files)})"
     ]
     alone = [
         *([] if shared else ["a Postgres in batch.database"]),
-        *(["an object store in batch.files"] if files.startswith("file:") else []),
+        *(["an object store in batch.files"] if local else []),
     ]
     if alone:
         lines.append(f"batches: for one node; several nodes need {' and '.join(alone)}")

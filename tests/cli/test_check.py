@@ -38,7 +38,7 @@ def test_a_valid_file_is_summed_up_model_by_model(capsys: pytest.CaptureFixture[
         "8 queued requests per replica",
         "  ingress: 2 to 4 replicas; 200 streams per replica",
         "  ledger: an SQLite file on each node; several nodes need a Postgres in ledger.url",
-        "  batches: an SQLite file (will be made), files in file:// (will be made)",
+        "  batches: an SQLite file (will be made), files in a folder (will be made)",
         "  batches: for one node; several nodes need a Postgres in batch.database and an object store in "
         "batch.files",
         "listens on 127.0.0.1:8000; only this machine can connect; --host 0.0.0.0 opens it to others",
@@ -193,4 +193,6 @@ def test_example_configurations_fit_their_machines(
     monkeypatch.setenv(env.RAY_RESOURCES, '{"CPU": 2}')
 
     assert main(["check", str(CONFIG / name)]) == 0
-    assert f"  ingress: {replicas} replicas" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"  ingress: {replicas} replicas" in out
+    assert ("while one replica is replaced, new requests get 503" in out) is replicas.startswith("1 ")

@@ -142,6 +142,6 @@ def test_an_agent_is_told_that_it_asks_for_a_longer_answer_than_the_context(http
     assert reply.json()["error"]["message"].startswith("max_tokens")
 
 
-@pytest.mark.parametrize("path", ["/", "/v1"])
-def test_claude_codes_first_look_at_a_server_is_answered(http: httpx.Client, path: str) -> None:
-    assert http.head(path).status_code == 404
+@pytest.mark.parametrize(("path", "status"), [("/", 200), ("/v1", 404)])
+def test_claude_codes_first_look_at_a_server_is_answered(http: httpx.Client, path: str, status: int) -> None:
+    assert http.head(path).status_code == status
