@@ -12,7 +12,7 @@ from serve_app.batch.records import OPEN, Batch
 from tests.batch.stored import Stored, body
 from tests.integration.cluster import Running, application, engine_settings
 
-LINES = 300
+LINES = 150
 LIMIT_S = 150.0
 
 
