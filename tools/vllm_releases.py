@@ -158,9 +158,9 @@ MEMBERS = {
     f"{_SERVING}pooling.base.protocol.PoolingBasicRequestMixin": "truncate_prompt_tokens cache_salt",
     f"{_SERVING}pooling.base.protocol.EncodingRequestMixin": "encoding_format",
     "RerankRequest": "query documents max_tokens_per_doc chat_template_kwargs",
-    "ScoreQueriesItemsRequest": "queries items",
-    "ScoreDataRequest": "data_1 data_2",
-    "ScoreTextRequest": "text_1 text_2",
+    f"{_SERVING}pooling.scoring.protocol.ScoreQueriesItemsRequest": "queries items",
+    f"{_SERVING}pooling.scoring.protocol.ScoreDataRequest": "data_1 data_2",
+    f"{_SERVING}pooling.scoring.protocol.ScoreTextRequest": "text_1 text_2",
     "OpenAIServingChat": (
         "enable_force_include_usage enable_prompt_tokens_details enable_log_outputs system_fingerprint "
         "engine_client"

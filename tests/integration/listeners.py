@@ -20,6 +20,7 @@ _ROLES = (
     ("Ray Serve's proxy", "ray::ProxyActor"),
     ("ingress replica", "ray::ServeReplica:[^:]+:Ingress"),
     ("engine replica", "ray::ServeReplica:[^:]+:Engine-"),
+    ("batch runner", "ray::ServeReplica:[^:]+:BatchRunner"),
     ("engine core", "VLLM::EngineCore"),
     ("zygote", "tideserve::Zygote"),
     ("dashboard agent", "ray::DashboardAgent"),
