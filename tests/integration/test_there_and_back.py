@@ -20,6 +20,15 @@ NEVER_HAPPENED = {
     "llm_rejected_total",
 }
 """Counters of what should not, and did not, happen: Ray shows them with their first increment."""
+OF_BATCHES = {
+    "llm_batches",
+    "llm_batches_late",
+    "llm_batch_late_seconds",
+    "llm_batch_lines",
+    "llm_batch_lines_in_flight",
+    "llm_batch_lines_total",
+}
+"""The run has no batch."""
 SUBQUERY = ":1m]"
 """It looks once a minute, and of the run there are less than two."""
 
@@ -67,7 +76,7 @@ def test_prometheus_has_every_series_that_dashboards_ask_for(there_and_back: The
         for query in queries()
         for name in re.findall(r"\b(?:ray_)?(?:llm|node|serve)_[a-z0-9_]+", query.expr)
     }
-    wanted = used - ONLY_ON_GPUS - NEVER_HAPPENED
+    wanted = used - ONLY_ON_GPUS - NEVER_HAPPENED - OF_BATCHES
     assert len(wanted) > 20
     assert wanted - prometheus.names() == set()
 
@@ -89,7 +98,7 @@ def test_every_query_of_the_dashboards_is_answered_with_something(there_and_back
         # Until the fleet is at zero again: a steady target may change only once before the load ends.
         return bool(prometheus.query_range(query.expr, began, last + 30, 1))
 
-    absent = {*ONLY_ON_GPUS, *NEVER_HAPPENED, SUBQUERY}
+    absent = {*ONLY_ON_GPUS, *NEVER_HAPPENED, *OF_BATCHES, SUBQUERY}
     if all(request.get("cold_wait_s", 1) > 0.5 for request in document["requests"]):
         absent.add('cold="false"')  # on a slow machine the load is over before the replicas are up
     wanted = [query for query in queries(values) if not any(word in query.expr for word in absent)]
