@@ -23,8 +23,6 @@ ENGINE_INTERVAL_S = 1.0
 # The ingress reports twice a second, because a request at zero replicas waits for the report.
 _INGRESS_INTERVAL_S = 0.5
 _MOST_REPLICAS = 10_000
-_RUNNER_SHARE = 0.001
-"""The share of an ingress replica's place that the runner takes, to be on such a node."""
 _RUNNER_STOP_S = 5.0
 """The runner loses nothing if it is killed, so its end need not wait."""
 
@@ -77,15 +75,12 @@ def build_application(
 
 
 def batch_runner(settings: AppSettings) -> Application:
-    """Return the deployment that works on batches. It takes its place beside the ingress replicas."""
+    """Return the deployment that works on batches. It takes no resources, which replicas would then lack."""
     return serve.deployment(
         BatchRunner,
         name=BATCH_RUNNER,
         num_replicas=1,
-        ray_actor_options={
-            "num_cpus": 0,
-            "resources": dict.fromkeys(settings.ingress.resources, _RUNNER_SHARE),
-        },
+        ray_actor_options={"num_cpus": 0},
         graceful_shutdown_timeout_s=_RUNNER_STOP_S,
         **_HEALTH_CHECKS,
     ).bind(settings.batch.model_dump(mode="json"), settings.http.max_body_bytes)

@@ -32,7 +32,7 @@ def page_router() -> APIRouter:
     """Return the routes of the page and of its files. `/` answers with links where no browser asks."""
     router = APIRouter(include_in_schema=False)
 
-    @router.api_route("/", methods=["GET", "HEAD"])  # Claude Code asks for the head before its first message
+    @router.get("/")
     async def root(request: Request) -> Response:
         if "text/html" in request.headers.get("accept", ""):
             return await page(request)

@@ -46,7 +46,7 @@ async def test_a_chat_from_zero_shows_the_phases_and_then_its_figures(cold: Runn
     await page.click("#view-playground [type=submit]")
     await page.run("location.hash = 'fleet'")
     await page.until("document.querySelector('.starts')?.innerText.includes('for')")
-    await page.until("document.querySelector('#headline').innerText.includes('1 ready')")
+    await page.until("document.querySelector('#headline').innerText.includes('1 ready')", limit_s=120)
     await page.run("location.hash = 'playground'")
     await page.until("document.querySelector('.talk [role=status]').innerText == 'done'")
 
