@@ -245,7 +245,7 @@ def test_replicas_are_built_from_plain_data() -> None:
     assert only.func_or_class is Engine
 
 
-def test_one_batch_runner_is_beside_the_ingress() -> None:
+def test_one_batch_runner_takes_no_place_of_an_ingress_replica() -> None:
     ingress, _ = built(
         {
             "models": [{"name": "a"}],
@@ -257,7 +257,7 @@ def test_one_batch_runner_is_beside_the_ingress() -> None:
 
     runner = ingress.init_kwargs["batch_runner"]._bound_deployment
     assert (runner.name, runner.num_replicas) == ("BatchRunner", 1)
-    assert runner.ray_actor_options == {"num_cpus": 0, "resources": {"ingress": 0.001}}
+    assert runner.ray_actor_options == {"num_cpus": 0}
     settings, max_line_bytes = runner.init_args
     assert (settings["max_requests"], max_line_bytes) == (7, 4096)
 

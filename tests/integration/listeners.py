@@ -190,4 +190,10 @@ def unexpected(ports: Iterable[Port], rows: Sequence[PortRow], settings: Mapping
 
 
 def _is_worker(role: str) -> bool:
-    return role in ("Ray Serve's proxy", "ingress replica", "engine replica", "every Ray worker")
+    return role in (
+        "Ray Serve's proxy",
+        "ingress replica",
+        "engine replica",
+        "batch runner",
+        "every Ray worker",
+    )

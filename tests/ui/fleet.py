@@ -140,9 +140,7 @@ class PageServer:
         self.fleet = fleet
         self.draining = False
         self.events = FleetEvents(fleet, keys, lambda: self.draining)
-        models = [
-            ApiModel(name, 1_700_000_000, engine, 2048, Traffic(), lambda: (), dict) for name in fleet.models
-        ]
+        models = [ApiModel(name, 1_700_000_000, engine, 2048, Traffic()) for name in fleet.models]
         http = HttpSettings()
         page = (self.events, fleet.set_knobs)
         self.app: ASGIApp = create_app(models, StubObserver(), http, api_keys=keys, listens_on=on, page=page)
