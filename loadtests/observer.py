@@ -84,9 +84,10 @@ class Observer:
             found = known.get(model, {})
             # `/ready` is a second or two ahead of the metrics; the two together would count a replica that
             # has just become ready twice, as ready and as starting.
-            ready = None if "ready" in found else await self.replicas(model)
-            if ready is not None:
-                found = {**found, "ready": ready[0]}
+            there = None if "ready" in found else await self.replicas(model)
+            if there is not None:
+                ready, target = there
+                found = {**found, "ready": ready, "target": target, "starting": max(0, target - ready)}
             if found:
                 samples.append(Sample(at_s=round(at_s, 3), model=model, **found))
         return samples

@@ -1,8 +1,10 @@
 """The state of the fleet for the page, and changes of knobs from it."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ray.serve.schema import ServeDeploySchema
@@ -14,7 +16,7 @@ from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.redeployment import RedeploymentError, deployed_config, given_user_config, redeployment
 from serve_app.ingress.cold_start_progress import NOT_STARTING, StoredState, expected_s, remaining_s
 from serve_app.settings.knob_changes import INGRESS_SCOPE, changed, differences
-from serve_app.settings.knobs import Knobs, read_user_config
+from serve_app.settings.knobs import Knobs, LiveKnobs, read_user_config
 from serve_app.settings.ledger import LedgerSettings
 from serve_app.settings.settings_error import SettingsError
 from serve_app.settings.tree import AppSettings, ModelSettings
@@ -28,6 +30,7 @@ _RECORDS = 200
 """The newest decision records that a new listener gets, of all models together."""
 _LATE_S = 15.0
 """The policy writes its status every ten seconds."""
+_IN_FORCE_S, _LOOK_S = 5.0, 0.05
 _COUNTS = ("ready", "starting", "pending", "draining", "target", "wanted")
 
 
@@ -153,16 +156,24 @@ class KnobSetter:
         controller: Ray Serve's controller.
         models: The models of the application.
         defaults: The default knobs of each model, by name.
+        live: The knobs in force in this replica.
     """
 
     def __init__(
-        self, app: str, controller: Any, models: Sequence[ModelSettings], defaults: Mapping[str, Knobs]
+        self,
+        app: str,
+        controller: Any,
+        models: Sequence[ModelSettings],
+        defaults: Mapping[str, Knobs],
+        live: LiveKnobs,
     ) -> None:
-        self._app, self._controller, self._defaults = app, controller, defaults
+        self._app, self._controller, self._defaults, self._live = app, controller, defaults, live
         self._lora = {model.name: model.lora for model in models}
 
     async def __call__(self, scope: str, knobs: Mapping[str, Any], sender: str) -> list[str]:
-        """Change knobs, and return the changed values in force, in words.
+        """Change knobs, and return the changed values, in words.
+
+        It waits until they are in force in this replica, so that the next question finds them; at most 5 s.
 
         Raises:
             SettingsError: the knobs are not valid.
@@ -183,4 +194,11 @@ class KnobSetter:
         if new != old:
             await self._controller.apply_config.remote(ServeDeploySchema.model_validate(document))
             logger.info("knobs set by %s: %s", sender, "; ".join(lines) or "no value in force changes")
+            with suppress(TimeoutError):  # Ray may be slow, or a later change may have replaced this one
+                async with asyncio.timeout(_IN_FORCE_S):
+                    while (
+                        {name: self._live.of(name) for name in self._defaults},
+                        self._live.ingress,
+                    ) != after:
+                        await asyncio.sleep(_LOOK_S)
         return lines

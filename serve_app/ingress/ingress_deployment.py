@@ -130,7 +130,7 @@ class Ingress:
             defaults = {name: Knobs.model_validate(given) for name, given in knobs.items()}
             self._page = (
                 FleetEvents(state, self._api_keys, is_draining),
-                KnobSetter(app, controller, models, defaults),
+                KnobSetter(app, controller, models, defaults, self._live),
             )
         self._traces = request_traces(self._settings.telemetry.traces, os.environ, replica)
         ledger = self._settings.ledger

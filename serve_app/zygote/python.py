@@ -25,7 +25,8 @@ from serve_app import env
 from serve_app.zygote.request import Request, is_own
 
 STATUS = struct.Struct("!ii")
-"""A zygote's messages: first the new process's id and 0, at its end the id and the status of `os.waitpid`."""
+"""First the new process sends its id and 0, and at its end the zygote sends the id and the status of
+`os.waitpid`."""
 
 _IMPORTED = (
     "serve_app.engine.warm_imports:import_front_end",

@@ -91,14 +91,15 @@ class Zygote:
             client.close()
             return None
         if process == 0:
+            # The fork itself answers, before its program: without an answer the client would run it too.
+            with suppress(OSError):  # the client has died, and the zygote kills this fork
+                client.sendall(STATUS.pack(os.getpid(), 0))
             client.close()
             self._close_all_sockets()
             return request, passed
         close_all(passed)
         self._clients[process] = client
         self._selector.register(client, selectors.EVENT_READ, process)
-        with suppress(OSError):
-            client.sendall(STATUS.pack(process, 0))
         return None
 
     def get_ready(self, environment: Mapping[str, str]) -> None:

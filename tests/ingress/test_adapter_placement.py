@@ -44,7 +44,8 @@ class SimulatedEngine:
     load_s: float
     uses: Any
     free_at: float = 0.0
-    loaded: set[str] = field(default_factory=set)
+    loaded: dict[str, None] = field(default_factory=dict)
+    """A dict, because the order of a set of words differs from process to process."""
     calls: dict[str, int] = field(default_factory=dict)
 
     def begin(self, now: float, adapter: str) -> tuple[float, bool]:
@@ -53,10 +54,10 @@ class SimulatedEngine:
         if adapter:
             self.uses.note(adapter)
             self.calls[adapter] = self.calls.get(adapter, 0) + 1
-            self.loaded.add(adapter)
+            self.loaded[adapter] = None
             idle = [name for name in self.loaded if not self.calls.get(name)]
             if len(self.loaded) > PLACES and idle:
-                self.loaded.remove(min(idle, key=self.uses.of))
+                del self.loaded[min(idle, key=self.uses.of)]
         work_s = PROMPT_TOKENS / TOKENS_PER_S + (0.0 if found else self.load_s)
         self.free_at = max(now, self.free_at) + work_s
         return self.free_at, found

@@ -1,3 +1,4 @@
+import asyncio
 import logging
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ from serve_app.api.health import ModelReadiness, Readiness
 from serve_app.cluster.bounded_call import Answer, BoundedCall
 from serve_app.ingress.cold_start_progress import StoredState
 from serve_app.ingress.fleet_state import FleetState, KnobSetter, hour_price
-from serve_app.settings.knobs import Knobs
+from serve_app.settings.knobs import Knobs, LiveKnobs
 from serve_app.settings.ledger import LedgerSettings
 from serve_app.settings.settings_error import SettingsError
 from serve_app.settings.tree import AppSettings
@@ -125,9 +126,13 @@ def test_a_replica_costs_what_its_devices_cost() -> None:
 
 
 class FakeController:
-    """Ray Serve's controller with one application, which keeps what it is told to apply."""
+    """Ray Serve's controller with one application, which keeps what it is told to apply.
+
+    Its replica gets new knobs a moment after the answer.
+    """
 
     def __init__(self, *more: dict[str, Any]) -> None:
+        self.live = LiveKnobs({"tide": Knobs()})
         self.details = details(application("shop", "tide"), *more)
         self.applied: list[Any] = []
         self.get_serve_instance_details = SimpleNamespace(remote=self._details)
@@ -138,11 +143,13 @@ class FakeController:
 
     async def _apply(self, config: Any) -> None:
         self.applied.append(config)
+        (ingress,) = [each for each in config.applications[0].deployments if each.name == "Ingress"]
+        asyncio.get_running_loop().call_later(0.02, self.live.apply, ingress.user_config)
 
 
 def setter(controller: FakeController) -> KnobSetter:
     models = AppSettings.model_validate({"models": [{"name": "tide"}]}).models
-    return KnobSetter("shop", controller, models, {"tide": Knobs()})
+    return KnobSetter("shop", controller, models, {"tide": Knobs()}, controller.live)
 
 
 async def test_a_change_is_deployed_and_logged_with_its_sender(caplog: pytest.LogCaptureFixture) -> None:
@@ -151,6 +158,7 @@ async def test_a_change_is_deployed_and_logged_with_its_sender(caplog: pytest.Lo
         changes = await setter(controller)("tide", {"max_replicas": 4}, "API key 'boss'")
 
     assert changes == ["tide.max_replicas: 1 -> 4"]
+    assert controller.live.of("tide").max_replicas == 4
     (config,) = controller.applied
     (ingress,) = [each for each in config.applications[0].deployments if each.name == "Ingress"]
     assert ingress.user_config["autoscaling"]["tide"]["max_replicas"] == 4

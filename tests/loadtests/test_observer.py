@@ -75,7 +75,7 @@ async def test_a_sample_is_all_of_one_source(application: Application, observer:
 async def test_replicas_come_from_ready_without_metrics(application: Application, observer: Observer) -> None:
     application.answers["/metrics"] = (200, 'llm_running_requests{model="tide",replica="e1"} 7.0\n')
 
-    assert await observer.look(1.0) == [Sample(1.0, "tide", ready=2, running=7)]
+    assert await observer.look(1.0) == [Sample(1.0, "tide", target=3, ready=2, starting=1, running=7)]
 
 
 async def test_unreported_values_are_left_out(application: Application, observer: Observer) -> None:
@@ -100,7 +100,7 @@ async def test_an_unreadable_exposition_is_a_problem(application: Application, o
 
     samples = await observer.look(1.0)
 
-    assert samples == [Sample(1.0, "tide", ready=2)]
+    assert samples == [Sample(1.0, "tide", target=3, ready=2, starting=1)]
     assert observer.problem.startswith("/metrics is no exposition")
 
 
