@@ -7,17 +7,17 @@ SCENARIO ?= zero-to-n-to-zero
 GPU_PYTHON ?= .venv/bin/python
 LOADTEST_CONFIG ?= config/serve.zero.yaml
 
-.PHONY: help serve test test-unit test-integration test-gpu-proof lint loadtest chaos bench-policy cold-start gpu-proof chart pictures setup setup-dev lock licenses sbom audit clean
+.PHONY: help serve test test-unit test-integration test-long lint loadtest chaos bench-policy cold-start gpu-proof chart pictures setup setup-dev lock licenses sbom audit clean
 
 help:
 	@echo 'make serve [CONFIG=...] [ARGS=--verbose] set up, then serve config/serve.yaml or CONFIG until Ctrl-C'
-	@echo 'make test                               set up, then lint, type-check and run every test'
+	@echo 'make test                               set up, then lint, type-check and test: a quarter of an hour'
+	@echo 'make test-long                          the tests that take minutes each, and no part of make test'
 	@echo 'make loadtest [SCENARIO=...]            a server of its own from zero to N and back, judged and drawn'
 	@echo 'make chaos [ARGS=...]                   kill and stop each process under load, and print what clients saw'
 	@echo 'make bench-policy                       every autoscaling policy on recorded traffic, by its targets'
 	@echo 'make cold-start [ARGS=--fresh]          from zero to the first token by phase, beside vllm serve'
 	@echo 'make gpu-proof [GPU_PYTHON=... ARGS=...] measure a GPU stage by stage, and write one page'
-	@echo 'make test-gpu-proof                     a rehearsal of every stage of it on the CPU: ten minutes'
 	@echo 'make chart                              write what is generated of the Helm chart, and k8s/'
 	@echo 'make pictures                           draw docs/images/*.svg from the .dot files (needs graphviz)'
 	@echo 'make lock [ARGS=--upgrade]              resolve the lock files (needs uv), and list licences'
@@ -74,8 +74,8 @@ cold-start: setup
 gpu-proof:
 	@PYTHONPATH=$(CURDIR) exec $(GPU_PYTHON) -m benchmarks.gpu_proof $(ARGS)
 
-test-gpu-proof: setup-dev
-	@EVERY_STAGE=1 $(BIN)/python -m pytest tests/integration/test_gpu_proof.py
+test-long: setup-dev
+	@$(BIN)/python -m pytest -m long tests
 
 chart: setup-dev
 	@$(BIN)/python -m tools.chart

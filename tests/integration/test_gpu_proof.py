@@ -1,6 +1,6 @@
 """A rehearsal of the GPU proof on this machine's CPU: interrupted once, and continued to its end.
 
-It takes ten minutes; `make test-gpu-proof` runs it, with `EVERY_STAGE=1`.
+It takes ten minutes, so `make test-long` runs it.
 """
 
 import json
@@ -24,12 +24,7 @@ STAGES = tuple(titles())
 CUT_IN, KEPT = "slo", ["model", "step-time", "capacity"]
 CANNOT = {"tensor-parallel": "it takes two GPUs, and there is none"}
 
-pytestmark = [
-    pytest.mark.timeout(1200),
-    pytest.mark.skipif(
-        not os.environ.get("EVERY_STAGE"), reason="takes ten minutes: `make test-gpu-proof` runs it"
-    ),
-]
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.long]
 
 
 @dataclass(frozen=True)
