@@ -16,7 +16,7 @@ from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.redeployment import RedeploymentError, deployed_config, given_user_config, redeployment
 from serve_app.ingress.cold_start_progress import NOT_STARTING, StoredState, expected_s, remaining_s
 from serve_app.settings.knob_changes import INGRESS_SCOPE, changed, differences
-from serve_app.settings.knobs import Knobs, LiveKnobs, read_user_config
+from serve_app.settings.knobs import IngressKnobs, Knobs, LiveKnobs, read_user_config
 from serve_app.settings.ledger import LedgerSettings
 from serve_app.settings.settings_error import SettingsError
 from serve_app.settings.tree import AppSettings, ModelSettings
@@ -196,9 +196,9 @@ class KnobSetter:
             logger.info("knobs set by %s: %s", sender, "; ".join(lines) or "no value in force changes")
             with suppress(TimeoutError):  # Ray may be slow, or a later change may have replaced this one
                 async with asyncio.timeout(_IN_FORCE_S):
-                    while (
-                        {name: self._live.of(name) for name in self._defaults},
-                        self._live.ingress,
-                    ) != after:
+                    while self._in_force() != after:  # noqa: ASYNC110 Ray signals nobody but the publisher
                         await asyncio.sleep(_LOOK_S)
         return lines
+
+    def _in_force(self) -> tuple[dict[str, Knobs], IngressKnobs]:
+        return {name: self._live.of(name) for name in self._defaults}, self._live.ingress
