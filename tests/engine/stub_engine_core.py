@@ -1,10 +1,19 @@
 """vLLM's front end around a fake of the engine core, or with a real one."""
 
 import asyncio
+import atexit
 import gc
+import multiprocessing.spawn
+import os
+import shutil
+import subprocess
+import tempfile
+import time
 from argparse import Namespace
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import cache
+from multiprocessing import resource_tracker
 from typing import Any
 
 import pytest
@@ -23,6 +32,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.core_client import EngineCoreClient
 from vllm.v1.metrics.stats import PrefillStats
 
+from serve_app import env
 from serve_app.engine.arguments import engine_config, vllm_namespace
 from serve_app.engine.continuing_core import delivered_count
 from serve_app.engine.grammar.guard import guard_grammars
@@ -30,6 +40,7 @@ from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
 from serve_app.patches.vllm_compat import structural_tag_module
 from serve_app.settings import ModelSettings
+from serve_app.zygote.python import start_zygote
 
 MODEL = {"name": "tide", "device": "cpu", "enforce_eager": True, "max_model_len": 256}
 TOKEN = 300
@@ -148,9 +159,35 @@ async def real_engine(**model: Any) -> AsyncIterator[LocalEngine]:
 @asynccontextmanager
 async def real_serving(namespace: Namespace, config: VllmConfig) -> AsyncIterator[Serving]:
     """vLLM's handlers around a real engine core."""
-    llm = AsyncLLM.from_vllm_config(config, disable_log_stats=False)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv(env.ZYGOTE_SOCKET, zygote_of_cores())
+        executable = os.fsdecode(multiprocessing.spawn.get_executable())
+        multiprocessing.set_executable(env.PYTHON)
+        llm = AsyncLLM.from_vllm_config(config, disable_log_stats=False)
+        multiprocessing.set_executable(executable)
     with vllm_restored():
         yield await Serving.mount(llm, namespace)
     llm.shutdown()
     await asyncio.sleep(0)  # the sockets are closed by the loop
     llm.engine_core.resources.ctx.destroy(linger=0)
+
+
+@cache
+def zygote_of_cores() -> str:
+    """The socket of a zygote, which forks every engine core of this process: to import vLLM takes 8 s."""
+    resource_tracker.ensure_running()  # not as a fork
+    folder = tempfile.mkdtemp(prefix="ts-")
+    socket = os.path.join(folder, "zygote")
+    imports = "serve_app.engine.warm_imports:import_core"
+    zygote = start_zygote(socket, os.getpid(), os.environ, subprocess.DEVNULL, [imports])
+    while not os.path.exists(socket):
+        assert zygote.poll() is None
+        time.sleep(0.01)
+
+    def end() -> None:
+        zygote.kill()
+        zygote.wait()
+        shutil.rmtree(folder)
+
+    atexit.register(end)
+    return socket

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
@@ -13,14 +12,13 @@ import pytest
 from starlette.datastructures import State
 from starlette.responses import JSONResponse
 from vllm.entrypoints.launchers.app import build_app
-from vllm.v1.engine.async_llm import AsyncLLM
 
 from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
 from serve_app.engine.pooling_operations import TASKS, PoolingOperations
-from tests.engine.stub_engine_core import configured, vllm_restored
+from tests.engine.stub_engine_core import configured, real_serving
 from tests.engine.tiny_models import cross_encoder
 
 SEA = [{"role": "user", "content": "sea"}]
@@ -73,17 +71,12 @@ async def engine(
         folder = cross_encoder(tmp_path_factory.mktemp(kind), labels=1 if kind == "ranker" else 3)
         model = {"task": "classify", "model": folder, "dtype": "float32"}
     settings, namespace, config = configured(max_model_len=512, **model)
-    llm = AsyncLLM.from_vllm_config(config, disable_log_stats=False)
-    with vllm_restored():
-        serving = await Serving.mount(llm, namespace)
-        app = build_app(namespace, await llm.get_supported_tasks(), config.model_config)
+    async with real_serving(namespace, config) as serving:
+        app = build_app(namespace, await serving.engine.get_supported_tasks(), config.model_config)
         app.state = serving.state
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://vllm") as vllm:
             yield Both(kind, LocalEngine(serving, settings, lambda _: None), vllm)
-    llm.shutdown()
-    await asyncio.sleep(0)  # the sockets are closed by the loop
-    llm.engine_core.resources.ctx.destroy(linger=0)
 
 
 def same(ours: Any, theirs: Any) -> bool:
