@@ -26,6 +26,7 @@ ORDER = [
     "test_page",
     "test_held_requests",
     "test_background",
+    "test_adapters",
     "test_ledger",
     "test_chaos",  # ends `fleet`
     "test_node_loss",

