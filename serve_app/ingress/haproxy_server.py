@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import ray
-from ray.serve._private.common import ReplicaState
+from ray.serve._private.common import ReplicaID, ReplicaState
 from ray.serve._private.constants import RAY_SERVE_ENABLE_HA_PROXY, RAY_SERVE_HAPROXY_CONFIG_FILE_LOC
 
 from serve_app.cluster.bounded_call import BoundedCall
@@ -16,7 +16,7 @@ from serve_app.patches.ray import accept_until
 from serve_app.patches.uvicorn import listen_beside
 from serve_app.wire.local_socket import local_socket
 
-_MOST_S = 60.0
+_MOST_S = 120.0
 """Without room for a second ingress replica, the successor starts only when this one has ended."""
 _LOOK_S = 0.5
 _ANSWER_S = 2.0
@@ -27,7 +27,7 @@ ReplicaStates = Mapping[str, int]
 """The number of replicas of a deployment by state."""
 
 
-def serve_haproxy(app: str, deployment: str, replica: str, drain_timeout_s: float) -> None:
+def serve_haproxy(replica: ReplicaID, drain_timeout_s: float) -> None:
     """Make the HTTP server that Ray starts in this replica listen on a Unix socket too, and stop late.
 
     HAProxy of the same node connects to the socket. Each token is a write to its stream's connection. Over
@@ -35,16 +35,15 @@ def serve_haproxy(app: str, deployment: str, replica: str, drain_timeout_s: floa
     TCP (`docs/measurements.md`).
 
     Args:
-        app: The name of the Serve application.
-        deployment: The name of the ingress deployment.
-        replica: This replica's tag.
+        replica: This replica.
         drain_timeout_s: After so many seconds Ray ends a stopping replica. Half of them are for its streams.
     """
     if not RAY_SERVE_ENABLE_HA_PROXY:
         return
     node = ray.get_runtime_context().get_node_id()
     folder = Path(RAY_SERVE_HAPROXY_CONFIG_FILE_LOC).parent / node  # as HAProxyManager has it
-    listen_beside(folder / local_socket(replica))
+    listen_beside(folder / local_socket(replica.unique_id))
+    app, deployment = replica.deployment_id.app_name, replica.deployment_id.name
     status = BoundedCall(
         f"Ray Serve's status of {deployment}", partial(deployment_statuses, app, [deployment]), _LOOK_S
     )

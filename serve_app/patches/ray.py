@@ -48,10 +48,14 @@ def at_most_every(
 
 
 def is_draining() -> bool:
-    """Whether the Serve replica of this process drains. Ray gives a replica's own code no sign of it."""
+    """Whether the Serve replica of this process drains. Ray gives a replica's own code no sign of it.
+
+    A stopping replica that `accept_until` makes accept requests does not drain yet.
+    """
     from ray._private.worker import global_worker  # noqa: PLC0415
 
-    return any(replica._replica_impl._shutting_down for replica in global_worker.actors.values())
+    replicas = [replica._replica_impl for replica in global_worker.actors.values()]
+    return any(replica._shutting_down and not getattr(replica, "accepts", False) for replica in replicas)
 
 
 def accept_until(may_refuse: Callable[[], Awaitable[None]]) -> None:
@@ -65,7 +69,9 @@ def accept_until(may_refuse: Callable[[], Awaitable[None]]) -> None:
     drain = Replica._drain_behind_haproxy
 
     async def accept_and_drain(replica: Replica, min_draining_period_s: float) -> None:
+        replica.accepts = True  # type: ignore[attr-defined]
         await may_refuse()
+        replica.accepts = False  # type: ignore[attr-defined]
         await drain(replica, min_draining_period_s)
 
     Replica._drain_behind_haproxy = accept_and_drain  # type: ignore[method-assign]
