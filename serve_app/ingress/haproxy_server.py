@@ -16,27 +16,25 @@ from serve_app.patches.ray import accept_until
 from serve_app.patches.uvicorn import listen_beside
 from serve_app.wire.local_socket import local_socket
 
-_MOST_S = 120.0
-"""Without room for a second ingress replica, the successor starts only when this one has ended."""
+_SUCCESSOR_S = 120.0
+"""The bound matters where a second ingress replica has no room: it starts when this one has ended."""
 _LOOK_S = 0.5
 _ANSWER_S = 2.0
 _TAKEOVER_S = 10.0
 """After the successor runs, HAProxy loads its address: 1 s on a quiet machine, 5 s on a busy one."""
+ACCEPT_S = _SUCCESSOR_S + _TAKEOVER_S
+"""For so many seconds at most, a stopping replica accepts requests. Then it drains."""
 
 ReplicaStates = Mapping[str, int]
 """The number of replicas of a deployment by state."""
 
 
-def serve_haproxy(replica: ReplicaID, drain_timeout_s: float) -> None:
+def serve_haproxy(replica: ReplicaID) -> None:
     """Make the HTTP server that Ray starts in this replica listen on a Unix socket too, and stop late.
 
     HAProxy of the same node connects to the socket. Each token is a write to its stream's connection. Over
     TCP the sender pays for both ends. With 256 streams the ingress spends 12 µs per token, instead of 18 over
     TCP (`docs/measurements.md`).
-
-    Args:
-        replica: This replica.
-        drain_timeout_s: After so many seconds Ray ends a stopping replica. Half of them are for its streams.
     """
     if not RAY_SERVE_ENABLE_HA_PROXY:
         return
@@ -55,28 +53,26 @@ def serve_haproxy(replica: ReplicaID, drain_timeout_s: float) -> None:
         known = answer.value.get(deployment)
         return {} if known is None else known.replica_states
 
-    accept_until(partial(wait_for_successor, states, min(_MOST_S, drain_timeout_s / 2)))
+    accept_until(partial(wait_for_successor, states))
 
 
 async def wait_for_successor(
     states: Callable[[], Awaitable[ReplicaStates | None]],
-    most_s: float,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Return when this stopping replica may refuse connections, at the latest after `most_s` seconds.
+    """Return when this stopping replica may refuse connections, at the latest after `ACCEPT_S` seconds.
 
     It returns at once if another ingress replica runs, or if none will: then the application is deleted.
 
     Args:
         states: Returns the states of the ingress replicas, this one among them; None if Ray does not answer.
-        most_s: Seconds.
         sleep: Waits for so many seconds.
         clock: The time in seconds.
     """
     began = clock()
     waited = False
-    while clock() < began + most_s:
+    while clock() < began + _SUCCESSOR_S:
         replicas = await states()
         if replicas is not None:
             if replicas.get(ReplicaState.RUNNING):

@@ -166,8 +166,7 @@ class Ingress:
                 asyncio.create_task(_publish_keys(keys, key_metrics)),
                 asyncio.create_task(share_quotas(reports, self._quotas, lambda: keys.has_limits)),
             ]
-        drain_s = max(model.drain_timeout_s for model in models)
-        serve_haproxy(context.replica_id, drain_s)
+        serve_haproxy(context.replica_id)
         if self._settings.zygote:
             self._tasks.append(asyncio.create_task(keep_nodes_warm(app, models)))
 
