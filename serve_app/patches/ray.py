@@ -69,12 +69,12 @@ def accept_until(may_refuse: Callable[[], Awaitable[None]]) -> None:
     drain = Replica._drain_behind_haproxy
 
     async def accept_and_drain(replica: Replica, min_draining_period_s: float) -> None:
-        replica.accepts = True  # type: ignore[attr-defined]
+        replica.accepts = True
         await may_refuse()
-        replica.accepts = False  # type: ignore[attr-defined]
+        replica.accepts = False
         await drain(replica, min_draining_period_s)
 
-    Replica._drain_behind_haproxy = accept_and_drain  # type: ignore[method-assign]
+    Replica._drain_behind_haproxy = accept_and_drain
 
 
 def run_router_here(handle: DeploymentHandle) -> None:

@@ -92,12 +92,12 @@ class HttpProtocol(HttpToolsProtocol):
         self.parser.feed_data(b"".join([*parts, b"\r\n\r\n", rest]))
 
 
-class _Parser(httptools.HttpRequestParser):  # type: ignore[misc]
+class _Parser(httptools.HttpRequestParser):
     def __init__(self, protocol: HttpProtocol) -> None:
         super().__init__(protocol)
         self._protocol = protocol
 
-    def feed_data(self, data: bytes) -> None:
+    def feed_data(self, data: Any) -> None:
         try:
             super().feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
