@@ -63,11 +63,18 @@ class HttpProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._unread = b""
         self._renew_parser()
 
     def _renew_parser(self) -> None:
         self.parser = _Parser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        while unread := self._unread:  # no recursion: the data may have thousands of such requests
+            self._unread = b""
+            super().data_received(unread)
 
     def ignores_upgrade(self) -> bool:
         """Whether the request whose headers have come asks for an unknown protocol."""
@@ -83,13 +90,13 @@ class HttpProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def begin_again(self, rest: bytes) -> None:
-        """Parse the head without `Upgrade`, and then the `rest` of the data."""
+        """Have a new parser read the head without `Upgrade`, and then the `rest` of the data."""
         parts = [self.parser.get_method(), b" ", self.url, b" HTTP/", self.parser.get_http_version().encode()]
         for name, value in self.headers:
             if name != b"upgrade":
                 parts += [b"\r\n", name, b": ", value]
+        self._unread = b"".join([*parts, b"\r\n\r\n", rest])
         self._renew_parser()
-        self.parser.feed_data(b"".join([*parts, b"\r\n\r\n", rest]))
 
 
 class _Parser(httptools.HttpRequestParser):
