@@ -9,6 +9,7 @@ from ray.serve.config import RequestRouterConfig
 
 from serve_app.cluster.placement import actor_options, engine_environment, placement
 from serve_app.engine.engine_deployment import Engine
+from serve_app.ingress.haproxy_server import ACCEPT_S
 from serve_app.ingress.ingress_deployment import Ingress
 from serve_app.runner.batch_runner import BatchRunner
 from serve_app.settings import AppSettings, ModelSettings, RequestLogSettings, knob_defaults, load_settings
@@ -61,7 +62,7 @@ def build_application(
         name=INGRESS,
         max_ongoing_requests=ingress.max_ongoing_requests,
         ray_actor_options=actor_options(ingress.cpus_per_replica, ingress.resources),
-        graceful_shutdown_timeout_s=max(model.drain_timeout_s for model in settings.models),
+        graceful_shutdown_timeout_s=ACCEPT_S + max(model.drain_timeout_s for model in settings.models),
         **_HEALTH_CHECKS,
         # Not None: else Ray would not tell replicas when knobs are removed again.
         user_config={},

@@ -10,6 +10,7 @@ from ray.serve import Application, Deployment
 
 from serve_app.app import build, build_application
 from serve_app.engine.engine_deployment import Engine
+from serve_app.ingress.haproxy_server import ACCEPT_S
 from serve_app.ingress.ingress_deployment import Ingress
 from serve_app.settings import AppSettings, ModelSettings, SettingsError, load_settings
 from serve_app.settings.knobs import Knobs
@@ -155,14 +156,14 @@ def test_an_engine_is_told_of_the_ledger_unless_it_is_off() -> None:
     assert without.init_kwargs == {}
 
 
-def test_the_ingress_waits_for_the_longest_drain_of_a_replica() -> None:
+def test_ingress_drains_as_long_as_any_engine_after_it_has_accepted() -> None:
     ingress, engines = built(
         {"models": [{"name": "a", "drain_timeout_s": 30}, {"name": "b", "drain_timeout_s": 900}]}
     )
 
     drains = [engine._deployment_config.graceful_shutdown_timeout_s for engine in engines]
     assert drains == [30, 900]
-    assert ingress._deployment_config.graceful_shutdown_timeout_s == 900
+    assert ingress._deployment_config.graceful_shutdown_timeout_s == 900 + ACCEPT_S
 
 
 def test_each_engine_has_a_router_of_its_own_replicas() -> None:

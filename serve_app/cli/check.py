@@ -57,7 +57,7 @@ def check(options: argparse.Namespace) -> int:
         streams = f"{app.ingress_knobs.target_ongoing_requests:g} streams per replica"
         print(f"  ingress: {_range_text(app.ingress_knobs)}; {streams}")
         if app.ingress_knobs.min_replicas == 1:
-            print("  ingress: while one replica is replaced, new requests get 503; with two none do")
+            print("  ingress: one replica: new requests get 503 after a crash, and if a redeploy has no room")
         if (file := app.settings.http.api_keys_file) is not None:
             print(f"  API keys: {_keys_text(Path(file))}")
         print(f"  ledger: {_ledger_text(app.settings)}")

@@ -206,6 +206,9 @@ def amend(
                 lines.append(" ".join([f"    bind fd@{descriptors[section.split()[1]]}", *parameters]))
                 if section == "frontend http_frontend":
                     lines += _http_frontend(source, limits, per_address)
+            case [_, "http-check", "expect", "status", "200"]:
+                # A draining replica answers 503, and accepts requests until its successor runs.
+                lines.append("    http-check expect rstring ^(success|DRAINING)$")
             case [_, "server", _, address, *_, "backup"] if address == source.fallback:
                 # Ray's proxy would queue requests while no ingress replica is up, or answer 404.
                 lines.append(f"{line} disabled")

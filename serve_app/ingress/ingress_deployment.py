@@ -8,18 +8,12 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import ray
 from fastapi import FastAPI
 from ray import serve
-from ray.serve._private.constants import (
-    RAY_SERVE_ENABLE_HA_PROXY,
-    RAY_SERVE_HAPROXY_CONFIG_FILE_LOC,
-    SERVE_CONTROLLER_NAME,
-    SERVE_NAMESPACE,
-)
+from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 from ray.serve.handle import DeploymentHandle
 
 from serve_app.api.api_keys import ApiKeyFile
@@ -40,6 +34,7 @@ from serve_app.ingress.cold_reports import ColdReports
 from serve_app.ingress.cold_start_progress import ProgressReader, state_reader
 from serve_app.ingress.engine_channel import EngineChannels
 from serve_app.ingress.fleet_state import FleetState, KnobSetter
+from serve_app.ingress.haproxy_server import serve_haproxy
 from serve_app.ingress.knob_publisher import KnobPublisher
 from serve_app.ingress.policy_view import PolicyView
 from serve_app.ingress.quota_exchange import QuotaReports, share_quotas
@@ -50,7 +45,6 @@ from serve_app.ingress.replica_set import replica_set
 from serve_app.ingress.request_counters import IngressCounters
 from serve_app.ledger.store import UsageStore
 from serve_app.patches.ray import is_draining
-from serve_app.patches.uvicorn import listen_beside
 from serve_app.settings.batch import batch_database_url, batch_files_url
 from serve_app.settings.knobs import Knobs, LiveKnobs
 from serve_app.settings.ledger import ledger_url
@@ -59,7 +53,6 @@ from serve_app.telemetry.replica_metrics import ApiKeyMetrics, IngressMetrics
 from serve_app.telemetry.traces import request_traces
 from serve_app.wire.batch_lines import BatchLine, LineAnswers
 from serve_app.wire.ingress_reports import keep_report
-from serve_app.wire.local_socket import local_socket
 from serve_app.wire.signals import INGRESS_FIELDS, ONGOING_REQUESTS, ingress_key
 from serve_app.zygote.warm_nodes import keep_nodes_warm
 
@@ -173,7 +166,7 @@ class Ingress:
                 asyncio.create_task(_publish_keys(keys, key_metrics)),
                 asyncio.create_task(share_quotas(reports, self._quotas, lambda: keys.has_limits)),
             ]
-        _listen_for_haproxy(replica)
+        serve_haproxy(context.replica_id)
         if self._settings.zygote:
             self._tasks.append(asyncio.create_task(keep_nodes_warm(app, models)))
 
@@ -259,19 +252,6 @@ async def _publish_keys(keys: ApiKeyFile, metrics: ApiKeyMetrics) -> None:
         await keys.refresh()
         metrics.publish(len(keys), bool(keys.trouble))
         await asyncio.sleep(_PUBLISH_S)
-
-
-def _listen_for_haproxy(replica: str) -> None:
-    """Make the HTTP server that Ray starts in this replica listen on a Unix socket too.
-
-    HAProxy of the same node connects there. Each token is a write to its stream's connection. Over TCP the
-    sender pays for both ends. With 256 streams the ingress spends 12 µs per token, instead of 18 over TCP
-    (`docs/measurements.md`).
-    """
-    if RAY_SERVE_ENABLE_HA_PROXY:
-        node = ray.get_runtime_context().get_node_id()
-        folder = Path(RAY_SERVE_HAPROXY_CONFIG_FILE_LOC).parent / node  # as HAProxyManager has it
-        listen_beside(folder / local_socket(replica))
 
 
 def loaded_adapters(models: Iterable[ModelSettings]) -> dict[str, dict[str, int]]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ray.serve._private.cluster_node_info_cache import ClusterNodeInfoCache
+    from ray.serve._private.replica import Replica
     from ray.serve.handle import DeploymentHandle
     from ray.util import metrics
 
@@ -47,10 +48,33 @@ def at_most_every(
 
 
 def is_draining() -> bool:
-    """Whether the Serve replica of this process drains. Ray gives a replica's own code no sign of it."""
+    """Whether the Serve replica of this process drains. Ray gives a replica's own code no sign of it.
+
+    A stopping replica that `accept_until` makes accept requests does not drain yet.
+    """
     from ray._private.worker import global_worker  # noqa: PLC0415
 
-    return any(replica._replica_impl._shutting_down for replica in global_worker.actors.values())
+    replicas = [replica._replica_impl for replica in global_worker.actors.values()]
+    return any(replica._shutting_down and not getattr(replica, "accepts", False) for replica in replicas)
+
+
+def accept_until(may_refuse: Callable[[], Awaitable[None]]) -> None:
+    """Have the Serve replica of this process accept connections from HAProxy until `may_refuse` returns.
+
+    A stopping replica refuses connections after a fixed time. If the replica is the only one, HAProxy then
+    has none, until the next one has started. `serve_app.haproxy` sends it requests while it drains.
+    """
+    from ray.serve._private.replica import Replica  # noqa: PLC0415
+
+    drain = Replica._drain_behind_haproxy
+
+    async def accept_and_drain(replica: Replica, min_draining_period_s: float) -> None:
+        replica.accepts = True
+        await may_refuse()
+        replica.accepts = False
+        await drain(replica, min_draining_period_s)
+
+    Replica._drain_behind_haproxy = accept_and_drain
 
 
 def run_router_here(handle: DeploymentHandle) -> None:

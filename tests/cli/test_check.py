@@ -195,4 +195,4 @@ def test_example_configurations_fit_their_machines(
     assert main(["check", str(CONFIG / name)]) == 0
     out = capsys.readouterr().out
     assert f"  ingress: {replicas} replicas" in out
-    assert ("while one replica is replaced, new requests get 503" in out) is replicas.startswith("1 ")
+    assert ("one replica: new requests get 503 after a crash" in out) is replicas.startswith("1 ")

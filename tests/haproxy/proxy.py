@@ -32,16 +32,28 @@ class Replica(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     go_on = threading.Event()
     words = b"from the replica"
+    drains = False
+    answered_draining = threading.Semaphore(0)
+    """Has a permit for each health check that a draining replica has answered."""
 
     def do_GET(self) -> None:
-        self._answer([b"first", b"last"] if self.path == "/stream" else [self.words])
+        match self.path:
+            case "/-/healthz" if self.drains:  # as Ray answers
+                self._answer([b"DRAINING"], status=503)
+                self.answered_draining.release()
+            case "/-/healthz":
+                self._answer([b"success"])
+            case "/stream":
+                self._answer([b"first", b"last"])
+            case _:
+                self._answer([self.words])
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
         self._answer([b"read"])
 
-    def _answer(self, chunks: list[bytes]) -> None:
-        self.send_response(200)
+    def _answer(self, chunks: list[bytes], status: int = 200) -> None:
+        self.send_response(status)
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
         for number, chunk in enumerate(chunks):

@@ -43,6 +43,20 @@ async def test_briefly_unlisted_only_replica_keeps_serving(proxy: Proxy) -> None
     await proxy.until("/anything", 503)
 
 
+async def test_draining_only_replica_gets_requests(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It accepts them until the next one runs."""
+    with replica() as port:
+        await proxy.deploy(port)
+        await proxy.until("/anything", 200)
+        monkeypatch.setattr(Replica, "drains", True)
+        await proxy.deploy()
+        for _ in range(3):  # HAProxy takes a replica out after two failed checks
+            assert await asyncio.to_thread(Replica.answered_draining.acquire, timeout=WAIT_S)
+
+        for path in ("/anything", "/ready", "/health"):
+            assert proxy.get(path).status == 200
+
+
 @pytest.mark.parametrize("before", ["no application", "no replica", "another replica"])
 async def test_health_waits_until_the_former_haproxy_accepts_nothing(proxy: Proxy, before: str) -> None:
     """Both accept connections for a moment, and only one of them knows the replica."""

@@ -21,6 +21,7 @@ ALIAS = "gpt-4o"
 ORDER = [
     "test_same_tokens_as_vllm",  # vLLM's own server starts beside `app`
     "",  # the other modules ask `app`
+    "test_redeploy",  # replaces the ingress of `app`
     "test_supervision",  # ends `app`
     "test_autoscaling",
     "test_page",

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from tests.integration.cluster import Running, application, engine_settings
+from tests.integration.http_contract import Case, cases, send
 from tests.integration.listeners import role_of
 from tests.integration.prometheus import settled
 from tests.integration.sse import RawStream, over_http_1_0
@@ -68,6 +69,21 @@ def test_http_1_0_gets_a_stream_without_chunks(other: Running) -> None:
     assert "transfer-encoding" not in head
     assert events.startswith(b"data: {")
     assert events.endswith(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("case", cases(GOOD), ids=lambda case: case.name)
+def test_form_of_a_request_reaches_the_ingress(other: Running, case: Case) -> None:
+    """As through HAProxy, in `test_http_contract`."""
+    status, answer = send(other.port, case)
+    assert (status, (answer.get("error") or {}).get("code")) == (case.status, case.code)
+
+
+@pytest.mark.parametrize("lines", [1, 20_000])
+def test_uploaded_file_comes_back(client: openai.OpenAI, lines: int) -> None:
+    data = b"\n".join(b'{"custom_id": "%d"}' % number for number in range(lines))
+    file = client.files.create(file=("in.jsonl", data), purpose="batch")
+    assert file.bytes == len(data)
+    assert client.files.content(file.id).read() == data
 
 
 def test_an_error_has_the_same_shape_and_one_request_id(http: httpx.Client) -> None:

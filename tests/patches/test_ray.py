@@ -4,18 +4,22 @@ import logging
 from collections.abc import Iterator
 from logging.handlers import MemoryHandler
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray._private.worker import global_worker
 from ray.serve._private.cluster_node_info_cache import ClusterNodeInfoCache, DefaultClusterNodeInfoCache
+from ray.serve._private.config import DeploymentConfig
 from ray.serve._private.logging_utils import configure_component_logger
+from ray.serve._private.replica import Replica
 from ray.serve._private.utils import call_function_from_import_path
 from ray.serve.schema import LoggingConfig
 from ray.util.metrics import Counter
 from vllm.logger import configure_logging
 
 from serve_app import env
-from serve_app.patches.ray import at_most_every, is_draining, keep_log_handlers, show_zero
+from serve_app.patches.ray import accept_until, at_most_every, is_draining, keep_log_handlers, show_zero
 
 
 @pytest.fixture
@@ -144,3 +148,26 @@ def test_a_counter_is_exported_at_zero(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_process_without_a_replica_does_not_drain() -> None:
     assert not is_draining()
+
+
+async def test_stopping_replica_keeps_its_port_open_until_it_may_refuse(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order: list[tuple[str, bool]] = []
+    replica = Replica.__new__(Replica)
+    replica._shutting_down = True
+    replica._deployment_config = DeploymentConfig()
+    monkeypatch.setattr(global_worker, "actors", {"one": SimpleNamespace(_replica_impl=replica)})
+    monkeypatch.setattr(Replica, "_drain_behind_haproxy", Replica._drain_behind_haproxy)
+    monkeypatch.setattr(replica, "get_num_ongoing_requests", lambda: 0)
+    monkeypatch.setattr(
+        replica, "_stop_accepting_direct_ingress", lambda: order.append(("refuses", is_draining()))
+    )
+
+    async def may_refuse() -> None:
+        order.append(("accepts", is_draining()))
+
+    accept_until(may_refuse)
+    await replica._drain_behind_haproxy(0.0)
+
+    assert order == [("accepts", False), ("refuses", True)]
