@@ -86,8 +86,8 @@ class EngineHealth:
         """Ask the engine core whether it has work. The core answers between two steps.
 
         A core without work does not hang. It reads the question after all sequences that were sent before, so
-        it has ended or lost each of them. The results of ended sequences arrive within moments. Lost sequences would wait
-        for ever and count as load, so they are aborted. `now` is in seconds, as in `look`.
+        it has ended or lost each of them. The results of ended sequences arrive within moments. Lost
+        sequences would wait for ever and count as load, so they are aborted. `now` is as in `look`.
         """
         llm, asked_with = self._engine.llm, tuple(self._engine.report.sequences)
         with suppress(Exception):  # the health check reports a dead core
