@@ -178,7 +178,7 @@ def phantom_sequences(app: Running) -> float:
             time.sleep(1)
             now = samples(http)
             readings.append(sum(now.get(name, 0.0) for name in names))
-    logs = (app.folder / "session_latest/logs/serve").glob("replica_*Engine*.log")
+    logs = (app.folder / "ray/session_latest/logs/serve").glob("replica_*Engine*.log")
     lost = sum(int(number) for log in logs for number in LOST.findall(log.read_text(errors="replace")))
     return readings[-1] + lost
 
