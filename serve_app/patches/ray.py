@@ -89,7 +89,7 @@ def draw_class_ids_from_kernel() -> None:
         def from_random(cls) -> ClassId:
             return cls(os.urandom(cls.size()))
 
-    ray.actor.ActorClassID = ClassId  # type: ignore[misc]
+    ray.actor.ActorClassID = ClassId
 
 
 def use_setproctitle(setproctitle: Callable[[str], None]) -> None:
