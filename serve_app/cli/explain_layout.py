@@ -223,7 +223,7 @@ def _replicas(state: _ModelStatus, zygote: bool, style: Style) -> list[str]:
         why = f"{waits} Reason: {state.reason or 'the cluster gives none; see /ready'}"
         lines += [style.warn(line) for line in _wrap_after("  ", why, indent=4)]
     elif state.reason:
-        lines += [style.warn(line) for line in _wrap_after("  ", state.reason, indent=4)]
+        lines += [style.warn(line) for line in _wrap_after("  Trouble: ", state.reason, indent=4)]
     return lines
 
 

@@ -251,7 +251,7 @@ def _shorten(message: str) -> str:
     lines = message.strip().splitlines()
     if len(lines) < _TRACEBACK_LINES:
         return message
-    what, error = lines[0].partition(". ")[0].rstrip(":"), lines[-1].strip()
+    what, error = lines[0].partition(". ")[0].rstrip(":"), lines[-1].strip().removeprefix("- ")
     return f"{what}: {error:.{_LONGEST_ERROR}} (traceback: {SERVE_LOG})"
 
 

@@ -82,11 +82,11 @@ OSError: no such folder
 BUILD = """Deploying app 'shop' failed with exception:
 Traceback (most recent call last):
   File "app.py", line 5, in build
-SettingsError: models[0].max_num_seq: not a setting
+SettingsError: the settings are not valid:
+- models[0].max_num_seq: not a setting
 """
 BUILD_SHORTENED = (
-    "the last rollout failed: Deploying app 'shop' failed with exception: SettingsError: "
-    "models[0].max_num_seq: not a setting "
+    "the last rollout failed: Deploying app 'shop' failed with exception: models[0].max_num_seq: not a setting "
     "(traceback: session_latest/logs/serve/controller_*.log in Ray's folder)"
 )
 SHORTENED = (
