@@ -86,7 +86,8 @@ SettingsError: the settings are not valid:
 - models[0].max_num_seq: not a setting
 """
 BUILD_SHORTENED = (
-    "the last rollout failed: Deploying app 'shop' failed with exception: models[0].max_num_seq: not a setting "
+    "the last rollout failed: Deploying app 'shop' failed with exception: "
+    "models[0].max_num_seq: not a setting "
     "(traceback: session_latest/logs/serve/controller_*.log in Ray's folder)"
 )
 SHORTENED = (
