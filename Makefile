@@ -7,12 +7,13 @@ SCENARIO ?= zero-to-n-to-zero
 GPU_PYTHON ?= .venv/bin/python
 LOADTEST_CONFIG ?= config/serve.zero.yaml
 
-.PHONY: help serve test test-unit test-integration test-long lint loadtest chaos bench-policy cold-start gpu-proof chart pictures setup setup-dev lock licenses sbom audit clean
+.PHONY: help serve test test-unit test-integration test-long fuzz lint loadtest chaos bench-policy cold-start gpu-proof chart pictures setup setup-dev lock licenses sbom audit clean
 
 help:
 	@echo 'make serve [CONFIG=...] [ARGS=--verbose] set up, then serve config/serve.yaml or CONFIG until Ctrl-C'
 	@echo 'make test                               set up, then lint, type-check and test: a quarter of an hour'
 	@echo 'make test-long                          the tests that take minutes each, and no part of make test'
+	@echo 'make fuzz [SEED=... MINUTES=5]          odd requests as a flood on a server of its own, from a seed'
 	@echo 'make loadtest [SCENARIO=...]            a server of its own from zero to N and back, judged and drawn'
 	@echo 'make chaos [ARGS=...]                   kill and stop each process under load, and print what clients saw'
 	@echo 'make bench-policy                       every autoscaling policy on recorded traffic, by its targets'
@@ -76,6 +77,9 @@ gpu-proof:
 
 test-long: setup-dev
 	@$(BIN)/python -m pytest -m long tests
+
+fuzz: setup-dev
+	@FUZZ_SEED=$(SEED) FUZZ_MINUTES=$(MINUTES) $(BIN)/python -m pytest -m long -s tests/integration/test_flood.py
 
 chart: setup-dev
 	@$(BIN)/python -m tools.chart

@@ -16,6 +16,19 @@ ERROR_EVENT = b"event: error\n"
 TRACE_ID: ContextVar[str] = ContextVar("trace_id", default="")
 """The id of the trace of the present request, for the bodies of its errors; "" without a trace."""
 
+_LONGEST_TEXT = 500
+"""Bytes of an error that is not JSON."""
+
+
+class _Error(msgspec.Struct):
+    message: str | None = None
+    param: str | None = None
+    code: str | None = None
+
+
+class _Body(msgspec.Struct):
+    error: _Error
+
 
 class ApiError(Exception):
     """A failure with its HTTP status, sent to the client in OpenAI's shape.
@@ -48,10 +61,12 @@ class ApiError(Exception):
 
     @classmethod
     def from_body(cls, status: int, body: bytes, headers: Mapping[str, str]) -> ApiError:
-        """Return the error that another process of this server sent as `body`."""
-        found = msgspec.json.decode(body).get("error", {})
-        message, param, code = (found.get(name) for name in ("message", "param", "code"))
-        return cls(status, message or "", param=param, code=code, headers=headers)
+        """Return the error that another process sent as `body`. A proxy's error may be plain text."""
+        try:
+            found = msgspec.json.decode(body, type=_Body).error
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            found = _Error(body[:_LONGEST_TEXT].decode(errors="replace").strip())
+        return cls(status, found.message or "", param=found.param, code=found.code, headers=headers)
 
     @property
     def type(self) -> str:

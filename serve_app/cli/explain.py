@@ -53,6 +53,7 @@ def run_explain(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(answer, indent=None if options.follow else 2), flush=True)
     else:
+        document = _with_reasons(document, options.url)
         text = explain(document, time.time(), options.model, style=style_for(sys.stdout))
         print(text, end="", flush=True)
     if options.follow:
@@ -97,6 +98,23 @@ def _follow(
 def _identity(record: RecordDocument) -> tuple[str, int, float]:
     """Identify a record by its time too, because a new policy may number its records anew."""
     return record.deployment, record.seq, record.at
+
+
+def _with_reasons(document: DecisionsDocument, url: str) -> DecisionsDocument:
+    """Return the document with the reasons of `/ready`, for models of which the policy gives none."""
+    status = document.autoscaler
+    try:
+        ready = json.loads(fetch(f"{url.rstrip('/')}/ready", authorization(), _TIMEOUT_S).body)["models"]
+        reasons = {name: str(found["reason"] or "") for name, found in ready.items()}
+    except (NoAnswerError, ValueError, LookupError, TypeError, AttributeError):
+        return document  # the decisions are shown all the same
+    if status is None:
+        return document
+    models = {
+        name: state.model_copy(update={"reason": state.reason or reasons.get(state.model, "")})
+        for name, state in status.models.items()
+    }
+    return document.model_copy(update={"autoscaler": status.model_copy(update={"models": models})})
 
 
 def _ask(url: str, model: str | None, limit: int) -> tuple[Any, DecisionsDocument]:

@@ -222,6 +222,8 @@ def _replicas(state: _ModelStatus, zygote: bool, style: Style) -> list[str]:
         waits = f"{state.pending} {have} been pending for {seconds(state.pending_s)}."
         why = f"{waits} Reason: {state.reason or 'the cluster gives none; see /ready'}"
         lines += [style.warn(line) for line in _wrap_after("  ", why, indent=4)]
+    elif state.reason:
+        lines += [style.warn(line) for line in _wrap_after("  Trouble: ", state.reason, indent=4)]
     return lines
 
 

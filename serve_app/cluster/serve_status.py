@@ -1,22 +1,38 @@
-"""Ray Serve's status of single deployments, by a call that its controller answers from memory.
+"""Ray Serve's status of an application, by calls that its controller answers from memory.
 
 `ray.serve.status()` makes the controller read the configuration of every application from the GCS, in its
 event loop and without a time limit: while the GCS does not answer, it would hold up every deployment.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 import ray
+from ray.serve._private.application_state import StatusOverview
 from ray.serve.context import _get_global_client
+from ray.serve.generated.serve_pb2 import StatusOverview as StatusOverviewProto
 from ray.serve.schema import DeploymentStatusOverview
 
+_FAILED = ("DEPLOY_FAILED", "UNHEALTHY")
 
-def deployment_statuses(app: str, names: Iterable[str]) -> dict[str, DeploymentStatusOverview]:
-    """Return the status of those deployments of `app` that Ray Serve knows, when the controller answers."""
+
+@dataclass(frozen=True, slots=True)
+class ServeStatus:
+    """What Ray Serve says of an application."""
+
+    deployments: Mapping[str, DeploymentStatusOverview] = field(default_factory=dict)
+    """The status of each engine deployment that Ray Serve knows."""
+    failed_rollout: str = ""
+    """Ray Serve's message of a rollout that failed before or beside the engine deployments."""
+
+
+def serve_status(app: str, names: Collection[str]) -> ServeStatus:
+    """Return the status of `app` and of its engine deployments `names`, when the controller answers."""
     client = _get_global_client(raise_if_no_controller_running=False)
     if client is None:
-        return {}
+        return ServeStatus()
+    whole = client._controller.get_serve_status.remote(app)
     asked = {name: client._controller.get_deployment_details.remote(app, name) for name in names}
     found = {}
     for name, answer in asked.items():
@@ -30,4 +46,17 @@ def deployment_statuses(app: str, names: Iterable[str]) -> dict[str, DeploymentS
             replica_states=dict(Counter(replica.state for replica in details.replicas)),
             message=details.message,
         )
-    return found
+    status = StatusOverview.from_proto(StatusOverviewProto.FromString(ray.get(whole)))
+    return ServeStatus(found, failed_rollout(status, names))
+
+
+def failed_rollout(status: StatusOverview, engines: Collection[str]) -> str:
+    """Return why the last rollout failed; "" if it did not, or if only `engines` have failed.
+
+    If `build` raises, Ray Serve knows no deployments, and the replicas of the last rollout go on.
+    """
+    if status.app_status.status != "DEPLOY_FAILED":
+        return ""
+    failed = {each.name: each.message for each in status.deployment_statuses if each.status in _FAILED}
+    others = [message for name, message in failed.items() if name not in engines]
+    return "\n".join(others) if failed else status.app_status.message

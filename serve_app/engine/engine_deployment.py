@@ -20,7 +20,7 @@ from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.engine.data_plane import DataPlane
 from serve_app.engine.engine_health import EngineHealth
 from serve_app.engine.launch import launch
-from serve_app.engine.startup import CPU_CORE, Startup, lower_priority, process_start
+from serve_app.engine.startup import CPU_CORE, Startup, error_log, lower_priority, process_start
 from serve_app.engine.startup_spans import trace_startup
 from serve_app.ledger.meter import UsageMeter
 from serve_app.ledger.store import UsageStore
@@ -81,6 +81,7 @@ class Engine:
             durations={"process": process},
             warm_node=warm_node,
             engine_identity=engine_identity(self._model),
+            log=error_log(),
         )
         self._stop.push_async_callback(self._forget_phase)
         self._meter = self._start_ledger(LedgerSettings.model_validate(ledger or {"enabled": False}), process)

@@ -1,7 +1,11 @@
-"""The health of an engine: a dead core, or sequences and no steps.
+"""The health of an engine: a dead core, or work and no steps.
+
+Only the engine core knows whether it has work. The front end also counts sequences on their way to the core,
+and sequences that the core has refused or lost. So while no step comes, the core is asked. A core that hangs
+does not answer, and a core that answers that it has no work does not hang.
 
 A stalled engine loses its sequences to other replicas, so an engine without sequences is not healthy for that
-reason. Only a step, or an answer to a call, shows that the engine works again.
+reason. Only a step, or the core's answer, shows that the engine works again.
 """
 
 from __future__ import annotations
@@ -31,8 +35,9 @@ seconds."""
 class EngineHealth:
     """Watches a started engine, and says why its replica should get no requests.
 
-    A stall is the time for which the engine has taken no step although it has sequences. An engine without
-    any step never stalls, because its statistics may be off.
+    A stall is the time for which the engine has taken no step although it has sequences, and for which its
+    core has not answered that it has no work. An engine without any step never stalls, because its statistics
+    may be off.
     """
 
     def __init__(self, engine: RunningEngine, hang_timeout_s: float) -> None:
@@ -45,6 +50,8 @@ class EngineHealth:
         self._looked_at: float | None = None
         self._still_since: float | None = None
         """When a step was last seen, or when an idle engine first had sequences again."""
+        self._unknown: dict[str, float] = {}
+        """Sequences of the front end that the core no longer had when it was asked, and when it was asked."""
 
     async def watch(self) -> None:
         """Look at the engine's steps until cancelled."""
@@ -52,9 +59,8 @@ class EngineHealth:
         try:
             while True:
                 self.look(time.monotonic())
-                # Without sequences, only an answer shows that the core works.
-                if self.stalls() and not self._engine.report.unfinished and (asking is None or asking.done()):
-                    asking = asyncio.create_task(self.ask_core())
+                if self._stalled_s and (asking is None or asking.done()):
+                    asking = asyncio.create_task(self.ask_core(time.monotonic()))
                 await asyncio.sleep(_LOOK_INTERVAL_S)
         finally:
             if asking is not None:
@@ -62,7 +68,7 @@ class EngineHealth:
 
     def look(self, now: float) -> None:
         """Record the engine's progress. `now` is in seconds of a clock that never goes back."""
-        steps, unfinished = self._engine.report.steps, self._engine.report.unfinished
+        steps, unfinished = self._engine.report.steps, len(self._engine.report.sequences)
         passed = min(now - self._looked_at, 2 * _LOOK_INTERVAL_S) if self._looked_at is not None else 0.0
         self._looked_at = now
         if steps != self._steps:
@@ -76,12 +82,25 @@ class EngineHealth:
             self._still_since = self._still_since or now
             self._stalled_s += passed
 
-    async def ask_core(self) -> None:
-        """Call the engine core, which answers between two steps. An answer ends a stall."""
+    async def ask_core(self, now: float) -> None:
+        """Ask the engine core whether it has work. The core answers between two steps.
+
+        A core without work does not hang. It reads the question after all sequences that were sent before, so
+        it has ended or lost each of them. The results of ended sequences arrive within moments. Lost
+        sequences would wait for ever and count as load, so they are aborted. `now` is as in `look`.
+        """
+        llm, asked_with = self._engine.llm, tuple(self._engine.report.sequences)
         with suppress(Exception):  # the health check reports a dead core
-            await self._engine.llm.is_sleeping()
+            if await llm.engine_core.call_utility_async("has_work"):
+                return
             self._stalled_s = 0.0
             self._still_since = None
+            left = self._engine.report.sequences
+            self._unknown = {name: self._unknown.get(name, now) for name in asked_with if name in left}
+            lost = [name for name, since in self._unknown.items() if now - since >= NOTICED_AFTER_S]
+            if lost:
+                logger.error("aborted %d sequences that the engine core does not know", len(lost))
+                await llm.abort(lost, internal=True)
 
     def stalls(self, after_s: float = NOTICED_AFTER_S) -> bool:
         """Return whether no step came for `after_s` seconds, nor for three times the longest step."""
@@ -101,7 +120,7 @@ class EngineHealth:
         if self._engine.llm.errored:
             return "its engine core has died"
         if self.stalls():
-            unfinished = self._engine.report.unfinished
+            unfinished = len(self._engine.report.sequences)
             left = f"with {unfinished} unfinished sequences" if unfinished else "and does not answer"
             return f"its engine has taken no step for {self._stalled_s:.0f} s, {left}"
         return ""

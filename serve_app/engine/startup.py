@@ -90,6 +90,11 @@ def busy_seconds(statistics: Path = Path("/proc/self/schedstat")) -> float:
     return (int(ran) + int(waited)) / 1e9 or math.inf  # zeros if the statistics are off
 
 
+def error_log() -> str:
+    """Return the file of this process's standard error. The engine core writes its errors there too."""
+    return os.path.realpath("/proc/self/fd/2")
+
+
 @dataclass(slots=True)
 class Startup:
     """The phases of a replica's start in order, with their seconds.
@@ -106,6 +111,8 @@ class Startup:
     durations: dict[str, float] = field(default_factory=dict)
     hint: str = ""
     """A possible explanation of a failure, published with the failure's reason."""
+    log: str = ""
+    """The path of the log with the causes of a failure, published with its reason."""
     warm_node: bool = False
     """Whether vLLM was imported on the node before the start; see `process_phase`."""
     engine_identity: str = ""
@@ -137,7 +144,8 @@ class Startup:
 
     def _reason(self, error: BaseException) -> str:
         reason = f"{type(error).__name__}: {error}"[:2000]
-        return f"{reason} ({self.hint})" if self.hint else reason
+        more = "; ".join(filter(None, (self.hint, self.log and f"log: {self.log}")))
+        return f"{reason} ({more})" if more else reason
 
     def _publish(self, phase: str, **more: str) -> None:
         document = {"phase": phase, "since": self.wall(), "durations_s": self.durations}

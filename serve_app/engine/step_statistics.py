@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from statistics import median
@@ -102,9 +102,9 @@ class EngineReport:
         return cls(engine.output_processor.request_states, tokens, lanes)
 
     @property
-    def unfinished(self) -> int:
-        """The engine's sequences, waiting or running."""
-        return len(self._requests)
+    def sequences(self) -> Collection[str]:
+        """The ids of the front end's unfinished sequences, waiting or running."""
+        return self._requests.keys()
 
     def add(self, scheduler: SchedulerStats | None, parts: Mapping[Lane, IterationStats]) -> list[FirstToken]:
         """Add one engine step and return its first tokens, without those of `background`.

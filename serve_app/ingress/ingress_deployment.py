@@ -27,7 +27,7 @@ from serve_app.api.usage import UsageView
 from serve_app.batch.file_store import FileStore
 from serve_app.batch.store import BatchStore
 from serve_app.cluster.bounded_call import BoundedCall
-from serve_app.cluster.serve_status import deployment_statuses
+from serve_app.cluster.serve_status import serve_status
 from serve_app.ingress.admission import Admission
 from serve_app.ingress.batch_calls import BatchCalls
 from serve_app.ingress.cold_reports import ColdReports
@@ -108,12 +108,11 @@ class Ingress:
         self._policy_view = PolicyView(app, self._knob_publisher, partial(loaded_adapters, models))
         replicas = {name: replica_set(name) for name in (model.deployment_name for model in models)}
         self._stored = BoundedCall(f"stored state of {app}", state_reader(app, list(replicas)), _FRESH_S)
-        serve_status = partial(deployment_statuses, app, list(replicas))
         self._observer = ServeObserver(
             models,
             replicas,
             self._live,
-            BoundedCall(f"Ray Serve's status of {app}", serve_status, _FRESH_S),
+            BoundedCall(f"Ray Serve's status of {app}", partial(serve_status, app, list(replicas)), _FRESH_S),
             self._stored,
             self._settings.zygote,
         )

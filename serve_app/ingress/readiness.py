@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ray.serve.schema import DeploymentStatusOverview
-
 from serve_app.api.health import ControlPlane, ModelReadiness, Readiness
 from serve_app.cluster.bounded_call import BoundedCall
+from serve_app.cluster.serve_status import ServeStatus
 from serve_app.ingress.cold_start_progress import StoredState
 from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.settings.knobs import LiveKnobs
@@ -42,7 +41,7 @@ class ServeObserver:
         models: The models of the application.
         replicas: The replicas of each engine deployment.
         live: The knobs in force.
-        serve: Ray Serve's status of the engine deployments, by name.
+        serve: Ray Serve's status of the application.
         stored: The documents that the engine replicas and the policy have stored.
         zygote: Whether nodes keep zygotes.
         clock: The clock of `serve` and `stored`.
@@ -54,7 +53,7 @@ class ServeObserver:
         models: Sequence[ModelSettings],
         replicas: Mapping[str, ReplicaSet],
         live: LiveKnobs,
-        serve: BoundedCall[dict[str, DeploymentStatusOverview]],
+        serve: BoundedCall[ServeStatus],
         stored: BoundedCall[StoredState],
         zygote: bool = True,
         clock: Callable[[], float] = time.monotonic,
@@ -80,13 +79,17 @@ class ServeObserver:
         self._before = replicas
         await asyncio.gather(self._serve.get(self._wait_s, since), self._stored.get(self._wait_s, since))
         control = ControlPlane(self._serve.age_s(), self._stored.age_s(), _UNREACHABLE_S)
-        deployments = self._serve.last.value if self._serve.last is not None else {}
+        serve = self._serve.last.value if self._serve.last is not None else ServeStatus()
         stored = self._stored.last.value if self._stored.last is not None else StoredState()
         now, models = self._clock(), []
         for model in self._models:
             name = model.deployment_name
             known = Known(
-                deployments.get(name), stored.phases.get(name, {}), stored.of(name, now), control.reason
+                serve.deployments.get(name),
+                stored.phases.get(name, {}),
+                stored.of(name, now),
+                control.reason,
+                serve.failed_rollout,
             )
             # The wait may have changed the replicas.
             live = LiveReplicas.of(self._replicas[name])
@@ -126,6 +129,8 @@ class Known:
     """The policy's status of the model; None while there is none."""
     unreachable: str = ""
     """Which part of Ray does not answer, and for how long; "" if all parts answer."""
+    failed_rollout: str = ""
+    """Ray Serve's message of a rollout that failed before or beside the engine deployments; else ""."""
 
 
 def judge(
@@ -158,7 +163,7 @@ def judge(
         cold_node_start_s=_rounded(scaling.get("cold_node_start_s")),
     )
     if live.usable:  # perhaps replicas of the former version, after an update that failed
-        return replace(found, reason=_ray_failure(known, newest))
+        return replace(found, reason=_ray_failure(known, newest) or _rollout_failure(known))
     starting = None if newest is None or newest["phase"] in (FAILED, "ready") else newest
     if live.out:  # known without Ray
         why = "; ".join(f"{replica}: {trouble}" for replica, trouble in live.out.items())
@@ -169,12 +174,14 @@ def judge(
         # A model at zero is not idle: without Ray, no replica starts for a request.
         return _loading(found, starting, now, "waiting_for_ray", known.unreachable)
     if known.deployment is None:
+        if known.failed_rollout:
+            return replace(found, state="failed", reason=_rollout_failure(known))
         return replace(found, state="loading", phase="deploying")
     failure = _failure(known, newest, total, min_replicas)
     if failure is not None:
         return replace(found, state="failed", reason=failure or None)
     if not total and min_replicas == 0:
-        return replace(found, state="idle_at_zero")
+        return replace(found, state="idle_at_zero", reason=_rollout_failure(known))
     message = known.deployment.message or None
     if newest is not None:
         return _loading(found, newest, now, "", _why_failed(newest) if newest["phase"] == FAILED else message)
@@ -229,6 +236,11 @@ def _ray_failure(known: Known, newest: Mapping[str, Any] | None) -> str | None:
     return _shorten(str(known.deployment.message))
 
 
+def _rollout_failure(known: Known) -> str | None:
+    """Return why the last rollout failed before or beside the model; None if it did not."""
+    return f"the last rollout failed: {_shorten(known.failed_rollout)}" if known.failed_rollout else None
+
+
 def _status(known: Known) -> str:
     status = getattr(known.deployment, "status", "")
     return str(getattr(status, "value", status))
@@ -239,7 +251,7 @@ def _shorten(message: str) -> str:
     lines = message.strip().splitlines()
     if len(lines) < _TRACEBACK_LINES:
         return message
-    what, error = lines[0].partition(". ")[0], lines[-1].strip()
+    what, error = lines[0].partition(". ")[0].rstrip(":"), lines[-1].strip().removeprefix("- ")
     return f"{what}: {error:.{_LONGEST_ERROR}} (traceback: {SERVE_LOG})"
 
 

@@ -58,6 +58,9 @@ class IngressCounters(Traffic):
     def closed(self, request: EngineRequest) -> None:
         self.open_requests -= 1
         state = request.state
+        if _counts(request) and _was_invalid(request):
+            self._arrivals -= 1
+            self._arrived_bytes -= request.body_bytes
         if request.caller.lane == "background":
             if request.operation in GPU_OPERATIONS:
                 self._metrics.background_responses.inc(1, tags={"outcome": state.outcome})
@@ -90,6 +93,14 @@ class IngressCounters(Traffic):
             background_held_requests=self.queue.background,
             background_held_bytes=self.queue.body_bytes(background=True),
         )
+
+
+def _was_invalid(request: EngineRequest) -> bool:
+    """Whether a request was refused for what it asks, which is no work for an engine and so no demand.
+
+    With a deadline, the same outcome may mean that the deadline came, which is demand.
+    """
+    return request.state.outcome == "client_error" and request.timeout_s is None
 
 
 def _counts(request: EngineRequest) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -95,6 +96,24 @@ def show_zero(counter: metrics.Counter, **tags: str) -> None:
     """
     # `inc` refuses zero. The method that it calls after that check accepts zero.
     counter._record(0.0, tags)
+
+
+def draw_class_ids_from_kernel() -> None:
+    """Have Ray draw the ids of actor classes from the kernel. A zygote does this before it imports Ray Serve.
+
+    Each `@ray.remote` class of a module draws a random id from a generator in Ray's C++ library. Once used,
+    that generator is copied by a fork with its state, and all forks of a zygote then draw the same numbers.
+    Ray makes the id of a task from such a number. So two engine replicas gave their calls of Serve's
+    controller the same ids, and the controller died: `core_worker.cc: Check failed: erased == 1`.
+    """
+    import ray.actor  # noqa: PLC0415
+
+    class ClassId(ray.actor.ActorClassID):  # type: ignore[misc]
+        @classmethod
+        def from_random(cls) -> ClassId:
+            return cls(os.urandom(cls.size()))
+
+    ray.actor.ActorClassID = ClassId
 
 
 def use_setproctitle(setproctitle: Callable[[str], None]) -> None:

@@ -81,6 +81,7 @@ class IngressSignals:
     """One ingress replica's signals about one model. Held requests are queued for a cold start."""
 
     arrivals_total: float = 0.0
+    """Requests since the start of the replica, without those that turned out to be invalid."""
     arrived_bytes_total: float = 0.0
     """Bytes of the request bodies. The policy estimates prompt tokens from them: only engines tokenize."""
     held_requests: float = 0.0

@@ -31,6 +31,7 @@ STATUS = struct.Struct("!ii")
 _IMPORTED = (
     "serve_app.engine.warm_imports:import_front_end",
     "--",
+    "serve_app.patches.ray:draw_class_ids_from_kernel",
     "ray._private.workers.default_worker",
     "ray.serve._private.replica",
     "serve_app.engine.warm_imports:import_with_ray",

@@ -10,6 +10,7 @@ from serve_app.cli.explain import _follow
 from serve_app.cli.explain_layout import DecisionsDocument
 from serve_app.cli.main import main
 from tests.cli.test_explain_layout import record as decided
+from tests.cli.test_explain_layout import state_of, status
 from tests.http_server import Answer, serving
 
 
@@ -24,11 +25,14 @@ def body(*records: dict[str, Any]) -> dict[str, Any]:
 class Endpoint:
     """Answers with one document after the other, the last one for ever."""
 
-    def __init__(self, *answers: Answer) -> None:
+    def __init__(self, *answers: Answer, ready: Answer = (404, b"")) -> None:
         self.answers = list(answers)
+        self.ready = ready
         self.queries: list[dict[str, list[str]]] = []
 
     def __call__(self, method: str, path: str, content: bytes) -> Answer:
+        if urlsplit(path).path.endswith("/ready"):
+            return self.ready
         assert urlsplit(path).path.endswith("/autoscaling/decisions")
         self.queries.append(parse_qs(urlsplit(path).query))
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -47,7 +51,29 @@ def test_explain_prints_words_and_sends_the_key(
     assert "the target goes from 1 to 2 replicas, because of queue." in out
     assert "\x1b[" not in out
     assert endpoint.queries == [{"limit": ["200"]}]
-    assert keys == ["Bearer sk-tide"]
+    assert keys == ["Bearer sk-tide"] * 2  # of the decisions and of /ready
+
+
+FAILED = "the last rollout failed: Deploying app 'shop' failed: ValueError: port (traceback: controller.log)"
+
+
+@pytest.mark.parametrize("state", [{}, {"pending": 1, "pending_s": 20}], ids=["up", "pending"])
+def test_explain_gives_the_reason_of_ready(state: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    document = body(record(2)) | {"autoscaler": status(**{"Engine-tiny": state_of(**state)})}
+    ready = {"models": {"tiny": {"state": "up", "reason": FAILED}}}
+    with serving(Endpoint((200, document), ready=(503, ready))) as url:
+        assert main(["explain", "--url", url]) == 0
+
+    assert FAILED in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("ready", [(200, b"[]"), (200, {"models": {"tiny": None}}), (500, b"\xff")])
+def test_explain_does_without_ready(ready: Answer, capsys: pytest.CaptureFixture[str]) -> None:
+    document = body(record(2)) | {"autoscaler": status(**{"Engine-tiny": state_of()})}
+    with serving(Endpoint((200, document), ready=ready)) as url:
+        assert main(["explain", "--url", url]) == 0
+
+    assert "because of queue" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)], ids=["in words", "as JSON"])

@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 from ray.exceptions import RayTaskError
-from ray.serve._private.common import ReplicaState
+from ray.serve._private.application_state import ApplicationStatusInfo, StatusOverview
+from ray.serve._private.common import DeploymentStatusInfo, ReplicaState
 from ray.serve._private.controller import ServeController
-from ray.serve.schema import DeploymentStatus, DeploymentStatusTrigger
+from ray.serve.schema import ApplicationStatus, DeploymentStatus, DeploymentStatusTrigger
 
-from serve_app.cluster import serve_status
-from serve_app.cluster.serve_status import deployment_statuses
+from serve_app.cluster import serve_status as module
+from serve_app.cluster.serve_status import ServeStatus, failed_rollout
 from serve_app.ingress.readiness import Known, LiveReplicas, judge
 from serve_app.settings import ModelSettings
 
@@ -40,18 +41,24 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
             raise answer
         return answer
 
-    controller = SimpleNamespace(get_deployment_details=SimpleNamespace(remote=remote))
+    whole = StatusOverview(ApplicationStatusInfo(ApplicationStatus.RUNNING)).to_proto().SerializeToString()
+    controller = SimpleNamespace(
+        get_deployment_details=SimpleNamespace(remote=remote),
+        get_serve_status=SimpleNamespace(remote=lambda app: whole),
+    )
     client = SimpleNamespace(_controller=controller)
-    monkeypatch.setattr(serve_status, "_get_global_client", lambda **_: client)
-    monkeypatch.setattr(serve_status, "ray", SimpleNamespace(get=get))
+    monkeypatch.setattr(module, "_get_global_client", lambda **_: client)
+    monkeypatch.setattr(module, "ray", SimpleNamespace(get=get))
     return questions
 
 
 def test_known_deployments_have_their_replicas_by_state(
     asked: list[tuple[str, ...]],
 ) -> None:
-    found = deployment_statuses("shop", ["Engine-tide", "Engine-new"])
+    status = module.serve_status("shop", ["Engine-tide", "Engine-new"])
 
+    found = status.deployments
+    assert status.failed_rollout == ""
     assert asked == [("shop", "Engine-tide"), ("shop", "Engine-new")]
     assert set(found) == {"Engine-tide"}
     assert found["Engine-tide"].replica_states == {"RUNNING": 1, "STARTING": 2}
@@ -59,10 +66,38 @@ def test_known_deployments_have_their_replicas_by_state(
     assert (judged.state, judged.target_replicas) == ("up", 3)
 
 
-def test_without_ray_serve_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve_status, "_get_global_client", lambda **_: None)
+FAILED = ApplicationStatus.DEPLOY_FAILED
 
-    assert deployment_statuses("shop", ["Engine-tide"]) == {}
+
+@pytest.mark.parametrize(
+    ("status", "deployments", "reason"),
+    [
+        (FAILED, {}, "Traceback"),  # `build` raised
+        (FAILED, {"Ingress": "no such keys", "Engine-tide": "no such model"}, "no such keys"),
+        (FAILED, {"Engine-tide": "no such model"}, ""),  # the engine's own status says why
+        (ApplicationStatus.DEPLOYING, {}, ""),
+        (ApplicationStatus.RUNNING, {}, ""),
+        (ApplicationStatus.UNHEALTHY, {"Ingress": "a health check failed"}, ""),  # no rollout
+    ],
+)
+def test_rollout_that_failed_beside_the_engines_has_its_reason(
+    status: ApplicationStatus, deployments: dict[str, str], reason: str
+) -> None:
+    trigger = DeploymentStatusTrigger.REPLICA_STARTUP_FAILED
+    statuses = [
+        DeploymentStatusInfo(name, DeploymentStatus.DEPLOY_FAILED, trigger, message)
+        for name, message in deployments.items()
+    ]
+    statuses.append(DeploymentStatusInfo("BatchRunner", DeploymentStatus.HEALTHY, trigger, "well"))
+    whole = StatusOverview(ApplicationStatusInfo(status, "Traceback"), "shop", statuses)
+
+    assert failed_rollout(whole, ["Engine-tide"]) == reason
+
+
+def test_without_ray_serve_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_get_global_client", lambda **_: None)
+
+    assert module.serve_status("shop", ["Engine-tide"]) == ServeStatus()
 
 
 def test_the_controller_has_the_method_with_its_parameters() -> None:

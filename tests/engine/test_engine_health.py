@@ -15,14 +15,19 @@ IDLE = {"sequences": 0, "stepping": False}
 
 
 class FakeEngine:
-    """An engine looked at twice a second; `now` is its clock."""
+    """An engine looked at twice a second; `now` is its clock. Its core answers once `answers` is set."""
 
     def __init__(self, *past: tuple[float, dict[str, int]]) -> None:
-        self.report = SimpleNamespace(steps=0, unfinished=0)
+        self.report = SimpleNamespace(steps=0, sequences=())
         self.answers = asyncio.Event()
+        self.has_work = False
+        self.aborted: list[str] = []
         self.died: Exception | None = None
         self.llm = SimpleNamespace(
-            errored=False, check_health=self._check_health, is_sleeping=self.answers.wait
+            errored=False,
+            check_health=self._check_health,
+            engine_core=SimpleNamespace(call_utility_async=self._call),
+            abort=self._abort,
         )
         self.health = EngineHealth(self, hang_timeout_s=30)  # type: ignore[arg-type]
         self.now = 100.0
@@ -33,8 +38,25 @@ class FakeEngine:
         if self.died is not None:
             raise self.died
 
+    async def _call(self, method: str) -> bool:
+        assert method == "has_work"
+        await self.answers.wait()
+        return self.has_work
+
+    async def _abort(self, names: list[str], internal: bool) -> None:
+        assert internal
+        self.aborted += names
+
+    async def refuse(self, seconds: float, number: int) -> None:
+        """Let `number` new sequences be there at each look, which the core has not got."""
+        for look in range(round(seconds * LOOKS_PER_S)):
+            self.now += 1 / LOOKS_PER_S
+            self.report.sequences = [f"{look}-{each}" for each in range(number)]
+            self.health.look(self.now)
+            await self.health.ask_core(self.now)
+
     def go_on(self, seconds: float, *, sequences: int, stepping: int) -> None:
-        self.report.unfinished = sequences
+        self.report.sequences = [f"s{each}" for each in range(sequences)]
         for _ in range(round(seconds * LOOKS_PER_S)):
             self.now += 1 / LOOKS_PER_S
             self.report.steps += 50 * stepping
@@ -98,6 +120,46 @@ def test_standstill_is_no_longer_than_its_sequence() -> None:
     came = idle.now + 0.3
     idle.go_on(5, **STUCK)
     assert NOTICED_AFTER_S < idle.health.standstill_s(idle.now) < idle.now - came
+
+
+async def test_short_refused_sequences_are_no_stall() -> None:
+    engine = FakeEngine((5, BUSY))
+    engine.answers.set()
+
+    await engine.refuse(120, number=20)
+
+    assert engine.health.trouble() == ""
+    assert not await engine.is_replaced()
+    assert engine.aborted == []
+
+
+async def test_sequences_that_the_core_has_lost_are_aborted_and_are_no_stall() -> None:
+    engine = FakeEngine((5, BUSY))
+    engine.answers.set()
+
+    for _ in range(round(NOTICED_AFTER_S * LOOKS_PER_S)):
+        engine.go_on(1 / LOOKS_PER_S, sequences=2, stepping=False)
+        await engine.health.ask_core(engine.now)
+        assert engine.health.trouble() == ""
+    assert engine.aborted == []
+    engine.go_on(1 / LOOKS_PER_S, sequences=2, stepping=False)
+    await engine.health.ask_core(engine.now)
+
+    assert engine.aborted == ["s0", "s1"]
+
+
+async def test_core_with_work_and_without_steps_is_replaced() -> None:
+    engine = FakeEngine((5, BUSY))
+    engine.answers.set()
+    engine.has_work = True
+
+    for _ in range(30 * LOOKS_PER_S):
+        assert not await engine.is_replaced()
+        engine.go_on(1 / LOOKS_PER_S, **STUCK)
+        await engine.health.ask_core(engine.now)
+
+    assert await engine.is_replaced()
+    assert engine.aborted == []
 
 
 async def test_answer_of_the_core_ends_a_stall() -> None:

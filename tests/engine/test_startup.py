@@ -79,16 +79,16 @@ def test_each_phase_is_published_at_its_beginning_with_earlier_durations(
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (OSError("no such model"), "OSError: no such model (unchecked)"),
-        (OSError("x" * 1_000_000), f"OSError: {'x' * 1991} (unchecked)"),
-        (KeyboardInterrupt(), "KeyboardInterrupt:  (unchecked)"),
+        (OSError("no such model"), "OSError: no such model (unchecked; log: /tmp/worker.err)"),
+        (OSError("x" * 1_000_000), f"OSError: {'x' * 1991} (unchecked; log: /tmp/worker.err)"),
+        (KeyboardInterrupt(), "KeyboardInterrupt:  (unchecked; log: /tmp/worker.err)"),
     ],
     ids=["error", "long", "interrupt"],
 )
-def test_a_failure_is_published_with_its_phase_reason_and_hint(error: BaseException, reason: str) -> None:
+def test_failure_is_published_with_phase_reason_hint_and_log(error: BaseException, reason: str) -> None:
     published = Published()
     startup = published.startup()
-    startup.hint = "unchecked"
+    startup.hint, startup.log = "unchecked", "/tmp/worker.err"
     with startup.phase("imports"):
         published.pass_time(7.0)
 

@@ -16,6 +16,7 @@ from ray.serve._private.common import DeploymentID, ReplicaID, ReplicaMetricRepo
 from ray.serve.config import HTTPOptions
 
 from serve_app.api.engine_client import EngineReply
+from serve_app.cluster.serve_status import ServeStatus
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress import ingress_deployment
 from serve_app.ingress.admission import release_limit
@@ -118,7 +119,7 @@ async def deployed(monkeypatch: pytest.MonkeyPatch, kv: StubKv) -> AsyncIterator
     controller = FakeController()
     monkeypatch.setattr(ingress_deployment.serve, "get_replica_context", lambda: context)
     monkeypatch.setattr(ingress_deployment.ray, "get_actor", lambda name, namespace: controller)
-    monkeypatch.setattr(ingress_deployment, "deployment_statuses", lambda app, names: {})
+    monkeypatch.setattr(ingress_deployment, "serve_status", lambda app, names: ServeStatus())
     for kind in ("Histogram", "Counter", "Gauge"):
         monkeypatch.setattr(replica_metrics, kind, lambda name, *given, **more: StubMetric.unregistered(name))
     async with AsyncExitStack() as stack:

@@ -12,6 +12,7 @@ from ray.serve.schema import DeploymentStatus, DeploymentStatusOverview, Deploym
 
 from serve_app.api.health import ModelReadiness, Readiness
 from serve_app.cluster.bounded_call import BoundedCall
+from serve_app.cluster.serve_status import ServeStatus
 from serve_app.ingress import readiness
 from serve_app.ingress.cold_start_progress import StoredState, state_reader
 from serve_app.ingress.readiness import Known, LiveReplicas, ServeObserver
@@ -38,9 +39,10 @@ def judge(
     min_replicas: int = 1,
     scaling: dict[str, Any] | None = PLACED,
     unreachable: str = "",
+    failed_rollout: str = "",
 ) -> ModelReadiness:
     """Readiness of the model at `NOW`."""
-    known = Known(deployment, phases or {}, scaling, unreachable)
+    known = Known(deployment, phases or {}, scaling, unreachable, failed_rollout)
     return readiness.judge(TIDE, min_replicas, live or LiveReplicas(), known, NOW)
 
 
@@ -77,6 +79,17 @@ ray::ServeReplica.initialize()
   File "engine.py", line 5, in build
 OSError: no such folder
 """
+BUILD = """Deploying app 'shop' failed with exception:
+Traceback (most recent call last):
+  File "app.py", line 5, in build
+SettingsError: the settings are not valid:
+- models[0].max_num_seq: not a setting
+"""
+BUILD_SHORTENED = (
+    "the last rollout failed: Deploying app 'shop' failed with exception: "
+    "models[0].max_num_seq: not a setting "
+    "(traceback: session_latest/logs/serve/controller_*.log in Ray's folder)"
+)
 SHORTENED = (
     "The deployment failed to start 3 times in a row during a rolling update: OSError: no such folder "
     "(traceback: session_latest/logs/serve/controller_*.log in Ray's folder)"
@@ -159,6 +172,16 @@ CASES: dict[str, tuple[ModelReadiness, Expected]] = {
         ),
         ("up", None, None, FAILURE),
     ),
+    "the build failed, and replicas of the former version serve": (
+        judge(None, live=LiveReplicas(1), failed_rollout=BUILD), ("up", None, None, BUILD_SHORTENED)
+    ),
+    "the build failed, and no replica serves": (
+        judge(None, failed_rollout=BUILD), ("failed", None, None, BUILD_SHORTENED)
+    ),
+    "the ingress failed, and the model is at zero": (
+        judge(deployment(HEALTHY), min_replicas=0, failed_rollout="no such keys"),
+        ("idle_at_zero", None, None, "the last rollout failed: no such keys"),
+    ),
     "Ray alone has a traceback": (
         judge(deployment(DeploymentStatus.DEPLOY_FAILED, TRACEBACK)), ("failed", None, None, SHORTENED)
     ),
@@ -238,6 +261,7 @@ class Watched:
     def __init__(self, zygote: bool = True, wait_s: float = 0.8) -> None:
         self.now = 1_700_000_000.0
         self.deployments: dict[str, DeploymentStatusOverview] = {}
+        self.failed_rollout = ""
         self.replicas = ReplicaSet()
         self.looks = 0
         self.controller, self.gcs = threading.Event(), threading.Event()
@@ -260,10 +284,10 @@ class Watched:
         self.controller.set()
         self.gcs.set()
 
-    def _statuses(self) -> dict[str, DeploymentStatusOverview]:
+    def _statuses(self) -> ServeStatus:
         self.looks += 1
         assert self.controller.wait(LIMIT_S)
-        return dict(self.deployments)
+        return ServeStatus(dict(self.deployments), self.failed_rollout)
 
     def _stored(self) -> StoredState:
         assert self.gcs.wait(LIMIT_S)
@@ -329,6 +353,13 @@ async def test_readiness_reports_where_the_next_replica_would_start(kv: StubKv, 
     assert (readiness.zygote, tide.warm_node) == (zygote, zygote)
     assert (tide.warm_node_start_s, tide.cold_node_start_s) == (3.4, None)
     assert (await watched.tide(60)).warm_node is None  # the policy is gone
+
+
+async def test_readiness_gives_the_reason_of_a_failed_rollout(watched: Watched) -> None:
+    watched.up("r1")
+    watched.failed_rollout = BUILD
+
+    assert (await watched.tide()).reason == BUILD_SHORTENED
 
 
 async def test_readiness_uses_the_present_knob(watched: Watched) -> None:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -119,6 +120,21 @@ def test_background_requests_have_only_their_own_series(operation: Operation) ->
     for_gpu = operation in GPU_OPERATIONS
     responses = {"llm_background_responses_total": [(1, {"outcome": "rejected"})]}
     assert counted.seen == (responses if for_gpu else {})
+
+
+@pytest.mark.parametrize("timeout_s", [None, 5.0])
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_invalid_requests_are_no_demand(outcome: Any, timeout_s: float | None) -> None:
+    counted = Counted()
+    asked = replace(request(outcome=outcome), timeout_s=timeout_s)
+
+    counted.counters.opened(asked)
+    assert counted.counters.signals().arrivals_total == 1
+    counted.counters.closed(asked)
+
+    left = 0 if outcome == "client_error" and timeout_s is None else 1
+    assert counted.counters.signals() == IngressSignals(arrivals_total=left, arrived_bytes_total=5 * left)
+    assert counted.seen["llm_arrivals_total"] == [(1, {})]
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)

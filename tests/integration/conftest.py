@@ -35,6 +35,7 @@ ORDER = [
     "test_other_ways",
     "test_traces",
     "test_gpu_placement",
+    "test_flood",
 ]
 
 

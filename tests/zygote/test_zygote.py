@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from serve_app.zygote.python import start_zygote
 from serve_app.zygote.request import Request
 from serve_app.zygote.zygote import collector_off
 from tests.zygote.conftest import MARK, Start, wait_for
@@ -79,6 +80,20 @@ def test_ray_is_imported_with_the_first_request(tmp_path: Path, python: Start) -
         process = python("-c", report)
         assert process.communicate(timeout=60)[0].strip() == "(None, True) ('to the fork', False)"
         zygote.kill()
+
+
+def test_forks_draw_different_random_ids(tmp_path: Path, python: Start) -> None:
+    """Ray makes the ids of tasks from these. Two callers with the same ids once ended Serve's controller."""
+    path = tmp_path / "zygote"
+    draw = "from ray import ObjectID; print(ObjectID.from_random().hex())"
+    modules = ["--", "serve_app.patches.ray:draw_class_ids_from_kernel", "ray.serve._private.replica"]
+    with start_zygote(str(path), os.getpid(), os.environ, subprocess.DEVNULL, modules) as zygote:
+        wait_for(path)
+        forks = [python("-c", draw) for _ in range(3)]
+        drawn = {fork.communicate(timeout=120)[0] for fork in forks}
+        zygote.kill()
+
+    assert len(drawn) == 3
 
 
 def open_descriptors(process: subprocess.Popen[bytes]) -> int:
