@@ -72,8 +72,8 @@ def _is_of_arguments(error: BaseException | None) -> bool:
 def _not_an_object() -> ApiError:
     return ApiError(
         400,
-        "tools: the model called a tool with arguments that are no JSON object. With `strict: true` on the tool, "
-        "the engine enforces its `input_schema`.",
+        "tools: the model called a tool with arguments that are no JSON object. With `strict: true` on the "
+        "tool, the engine enforces its `input_schema`.",
         param="tools",
         code="invalid_tool_call",
     )
