@@ -231,6 +231,39 @@ def peek(body: bytes) -> Peek:
         raise not_an_object(error) from None
 
 
+class _PairFields(msgspec.Struct):
+    query: msgspec.Raw = _NONE
+    queries: msgspec.Raw = _NONE
+    data_1: msgspec.Raw = _NONE
+    text_1: msgspec.Raw = _NONE
+    documents: msgspec.Raw = _NONE
+    items: msgspec.Raw = _NONE
+    data_2: msgspec.Raw = _NONE
+    text_2: msgspec.Raw = _NONE
+
+    @staticmethod
+    def first(*given: msgspec.Raw) -> list[msgspec.Raw]:
+        """Return the first given text, or list of texts, as a list; empty without any."""
+        value = next((each for each in given if each != _NONE), _NO_VALUES)
+        return _values.decode(value) if bytes(value).startswith(b"[") else [value]
+
+
+_NO_VALUES = msgspec.Raw(b"[]")
+_pairs = msgspec.json.Decoder(_PairFields)
+_values = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def repeated_bytes(body: bytes) -> int:
+    """Return how many bytes of a body of scores or ranks an engine reads again.
+
+    A cross-encoder reads the query once with each document. `body` is a JSON object.
+    """
+    fields = _pairs.decode(body)
+    queries = fields.first(fields.query, fields.queries, fields.data_1, fields.text_1)
+    documents = fields.first(fields.documents, fields.items, fields.data_2, fields.text_2)
+    return (len(documents) - 1) * len(queries[0]) if len(queries) == 1 and documents else 0
+
+
 class _TokenFields(msgspec.Struct):
     """Fields that may hold token ids. Others are skipped, because building 400,000 values took 0.3 s."""
 
