@@ -120,7 +120,7 @@ def test_drawn_adapters_are_loaded_and_their_hits_reported(
     assert few["adapter_requests"] == many["adapter_requests"]
     assert 90 < few["adapter_requests"] < 150
     assert few["adapter_hits"] > 0.95 > many["adapter_hits"] > 0.1
-    assert many["ttft"]["all"]["p95_s"] > none["ttft"]["all"]["p95_s"] + 0.2
+    assert many["ttft"]["all"]["p95_s"] > none["ttft"]["all"]["p95_s"] + 0.15
     assert none["adapter_requests"] == 0
     assert capsys.readouterr().out.count("requests that found their adapter loaded") == 2
 
