@@ -231,26 +231,10 @@ def peek(body: bytes) -> Peek:
         raise not_an_object(error) from None
 
 
-class _PairFields(msgspec.Struct):
-    query: msgspec.Raw = _NONE
-    queries: msgspec.Raw = _NONE
-    data_1: msgspec.Raw = _NONE
-    text_1: msgspec.Raw = _NONE
-    documents: msgspec.Raw = _NONE
-    items: msgspec.Raw = _NONE
-    data_2: msgspec.Raw = _NONE
-    text_2: msgspec.Raw = _NONE
-
-    @staticmethod
-    def first(*given: msgspec.Raw) -> list[msgspec.Raw]:
-        """Return the first given text, or list of texts, as a list; empty without any."""
-        value = next((each for each in given if each != _NONE), _NO_VALUES)
-        return _values.decode(value) if bytes(value).startswith(b"[") else [value]
-
-
-_NO_VALUES = msgspec.Raw(b"[]")
-_pairs = msgspec.json.Decoder(_PairFields)
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _values = msgspec.json.Decoder(list[msgspec.Raw])
+_QUERIES = ("query", "queries", "data_1", "text_1")
+_DOCUMENTS = ("documents", "items", "data_2", "text_2")
 
 
 def repeated_bytes(body: bytes) -> int:
@@ -258,10 +242,16 @@ def repeated_bytes(body: bytes) -> int:
 
     A cross-encoder reads the query once with each document. `body` is a JSON object.
     """
-    fields = _pairs.decode(body)
-    queries = fields.first(fields.query, fields.queries, fields.data_1, fields.text_1)
-    documents = fields.first(fields.documents, fields.items, fields.data_2, fields.text_2)
+    fields = _members.decode(body)
+    queries, documents = (
+        next((_listed(fields[name]) for name in names if fields.get(name, _NONE) != _NONE), [])
+        for names in (_QUERIES, _DOCUMENTS)
+    )
     return (len(documents) - 1) * len(queries[0]) if len(queries) == 1 and documents else 0
+
+
+def _listed(value: msgspec.Raw) -> list[msgspec.Raw]:
+    return _values.decode(value) if bytes(value).startswith(b"[") else [value]
 
 
 class _TokenFields(msgspec.Struct):
