@@ -65,7 +65,7 @@ class MessagesOperation:
 def _is_of_arguments(error: BaseException | None) -> bool:
     """Whether vLLM raised `error` while it made a block of the arguments that the model wrote for a tool."""
     if isinstance(error, ValidationError):
-        return error.title == AnthropicContentBlock.__name__
+        return bool(error.title == AnthropicContentBlock.__name__)
     return isinstance(error, JSONDecodeError)
 
 
