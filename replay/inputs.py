@@ -36,15 +36,10 @@ class Inputs:
     """The model of these knobs."""
     notes: tuple[str, ...]
     """Sentences that say where the knobs and the profile come from."""
+    traffic: Trace
+    """The requests to replay: the trace, with drawn adapters and the backlog if they are given."""
     backlog: Backlog | None = None
     """The backlog to replay with the trace."""
-
-    @property
-    def traffic(self) -> Trace:
-        """The requests to replay: the trace, and the backlog if one is given."""
-        from traces.backlog import WithBacklog  # noqa: PLC0415
-
-        return self.trace if self.backlog is None else WithBacklog(self.trace, self.backlog)
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
@@ -62,6 +57,10 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         "--background", metavar="SHARE@TIMES",
         help="add a backlog of the lane background once a day: its share of the day's tokens, when it is "
         "submitted, and when it should be done, as in 20%%@22:00-06:00; the trace begins at 00:00",
+    )  # fmt: skip
+    add(
+        "--adapters", metavar="N@SHARE",
+        help="draw one of N LoRA adapters by Zipf's law for this share of the requests, as in 200@50%%",
     )  # fmt: skip
     add("--config", type=Path, metavar="FILE", help="Serve configuration to take the knobs from")
     add("--app", metavar="NAME", help="application of the configuration, if it has several")
@@ -86,7 +85,8 @@ def read_inputs(options: argparse.Namespace) -> Inputs:
     # The replay's readers import numpy, which no other command should wait for.
     from replay.profile import load_profile, profile_for  # noqa: PLC0415
     from traces import TraceError, open_trace  # noqa: PLC0415
-    from traces.backlog import Backlog  # noqa: PLC0415
+    from traces.backlog import Backlog, WithBacklog  # noqa: PLC0415
+    from traces.zipf_adapters import WithAdapters  # noqa: PLC0415
 
     given = options.cold_start
     cold_start_s = None if given is None else _range(given.partition("/")[0], given)
@@ -99,6 +99,8 @@ def read_inputs(options: argparse.Namespace) -> Inputs:
             chosen = profile_for(settings)
             profile = chosen.profile
             notes.append(chosen.why)
+        if settings.lora is not None:
+            profile = profile.model_copy(update={"max_cached_adapters": settings.lora.max_cached})
     else:
         if options.app is not None or options.model is not None:
             raise SettingsError(["--app and --model name what is in a --config, and none is given"])
@@ -122,11 +124,21 @@ def read_inputs(options: argparse.Namespace) -> Inputs:
         )
     except TraceError as error:
         raise SettingsError([str(error)]) from None
+    traffic: Trace = trace
+    backlog = None
+    option = "--adapters"
     try:
-        backlog = None if options.background is None else Backlog.parse(options.background)
+        if options.adapters is not None:
+            traffic = WithAdapters.parse(trace, options.adapters)
+        option = "--background"
+        if options.background is not None:
+            backlog = Backlog.parse(options.background)
+            traffic = WithBacklog(traffic, backlog)
     except TraceError as error:
-        raise SettingsError([f"--background = {error}"]) from None
-    return Inputs(trace, knobs, profile, cold_start_s, options.config, app, model, tuple(notes), backlog)
+        raise SettingsError([f"{option} = {error}"]) from None
+    return Inputs(
+        trace, knobs, profile, cold_start_s, options.config, app, model, tuple(notes), traffic, backlog
+    )
 
 
 def _read_config(options: argparse.Namespace) -> tuple[str, str, Knobs, ModelSettings]:

@@ -8,7 +8,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 
+from serve_app.ingress.replica_set import ASSUMED_LOAD_S
 from serve_app.policy.capacity_model import StepTime
+from serve_app.settings.adapters import MOST_ADAPTERS, LoraSettings
 from serve_app.settings.closed_model import ClosedModel
 from serve_app.settings.document import Document, parse_yaml, read_text
 from serve_app.settings.knobs import StartingValues
@@ -76,6 +78,10 @@ class Profile(ClosedModel):
     max_num_batched_tokens: Annotated[int, Field(ge=16, le=1_048_576)] = 8192
     """Tokens of one step: a longer prompt is prefilled in chunks of this size."""
 
+    adapter_load_s: NotNegative = ASSUMED_LOAD_S
+    """Seconds for which the load of a LoRA adapter occupies the engine."""
+    max_cached_adapters: Annotated[int, Field(ge=1, le=MOST_ADAPTERS)] = LoraSettings().max_cached
+    """Adapters that one replica keeps loaded, as the setting `lora.max_cached`."""
     cold_start_s: tuple[NotNegative, NotNegative] = (60.0, 90.0)
     """Least and most seconds from asking for a replica to its first request, drawn evenly."""
     warm_node_start_s: tuple[NotNegative, NotNegative] | None = None

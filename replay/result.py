@@ -137,6 +137,10 @@ class Result:
     """Share of the prompt tokens found in prefix caches; 0 for a trace without prefix blocks."""
     moves: int
     """Moves of streams from draining replicas to others."""
+    adapter_requests: int
+    """Requests for LoRA adapters, in all lanes."""
+    adapter_hits: float
+    """Share of these that came to a replica with their adapter loaded; 0 without any."""
     windows: Windows
     timeline: Timeline
     decisions: list[dict[str, Any]] = field(default_factory=list)
@@ -364,6 +368,8 @@ def measure(
         peak=fleet.peak,
         preemptions=int(totals["preemptions"]),
         cached_share=float(totals["cached"] / max(totals["arrived_tokens"], 1.0)),
+        adapter_requests=int(totals["adapter_requests"]),
+        adapter_hits=float(totals["adapter_hits"] / max(totals["adapter_requests"], 1.0)),
         moves=int(totals["moves"]),
         windows=windows,
         timeline=series.timeline(),

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
+from serve_app.settings.adapters import MOST_ADAPTERS
 from serve_app.settings.caller import LANES
 from serve_app.settings.document import unique_keys
 from serve_app.wire.request_line import FAILED
@@ -281,6 +282,8 @@ class RequestLogFormat:
         self._model = model
         self.models: set[str] = set()
         """The models whose requests have been seen, replayed or not."""
+        self._adapters: dict[object, int] = {"": 0}
+        """The numbers of adapters, in the order in which their names were seen."""
 
     def requests(self, lines: Lines) -> tuple[Chunk, Ints]:
         documents, columns = _objects(lines, self.keys)
@@ -289,7 +292,7 @@ class RequestLogFormat:
         sequences = Key("sequences", 1, MOST_SEQUENCES).column(lines, counts).astype(np.int64)
         models = self._models(lines, [document.get("model", "") for document in documents])
         lanes = [document.get(_LANE, LANES[STANDARD]) for document in documents]
-        chunk = _with_lanes(chunk, lines, lanes)
+        chunk = self._with_adapters(_with_lanes(chunk, lines, lanes), lines, documents)
         if self._model is not None:
             sequences *= np.array([model == self._model for model in models])
         sequences *= np.array([document.get("outcome") != FAILED for document in documents])
@@ -315,6 +318,19 @@ class RequestLogFormat:
         if len(self.models) < _MOST_MODELS:
             self.models.update(names)
         return names
+
+    def _with_adapters(self, chunk: Chunk, lines: Lines, documents: Sequence[dict[str, Any]]) -> Chunk:
+        names = [document.get("adapter", "") for document in documents]
+        if not any(names):
+            return chunk
+        for at, name in enumerate(names):
+            if not isinstance(name, str):
+                raise lines.error(at, f"adapter = {shown(name)}: must be a string")
+            if self._adapters.setdefault(name, len(self._adapters)) > MOST_ADAPTERS:
+                raise lines.error(
+                    at, f"adapter = {shown(name)}: there are more than {MOST_ADAPTERS} adapters"
+                )
+        return replace(chunk, adapters=np.array([self._adapters[name] for name in names], dtype=np.int64))
 
     def not_before_s(self, file: LineFile) -> float:
         """A time before which no request of a log arrived, judged by its first line."""

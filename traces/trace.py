@@ -51,6 +51,9 @@ class Chunk:
     """Ids of prefix blocks: equal ids are equal prefixes."""
     lanes: Ints = field(default_factory=_no_ints)
     """The place of each request's lane in `LANES`. Empty where all requests are `standard`."""
+    adapters: Ints = field(default_factory=_no_ints)
+    """The number of each request's LoRA adapter; 0 for the model itself. Empty where all requests are for the
+    model itself."""
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -146,7 +149,13 @@ def part(chunk: Chunk, start: int, stop: int) -> Chunk:
         starts = starts - starts[0]
     at = slice(start, stop)
     return Chunk(
-        chunk.arrival_s[at], chunk.input_tokens[at], chunk.output_tokens[at], starts, blocks, chunk.lanes[at]
+        chunk.arrival_s[at],
+        chunk.input_tokens[at],
+        chunk.output_tokens[at],
+        starts,
+        blocks,
+        chunk.lanes[at],
+        chunk.adapters[at],
     )
 
 
@@ -172,16 +181,20 @@ def join(chunks: Sequence[Chunk]) -> Chunk:
         np.concatenate([chunk.output_tokens for chunk in filled]),
         starts,
         blocks,
-        _join_lanes(filled),
+        _join_column([chunk.lanes for chunk in filled], filled, STANDARD),
+        _join_column([chunk.adapters for chunk in filled], filled, 0),
     )
 
 
-def _join_lanes(chunks: Sequence[Chunk]) -> Ints:
-    """The lanes of all requests of `chunks`; empty if all are `standard`."""
-    if not any(len(chunk.lanes) for chunk in chunks):
+def _join_column(columns: Sequence[Ints], chunks: Sequence[Chunk], usual: int) -> Ints:
+    """A column of all requests of `chunks`. It is empty where every request has the `usual` value."""
+    if not any(map(len, columns)):
         return _no_ints()
     return np.concatenate(
-        [chunk.lanes if len(chunk.lanes) else np.full(len(chunk), STANDARD) for chunk in chunks]
+        [
+            column if len(column) else np.full(len(of), usual)
+            for column, of in zip(columns, chunks, strict=True)
+        ]
     )
 
 
@@ -197,6 +210,7 @@ def take(chunk: Chunk, index: Ints) -> Chunk:
         starts,
         blocks,
         chunk.lanes[index] if len(chunk.lanes) else chunk.lanes,
+        chunk.adapters[index] if len(chunk.adapters) else chunk.adapters,
     )
 
 

@@ -14,6 +14,7 @@ from typing import get_args
 
 from benchmarks.chaos import continuity, verdicts
 from benchmarks.chaos.attack import Attack, Conductor, Timing
+from benchmarks.chaos.greedy_chat import PATHS
 from benchmarks.chaos.load import Job
 from benchmarks.chaos.losses import LossesInARow
 from benchmarks.chaos.observer import observing
@@ -50,6 +51,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--seed", type=int, default=0, help="of random draws (default: 0)")
     add("--streams", type=int, help="open at each attack (default: 16; with --losses 12)")
     add("--tokens", type=int, help="of each stream (default: 1000; with --losses 600)")
+    add("--apis", default="chat", metavar="API,…", help=f"of the streams: {', '.join(PATHS)} (default: chat)")
     add("--out", type=Path, default=Path("benchmarks/results/chaos"), help="folder of the results")
     options = parser.parse_args(argv)
     in_a_row = options.losses is not None
@@ -58,6 +60,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     for name in options.roles:
         if name not in allowed:
             parser.error(f"--only = {name!r}: must be of {', '.join(allowed)}")
+    options.apis = tuple(options.apis.split(","))
+    for name in options.apis:
+        if name not in PATHS:
+            parser.error(f"--apis = {name!r}: must be of {', '.join(PATHS)}")
     options.signals = get_args(Signal) if options.signal == "both" else (options.signal,)
     options.streams = options.streams or (12 if in_a_row else 16)
     options.tokens = options.tokens or (600 if in_a_row else 1000)
@@ -115,7 +121,7 @@ async def _attack(options: argparse.Namespace, trace: Trace) -> None:
     try:
         say("starting the server")
         await server.start()
-        job = Job(server.url, MODEL, options.streams, options.tokens)
+        job = Job(server.url, MODEL, options.streams, options.tokens, options.apis)
         attacks = [Attack(role, one) for one in options.signals for role in options.roles]
         async with observing(processes, job, trace) as observer:
             chance = random.Random(options.seed)

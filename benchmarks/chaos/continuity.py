@@ -107,7 +107,25 @@ def report(trace: Trace) -> tuple[str, bool]:
     lines = [[goal, "PASS" if one else "MISS"] for goal, one in verdicts.items()]
     parts = [markdown.table(header, [_cells(row) for row in rows]), *_notes(trace)]
     parts.append(markdown.table(("goal", "verdict"), lines, numbers=False))
+    if len({one.api for one in trace.streams}) > 1:
+        parts.insert(1, _by_api(trace))
     return "\n\n".join(parts), all(verdicts.values())
+
+
+def _by_api(trace: Trace) -> str:
+    """A table of the streams that met a loss, by API."""
+    undisturbed = references(trace)
+    lines = []
+    for api in sorted({one.api for one in trace.streams}):
+        streams = [one for one in trace.streams if one.api == api and _met(trace.events, one)]
+        outcomes = [one.outcome for one in streams]
+        alike = sum(one.whole and not differences(one, undisturbed[one.subject]) for one in streams)
+        errors, moves = outcomes.count("error"), sum(len(one.moves) for one in streams)
+        whole = sum(one.whole for one in streams)
+        counts = (len(streams), moves, whole, alike, errors, len(streams) - whole - errors)
+        lines.append([api, *map(str, counts)])
+    header = ("API", "met a loss", "moves", "whole", "as undisturbed", "ended by the API's error", "else")
+    return markdown.table(header, lines)
 
 
 def _cells(row: Row) -> list[str]:

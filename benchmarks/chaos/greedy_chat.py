@@ -1,4 +1,4 @@
-"""One greedy chat: its request, and its answer as the client sees it.
+"""One greedy chat in one of three APIs: its request, and its answer as the client sees it.
 
 The answer to a greedy request must not depend on which replicas were lost under it.
 """
@@ -23,25 +23,29 @@ HUNG_S = 5.0
 _MOVED = b": continued on another replica"
 
 
-def request_body(model: str, subject: str, tokens: int) -> dict[str, Any]:
-    """The request for a greedy answer of exactly `tokens` tokens."""
-    return {
-        "model": model,
-        "messages": [{"role": "user", "content": f"A long story about the {subject}."}],
-        "max_tokens": tokens,
-        "ignore_eos": True,
-        "temperature": 0,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "logprobs": SUBJECTS.index(subject) % 2 == 1,
-    }
+PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses"}
+"""By the names of the APIs in options."""
+_ENDS = {"chat": "[DONE]", "messages": "message_stop", "responses": "response.completed"}
+
+
+def request_body(model: str, subject: str, tokens: int, api: str = "chat") -> dict[str, Any]:
+    """The request for a greedy answer of exactly `tokens` tokens; of at most as many in `messages`."""
+    asked = [{"role": "user", "content": f"A long story about the {subject}."}]
+    body = {"model": model, "temperature": 0, "stream": True}
+    if api == "responses":
+        return {**body, "input": asked, "max_output_tokens": tokens, "ignore_eos": True}
+    body |= {"messages": asked, "max_tokens": tokens}
+    if api == "messages":
+        return body
+    logprobs = SUBJECTS.index(subject) % 2 == 1
+    return {**body, "ignore_eos": True, "stream_options": {"include_usage": True}, "logprobs": logprobs}
 
 
 class GreedyChat:
     """Follows one stream. `feed` takes its bytes, cut anywhere, and the time at which they came."""
 
-    def __init__(self, subject: str, tokens: int, opened_s: float) -> None:
-        self._subject, self._tokens, self._opened_s = subject, tokens, opened_s
+    def __init__(self, subject: str, tokens: int, opened_s: float, api: str = "chat") -> None:
+        self._subject, self._tokens, self._opened_s, self._api = subject, tokens, opened_s, api
         self.status = 0
         """0 until an answer begins."""
         self.failure = ""
@@ -66,7 +70,8 @@ class GreedyChat:
             if line.startswith(_MOVED):
                 self._moved_s = self.pieces_s[-1] if self.pieces_s else now
             elif line.startswith(b"data: {"):
-                self._read_event(json.loads(line[len(b"data: ") :]), now)
+                event = json.loads(line[len(b"data: ") :])
+                (self._read_event if self._api == "chat" else self._read_named)(event, now)
             elif line.startswith(b"data: [DONE]"):
                 self._done = True
 
@@ -90,11 +95,36 @@ class GreedyChat:
             return
         for one in (choice.get("logprobs") or {}).get("content") or ():
             found["logprobs"].append((one["token"], one["logprob"]))
-        found["text"] += choice["delta"].get("content") or ""
+        self._add(choice["delta"].get("content") or "", now)
+
+    def _add(self, text: str, now: float) -> None:
+        self._found["text"] += text
         self.pieces_s.append(now)
         if self._moved_s is not None:
-            found["moves"].append((self._moved_s, now))
+            self._found["moves"].append((self._moved_s, now))
             self._moved_s = None
+
+    def _read_named(self, event: dict[str, Any], now: float) -> None:
+        """Read an event of `messages` or `responses`, which have names."""
+        kind, found = event["type"], self._found
+        whole = event.get("message") or event.get("response") or {}
+        if whole:
+            self._answers.add((whole["id"], 0))
+        if kind in ("content_block_delta", "response.output_text.delta"):
+            delta = event["delta"]
+            self._add(delta if isinstance(delta, str) else delta["text"], now)
+        elif kind in ("content_block_start", "response.content_part.added"):
+            found["roles"] += 1
+        elif kind in ("message_delta", "response.completed"):
+            usage = event.get("usage") or whole["usage"]
+            found["usage"] = {"completion_tokens": usage["output_tokens"]}
+            found["finish_reasons"].append(whole.get("status") or event["delta"]["stop_reason"])
+        elif kind == "error":
+            error = event["error"]
+            self._error = f"{error.get('code') or error['type']}: {error['message']}"
+        self._done |= kind in (_ENDS[self._api], "response.failed") or (
+            kind == "error" and self._api == "messages"
+        )
 
     def end(self, now: float) -> Stream:
         """The record of the stream, which is over."""
@@ -102,7 +132,7 @@ class GreedyChat:
         pause_s = max((after - before for before, after in pairwise(times)), default=0.0)
         outcome, error = self._outcome(pause_s, now)
         return Stream(
-            self._subject, self._opened_s, now, outcome, error, pause_s,
+            self._subject, self._opened_s, now, outcome, error, pause_s, api=self._api,
             answers=len(self._answers), **self._found,
         )  # fmt: skip
 
@@ -115,10 +145,10 @@ class GreedyChat:
         if self._error:
             return ("error" if self._done else "cut"), self._error
         if not self._done:
-            return "cut", self.failure or "the stream ended without [DONE]"
+            return "cut", self.failure or f"the stream ended without {_ENDS[self._api]}"
         tokens = self._found["usage"].get("completion_tokens")
-        if tokens != self._tokens:
-            return "cut", f"[DONE] after {tokens} of {self._tokens} tokens"
+        if tokens != self._tokens and "end_turn" not in self._found["finish_reasons"]:
+            return "cut", f"{_ENDS[self._api]} after {tokens} of {self._tokens} tokens"
         return ("paused" if pause_s > PAUSE_S else "whole"), ""
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.chaos.greedy_chat import SUBJECTS, GreedyChat, request_body
+from benchmarks.chaos.greedy_chat import PATHS, SUBJECTS, GreedyChat, request_body
 from benchmarks.chaos.trace import Outcome
 
 OPEN, CLOSE, DROP = "open", "close", "drop"
@@ -37,6 +37,8 @@ class Job:
     model: str
     streams: int
     tokens: int
+    apis: tuple[str, ...] = ("chat",)
+    """Names in `greedy_chat.PATHS`. Each gets the same share of the streams."""
 
 
 class Load:
@@ -44,7 +46,7 @@ class Load:
 
     def __init__(self, job: Job, session: aiohttp.ClientSession) -> None:
         self._job, self._session = job, session
-        self._subjects = cycle(SUBJECTS)
+        self._next = cycle(zip(SUBJECTS, cycle(job.apis)))
         self._wanted = asyncio.Event()
         self._streaming = 0
         self._open: dict[asyncio.Task[Outcome], GreedyChat] = {}
@@ -64,18 +66,19 @@ class Load:
         """Read one stream after the other."""
         while True:
             await self._wanted.wait()
-            chat = GreedyChat(subject := next(self._subjects), self._job.tokens, time.monotonic())
-            task = asyncio.create_task(self._read(chat, subject))
+            subject, api = next(self._next)
+            chat = GreedyChat(subject, self._job.tokens, time.monotonic(), api)
+            task = asyncio.create_task(self._read(chat, subject, api))
             self._open[task] = chat
             task.add_done_callback(self._open.pop)
             if await task == "refused":
                 await asyncio.sleep(_RETRY_S)
 
-    async def _read(self, chat: GreedyChat, subject: str) -> Outcome:
-        body = request_body(self._job.model, subject, self._job.tokens)
+    async def _read(self, chat: GreedyChat, subject: str, api: str) -> Outcome:
+        body = request_body(self._job.model, subject, self._job.tokens, api)
         counted = 0
         try:
-            async with self._session.post(f"{self._job.url}/v1/chat/completions", json=body) as response:
+            async with self._session.post(f"{self._job.url}{PATHS[api]}", json=body) as response:
                 chat.status = response.status
                 if response.status != 200:
                     chat.failure = f"HTTP {response.status}: {(await response.text())[:_SHOWN]}"

@@ -13,9 +13,9 @@ INTERVAL_S = 0.2
 
 Outcome = Literal["whole", "paused", "error", "cut", "hung", "open", "refused"]
 """
-whole    every token asked for and `[DONE]`
+whole    every token asked for and the last event, which is `[DONE]` in chat completions
 paused   the same, after a pause
-error    ended by an error event and `[DONE]`
+error    ended by the error event of the API, in chat completions with `[DONE]`
 cut      the connection or the stream ended without either, or with tokens lost or repeated
 hung     nothing had come for a while when the client gave up
 open     still going on when the client gave up: an answer takes long on a busy machine
@@ -45,6 +45,8 @@ class Stream:
     """Events that open an answer."""
     moves: list[tuple[float, float]] = field(default_factory=list)
     """For each move to another replica, the times of the last piece before and the first piece after."""
+    api: str = "chat"
+    """One of `greedy_chat.PATHS`."""
 
     @property
     def whole(self) -> bool:

@@ -19,7 +19,17 @@ _AROUND_S = (2.0, 4.0)
 """Ray's part of a cold start, which is measured from the process to readiness: a second or two to start the
 process, and as long again to put a ready replica into service."""
 _DIGITS = 4
-_LEFT_OUT = frozenset(("cold_start_s", "warm_node_start_s", "warm_nodes", "cold_start_phases", "knee"))
+_LEFT_OUT = frozenset(
+    (
+        "cold_start_s",
+        "warm_node_start_s",
+        "warm_nodes",
+        "cold_start_phases",
+        "knee",
+        "adapter_load_s",
+        "max_cached_adapters",
+    )
+)
 """Fields that are left out of the file if they were not measured; the reader has defaults."""
 
 

@@ -10,11 +10,13 @@ from replay.fleet.layout import RULES, WINDOW_S, Records
 from replay.profile import Profile
 from serve_app.ingress.prefix_index import BYTES_PER_TOKEN, FADE, MOST_PROMPT_TOKENS
 from serve_app.ingress.replica import SEQUENCE_TOKENS
-from serve_app.ingress.replica_choice import GROUP_REQUESTS, PREFILL_BUDGET_SHARE
+from serve_app.ingress.replica_choice import ASSUMED_TOKENS_PER_S, GROUP_REQUESTS, PREFILL_BUDGET_SHARE
 from serve_app.ingress.request_counters import COLD_AFTER_S
 from serve_app.settings.settings_error import shown
 
 ROUTINGS = ("prefix-aware", "grouped", "tokens", "two-choices", "text-tree")
+_USES_PER_PLACE = 100
+"""As `engine.adapter_uses`."""
 _BYTES_PER_TOKEN = 4.4
 """Bytes of a request body per prompt token: English in JSON."""
 
@@ -125,6 +127,10 @@ def rules(profile: Profile, conditions: Conditions) -> Records:
         "most_pending_tokens": MOST_PROMPT_TOKENS,
         "cold_after_s": COLD_AFTER_S,
         "window_s": WINDOW_S,
+        "adapter_load_s": profile.adapter_load_s,
+        "max_cached_adapters": profile.max_cached_adapters,
+        "adapter_memory": _USES_PER_PLACE * profile.max_cached_adapters,
+        "tokens_per_s": ASSUMED_TOKENS_PER_S,
     }.items():
         record[name] = value
     return record

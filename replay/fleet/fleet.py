@@ -202,6 +202,7 @@ class Fleet:
                 chunk.block_starts,
                 chunk.blocks,
                 chunk.lanes,
+                chunk.adapters,
                 start,
                 float(until),
                 float(self.conditions.body_noise),

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from serve_app.settings.adapters import MOST_ADAPTERS
 from serve_app.settings.caller import LANES
 
 Records = Any
@@ -73,6 +74,10 @@ REPLICA = np.dtype(
         ("group_tokens", "i8"),  # its pending tokens
         ("next_tokens", "i8"),  # pending tokens of the next group
         ("next_requests", "i8"),
+        ("load_tokens", "i8"),  # the part of `pending_tokens` that stands for loads of adapters
+        ("load_s", "f8"),  # loads of adapters before the next step
+        ("adapters", "i8"),  # loaded ones
+        ("adapter_uses", "i8"),
         ("last_sent", "i8"),  # number of the last request sent to it; 0 before the first
         ("last_end", "f8"),  # the latest end of a request
         # since the last report
@@ -114,6 +119,15 @@ REQUEST = np.dtype(
         ("sent", "f8"),
         ("next", "i8"),
         ("blocks", "i8"),
+        ("adapter", "i8"),  # 0 for the model itself
+        ("load_tokens", "i8"),  # the part of `pending` that stands for the load of its adapter
+    ]
+)
+ADAPTER = np.dtype(
+    [
+        ("loaded", "i8"),
+        ("calls", "i8"),  # requests on the replica
+        ("uses", "f8"),  # by which adapters are unloaded; halved now and then
     ]
 )
 TOTALS = np.dtype(
@@ -157,6 +171,8 @@ TOTALS = np.dtype(
         ("background_last_end", "f8"),
         ("preemptions", "f8"),
         ("cached", "f8"),  # prompt tokens found in prefix caches
+        ("adapter_requests", "f8"),  # requests for adapters that came to a replica, moved ones again
+        ("adapter_hits", "f8"),  # of these, the ones whose adapter was loaded
         ("moves", "f8"),  # of requests from draining replicas to others
     ]
 )
@@ -203,6 +219,10 @@ RULES = np.dtype(
         ("most_pending_tokens", "i8"),
         ("cold_after_s", "f8"),  # a request that was queued for longer waited for a cold start
         ("window_s", "f8"),
+        ("adapter_load_s", "f8"),
+        ("max_cached_adapters", "i8"),
+        ("adapter_memory", "i8"),  # uses of adapters after which the counts are halved
+        ("tokens_per_s", "f8"),  # of prefill, until first tokens have shown it
     ]
 )
 
@@ -230,6 +250,8 @@ class Memory(NamedTuple):
     """[replica, index]: prefix blocks in its cache, the latest used last."""
     indexed: npt.NDArray[np.int64]
     """[replica, index]: those that the ingress takes to be there."""
+    adapters: Records
+    """[replica, number]: the adapters."""
 
 
 def allocate(
@@ -258,6 +280,7 @@ def allocate(
         np.zeros((requests, prompt_blocks), np.int64),
         np.zeros((replicas, cache_blocks), np.int64),
         np.zeros((replicas, cache_blocks), np.int64),
+        np.zeros((replicas, MOST_ADAPTERS + 1), ADAPTER),
     )
 
 
@@ -266,6 +289,7 @@ def renew_replica(memory: Memory, slot: int) -> None:
     memory.replicas[slot] = _fresh(1)[0]
     memory.replicas["status"][slot] = STARTING
     memory.recent[slot] = 0.0
+    memory.adapters[slot] = np.zeros((), ADAPTER)
     memory.totals["used"] = max(int(memory.totals["used"][0]), slot + 1)
 
 
@@ -311,4 +335,5 @@ def grow_replicas(memory: Memory, replicas: int) -> Memory:
         recent=_longer(memory.recent, replicas),
         cache=_longer(memory.cache, replicas),
         indexed=_longer(memory.indexed, replicas),
+        adapters=_longer(memory.adapters, replicas),
     )

@@ -72,6 +72,8 @@ def document(result: Result) -> dict[str, Any]:
         "preemptions": result.preemptions,
         "cached_share": result.cached_share,
         "moves": result.moves,
+        "adapter_requests": result.adapter_requests,
+        "adapter_hits": result.adapter_hits,
         "policy_errors": result.policy_errors,
         "peers": {name: _peer(result, summary) for name, summary in result.peers.items()},
         "knobs": finite(result.knobs),

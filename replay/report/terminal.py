@@ -180,6 +180,8 @@ def _fleet(result: Result) -> Table:
     table.add_row("preemptions", f"{result.preemptions:,}")
     if result.cached_share:
         table.add_row("prompt tokens found in prefix caches", formats.percent(result.cached_share))
+    if result.adapter_requests:
+        table.add_row("requests that found their adapter loaded", formats.percent(result.adapter_hits))
     table.add_row("streams moved off draining replicas", f"{result.moves:,}")
     if result.policy_errors:
         table.add_row(Text("decisions that raised", style="red"), f"{result.policy_errors:,}")

@@ -21,6 +21,7 @@ from serve_app.api.body import (
     check_structure,
     peek,
     read_body,
+    repeated_bytes,
 )
 from serve_app.api.browsers import check_content_type
 from serve_app.api.engine_client import EngineClient, EngineRequest, Operation, RequestState, Traffic
@@ -109,6 +110,8 @@ class Seen:
     """The most tokens of the answer; None if the body does not say."""
     asked: str | None = None
     """The name by which the client asked for the model; None without a name."""
+    repeated_bytes: int = 0
+    """The bytes of the body that an engine reads again."""
 
 
 class Endpoints:
@@ -218,7 +221,8 @@ class Endpoints:
         model = self.find(fields.model, key)
         if operation in _GENERATING:
             return Seen(model, fields.stream is True, fields, fields.answer_bound, fields.model)
-        return Seen(model, False, None, 0, fields.model)
+        again = repeated_bytes(body) if operation in ("score", "rerank") else 0
+        return Seen(model, False, None, 0, fields.model, again)
 
     def _see_generate(self, data: bytes, key: ApiKey | None) -> Seen:
         try:
@@ -287,6 +291,7 @@ class Endpoints:
                 caller=sender.caller,
                 alias="" if seen.asked in (None, model.id) else str(seen.asked),
                 adapter=adapter,
+                repeated_bytes=seen.repeated_bytes,
             )
             trace.note_request(request)
             try:

@@ -135,6 +135,8 @@ class EngineRequest:
     lane_knob: float | None = None
     """On an engine replica: what the knobs in force say of the caller's lane; see `Knobs.lane_knob`."""
     state: RequestState = field(default_factory=RequestState, compare=False)
+    repeated_bytes: int = field(default=0, compare=False)
+    """At the ingress: the bytes of its body that an engine reads again; see `body.repeated_bytes`."""
     body_bytes: int = field(init=False, compare=False)
     """The size of the body, also after its release."""
 

@@ -190,7 +190,8 @@ class Reservation:
         used = 0.0
         if state.output_tokens is not None:
             used = (self._prompt if state.input_tokens is None else state.input_tokens) + state.output_tokens
-            if state.outcome == "ok":
+            # Of pairs of texts, a cross-encoder reads the query once a document, another model once.
+            if state.outcome == "ok" and not request.repeated_bytes:
                 self._quota.learn(request.body_bytes, state.input_tokens, state.output_tokens)
         elif state.outcome == "ok" or state.left_engine:
             used = self._prompt + self._answer
@@ -248,7 +249,7 @@ class Quotas:
         prompt = answer = 0.0
         rates = [] if quota.requests is None else [(quota.requests, 1.0)]
         if request.operation in GPU_OPERATIONS:
-            prompt = request.body_bytes / quota.bytes_per_token
+            prompt = (request.body_bytes + request.repeated_bytes) / quota.bytes_per_token
             answer = quota.answer_tokens if bound is None else min(quota.answer_tokens, bound)
             if quota.tokens is not None:
                 rates.append((quota.tokens, prompt + answer))

@@ -68,7 +68,10 @@ class GuardedConnector(MediaConnector):  # type: ignore[misc]  # vLLM has no typ
         """Load media as vLLM does. Raises VLLMValidationError for a URL that is not allowed or fails."""
         self._check(url)
         if url[:4].lower() != "http":
-            return await super().load_from_url_async(url, media_io, fetch_timeout=fetch_timeout)
+            try:
+                return await super().load_from_url_async(url, media_io, fetch_timeout=fetch_timeout)
+            except ValueError as error:
+                raise _invalid(f"{shown(url)}: {error}") from error
         # No proxy of the environment is used, because a proxy would resolve the name again.
         connector = aiohttp.TCPConnector(socket_factory=_public_socket, happy_eyeballs_delay=None)
         async with aiohttp.ClientSession(connector=connector, middlewares=(self._check_hop,)) as client:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from json import JSONDecodeError
 from typing import Any
 
-from vllm.entrypoints.anthropic.protocol import AnthropicCountTokensRequest, AnthropicMessagesRequest
+from pydantic import ValidationError
+from vllm.entrypoints.anthropic.protocol import (
+    AnthropicContentBlock,
+    AnthropicCountTokensRequest,
+    AnthropicMessagesRequest,
+)
 
 from serve_app.api.dialect import COMPLETIONS
 from serve_app.api.engine_client import EngineRequest
-from serve_app.api.errors import ERROR_EVENT
+from serve_app.api.errors import ERROR_EVENT, ApiError
 from serve_app.engine.operations import ReplyOrFrames, Serving, ask
 from serve_app.engine.request_body import RequestModel
 from serve_app.patches.vllm import Method, wrap_message_stream
@@ -38,7 +44,12 @@ class MessagesOperation:
         if request.thinking is not None and request.thinking.type == "enabled" and not self._thinks():
             # A model that does not think keeps within any budget. vLLM refuses the field, which agents send.
             request.thinking = None
-        return await ask(handler.create_messages, request, call, exclude_none=True)
+        try:
+            return await ask(handler.create_messages, request, call, exclude_none=True)
+        except ApiError as error:
+            if _is_of_arguments(error.__cause__):
+                raise _not_an_object() from error
+            raise
 
     async def count_tokens(self, call: EngineRequest) -> ReplyOrFrames:
         """Count the tokens of a conversation."""
@@ -49,6 +60,23 @@ class MessagesOperation:
     def _thinks(self) -> bool:
         reasoning = getattr(self._serving.engine.vllm_config, "reasoning_config", None)
         return reasoning is not None and bool(reasoning.enabled)
+
+
+def _is_of_arguments(error: BaseException | None) -> bool:
+    """Whether vLLM raised `error` while it made a block of the arguments that the model wrote for a tool."""
+    if isinstance(error, ValidationError):
+        return bool(error.title == AnthropicContentBlock.__name__)
+    return isinstance(error, JSONDecodeError)
+
+
+def _not_an_object() -> ApiError:
+    return ApiError(
+        400,
+        "tools: the model called a tool with arguments that are no JSON object. With `strict: true` on the "
+        "tool, the engine enforces its `input_schema`.",
+        param="tools",
+        code="invalid_tool_call",
+    )
 
 
 def _with_errors_of_chat(convert: Method) -> Method:

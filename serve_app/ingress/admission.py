@@ -207,7 +207,8 @@ class Admission:
         """Return the estimated prompt tokens that an engine prefills for `request`."""
         if request.operation not in GPU_OPERATIONS:
             return 0
-        return min(int(request.body_bytes / self.replicas.prefixes.bytes_per_token), self._most_prompt_tokens)
+        size = request.body_bytes + request.repeated_bytes
+        return min(int(size / self.replicas.prefixes.bytes_per_token), self._most_prompt_tokens)
 
     def _pick(self, pending: Pending, refused: Collection[Replica] = ()) -> Reservation | None:
         released = self.cold or pending.background

@@ -23,6 +23,7 @@ from serve_app.api.body import (
     count_values,
     peek,
     read_body,
+    repeated_bytes,
 )
 from serve_app.api.errors import ApiError
 from tests.api.server import Server, error_of
@@ -387,6 +388,24 @@ async def test_requests_that_fail_keep_nothing(body: bytes) -> None:
     for _ in range(50):
         reply = await server.http.post("/v1/chat/completions", content=body)
         assert reply.status_code in (400, 404)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"query": "sea", "documents": ["a", "b", "c"]}, 2 * len('"sea"')),
+        ({"queries": ["sea"], "items": ["a", "b", "c"]}, 2 * len('"sea"')),
+        ({"text_1": "sea", "text_2": ["a", {"content": []}]}, len('"sea"')),
+        ({"data_1": ["sea", "tide"], "data_2": ["a", "b"]}, 0),
+        ({"query": "sea", "documents": "a"}, 0),
+        ({"query": "sea", "documents": []}, 0),
+        ({"query": "sea"}, 0),
+        ({"documents": ["a", "b"]}, 0),
+        ({"query": None, "documents": 5}, 0),
+    ],
+)
+def test_a_query_is_read_again_for_each_further_document(body: dict[str, object], expected: int) -> None:
+    assert repeated_bytes(json.dumps(body).encode()) == expected
 
 
 async def test_keys_share_the_memory(tmp_path: Path) -> None:

@@ -52,6 +52,15 @@ async def test_each_path_is_its_engine_operation_with_the_body_untouched(
     assert server.embed.requests == []
 
 
+@pytest.mark.parametrize(("path", "expected"), [("/v1/rerank", 10), ("/v1/score", 10), ("/classify", 0)])
+async def test_a_query_with_three_documents_is_read_twice_again(
+    server: Server, path: str, expected: int
+) -> None:
+    await server.http.post(path, json={"model": "tide", "query": "sea", "documents": ["a", "b", "c"]})
+
+    assert [request.repeated_bytes for request in server.chat.requests] == [expected]
+
+
 async def test_the_model_chooses_the_engine(server: Server) -> None:
     reply = await server.http.post("/v1/embeddings", json={"model": "org/embed", "input": "sea"})
 

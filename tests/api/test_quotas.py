@@ -63,6 +63,20 @@ def quotas(clock: Clock) -> Quotas:
     return Quotas(clock)
 
 
+def test_a_query_counts_once_for_each_document(quotas: Quotas, clock: Clock) -> None:
+    clock.now += 60
+    limited = key(tokens_per_minute=6000)
+    ranked = EngineRequest("rerank", b"x" * 400, "r-1", repeated_bytes=3600)
+    reserved = quotas.reserve(limited, ranked, 0)
+
+    assert left(quotas, limited) == 6000 - 1000
+    # The true count replaces the estimate. It says nothing about other bodies: not all models read again.
+    end(reserved, ranked, (500, 0))
+    other = quotas.reserve(limited, request(400), 0)
+    assert other is not None
+    assert int(other.headers["x-ratelimit-remaining-tokens"]) == 6000 - 500 - 100
+
+
 def test_key_without_limits_has_no_reservation(quotas: Quotas) -> None:
     assert quotas.reserve(key(), request(), None) is None
     assert quotas.reserve(None, request(), None) is None

@@ -31,12 +31,36 @@ STREAM = [
 ]
 
 
+def named(kind: str, **fields: object) -> bytes:
+    return b"event: %b\ndata: " % kind.encode() + json.dumps({"type": kind, **fields}).encode() + b"\n\n"
+
+
+MESSAGE = [
+    named("message_start", message={"id": "m-1", "usage": {"input_tokens": 9}}),
+    b": queued\n\n" + named("ping"),
+    named("content_block_start", index=0, content_block={"type": "text", "text": ""}),
+    named("content_block_delta", index=0, delta={"type": "text_delta", "text": "Wo"}),
+    b": continued on another replica after 0.31 s\n\n",
+    named("content_block_delta", index=0, delta={"type": "text_delta", "text": "lf"}),
+    named("message_delta", delta={"stop_reason": "max_tokens"}, usage={"output_tokens": 3}),
+    named("message_stop"),
+]
+RESPONSE = [
+    named("response.created", response={"id": "r-1", "status": "in_progress"}),
+    named("response.content_part.added", part={"type": "output_text"}),
+    named("response.output_text.delta", delta="Wo"),
+    b": continued on another replica after 0.31 s\n\n",
+    named("response.output_text.delta", delta="lf"),
+    named("response.completed", response={"id": "r-1", "status": "completed", "usage": {"output_tokens": 3}}),
+]
+
+
 def read(
     frames: list[bytes], step_s: float = 0.1, status: int = 200, failure: str = "",
-    given_up: bool = False, tokens: int = 3,
+    given_up: bool = False, tokens: int = 3, api: str = "chat",
 ) -> Stream:  # fmt: skip
     """Frame n comes at n steps, and the end with the next."""
-    chat = GreedyChat("moon", tokens, 0.0)
+    chat = GreedyChat("moon", tokens, 0.0, api)
     chat.status, chat.failure, chat.given_up = status, failure, given_up
     for at, frame in enumerate(frames):
         chat.feed(frame, at * step_s)
@@ -49,6 +73,33 @@ def test_a_stream_is_read_with_its_tokens_and_its_move() -> None:
     assert stream.logprobs == [("Wœ", -0.25), ("\ufffd", -0.5), ("lf", -1.0)]
     assert (stream.answers, stream.roles, stream.outcome) == (1, 1, "whole")
     assert stream.moves == [(0.1, pytest.approx(0.3))]
+
+
+@pytest.mark.parametrize(("api", "frames"), [("messages", MESSAGE), ("responses", RESPONSE)])
+def test_other_apis_are_read_alike(api: str, frames: list[bytes]) -> None:
+    stream = read(frames, api=api)
+    assert (stream.text, stream.usage, stream.outcome) == ("Wolf", {"completion_tokens": 3}, "whole")
+    assert (stream.answers, stream.roles, len(stream.moves)) == (1, 1, 1)
+    assert read(frames[:-1], api=api).outcome == "cut"
+    assert read(frames, api=api, tokens=4).outcome == "cut"
+
+
+@pytest.mark.parametrize(
+    ("api", "frames"),
+    [
+        ("messages", [*MESSAGE[:4], named("error", error={"type": "api_error", "message": "gone"})]),
+        (
+            "responses",
+            [
+                *RESPONSE[:3],
+                named("error", error={"code": "api_error", "message": "gone"}),
+                named("response.failed", response={"id": "r-1", "status": "failed"}),
+            ],
+        ),
+    ],
+)
+def test_other_apis_end_in_their_own_error(api: str, frames: list[bytes]) -> None:
+    assert (read(frames, api=api).outcome, read(frames, api=api).error) == ("error", "api_error: gone")
 
 
 def test_the_record_does_not_depend_on_how_bytes_are_cut() -> None:

@@ -255,6 +255,16 @@ def test_one_broken_stream_or_a_long_pause_misses_a_goal() -> None:
     assert list(goals(slow).values()) == [True, True, False, False]
 
 
+def test_streams_that_met_a_loss_are_counted_by_api() -> None:
+    others = [replace(one, api="messages") for one in STREAMS[1:]]
+    text, _ = report_losses(Trace(events=LOSSES, streams=[*STREAMS, *others]))
+
+    lines = [line.replace(" ", "") for line in text.splitlines()]
+    for api in ("chat", "messages"):
+        assert f"|{api}|5|4|4|3|1|0|" in lines
+    assert "API" not in report_losses(Trace(events=LOSSES, streams=STREAMS))[0]
+
+
 def test_the_report_names_each_stream_that_missed() -> None:
     text, passed = report_losses(Trace(events=LOSSES, streams=STREAMS))
     assert not passed

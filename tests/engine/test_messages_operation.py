@@ -288,6 +288,46 @@ async def test_an_image_comes_from_allowed_hosts_only(
     assert "allowed_media_domains" in error.message
 
 
+FORCED = {
+    # As litellm 1.110 translates a `tool_choice` of OpenAI's.
+    "messages": [{"role": "user", "content": [{"type": "text", "text": "Weather?"}]}],
+    "tools": [
+        {
+            "name": "get_weather",
+            "input_schema": {
+                "type": "object",
+                "properties": {"city": {"type": "string", "maxLength": 5}},
+                "required": ["city"],
+                "additionalProperties": False,
+            },
+            "type": "custom",
+        }
+    ],
+    "tool_choice": {"type": "tool", "name": "get_weather"},
+    "max_tokens": 60,
+}
+
+
+@pytest.mark.parametrize("arguments", ["false", "[1]", '"Oslo"'])
+async def test_arguments_that_are_no_object_are_not_blamed_on_messages(arguments: str) -> None:
+    core = StubEngineCore()
+    async with front_end(core, tool_call_parser="hermes") as (serving, engine):
+        said_by_model = f'<tool_call>\n{{"name": "get_weather", "arguments": {arguments}}}\n</tool_call>'
+        core.answer = serving.engine.get_tokenizer().encode(said_by_model, add_special_tokens=False)
+        error = await refusal(engine, call(**{**FORCED, "max_tokens": len(core.answer)}))
+
+    assert (error.status, error.param, error.code) == (400, "tools", "invalid_tool_call")
+    assert "strict: true" in error.message
+
+
+async def test_a_strict_tool_gets_arguments_of_its_schema(engine: LocalEngine) -> None:
+    strict = [tool | {"strict": True} for tool in FORCED["tools"]]  # type: ignore[attr-defined]
+    (block,) = (await document(engine, call(**{**FORCED, "tools": strict})))["content"]
+
+    assert (block["type"], block["name"]) == ("tool_use", "get_weather")
+    assert len(block["input"]["city"]) <= 5
+
+
 async def test_keys_do_not_share_prefixes() -> None:
     core = StubEngineCore()
     async with front_end(core) as (_, engine):

@@ -115,6 +115,14 @@ async def test_a_prompt_is_estimated_from_its_bytes(operation: Operation) -> Non
     assert reservation.pending_prompt_tokens == (100 if operation in GPU_OPERATIONS else 0)
 
 
+async def test_a_query_counts_once_for_each_document() -> None:
+    model = Model()
+    model.up("a")
+    asked = EngineRequest("rerank", b"x" * 400, "r-1", repeated_bytes=3600)
+
+    assert (await model.admission.take(asked)).pending_prompt_tokens == 1000
+
+
 # The queue. `test_bounded_release.py` has its order and its release.
 
 

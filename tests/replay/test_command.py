@@ -4,8 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from replay.command import check_files, policies, with_knobs, write_files
+from replay.profile import load_profile
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.main import main
 from serve_app.settings.knobs import Knobs
@@ -100,6 +102,34 @@ def test_a_backlog_is_reported_apart(trace: Path, tmp_path: Path, capsys: pytest
     assert main(["replay", *given]) == 0
     assert documents(out).keys() == known.keys() - {"lanes", "background"}
     assert "lane" not in capsys.readouterr().out
+
+
+def test_drawn_adapters_are_loaded_and_their_hits_reported(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, fleet = tmp_path / "out.json", tmp_path / "fleet.yaml"
+    document = load_profile("l4").model_dump(mode="json") | {"max_cached_adapters": 4, "adapter_load_s": 0.2}
+    fleet.write_text(yaml.safe_dump(document))
+    given = ["--trace", str(trace), "--policy", "static:1", "--fleet", str(fleet), "--json", str(out)]
+
+    def served(*options: str) -> dict[str, Any]:
+        assert main(["replay", *given, *options]) == 0
+        return documents(out)
+
+    few, many, none = served("--adapters", "4@50%"), served("--adapters", "200@50%"), served()
+    assert few["adapter_requests"] == many["adapter_requests"]
+    assert 90 < few["adapter_requests"] < 150
+    assert few["adapter_hits"] > 0.95 > many["adapter_hits"] > 0.1
+    assert many["ttft"]["all"]["p95_s"] > none["ttft"]["all"]["p95_s"] + 0.15
+    assert none["adapter_requests"] == 0
+    assert capsys.readouterr().out.count("requests that found their adapter loaded") == 2
+
+
+@pytest.mark.parametrize("text", ["200", "0@50%", "1001@50%", "5@0%", "5@101%", "5@x%"])
+def test_adapters_out_of_bounds_are_named(trace: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", "--trace", str(trace), "--adapters", text]) == 2
+
+    assert f"--adapters = '{text}': must be 1 to 1000 adapters" in capsys.readouterr().err
 
 
 def test_starts_on_warm_nodes_are_shorter(trace: Path, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def refuse(m: Memory, t: float) -> None:
 
 
 @inner
-def take_record(m: Memory, t: float, lane: int, prompt: int, output: int, body: float) -> int:
+def take_record(m: Memory, t: float, lane: int, adapter: int, prompt: int, output: int, body: float) -> int:
     """Take a free record for a request that arrives now; return its index."""
     totals = m.totals[0]
     q: int = totals.free
@@ -35,6 +35,8 @@ def take_record(m: Memory, t: float, lane: int, prompt: int, output: int, body: 
     totals.free = request.next
     totals.open += 1
     request.lane = lane
+    request.adapter = adapter
+    request.load_tokens = 0
     request.arrived = request.last_at = t
     request.admitted = -1.0
     request.prompt = request.todo = prompt
@@ -73,6 +75,7 @@ def arrive(
     block_starts: Ints,
     blocks: Ints,
     lanes: Ints,
+    adapters: Ints,
     start: int,
     until: float,
     noise: float,
@@ -91,6 +94,7 @@ def arrive(
         prompt, output = prompts[i], outputs[i]
         body = prompt * rules.bytes_per_token * (1.0 + noise * ((next_random(m) % 2001) / 1000.0 - 1.0))
         lane = lanes[i] if len(lanes) else STANDARD
+        adapter = adapters[i] if len(adapters) else 0
         if lane == BACKGROUND:
             totals.background_arrivals += 1
             totals.background_tokens += prompt + output
@@ -98,7 +102,7 @@ def arrive(
             if prompt + output > rules.kv_cache_tokens:
                 totals.background_refused += 1
                 continue
-            q = take_record(m, t, lane, prompt, output, body)
+            q = take_record(m, t, lane, adapter, prompt, output, body)
             m.requests[q].pending = 0
             if len(block_starts):
                 copy_blocks(m, q, block_starts, blocks, i)
@@ -123,7 +127,7 @@ def arrive(
             refuse(m, t)
             continue
         pending = min(int(body) // rules.bytes_per_pending_token, rules.most_pending_tokens)
-        q = take_record(m, t, lane, prompt, output, body)
+        q = take_record(m, t, lane, adapter, prompt, output, body)
         m.requests[q].pending = pending
         if len(block_starts):
             copy_blocks(m, q, block_starts, blocks, i)

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 
+from replay.fleet.kernel.adapters import load_tokens, use_adapter
 from replay.fleet.kernel.compiler import entry, inner
 from replay.fleet.kernel.scheduler import begin_step, expected_tokens, line_up, note_sent
 from replay.fleet.layout import BACKGROUND, NONE, READY, Memory
@@ -73,6 +74,8 @@ def choose(m: Memory, limit: int, q: int, pending: int, t: float) -> int:
         own = pending
         if rules.prefix_aware and pending > 0:
             own = to_prefill(m, r, q, pending)
+        # During a load the engine stands still for all its requests. What it unloads is loaded again.
+        own += 2 * load_tokens(m, r, q) * (1 + rep.in_flight)
         ahead = rep.pending_tokens
         under_way = rep.group_tokens > 0
         waits = not patient or ahead + own > most or rep.in_flight >= rules.max_num_seqs
@@ -89,7 +92,7 @@ def choose(m: Memory, limit: int, q: int, pending: int, t: float) -> int:
                     cost *= 0.5
                 elif rep.next_requests < rules.group_requests:
                     cost = 0.0
-            cost = own * (1.0 + cost) + wait * ahead
+            cost = own * (1.0 + cost) + wait * ahead + rep.load_tokens
         if best != NONE and waits == least_waits:
             if cost > least:
                 continue
@@ -161,6 +164,7 @@ def choose_of_two(m: Memory, limit: int) -> int:
 def enqueue(m: Memory, r: int, q: int, t: float) -> None:
     """Put a request at the end of its lane in a replica's queue. An idle replica begins a step at once."""
     rep = m.replicas[r]
+    use_adapter(m, r, q)
     rep.head, rep.tail = line_up(m, rep.head, rep.tail, q)
     rep.waiting += 1
     if m.requests[q].lane == BACKGROUND:
@@ -184,6 +188,9 @@ def send(m: Memory, r: int, q: int, t: float) -> None:
         m.totals[0].sharing = m.totals[0].sharing * fade + (1.0 - fade) * cached_anywhere(m, q)
         request.pending = to_prefill(m, r, q, request.pending)
     note_sent(m, r, q)
+    request.load_tokens = load_tokens(m, r, q)
+    request.pending += request.load_tokens
+    rep.load_tokens += request.load_tokens
     rep.pending_tokens += request.pending
     if request.pending > 0:
         request.sent = t

@@ -348,12 +348,14 @@ def begin_step(m: Memory, r: int, t: float) -> None:
         return
     took = step_s(m, decodes, kv, prefill)
     rep.step_began = t
-    rep.step_end = t + took
+    # A load of an adapter occupies the engine before the step.
+    rep.step_end = t + took + rep.load_s
     rep.step_decodes = decodes
     rep.steps += 1
     rep.sum_s += took
     rep.sum_batch += decodes
     rep.sum_prefill += prefill
     rep.sum_kv += kv
-    rep.busy_s += took
+    rep.busy_s += took + rep.load_s
+    rep.load_s = 0.0
     rep.prefilled += prefill - rep.step_background_prefill

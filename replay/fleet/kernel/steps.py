@@ -5,9 +5,16 @@ Streams also leave a replica here: those of a draining replica move to others.
 
 import math
 
+from replay.fleet.kernel.adapters import stop_using
 from replay.fleet.kernel.compiler import entry, inner
 from replay.fleet.kernel.histograms import bin_of, current_slice, log_of, note, window_bin_of
-from replay.fleet.kernel.routing import choose, enqueue, free_place, send_background, send_queued
+from replay.fleet.kernel.routing import (
+    choose,
+    enqueue,
+    free_place,
+    send_background,
+    send_queued,
+)
 from replay.fleet.kernel.scheduler import begin_step
 from replay.fleet.layout import (
     BACKGROUND,
@@ -57,15 +64,17 @@ def count_first_token(m: Memory, r: int, q: int, t: float, at: int) -> None:
     note(m, r, QUEUE_PART, at, window_bin_of(log_of(request.admitted - request.last_at)), 1.0)
     note(m, r, PREFILL_PART, at, window_bin_of(log_of(t - request.admitted)), 1.0)
     rep.pending_tokens -= request.pending
+    rep.load_tokens -= request.load_tokens
     if request.pending > 0:
-        seconds = t - request.sent
-        tokens = 1.0 * request.before
-        if totals.pace_s > 0.0:
-            tokens = min(tokens, 2.0 * seconds * totals.pace_tokens / totals.pace_s)
-        totals.pace_s = totals.pace_s * rules.pace_fade + seconds
-        totals.pace_tokens = totals.pace_tokens * rules.pace_fade + tokens
-        totals.prompts = totals.prompts * rules.pace_fade + 1.0
-        totals.prompt_tokens = totals.prompt_tokens * rules.pace_fade + request.pending
+        if not request.load_tokens:
+            seconds = t - request.sent
+            tokens = 1.0 * request.before
+            if totals.pace_s > 0.0:
+                tokens = min(tokens, 2.0 * seconds * totals.pace_tokens / totals.pace_s)
+            totals.pace_s = totals.pace_s * rules.pace_fade + seconds
+            totals.pace_tokens = totals.pace_tokens * rules.pace_fade + tokens
+            totals.prompts = totals.prompts * rules.pace_fade + 1.0
+            totals.prompt_tokens = totals.prompt_tokens * rules.pace_fade + request.pending
         if request.group >= rep.group:
             rep.group_tokens = rep.next_tokens if request.group == rep.group else 0
             rep.next_tokens = rep.next_requests = 0
@@ -99,6 +108,7 @@ def finish(m: Memory, r: int, q: int, t: float) -> None:
     totals = m.totals[0]
     request = m.requests[q]
     rep.last_end = t
+    stop_using(m, r, q)
     totals.open -= 1
     if request.lane == BACKGROUND:
         rep.background -= 1
@@ -218,6 +228,7 @@ def leave(m: Memory, r: int, q: int) -> None:
     request = m.requests[q]
     request.generated = request.output - (request.ends - rep.taken)
     request.last_at = rep.step_began
+    stop_using(m, r, q)
     context = request.prompt + request.generated - 1
     rep.context -= context
     rep.kv_used -= context + 1
@@ -258,7 +269,7 @@ def move_streams(m: Memory, r: int, t: float) -> None:
         leave(m, r, q)
         rep.last_end = t
         request.todo = request.prompt + request.generated
-        request.computed = request.pending = 0
+        request.computed = request.pending = request.load_tokens = 0
         m.replicas[other].recompute_tokens += request.todo
         m.totals[0].moves += 1
         enqueue(m, other, q, t)

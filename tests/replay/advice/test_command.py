@@ -42,7 +42,7 @@ def advice(verdict: Verdict = Verdict.CHANGE, **other: Any) -> Advice:
 
 def inputs(model: str | None = "llama", config: Path | None = Path("serve.yaml")) -> Inputs:
     app = "tide" if config else None
-    return Inputs(TRACE, CURRENT, load_profile("a100-80gb"), None, config, app, model, ())
+    return Inputs(TRACE, CURRENT, load_profile("a100-80gb"), None, config, app, model, (), TRACE)
 
 
 def test_the_patch_is_as_the_file_needs_it() -> None:

@@ -59,9 +59,12 @@ def fleet(replicas: int = 1, *, of: Profile | None = None, block_tokens: int = 0
 
 
 def chunk(
-    *requests: tuple[float, int, int], blocks: Sequence[Sequence[int]] = (), lanes: Sequence[Lane] = ()
+    *requests: tuple[float, int, int],
+    blocks: Sequence[Sequence[int]] = (),
+    lanes: Sequence[Lane] = (),
+    adapters: Sequence[int] = (),
 ) -> Chunk:
-    """Requests as (arrival, prompt tokens, answer tokens), and the prefix blocks and the lane of each."""
+    """Requests as (arrival, prompt tokens, answer tokens), and the blocks, lane and adapter of each."""
     columns = zip(*requests, strict=True)
     arrivals, prompts, outputs = (np.array(column) for column in columns)
     return Chunk(
@@ -71,6 +74,7 @@ def chunk(
         np.cumsum([0, *map(len, blocks)], dtype=np.int64) if blocks else np.empty(0, dtype=np.int64),
         np.array([block for each in blocks for block in each], dtype=np.int64),
         np.array([LANES.index(lane) for lane in lanes], dtype=np.int64),
+        np.array(adapters, dtype=np.int64),
     )
 
 
@@ -80,9 +84,11 @@ def serve(
     until: float,
     blocks: Sequence[Sequence[int]] = (),
     lanes: Sequence[Lane] = (),
+    adapters: Sequence[int] = (),
 ) -> None:
     """Let the requests that arrive before `until` arrive, and time pass until then."""
-    taken = made.take(chunk(*requests, blocks=blocks, lanes=lanes), 0, until) if requests else 0
+    asked = chunk(*requests, blocks=blocks, lanes=lanes, adapters=adapters) if requests else None
+    taken = 0 if asked is None else made.take(asked, 0, until)
     assert taken == len(requests), "the last ones arrive later"
     made.advance(until)
 

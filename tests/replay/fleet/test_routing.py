@@ -28,8 +28,8 @@ class Ingress:
     batch: int
     now: float = 0.0
     replicas: ReplicaSet = field(init=False)
-    held: deque[tuple[int, PromptPrefix | None]] = field(default_factory=deque)
-    """Estimated prompt tokens of those who wait, and their prefixes."""
+    held: deque[tuple[int, PromptPrefix | None, str]] = field(default_factory=deque)
+    """Estimated prompt tokens of those who wait, their prefixes and their adapters."""
     refused: int = 0
     waiting: dict[int, deque[Reservation]] = field(default_factory=dict)
     """By slot, those without a token, in the order in which they were sent."""
@@ -53,17 +53,18 @@ class Ingress:
         )
         for slot in slots:
             self.replicas.prefixes.resize(f"{slot}", self.fleet.profile.kv_cache_tokens)
+            self._replica(slot).adapter_load_s = self.fleet.profile.adapter_load_s
         for slot in slots:
             self.waiting.setdefault(slot, deque())
             self.answered.setdefault(slot, [])
             self.finished.setdefault(slot, 0.0)
         self._release()
 
-    def arrive(self, prompt: int, at: float, prefix: PromptPrefix | None) -> None:
+    def arrive(self, prompt: int, at: float, prefix: PromptPrefix | None, adapter: str = "") -> None:
         self.now = at
         tokens = min(int(prompt * 4.4) // 4, 32_768)
         place = (
-            self.replicas.take(self.limit, tokens, self.prefill_budget_s, self.batch, prefix)
+            self.replicas.take(self.limit, tokens, self.prefill_budget_s, self.batch, prefix, adapter=adapter)
             if not self.held
             else None
         )
@@ -72,7 +73,7 @@ class Ingress:
         elif len(self.replicas) and not self.held:
             self.refused += 1
         else:
-            self.held.append((tokens, prefix))
+            self.held.append((tokens, prefix, adapter))
 
     def follow_steps(self) -> None:
         """Steps have ended, and places that came free been given away."""
@@ -105,8 +106,10 @@ class Ingress:
 
     def _release(self) -> None:
         while self.held:
-            tokens, prefix = self.held[0]
-            place = self.replicas.take(self.room, tokens, self.prefill_budget_s, self.batch, prefix)
+            tokens, prefix, adapter = self.held[0]
+            place = self.replicas.take(
+                self.room, tokens, self.prefill_budget_s, self.batch, prefix, adapter=adapter
+            )
             if place is None:
                 return
             self.held.popleft()
@@ -145,7 +148,12 @@ def test_picks_are_those_of_the_ingress(seed: int, calm: int, step_tokens: int, 
     draw = np.random.default_rng(seed)
     made = fleet(
         0 if seed % 2 else 2,
-        of=profile(max_num_seqs=8, max_num_batched_tokens=step_tokens),
+        of=profile(
+            max_num_seqs=8,
+            max_num_batched_tokens=step_tokens,
+            max_cached_adapters=1000,  # the ingress sees only in a heartbeat that one is unloaded
+            adapter_load_s=0.05,
+        ),
         block_tokens=BLOCK_TOKENS,
         ttft_target_s=0.2 if calm == 1 else 2.0,
         max_ongoing_requests=14,
@@ -173,12 +181,17 @@ def test_picks_are_those_of_the_ingress(seed: int, calm: int, step_tokens: int, 
         prompt = int(draw.integers(1, 2500))
         blocks = shared_blocks(draw, prompt)
         known = PromptPrefix(prompt * BYTES_PER_TOKEN, tuple(blocks), 0)
-        made.take(chunk((at, prompt, int(draw.integers(1, 30))), blocks=[blocks]), 0, at + 1e-9)
-        ingress.arrive(prompt, at, known if routing == "prefix-aware" else None)
+        adapter = int(draw.geometric(0.2)) if draw.random() < 0.5 else 0
+        asked = chunk((at, prompt, int(draw.integers(1, 30))), blocks=[blocks], adapters=[adapter])
+        made.take(asked, 0, at + 1e-9)
+        ingress.arrive(
+            prompt, at, known if routing == "prefix-aware" else None, f"{adapter}" if adapter else ""
+        )
         assert ingress.agrees()
         held = max(held, len(ingress.held))
 
     assert total(made, "rejected") == ingress.refused
+    assert 0 < total(made, "adapter_hits") < total(made, "adapter_requests")
     assert joined == 5
     assert min(of(made, "finished", slot) for slot in range(5)) > 10
     assert calm > 1 or (held > 5) == (seed % 2 == 1)
