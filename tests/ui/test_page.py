@@ -16,7 +16,7 @@ from tests.loadtests.drawing.browser import needs_browser
 from tests.loadtests.drawing.elements import HOSTILE
 from tests.stub_engine import StubEngine, frames, stalled
 from tests.ui.browser import Page, chromium
-from tests.ui.fleet import FakeFleet, PageServer, model_state, record
+from tests.ui.fleet import STARTING, FakeFleet, PageServer, model_state, record
 
 pytestmark = needs_browser
 
@@ -153,6 +153,40 @@ async def test_a_chat_streams_and_can_be_copied(page: Page) -> None:
         assert "It'\\''s a tide?" in code
 
 
+async def test_the_replica_and_moves_are_shown_while_the_answer_comes(page: Page) -> None:
+    names = ("first", "second")
+    spans = [{"name": "attempt", "attributes": {"tideserve.replica": name}} for name in names]
+    trace = {"spans": [*spans, {"name": "continuation", "attributes": {}}]}
+    moved = b": trace " + json.dumps(trace).encode() + b"\n\n"
+    engine = StubEngine(stalled(part("A tide"), moved))
+    async with served(engine=engine) as (_, url):
+        await page.visit(f"{url}/#playground")
+        await page.until("document.querySelector('#model')?.options.length == 2")
+        await page.fill("#prompt", "What is a tide?")
+        await page.click("#view-playground [type=submit]")
+        await page.until("document.querySelector('.talk .entries').innerText.includes('Replica\\nsecond')")
+        await page.until("document.querySelector('.talk .entries').innerText.includes('Moves\\n1')")
+        assert "streaming" in await page.run("document.querySelector('.talk').innerText")
+        await page.click("#view-playground .controls button:nth-child(2)")
+        await engine.left.wait()
+
+
+async def test_a_wait_for_a_start_shows_its_phase_and_eta(page: Page) -> None:
+    fleet, engine = FakeFleet("tide"), StubEngine(stalled())
+    phase = STARTING["phase"]
+    fleet.models["tide"] = model_state(ready=0, starting=1, state="loading", phase=phase, starts=[STARTING])
+    async with served(fleet, engine) as (_, url):
+        await page.visit(f"{url}/#playground")
+        await page.until("document.querySelector('#model')?.options.length == 1")
+        await page.fill("#prompt", "What is a tide?")
+        await page.click("#view-playground [type=submit]")
+        await page.until("document.querySelector('.talk').innerText.includes('ready in about 4')")
+        assert "Waiting for a replica: weights and kv cache" in await page.text()
+        await page.click("#view-playground .controls button:nth-child(2)")
+        await page.until("document.querySelector('.talk').innerText.includes('stopped')")
+        await engine.left.wait()
+
+
 async def test_a_chat_can_be_stopped(page: Page) -> None:
     engine = StubEngine(stalled(part("A tide")))
     async with served(engine=engine) as (_, url):
@@ -268,5 +302,6 @@ async def test_a_lost_server_is_told(page: Page) -> None:
     async with served() as (_, url):
         await page.visit(url)
         await page.until(DRAWN)
-    await page.until("document.querySelector('#live').innerText.startsWith('connecting again')")
+    told = "connecting again: The server does not answer. The page shows the state at "
+    await page.until(f"document.querySelector('#live').innerText.startsWith({told!r})")
     page.console.clear()  # the browser reports each refused connection
