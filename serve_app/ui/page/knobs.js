@@ -19,7 +19,7 @@ function knobsView(root, fleet) {
     scope = scopes.includes(scope) ? scope : scopes[0];
     redrawn(bar, scopes, () => [
       h("label", "knobs of ", choice("Knobs of", scopes.map((each) => [each, each]), scope, (chosen) => ((scope = chosen), said.replaceChildren(), update()))),
-      !fleet.may_set_knobs && h("span", "Only an admin key may change knobs. Without keys, only a server on a loopback address lets you."),
+      !fleet.may_set_knobs && h("span", "Only an admin key may change knobs. A server without keys allows changes on a loopback address."),
     ]);
     const values = scope === "ingress" ? fleet.knobs.ingress : fleet.knobs.models[scope];
     const { properties } = fleet.knob_schemas[scope === "ingress" ? "ingress" : "model"];
