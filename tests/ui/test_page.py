@@ -129,7 +129,7 @@ async def test_the_fleet_follows_its_events(page: Page) -> None:
         await page.visit(url)
         await page.until("document.querySelector('#headline').innerText.includes('2 ready')")
         assert "14 requests/s arrive" in await page.text()
-        assert "weights and kv cache for 1.4 s, ready in about 4 s" in await page.text()
+        assert "weights and KV cache for 1.4 s, ready in about 4 s" in await page.text()
         server.fleet.models = {**server.fleet.models, "tideserve-tiny": model_state(ready=3, target=3)}
         await page.until("document.querySelector('#headline').innerText.includes('3 ready')")
         await page.until("document.querySelector('#starts-title').closest('section').hidden")
@@ -181,7 +181,7 @@ async def test_a_wait_for_a_start_shows_its_phase_and_eta(page: Page) -> None:
         await page.fill("#prompt", "What is a tide?")
         await page.click("#view-playground [type=submit]")
         await page.until("document.querySelector('.talk').innerText.includes('ready in about 4')")
-        assert "Waiting for a replica: weights and kv cache" in await page.text()
+        assert "Waiting for a replica: weights and KV cache" in await page.text()
         await page.click("#view-playground .controls button:nth-child(2)")
         await page.until("document.querySelector('.talk').innerText.includes('stopped')")
         await engine.left.wait()

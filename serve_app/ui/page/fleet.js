@@ -84,7 +84,7 @@ const money = (value, currency) => new Intl.NumberFormat("en", { style: "currenc
 // Replicas that hold a device now. Pending ones do not.
 const costs = ({ prices, currency }, name, model) => (prices[name] ? money(prices[name] * (model.ready + model.starting + model.draining), currency) : NOTHING);
 const nearest = ({ starts }) => starts.reduce((least, { eta_s: eta }) => (eta !== null && (least === null || eta < least) ? eta : least), null);
-const phaseWords = (phase) => (phase ?? "").replaceAll("_", " ");
+const phaseWords = (phase) => (phase ?? "").replaceAll("_", " ").replace("kv", "KV");
 const stateWords = (model) => (model.state === "loading" ? phaseWords(model.phase) : phaseWords(model.state));
 
 // With the reason if there is one; else how long a start takes.

@@ -96,7 +96,10 @@ function answerOf(talk, question) {
       last();
     },
     say: (words, kind = "help") => Object.assign(status, { className: kind, textContent: words }),
-    figures: (pairs) => figuresOf.replaceChildren(...entries(pairs).childNodes),
+    figures(pairs) {
+      figuresOf.replaceChildren(...entries(pairs).childNodes);
+      last();
+    },
   };
 }
 
