@@ -113,11 +113,10 @@ class _Listener:
 
     async def unsent(self) -> AsyncIterator[bytes]:
         """Yield the frames that could not be written directly, until the stream ends."""
-        while True:
-            self._idle = self._unsent.empty()
-            if not (frame := await self._unsent.get()):
-                return
+        self._idle = self._unsent.empty()
+        while frame := await self._unsent.get():
             yield frame
+            self._idle = self._unsent.empty()
 
 
 def _event(parts: dict[str, Any]) -> bytes:

@@ -13,8 +13,10 @@ from serve_app.settings.tree import AppSettings, ModelSettings
 from serve_app.telemetry.fleet_samples import FleetSamples
 
 _SAMPLE_S, _UNWATCHED_SAMPLE_S = 5.0, 15.0
-_RECORDS = 200
-"""The newest decision records that a new listener gets, of all models together."""
+_FIRST_SAMPLES, _FIRST_CHANGES = 60, 30
+"""A new listener gets at most so many. All samples and records of a day would be half a megabyte."""
+_LEFT_OUT = ("signals", "ages_s")
+"""The parts of a record that are not in its words, and half of its size."""
 _LATE_S = 15.0
 """The policy writes its status every ten seconds."""
 _COUNTS = ("ready", "starting", "pending", "draining", "target", "wanted")
@@ -71,8 +73,13 @@ class FleetState:
         return self._parts
 
     def everything(self) -> dict[str, Any]:
-        history = {"samples": list(self._samples.kept), "decisions": self._records[-_RECORDS:]}
-        return {**self._parts, **history, **self._costs}
+        samples = list(self._samples.kept)
+        every = -(-len(samples) // _FIRST_SAMPLES) or 1
+        changes = [record for record in self._records if record["kind"] != "heartbeat"][-_FIRST_CHANGES:]
+        newest = {record["model"]: record for record in self._records}
+        decisions = {record["seq"]: record for record in (*changes, *newest.values())}
+        records = [decisions[seq] for seq in sorted(decisions)]
+        return {**self._parts, "samples": samples[::-every][::-1], "decisions": records, **self._costs}
 
     async def _new_records(self, state: StoredState) -> list[dict[str, Any]]:
         """Return the records since the last call. 500 records take 8 ms to read, so only new ones are."""
@@ -80,7 +87,9 @@ class FleetState:
         if seq == self._seq:
             return []
         before = self._records[-1]["at"] if self._records else 0.0
-        self._records, self._seq = await self._policy.decisions(), seq
+        records = await self._policy.decisions()
+        self._records = [{key: r[key] for key in r if key not in _LEFT_OUT} for r in records]
+        self._seq = seq
         return [record for record in self._records if record["at"] > before]
 
 
@@ -104,12 +113,9 @@ def _model(model: ModelSettings, ready: ModelReadiness, state: StoredState, now:
 def _policy(state: StoredState, now: float) -> dict[str, Any]:
     """Return whether the policy reports, how long it has been silent, and how many errors it has raised."""
     status = state.status or {"at": now}
-    silent_s = round(now - float(status["at"]))
-    return {
-        "reports": state.status is not None,
-        "silent_s": silent_s if silent_s >= _LATE_S else None,
-        "errors": status.get("policy_errors", 0),
-    }
+    age_s = round(now - float(status["at"]))
+    silent_s, errors = age_s if age_s >= _LATE_S else None, status.get("policy_errors", 0)
+    return {"reports": state.status is not None, "silent_s": silent_s, "errors": errors}
 
 
 def hour_price(model: ModelSettings, ledger: LedgerSettings) -> float | None:
@@ -120,12 +126,11 @@ def hour_price(model: ModelSettings, ledger: LedgerSettings) -> float | None:
 def _start(replica: str, found: Mapping[str, Any], scaling: Mapping[str, Any], now: float) -> dict[str, Any]:
     """Return how far a replica's start is, in seconds."""
     expected = expected_s(found, scaling)
-    left_s = remaining_s(found, expected, now)
     return {
         "replica": replica,
         "phase": found["phase"],
         "phase_s": round(now - float(found["since"]), 1),
         "durations_s": found["durations_s"],
         "expected_s": expected,
-        "eta_s": None if left_s is None else round(left_s, 1),
+        "eta_s": remaining_s(found, expected, now),
     }

@@ -76,17 +76,46 @@ async def test_a_start_has_its_phases_and_its_eta() -> None:
     }  # fmt: skip
 
 
+def shown(seq: int, model: str = "tide", kind: str = "change") -> dict[str, Any]:
+    return {"seq": seq, "at": 10.0 * seq, "model": model, "kind": kind}
+
+
+def record(seq: int, model: str = "tide", kind: str = "change") -> dict[str, Any]:
+    return {**shown(seq, model, kind), "signals": {"rps": 1.0}, "ages_s": {}}
+
+
 async def test_records_are_read_only_when_there_are_new_ones() -> None:
     fleet = Fleet()
-    fleet.policy.records = [{"seq": 1, "at": 10.0}]
+    fleet.policy.records = [record(1)]
     fleet.tell(seq=1)
-    assert (await fleet.state.parts(True))["decisions"] == [{"seq": 1, "at": 10.0}]
+    assert (await fleet.state.parts(True))["decisions"] == [shown(1)]
     assert (await fleet.state.parts(True))["decisions"] == []
     assert fleet.policy.read == 1
-    fleet.policy.records.append({"seq": 2, "at": 20.0})
+    fleet.policy.records.append(record(2))
     fleet.tell(seq=2)
-    assert (await fleet.state.parts(True))["decisions"] == [{"seq": 2, "at": 20.0}]
+    assert (await fleet.state.parts(True))["decisions"] == [shown(2)]
     assert [record["seq"] for record in fleet.state.everything()["decisions"]] == [1, 2]
+
+
+async def test_a_new_listener_gets_the_last_changes_and_each_newest_record() -> None:
+    fleet = Fleet()
+    beats = [record(seq, kind="heartbeat") for seq in range(51, 61)]
+    fleet.policy.records = [record(1, "old", "heartbeat"), *map(record, range(2, 51)), *beats]
+    fleet.tell(seq=60)
+    await fleet.state.parts(True)
+
+    found = [(each["seq"], each["model"]) for each in fleet.state.everything()["decisions"]]
+    assert found == [(1, "old"), *((seq, "tide") for seq in range(21, 51)), (60, "tide")]
+
+
+async def test_a_new_listener_gets_at_most_60_samples_with_the_newest() -> None:
+    fleet = Fleet()
+    for _ in range(125):
+        fleet.now += 5.0
+        last = (await fleet.state.parts(True))["samples"]
+
+    samples = fleet.state.everything()["samples"]
+    assert (len(samples), samples[-1:]) == (42, last)
 
 
 async def test_metrics_are_read_every_5_s_for_listeners_and_every_15_s_without() -> None:

@@ -46,6 +46,7 @@ function playgroundView(root, fleet) {
     answer = answerOf(talk, asked.content);
     update();
     const text = await stream(body([...turns, asked]), answer, stop.signal);
+    answer.waits = false;
     if (text) turns.push(asked, { role: "assistant", content: text });
     stop = null;
     [send.disabled, stopping.disabled] = [false, true];
@@ -130,7 +131,6 @@ async function stream(request, answer, signal) {
     }
     answer.say(text ? "done" : "The answer is empty.");
   } catch (error) {
-    answer.waits = false;
     answer.say(signal.aborted ? "stopped" : error.message, signal.aborted ? "help" : "problem");
   }
   return text;
