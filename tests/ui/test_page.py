@@ -200,6 +200,22 @@ async def test_a_chat_can_be_stopped(page: Page) -> None:
         await engine.left.wait()
 
 
+async def test_a_new_chat_forgets_an_answer_that_it_stops(page: Page) -> None:
+    engine = StubEngine(stalled(part("A tide")))
+    async with served(engine=engine) as (_, url):
+        await page.visit(f"{url}/#playground")
+        await page.until("document.querySelector('#model')?.options.length == 2")
+        await page.fill("#prompt", "Why?")
+        await page.click("#view-playground [type=submit]")
+        await page.until("document.querySelector('.talk').innerText.includes('A tide')")
+        await page.click("#view-playground .controls button:nth-child(3)")
+        await engine.left.wait()
+        await page.until("!document.querySelector('#view-playground [type=submit]').disabled")
+        await page.click("#view-playground .buttons button")
+        code = await page.run("document.querySelector('pre').textContent")
+        assert ("Why?" in code, "What is a tide?" in code) == (False, True)
+
+
 async def test_a_refusal_is_told(page: Page) -> None:
     body = b'{"error":{"message":"max_tokens = 0: must be at least 1","code":"invalid_value"}}'
     async with served(engine=StubEngine(EngineReply(400, body))) as (_, url):

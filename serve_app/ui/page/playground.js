@@ -47,7 +47,8 @@ function playgroundView(root, fleet) {
     update();
     const text = await stream(body([...turns, asked]), answer, stop.signal);
     answer.waits = false;
-    if (text) turns.push(asked, { role: "assistant", content: text });
+    // A new chat, which stops the answer, has no place for it.
+    if (text && answer.item.isConnected) turns.push(asked, { role: "assistant", content: text });
     stop = null;
     [send.disabled, stopping.disabled] = [false, true];
     prompt.focus();
@@ -89,6 +90,7 @@ function answerOf(talk, question) {
   const last = () => (talk.scrollTop = talk.scrollHeight);
   last();
   return {
+    item,
     waits: true,
     add(delta) {
       this.waits = false;
