@@ -21,7 +21,7 @@ from benchmarks.serving_overhead.client import LoadError
 from benchmarks.serving_overhead.load import Level, real_time
 from benchmarks.serving_overhead.report import to_markdown
 from benchmarks.serving_overhead.rounds import Plan, run
-from benchmarks.serving_overhead.servers import COLLECTOR, TITLES, TRACED, Engine
+from benchmarks.serving_overhead.servers import COLLECTOR, TITLES, TRACED, WATCHED, Engine
 from loadtests.machine import machine, versions
 from serve_app.cli.ray_processes import stop_descendants
 from serve_app.weights import embedded_model_path
@@ -37,7 +37,7 @@ def parse(argv: list[str]) -> tuple[Plan, Path]:
     add = parser.add_argument
     add(
         "--servers",
-        default=",".join(name for name in TITLES if name != TRACED),
+        default=",".join(name for name in TITLES if name not in (TRACED, WATCHED)),
         help="ratios are to the first",
     )
     add("--concurrency", default="1,8,32", help="concurrent requests")

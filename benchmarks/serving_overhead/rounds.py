@@ -3,16 +3,19 @@
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import aiohttp
 import uvloop
 
 from benchmarks.common.progress import say
-from benchmarks.common.server_process import ServerProcess
+from benchmarks.common.server_process import HOST, ServerProcess
+from benchmarks.serving_overhead.client import LoadError
 from benchmarks.serving_overhead.load import Level, Measured, measure, wait_for_answer
-from benchmarks.serving_overhead.servers import Engine, Start
+from benchmarks.serving_overhead.servers import OPEN_PAGES, WATCHED, Engine, Start
 
 _START_TIMEOUT_S = 900.0
 
@@ -76,13 +79,39 @@ def run(plan: Plan, work: Path, out: Path) -> Results:
                         runner.run(wait_for_answer(server, model, _START_TIMEOUT_S))
                         starts.append(_settle(server, time.monotonic() - began, plan.settle_s))
                         for level in plan.levels:
-                            measured = runner.run(measure(server, model, level, number))
+                            measured = runner.run(_measured(server, model, level, number))
                             measurements.append(measured)
                             print(json.dumps(asdict(measured)), file=lines, flush=True)
                             _tell(measured)
                 finally:
                     server.stop()
     return Results(tuple(starts), tuple(measurements))
+
+
+async def _measured(server: ServerProcess, model: str, level: Level, number: int) -> Measured:
+    async with open_pages(server.port, OPEN_PAGES if server.name == WATCHED else 0):
+        return await measure(server, model, level, number)
+
+
+@asynccontextmanager
+async def open_pages(port: int, count: int) -> AsyncIterator[None]:
+    """Read the fleet's state on `count` connections, as open pages do. LoadError if one of them ends."""
+
+    async def read(session: aiohttp.ClientSession) -> None:
+        async with session.get("/autoscaling/events", raise_for_status=True) as reply:
+            async for _ in reply.content.iter_any():
+                pass
+
+    timeout = aiohttp.ClientTimeout(total=None)
+    async with aiohttp.ClientSession(f"http://{HOST}:{port}", timeout=timeout) as session:
+        pages = [asyncio.create_task(read(session)) for _ in range(count)]
+        try:
+            yield
+            if any(page.done() for page in pages):
+                raise LoadError("a page lost its stream of events")
+        finally:
+            for page in pages:
+                page.cancel()
 
 
 def _settle(server: ServerProcess, start_s: float, settle_s: float) -> Started:

@@ -13,7 +13,9 @@ from benchmarks.common.server_process import HOST, ServerProcess
 from benchmarks.serving_overhead import ray_llm
 from serve_app.cli.listening import free_port, free_ports
 
-TRACED = "traced"
+TRACED, WATCHED = "traced", "watched"
+OPEN_PAGES = 5
+"""The pages that `WATCHED` has open."""
 COLLECTOR = "OTEL_EXPORTER_OTLP_ENDPOINT"
 """Names the collector of `TRACED`."""
 TITLES = {
@@ -21,6 +23,7 @@ TITLES = {
     "bare-uniproc": "bare vLLM, in-process executor",
     "tideserve": "Tideserve",
     TRACED: "Tideserve, traces of 10 %",
+    WATCHED: f"Tideserve, {OPEN_PAGES} pages open",
     "ray-llm": "Ray Serve LLM",
     "ray-llm-direct": "Ray Serve LLM, direct streaming",
 }
@@ -138,7 +141,7 @@ class Start:
 
     @property
     def _is_tideserve(self) -> bool:
-        return self.name in ("tideserve", TRACED)
+        return self.name in ("tideserve", TRACED, WATCHED)
 
     @property
     def _file(self) -> Path:

@@ -80,7 +80,7 @@ def live_router(events: FleetEvents, set_knobs: SetKnobs, has_keys: bool, on_loo
     )
     async def follow(request: Request) -> Response:
         key: ApiKey | None = getattr(request.state, "key", None)
-        return await events.stream(key, {"knob_schemas": schemas, "may_set_knobs": may_set(request)})
+        return await events.stream(request, key, {"knob_schemas": schemas, "may_set_knobs": may_set(request)})
 
     body = {"required": True, "content": {JSON: {"schema": _CHANGE}}}
 

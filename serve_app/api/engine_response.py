@@ -155,8 +155,9 @@ class EngineResponse(Response):
         written = self._write_now  # parts that are written directly do not come here
         try:
             async for chunk in stream:
-                if not last and self._sent:  # frames of a wait
-                    chunk = self._dialect.after_wait(chunk)  # noqa: PLW2901
+                if not last:
+                    first = self._dialect.after_wait(chunk) if self._sent else chunk  # sent: frames of a wait
+                    chunk = self._request.state.trace.comment() + first  # noqa: PLW2901
                 await self._send_part(chunk)
                 if not last:
                     self._first_byte()

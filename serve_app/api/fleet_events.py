@@ -2,15 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
 import msgspec
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 
 from serve_app.api.api_keys import ApiKeyFile
-from serve_app.api.engine_response import STREAM_HEADERS, WriteNow, disconnected, write_now
+from serve_app.api.engine_response import STREAM_HEADERS, WriteNow, write_now
 from serve_app.settings.keys_file import ApiKey
 
 logger = logging.getLogger("ray.serve")
@@ -20,7 +20,6 @@ _QUIET_TICKS = 15
 """A comment is sent after so many seconds without an event, so that proxies keep the connection."""
 _UNREAD = 16
 """A listener that has not read so many events is dropped, and may come back."""
-_HEADERS = [(name.lower().encode(), value.encode()) for name, value in STREAM_HEADERS.items()]
 
 
 class FleetView(Protocol):
@@ -54,14 +53,13 @@ class FleetEvents:
         """Send events until cancelled."""
         failure = ""
         while True:
-            pause = asyncio.create_task(asyncio.sleep(_INTERVAL_S))
             try:
                 await self.tick()
                 failure = ""
             except Exception as error:  # the next second may be better
                 if failure != (failure := repr(error)):
                     logger.exception("the state of the fleet could not be sent")
-            await pause
+            await asyncio.sleep(_INTERVAL_S)
 
     async def tick(self) -> None:
         """Send what has changed since the last call, and end streams that must end."""
@@ -78,54 +76,47 @@ class FleetEvents:
             elif frame:
                 listener.put(frame)
 
-    async def stream(self, key: ApiKey | None, more: dict[str, Any]) -> Response:
+    async def stream(self, request: Request, key: ApiKey | None, more: dict[str, Any]) -> Response:
         """Return a stream that begins with the whole state, and with `more`, which only its listener gets."""
+        if request.state.head:
+            return Response(headers=STREAM_HEADERS)
         if not self._listeners:  # nobody has kept the state fresh
             self._sent = await self._view.parts(True)
-        return _Listener(self._listeners, lambda: _event({**self._view.everything(), **more}), key)
+        listener = _Listener(key, write_now(request.scope))
+        return StreamingResponse(self._frames(listener, more), headers=STREAM_HEADERS)
+
+    async def _frames(self, listener: "_Listener", more: dict[str, Any]) -> AsyncIterator[bytes]:
+        self._listeners.add(listener)  # in the same turn of the loop as `everything`, to miss no later event
+        try:
+            yield _event({**self._view.everything(), **more})
+            async for frame in listener.unsent():
+                yield frame
+        finally:
+            self._listeners.discard(listener)
 
 
-class _Listener(Response):
-    """Sends what is `put` until it is empty, or until the client leaves."""
+class _Listener:
+    """The frames of one client that are not sent yet."""
 
-    def __init__(self, listeners: "set[_Listener]", first: Callable[[], bytes], key: ApiKey | None) -> None:
-        super().__init__()
+    def __init__(self, key: ApiKey | None, write: WriteNow | None) -> None:
         self.key = key
-        self._listeners = listeners
+        self._write = write
         self._unsent: asyncio.Queue[bytes] = asyncio.Queue()
-        self._first = first
-        self._write_now: WriteNow | None = None
+        self._idle = False
+        """Whether all earlier frames have been sent."""
 
     def put(self, frame: bytes) -> None:
         """Send a frame soon; an empty one ends the stream. A direct write costs a fifth of a task's turn."""
-        waits = not self._unsent.empty()
-        if waits or not frame or self._write_now is None or not self._write_now(frame):
+        if not (frame and self._idle and self._write is not None and self._write(frame)):
+            self._idle = False
             self._unsent.put_nowait(frame if self._unsent.qsize() < _UNREAD else b"")
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-        head = scope["state"].get("head", False)
-        if head:
-            await send({"type": "http.response.body"})
-            return
-        self._listeners.add(self)  # in the same turn of the loop, so that it misses no event after the first
-        self._unsent.put_nowait(self._first())
-        self._write_now = write_now(scope)
-        leaving = asyncio.ensure_future(disconnected(receive))
-        try:
-            while not leaving.done():
-                frame = asyncio.ensure_future(self._unsent.get())
-                await asyncio.wait((frame, leaving), return_when=asyncio.FIRST_COMPLETED)
-                if not frame.done():
-                    frame.cancel()
-                    break
-                part = frame.result()
-                await send({"type": "http.response.body", "body": part, "more_body": bool(part)})
-                if not part:
-                    break
-        finally:
-            self._listeners.discard(self)
-            leaving.cancel()
+    async def unsent(self) -> AsyncIterator[bytes]:
+        """Yield the frames that could not be written directly, until the stream ends."""
+        self._idle = self._unsent.empty()
+        while frame := await self._unsent.get():
+            yield frame
+            self._idle = self._unsent.empty()
 
 
 def _event(parts: dict[str, Any]) -> bytes:

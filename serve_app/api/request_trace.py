@@ -20,9 +20,10 @@ from serve_app.wire import spans as names
 from serve_app.wire.spans import Attributes, Event, Link, Span, Value, new_span_id
 
 SHOW_HEADER = b"x-tideserve-trace"
-"""A request with this header and the value 1 gets its trace as the last comment of its stream."""
+"""A request with this header and the value 1 gets its trace as comments of its stream: with the first event,
+after each move, and at the end."""
 SHOWN = b": trace "
-"""The beginning of that comment. A JSON document follows."""
+"""The beginning of such a comment. A JSON document follows."""
 MOST_STAGES = 128
 """The bound on one trace: a stream may lose any number of replicas."""
 _MOST_READ_BYTES = 64 << 10

@@ -215,7 +215,8 @@ class Question:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        whole, shows_trace = False, self.headers.keys() >= _SHOW_TRACE.keys()  # the trace comes after [DONE]
+        whole = False
+        shows_trace = self.headers.keys() >= _SHOW_TRACE.keys()  # the whole trace comes after [DONE]
         self._wait = None
         self._answer = answer = Answer(model)
         sent = time.monotonic()

@@ -68,7 +68,7 @@ class Answer:
         return piece
 
     def take_trace(self, data: str) -> None:
-        """Add the trace, or leave it out if it is no JSON object."""
+        """Replace the trace, or leave it out if it is no JSON object."""
         with suppress(ValueError, RecursionError):
             document = json.loads(data)
             self.trace = document if isinstance(document, dict) else {}
@@ -132,7 +132,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShownTrace:
-    """The comment with the trace, which comes last."""
+    """A comment with the trace so far. The last one has the whole trace."""
 
     document: str
 

@@ -99,28 +99,24 @@ def cold_start_progress(
 
     Args:
         status: The policy's status of the deployment (`documents.STATUS`); None while there is none.
-        phases: The phase documents of its replicas, by replica. Documents of killed replicas linger. So only
-            the newest count, as many as the policy waits for.
+        phases: The phase documents of its replicas, by replica.
         now: Seconds on the clock of the times in `phases`.
 
     Returns:
         The ETA is a lower bound while the cluster has no room, and None if nothing was measured.
     """
-    newest = sorted(phases.values(), key=lambda document: float(document["since"]), reverse=True)
-    starting = [document for document in newest if document["phase"] not in NOT_STARTING]
+    newest = _newest(phases)
     if status is None:
-        return ColdStartProgress(starting[0]["phase"], None) if starting else UNKNOWN
-    known, awaited = int(status["starting"]), int(status["starting"]) + int(status["pending"])
-    # A pending replica has no phase document yet, or a new one. An older document is another replica's.
-    begun_after = now - _STATUS_AGE_S - float(status.get("pending_s", 0.0))
+        first = next((document for _, document in newest if document["phase"] not in NOT_STARTING), None)
+        return UNKNOWN if first is None else ColdStartProgress(first["phase"], None)
+    awaited = int(status["starting"]) + int(status["pending"])
     candidates = [
         ColdStartProgress(document["phase"], remaining_s(document, expected_s(document, status), now))
-        for index, document in enumerate(starting[:awaited])
-        if index < known or float(document["since"]) >= begun_after
+        for document in starting_replicas(status, phases, now).values()
     ]
     if candidates:
         return min(candidates, key=lambda each: inf if each.eta_s is None else each.eta_s)
-    last = newest[0] if newest else None
+    last = newest[0][1] if newest else None
     if awaited and last and last["phase"] == "ready" and now - float(last["since"]) < _INTO_SERVICE_S:
         return ColdStartProgress("ready", 0.0)
     cold_start_s: float | None = status["cold_start_s"]
@@ -131,6 +127,28 @@ def cold_start_progress(
     if status["ready"]:
         return ColdStartProgress("busy", None)
     return ColdStartProgress("requested", cold_start_s)
+
+
+def starting_replicas(
+    status: Mapping[str, Any], phases: Mapping[str, Mapping[str, Any]], now: float
+) -> dict[str, Mapping[str, Any]]:
+    """Return the phase documents of the replicas that start, by replica, the newest first.
+
+    Documents of killed replicas linger. So only the newest count, as many as the policy waits for.
+    """
+    starting = [item for item in _newest(phases) if item[1]["phase"] not in NOT_STARTING]
+    known, awaited = int(status["starting"]), int(status["starting"]) + int(status["pending"])
+    # A pending replica has no phase document yet, or a new one. An older document is another replica's.
+    begun_after = now - _STATUS_AGE_S - float(status.get("pending_s", 0.0))
+    return {
+        replica: document
+        for index, (replica, document) in enumerate(starting[:awaited])
+        if index < known or float(document["since"]) >= begun_after
+    }
+
+
+def _newest(phases: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
+    return sorted(phases.items(), key=lambda item: float(item[1]["since"]), reverse=True)
 
 
 def expected_s(document: Mapping[str, Any], status: Mapping[str, Any]) -> Mapping[str, float]:

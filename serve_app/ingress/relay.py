@@ -203,7 +203,9 @@ class _RelayedRequest:
             moves += 1
             delivered = 0 if self._delivered is None else self._delivered.count
             note_continuation(self._request.state.trace, began, moves, delivered)
-            yield b": continued on another replica after %.2f s\n\n" % (time.perf_counter() - began)
+            took_s = time.perf_counter() - began
+            shown = self._request.state.trace.comment()
+            yield b": continued on another replica after %.2f s\n\n%b" % (took_s, shown)
 
     def _write_now(self, piece: Piece) -> bool:
         """Write a piece to the client within the call that receives it. Returns whether it was written.

@@ -342,9 +342,18 @@ class LiveKnobs:
         """Return the present knobs of `model`. Callers should not keep them."""
         return self._knobs[model]
 
+    @property
+    def in_force(self) -> tuple[dict[str, Knobs], IngressKnobs]:
+        """The present knobs of every model, and of the ingress. Callers should not keep them."""
+        return self._knobs, self.ingress
+
+    def read(self, user_config: Mapping[str, Any] | None) -> tuple[dict[str, Knobs], IngressKnobs]:
+        """Return the knobs of `user_config` without applying them. Raises SettingsError if it is invalid."""
+        return read_user_config(self._defaults, user_config, self._lora)
+
     def apply(self, user_config: Mapping[str, Any] | None) -> None:
         """Apply `user_config`. Raises SettingsError, and changes nothing, if it is invalid."""
-        self._knobs, self.ingress = read_user_config(self._defaults, user_config, self._lora)
+        self._knobs, self.ingress = self.read(user_config)
 
     def adopt(self, knobs: Mapping[str, Knobs], ingress: IngressKnobs) -> None:
         """Apply knobs that another replica has checked."""

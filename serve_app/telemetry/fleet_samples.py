@@ -1,20 +1,25 @@
 """Samples of each model's load, latency and tokens, from the metrics of all replicas."""
 
 import re
-from collections import Counter, defaultdict, deque
+from collections import ChainMap, Counter, defaultdict, deque
+from collections.abc import Mapping
 from typing import Any
 
+# Without requests that waited for a start: their time to first token is that of the start.
 _LINE = re.compile(
-    r"^(llm_(?:user_ttft_seconds_bucket|inter_token_seconds_bucket|(?:completion|prompt)_tokens_total"
+    r"^llm_(user_ttft_seconds_bucket|inter_token_seconds_bucket|(?:completion|prompt)_tokens_total"
     r"|prefix_cache_(?:hits|queries)_total|(?:running|waiting)_requests|(?:background_)?held_requests)"
-    r"\{.*\}) (\S+)",
+    r"\{((?!.*cold=\"true\").*)\} (\S+)",
     re.MULTILINE,
 )
-_LABEL = re.compile(r'(model|lane|le|cold)="([^"]*)"')
-Counts = Counter[str]
+_LABEL = re.compile(r'(model|lane|le)="([^"]*)"')
 _WINDOW_S = 30.0
 """The time for which percentiles and the cached share count, as for the policy."""
 _KEPT_S = 900.0
+Series = Mapping[tuple[str, str], int]
+"""Values by metric and labels."""
+Totals = Counter[str]
+"""Sums over replicas, by metric and lane or bucket. They are whole numbers."""
 
 
 class FleetSamples:
@@ -22,9 +27,7 @@ class FleetSamples:
 
     def __init__(self) -> None:
         self.kept: deque[dict[str, Any]] = deque()
-        self._before: dict[str, float] = {}
-        self._steps: deque[tuple[float, dict[str, Counts]]] = deque()
-        """How much each counter of a model has grown between two samples, with the time of the later one."""
+        self._window: deque[tuple[float, Series]] = deque()
 
     def add(self, exposition: str, now: float, replicas: dict[str, dict[str, int]]) -> dict[str, Any]:
         """Keep and return the sample of an exposition read at `now` (Unix time, seconds).
@@ -34,54 +37,53 @@ class FleetSamples:
             now: Unix time in seconds.
             replicas: The counts of replicas by model, which become part of the sample.
         """
-        values, grown, gauges = (
-            {},
-            defaultdict[str, Counts](Counter),
-            defaultdict[str, Counts](Counter),
-        )
-        for head, text in _LINE.findall(exposition):
-            value = values[head] = float(text)
-            name, labels = head.partition("{")[0], dict(_LABEL.findall(head))
-            key = f"{name.removeprefix('llm_')} {labels.get('le') or labels.get('lane', '')}".rstrip()
-            if name.endswith("_requests"):
-                gauges[labels["model"]][key] += int(value)
-            elif self._before and labels.get("cold") != "true":
-                # A replica that restarts counts from 0 again.
-                before = self._before.get(head, 0.0)
-                grown[labels["model"]][key] += int(value - before if value >= before else value)
-        self._before = values
+        series = {(metric, labels): int(float(value)) for metric, labels, value in _LINE.findall(exposition)}
+        self._window.append((now, series))
+        while self._window[0][0] < now - _WINDOW_S:
+            self._window.popleft()
+        before = [each for _, each in self._window][:-1] or [series]
+        # A node that misses one scrape keeps its last values, so that they do not count as growth.
+        last, first = ChainMap(*reversed(before)), ChainMap(*before)
+        sums, step, window = _growth(series, {}), _growth(series, last), _growth(series, first)
         last_s = now - self.kept[-1]["at"] if self.kept else 0.0
-        self._steps.append((now, grown))
-        while self._steps[0][0] <= now - _WINDOW_S:
-            self._steps.popleft()
         models = {
-            name: {**counts, **gauges[name], **_rates(name, last_s, grown, [step for _, step in self._steps])}
+            name: {
+                **counts,
+                **{key: value for key, value in sums[name].items() if "_requests" in key},
+                **_figures(step[name], window[name], last_s),
+            }
             for name, counts in replicas.items()
         }
-        sample = {"at": round(now, 1), "models": models}
-        self.kept.append(sample)
+        self.kept.append(sample := {"at": round(now, 1), "models": models})
         while self.kept[0]["at"] <= now - _KEPT_S:
             self.kept.popleft()
         return sample
 
 
-def _rates(
-    model: str, last_s: float, grown: dict[str, Counts], steps: list[dict[str, Counts]]
-) -> dict[str, float]:
+def _growth(series: Series, before: Series) -> defaultdict[str, Totals]:
+    """Return each model's growth since `before`, summed over replicas."""
+    grown = defaultdict[str, Totals](Totals)
+    for (metric, text), value in series.items():
+        labels = dict(_LABEL.findall(text))
+        old = before.get((metric, text), 0)
+        name = f"{metric} {labels.get('le') or labels.get('lane', '')}".rstrip()
+        # A replica that restarts counts from 0 again.
+        grown[labels["model"]][name] += value - old if value >= old else value
+    return grown
+
+
+def _figures(step: Totals, window: Totals, last_s: float) -> dict[str, float]:
     """Return tokens per second since the last sample, and latencies and cached share of the window."""
-    window = Counts()
-    for step in steps:
-        window.update(step.get(model, {}))  # a sum of counters would lose empty buckets
     found = {}
     for kind in ("completion", "prompt"):
-        tokens = sum(count for key, count in grown[model].items() if key.startswith(f"{kind}_tokens_total"))
+        tokens = sum(count for name, count in step.items() if name.startswith(f"{kind}_tokens_total"))
         found[f"{kind}_tokens_per_second"] = tokens / last_s if last_s else 0.0
     if queries := window["prefix_cache_queries_total"]:
         found["cached_share"] = window["prefix_cache_hits_total"] / queries
-    for kind, name in (("ttft", "user_ttft_seconds_bucket "), ("itl", "inter_token_seconds_bucket ")):
-        buckets = [(float(key.removeprefix(name)), n) for key, n in window.items() if key.startswith(name)]
-        if buckets and window[f"{name}+Inf"]:
-            found |= {f"{kind}_p{q}_s": quantile(sorted(buckets), q / 100) for q in (50, 95)}
+    for kind, metric in (("ttft", "user_ttft_seconds_bucket "), ("itl", "inter_token_seconds_bucket ")):
+        counts = {float(name[len(metric) :]): n for name, n in window.items() if name.startswith(metric)}
+        if any(counts.values()):
+            found |= {f"{kind}_p{q}_s": quantile(sorted(counts.items()), q / 100) for q in (50, 95)}
     return {name: float(f"{value:.4g}") for name, value in found.items()}
 
 

@@ -245,15 +245,16 @@ async def exchange(engine: StubEngine, headers: dict[str, str], body: bytes = BO
         return reply.status_code, reply.content
 
 
-async def test_a_stream_ends_with_the_trace_that_its_client_asks_for() -> None:
+async def test_a_stream_begins_and_ends_with_the_trace_that_its_client_asks_for() -> None:
     _, plain = await exchange(StubEngine(frames(FIRST, DONE)), {})
     assert plain == FIRST + DONE
 
     _, shown = await exchange(StubEngine(frames(FIRST, DONE)), SHOW)
-    assert shown.startswith(FIRST + DONE + SHOWN)
-    document = json.loads(shown[len(FIRST + DONE + SHOWN) :])
-    assert [span["name"] for span in document["spans"]] == ["receive"]
-    assert len(document["trace_id"]) == 32
+    begun, first, done, whole, rest = shown.split(b"\n\n")
+    assert (first + b"\n\n", done + b"\n\n", rest) == (FIRST, DONE, b"")
+    documents = [json.loads(comment.removeprefix(SHOWN)) for comment in (begun, whole)]
+    assert [[span["name"] for span in each["spans"]] for each in documents] == [["receive"]] * 2
+    assert {len(each["trace_id"]) for each in documents} == {32}
 
 
 @pytest.mark.parametrize("headers", [{}, {"traceparent": f"00-{TRACE_ID}-{SPAN_ID}-01"}])

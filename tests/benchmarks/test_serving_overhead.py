@@ -12,7 +12,7 @@ from benchmarks.serving_overhead.__main__ import parse
 from benchmarks.serving_overhead.load import Level, Measured, prompts
 from benchmarks.serving_overhead.report import doubts, to_markdown
 from benchmarks.serving_overhead.rounds import Results, Started, rotated
-from benchmarks.serving_overhead.servers import COLLECTOR, TITLES, TRACED, Engine, Start
+from benchmarks.serving_overhead.servers import COLLECTOR, TITLES, TRACED, WATCHED, Engine, Start
 from benchmarks.serving_overhead.usage import name_of, read_usage
 
 BARE = Measured(
@@ -74,7 +74,7 @@ def test_prompts_never_repeat_or_share_a_prefix() -> None:
 
 def test_a_command_line_becomes_a_plan() -> None:
     plan, _ = parse(["--concurrency", "1,8", "--requests", "4", "--device", "gpu", "--model", "org/small"])
-    assert plan.servers == [name for name in TITLES if name != TRACED]
+    assert plan.servers == [name for name in TITLES if name not in (TRACED, WATCHED)]
     assert plan.levels == [Level(1, 4, 4), Level(8, 4, 4)]
     assert (plan.engine.device, plan.engine.model) == ("gpu", "org/small")
 

@@ -1,20 +1,11 @@
-import asyncio
-import logging
-from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from serve_app.api.errors import ApiError
 from serve_app.api.health import ModelReadiness, Readiness
 from serve_app.cluster.bounded_call import Answer, BoundedCall
 from serve_app.ingress.cold_start_progress import StoredState
-from serve_app.ingress.fleet_state import FleetState, KnobSetter, hour_price
-from serve_app.settings.knobs import Knobs, LiveKnobs
+from serve_app.ingress.fleet_state import FleetState, hour_price
 from serve_app.settings.ledger import LedgerSettings
-from serve_app.settings.settings_error import SettingsError
 from serve_app.settings.tree import AppSettings
-from tests.cli.rest import application, details
 
 PHASES = {"process": 1.0, "imports": 2.0, "warm_up": 3.0}
 
@@ -58,14 +49,13 @@ class Fleet:
         self.settings = AppSettings.model_validate({"models": models, "ledger": prices})
         self.policy, self.observer = FakePolicy(), FakeObserver()
         self.stored = BoundedCall("documents", StoredState, 0.5)
-        self.tell(starting=0)
+        self.tell()
         view: Any = self.policy
-        self.state = FleetState(
-            self.settings, self.observer, view, self.stored, lambda: self.now, lambda: self.now
-        )
+        self.state = FleetState(self.settings, self.observer, view, self.stored, lambda: self.now)
 
     def tell(self, seq: int = 0, phases: dict[str, Any] | None = None, **scaling: Any) -> None:
-        model = {"ready": 1, "target": 2, "wanted": 2, "pending": 0, "phases_s": PHASES, **scaling}
+        counts = {"ready": 1, "target": 2, "wanted": 2, "starting": 0, "pending": 0}
+        model = {**counts, "phases_s": PHASES, **scaling}
         status = {"at": self.now, "decisions_seq": seq, "models": {"Engine-tide": model}}
         self.stored.last = Answer(StoredState(status, {"Engine-tide": phases or {}}), self.now)
 
@@ -86,17 +76,46 @@ async def test_a_start_has_its_phases_and_its_eta() -> None:
     }  # fmt: skip
 
 
+def shown(seq: int, model: str = "tide", kind: str = "change") -> dict[str, Any]:
+    return {"seq": seq, "at": 10.0 * seq, "model": model, "kind": kind}
+
+
+def record(seq: int, model: str = "tide", kind: str = "change") -> dict[str, Any]:
+    return {**shown(seq, model, kind), "signals": {"rps": 1.0}, "ages_s": {}}
+
+
 async def test_records_are_read_only_when_there_are_new_ones() -> None:
     fleet = Fleet()
-    fleet.policy.records = [{"seq": 1, "at": 10.0}]
+    fleet.policy.records = [record(1)]
     fleet.tell(seq=1)
-    assert (await fleet.state.parts(True))["decisions"] == [{"seq": 1, "at": 10.0}]
+    assert (await fleet.state.parts(True))["decisions"] == [shown(1)]
     assert (await fleet.state.parts(True))["decisions"] == []
     assert fleet.policy.read == 1
-    fleet.policy.records.append({"seq": 2, "at": 20.0})
+    fleet.policy.records.append(record(2))
     fleet.tell(seq=2)
-    assert (await fleet.state.parts(True))["decisions"] == [{"seq": 2, "at": 20.0}]
+    assert (await fleet.state.parts(True))["decisions"] == [shown(2)]
     assert [record["seq"] for record in fleet.state.everything()["decisions"]] == [1, 2]
+
+
+async def test_a_new_listener_gets_the_last_changes_and_each_newest_record() -> None:
+    fleet = Fleet()
+    beats = [record(seq, kind="heartbeat") for seq in range(51, 61)]
+    fleet.policy.records = [record(1, "old", "heartbeat"), *map(record, range(2, 51)), *beats]
+    fleet.tell(seq=60)
+    await fleet.state.parts(True)
+
+    found = [(each["seq"], each["model"]) for each in fleet.state.everything()["decisions"]]
+    assert found == [(1, "old"), *((seq, "tide") for seq in range(21, 51)), (60, "tide")]
+
+
+async def test_a_new_listener_gets_at_most_60_samples_with_the_newest() -> None:
+    fleet = Fleet()
+    for _ in range(125):
+        fleet.now += 5.0
+        last = (await fleet.state.parts(True))["samples"]
+
+    samples = fleet.state.everything()["samples"]
+    assert (len(samples), samples[-1:]) == (42, last)
 
 
 async def test_metrics_are_read_every_5_s_for_listeners_and_every_15_s_without() -> None:
@@ -123,70 +142,3 @@ def test_a_replica_costs_what_its_devices_cost() -> None:
 
     assert hour_price(model, LedgerSettings(gpu_hour_prices={"A100": 2.5})) == 10.0
     assert hour_price(model, LedgerSettings()) is None
-
-
-class FakeController:
-    """Ray Serve's controller with one application, which keeps what it is told to apply.
-
-    Its replica gets new knobs a moment after the answer.
-    """
-
-    def __init__(self, *more: dict[str, Any]) -> None:
-        self.live = LiveKnobs({"tide": Knobs()})
-        self.details = details(application("shop", "tide"), *more)
-        self.applied: list[Any] = []
-        self.get_serve_instance_details = SimpleNamespace(remote=self._details)
-        self.apply_config = SimpleNamespace(remote=self._apply)
-
-    async def _details(self) -> dict[str, Any]:
-        return self.details
-
-    async def _apply(self, config: Any) -> None:
-        self.applied.append(config)
-        (ingress,) = [each for each in config.applications[0].deployments if each.name == "Ingress"]
-        asyncio.get_running_loop().call_later(0.02, self.live.apply, ingress.user_config)
-
-
-def setter(controller: FakeController) -> KnobSetter:
-    models = AppSettings.model_validate({"models": [{"name": "tide"}]}).models
-    return KnobSetter("shop", controller, models, {"tide": Knobs()}, controller.live)
-
-
-async def test_a_change_is_deployed_and_logged_with_its_sender(caplog: pytest.LogCaptureFixture) -> None:
-    controller = FakeController()
-    with caplog.at_level(logging.INFO, "ray.serve"):
-        changes = await setter(controller)("tide", {"max_replicas": 4}, "API key 'boss'")
-
-    assert changes == ["tide.max_replicas: 1 -> 4"]
-    assert controller.live.of("tide").max_replicas == 4
-    (config,) = controller.applied
-    (ingress,) = [each for each in config.applications[0].deployments if each.name == "Ingress"]
-    assert ingress.user_config["autoscaling"]["tide"]["max_replicas"] == 4
-    assert "knobs set by API key 'boss': tide.max_replicas: 1 -> 4" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("scope", "knobs", "told"),
-    [
-        ("tide", {"max_replicas": 0}, "max_replicas = 0: input should be greater than or equal to 1"),
-        ("tide", {"max_replica": 4}, "did you mean 'max_replicas'"),
-        ("none", {"max_replicas": 4}, "model = 'none': does not exist"),
-        ("ingress", {"max_replicas": 2000}, "less than or equal to 1000"),
-    ],
-)
-async def test_a_bad_change_is_not_deployed(scope: str, knobs: dict[str, Any], told: str) -> None:
-    controller = FakeController()
-    with pytest.raises(SettingsError, match=told):
-        await setter(controller)(scope, knobs, "somebody")
-
-    assert controller.applied == []
-
-
-async def test_no_change_is_made_that_would_delete_an_application() -> None:
-    controller = FakeController(
-        {"name": "other", "source": "declarative", "status": "DEPLOYING", "deployments": {}}
-    )
-    with pytest.raises(ApiError, match="would delete") as caught:
-        await setter(controller)("tide", {"max_replicas": 4}, "somebody")
-
-    assert (caught.value.status, controller.applied) == (503, [])

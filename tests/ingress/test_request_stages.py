@@ -1,6 +1,7 @@
 """The stages that the ingress notes of a request: relayed over HTTP to real data planes on loopback."""
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, nullcontext
@@ -12,7 +13,7 @@ import uvicorn
 from serve_app.api.endpoints import ApiModel
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.http_api import create_app
-from serve_app.api.request_trace import RequestTrace
+from serve_app.api.request_trace import SHOW_HEADER, SHOWN, RequestTrace
 from serve_app.api.trace_middleware import RequestTraces
 from serve_app.settings.tree import HttpSettings
 from serve_app.wire import spans as names
@@ -33,8 +34,10 @@ class Served:
         self.traces: asyncio.Queue[RequestTrace] = asyncio.Queue()
         self._url, self._session = url, session
 
-    async def open(self, **body: object) -> aiohttp.ClientResponse:
-        return await self._session.post(f"{self._url}/v1/chat/completions", json={**BODY, **body})
+    async def open(self, *, shown: bool = False, **body: object) -> aiohttp.ClientResponse:
+        headers = {SHOW_HEADER.decode(): "1"} if shown else {}
+        url = f"{self._url}/v1/chat/completions"
+        return await self._session.post(url, json={**BODY, **body}, headers=headers)
 
     async def ask(self, **body: object) -> bytes:
         async with await self.open(**body) as reply:
@@ -141,6 +144,28 @@ async def test_a_lost_stream_is_continued_in_the_same_trace(served: Served) -> N
     assert outline(spans)[:3] == [RECEIVED, PICKED, LOST]
     assert outline(spans)[-3:] == [PICKED, ANSWERED, ("continuation", None)]
     assert spans[-1].attributes == {names.MOVES: 1, names.DELIVERED: 25}
+
+
+async def test_a_shown_trace_names_each_replica_as_soon_as_it_answers(served: Served) -> None:
+    first = CountingEngine(until=25)
+    plane = await served.fleet.start(first)
+    async with await served.open(shown=True) as reply:
+        begun = await reply.content.readuntil(b"\n\n")
+        await first.reached.wait()
+        await served.fleet.start(CountingEngine())
+        await lose(plane)
+        rest = await reply.read()
+
+    comments = [begun, *(part for part in rest.split(b"\n\n") if part.startswith(SHOWN))]
+    assert [replica_of(comment) for comment in comments] == ["r1", "r2", "r2"]
+    assert rest.index(b": continued") < rest.index(SHOWN)
+
+
+def replica_of(comment: bytes) -> str:
+    """The replica of the last attempt in a comment with a trace."""
+    spans = json.loads(comment.removeprefix(SHOWN))["spans"]
+    attempts = [span["attributes"] for span in spans if span["name"] == names.ATTEMPT]
+    return str(attempts[-1][names.REPLICA])
 
 
 async def test_a_stream_moves_off_a_draining_replica_in_one_trace(served: Served) -> None:

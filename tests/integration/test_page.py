@@ -51,7 +51,7 @@ async def test_a_chat_from_zero_shows_the_phases_and_then_its_figures(cold: Runn
     await page.until("document.querySelector('.talk [role=status]').innerText == 'done'")
 
     told = await page.run("[...window.told]")
-    assert any(words.startswith("A replica starts: ") for words in told)
+    assert any(words.startswith("Waiting for a replica: ") for words in told)
     pairs = "[...document.querySelectorAll('.talk dl div')].map((each) => each.innerText.split('\\n'))"
     figures = dict(await page.run(pairs))
     assert len(figures["Replica"]) > 1  # a dash stands for none

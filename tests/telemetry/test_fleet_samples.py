@@ -58,6 +58,15 @@ def test_a_replica_that_restarts_counts_from_zero() -> None:
     assert found["completion_tokens_per_second"] == 4.0
 
 
+def test_a_replica_that_misses_one_scrape_counts_on_from_its_last_values() -> None:
+    samples = FleetSamples()
+    samples.add(exposition(1000), 100.0, COUNTS)
+    samples.add("", 105.0, COUNTS)
+    found = samples.add(exposition(1020), 110.0, COUNTS)["models"]["tide"]
+
+    assert found["completion_tokens_per_second"] == 8.0
+
+
 def test_samples_of_the_last_15_minutes_are_kept() -> None:
     samples = FleetSamples()
     for at in range(0, 1000, 100):

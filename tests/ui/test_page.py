@@ -16,7 +16,7 @@ from tests.loadtests.drawing.browser import needs_browser
 from tests.loadtests.drawing.elements import HOSTILE
 from tests.stub_engine import StubEngine, frames, stalled
 from tests.ui.browser import Page, chromium
-from tests.ui.fleet import FakeFleet, PageServer, model_state, record
+from tests.ui.fleet import STARTING, FakeFleet, PageServer, model_state, record
 
 pytestmark = needs_browser
 
@@ -129,7 +129,7 @@ async def test_the_fleet_follows_its_events(page: Page) -> None:
         await page.visit(url)
         await page.until("document.querySelector('#headline').innerText.includes('2 ready')")
         assert "14 requests/s arrive" in await page.text()
-        assert "weights and kv cache for 1.4 s, ready in about 4 s" in await page.text()
+        assert "weights and KV cache for 1.4 s, ready in about 4 s" in await page.text()
         server.fleet.models = {**server.fleet.models, "tideserve-tiny": model_state(ready=3, target=3)}
         await page.until("document.querySelector('#headline').innerText.includes('3 ready')")
         await page.until("document.querySelector('#starts-title').closest('section').hidden")
@@ -153,6 +153,40 @@ async def test_a_chat_streams_and_can_be_copied(page: Page) -> None:
         assert "It'\\''s a tide?" in code
 
 
+async def test_the_replica_and_moves_are_shown_while_the_answer_comes(page: Page) -> None:
+    names = ("first", "second")
+    spans = [{"name": "attempt", "attributes": {"tideserve.replica": name}} for name in names]
+    trace = {"spans": [*spans, {"name": "continuation", "attributes": {}}]}
+    moved = b": trace " + json.dumps(trace).encode() + b"\n\n"
+    engine = StubEngine(stalled(part("A tide"), moved))
+    async with served(engine=engine) as (_, url):
+        await page.visit(f"{url}/#playground")
+        await page.until("document.querySelector('#model')?.options.length == 2")
+        await page.fill("#prompt", "What is a tide?")
+        await page.click("#view-playground [type=submit]")
+        await page.until("document.querySelector('.talk .entries').innerText.includes('Replica\\nsecond')")
+        await page.until("document.querySelector('.talk .entries').innerText.includes('Moves\\n1')")
+        assert "streaming" in await page.run("document.querySelector('.talk').innerText")
+        await page.click("#view-playground .controls button:nth-child(2)")
+        await engine.left.wait()
+
+
+async def test_a_wait_for_a_start_shows_its_phase_and_eta(page: Page) -> None:
+    fleet, engine = FakeFleet("tide"), StubEngine(stalled())
+    phase = STARTING["phase"]
+    fleet.models["tide"] = model_state(ready=0, starting=1, state="loading", phase=phase, starts=[STARTING])
+    async with served(fleet, engine) as (_, url):
+        await page.visit(f"{url}/#playground")
+        await page.until("document.querySelector('#model')?.options.length == 1")
+        await page.fill("#prompt", "What is a tide?")
+        await page.click("#view-playground [type=submit]")
+        await page.until("document.querySelector('.talk').innerText.includes('ready in about 4')")
+        assert "Waiting for a replica: weights and KV cache" in await page.text()
+        await page.click("#view-playground .controls button:nth-child(2)")
+        await page.until("document.querySelector('.talk').innerText.includes('stopped')")
+        await engine.left.wait()
+
+
 async def test_a_chat_can_be_stopped(page: Page) -> None:
     engine = StubEngine(stalled(part("A tide")))
     async with served(engine=engine) as (_, url):
@@ -164,6 +198,22 @@ async def test_a_chat_can_be_stopped(page: Page) -> None:
         await page.click("#view-playground .controls button:nth-child(2)")
         await page.until("document.querySelector('.talk').innerText.includes('stopped')")
         await engine.left.wait()
+
+
+async def test_a_new_chat_forgets_an_answer_that_it_stops(page: Page) -> None:
+    engine = StubEngine(stalled(part("A tide")))
+    async with served(engine=engine) as (_, url):
+        await page.visit(f"{url}/#playground")
+        await page.until("document.querySelector('#model')?.options.length == 2")
+        await page.fill("#prompt", "Why?")
+        await page.click("#view-playground [type=submit]")
+        await page.until("document.querySelector('.talk').innerText.includes('A tide')")
+        await page.click("#view-playground .controls button:nth-child(3)")
+        await engine.left.wait()
+        await page.until("!document.querySelector('#view-playground [type=submit]').disabled")
+        await page.click("#view-playground .buttons button")
+        code = await page.run("document.querySelector('pre').textContent")
+        assert ("Why?" in code, "What is a tide?" in code) == (False, True)
 
 
 async def test_a_refusal_is_told(page: Page) -> None:
@@ -268,5 +318,6 @@ async def test_a_lost_server_is_told(page: Page) -> None:
     async with served() as (_, url):
         await page.visit(url)
         await page.until(DRAWN)
-    await page.until("document.querySelector('#live').innerText.startsWith('connecting again')")
+    told = "connecting again: The server does not answer. The page shows the state at "
+    await page.until(f"document.querySelector('#live').innerText.startsWith({told!r})")
     page.console.clear()  # the browser reports each refused connection

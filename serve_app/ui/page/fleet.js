@@ -84,8 +84,15 @@ const money = (value, currency) => new Intl.NumberFormat("en", { style: "currenc
 // Replicas that hold a device now. Pending ones do not.
 const costs = ({ prices, currency }, name, model) => (prices[name] ? money(prices[name] * (model.ready + model.starting + model.draining), currency) : NOTHING);
 const nearest = ({ starts }) => starts.reduce((least, { eta_s: eta }) => (eta !== null && (least === null || eta < least) ? eta : least), null);
-const phaseWords = (phase) => (phase ?? "").replaceAll("_", " ");
+const phaseWords = (phase) => (phase ?? "").replaceAll("_", " ").replace("kv", "KV");
 const stateWords = (model) => (model.state === "loading" ? phaseWords(model.phase) : phaseWords(model.state));
+
+// With the reason if there is one; else how long a start takes.
+function stateNote({ state, reason, cold_start_s: start_s }, eta_s) {
+  if (state === "loading" && eta_s !== null) return `ready in about ${seconds(Math.ceil(eta_s))}`;
+  const start = known(start_s) ? `a start takes ${seconds(start_s)}` : "no start measured yet";
+  return reason ?? (state === "idle_at_zero" ? `a request starts a replica; ${start}` : start);
+}
 
 function modelTable(fleet, chosen, choose) {
   const row = ([name, model]) => {
@@ -108,7 +115,7 @@ function headlines(fleet, name, model, sample, knobs) {
   const holder = h("div");
   figures(holder, [
     ["Replicas", `${model.ready} ready`, [`target ${model.target}, wanted ${model.wanted}`, ...counts, advised].filter(Boolean).join(" · "), model.state === "failed" || lost ? "bad" : ""],
-    ["State", stateWords(model), model.state === "loading" && eta !== null ? `ready in about ${seconds(Math.ceil(eta))}` : model.reason ?? (model.cold_start_s === null ? "no start measured yet" : `a start takes ${seconds(model.cold_start_s)}`)],
+    ["State", stateWords(model), stateNote(model, eta)],
     ["Waiting requests", whole(total(sample, "waiting") + held(sample)), `${whole(total(sample, "running"))} running · ${whole(held(sample))} queued for a start`],
     ["TTFT P95, last 30 s", seconds(sample.ttft_p95_s), `target ${seconds(knobs.ttft_target_s)} · P50 ${seconds(sample.ttft_p50_s)} · without starts`, against(sample.ttft_p95_s, knobs.ttft_target_s)],
     ["ITL P95, last 30 s", seconds(sample.itl_p95_s), `target ${seconds(knobs.itl_target_s)} · P50 ${seconds(sample.itl_p50_s)}`, against(sample.itl_p95_s, knobs.itl_target_s)],

@@ -18,8 +18,8 @@ function knobsView(root, fleet) {
     const scopes = [...Object.keys(fleet.knobs.models), "ingress"];
     scope = scopes.includes(scope) ? scope : scopes[0];
     redrawn(bar, scopes, () => [
-      h("label", "knobs of ", choice("Knobs of", scopes.map((each) => [each, each]), scope, (chosen) => ((scope = chosen), said.replaceChildren(), update()))),
-      !fleet.may_set_knobs && h("span", "Only an admin key may change knobs. Without keys, only a server on a loopback address lets you."),
+      h("label", "Knobs of ", choice("Knobs of", scopes.map((each) => [each, each]), scope, (chosen) => ((scope = chosen), said.replaceChildren(), update()))),
+      !fleet.may_set_knobs && h("span", "Only an admin key may change knobs. A server without keys allows changes on a loopback address."),
     ]);
     const values = scope === "ingress" ? fleet.knobs.ingress : fleet.knobs.models[scope];
     const { properties } = fleet.knob_schemas[scope === "ingress" ? "ingress" : "model"];
@@ -38,6 +38,9 @@ function knobsView(root, fleet) {
 
 const knobText = (value) => (value === null ? "none" : typeof value === "object" ? JSON.stringify(value) : String(value));
 
+// Words between backticks are code.
+const coded = (text) => text.split("`").map((part, index) => (index % 2 ? h("code", part) : part));
+
 // The schema of the values other than null, and its bounds in words.
 function boundsOf(schema) {
   const own = schema.anyOf?.find(({ type }) => type !== "null") ?? schema;
@@ -52,7 +55,7 @@ function knobRow(name, schema, value, mayChange, set) {
   const initial = schema.default === undefined ? undefined : knobText(schema.default);
   const id = `knob-${name}`;
   const label = h("label", { for: id }, name);
-  const about = h("span.help", { id: `${id}-help` }, [schema.description?.replace(/\s+/g, " "), words].filter(Boolean).join(" "), initial !== undefined && initial !== knobText(value) && ` Default of Tideserve: ${initial}.`);
+  const about = h("span.help", { id: `${id}-help` }, coded([schema.description?.replace(/\s+/g, " "), words].filter(Boolean).join(" ")), initial !== undefined && initial !== knobText(value) && ` Default of Tideserve: ${initial}.`);
   if (!mayChange) return [h("span", h("b", name)), h("span", knobText(value)), about];
   const told = { id, "aria-describedby": `${id}-help` };
   const control = choices ? h("select", told, choices.map((each) => h("option", { value: JSON.stringify(each) }, knobText(each)))) : h("input", { ...told, type: "text", autocomplete: "off", spellcheck: "false" });

@@ -8,6 +8,7 @@ function start() {
   const live = document.getElementById("live");
   const fleet = { models: {} };
   let views = [];
+  let heardAt = null; // of the last event, Unix time in seconds
   const build = () => {
     const made = VIEWS.map(([id, title, make]) => {
       const heading = h("h2.unseen", title);
@@ -53,10 +54,11 @@ function start() {
       if (samples.length) fleet.samples = [...fleet.samples, ...samples].slice(-180);
       if (decisions.length) fleet.decisions = [...fleet.decisions, ...decisions].slice(-200);
       if (!views.length) build();
+      heardAt = Date.now() / 1000;
       say("live", "good");
       for (const view of views) view.update?.();
     },
-    lost: (why) => say(`connecting again: ${why}`, "bad"),
+    lost: (why) => say(`connecting again: ${why}${views.length ? ` The page shows the state at ${timeOf(heardAt)}.` : ""}`, "bad"),
     // Nothing of the fleet stays on the page without a key.
     async key(why) {
       views = [];

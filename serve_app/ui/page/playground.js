@@ -1,10 +1,12 @@
 // The playground: a chat with any served model, and the figures of each answer.
 
-const WAIT = /phase=(\S+) eta_s=(\S+) waited_s=(\d+)/;
+const WAIT_WORDS = { pending_capacity: "the cluster has no room for it yet", requested: "it has no process yet", busy: "all replicas are full", unknown: "its phase is not known" };
+const WAIT = /phase=(\S+) eta_s=(\S+)/;
 
 function playgroundView(root, fleet) {
   const turns = []; // the messages of the chat, as the API takes them
   let stop = null;
+  let answer = null; // the newest
   const models = h("select", { id: "model" });
   const system = h("textarea", { id: "system", rows: 2 });
   const temperature = h("input", { id: "temperature", type: "number", min: 0, max: 2, step: 0.1, value: "0.7" });
@@ -41,9 +43,12 @@ function playgroundView(root, fleet) {
     prompt.value = "";
     stop = new AbortController();
     [send.disabled, stopping.disabled] = [true, false];
-    const answer = answerOf(talk, asked.content);
+    answer = answerOf(talk, asked.content);
+    update();
     const text = await stream(body([...turns, asked]), answer, stop.signal);
-    if (text) turns.push(asked, { role: "assistant", content: text });
+    answer.waits = false;
+    // A new chat, which stops the answer, has no place for it.
+    if (text && answer.item.isConnected) turns.push(asked, { role: "assistant", content: text });
     stop = null;
     [send.disabled, stopping.disabled] = [false, true];
     prompt.focus();
@@ -68,7 +73,12 @@ function playgroundView(root, fleet) {
     if (names.includes(chosen)) models.value = chosen;
     return null;
   };
-  return { show };
+  // The fleet's state comes every second, and comments in the stream every few seconds.
+  const update = () => {
+    const model = fleet.models[models.value];
+    if (answer?.waits && model?.state === "loading") answer.say(startWords(model.phase, nearest(model)));
+  };
+  return { show, update };
 }
 
 // Adds a question with room for its answer.
@@ -80,13 +90,19 @@ function answerOf(talk, question) {
   const last = () => (talk.scrollTop = talk.scrollHeight);
   last();
   return {
+    item,
+    waits: true,
     add(delta) {
+      this.waits = false;
       if (delta.reasoning_content) thought.append(delta.reasoning_content);
       if (delta.content) text.append(delta.content);
       last();
     },
     say: (words, kind = "help") => Object.assign(status, { className: kind, textContent: words }),
-    figures: (pairs) => figuresOf.replaceChildren(...entries(pairs).childNodes),
+    figures(pairs) {
+      figuresOf.replaceChildren(...entries(pairs).childNodes);
+      last();
+    },
   };
 }
 
@@ -98,14 +114,10 @@ async function stream(request, answer, signal) {
   const draw = () => answer.figures(figuresOf(seen, began));
   try {
     const reply = await ask("v1/chat/completions", request, { signal, headers: { "X-Tideserve-Trace": "1" } });
-    if (!reply.ok) {
-      answer.say(await refusal(reply), "problem");
-      return "";
-    }
+    if (!reply.ok) throw new Error(await refusal(reply));
     for await (const { data, comment } of eventsOf(reply.body)) {
       if (comment) noteComment(comment, answer, seen);
-      if (!data || data === "[DONE]") continue;
-      const event = JSON.parse(data);
+      const event = data && data !== "[DONE]" ? JSON.parse(data) : {};
       if (event.error) throw new Error(event.error.message);
       const delta = event.choices?.[0]?.delta ?? {};
       if (delta.content || delta.reasoning_content) {
@@ -120,34 +132,35 @@ async function stream(request, answer, signal) {
       draw();
     }
     answer.say(text ? "done" : "The answer is empty.");
-    draw();
   } catch (error) {
     answer.say(signal.aborted ? "stopped" : error.message, signal.aborted ? "help" : "problem");
   }
   return text;
 }
 
-// Comments tell of the wait for a replica and, at the end, of the request's trace.
+// Comments tell of the wait for a replica, and have the request's trace: with the first event, after each move, at the end.
 function noteComment(comment, answer, seen) {
   if (comment.startsWith("trace ")) seen.trace = JSON.parse(comment.slice(6));
   const wait = WAIT.exec(comment);
-  if (!wait) return;
-  const [, phase, eta, waited] = wait;
-  answer.say(`A replica starts: ${phaseWords(phase)}${eta === "unknown" ? "" : `, ready in about ${seconds(Number(eta))}`} (waited ${seconds(Number(waited))})`);
+  if (wait) answer.say(startWords(wait[1], wait[2] === "unknown" ? null : Number(wait[2])));
 }
+
+const startWords = (phase, eta_s) => `Waiting for a replica: ${WAIT_WORDS[phase] ?? phaseWords(phase)}${known(eta_s) ? `, ready in about ${seconds(Math.ceil(eta_s))}` : ""}`;
 
 // By the browser's clock while the answer comes, and by the server's when it has come.
 function figuresOf({ first, last, parts, usage, latency, trace }, began) {
   if (first === null) return [];
   const between = parts > 1 ? (last - first) / (parts - 1) : null;
-  const replicas = (trace?.spans ?? []).map(({ attributes }) => attributes["tideserve.replica"]).filter(Boolean);
+  const spans = trace?.spans ?? [];
+  const replica = spans.findLast(({ name }) => name === "attempt")?.attributes["tideserve.replica"];
+  const moves = spans.filter(({ name }) => name === "continuation").length;
   const tokens = usage.completion_tokens ?? parts;
   return [
     ["TTFT", seconds((latency.ttft_ms ?? first - began) / 1000)], ["ITL, mean", seconds((latency.inter_token_ms ?? between) / 1000)],
     ["Tokens", usage.prompt_tokens === undefined ? whole(tokens) : `${whole(tokens)} + ${whole(usage.prompt_tokens)} of the prompt`],
     ["Tokens per second", latency.tokens_per_second ? digits(latency.tokens_per_second) : NOTHING], ["Cached tokens", whole(latency.cached_tokens)],
     ["Waited for a start", latency.cold_wait_ms === undefined ? NOTHING : seconds(latency.cold_wait_ms / 1000)],
-    ["Replica", replicas.at(-1) ?? NOTHING], ["Moves", usage.prompt_tokens === undefined ? NOTHING : whole(latency.moves ?? 0)],
+    ["Replica", replica ?? NOTHING], ["Moves", whole(moves)],
   ];
 }
 

@@ -1,12 +1,19 @@
 // The server: requests with the API key, which is kept in this page's memory only, and event streams.
 
 const ROOT = new URL("..", document.currentScript.src);
+const SILENT_S = 40; // the server sends at least a comment every 15 s
 let apiKey = "";
 
-function ask(path, body = undefined, more = {}) {
+// Fails only if it is aborted. Without a connection it returns a refusal.
+async function ask(path, body = undefined, more = {}) {
   const headers = { ...more.headers, ...(apiKey && { Authorization: `Bearer ${apiKey}` }) };
-  if (body === undefined) return fetch(new URL(path, ROOT), { ...more, headers });
-  return fetch(new URL(path, ROOT), { ...more, headers: { ...headers, "Content-Type": "application/json" }, method: "POST", body: JSON.stringify(body) });
+  const sent = body === undefined ? { headers } : { headers: { ...headers, "Content-Type": "application/json" }, method: "POST", body: JSON.stringify(body) };
+  try {
+    return await fetch(new URL(path, ROOT), { ...more, ...sent });
+  } catch (error) {
+    if (more.signal?.aborted) throw error;
+    return Response.json({ error: { message: "The server does not answer." } }, { status: 503 });
+  }
 }
 
 // The words of a refusal, which has the shape of an OpenAI error.
@@ -22,8 +29,9 @@ async function refusal(reply) {
 // Yields the data of each event as { data }, and each comment as { comment }.
 async function* eventsOf(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  const read = () => reader.read().catch(() => Promise.reject(new Error("The connection was lost.")));
   let rest = "";
-  for (let part = await reader.read(); !part.done; part = await reader.read()) {
+  for (let part = await read(); !part.done; part = await read()) {
     const frames = (rest + part.value).split("\n\n");
     rest = frames.pop();
     for (const frame of frames) {
@@ -37,11 +45,18 @@ async function* eventsOf(body) {
 
 const pause = (wait_s) => new Promise((done) => setTimeout(done, 1000 * wait_s));
 
-// Passes every event of the fleet to `on.event`, for ever. A lost connection is opened again after 1 to 15 s.
+// Passes every event of the fleet to `on.event`, for ever. A lost or silent connection is opened again after 1 to 15 s.
 async function followFleet(on) {
   for (let wait_s = 1; ; wait_s = Math.min(2 * wait_s, 15)) {
+    const silence = new AbortController();
+    let timer = null;
+    const heard = () => {
+      clearTimeout(timer);
+      timer = setTimeout(() => silence.abort(new Error("The server is silent.")), 1000 * SILENT_S);
+    };
     try {
-      const reply = await ask("autoscaling/events");
+      heard();
+      const reply = await ask("autoscaling/events", undefined, { signal: silence.signal });
       if (reply.status === 401) {
         await on.key(apiKey ? await refusal(reply) : "");
         wait_s = 0.5;
@@ -49,10 +64,15 @@ async function followFleet(on) {
       }
       if (!reply.ok) throw new Error(await refusal(reply));
       wait_s = 0.5;
-      for await (const { data } of eventsOf(reply.body)) if (data) on.event(JSON.parse(data));
+      for await (const { data } of eventsOf(reply.body)) {
+        heard();
+        if (data) on.event(JSON.parse(data));
+      }
       on.lost("The stream has ended.");
     } catch (error) {
       on.lost(error.message);
+    } finally {
+      clearTimeout(timer);
     }
     await pause(wait_s);
   }

@@ -1,0 +1,62 @@
+"""Changes of knobs that a client of the HTTP API asks for."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from ray.serve.schema import ServeDeploySchema
+
+from serve_app.api.errors import ApiError
+from serve_app.cluster.redeployment import RedeploymentError, deployed_config, given_user_config, redeployment
+from serve_app.settings.knob_changes import INGRESS_SCOPE, changed, differences
+from serve_app.settings.knobs import LiveKnobs
+from serve_app.settings.settings_error import SettingsError
+
+logger = logging.getLogger("ray.serve")
+
+_IN_FORCE_S, _LOOK_S = 5.0, 0.05
+
+
+class KnobSetter:
+    """Does what `tideserve knobs set` does, through Ray Serve's controller.
+
+    Args:
+        app: The Serve application.
+        controller: Ray Serve's controller.
+        live: The knobs in force in this replica.
+    """
+
+    def __init__(self, app: str, controller: Any, live: LiveKnobs) -> None:
+        self._app, self._controller, self._live = app, controller, live
+
+    async def __call__(self, scope: str, knobs: Mapping[str, Any], sender: str) -> list[str]:
+        """Change knobs, and return the changed values, in words.
+
+        It waits until they are in force in this replica, so that the next question finds them; at most 5 s.
+
+        Raises:
+            SettingsError: the knobs are not valid.
+            ApiError: 503 if Ray does not report the application's configuration.
+        """
+        if scope not in (*self._live.in_force[0], INGRESS_SCOPE):
+            raise SettingsError([f"model = {scope[:200]!r}: does not exist"])
+        details = await self._controller.get_serve_instance_details.remote()
+        config = deployed_config(details["applications"].get(self._app, {}))
+        old = given_user_config(config.get("deployments") or [])[1]
+        new = changed(old, scope, knobs)
+        after = self._live.read(new)
+        lines = differences(self._live.read(old), after)
+        try:
+            document = redeployment(details, self._app, new)
+        except RedeploymentError as error:
+            raise ApiError(503, f"{error}.", code="knobs_unavailable", headers={"Retry-After": "5"}) from None
+        if new != old:
+            await self._controller.apply_config.remote(ServeDeploySchema.model_validate(document))
+            logger.info("knobs set by %s: %s", sender, "; ".join(lines) or "no value in force changes")
+            with suppress(TimeoutError):  # Ray may be slow, or a later change may have replaced this one
+                async with asyncio.timeout(_IN_FORCE_S):
+                    while self._live.in_force != after:  # noqa: ASYNC110 Ray signals nobody but the publisher
+                        await asyncio.sleep(_LOOK_S)
+        return lines
