@@ -262,6 +262,13 @@ def test_one_batch_runner_takes_no_place_of_an_ingress_replica() -> None:
     assert (settings["max_requests"], max_line_bytes) == (7, 4096)
 
 
+def test_the_batch_runner_takes_the_custom_resources_it_is_given() -> None:
+    ingress, _ = built({"models": [{"name": "a"}], "batch": {"resources": {"batch-runner": 0.001}}})
+
+    runner = ingress.init_kwargs["batch_runner"]._bound_deployment
+    assert runner.ray_actor_options == {"num_cpus": 0, "resources": {"batch-runner": 0.001}}
+
+
 def test_without_batches_there_is_no_runner() -> None:
     ingress, _ = built({"models": [{"name": "a"}], "batch": {"enabled": False}})
 
