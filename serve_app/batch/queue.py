@@ -144,7 +144,7 @@ class BatchQueue:
                     return None
             counted = self.store.batch(batch.id)
             assert counted is not None
-            last = "completed" if counted.completed + counted.failed >= counted.total else "expired"
+            last = "expired" if counted.left else "completed"
         if batch.in_progress_at is None:  # an interrupted check of the input file may have added lines
             self._delete_lines(batch.id)
         reason = CANCELLED if last == "cancelled" else EXPIRED

@@ -259,12 +259,10 @@ class BatchStore:
         _, size = _used(connection, batch.owner)
         owned = select(func.count()).where(BATCHES.c.owner == batch.owner)
         count = connection.execute(owned).scalar_one()
-        count_open = connection.execute(owned.where(BATCHES.c.status.in_(OPEN))).scalar_one()
+        opened = connection.execute(owned.where(BATCHES.c.status.in_(OPEN))).scalar_one()
         _check_limit(size, limits.max_bytes_per_key, "bytes of files", "max_bytes_per_key")
         _check_limit(count + 1, MOST_BATCHES_PER_KEY, "batches", "a fixed limit")
-        _check_limit(
-            count_open + 1, limits.max_open_batches_per_key, "open batches", "max_open_batches_per_key"
-        )
+        _check_limit(opened + 1, limits.max_open_batches_per_key, "open batches", "max_open_batches_per_key")
 
 
 _FILE_COLUMNS = [FILES.c[name] for name in File.__dataclass_fields__]
@@ -280,7 +278,7 @@ def set_status(
 
 
 def _lock(connection: Connection, batch_id: str, status: Status) -> bool:
-    """Keep the status of a batch as it is during the transaction. Return whether it is `status`."""
+    """Keep others from changing a batch during a transaction. Return whether its status is `status`."""
     same = BATCHES.update().where(BATCHES.c.id == batch_id, BATCHES.c.status == status).values(status=status)
     return connection.execute(same).rowcount == 1
 

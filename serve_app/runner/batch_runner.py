@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from ray import serve
@@ -50,9 +50,8 @@ class BatchRunner:
         self._max_line_bytes = max_line_bytes
         self._store = BatchStore(batch_database_url(settings), settings)
         self._files = FileStore(batch_files_url(settings))
-        queue = BatchQueue(self._store, self._files)
-        self._backlogs: dict[str, BatchBacklog] = {}
-        self._runner = Runner(queue, self._validate, self._ask, self._note, self._metrics.count)
+        self._queue = BatchQueue(self._store, self._files)
+        self._runner = Runner(self._queue, self._validate, self._ask, self._metrics.count)
         work = (self._runner.run(), self._publish(), self._delete_old())
         self._tasks = [asyncio.create_task(each) for each in work]
 
@@ -69,13 +68,11 @@ class BatchRunner:
         finally:
             answers.cancel()
 
-    def _note(self, backlogs: Mapping[str, BatchBacklog]) -> None:
-        self._backlogs = dict(backlogs)
-
     async def _delete_old(self) -> None:
-        """Delete expired files and batches, every ten minutes."""
+        """Delete expired files and batches, and what a killed runner left, every ten minutes."""
         while True:
             try:
+                await asyncio.to_thread(self._queue.discard_leftovers)
                 if deleted := await asyncio.to_thread(delete_old, self._store, self._files, time.time()):
                     logger.info(f"batches: {deleted} old files are deleted")
             except Exception:  # a store does not answer
@@ -86,8 +83,8 @@ class BatchRunner:
         """Publish what is left to the policy and as metrics, every second while there is any."""
         written: dict[str, BatchBacklog] | None = None
         while True:
-            backlogs = {model: left for model, left in self._backlogs.items() if left.batches}
-            self._metrics.publish(self._backlogs)
+            backlogs = self._runner.backlogs()
+            self._metrics.publish(backlogs)
             try:
                 if backlogs or written != backlogs:
                     document = backlogs_document(backlogs, time.time())
