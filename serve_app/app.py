@@ -83,7 +83,11 @@ def batch_runner(settings: AppSettings) -> Application:
         ray_actor_options=actor_options(0, settings.batch.resources),
         graceful_shutdown_timeout_s=_RUNNER_STOP_S,
         **_HEALTH_CHECKS,
-    ).bind(settings.batch.model_dump(mode="json"), settings.http.max_body_bytes)
+    ).bind(
+        settings.batch.model_dump(mode="json"),
+        settings.http.max_body_bytes,
+        settings.telemetry.traces.model_dump(mode="json"),
+    )
 
 
 def open_bounds(least: int, interval_s: float) -> dict[str, Any]:

@@ -52,6 +52,7 @@ class Runner:
         queue: The lines of open batches.
         validate: Checks the input file of a batch, and adds its lines to the queue. It blocks.
         ask: Sends lines to an ingress replica.
+        note_end: Gets the id of a batch that has ended, in a thread.
         count: Gets the model, the outcome and the number of lines whose answers were written.
         clock: Unix time in seconds.
     """
@@ -61,12 +62,14 @@ class Runner:
         queue: BatchQueue,
         validate: Callable[[Batch], None],
         ask: Ask,
+        note_end: Callable[[str], None] = lambda _: None,
         count: Callable[[str, str, int], None] = lambda *_: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._queue = queue
         self._validate = validate
         self._ask = ask
+        self._note_end = note_end
         self._count = count
         self._clock = clock
         self._work: defaultdict[str, BatchWork] = defaultdict(BatchWork)
@@ -226,9 +229,8 @@ class Runner:
         work.step = self._start(asyncio.to_thread(self._join, batch))
 
     def _join(self, batch: Batch) -> None:
-        status = self._queue.end(batch, self._clock())
-        if status is not None:
-            logger.info("batch %s: %s", batch.id, status)
+        if self._queue.end(batch, self._clock()) is not None:
+            self._note_end(batch.id)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         async def watched() -> None:
@@ -253,8 +255,6 @@ class Runner:
     def _cancel(work: BatchWork) -> None:
         for call in work.calls:
             call.cancel()
-
-    # Telling
 
     def backlogs(self) -> dict[str, BatchBacklog]:
         """Return what is left to do, by model. Call it every second, because the calls measure the rates."""

@@ -76,12 +76,14 @@ class Bench:
         self.now = NOW
         self.counted: dict[str, int] = {}
         self.validated: list[str] = []
+        self.ended: list[str] = []
 
     def runner(self) -> Runner:
         return Runner(
             self.stored.queue,
             lambda batch: self.validated.append(batch.id),
             self.ingress,
+            self.ended.append,
             self._count,
             lambda: self.now,
         )
@@ -126,12 +128,14 @@ async def test_each_line_has_its_own_answer(bench: Bench) -> None:
 
     async with bench.running():
         done = await bench.until(batch, "completed")
+        await until(lambda: bench.ended)
 
     output, errors = bench.stored.results(batch)
     assert {name: line["response"]["body"]["to"] for name, line in output.items()} == {
         f"r{number}": f"Line {number}" for number in range(1, 201)
     }
     assert errors == {}
+    assert bench.ended == [batch.id]
     assert (done.completed, done.failed, bench.counted) == (200, 0, {"completed": 200})
     assert sorted(bench.ingress.numbers) == list(range(1, 201))
 
