@@ -25,8 +25,8 @@ NOW = 1_800_000_000
 LINES_OF_FILE = [Line(number, f"r{number}", 0, 1, number) for number in range(1, 2502)]
 KILLED_CHECK = """
 import os, signal, sys
+from serve_app.batch.records import Line
 from serve_app.batch.store import BatchStore
-from tests.batch.test_store import LINES_OF_FILE, NOW
 
 class KilledAfterTheFirstPart(list):
     def __getitem__(self, key):
@@ -34,7 +34,8 @@ class KilledAfterTheFirstPart(list):
             os.kill(os.getpid(), signal.SIGKILL)
         return super().__getitem__(key)
 
-BatchStore(sys.argv[1]).start(sys.argv[2], "tide", KilledAfterTheFirstPart(LINES_OF_FILE), NOW)
+lines = [Line(number, f"r{number}", 0, 1, number) for number in range(1, 2502)]
+BatchStore(sys.argv[1]).start(sys.argv[2], "tide", KilledAfterTheFirstPart(lines), 1_800_000_000)
 """
 """A process that is killed between two parts of the lines of a batch."""
 LIMITS = BatchSettings(max_files_per_key=3, max_bytes_per_key=1024, max_open_batches_per_key=2)
