@@ -76,15 +76,19 @@ def build_application(
 
 
 def batch_runner(settings: AppSettings) -> Application:
-    """Return the deployment that works on batches. It takes no resources, which replicas would then lack."""
+    """Return the deployment that works on batches. It takes no CPU, which engines would lack."""
     return serve.deployment(
         BatchRunner,
         name=BATCH_RUNNER,
         num_replicas=1,
-        ray_actor_options={"num_cpus": 0},
+        ray_actor_options=actor_options(0, settings.batch.resources),
         graceful_shutdown_timeout_s=_RUNNER_STOP_S,
         **_HEALTH_CHECKS,
-    ).bind(settings.batch.model_dump(mode="json"), settings.http.max_body_bytes)
+    ).bind(
+        settings.batch.model_dump(mode="json"),
+        settings.http.max_body_bytes,
+        settings.telemetry.traces.model_dump(mode="json"),
+    )
 
 
 def open_bounds(least: int, interval_s: float) -> dict[str, Any]:

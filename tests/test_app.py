@@ -259,8 +259,15 @@ def test_one_batch_runner_takes_no_place_of_an_ingress_replica() -> None:
     runner = ingress.init_kwargs["batch_runner"]._bound_deployment
     assert (runner.name, runner.num_replicas) == ("BatchRunner", 1)
     assert runner.ray_actor_options == {"num_cpus": 0}
-    settings, max_line_bytes = runner.init_args
-    assert (settings["max_requests"], max_line_bytes) == (7, 4096)
+    settings, max_line_bytes, traces = runner.init_args
+    assert (settings["max_requests"], max_line_bytes, traces["enabled"]) == (7, 4096, False)
+
+
+def test_the_batch_runner_takes_the_custom_resources_it_is_given() -> None:
+    ingress, _ = built({"models": [{"name": "a"}], "batch": {"resources": {"batch-runner": 0.001}}})
+
+    runner = ingress.init_kwargs["batch_runner"]._bound_deployment
+    assert runner.ray_actor_options == {"num_cpus": 0, "resources": {"batch-runner": 0.001}}
 
 
 def test_without_batches_there_is_no_runner() -> None:

@@ -6,6 +6,7 @@ response writes into memory.
 
 import asyncio
 import logging
+import time
 import uuid
 from typing import Never
 
@@ -14,10 +15,13 @@ from starlette.types import Message
 from serve_app.api.api_keys import ApiKeyFile
 from serve_app.api.dialect import dialect_at
 from serve_app.api.endpoints import Endpoints, operation_at
-from serve_app.api.errors import ApiError, internal_error
+from serve_app.api.errors import TRACE_ID, ApiError, internal_error
+from serve_app.api.request_trace import UNTRACED, Trace
 from serve_app.api.sender import Sender
+from serve_app.api.trace_middleware import RequestTraces
 from serve_app.settings.caller import ANYONE
 from serve_app.wire.batch_lines import BatchLine, LineAnswer
+from serve_app.wire.spans import batch_root
 
 logger = logging.getLogger("ray.serve")
 
@@ -29,14 +33,22 @@ class BatchLines:
         endpoints: The endpoints of this process.
         api_keys: The keys in force; None if no key is needed.
         share_prefix_cache: Whether clients with different keys share prefix caches.
+        traces: The traces of requests. That of a line links to the trace of its batch.
     """
 
-    def __init__(self, endpoints: Endpoints, api_keys: ApiKeyFile | None, share_prefix_cache: bool) -> None:
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        api_keys: ApiKeyFile | None,
+        share_prefix_cache: bool,
+        traces: RequestTraces,
+    ) -> None:
         self._endpoints = endpoints
         self._api_keys = api_keys
         self._share_prefix_cache = share_prefix_cache
+        self._traces = traces
 
-    async def answer(self, owner: str, url: str, line: BatchLine) -> LineAnswer:
+    async def answer(self, owner: str, batch_id: str, url: str, line: BatchLine) -> LineAnswer:
         """Return the answer to `line`, whose batch belongs to the API key `owner`. Errors are answers too.
 
         Cancelling frees the line's sequences in the engine.
@@ -44,8 +56,10 @@ class BatchLines:
         # Not the id of an earlier attempt, which an engine may still run.
         request_id = f"batch_req_{uuid.uuid4().hex}"
         received = _Received()
+        trace = self._traces.begin(url, (), time.perf_counter(), [batch_root(batch_id)])
+        TRACE_ID.set("" if trace is None else trace.context.trace_id)
         try:
-            sender = await self._sender(owner, request_id)
+            sender = await self._sender(owner, request_id, trace or UNTRACED)
             share = self._endpoints.share(sender, line.body)
             response = await self._endpoints.respond(operation_at(url), line.body, sender, share, whole=True)
             await response({"type": "http"}, _never, received.send)
@@ -54,17 +68,22 @@ class BatchLines:
         except Exception:
             logger.exception("request %s: failed", request_id)
             received.fail(internal_error(), url, request_id)
+        finally:
+            if trace is not None:
+                if received.status:
+                    trace.note_status(received.status)
+                self._traces.end(trace)
         return LineAnswer(
             line.number, request_id, received.status, bytes(received.body), received.retry_after_s
         )
 
-    async def _sender(self, owner: str, request_id: str) -> Sender:
+    async def _sender(self, owner: str, request_id: str, trace: Trace) -> Sender:
         if self._api_keys is None:
-            return Sender(request_id, ANYONE.lowered_to("background"))
+            return Sender(request_id, ANYONE.lowered_to("background"), trace=trace)
         await self._api_keys.refresh()
         key = self._api_keys.named(owner)
         salt = "" if self._share_prefix_cache else key.cache_salt
-        return Sender(request_id, key.caller.lowered_to("background"), key, salt)
+        return Sender(request_id, key.caller.lowered_to("background"), key, salt, trace=trace)
 
 
 class _Received:

@@ -7,7 +7,7 @@ is known whether the trace is kept, and a thread makes spans of the notes.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -151,6 +151,7 @@ class RequestTrace(Trace):
     shown: bool
     """Whether the client asked for the trace."""
     record_prompts: bool = False
+    links: Sequence[Link] = ()
     status: int | None = None
     """The HTTP status of the answer; None if the client left before."""
     attributes: dict[str, Value] = field(default_factory=dict)
@@ -276,9 +277,12 @@ class RequestTrace(Trace):
     def kept_because(self) -> list[str]:
         """Return the reasons to keep a finished trace that was not sampled at its head.
 
-        429 and other errors of clients are no reason, because they come in floods.
+        429 and other errors of clients are no reason, because they come in floods. Neither is the queue for
+        requests of the lane `background`, which wait for a free place.
         """
         found = {names.QUEUE: "queued", names.CONTINUATION: "moved", names.BACKOFF: "retried"}
+        if self.attributes.get(names.LANE) == "background":
+            del found[names.QUEUE]
         reasons = [found[stage.name] for stage in self.stages if stage.name in found]
         if self.failed:
             reasons.append("failed")
@@ -302,6 +306,7 @@ class RequestTrace(Trace):
             self._unix(self.started),
             self._unix(self.ended),
             self.attributes,
+            links=self.links,
             kind="SERVER",
             error=self.failed,
             remote_parent=bool(self.parent_id),

@@ -13,7 +13,7 @@ from serve_app.api.middleware import route_path
 from serve_app.api.request_trace import SHOW_HEADER, RequestTrace
 from serve_app.api.trace_context import TraceContext
 from serve_app.wire import spans as names
-from serve_app.wire.spans import new_span_id
+from serve_app.wire.spans import Link, new_span_id
 
 
 class RequestTraces:
@@ -36,7 +36,9 @@ class RequestTraces:
         self._record_prompts = record_prompts
         self._export = export
 
-    def begin(self, path: str, headers: Sequence[tuple[bytes, bytes]], started: float) -> RequestTrace | None:
+    def begin(
+        self, path: str, headers: Sequence[tuple[bytes, bytes]], started: float, links: Sequence[Link] = ()
+    ) -> RequestTrace | None:
         """Return the trace of a request to `path`; None if the request is not traced."""
         shown = (SHOW_HEADER, b"1") in headers
         if self._ratio is None and not shown:
@@ -56,6 +58,7 @@ class RequestTraces:
             exported=self._ratio is not None,
             shown=shown,
             record_prompts=self._record_prompts,
+            links=links,
             path=path,
         )
         trace.begin(names.RECEIVE, since=started)

@@ -2,22 +2,11 @@
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 _WINDOW_S = 300.0
 """The rate is measured over so many seconds."""
 _LEAST_S = 20.0
 """A rate over a shorter time says nothing yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class Remaining:
-    """What is left of one batch."""
-
-    batch_id: str
-    lines: int
-    due: float
-    """The end of its completion window, in Unix time."""
 
 
 class Rate:
@@ -27,16 +16,15 @@ class Rate:
         self._points: deque[tuple[float, int]] = deque()
         self._total = 0
 
-    def note(self, lines: int, now: float) -> None:
-        """Note answered lines; 0 while batches are open and none was answered."""
+    def add(self, lines: int) -> None:
+        """Count answered lines."""
         self._total += lines
+
+    def note(self, now: float) -> None:
+        """Note the time, every second while batches are open."""
         self._points.append((now, self._total))
         while now - self._points[0][0] > _WINDOW_S:
             self._points.popleft()
-
-    def stop(self) -> None:
-        """Forget the rate: no batch is open, so time without answers says nothing."""
-        self._points.clear()
 
     @property
     def lines_per_s(self) -> float | None:
@@ -46,18 +34,23 @@ class Rate:
         return (self._points[-1][1] - self._points[0][1]) / over_s
 
 
-def late_s(batches: Iterable[Remaining], lines_per_s: float | None, now: float) -> dict[str, float]:
-    """Return by how many seconds each batch would miss its window, of those that would.
+def late_s(due: Iterable[tuple[int, float]], lines_per_s: float | None, now: float) -> list[float]:
+    """Return by how many seconds batches would miss their windows, of those that would.
 
-    The batch with the earliest end goes first. Without any answer in the time measured, the result is
-    infinite. Without a known rate, no batch counts as late before its end.
+    Without any answer in the time measured, the result is infinite. Without a known rate, no batch counts as
+    late before its end.
+
+    Args:
+        due: For each batch, its lines without an answer and the end of its window, the earliest end first.
+        lines_per_s: The rate of answers.
+        now: Unix time, as the ends.
     """
-    found, lines = {}, 0
-    for batch in sorted(batches, key=lambda batch: batch.due):
-        lines += batch.lines
+    found, lines = [], 0
+    for of_batch, end in due:
+        lines += of_batch
         needed_s = 0.0
         if lines_per_s is not None:
             needed_s = lines / lines_per_s if lines_per_s > 0 else float("inf")
-        if lines and now + needed_s > batch.due:
-            found[batch.batch_id] = now + needed_s - batch.due
+        if lines and now + needed_s > end:
+            found.append(now + needed_s - end)
     return found

@@ -139,12 +139,14 @@ class BatchQueue:
         if batch.status != "cancelling":
             with self.store.begin() as connection:
                 if batch.status == "in_progress" and not set_status(
-                    connection, batch.id, ("in_progress",), status="finalizing", finalizing_at=int(now)
+                    connection, batch.id, ("in_progress",), "finalizing", now
                 ):
                     return None
             counted = self.store.batch(batch.id)
             assert counted is not None
-            last = "completed" if counted.completed + counted.failed >= counted.total else "expired"
+            last = "expired" if counted.left else "completed"
+        if batch.in_progress_at is None:  # an interrupted check of the input file may have added lines
+            self._delete_lines(batch.id)
         reason = CANCELLED if last == "cancelled" else EXPIRED
         output = self._write_file(batch, "output", self._answers(batch.id, "completed"), now)
         errors = self._write_file(batch, "error", self._errors(batch.id, reason), now)
@@ -153,8 +155,8 @@ class BatchQueue:
                 connection,
                 batch.id,
                 ("finalizing", "cancelling"),
-                status=last,
-                **{f"{last}_at": int(now)},
+                last,
+                now,
                 output_file_id=output.id if output else None,
                 error_file_id=errors.id if errors else None,
             ):
@@ -163,15 +165,28 @@ class BatchQueue:
                 if file is not None:
                     change = FILES.update().where(FILES.c.id == file.id)
                     connection.execute(change.values(stored=True, bytes=file.bytes))
-            connection.execute(LINES.delete().where(LINES.c.batch_id == batch.id))
+        self._delete_lines(batch.id)
         self.files.delete(self.files.names(_folder(batch.id)))
         return last
 
     def discard_leftovers(self) -> None:
-        """Delete the parts of batches that have ended. A killed runner may have left them."""
+        """Delete the lines and parts of batches that have ended. A killed runner may have left them."""
         names = self.files.names(_PARTS)
+        with self.store.begin() as connection:
+            with_lines = set(connection.execute(select(LINES.c.batch_id).distinct()).scalars())
+        # Read last: else the lines of a batch that has just begun would be deleted.
         open_ids = {batch.id for batch in self.store.open_batches()}
         self.files.delete([name for name in names if name.split("/")[1] not in open_ids])
+        for batch_id in with_lines - open_ids:
+            self._delete_lines(batch_id)
+
+    def _delete_lines(self, batch_id: str) -> None:
+        some = select(LINES.c.line).where(LINES.c.batch_id == batch_id).limit(_AT_ONCE)
+        deleted = _AT_ONCE
+        while deleted:
+            with self.store.begin_part() as connection:
+                of_lines = (LINES.c.batch_id == batch_id) & LINES.c.line.in_(some)
+                deleted = connection.execute(LINES.delete().where(of_lines)).rowcount
 
     def _write_file(self, batch: Batch, kind: str, lines: Iterator[bytes], now: float) -> File | None:
         """Write a result file that no client sees yet; None if it would be empty."""

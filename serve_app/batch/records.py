@@ -102,6 +102,11 @@ class Batch:
     output_tokens: int = 0
     reasoning_tokens: int = 0
 
+    @property
+    def left(self) -> int:
+        """The lines without an answer."""
+        return self.total - self.completed - self.failed
+
     def document(self) -> dict[str, Any]:
         """Return OpenAI's `Batch`."""
         times = ("in_progress", "expires", "finalizing", "completed", "failed", "expired", "cancelling")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -11,9 +12,9 @@ from typing import Any, Literal
 from sqlalchemy import Connection, func, select
 
 from serve_app.batch.migrate import migrate
-from serve_app.batch.records import DAY_S, OPEN, Batch, File, Line, LineError
+from serve_app.batch.records import DAY_S, OPEN, Batch, File, Line, LineError, Status
 from serve_app.batch.tables import BATCHES, FILES, LINES
-from serve_app.database import connect, exclusive, make_folder
+from serve_app.database import connect, exclusive, insert_into, make_folder
 from serve_app.settings.batch import BatchSettings
 
 CONNECTIONS = 4
@@ -22,13 +23,15 @@ MOST_BATCHES_PER_KEY = 100_000
 """The most batches of one owner, with those that have ended."""
 _LOCK = 0x7469_6466
 """The number of the advisory lock for what is counted before it is added."""
-_LINES_AT_ONCE = 1_000
+_LINES_AT_ONCE = 500
+"""A part of so many lines takes SQLite about 15 ms."""
+_LONGEST_PAUSE_S = 0.1
 _UPLOAD_S = DAY_S
 """An upload that is not complete after this time has been interrupted."""
 
 
 class LimitError(Exception):
-    """A limit of an owner is reached. The message names the setting, its value and what there is."""
+    """A limit of an owner would be exceeded. The message names the setting, its value and the new number."""
 
 
 class StatusError(Exception):
@@ -53,11 +56,23 @@ class BatchStore:
         self._ready = False
 
     @contextmanager
-    def begin(self) -> Iterator[Connection]:
-        """Begin a transaction."""
-        self._prepare()
-        with self._engine.begin() as connection:
+    def begin(self, *, alone: bool = False) -> Iterator[Connection]:
+        """Begin a transaction. Of all processes, one at a time is in a transaction that is `alone`."""
+        with self._lock:
+            if not self._ready:
+                make_folder(self._engine)
+                migrate(self._engine)
+                self._ready = True
+        with exclusive(self._engine, _LOCK) if alone else self._engine.begin() as connection:
             yield connection
+
+    @contextmanager
+    def begin_part(self) -> Iterator[Connection]:
+        """Begin one of many transactions in a row. A pause of the same length lets other writers in."""
+        began = time.perf_counter()
+        with self.begin() as connection:
+            yield connection
+        time.sleep(min(time.perf_counter() - began, _LONGEST_PAUSE_S))
 
     def close(self) -> None:
         """Close the connections."""
@@ -75,7 +90,7 @@ class BatchStore:
         Raises:
             LimitError: the owner has too many files, or too many bytes.
         """
-        with self._exclusive() as connection:
+        with self.begin(alone=True) as connection:
             if limited:
                 self._check_files(connection, file)
             connection.execute(FILES.insert().values(**asdict(file), stored=False))
@@ -121,7 +136,7 @@ class BatchStore:
         Raises:
             StatusError: an open batch reads the file.
         """
-        with self._exclusive() as connection:
+        with self.begin(alone=True) as connection:
             reader = connection.execute(
                 select(BATCHES.c.id).where(BATCHES.c.input_file_id == file_id, BATCHES.c.status.in_(OPEN))
             ).first()
@@ -141,7 +156,7 @@ class BatchStore:
         """
         in_use = select(BATCHES.c.input_file_id).where(BATCHES.c.status.in_(OPEN))
         kept_s = self.limits.retention_days * DAY_S
-        with self._exclusive() as connection:
+        with self.begin(alone=True) as connection:
             connection.execute(
                 FILES.update().where(~_unexpired(now), FILES.c.id.not_in(in_use)).values(stored=False)
             )
@@ -162,7 +177,7 @@ class BatchStore:
             LimitError: the owner has too many batches or bytes.
             StatusError: its input file does not exist, or is not an input file.
         """
-        with self._exclusive() as connection:
+        with self.begin(alone=True) as connection:
             self._check_batches(connection, batch)
             purpose = connection.execute(
                 select(FILES.c.purpose).where(
@@ -205,97 +220,72 @@ class BatchStore:
     def cancel(self, batch_id: str, now: float) -> bool:
         """Ask for the end of a batch. Return whether the batch was not yet ending."""
         with self.begin() as connection:
-            return set_status(
-                connection,
-                batch_id,
-                ("validating", "in_progress"),
-                status="cancelling",
-                cancelling_at=int(now),
-            )
+            return set_status(connection, batch_id, ("validating", "in_progress"), "cancelling", now)
 
     def start(self, batch_id: str, model: str, lines: Sequence[Line], now: float) -> bool:
-        """Begin to work on a batch whose input file is valid. Return whether its status allowed it."""
-        rows = [{"batch_id": batch_id, "attempts": 0, "lease_until": 0.0, **asdict(line)} for line in lines]
+        """Begin to work on a batch whose input file is valid. Return whether its status allowed it.
+
+        The lines are added in parts, for the sake of other writers. After an interruption the batch is still
+        `validating`. The next call keeps the lines that are there already.
+        """
+        insert = insert_into(self._engine)(LINES).on_conflict_do_nothing()
+        new = {"batch_id": batch_id, "attempts": 0, "lease_until": 0.0}
+        for first in range(0, len(lines), _LINES_AT_ONCE):
+            rows = [new | asdict(line) for line in lines[first : first + _LINES_AT_ONCE]]
+            with self.begin_part() as connection:
+                if not _lock(connection, batch_id, "validating"):
+                    return False
+                connection.execute(insert, rows)
         with self.begin() as connection:
-            if not set_status(
-                connection,
-                batch_id,
-                ("validating",),
-                status="in_progress",
-                model=model,
-                total=len(rows),
-                in_progress_at=int(now),
-            ):
-                return False
-            for first in range(0, len(rows), _LINES_AT_ONCE):
-                connection.execute(LINES.insert(), rows[first : first + _LINES_AT_ONCE])
-            return True
+            values = {"model": model, "total": len(lines)}
+            return set_status(connection, batch_id, ("validating",), "in_progress", now, **values)
 
     def fail(self, batch_id: str, errors: Sequence[LineError], now: float) -> bool:
         """End a batch whose input file is invalid. Return whether its status allowed it."""
+        values = {"errors": [asdict(error) for error in errors]}
         with self.begin() as connection:
-            return set_status(
-                connection,
-                batch_id,
-                ("validating",),
-                status="failed",
-                errors=[asdict(error) for error in errors],
-                failed_at=int(now),
-            )
+            failed = set_status(connection, batch_id, ("validating",), "failed", now, **values)
+            if failed:  # an interrupted call of `start` may have added lines
+                connection.execute(LINES.delete().where(LINES.c.batch_id == batch_id))
+            return failed
 
     def _check_files(self, connection: Connection, file: File) -> None:
         count, size = _used(connection, file.owner)
-        limits = self.limits
-        if count >= limits.max_files_per_key:
-            raise LimitError(
-                f"there are {count} files; at most {limits.max_files_per_key} are kept (max_files_per_key); "
-                "delete some"
-            )
-        if size + file.bytes > limits.max_bytes_per_key:
-            raise LimitError(
-                f"the files have {size} bytes, and this one may have {file.bytes}; at most "
-                f"{limits.max_bytes_per_key} are kept (max_bytes_per_key); delete some"
-            )
+        _check_limit(count + 1, self.limits.max_files_per_key, "files", "max_files_per_key")
+        _check_limit(size + file.bytes, self.limits.max_bytes_per_key, "bytes of files", "max_bytes_per_key")
 
     def _check_batches(self, connection: Connection, batch: Batch) -> None:
         limits = self.limits
         _, size = _used(connection, batch.owner)
-        if size > limits.max_bytes_per_key:
-            raise LimitError(
-                f"the files have {size} bytes; at most {limits.max_bytes_per_key} are kept "
-                "(max_bytes_per_key); delete some"
-            )
         owned = select(func.count()).where(BATCHES.c.owner == batch.owner)
-        if (count := connection.execute(owned).scalar_one()) >= MOST_BATCHES_PER_KEY:
-            raise LimitError(f"there are {count} batches; at most {MOST_BATCHES_PER_KEY} are kept")
-        count = connection.execute(owned.where(BATCHES.c.status.in_(OPEN))).scalar_one()
-        if count >= limits.max_open_batches_per_key:
-            raise LimitError(
-                f"{count} batches have not ended; at most {limits.max_open_batches_per_key} may be open "
-                "(max_open_batches_per_key)"
-            )
-
-    @contextmanager
-    def _exclusive(self) -> Iterator[Connection]:
-        self._prepare()
-        with exclusive(self._engine, _LOCK) as connection:
-            yield connection
-
-    def _prepare(self) -> None:
-        with self._lock:
-            if not self._ready:
-                make_folder(self._engine)
-                migrate(self._engine)
-                self._ready = True
+        count = connection.execute(owned).scalar_one()
+        opened = connection.execute(owned.where(BATCHES.c.status.in_(OPEN))).scalar_one()
+        _check_limit(size, limits.max_bytes_per_key, "bytes of files", "max_bytes_per_key")
+        _check_limit(count + 1, MOST_BATCHES_PER_KEY, "batches", "a fixed limit")
+        _check_limit(opened + 1, limits.max_open_batches_per_key, "open batches", "max_open_batches_per_key")
 
 
 _FILE_COLUMNS = [FILES.c[name] for name in File.__dataclass_fields__]
 
 
-def set_status(connection: Connection, batch_id: str, allowed: Sequence[str], **values: Any) -> bool:
-    """Change a batch if its status is one of `allowed`. Return whether it was."""
+def set_status(
+    connection: Connection, batch_id: str, allowed: Sequence[Status], new: Status, now: float, **values: Any
+) -> bool:
+    """Give a batch a `new` status and other values if its status is `allowed`. Return whether it was."""
+    values |= {"status": new, f"{new}_at": int(now)}
     changed = BATCHES.update().where(BATCHES.c.id == batch_id, BATCHES.c.status.in_(allowed)).values(values)
     return connection.execute(changed).rowcount == 1
+
+
+def _lock(connection: Connection, batch_id: str, status: Status) -> bool:
+    """Keep others from changing a batch during a transaction. Return whether its status is `status`."""
+    same = BATCHES.update().where(BATCHES.c.id == batch_id, BATCHES.c.status == status).values(status=status)
+    return connection.execute(same).rowcount == 1
+
+
+def _check_limit(number: int, most: int, of: str, setting: str) -> None:
+    if number > most:
+        raise LimitError(f"there would be {number} {of} of this key; at most {most} are allowed ({setting})")
 
 
 def _unexpired(now: float) -> Any:

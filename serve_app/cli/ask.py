@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
 from io import StringIO
 from typing import TYPE_CHECKING, Any, TextIO, cast
-from urllib.parse import urlsplit
 
 from serve_app import env
 from serve_app.api.engine_client import EVENT_STREAM
@@ -21,7 +20,7 @@ from serve_app.cli.ask_answer import Answer, Event, ShownTrace, read_events
 from serve_app.cli.ask_display import Display, Wait
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.formats import count, plain
-from serve_app.cli.http_client import DEFAULT_URL, authorization, error_words, proxy_for
+from serve_app.cli.http_client import DEFAULT_URL, authorization, error_words, proxy_for, url_problem
 from serve_app.cli.terminal_output import LastingStream
 from serve_app.settings.settings_error import SettingsError
 
@@ -98,17 +97,7 @@ def run_ask(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    problems = []
-    try:
-        parts = urlsplit(options.url)
-        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        login = parts.username is not None
-    except ValueError:  # an invalid port or IPv6 address
-        good = login = False
-    if login:  # messages would show the password, and a request has only one Authorization header
-        problems.append(f"--url: must not contain a user name or password; the key in {env.API_KEY} is sent")
-    elif not good:
-        problems.append(f"--url = {options.url!r}: must be an http(s) URL, such as {DEFAULT_URL}")
+    problems = [problem] if (problem := url_problem(options.url)) else []
     if not options.prompt.strip():
         problems.append(f"PROMPT = {options.prompt!r}: must not be blank")
     if options.max_tokens < 1:

@@ -5,21 +5,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.formats import count, plain, seconds, whole
-from serve_app.cli.http_client import DEFAULT_URL
+from serve_app.cli.http_client import DEFAULT_URL, check_url
 
 if TYPE_CHECKING:
     from serve_app.cli.batch_api import BatchApi
 
 _POLL_S = 1.0
+_WINDOW = re.compile("[1-9][0-9]{0,2}h")
 _BAR = 30
 """Characters of the progress bar."""
 _ENDED = ("completed", "failed", "expired", "cancelled")
@@ -69,8 +70,7 @@ def add_command(commands: Any) -> None:
 def _run(
     action: Callable[[BatchApi, argparse.Namespace], Awaitable[int]], options: argparse.Namespace
 ) -> int:
-    if urlsplit(options.url).scheme not in ("http", "https"):
-        raise CommandError(f"--url = {options.url!r}: must be an http(s) URL, such as {DEFAULT_URL}")
+    check_url(options.url)
 
     from serve_app.cli.batch_api import BatchApi  # noqa: PLC0415  aiohttp takes time that others need not
 
@@ -87,6 +87,8 @@ def _run(
 
 
 async def _submit(api: BatchApi, options: argparse.Namespace) -> int:
+    if not _WINDOW.fullmatch(options.window):  # the file would be uploaded first
+        raise CommandError(f"--window = {options.window!r}: must be 1h to 168h")
     endpoint = options.endpoint or _endpoint_of(options.file)
     metadata = dict(_pair(text) for text in options.metadata)
     body = {
@@ -104,9 +106,12 @@ def _endpoint_of(path: Path) -> str:
     """Return the `url` of the first line of a file."""
     with path.open("rb") as file:
         try:
-            return str(json.loads(file.readline(_CHUNK_BYTES))["url"])
+            endpoint = json.loads(file.readline(_CHUNK_BYTES))["url"]
         except (ValueError, KeyError, TypeError):
-            raise CommandError(f"{path}: the first line has no `url`; give --endpoint") from None
+            endpoint = None
+    if not isinstance(endpoint, str):
+        raise CommandError(f"{path}: the first line has no `url`; give --endpoint")
+    return endpoint
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -94,9 +94,9 @@ def values_of(application: Mapping[str, Any], checked: CheckedApplication) -> di
     if _is_shared(settings.ledger):
         app["ledger"] = {"enabled": settings.ledger.enabled, **args["ledger"]}
     if settings.batch.shared:
-        app["batch"] = {"enabled": settings.batch.enabled, **args["batch"]}
+        app["batch"] = {"enabled": settings.batch.enabled, **_without_resources(args["batch"])}
     app["http"] = {key: value for key, value in args.get("http", {}).items() if key != "api_keys_file"}
-    ingress = {key: value for key, value in args.get("ingress", {}).items() if key != "resources"}
+    ingress = _without_resources(args.get("ingress", {}))
     app["ingress"] = ingress | ({"autoscaling": live["ingress"]} if live.get("ingress") else {})
     values = {
         "app": {"drain_timeout_s": drain_s, **{key: value for key, value in app.items() if value != {}}},
@@ -141,6 +141,11 @@ def _key(name: str, taken: Container[str]) -> str:
     """Return a DNS label for the name of a model, which no other model has."""
     label = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:58].strip("-") or "model"
     return next(key for key in (label, *(f"{label}-{n}" for n in range(2, 1000))) if key not in taken)
+
+
+def _without_resources(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out custom resources, because the chart places replicas by its own."""
+    return {key: value for key, value in section.items() if key != "resources"}
 
 
 def _is_shared(ledger: LedgerSettings) -> bool:

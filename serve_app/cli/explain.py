@@ -7,13 +7,13 @@ import sys
 import time
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from pydantic import ValidationError
 
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.explain_layout import DecisionsDocument, RecordDocument, explain, history_line
-from serve_app.cli.http_client import DEFAULT_URL, NoAnswerError, authorization, error_words, fetch
+from serve_app.cli.http_client import DEFAULT_URL, NoAnswerError, authorization, check_url, error_words, fetch
 from serve_app.cli.terminal_output import style_for
 from serve_app.settings.settings_error import from_pydantic
 
@@ -45,8 +45,7 @@ def add_command(commands: Any) -> None:
 
 def run_explain(options: argparse.Namespace) -> int:
     """Print the explanation, and with --follow new decisions until Ctrl-C."""
-    if urlsplit(options.url).scheme not in ("http", "https"):
-        raise CommandError(f"--url = {options.url!r}: must be an http(s) URL, such as {DEFAULT_URL}")
+    check_url(options.url)
     if options.limit < 1:
         raise CommandError(f"--limit = {options.limit}: must be at least 1")
     answer, document = _ask(options.url, options.model, options.limit)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from http.client import HTTPException
 
 from serve_app import env
+from serve_app.cli.command_error import CommandError
 from serve_app.settings.settings_error import SettingsError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -59,6 +60,25 @@ def fetch(
             return Reply(reply.status, reply.reason, reply.read())
     except (OSError, HTTPException) as error:
         raise NoAnswerError(str(getattr(error, "reason", None) or error)) from None
+
+
+def url_problem(url: str) -> str:
+    """Return what is wrong with a `--url`; "" if nothing is."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        login = parts.username is not None
+    except ValueError:  # an invalid port or IPv6 address
+        good = login = False
+    if login:  # messages would show the password, and a request has only one Authorization header
+        return f"--url: must not contain a user name or password; the key in {env.API_KEY} is sent"
+    return "" if good else f"--url = {url!r}: must be an http(s) URL, such as {DEFAULT_URL}"
+
+
+def check_url(url: str) -> None:
+    """Raise CommandError for a `--url` that cannot be used."""
+    if problem := url_problem(url):
+        raise CommandError(problem)
 
 
 def authorization(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -2,13 +2,13 @@
 
 import argparse
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.formats import plain, whole
-from serve_app.cli.http_client import DEFAULT_URL, NoAnswerError, authorization, error_words, fetch
+from serve_app.cli.http_client import DEFAULT_URL, NoAnswerError, authorization, check_url, error_words, fetch
 from serve_app.settings.settings_error import from_pydantic
 
 _TIMEOUT_S = 15.0
@@ -72,8 +72,7 @@ def add_command(commands: Any) -> None:
 
 def print_usage(options: argparse.Namespace) -> int:
     """Print the usage that the server returns."""
-    if urlsplit(options.url).scheme not in ("http", "https"):
-        raise CommandError(f"--url = {options.url!r}: must be an http(s) URL, such as {DEFAULT_URL}")
+    check_url(options.url)
     query = {"by": options.by, "since": options.since, "until": options.until}
     if options.csv:
         print(_ask(options.url, query | {"format": "csv"}).decode(), end="")

@@ -38,10 +38,10 @@ class BatchCalls:
         self._knobs = knobs
 
     async def answer(
-        self, owner: str, url: str, model: str, lines: Iterable[BatchLine]
+        self, owner: str, batch_id: str, url: str, model: str, lines: Iterable[BatchLine]
     ) -> AsyncGenerator[LineAnswers]:
         """Yield the answers to `lines` as they become ready. Closing frees the lines that still run."""
-        running = {asyncio.create_task(self._lines.answer(owner, url, line)) for line in lines}
+        running = {asyncio.create_task(self._lines.answer(owner, batch_id, url, line)) for line in lines}
         try:
             yield LineAnswers((), *self.wanted(model))  # so that the runner sends more at once
             async for answers in in_parts(running):

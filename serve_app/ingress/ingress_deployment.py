@@ -196,22 +196,24 @@ class Ingress:
             page=self._page,
         )
         endpoints = app.state.endpoints
-        lines = BatchLines(endpoints, self._api_keys, self._settings.http.share_prefix_cache)
+        shared = self._settings.http.share_prefix_cache
+        lines = BatchLines(endpoints, self._api_keys, shared, self._traces)
         self._batch_calls = BatchCalls(endpoints, lines, self._settings.models, self._live)
         return app
 
     async def answer_lines(
-        self, owner: str, url: str, model: str, lines: Sequence[BatchLine]
+        self, owner: str, batch_id: str, url: str, model: str, lines: Sequence[BatchLine]
     ) -> AsyncIterator[LineAnswers]:
         """Yield the answers to lines of one batch, as they become ready. The batch runner calls this.
 
         Args:
             owner: The name of the batch's API key; "" on a server without keys.
+            batch_id: The batch.
             url: The endpoint of the lines.
             model: The name of their model.
             lines: Some lines of the batch.
         """
-        answers = self._batch_calls.answer(owner, url, model, lines)
+        answers = self._batch_calls.answer(owner, batch_id, url, model, lines)
         async with aclosing(answers):
             async for part in answers:
                 yield part

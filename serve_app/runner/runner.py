@@ -9,14 +9,15 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing, suppress
 from math import isinf
+from operator import itemgetter
 from typing import Any, TypeVar
 
-from serve_app.batch.forecast import Rate, Remaining, late_s
+from serve_app.batch.forecast import Rate, late_s
 from serve_app.batch.queue import BatchQueue, LeasedLine
 from serve_app.batch.records import Batch
 from serve_app.batch.results import is_success
 from serve_app.runner.batch_work import BatchWork
-from serve_app.wire.batch_backlog import NO_BATCHES, BatchBacklog
+from serve_app.wire.batch_backlog import BatchBacklog
 from serve_app.wire.batch_lines import BatchLine, LineAnswers
 
 logger = logging.getLogger("ray.serve")
@@ -51,7 +52,7 @@ class Runner:
         queue: The lines of open batches.
         validate: Checks the input file of a batch, and adds its lines to the queue. It blocks.
         ask: Sends lines to an ingress replica.
-        publish: Gets what is left to do, by model, every second.
+        note_end: Gets the id of a batch that has ended, in a thread.
         count: Gets the model, the outcome and the number of lines whose answers were written.
         clock: Unix time in seconds.
     """
@@ -61,14 +62,14 @@ class Runner:
         queue: BatchQueue,
         validate: Callable[[Batch], None],
         ask: Ask,
-        publish: Callable[[dict[str, BatchBacklog]], None] = lambda _: None,
+        note_end: Callable[[str], None] = lambda _: None,
         count: Callable[[str, str, int], None] = lambda *_: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._queue = queue
         self._validate = validate
         self._ask = ask
-        self._publish = publish
+        self._note_end = note_end
         self._count = count
         self._clock = clock
         self._work: defaultdict[str, BatchWork] = defaultdict(BatchWork)
@@ -77,22 +78,17 @@ class Runner:
         self._wanted: dict[str, int] = {}
         """The lines in flight that ingress replicas want, by model."""
         self._rates: defaultdict[str, Rate] = defaultdict(Rate)
-        self._finished: defaultdict[str, int] = defaultdict(int)
-        """The answers since the last publication, by model."""
-        self._renewed_at = self._published_at = self._warned_at = 0.0
+        self._running: list[Batch] = []
+        self._renewed_at = self._warned_at = 0.0
         self._woken = asyncio.Event()
         self._trouble = self._found = ""
         """The trouble that was logged last, and that of the present turn."""
 
     async def run(self) -> None:
         """Work until cancelled. A store that is away is tried again."""
-        swept = False
         while True:
             busy = True
             try:
-                if not swept:
-                    await asyncio.to_thread(self._queue.discard_leftovers)
-                    swept = True
                 busy = await self.turn()
             except Exception as error:  # of any store: batches go on once it is back
                 self._found = _text(error)
@@ -119,16 +115,16 @@ class Runner:
                 continue
             if batch.status == "validating":
                 work.step = self._start(asyncio.to_thread(self._validate, batch))
-            elif batch.status != "in_progress" or now >= batch.expires_at or _is_done(batch, work):
-                await self._alone(self._end(batch, work))
-            else:
+            elif batch.status == "in_progress" and now < batch.expires_at and (batch.left or work.in_flight):
                 running.append(batch)
+            else:
+                await self._alone(self._end(batch, work))
         for batch in running:
             await self._alone(self._write(batch, now))
         await self._send(running, now)
         for gone in self._work.keys() - {batch.id for batch in batches}:
             self._cancel(self._work.pop(gone))
-        self._tell(running, now)
+        self._running = running
         return bool(batches)
 
     # Sending
@@ -175,7 +171,7 @@ class Runner:
                     self._wanted[model] = part.wanted
                     for answer in part.answers:
                         open_lines.discard(answer.number)
-                        self._finished[model] += work.take(answer, self._clock())
+                        self._rates[model].add(work.take(answer, self._clock()))
                     if part.answers:
                         self._woken.set()
         except Exception as error:  # the ingress replica is gone: Ray has many errors for it
@@ -233,9 +229,8 @@ class Runner:
         work.step = self._start(asyncio.to_thread(self._join, batch))
 
     def _join(self, batch: Batch) -> None:
-        status = self._queue.end(batch, self._clock())
-        if status is not None:
-            logger.info("batch %s: %s", batch.id, status)
+        if self._queue.end(batch, self._clock()) is not None:
+            self._note_end(batch.id)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         async def watched() -> None:
@@ -261,37 +256,30 @@ class Runner:
         for call in work.calls:
             call.cancel()
 
-    # Telling
-
-    def _tell(self, batches: Sequence[Batch], now: float) -> None:
-        """Publish what is left to do, once a second."""
-        if 0 <= now - self._published_at < 1.0:
-            return
-        self._published_at = now
+    def backlogs(self) -> dict[str, BatchBacklog]:
+        """Return what is left to do, by model. Call it every second, because the calls measure the rates."""
         models: defaultdict[str, list[Batch]] = defaultdict(list)
-        for batch in batches:
+        for batch in self._running:
             models[self._model(batch)].append(batch)
-        found = {}
-        for model in models.keys() | self._rates.keys():
-            rate, mine = self._rates[model], models.get(model, [])
-            if not mine:
-                del self._rates[model]
-                found[model] = NO_BATCHES
-                continue
-            rate.note(self._finished.pop(model, 0), now)
-            left = [Remaining(batch.id, _left(batch), batch.expires_at) for batch in mine]
-            late = late_s(left, rate.lines_per_s, now)
-            found[model] = BatchBacklog(
-                len(mine),
-                sum(each.lines for each in left),
-                sum(len(self._work[batch.id].in_flight) for batch in mine),
-                int(sum(each.lines * self._work[each.batch_id].mean_bytes for each in left)),
-                rate.lines_per_s,
-                tuple((each.lines, each.due) for each in sorted(left, key=lambda each: each.due)),
-                len(late),
-                None if isinf(most := max(late.values(), default=0.0)) else most,
-            )
-        self._publish(found)
+        for gone in self._rates.keys() - models.keys():
+            del self._rates[gone]
+        return {model: self._backlog(batches, self._rates[model]) for model, batches in models.items()}
+
+    def _backlog(self, batches: Sequence[Batch], rate: Rate) -> BatchBacklog:
+        now = self._clock()
+        rate.note(now)
+        due = sorted(((batch.left, batch.expires_at) for batch in batches), key=itemgetter(1))
+        late = late_s(due, rate.lines_per_s, now)
+        return BatchBacklog(
+            len(batches),
+            sum(lines for lines, _ in due),
+            sum(len(self._work[batch.id].in_flight) for batch in batches),
+            int(sum(batch.left * self._work[batch.id].mean_bytes for batch in batches)),
+            rate.lines_per_s,
+            tuple(due),
+            len(late),
+            None if isinf(most := max(late, default=0.0)) else most,
+        )
 
     def _model(self, batch: Batch) -> str:
         """Return the served model of a batch, as far as an ingress replica has named it."""
@@ -309,11 +297,3 @@ class Runner:
 def _text(error: Exception) -> str:
     lines = str(error).splitlines() or [""]  # object stores add pages
     return f"{type(error).__name__}: {lines[0]}"
-
-
-def _left(batch: Batch) -> int:
-    return batch.total - batch.completed - batch.failed
-
-
-def _is_done(batch: Batch, work: BatchWork) -> bool:
-    return not _left(batch) and not work.in_flight

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 
 from serve_app import env
 from serve_app.settings.closed_model import ClosedModel
+from serve_app.settings.custom_resources import CustomResources
 from serve_app.settings.database import DatabaseUrl, state_folder, url_in_environment
 
 _FILES_URL = r"^(file:///|(s3|gs|az)://[^/?#]+)[^?#]*$"
@@ -51,6 +52,8 @@ class BatchSettings(ClosedModel):
     """Batches of one API key that have not ended."""
     retention_days: Annotated[float, Field(ge=0.05, le=3660)] = 30.0
     """Files and ended batches are deleted after this time. A client may choose a shorter time for a file."""
+    resources: CustomResources = Field(default_factory=dict)
+    """Ray's custom resources that the batch runner takes. They restrict the nodes that it may run on."""
 
     @property
     def shared(self) -> bool:

@@ -6,7 +6,6 @@ among vLLM's engine arguments. Sizes are in bytes or tokens and times in seconds
 
 import os
 import re
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -14,6 +13,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from serve_app.settings.adapters import LoraSettings
 from serve_app.settings.batch import BatchSettings
 from serve_app.settings.closed_model import ClosedModel
+from serve_app.settings.custom_resources import CustomResources
 from serve_app.settings.ledger import LedgerSettings
 from serve_app.settings.telemetry import TelemetrySettings
 
@@ -42,29 +42,12 @@ _COMPILE_S = 10.0
 _COMPILE_ONE_THREAD_S = 1.0
 _ONE_THREAD_CPUS = 2
 """vLLM compiles in half as many threads as there are CPUs. On one, each compile holds up all others."""
-_RAYS_OWN_RESOURCES = {
-    "CPU": "cpus_per_replica sets it",
-    "GPU": "the tensor_parallel_size of a model sets it",
-    "accelerator_type:": "the accelerator_type of a model sets it",
-    "memory": "Ray counts it in bytes by itself",
-    "object_store_memory": "Ray counts it in bytes by itself",
-}
 
 _MODEL_NAME = r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*"
 _HOST_NAME = r"^(\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9A-Fa-f:.]+\])$"
 _ORIGIN = (
     r"^(\*|[A-Za-z][A-Za-z0-9+.-]*://([A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?)$"
 )
-
-
-def _check_names(resources: Mapping[str, float]) -> Mapping[str, float]:
-    for name, amount in resources.items():
-        if not name or not name.isprintable() or name != name.strip():
-            raise ValueError(f"the name {name!r} must be printable, without spaces around it, and not empty")
-        kind = "accelerator_type:" if name.startswith("accelerator_type:") else name
-        if why := _RAYS_OWN_RESOURCES.get(kind):
-            raise ValueError(f"{name!r} (here {amount:g}) is not a custom resource: {why}")
-    return resources
 
 
 def _check_absolute(path: str) -> str:
@@ -96,8 +79,6 @@ HostName = Annotated[str, AfterValidator(_check_host_name), Field(json_schema_ex
 Origin = Annotated[str, AfterValidator(_check_origin), Field(json_schema_extra={"pattern": _ORIGIN})]
 MediaHost = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=253)]
 """In lower case, without a scheme, a port or a wildcard."""
-CustomResources = Annotated[dict[str, Annotated[float, Field(ge=1e-4)]], AfterValidator(_check_names)]
-"""Amounts by the names that a cluster's operator gives to its nodes. Ray counts in ten-thousandths."""
 AbsolutePath = Annotated[str, AfterValidator(_check_absolute), Field(json_schema_extra={"pattern": "^/"})]
 
 

@@ -42,7 +42,7 @@ class SpanSender:
 
     Args:
         collector: Where spans go.
-        role: `ingress`, `engine` or `controller`.
+        role: `ingress`, `engine`, `runner` or `controller`.
         instance: The id of the replica.
         count_dropped: Called in the thread, or by `put`, with the number of spans that were dropped.
     """

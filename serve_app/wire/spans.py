@@ -25,6 +25,7 @@ CONTINUATION = "continuation"
 RESPOND = "respond"
 # Other traces.
 COLD_START = "cold start"
+BATCH = "batch"
 DECISION = "scaling decision"
 
 # Events.
@@ -73,6 +74,9 @@ DELIVERED = "tideserve.continuation.delivered_tokens"
 DECISION_PREFIX = "tideserve.decision"
 PHASE_NAME = "tideserve.phase"
 WARM_NODE = "tideserve.warm_node"
+BATCH_ID = "tideserve.batch.id"
+BATCH_LINES = "tideserve.batch.lines"
+BATCH_FAILED = "tideserve.batch.failed_lines"
 
 OPERATION_NAMES = {
     "chat_completions": "chat",
@@ -142,5 +146,14 @@ def cold_start_root(replica: str) -> Link:
 
     The ids follow from the replica's id. So an ingress replica can link to the trace without a message.
     """
-    digits = hashlib.sha256(f"cold start of {replica}".encode()).hexdigest()
+    return _root(f"cold start of {replica}")
+
+
+def batch_root(batch_id: str) -> Link:
+    """Return the root of the trace of a batch. Its lines link to it before it is sent."""
+    return _root(batch_id)
+
+
+def _root(of: str) -> Link:
+    digits = hashlib.sha256(of.encode()).hexdigest()
     return Link(digits[:32], digits[32:48])

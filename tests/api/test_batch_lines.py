@@ -13,7 +13,10 @@ from serve_app.api.batch_lines import BatchLines
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
 from serve_app.api.quotas import Quotas
+from serve_app.api.request_trace import RequestTrace
+from serve_app.api.trace_middleware import RequestTraces
 from serve_app.wire.batch_lines import BatchLine, LineAnswer
+from serve_app.wire.spans import batch_root
 from tests.api.server import MAX_BODY_BYTES, Server
 from tests.api.traffic_log import TrafficLog
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine
@@ -25,8 +28,14 @@ def line(number: int = 0, **body: Any) -> BatchLine:
     return BatchLine(number, json.dumps({"model": "tide", **body}).encode())
 
 
-def lines_of(server: Server, keys: ApiKeyFile | None = None, *, shared: bool = False) -> BatchLines:
-    return BatchLines(server.app.state.endpoints, keys, shared)
+def lines_of(
+    server: Server,
+    keys: ApiKeyFile | None = None,
+    *,
+    shared: bool = False,
+    traces: RequestTraces | None = None,
+) -> BatchLines:
+    return BatchLines(server.app.state.endpoints, keys, shared, traces or RequestTraces())
 
 
 def code_of(answer: LineAnswer) -> str:
@@ -48,7 +57,9 @@ def keys(tmp_path: Path) -> ApiKeyFile:
 
 
 async def test_line_is_a_background_request_with_its_body_untouched(server: Server) -> None:
-    answer = await lines_of(server).answer("", CHAT, BatchLine(7, b'{ "model":"tide" ,"x":[1, 2.50]}'))
+    answer = await lines_of(server).answer(
+        "", "batch_1", CHAT, BatchLine(7, b'{ "model":"tide" ,"x":[1, 2.50]}')
+    )
 
     assert (answer.number, answer.status, answer.body) == (7, 200, b'{"from":"chat"}')
     (request,) = server.chat.requests
@@ -60,7 +71,7 @@ async def test_line_is_a_background_request_with_its_body_untouched(server: Serv
 async def test_line_has_the_key_of_its_owner(server: Server, keys: ApiKeyFile) -> None:
     lines = lines_of(server, keys)
 
-    answer = await lines.answer("night", CHAT, line())
+    answer = await lines.answer("night", "batch_1", CHAT, line())
 
     (request,) = server.chat.requests
     assert answer.status == 200
@@ -69,7 +80,7 @@ async def test_line_has_the_key_of_its_owner(server: Server, keys: ApiKeyFile) -
 
 
 async def test_owners_share_prefixes_only_if_the_setting_says_so(server: Server, keys: ApiKeyFile) -> None:
-    await lines_of(server, keys, shared=True).answer("night", CHAT, line())
+    await lines_of(server, keys, shared=True).answer("night", "batch_1", CHAT, line())
 
     assert server.chat.requests[0].cache_salt == ""
 
@@ -89,14 +100,14 @@ async def test_owners_share_prefixes_only_if_the_setting_says_so(server: Server,
 async def test_refused_line_has_the_error_that_a_client_would_get(
     server: Server, keys: ApiKeyFile, owner: str, body: dict[str, Any], status: int, code: str
 ) -> None:
-    answer = await lines_of(server, keys).answer(owner, CHAT, line(**body))
+    answer = await lines_of(server, keys).answer(owner, "batch_1", CHAT, line(**body))
 
     assert (answer.status, code_of(answer)) == (status, code)
     assert server.chat.requests == server.embed.requests == []
 
 
 async def test_line_that_is_no_object_is_a_400(server: Server) -> None:
-    answer = await lines_of(server).answer("", CHAT, BatchLine(0, b"[1]"))
+    answer = await lines_of(server).answer("", "batch_1", CHAT, BatchLine(0, b"[1]"))
 
     assert (answer.status, code_of(answer)) == (400, "invalid_value")
 
@@ -105,7 +116,7 @@ async def test_limit_of_the_owner_applies_and_says_when_to_come_again(keys: ApiK
     server = Server(quotas=Quotas(clock=lambda: 0.0))
     lines = lines_of(server, keys)
 
-    answers = [await lines.answer("few", CHAT, line(number)) for number in range(2)]
+    answers = [await lines.answer("few", "batch_1", CHAT, line(number)) for number in range(2)]
 
     assert [answer.status for answer in answers] == [200, 429]
     assert code_of(answers[1]) == "rate_limit_exceeded"
@@ -115,7 +126,7 @@ async def test_limit_of_the_owner_applies_and_says_when_to_come_again(keys: ApiK
 async def test_refusal_by_an_engine_says_when_to_come_again(server: Server) -> None:
     server.chat.answer = ApiError(503, "no replica", code="model_unavailable", headers={"Retry-After": "30"})
 
-    answer = await lines_of(server).answer("", CHAT, line())
+    answer = await lines_of(server).answer("", "batch_1", CHAT, line())
 
     assert (answer.status, code_of(answer), answer.retry_after_s) == (503, "model_unavailable", 30.0)
 
@@ -123,7 +134,7 @@ async def test_refusal_by_an_engine_says_when_to_come_again(server: Server) -> N
 async def test_error_of_an_engine_is_the_answer(server: Server) -> None:
     server.chat.answer = EngineReply(400, ApiError(400, "no such field", code="invalid_value").body())
 
-    answer = await lines_of(server).answer("", CHAT, line())
+    answer = await lines_of(server).answer("", "batch_1", CHAT, line())
 
     assert (answer.status, code_of(answer)) == (400, "invalid_value")
 
@@ -133,7 +144,7 @@ async def test_fault_of_the_server_is_a_500_and_logged(
 ) -> None:
     server.chat.answer = RuntimeError("a fault")
 
-    answer = await lines_of(server).answer("", CHAT, line())
+    answer = await lines_of(server).answer("", "batch_1", CHAT, line())
 
     assert (answer.status, code_of(answer)) == (500, "internal_error")
     assert "a fault" in caplog.text
@@ -146,7 +157,7 @@ async def test_lines_count_as_requests_and_free_their_memory() -> None:
     lines = lines_of(server)
 
     for number in range(8):
-        assert (await lines.answer("", CHAT, line(number, text="x" * 3000))).status == 200
+        assert (await lines.answer("", "batch_1", CHAT, line(number, text="x" * 3000))).status == 200
 
     assert traffic.names == ["opened", "first_byte", "closed"] * 8
     assert traffic.seen["closed"][0] == "ok"
@@ -155,7 +166,7 @@ async def test_lines_count_as_requests_and_free_their_memory() -> None:
 async def test_cancelled_line_frees_its_sequence() -> None:
     engine = MuteEngine()
     server = Server(chat=engine)
-    running = asyncio.create_task(lines_of(server).answer("", CHAT, line()))
+    running = asyncio.create_task(lines_of(server).answer("", "batch_1", CHAT, line()))
     async with asyncio.timeout(LIMIT_S):
         await engine.entered.wait()
 
@@ -163,3 +174,21 @@ async def test_cancelled_line_frees_its_sequence() -> None:
         await engine.left.wait()
 
     assert engine.cancelled
+
+
+async def test_each_line_has_a_trace_that_links_to_its_batch(server: Server, keys: ApiKeyFile) -> None:
+    exported: list[RequestTrace] = []
+    lines = lines_of(server, keys, traces=RequestTraces(1.0, export=exported.append))
+
+    await lines.answer("night", "batch_1", CHAT, line())
+    refused = await lines.answer("gone", "batch_1", CHAT, line())
+
+    roots = [trace.spans()[0] for trace in exported]
+    assert [list(root.links) for root in roots] == [[batch_root("batch_1")]] * 2
+    assert [root.attributes["http.response.status_code"] for root in roots] == [200, 401]
+    assert roots[0].attributes["tideserve.lane"] == "background"
+    assert len({root.trace_id for root in roots} | {batch_root("batch_1").trace_id}) == 3
+    assert json.loads(refused.body)["error"]["trace_id"] == roots[1].trace_id
+    (request,) = server.chat.requests
+    assert request.trace is not None
+    assert request.trace.trace_id == roots[0].trace_id

@@ -254,7 +254,9 @@ async def test_limit_of_a_key_is_named(tmp_path: Path) -> None:
 
     error = error_of(reply)
     assert (reply.status_code, error["code"]) == (429, "limit_exceeded")
-    assert error["message"] == "there are 1 files; at most 1 are kept (max_files_per_key); delete some."
+    assert (
+        error["message"] == "there would be 2 files of this key; at most 1 are allowed (max_files_per_key)."
+    )
     assert reply.headers["x-should-retry"] == "false"
 
 

@@ -177,6 +177,17 @@ def test_unsampled_traces_are_kept_for_what_went_wrong(
     assert ("late" in kept) == trace.late
 
 
+def test_background_requests_are_not_kept_for_their_queue() -> None:
+    trace = begun(0.0)
+    trace.note_request(
+        EngineRequest("chat_completions", BODY, "r", 100.0, False, caller=Caller("", "background"))
+    )
+    for name in (names.QUEUE, names.BACKOFF):
+        trace.begin(name).end()
+
+    assert trace.kept_because() == ["retried"]
+
+
 def test_a_trace_has_a_bounded_number_of_stages() -> None:
     trace = begun()
     for _ in range(MOST_STAGES + 10):

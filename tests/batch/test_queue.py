@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import select
 
 from serve_app.batch.queue import Answered, LeasedLine
+from serve_app.batch.tables import BATCHES, LINES
 from serve_app.wire.batch_lines import LineAnswer
 from tests.batch.stored import NOW, Stored, body
 
@@ -181,6 +183,29 @@ def test_parts_are_deleted_with_the_end_and_after_a_kill(stored: Stored) -> None
 
     (left,) = stored.files.names("parts")
     assert left.startswith(f"parts/{other.id}/")
+
+
+def test_a_batch_cancelled_during_its_check_has_no_results(stored: Stored) -> None:
+    """The runner was killed after the check had added some lines."""
+    batch = stored.add(3)
+    with stored.store.begin() as connection:
+        connection.execute(BATCHES.update().values(status="validating", in_progress_at=None, total=0))
+    assert stored.store.cancel(batch.id, NOW)
+
+    assert stored.queue.end(stored.batch(batch), NOW) == "cancelled"
+
+    assert stored.results(batch) == ({}, {})
+
+
+def test_lines_of_ended_batches_are_deleted_after_a_kill(stored: Stored) -> None:
+    batch, other = stored.add(3), stored.add(2)
+    with stored.store.begin() as connection:
+        connection.execute(BATCHES.update().where(BATCHES.c.id == batch.id).values(status="completed"))
+
+    stored.queue.discard_leftovers()
+
+    with stored.store.begin() as connection:
+        assert set(connection.execute(select(LINES.c.batch_id)).scalars()) == {other.id}
 
 
 @settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])

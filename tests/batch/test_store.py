@@ -1,9 +1,13 @@
 """One contract for all databases."""
 
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import sqlalchemy
@@ -13,11 +17,27 @@ from alembic.runtime.migration import MigrationContext
 from serve_app.batch.migrate import VERSION_TABLE, NewerTablesError
 from serve_app.batch.records import Batch, File, Line, LineError, new_id
 from serve_app.batch.store import BatchStore, LimitError, StatusError
-from serve_app.batch.tables import LINES, TABLES
+from serve_app.batch.tables import BATCHES, LINES, TABLES
 from serve_app.database import connect
 from serve_app.settings.batch import BatchSettings
 
 NOW = 1_800_000_000
+LINES_OF_FILE = [Line(number, f"r{number}", 0, 1, number) for number in range(1, 2502)]
+KILLED_CHECK = """
+import os, signal, sys
+from serve_app.batch.records import Line
+from serve_app.batch.store import BatchStore
+
+class KilledAfterTheFirstPart(list):
+    def __getitem__(self, key):
+        if key.start:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(key)
+
+lines = [Line(number, f"r{number}", 0, 1, number) for number in range(1, 2502)]
+BatchStore(sys.argv[1]).start(sys.argv[2], "tide", KilledAfterTheFirstPart(lines), 1_800_000_000)
+"""
+"""A process that is killed between two parts of the lines of a batch."""
 LIMITS = BatchSettings(max_files_per_key=3, max_bytes_per_key=1024, max_open_batches_per_key=2)
 
 
@@ -75,14 +95,14 @@ class TestStore:
         for _ in range(3):
             make_file(store)
 
-        with pytest.raises(LimitError, match=r"there are 3 files; at most 3 .*max_files_per_key"):
+        with pytest.raises(LimitError, match=r"4 files of this key; at most 3 .*max_files_per_key"):
             make_file(store)
         make_file(store, "bob")
 
     def test_too_many_bytes_are_refused(self, store: BatchStore) -> None:
         make_file(store, size=1000)
 
-        with pytest.raises(LimitError, match=r"1000 bytes, and this one may have 25; at most 1024"):
+        with pytest.raises(LimitError, match=r"1025 bytes of files of this key; at most 1024"):
             make_file(store, size=25)
 
     def test_uploads_at_the_same_time_stay_within_the_limit(self, url: str) -> None:
@@ -132,25 +152,65 @@ class TestStore:
         file = make_file(store)
         first, _ = make_batch(store, file), make_batch(store, file)
 
-        with pytest.raises(LimitError, match="2 batches have not ended; at most 2"):
+        with pytest.raises(LimitError, match="3 open batches of this key; at most 2"):
             make_batch(store, file)
         store.fail(first.id, [LineError("empty_file", "It is empty.")], NOW)
         make_batch(store, file)
 
     def test_start_adds_the_lines_once(self, store: BatchStore) -> None:
         batch = make_batch(store, make_file(store))
-        lines = [Line(number, f"r{number}", 0, 1, number) for number in range(1, 2502)]
 
-        assert store.start(batch.id, "tide", lines, NOW + 1)
-        assert not store.start(batch.id, "tide", lines, NOW + 2)
+        assert store.start(batch.id, "tide", LINES_OF_FILE, NOW + 1)
+        assert not store.start(batch.id, "tide", LINES_OF_FILE, NOW + 2)
 
         started = store.batch(batch.id)
         assert started is not None
         assert (started.status, started.model, started.total) == ("in_progress", "tide", 2501)
         assert started.in_progress_at == NOW + 1
+        assert self.lines(store) == [line.line for line in LINES_OF_FILE]
+
+    def test_lines_are_whole_after_a_kill_between_two_parts(self, store: BatchStore, url: str) -> None:
+        batch = make_batch(store, make_file(store))
+
+        killed = subprocess.run([sys.executable, "-c", KILLED_CHECK, url, batch.id], check=False)
+        assert killed.returncode == -signal.SIGKILL
+        assert 0 < len(self.lines(store)) < 2501
+        assert [each.status for each in store.open_batches()] == ["validating"]
+        assert store.start(batch.id, "tide", LINES_OF_FILE, NOW + 1)
+
+        assert self.lines(store) == [line.line for line in LINES_OF_FILE]
+        started = store.batch(batch.id)
+        assert started is not None
+        assert (started.status, started.total) == ("in_progress", 2501)
+
+    def test_cancelling_ends_the_adding_of_lines(self, store: BatchStore) -> None:
+        batch = make_batch(store, make_file(store))
+
+        class CancelledAfterTheFirstPart(list[Line]):
+            def __getitem__(self, key: Any) -> Any:
+                if key.start:
+                    store.cancel(batch.id, NOW)
+                return super().__getitem__(key)
+
+        assert not store.start(batch.id, "tide", CancelledAfterTheFirstPart(LINES_OF_FILE), NOW)
+
+        assert 0 < len(self.lines(store)) < 2501
+        assert [each.status for each in store.open_batches()] == ["cancelling"]
+
+    def test_failed_batch_keeps_no_lines(self, store: BatchStore) -> None:
+        batch = make_batch(store, make_file(store))
+        store.start(batch.id, "tide", LINES_OF_FILE[:3], NOW)
         with store.begin() as connection:
-            count = sqlalchemy.select(sqlalchemy.func.count()).select_from(LINES)
-            assert connection.execute(count).scalar_one() == 2501
+            connection.execute(BATCHES.update().values(status="validating"))
+
+        assert store.fail(batch.id, [LineError("invalid_input_file", "It is deleted.")], NOW)
+
+        assert self.lines(store) == []
+
+    @staticmethod
+    def lines(store: BatchStore) -> list[int]:
+        with store.begin() as connection:
+            return list(connection.execute(sqlalchemy.select(LINES.c.line).order_by(LINES.c.line)).scalars())
 
     def test_failed_batch_has_its_errors(self, store: BatchStore) -> None:
         batch = make_batch(store, make_file(store))

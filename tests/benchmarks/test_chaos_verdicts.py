@@ -281,6 +281,7 @@ TITLES = {
     "haproxy-supervisor": "/x/bin/python -E -c import serve_app.haproxy.supervisor -db -f proxy.cfg -sf 1",
     "haproxy-manager": "ray::HAProxyManager",
     "ingress": "ray::ServeReplica:tideserve:Ingress",
+    "batch-runner": "ray::ServeReplica:tideserve:BatchRunner",
     "fallback-proxy": "ray::ProxyActor",
     "dashboard": "/x/bin/python /x/site-packages/ray/dashboard/dashboard.py --host=127.0.0.1",
     "dashboard-agent": "ray::DashboardAgent",

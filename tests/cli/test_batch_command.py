@@ -163,6 +163,7 @@ def test_fetch_of_an_open_batch_is_refused(capsys: pytest.CaptureFixture[str]) -
         (["ls", "--limit", "101"], "--limit = 101: must be from 1 to 100"),
         (["submit", "missing.jsonl"], "missing.jsonl: No such file or directory"),
         (["submit", __file__], "the first line has no `url`; give --endpoint"),
+        (["submit", __file__, "--window", "1d"], "--window = '1d': must be 1h to 168h"),
     ],
 )
 def test_mistakes_are_errors_in_one_line(
@@ -174,6 +175,22 @@ def test_mistakes_are_errors_in_one_line(
     told = capsys.readouterr().err
     assert words in told
     assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("url", ["ftp://host", "http://", "http://[::1", "http://host:99999", "host:8000"])
+def test_a_url_that_is_none_is_named(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["batch", "ls"], ["explain"], ["usage"]):
+        assert main([*command, "--url", url]) == 1
+
+        assert f"--url = {url!r}: must be an http(s) URL" in capsys.readouterr().err
+
+
+def test_a_url_with_a_password_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["batch", "ls", "--url", "http://me:secret@host"]) == 1
+
+    told = capsys.readouterr().err
+    assert "--url: must not contain a user name or password" in told
+    assert "secret" not in told
 
 
 def test_a_server_that_is_away_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,7 +30,8 @@ def served(config: ConfigFile, name: str = "tideserve") -> dict[str, Any]:
             del model[key]
         if model["device"] == "cpu":
             del model["accelerator_type"]  # which has no meaning there
-    settings["ingress"].pop("resources")
+    for section in ("ingress", "batch"):
+        settings[section].pop("resources")
     if not (settings["ledger"]["url"] or "").startswith("postgres"):
         settings["ledger"]["enabled"] = False  # pods share no SQLite file
     if not app.settings.batch.shared:
@@ -85,7 +86,7 @@ def test_the_chart_serves_what_the_file_serves(
         ({}, {**GPU, "accelerator_type": None, "tensor_parallel_size": 2}),
         ({"request_log": {"enabled": False}, "ui": False, "zygote": False}, {"cpus_per_replica": 6.5}),
         ({"telemetry": {"traces": {"enabled": True}}, "ledger": {"url": "postgresql://db/usage"}}, GPU),
-        ({"batch": {"database": "postgresql://db/batch", "files": "s3://bucket"}}, {}),
+        ({"batch": {"database": "postgresql://db/batch", "files": "s3://b", "resources": {"node": 1}}}, {}),
         ({"ingress": {"cpus_per_replica": 3}, "http": {"max_body_bytes": 2048}}, {"cpus_per_replica": 2}),
     ],
 )

@@ -12,8 +12,9 @@ from serve_app.batch.records import OPEN, Batch
 from tests.batch.stored import Stored, body
 from tests.integration.cluster import Running, application, engine_settings
 
-LINES = 150
 LIMIT_S = 150.0
+KILLED = ("BatchRunner", "Ingress", "Engine", "ServeController", "everything")
+"""Killed in turn."""
 
 
 def line(number: int, model: str) -> dict[str, Any]:
@@ -41,8 +42,10 @@ def store_of(server: Running) -> Stored:
     return Stored(server.folder / "tideserve")
 
 
-def wait_until(stored: Stored, batch: Batch, holds: Callable[[Batch], bool]) -> Batch:
-    deadline = time.monotonic() + LIMIT_S
+def wait_until(
+    stored: Stored, batch: Batch, holds: Callable[[Batch], bool], limit_s: float = LIMIT_S
+) -> Batch:
+    deadline = time.monotonic() + limit_s
     while not holds(found := stored.batch(batch)):
         assert time.monotonic() < deadline, found
         time.sleep(0.1)
@@ -58,8 +61,19 @@ def texts(stored: Stored, batch: Batch) -> dict[str, str]:
     }
 
 
-def kill(server: Running, title: str) -> None:
-    server.processes(title)[0].kill()
+def kill(server: Running, role: str) -> None:
+    """Kill a process with this role, or the whole server, which starts again."""
+    if role == "everything":
+        server.end()
+        server.start()
+        server.wait_ready(both_ready)
+        return
+    title = f"ray::{role}" if role == "ServeController" else f"ray::ServeReplica:tideserve:{role}"
+    deadline = time.monotonic() + LIMIT_S
+    while not (found := server.processes(title)):  # the last one is being replaced
+        assert time.monotonic() < deadline, title
+        time.sleep(0.1)
+    found[0].kill()
 
 
 def test_official_client_runs_and_cancels_batches(running: Running) -> None:
@@ -120,30 +134,29 @@ def wait_for_end(client: openai.OpenAI, batch_id: str) -> openai.types.Batch:
     return found
 
 
-@pytest.mark.timeout(600)
-def test_killed_processes_lose_no_line_and_repeat_none(running: Running) -> None:
-    stored = store_of(running)
-    calm = stored.add(LINES, now=time.time(), line=line)
-    wait_until(stored, calm, lambda batch: batch.status == "completed")
+@pytest.mark.parametrize(
+    ("lines", "rounds"),
+    [
+        pytest.param(150, 1, marks=pytest.mark.timeout(600)),
+        pytest.param(2000, 2, marks=[pytest.mark.long, pytest.mark.timeout(7200)]),
+    ],
+)
+def test_killed_processes_lose_no_line_and_repeat_none(running: Running, lines: int, rounds: int) -> None:
+    stored, limit_s = store_of(running), LIMIT_S + lines
+    calm = stored.add(lines, now=time.time(), line=line)
+    wait_until(stored, calm, lambda batch: batch.status == "completed", limit_s)
 
-    rough = stored.add(LINES, now=time.time(), line=line)
-    for percent, title in (
-        (10, "ray::ServeReplica:tideserve:BatchRunner"),
-        (25, "ray::ServeReplica:tideserve:Ingress"),
-        (40, "ray::ServeReplica:tideserve:Engine"),
-        (55, "ray::ServeController"),
-    ):
-        wait_until(stored, rough, lambda batch, part=percent: 100 * batch.completed >= part * LINES)  # type: ignore[misc]
-        kill(running, title)
-    wait_until(stored, rough, lambda batch: 100 * batch.completed >= 70 * LINES)
-    running.end()
-    running.start()
-    running.wait_ready(both_ready)
+    rough = stored.add(lines, now=time.time(), line=line)
+    kills = KILLED * rounds
+    for number, role in enumerate(kills):
+        answered = lines * (10 + 75 * number // len(kills)) // 100
+        wait_until(stored, rough, lambda batch, least=answered: batch.completed >= least, limit_s)  # type: ignore[misc]
+        kill(running, role)
 
-    done = wait_until(stored, rough, lambda batch: batch.status == "completed")
+    done = wait_until(stored, rough, lambda batch: batch.status == "completed", limit_s)
 
     answers = texts(stored, rough)
-    assert answers.keys() == {f"r{number}" for number in range(1, LINES + 1)}
+    assert answers.keys() == {f"r{number}" for number in range(1, lines + 1)}
     assert answers == texts(stored, calm)
-    assert (done.completed, done.failed) == (LINES, 0)
+    assert (done.completed, done.failed) == (lines, 0)
     assert done.document()["usage"] == stored.batch(calm).document()["usage"]

@@ -18,7 +18,8 @@ import pytest
 
 from serve_app.cli.main import main
 from serve_app.wire import spans as names
-from serve_app.wire.spans import cold_start_root
+from serve_app.wire.spans import batch_root, cold_start_root
+from tests.batch.stored import Stored, body
 from tests.integration.cluster import Running, application, engine_settings
 from tests.otlp_receiver import Received, Receiver, coverage, grpc_receiver
 
@@ -201,6 +202,28 @@ def test_warm_request_has_pick_attempt_and_engine_times(fleet: Running, collecto
     )
     assert "gen_ai.latency.time_in_model_prefill" in spans[-1].attributes
     assert "sea" not in str([span.attributes for span in spans])
+
+
+def test_traces_of_lines_link_to_the_span_of_their_batch(fleet: Running, collector: Receiver) -> None:
+    stored = Stored(fleet.folder / "tideserve")
+    batch = stored.add(
+        2, model=MODEL, now=time.time(), line=lambda n, model: {**body(n, model), "max_tokens": 4}
+    )
+    root = batch_root(batch.id)
+
+    (span,) = collector.wait(bool, root.trace_id)
+
+    assert (span.name, span.span_id, span.parent_id) == ("batch", root.span_id, "")
+    assert span.resource["tideserve.role"] == "runner"
+    assert (span.attributes[names.OUTCOME], span.attributes[names.BATCH_LINES]) == ("completed", 2)
+
+    def linked(found: list[Received]) -> list[Received]:
+        return [each for each in found if (root.trace_id, root.span_id) in each.links]
+
+    lines = linked(collector.wait(lambda spans: len(linked(spans)) == 2))
+    assert [line.name for line in lines] == [f"POST {PATH}"] * 2
+    assert len({line.trace_id for line in lines}) == 2
+    assert lines[0].attributes[names.LANE] == "background"
 
 
 def test_refused_and_abandoned_requests_have_whole_traces(fleet: Running, collector: Receiver) -> None:

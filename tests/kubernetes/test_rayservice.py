@@ -9,6 +9,7 @@ from ray.autoscaler._private.kuberay import autoscaling_config
 from ray.serve.schema import ServeDeploySchema
 
 from serve_app import env
+from serve_app.app import build
 from serve_app.cli.config_file import ConfigFile, read_config
 from serve_app.cluster.placement import replica_resources
 from tests.kubernetes.chart import A100, ALL_VALUES, LAPTOP, Document, ray_service, rendered, serve_config
@@ -74,6 +75,20 @@ def test_ray_plans_one_group_for_each_replica(values: Path, tmp_path: Path) -> N
     ]
 
 
+def test_the_batch_runner_fits_on_the_head_only() -> None:
+    sets = ('app.batch={"enabled": true, "database": "postgresql://db/batch", "files": "s3://b"}',)
+    custom_resource = {"metadata": {"name": "x", "namespace": "llm"}, "spec": cluster(A100, *sets)}
+    derived = autoscaling_config._derive_autoscaling_config_from_ray_cr(custom_resource)
+    kinds = {name: kind["resources"] for name, kind in derived["available_node_types"].items()}
+    [args] = [app["args"] for app in serve_config(A100, *sets)["applications"]]
+
+    runner = build(args)._bound_deployment.init_kwargs["batch_runner"]._bound_deployment
+
+    assert runner.ray_actor_options == {"num_cpus": 0, "resources": {"batch-runner": 0.001}}
+    assert [name for name, has in kinds.items() if "batch-runner" in has] == ["headgroup"]
+    assert kinds["headgroup"]["batch-runner"] == 1
+
+
 @each_values
 def test_a_gpu_pod_holds_one_replica(values: Path) -> None:
     for name, group in groups(values).items():
@@ -95,8 +110,9 @@ def test_a_tensor_parallel_pod_has_the_gpus_of_its_replica() -> None:
 
 def test_the_head_runs_no_replicas_and_serves_no_requests() -> None:
     head = cluster(A100)["headGroupSpec"]
-    assert head["rayStartParams"]["num-cpus"] == "0"
-    assert head["rayStartParams"]["num-gpus"] == "0"
+    assert head["resources"] == {"CPU": "0", "GPU": "0", "batch-runner": "1"}
+    # The operator refuses a group with resources in both fields.
+    assert not {"num-cpus", "num-gpus", "memory", "resources"} & head["rayStartParams"].keys()
     assert "nvidia.com/gpu" not in head["template"]["spec"]["containers"][0]["resources"]["limits"]
     assert ray_service(A100)["spec"]["excludeHeadPodFromServeSvc"] is True
 

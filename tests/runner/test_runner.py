@@ -12,7 +12,7 @@ from sqlalchemy import select
 from serve_app.batch.records import Batch
 from serve_app.batch.tables import LINES
 from serve_app.runner.runner import LEASE_S, Runner
-from serve_app.wire.batch_backlog import BatchBacklog
+from serve_app.wire.batch_backlog import NO_BATCHES
 from serve_app.wire.batch_lines import BatchLine, LineAnswer, LineAnswers
 from tests.batch.stored import HOUR_S, NOW, Stored
 
@@ -74,16 +74,16 @@ class Bench:
         self.stored = Stored(folder)
         self.ingress = FakeIngress()
         self.now = NOW
-        self.published: list[dict[str, BatchBacklog]] = []
         self.counted: dict[str, int] = {}
         self.validated: list[str] = []
+        self.ended: list[str] = []
 
     def runner(self) -> Runner:
         return Runner(
             self.stored.queue,
             lambda batch: self.validated.append(batch.id),
             self.ingress,
-            self.published.append,
+            self.ended.append,
             self._count,
             lambda: self.now,
         )
@@ -96,10 +96,11 @@ class Bench:
         self.now += 0.5
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.runner().run())
+    async def running(self) -> AsyncIterator[Runner]:
+        runner = self.runner()
+        task = asyncio.create_task(runner.run())
         try:
-            yield
+            yield runner
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -127,12 +128,14 @@ async def test_each_line_has_its_own_answer(bench: Bench) -> None:
 
     async with bench.running():
         done = await bench.until(batch, "completed")
+        await until(lambda: bench.ended)
 
     output, errors = bench.stored.results(batch)
     assert {name: line["response"]["body"]["to"] for name, line in output.items()} == {
         f"r{number}": f"Line {number}" for number in range(1, 201)
     }
     assert errors == {}
+    assert bench.ended == [batch.id]
     assert (done.completed, done.failed, bench.counted) == (200, 0, {"completed": 200})
     assert sorted(bench.ingress.numbers) == list(range(1, 201))
 
@@ -300,10 +303,10 @@ async def test_a_broken_batch_stops_no_other(bench: Bench, caplog: pytest.LogCap
 async def test_backlog_says_what_is_left(bench: Bench) -> None:
     batch = bench.stored.add(30, hours=2)
     bench.ingress.gate.clear()
-    async with bench.running():
-        await until(lambda: any(left["tide"].in_flight for left in bench.published), bench.wait)
+    async with bench.running() as runner:
+        await until(lambda: runner.backlogs().get("tide", NO_BATCHES).body_bytes, bench.wait)
+        left = runner.backlogs()["tide"]
 
-    left = bench.published[-1]["tide"]
     assert (left.batches, left.lines, left.late) == (1, 30, 0)
     assert left.due == ((30, batch.expires_at),)
     assert left.body_bytes == pytest.approx(30 * 70, rel=0.1)

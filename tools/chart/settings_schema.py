@@ -93,7 +93,7 @@ class SettingsTypes:
 
     def batch(self) -> dict[str, Any]:
         """`app.batch`."""
-        return self._of(BatchSettings)
+        return self._of(BatchSettings, without=("resources",))
 
     def telemetry(self) -> dict[str, Any]:
         """`app.telemetry`."""

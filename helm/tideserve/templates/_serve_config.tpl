@@ -24,7 +24,10 @@
 {{- if not $app.zygote -}}{{- $_ := set $args "zygote" false -}}{{- end -}}
 {{- if $app.request_log -}}{{- $_ := set $args "request_log" (deepCopy $app.request_log) -}}{{- end -}}
 {{- $_ := set $args "ledger" (deepCopy $app.ledger) -}}
-{{- $_ := set $args "batch" (deepCopy $app.batch) -}}
+{{- $batch := deepCopy $app.batch -}}
+{{- /* A share of the head's, so that the runner of a new application fits beside the one that ends. */ -}}
+{{- if $batch.enabled }}{{- $_ := set $batch "resources" (dict "batch-runner" 0.001) -}}{{ end -}}
+{{- $_ := set $args "batch" $batch -}}
 {{- if $app.telemetry -}}{{- $_ := set $args "telemetry" (deepCopy $app.telemetry) -}}{{- end -}}
 {{- $live := dict "autoscaling" (deepCopy $knobs) -}}
 {{- if $app.ingress.autoscaling -}}{{- $_ := set $live "ingress" (deepCopy $app.ingress.autoscaling) -}}{{- end -}}
