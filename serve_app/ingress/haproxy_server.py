@@ -11,7 +11,7 @@ from ray.serve._private.common import ReplicaID, ReplicaState
 from ray.serve._private.constants import RAY_SERVE_ENABLE_HA_PROXY, RAY_SERVE_HAPROXY_CONFIG_FILE_LOC
 
 from serve_app.cluster.bounded_call import BoundedCall
-from serve_app.cluster.serve_status import deployment_statuses
+from serve_app.cluster.serve_status import serve_status
 from serve_app.patches.ray import accept_until
 from serve_app.patches.uvicorn import listen_beside
 from serve_app.wire.local_socket import local_socket
@@ -43,14 +43,14 @@ def serve_haproxy(replica: ReplicaID) -> None:
     listen_beside(folder / local_socket(replica.unique_id))
     app, deployment = replica.deployment_id.app_name, replica.deployment_id.name
     status = BoundedCall(
-        f"Ray Serve's status of {deployment}", partial(deployment_statuses, app, [deployment]), _LOOK_S
+        f"Ray Serve's status of {deployment}", partial(serve_status, app, [deployment]), _LOOK_S
     )
 
     async def states() -> ReplicaStates | None:
         answer = await status.get(_ANSWER_S, since=time.monotonic())
         if answer is None:
             return None
-        known = answer.value.get(deployment)
+        known = answer.value.deployments.get(deployment)
         return {} if known is None else known.replica_states
 
     accept_until(partial(wait_for_successor, states))
