@@ -16,7 +16,7 @@ _LABEL = re.compile(r'(model|lane|le)="([^"]*)"')
 _WINDOW_S = 30.0
 """The time for which percentiles and the cached share count, as for the policy."""
 _KEPT_S = 900.0
-Series = Mapping[tuple[str, str], int]
+Series = dict[tuple[str, str], int]
 """Values by metric and labels."""
 Totals = Counter[str]
 """Sums over replicas, by metric and lane or bucket. They are whole numbers."""
@@ -60,7 +60,7 @@ class FleetSamples:
         return sample
 
 
-def _growth(series: Series, before: Series) -> defaultdict[str, Totals]:
+def _growth(series: Series, before: Mapping[tuple[str, str], int]) -> defaultdict[str, Totals]:
     """Return each model's growth since `before`, summed over replicas."""
     grown = defaultdict[str, Totals](Totals)
     for (metric, text), value in series.items():
