@@ -137,8 +137,11 @@ def past_load(idle_s: float) -> str:
 
 
 def idle(inputs: Inputs) -> str:
-    """Return that a model is idle, with a space after the sentence; nothing if the model is not."""
-    if inputs.idle_s is None:
+    """Return that a model is idle, with a space after the sentence; nothing in the first second.
+
+    Between two requests, every model is idle for a moment.
+    """
+    if inputs.idle_s is None or inputs.idle_s < 1:
         return ""
     if not inputs.seen.background_requests:
         return f"The model has been idle for {inputs.idle_s:.0f} s. "
