@@ -169,6 +169,7 @@ class Knobs(ClosedModel):
     forecast_window_s: Annotated[float, Field(ge=60, le=604_800)] = 7200.0
     """Seconds of traffic, without idle time, after which past demand has lost its weight."""
     schedules: tuple[Schedule, ...] = ()
+    """Weekly times, each with its own least number of replicas."""
     starting_values: StartingValues | None = None
     """The assumed speed of a replica until steps and a start have been measured. None: an A100's steps."""
 

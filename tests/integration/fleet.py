@@ -3,6 +3,7 @@
 import copy
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -48,6 +49,8 @@ def new_fleet(mark: str) -> Running:
     }
     running = Running(document, environment={MARK: mark, "RAY_OVERRIDE_RESOURCES": RESOURCES})
     running.environment["XDG_CACHE_HOME"] = str(running.folder / "cache")  # of adapters
+    # Without what vLLM keeps of a model's class, each first start imports vLLM once more, to look at it.
+    running.environment["VLLM_CACHE_ROOT"] = str(Path.home() / ".cache/vllm")
     return running
 
 
