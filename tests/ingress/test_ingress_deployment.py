@@ -289,7 +289,7 @@ async def test_lines_of_a_batch_are_answered_as_they_become_ready(deployed: Depl
     await deployed.start(engine)
     lines = [BatchLine(1, b'{"model":"tide"}'), BatchLine(2, b'{"model":"nope"}')]
 
-    parts = [part async for part in deployed.ingress.answer_lines("", CHAT, "tide", lines)]
+    parts = [part async for part in deployed.ingress.answer_lines("", "batch-1", CHAT, "tide", lines)]
 
     found = {answer.number: answer.status for part in parts for answer in part.answers}
     assert found == {1: 200, 2: 404}
@@ -303,7 +303,7 @@ async def test_lines_wanted_follow_the_replicas_and_the_knob(deployed: Deployed)
     line = [BatchLine(1, b'{"model":"nope"}')]
 
     async def wanted(model: str) -> tuple[str, int]:
-        parts = [part async for part in deployed.ingress.answer_lines("", CHAT, model, line)]
+        parts = [part async for part in deployed.ingress.answer_lines("", "batch-1", CHAT, model, line)]
         (told,) = {(part.model, part.wanted) for part in parts}
         return told
 
@@ -323,7 +323,7 @@ async def test_closing_a_call_frees_its_lines(deployed: Deployed) -> None:
     await deployed.build()
     engine = MuteEngine()
     await deployed.start(engine)
-    parts = deployed.ingress.answer_lines("", CHAT, "tide", [BatchLine(1, b'{"model":"tide"}')])
+    parts = deployed.ingress.answer_lines("", "batch-1", CHAT, "tide", [BatchLine(1, b'{"model":"tide"}')])
 
     async with asyncio.timeout(LIMIT_S):
         assert (await anext(parts)).answers == ()  # it says how many lines are wanted
