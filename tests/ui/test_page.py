@@ -136,12 +136,17 @@ async def test_the_fleet_follows_its_events(page: Page) -> None:
         assert "$7.47" in await page.text()
 
 
+async def ask(page: Page, url: str, prompt: str) -> None:
+    """Send a prompt in the playground, once the models are known."""
+    await page.visit(f"{url}/#playground")
+    await page.until("document.querySelector('#model')?.options.length")
+    await page.fill("#prompt", prompt)
+    await page.click("#view-playground [type=submit]")
+
+
 async def test_a_chat_streams_and_can_be_copied(page: Page) -> None:
     async with served() as (_, url):
-        await page.visit(f"{url}/#playground")
-        await page.until("document.querySelector('#model')?.options.length == 2")
-        await page.fill("#prompt", "It's a tide?")
-        await page.click("#view-playground [type=submit]")
+        await ask(page, url, "It's a tide?")
         await page.until("document.querySelector('.talk').innerText.includes('62.5')")
         shown = await page.run("document.querySelector('.talk').innerText")
         assert "".join(ANSWER) in shown
@@ -160,10 +165,7 @@ async def test_the_replica_and_moves_are_shown_while_the_answer_comes(page: Page
     moved = b": trace " + json.dumps(trace).encode() + b"\n\n"
     engine = StubEngine(stalled(part("A tide"), moved))
     async with served(engine=engine) as (_, url):
-        await page.visit(f"{url}/#playground")
-        await page.until("document.querySelector('#model')?.options.length == 2")
-        await page.fill("#prompt", "What is a tide?")
-        await page.click("#view-playground [type=submit]")
+        await ask(page, url, "What is a tide?")
         await page.until("document.querySelector('.talk .entries').innerText.includes('Replica\\nsecond')")
         await page.until("document.querySelector('.talk .entries').innerText.includes('Moves\\n1')")
         assert "streaming" in await page.run("document.querySelector('.talk').innerText")
@@ -176,10 +178,7 @@ async def test_a_wait_for_a_start_shows_its_phase_and_eta(page: Page) -> None:
     phase = STARTING["phase"]
     fleet.models["tide"] = model_state(ready=0, starting=1, state="loading", phase=phase, starts=[STARTING])
     async with served(fleet, engine) as (_, url):
-        await page.visit(f"{url}/#playground")
-        await page.until("document.querySelector('#model')?.options.length == 1")
-        await page.fill("#prompt", "What is a tide?")
-        await page.click("#view-playground [type=submit]")
+        await ask(page, url, "What is a tide?")
         await page.until("document.querySelector('.talk').innerText.includes('ready in about 4')")
         assert "Waiting for a replica: weights and KV cache" in await page.text()
         await page.click("#view-playground .controls button:nth-child(2)")
@@ -190,10 +189,7 @@ async def test_a_wait_for_a_start_shows_its_phase_and_eta(page: Page) -> None:
 async def test_a_chat_can_be_stopped(page: Page) -> None:
     engine = StubEngine(stalled(part("A tide")))
     async with served(engine=engine) as (_, url):
-        await page.visit(f"{url}/#playground")
-        await page.until("document.querySelector('#model')?.options.length == 2")
-        await page.fill("#prompt", "What is a tide?")
-        await page.click("#view-playground [type=submit]")
+        await ask(page, url, "What is a tide?")
         await page.until("document.querySelector('.talk').innerText.includes('A tide')")
         await page.click("#view-playground .controls button:nth-child(2)")
         await page.until("document.querySelector('.talk').innerText.includes('stopped')")
@@ -203,10 +199,7 @@ async def test_a_chat_can_be_stopped(page: Page) -> None:
 async def test_a_new_chat_forgets_an_answer_that_it_stops(page: Page) -> None:
     engine = StubEngine(stalled(part("A tide")))
     async with served(engine=engine) as (_, url):
-        await page.visit(f"{url}/#playground")
-        await page.until("document.querySelector('#model')?.options.length == 2")
-        await page.fill("#prompt", "Why?")
-        await page.click("#view-playground [type=submit]")
+        await ask(page, url, "Why?")
         await page.until("document.querySelector('.talk').innerText.includes('A tide')")
         await page.click("#view-playground .controls button:nth-child(3)")
         await engine.left.wait()
@@ -219,10 +212,7 @@ async def test_a_new_chat_forgets_an_answer_that_it_stops(page: Page) -> None:
 async def test_a_refusal_is_told(page: Page) -> None:
     body = b'{"error":{"message":"max_tokens = 0: must be at least 1","code":"invalid_value"}}'
     async with served(engine=StubEngine(EngineReply(400, body))) as (_, url):
-        await page.visit(f"{url}/#playground")
-        await page.until("document.querySelector('#model')?.options.length == 2")
-        await page.fill("#prompt", "What is a tide?")
-        await page.click("#view-playground [type=submit]")
+        await ask(page, url, "What is a tide?")
         await page.until("document.querySelector('.talk .problem')?.innerText.includes('must be at least 1')")
         page.console.clear()  # the browser reports the status 400
 
