@@ -141,8 +141,13 @@ class Running:
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def processes(self, title: str) -> list[psutil.Process]:
-        """Its processes whose title begins so, such as `ray::ServeReplica:tideserve:Engine`."""
-        return [process for process in self.descendants() if command_line(process).startswith(title)]
+        """Its processes whose title begins so, such as `ray::ServeReplica:tideserve:Engine`.
+
+        What such a process starts has its title too, until it runs a program of its own, and is left out.
+        """
+        found = [process for process in self.descendants() if command_line(process).startswith(title)]
+        pids = {process.pid for process in found}
+        return [process for process in found if parent_pid(process) not in pids]
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> int:
         """Ctrl-C or another signal; returns the exit status."""
@@ -168,6 +173,13 @@ def command_line(process: psutil.Process) -> str:
         return " ".join(process.cmdline())
     except psutil.Error:  # it ended while we looked
         return ""
+
+
+def parent_pid(process: psutil.Process) -> int | None:
+    try:
+        return process.ppid()
+    except psutil.Error:
+        return None
 
 
 def engine_settings(name: str, **more: Any) -> dict[str, Any]:

@@ -1,16 +1,17 @@
 """Greedy streams that run together, and what a client has of each."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, product
 from typing import Any
 
 from tests.integration.sse import RawStream
 
 END = b"\r\n0\r\n\r\n"
 """The end of a body in chunks."""
+SUBJECTS = ("sea", "moon", "rain", "harbour", "winter", "fox")
 
 
 def pieces(answer: bytes) -> tuple[str, list[str], int]:
@@ -81,19 +82,23 @@ def greedy_streams(
     model: str,
     disturb: Callable[[], object] = lambda: None,
     tokens: int = 600,
-    api: Api = CHAT,
+    apis: Sequence[Api] = (CHAT,),
 ) -> list[bytes]:
-    """Return the answers of six streams that run together. `disturb` is called while all of them do."""
+    """Return the answers of six streams of each API that run together, one API after the other.
+
+    `disturb` is called while all of them run.
+    """
     with ExitStack() as stack:
         streams = []
-        for subject in ("sea", "moon", "rain", "harbour", "winter", "fox"):
+        for api, subject in product(apis, SUBJECTS):
             asked = [{"role": "user", "content": f"A long story about the {subject}."}]
             body = {"model": model, api.prompt: asked, api.bound: tokens, "temperature": 0, "stream": True}
-            streams.append(stack.enter_context(RawStream(port, api.path, {**body, **api.more})))
-        for stream in streams:
+            stream = stack.enter_context(RawStream(port, api.path, {**body, **api.more}))
+            streams.append((api, stream))
+        for api, stream in streams:
             stream.until(api.begun)
         disturb()
-        return [stream.until(END) for stream in streams]
+        return [stream.until(END) for _, stream in streams]
 
 
 def events_of(answer: bytes) -> list[dict[str, Any]]:

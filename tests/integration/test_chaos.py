@@ -1,9 +1,8 @@
-"""`make chaos` in short: two engines, eight streams, and a process killed or stopped under them.
+"""Two engines that lose processes: streams go on, and `make chaos` in short.
 
-What the loss of HAProxy, of an engine replica and of a zygote does, other tests show.
+What the loss of HAProxy and of a zygote does, other tests show.
 """
 
-import asyncio
 import json
 import random
 import time
@@ -21,7 +20,7 @@ from serve_app import env
 from serve_app.processes import is_alive
 from tests.integration.cluster import Running
 from tests.integration.fleet import ENGINES, MODEL, with_knobs
-from tests.integration.greedy_streams import CHAT, MESSAGES, RESPONSES, Api, greedy_streams, moves
+from tests.integration.greedy_streams import CHAT, MESSAGES, RESPONSES, SUBJECTS, greedy_streams, moves
 from tests.integration.sse import RawStream
 
 STREAMS, TOKENS = 8, 300
@@ -65,18 +64,34 @@ class Given:
 
 
 @pytest.fixture(scope="module")
-async def attacked(fleet: Running) -> tuple[Running, dict[tuple[str, str], Row], Trace]:
-    assert fleet.process is not None
+def two(fleet: Running) -> Running:
     fleet.deploy(with_knobs(fleet, min_replicas=2, max_replicas=2))
-    await asyncio.to_thread(fleet.wait_ready, two_up)
-    processes, trace = Processes(fleet.process.pid), Trace()
-    async with observing(processes, Job(fleet.url, MODEL, STREAMS, TOKENS), trace) as observer:
-        conductor = Conductor(Given(fleet), observer, TIMING, random.Random(0))
+    fleet.wait_ready(two_up)
+    return fleet
+
+
+def test_greedy_streams_are_the_same_when_a_replica_is_killed(two: Running) -> None:
+    apis = (CHAT, MESSAGES, RESPONSES)
+    undisturbed = greedy_streams(two.port, MODEL, tokens=TOKENS, apis=apis)
+    disturbed = greedy_streams(two.port, MODEL, two.processes(ENGINES)[0].kill, TOKENS, apis)
+    for number, api in enumerate(apis):
+        of_api = slice(number * len(SUBJECTS), (number + 1) * len(SUBJECTS))
+        assert any(map(moves, disturbed[of_api])), api.path
+        assert list(map(api.read, disturbed[of_api])) == list(map(api.read, undisturbed[of_api]))
+
+
+@pytest.fixture(scope="module")
+async def attacked(two: Running) -> tuple[Running, dict[tuple[str, str], Row], Trace]:
+    assert two.process is not None
+    processes, trace = Processes(two.process.pid), Trace()
+    async with observing(processes, Job(two.url, MODEL, STREAMS, TOKENS), trace) as observer:
+        conductor = Conductor(Given(two), observer, TIMING, random.Random(0))
         await conductor.attack_in_sequence(ATTACKS)
     print(report(trace)[0])
-    return fleet, {(row.event.role, row.event.signal): row for row in rows(trace)}, trace
+    return two, {(row.event.role, row.event.signal): row for row in rows(trace)}, trace
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: f"{attack.role}-{attack.signal}")
 def test_the_loss_of_a_process_keeps_its_goals(attacked, attack: Attack) -> None:
     row = attacked[1][attack.role, attack.signal]
@@ -86,38 +101,33 @@ def test_the_loss_of_a_process_keeps_its_goals(attacked, attack: Attack) -> None
     assert row.event.back_s is not None, row
 
 
+@pytest.mark.long
 def test_ray_restarts_a_killed_controller(attacked) -> None:
     assert "gone for good" not in attacked[0].log
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("role", sorted({each.role for each in ATTACKS if "engine" not in each.role}))
 def test_no_stream_ends_with_a_process_that_serves_none(attacked, role: str) -> None:
     assert attacked[1][role, "kill"].streams.get("error", 0) == 0
 
 
+@pytest.mark.long
 def test_streams_that_lose_their_engine_continue_on_another(attacked) -> None:
     _, found, trace = attacked
     errors = {attack: row.streams.get("error", 0) for attack, row in found.items()}
     assert set(errors.values()) == {0}, [one.error for one in trace.streams if one.outcome == "error"]
 
 
+@pytest.mark.long
 def test_a_killed_replica_takes_its_engine_core_with_it(attacked) -> None:
     running, _, _ = attacked
     assert len(running.processes("VLLM::EngineCore")) == 2
 
 
-@pytest.mark.parametrize("api", [CHAT, MESSAGES, RESPONSES], ids=lambda api: api.path)
-def test_greedy_streams_are_the_same_when_a_replica_is_killed(attacked, api: Api) -> None:
-    running, _, _ = attacked
-    undisturbed = greedy_streams(running.port, MODEL, tokens=TOKENS, api=api)
-    disturbed = greedy_streams(running.port, MODEL, running.processes(ENGINES)[0].kill, TOKENS, api)
-    assert any(map(moves, disturbed))
-    assert [api.read(answer) for answer in disturbed] == [api.read(answer) for answer in undisturbed]
-
-
-def test_conversations_find_their_cache_after_all_these_losses(attacked) -> None:
+def test_conversations_find_their_cache_after_all_these_losses(two: Running) -> None:
     """With the other of the two replicas they would find what all conversations share, which is nothing."""
-    running, _, _ = attacked
+    two.wait_ready(two_up)
     for number in range(6):
         said = f"{number}: " + "The boats lay in the harbour at low tide. " * (20 + number)
         messages = [{"role": "user", "content": said}]
@@ -130,7 +140,7 @@ def test_conversations_find_their_cache_after_all_these_losses(attacked) -> None
                 "stream": True,
                 "stream_options": {"include_usage": True},
             }
-            with RawStream(running.port, "/v1/chat/completions", body) as stream:
+            with RawStream(two.port, "/v1/chat/completions", body) as stream:
                 answer = stream.until(b"data: [DONE]\n\n")
             events = [json.loads(line[6:]) for line in answer.splitlines() if line.startswith(b"data: {")]
             (last,) = (event for event in events if event.get("usage"))
@@ -139,11 +149,11 @@ def test_conversations_find_their_cache_after_all_these_losses(attacked) -> None
             messages += [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": "Go on."}]
 
 
-def test_nothing_outlives_a_run_that_is_killed_itself(attacked) -> None:
+def test_nothing_outlives_a_run_that_is_killed_itself(two: Running) -> None:
     """Ends the application."""
-    running, _, _ = attacked
-    started = running.descendants()
-    running.process.kill()
+    assert two.process is not None
+    started = two.descendants()
+    two.process.kill()
     deadline = time.monotonic() + 60
     while left := [process for process in started if is_alive(process)]:
         assert time.monotonic() < deadline, left

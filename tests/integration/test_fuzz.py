@@ -7,7 +7,7 @@ from schemathesis.checks import not_a_server_error
 
 from tests.integration.cluster import Running
 
-EXAMPLES = 12
+EXAMPLES = 8
 """For each path and mode: `make fuzz` sends more."""
 OTHER_NAMES = {"POST /score", "POST /rerank", "POST /v2/rerank"}
 """Paths with the handler and the schema of another one get a few examples."""
@@ -80,13 +80,19 @@ def test_every_operation_is_fuzzed(operations: dict) -> None:
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-@pytest.mark.parametrize("mode", [schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        schemathesis.GenerationMode.NEGATIVE,
+        pytest.param(schemathesis.GenerationMode.POSITIVE, marks=pytest.mark.long),
+    ],
+)
 def test_no_request_makes_a_server_error(operations: dict, name: str, mode) -> None:
     operation = operations[name]
 
     @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
     @hypothesis.settings(
-        max_examples=EXAMPLES // 6 if name in OTHER_NAMES else EXAMPLES,
+        max_examples=EXAMPLES // 4 if name in OTHER_NAMES else EXAMPLES,
         deadline=None,
         derandomize=True,
         database=None,

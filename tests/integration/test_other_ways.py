@@ -17,6 +17,9 @@ from tests.integration.sse import RawStream, over_http_1_0
 
 GOOD = "good"
 BROKEN = "broken"
+
+pytestmark = pytest.mark.long
+
 SEA = [{"role": "user", "content": "Tell me about the sea."}]
 
 

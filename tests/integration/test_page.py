@@ -9,7 +9,7 @@ from tests.integration.cluster import Running, application, engine_settings
 from tests.loadtests.drawing.browser import needs_browser
 from tests.ui.browser import Page, chromium
 
-pytestmark = needs_browser
+pytestmark = [needs_browser, pytest.mark.long]
 
 CHAT = "tideserve-tiny"
 INGRESS = "ray::ServeReplica:tideserve:Ingress"

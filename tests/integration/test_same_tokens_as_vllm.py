@@ -23,6 +23,9 @@ QUESTIONS = ("Tell me about {}.", "What is {}?", "Write a story about {}.", "Des
 REQUESTS = [question.format(subject) for subject in SUBJECTS for question in QUESTIONS]
 
 
+pytestmark = pytest.mark.long
+
+
 @pytest.fixture(scope="session")
 def starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[bytes], int, Path]]:
     """vLLM's server, its port and log. Asked for before `app`, it starts beside it, which takes 40 s less."""

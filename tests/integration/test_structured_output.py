@@ -82,6 +82,7 @@ def test_no_tool_makes_a_server_error(http: httpx.Client, choice: object, schema
     assert reply.status_code == (200 if schema is NUMBER else 400), reply.text
 
 
+@pytest.mark.long
 def test_losing_the_process_that_tries_grammars_fails_no_request(app: Running, http: httpx.Client) -> None:
     lost = app.processes("VLLM::Grammars")  # one a model that generates
     assert lost

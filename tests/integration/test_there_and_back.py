@@ -2,9 +2,13 @@
 
 import re
 
+import pytest
+
 from tests.integration.there_and_back import MODEL, NAMESPACE, ThereAndBack
 from tests.kubernetes.dashboards_queries import DashboardQuery, Values, queries
 from tests.kubernetes.tools import needs_prometheus
+
+pytestmark = pytest.mark.long
 
 ONLY_ON_GPUS = {
     "ray_node_gpus_utilization",

@@ -46,7 +46,7 @@ SETTINGS: dict[str, Any] = {
 }
 STARTED_BY = "0af7651916cd43dd8448eb211c80319c"
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
