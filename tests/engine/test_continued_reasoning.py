@@ -7,7 +7,7 @@ import pytest
 
 from serve_app.engine.local_client import LocalEngine
 from tests.engine import reasoning_until_dot
-from tests.engine.streams import OSLO, asked, chat, continued, differences, events, hear, strict
+from tests.engine.streams import OSLO, asked, at_each, chat, continued, differences, events, hear, strict
 from tests.engine.stub_engine_core import real_engine
 
 
@@ -43,7 +43,7 @@ async def test_reasoning_goes_on_and_ends_where_it_would_have(
 
     if fields.get("thinking_token_budget") != 0:
         assert reasoning(whole.chunks)
-    for cut in {*cuts[1:9:3], *cuts[:: 1 + len(cuts) // 3], cuts[-1]}:
-        again = await continued(client, operation, body, whole, cut)
+    chosen = {*cuts[1:9:3], *cuts[:: 1 + len(cuts) // 3], cuts[-1]}
+    for cut, again in await at_each(chosen, lambda cut: continued(client, operation, body, whole, cut)):
         assert differences(whole, again) == {}, cut
         assert reasoning(again.chunks) == reasoning(whole.chunks), cut

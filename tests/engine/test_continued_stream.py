@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,19 @@ from serve_app.engine.operations import Serving
 from serve_app.settings import ModelSettings
 from serve_app.wire.continuation import Continuation
 from tests.engine.local import FakeLog
-from tests.engine.streams import OSLO, Heard, asked, chat, continued, differences, events, hear, said, strict
+from tests.engine.streams import (
+    OSLO,
+    Heard,
+    asked,
+    at_each,
+    chat,
+    continued,
+    differences,
+    events,
+    hear,
+    said,
+    strict,
+)
 from tests.engine.stub_engine_core import StubEngineCore
 
 WEATHER = {
@@ -92,8 +105,10 @@ async def test_a_continued_stream_says_what_an_undisturbed_one_does(
     whole = await hear(engine, asked(operation, body))
     cuts = whole.cuts()
 
-    for cut in {*cuts[:2], *cuts[:: 1 + len(cuts) // 6], *cuts[-2:]}:
-        assert differences(whole, await continued(engine, operation, body, whole, cut)) == {}, cut
+    chosen = {*cuts[:2], *cuts[:: 1 + len(cuts) // 6], *cuts[-2:]}
+    rest_after = partial(continued, engine, operation, body, whole)
+    for cut, again in await at_each(chosen, rest_after):
+        assert differences(whole, again) == {}, cut
 
 
 @pytest.mark.parametrize(
@@ -139,8 +154,9 @@ async def test_nothing_is_lost_or_doubled_wherever_the_seam_is(
 ) -> None:
     whole = await hear(engine, asked(operation, body))
 
-    for cut in whole.cuts()[-16:]:
-        assert differences(whole, await continued(engine, operation, body, whole, cut)) == {}, cut
+    rest_after = partial(continued, engine, operation, body, whole)
+    for cut, again in await at_each(whole.cuts()[-16:], rest_after):
+        assert differences(whole, again) == {}, cut
 
 
 @pytest.mark.parametrize(
@@ -167,8 +183,10 @@ async def test_a_grammar_stands_where_the_delivered_tokens_have_brought_it(
     cuts = whole.cuts()
 
     assert said(whole.chunks)["finish"][0][0] in ("stop", "tool_calls")
-    for cut in {*cuts[:2], *cuts[:: 1 + len(cuts) // 10], *cuts[-2:]}:
-        assert differences(whole, await continued(engine, operation, body, whole, cut)) == {}, cut
+    chosen = {*cuts[:2], *cuts[:: 1 + len(cuts) // 10], *cuts[-2:]}
+    rest_after = partial(continued, engine, operation, body, whole)
+    for cut, again in await at_each(chosen, rest_after):
+        assert differences(whole, again) == {}, cut
 
 
 async def test_tokens_refused_by_grammar_end_only_their_stream(engine: LocalEngine) -> None:
@@ -207,8 +225,9 @@ async def test_each_of_several_sequences_goes_on_from_its_own_tokens(
     whole = await hear(engine, asked(operation, body))
     cuts = whole.cuts()
 
-    for cut in {*cuts[:2], *cuts[:: 1 + len(cuts) // 6], *cuts[-2:]}:
-        again = await continued(engine, operation, body, whole, cut)
+    chosen = {*cuts[:2], *cuts[:: 1 + len(cuts) // 6], *cuts[-2:]}
+    rest_after = partial(continued, engine, operation, body, whole)
+    for cut, again in await at_each(chosen, rest_after):
         for index in range(body["n"]):
             assert differences(whole, again, index) == {}, (cut, index)
 

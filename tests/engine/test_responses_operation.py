@@ -17,7 +17,7 @@ from serve_app.settings import ModelSettings
 from serve_app.wire.continuation import Continuation
 from tests.engine.local import FakeLog
 from tests.engine.responses_streams import events_of, text_of, types_of, without_varying
-from tests.engine.streams import Heard, hear
+from tests.engine.streams import Heard, at_each, hear
 from tests.engine.stub_engine_core import StubEngineCore, front_end
 
 CREATED = 1_700_000_000
@@ -333,10 +333,13 @@ async def test_a_continued_stream_has_the_events_of_an_undisturbed_one(
     expected = joined(events_of(b"".join(undisturbed.chunks)))
     cuts = undisturbed.cuts()
 
-    for at in {*cuts[:2], *cuts[:: 1 + len(cuts) // 4], cuts[-1]}:
+    async def continued(at: int) -> list[bytes]:
         chunks, continuation = cut(undisturbed, at)
-        rest = await hear(engine, asked(continuation, stream=True, **body))
-        events = events_of(b"".join(chunks + rest.chunks))
+        return chunks + (await hear(engine, asked(continuation, stream=True, **body))).chunks
+
+    chosen = {*cuts[:2], *cuts[:: 1 + len(cuts) // 4], cuts[-1]}
+    for at, chunks in await at_each(chosen, continued):
+        events = events_of(b"".join(chunks))
         assert joined(events) == expected, at
         numbers = [event["sequence_number"] for event in events]
         assert numbers == sorted(set(numbers)), at
