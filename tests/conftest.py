@@ -41,10 +41,18 @@ def pytest_collection_finish() -> None:
     gc.collect()
 
 
+modules_frozen = 0
+
+
 def pytest_runtest_setup() -> None:
-    """Spare collections what is imported: with vLLM a million objects, whose search takes 1 s."""
-    if not gc.get_freeze_count():  # a load or an engine has undone it
+    """Spare collections what is imported: with vLLM a million objects, whose search takes 1 s.
+
+    Fixtures import too, and a load or an engine undoes it.
+    """
+    global modules_frozen  # noqa: PLW0603
+    if len(sys.modules) > modules_frozen + 100 or not gc.get_freeze_count():
         gc.freeze()
+        modules_frozen = len(sys.modules)
 
 
 @pytest.fixture

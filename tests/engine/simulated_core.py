@@ -66,7 +66,7 @@ class SimulatedCore:
         extra = {LANE_KNOB: self.lane_knobs[lane]} if lane in self.lane_knobs else None
         message = EngineCoreRequest(
             request_id=name,
-            prompt_token_ids=[hash(name) % 1000] * prompt,
+            prompt_token_ids=[len(self.outputs) % 1000] * prompt,  # no two share a block
             mm_features=None,
             sampling_params=SamplingParams(max_tokens=output, ignore_eos=True, extra_args=extra),
             pooling_params=None,
