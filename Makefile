@@ -73,7 +73,7 @@ cold-start: setup
 gpu-proof:
 	@PYTHONPATH=$(CURDIR) exec $(GPU_PYTHON) -m benchmarks.gpu_proof $(ARGS)
 
-test-long: setup-dev
+test-long: setup-dev .venv/checkov.done
 	@$(BIN)/python -m pytest -m long tests
 
 fuzz: setup-dev
@@ -86,7 +86,7 @@ pictures:
 	@for file in docs/images/*.dot; do dot -Tsvg $$file -o $${file%.dot}.svg; done
 
 setup: .venv/cpu.done
-setup-dev: .venv/dev.done .venv/tools.done .venv/checkov.done .venv/moto.done
+setup-dev: .venv/dev.done .venv/tools.done .venv/moto.done
 
 .venv/cpu.done: requirements/cpu.txt requirements/install.sh pyproject.toml
 	@requirements/install.sh $(PYTHON)

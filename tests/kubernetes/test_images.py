@@ -120,6 +120,7 @@ finally:
 """
 
 
+@pytest.mark.long
 def test_the_proof_begins_with_the_packages_of_its_image(tmp_path: Path) -> None:
     """It refuses a node without a GPU, and imports nothing that the images lack."""
     [place] = instructions("gpu", "WORKDIR", "laboratory")

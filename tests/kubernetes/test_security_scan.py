@@ -3,6 +3,8 @@
 import re
 from dataclasses import dataclass
 
+import pytest
+
 from tests.kubernetes.scan import Failed, needs_checkov, scan
 from tests.kubernetes.tools import CHART, PROJECT, helm
 from tools.supply_chain.locks import IMAGES
@@ -62,6 +64,7 @@ spec:
 WORST_DOCKERFILE = "FROM debian:latest\nCOPY a b\nUSER root\n"
 
 
+@pytest.mark.long
 @needs_checkov
 def test_every_failed_check_has_a_reason() -> None:
     """One scan of everything, because starting the scanner takes 3 s; the worst of pods shows it sees."""

@@ -51,6 +51,7 @@ def extra(result: Result) -> float:
     return result.gpu_seconds.total / replayed().gpu_seconds.total - 1.0
 
 
+@pytest.mark.long
 def test_backlog_fills_idle_capacity_and_buys_little() -> None:
     night, spread = replayed(backlog=True), replayed(more=SHARE)
     found = f"{extra(night):+.1%} and {extra(spread):+.1%} GPU-s"

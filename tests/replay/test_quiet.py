@@ -100,6 +100,7 @@ def any_knobs(draw: st.DrawFn) -> Knobs:
     )
 
 
+@pytest.mark.long
 @settings(max_examples=4, deadline=None)
 @given(
     knobs=any_knobs(),
@@ -126,6 +127,7 @@ def test_a_long_silence_takes_few_steps(knobs: Knobs) -> None:
     assert skipping < 700
 
 
+@pytest.mark.long
 def test_a_week_of_idle_nights_takes_few_steps() -> None:
     night_s, nights = 14 * 3600.0, 7
     day = Schedule(start="08:00", end="18:00", min_replicas=2)

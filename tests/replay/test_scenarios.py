@@ -67,6 +67,9 @@ CASES = (
     ),
 )  # fmt: skip
 
+LONG = ("square-wave", "fivefold-step")
+"""What these show, the others show too, in half the time."""
+
 
 def traffic(case: Case) -> ArrayTrace:
     """Log-normal lengths like those of recorded chats; the longest prompts fit the TTFT target."""
@@ -88,7 +91,13 @@ def traffic(case: Case) -> ArrayTrace:
     return ArrayTrace(case.name, at, *lengths)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=[pytest.mark.long] if case.name in LONG else [], id=case.name)
+        for case in CASES
+    ],
+)
 def test_policy_attains_its_share_at_a_bounded_cost(case: Case) -> None:
     asked = scenario(traffic(case), knobs=KNOBS)
 

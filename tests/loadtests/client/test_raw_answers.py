@@ -118,7 +118,7 @@ STREAM = HEAD + chunk(b": phase=imports waited_s=3\n\n") + chunk(piece(b"x")) + 
 
 
 @given(cuts=st.lists(st.integers(1, len(STREAM) - 1), max_size=6, unique=True))
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 def test_segments_may_be_cut_anywhere(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(STREAM)]
     parts = [STREAM[start:end] for start, end in itertools.pairwise(edges)]

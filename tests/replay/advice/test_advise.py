@@ -140,6 +140,7 @@ def test_verdict_depends_on_the_held_out_half(tuned: Compared, held_out: Compare
     assert judge(tuned, held_out, 0.99, changed=True) is verdict
 
 
+@pytest.mark.long
 def test_a_real_replay_is_advised_on() -> None:
     # A second passes between two looks at the clock: time for a few of the twelve values.
     clock = itertools.count(0.0).__next__
