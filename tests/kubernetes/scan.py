@@ -17,7 +17,7 @@ PYTHON = PROJECT / ".venv/checkov/bin/python"
 RUNNER = Path(__file__).with_name("run_checkov.py")
 
 needs_checkov = pytest.mark.skipif(
-    not PYTHON.exists(), reason="no .venv/checkov: run make .venv/checkov.done"
+    not PYTHON.exists(), reason="no .venv/checkov: make .venv/checkov.done"
 )
 
 
