@@ -8,6 +8,7 @@ Since: the release that the change was written for. Until: what would make the c
 | function | what it changes | why | since | until | test |
 |---|---|---|---|---|---|
 | `ray.ask_gcs_seldom` | `ClusterNodeInfoCache.update` runs once a second | Ray's controller asks the GCS 30 times a second | Ray 2.60 | Ray asks at changes | `test_the_caches_of_rays_controller_ask_once_a_second` |
+| `ray.version_each_deployment` | `application_state.deploy_args_to_deployment_info` gives each deployment a version of its class and arguments | Ray's version is a hash of the whole `args`, so a changed setting of the ingress would restart every engine | Ray 2.60 | Ray takes a version for each deployment | `test_changed_setting_of_the_ingress_restarts_no_other_deployment` |
 | `ray.run_router_here` | `DeploymentHandle._init` before the first call | in a thread of its own, Ray cannot take back a queued request, which would wake a GPU | Ray 2.60 | an option of `serve.get_deployment_handle` | `tests/ingress/test_ray_router.py` |
 | `ray.show_zero` | `Counter._record` without the check of `inc` | PromQL's `increase` misses the first count of a new series | Ray 2.60 | `inc` accepts zero | `test_a_counter_is_exported_at_zero` |
 | `ray.draw_class_ids_from_kernel` | `ray.actor.ActorClassID.from_random` in a zygote | importing Ray Serve starts Ray's generator of random ids, and all forks would draw the same ids | Ray 2.60 | Ray draws no id during an import | `test_forks_draw_different_random_ids` |
