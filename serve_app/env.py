@@ -82,8 +82,9 @@ ALWAYS = {
     # Ray gives up a proxy, and `serve run` with it, after three checks of so many seconds, 5 by default. On a
     # machine whose cores are busy with an engine's imports, 15 s are too few for HAProxy's manager to start.
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "15",
-    # Ray's controller asks the GCS for the nodes in each turn of its loop, ten times a second.
-    "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "serve_app.patches.ray:ask_gcs_seldom",
+    # Ray's controller restarts every deployment if any setting changes, and asks the GCS for the nodes in
+    # each turn of its loop, ten times a second.
+    "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "serve_app.patches.ray:change_controller",
     # By default Serve passes its metrics to Ray ten times a second. Ray exports them once a second.
     "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "1000",
     # Ray's agent measures the memory of each process page by page. Prometheus scrapes it every 15 s.

@@ -46,13 +46,16 @@ class ColdWait:
     eta_s: float | None
     """The time until that replica is expected to be ready; None if no start was measured."""
     waited_s: float
+    reason: str = ""
+    """Why no replica can start, if none can."""
 
     def comment(self) -> bytes:
         """Return the SSE comment for the client: parsers ignore it, and people can read it."""
         eta = "unknown" if self.eta_s is None else str(math.ceil(self.eta_s))
+        why = f": {' '.join(self.reason.split())}\n" if self.reason else ""
         return (
             f": waiting for a replica of {self.model}: phase={self.phase} eta_s={eta} "
-            f"waited_s={int(self.waited_s)}\n\n"
+            f"waited_s={int(self.waited_s)}\n{why}\n"
         ).encode()
 
 

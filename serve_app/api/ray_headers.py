@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from serve_app.api.engine_response import WriteNowMiddleware
 from serve_app.api.errors import ApiError
 from serve_app.api.middleware import USABLE_ID
-from serve_app.patches.uvicorn import ignore_unknown_upgrades
+from serve_app.patches.uvicorn import ignore_upgrades
 from serve_app.settings.settings_error import shown
 
 TIMEOUT_HEADER = "X-Request-Timeout-Seconds"
@@ -55,7 +55,7 @@ def middlewares() -> list[Middleware]:
     """Return the middlewares for Ray Serve's HTTP servers, the outermost last. Ray calls this before it
     starts a server, and has no other hook for the server's own protocol.
     """
-    ignore_unknown_upgrades()
+    ignore_upgrades()
     return [Middleware(RayHeadersMiddleware), Middleware(WriteNowMiddleware)]
 
 

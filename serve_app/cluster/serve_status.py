@@ -15,6 +15,9 @@ from ray.serve.generated.serve_pb2 import StatusOverview as StatusOverviewProto
 from ray.serve.schema import DeploymentStatusOverview
 
 _FAILED = ("DEPLOY_FAILED", "UNHEALTHY")
+_TRACEBACK_LINES = 3
+_LONGEST_ERROR = 500
+"""Characters. vLLM's errors may contain whole configurations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,13 @@ class ServeStatus:
     """The status of each engine deployment that Ray Serve knows."""
     failed_rollout: str = ""
     """Ray Serve's message of a rollout that failed before or beside the engine deployments."""
+
+    def starts_nothing(self, deployment: str) -> bool:
+        """Whether Ray Serve starts no replica of an engine deployment until another rollout.
+
+        If `build` raises, Ray Serve knows no deployments. Replicas that it has started before go on.
+        """
+        return bool(self.failed_rollout) and deployment not in self.deployments
 
 
 def serve_status(app: str, names: Collection[str]) -> ServeStatus:
@@ -51,12 +61,18 @@ def serve_status(app: str, names: Collection[str]) -> ServeStatus:
 
 
 def failed_rollout(status: StatusOverview, engines: Collection[str]) -> str:
-    """Return why the last rollout failed; "" if it did not, or if only `engines` have failed.
-
-    If `build` raises, Ray Serve knows no deployments, and the replicas of the last rollout go on.
-    """
+    """Return why the last rollout failed; "" if it did not, or if only `engines` have failed."""
     if status.app_status.status != "DEPLOY_FAILED":
         return ""
     failed = {each.name: each.message for each in status.deployment_statuses if each.status in _FAILED}
     others = [message for name, message in failed.items() if name not in engines]
     return "\n".join(others) if failed else status.app_status.message
+
+
+def summary(message: str) -> str:
+    """Return a message of Ray Serve with the first sentence and the error, without the traceback."""
+    lines = message.strip().splitlines()
+    if len(lines) < _TRACEBACK_LINES:
+        return message
+    what, error = lines[0].partition(". ")[0].rstrip(":"), lines[-1].strip().removeprefix("- ")
+    return f"{what}: {error:.{_LONGEST_ERROR}}"

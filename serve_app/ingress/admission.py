@@ -81,7 +81,7 @@ class Admission:
         replicas: The model's replicas. The admission takes over their `on_change`.
         handle: The engine deployment.
         knobs: Returns the model's present knobs.
-        progress: The progress that queued clients are told.
+        progress: The progress that queued clients are told. The admission takes over its `on_rollout_failed`.
         clock: Seconds, as `time.perf_counter` gives them.
         on_cold: Called when a replica is needed, not only by the lane `background`, and there is none.
     """
@@ -112,6 +112,7 @@ class Admission:
         self._on_cold = on_cold
         self._wake = Wake(model.name, handle, self._needs_replica, self._fail_all)
         replicas.on_change = self._release
+        progress.on_rollout_failed = self._refuse_after_rollout
 
     async def take(
         self,
@@ -290,7 +291,9 @@ class Admission:
                 tell_at = now + interval_s
                 if (tell_wait := pending.request.state.tell_wait) is not None:
                     waited_s = now - pending.since
-                    await tell_wait(ColdWait(self._model, progress.phase, progress.eta_s, waited_s))
+                    await tell_wait(
+                        ColdWait(self._model, progress.phase, progress.eta_s, waited_s, progress.reason)
+                    )
             due = min(deadline, tell_at)
             if stage.recorded:
                 stage.note_phase(progress.phase)
@@ -301,7 +304,8 @@ class Admission:
     def _timed_out(self, timeout: str, timeout_s: float, progress: ColdStartProgress) -> ApiError:
         why = (
             f"no replica could take the request within {timeout_s:g} s "
-            f"({timeout}_s = {timeout_s:g}); phase: {progress.phase}."
+            f"({timeout}_s = {timeout_s:g}); phase: {progress.phase}"
+            f"{progress.reason and f' ({progress.reason})'}."
         )
         return _refusal(503, self._model, why, timeout, progress.retry_after_s)
 
@@ -356,7 +360,10 @@ class Admission:
             self.cold = True
             self._wake.start()
 
-    def _fail_all(self) -> None:
+    def _refuse_after_rollout(self, reason: str) -> None:
+        if not self.replicas.listed():  # a listed replica may recover
+            self._fail_all(f"no replica runs, and none can start before the next rollout, because {reason}")
+
+    def _fail_all(self, why: str = "its engines cannot start; see /ready.") -> None:
         for pending in self.queue.requests():
-            error = unavailable(self._model, "its engines cannot start; see /ready.", DEFAULT_RETRY_AFTER_S)
-            self._leave(pending, error)
+            self._leave(pending, unavailable(self._model, why, DEFAULT_RETRY_AFTER_S))

@@ -8,6 +8,7 @@ from math import ceil, inf
 from typing import Any
 
 from serve_app.cluster.bounded_call import BoundedCall
+from serve_app.cluster.serve_status import ServeStatus, summary
 from serve_app.wire.documents import STATUS, parse_status, read_document
 from serve_app.wire.own_clock import OwnClock
 from serve_app.wire.phases import DRAINING, FAILED, read_phases
@@ -25,6 +26,10 @@ _BELIEVED_S = 10.0
 """How long the last reading counts while the store does not answer."""
 _STATUS_LIFE_S = 60.0
 """A status this old belongs to a policy that is gone: a policy writes its status every ten seconds."""
+_ROLLOUT_FAILED = "rollout_failed"
+_NOT_STARTED = ("requested", "unknown")
+_SERVE_AGE_S = 2.0
+"""A status of Ray Serve this old refuses no request, because the next rollout may have begun since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +82,13 @@ class ColdStartProgress:
 
     The phase is one of a replica's start-up. If no such phase is known, it is `requested` (no replica has
     been started yet), `pending_capacity` (the cluster has no room), `process` (the process starts), `busy`
-    (replicas are up and full) or `unknown`.
+    (replicas are up and full), `rollout_failed` (none starts before another rollout) or `unknown`.
     """
 
     phase: str
     eta_s: float | None
+    reason: str = ""
+    """Why no replica can start, if none can."""
 
     @property
     def retry_after_s(self) -> int:
@@ -172,18 +179,24 @@ class ProgressReader:
     """Reads the progress of one deployment, from `start` to `stop`.
 
     Args:
+        stored: The stored documents.
+        serve: Ray Serve's status, which is read only while no replica starts.
         interval_s: The time between two readings.
-        clock: The clock of `stored`.
+        clock: The clock of `stored` and `serve`.
     """
 
     def __init__(
         self,
         stored: BoundedCall[StoredState],
+        serve: BoundedCall[ServeStatus],
         deployment: str,
         interval_s: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.on_rollout_failed: Callable[[str], None] = lambda _: None
+        """Called with the reason after each reading of the phase `rollout_failed`."""
         self._stored = stored
+        self._serve = serve
         self._deployment = deployment
         self._interval_s = interval_s
         self._clock = clock
@@ -215,5 +228,19 @@ class ProgressReader:
                 now = self._clock()
                 state = answer.value
                 phases = state.phases.get(self._deployment, {})
-                self._last = cold_start_progress(state.of(self._deployment, now), phases, now)
+                progress = cold_start_progress(state.of(self._deployment, now), phases, now)
+                if progress.phase in _NOT_STARTED and (reason := await self._why_nothing_starts()):
+                    progress = ColdStartProgress(_ROLLOUT_FAILED, None, reason)
+                self._last = progress
+                if progress.reason:
+                    self.on_rollout_failed(progress.reason)
             await asyncio.sleep(self._interval_s)
+
+    async def _why_nothing_starts(self) -> str:
+        """Return why Ray Serve starts no replica for any request; "" if it may start one."""
+        answer, age_s = await self._serve.get(_WAIT_S), self._serve.age_s()
+        if answer is None or age_s is None or age_s > _SERVE_AGE_S:
+            return ""
+        if not answer.value.starts_nothing(self._deployment):
+            return ""
+        return f"the last rollout failed: {summary(answer.value.failed_rollout)}"

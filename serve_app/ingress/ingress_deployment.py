@@ -109,11 +109,14 @@ class Ingress:
         self._policy_view = PolicyView(app, self._knob_publisher, partial(loaded_adapters, models))
         replicas = {name: replica_set(name) for name in (model.deployment_name for model in models)}
         self._stored = BoundedCall(f"stored state of {app}", state_reader(app, list(replicas)), _FRESH_S)
+        self._serve_status = BoundedCall(
+            f"Ray Serve's status of {app}", partial(serve_status, app, list(replicas)), _FRESH_S
+        )
         self._observer = ServeObserver(
             models,
             replicas,
             self._live,
-            BoundedCall(f"Ray Serve's status of {app}", partial(serve_status, app, list(replicas)), _FRESH_S),
+            self._serve_status,
             self._stored,
             self._settings.zygote,
         )
@@ -169,7 +172,7 @@ class Ingress:
 
     def _serve(self, model: ModelSettings, handle: DeploymentHandle, metrics: IngressMetrics) -> None:
         knobs = partial(self._live.of, model.name)
-        progress = ProgressReader(self._stored, model.deployment_name)
+        progress = ProgressReader(self._stored, self._serve_status, model.deployment_name)
         replicas = replica_set(model.deployment_name)
         admission = Admission(model, replicas, handle, knobs, progress, on_cold=self._cold_reports.start)
         engine = RelayClient(model, admission, self._channels)

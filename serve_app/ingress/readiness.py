@@ -14,7 +14,7 @@ from typing import Any
 
 from serve_app.api.health import ControlPlane, ModelReadiness, Readiness
 from serve_app.cluster.bounded_call import BoundedCall
-from serve_app.cluster.serve_status import ServeStatus
+from serve_app.cluster.serve_status import ServeStatus, summary
 from serve_app.ingress.cold_start_progress import StoredState
 from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.settings.knobs import LiveKnobs
@@ -23,9 +23,6 @@ from serve_app.telemetry.exposition import NodeMetrics
 from serve_app.wire.phases import DRAINING, FAILED
 
 SERVE_LOG = "session_latest/logs/serve/controller_*.log in Ray's folder"
-_TRACEBACK_LINES = 3
-_LONGEST_ERROR = 500
-"""Characters. vLLM's errors may contain whole configurations."""
 _UNREACHABLE_S = 2.0
 """The controller or the GCS is reported as unreachable if a question this old has no answer."""
 _NO_POLICY = (
@@ -247,12 +244,9 @@ def _status(known: Known) -> str:
 
 
 def _shorten(message: str) -> str:
-    """Return a message of Ray Serve with the first sentence, the error and the log, without the traceback."""
-    lines = message.strip().splitlines()
-    if len(lines) < _TRACEBACK_LINES:
-        return message
-    what, error = lines[0].partition(". ")[0].rstrip(":"), lines[-1].strip().removeprefix("- ")
-    return f"{what}: {error:.{_LONGEST_ERROR}} (traceback: {SERVE_LOG})"
+    """Return the summary of a message of Ray Serve, with the log that has the traceback."""
+    short = summary(message)
+    return message if short == message else f"{short} (traceback: {SERVE_LOG})"
 
 
 def _why_failed(document: Mapping[str, Any]) -> str:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 import logging
 import os
+import pickle
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -12,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ray.serve._private.cluster_node_info_cache import ClusterNodeInfoCache
+    from ray.serve._private.config import ReplicaConfig
+    from ray.serve._private.deployment_info import DeploymentInfo
     from ray.serve._private.replica import Replica
     from ray.serve.handle import DeploymentHandle
     from ray.util import metrics
@@ -20,11 +26,19 @@ GCS_INTERVAL_S = 1.0
 """The controller may see a node's death, drain or free resources this much later."""
 
 
+def change_controller() -> None:
+    """Make all changes to Ray Serve's controller.
+
+    Ray calls this function in the controller, by the path in `RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH`.
+    """
+    ask_gcs_seldom()
+    version_each_deployment()
+
+
 def ask_gcs_seldom() -> None:
     """Have Ray Serve's controller ask the GCS for the nodes of the cluster at most once a second.
 
-    Ray's own controller asks three times in every turn of its control loop, ten turns a second. Ray calls
-    this function in the controller, by the path in `RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH`.
+    Ray's own controller asks three times in every turn of its control loop, ten turns a second.
     """
     from ray.serve._private.cluster_node_info_cache import ClusterNodeInfoCache  # noqa: PLC0415
 
@@ -46,6 +60,57 @@ def at_most_every(
         cache.due_at = now + interval_s
 
     return update_if_due
+
+
+def version_each_deployment() -> None:
+    """Have Ray Serve's controller give each deployment of Tideserve a version of its own.
+
+    Ray replaces the replicas of a deployment whose version has changed. By default all deployments of an
+    application have one version, a hash of its whole `args`. So a changed setting of the ingress would
+    restart every engine.
+    """
+    from ray.serve._private import application_state  # noqa: PLC0415
+
+    read = application_state.deploy_args_to_deployment_info
+
+    def read_with_version(**deployment: Any) -> DeploymentInfo:
+        info = read(**deployment)
+        if (version := own_version(info.replica_config)) is not None:
+            info.version = info.deployment_config.version = version
+        return info
+
+    application_state.deploy_args_to_deployment_info = read_with_version
+
+
+def own_version(config: ReplicaConfig) -> str | None:
+    """Return a hash of a deployment's class and arguments.
+
+    Ray itself compares the actor options, which have the runtime environment, and the placement group.
+
+    Returns:
+        None for a deployment whose arguments are not JSON, such as the ingress with its handles, and for a
+        deployment of another application.
+    """
+    if b"serve_app." not in config.serialized_deployment_def:
+        return None
+    try:
+        args = [
+            _PlainUnpickler(io.BytesIO(pickled)).load()
+            for pickled in (config.serialized_init_args, config.serialized_init_kwargs)
+            if pickled is not None
+        ]
+        # The bytes of a pickle depend on which strings are the same object, so they cannot be hashed.
+        text = json.dumps(args, sort_keys=True)
+    except (pickle.UnpicklingError, TypeError):
+        return None
+    return hashlib.sha256(config.serialized_deployment_def + text.encode()).hexdigest()
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Reads plain data, and imports nothing into the controller."""
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        raise pickle.UnpicklingError(f"{module_name}.{global_name} is not plain data")
 
 
 def is_draining() -> bool:

@@ -49,16 +49,17 @@ async def _listen(server: uvicorn.Server, path: Path) -> asyncio.Server:
     return listener
 
 
-def ignore_unknown_upgrades() -> None:
+def ignore_upgrades() -> None:
     """Have the uvicorn servers that start in this process use `HttpProtocol`. Ray gives no access to them."""
     HTTP_PROTOCOLS["auto"] = f"{__name__}:{HttpProtocol.__name__}"
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, which serves a request to upgrade to an unknown protocol as if it had no `Upgrade`.
+    """uvicorn's protocol, which serves a request to upgrade to another protocol as if it had no `Upgrade`.
 
     For the parser such a request ends with its head, and uvicorn drops the bytes after it. So the body would
-    be lost. Java's HTTP client sends `Upgrade: h2c` with a body, and `curl --http2` does.
+    be lost. Java's HTTP client sends `Upgrade: h2c` with a body, and `curl --http2` does. Tideserve has no
+    WebSockets. uvicorn would pass a POST with `Upgrade: websocket` to a protocol that does not answer it.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -77,9 +78,8 @@ class HttpProtocol(HttpToolsProtocol):
             super().data_received(unread)
 
     def ignores_upgrade(self) -> bool:
-        """Whether the request whose headers have come asks for an unknown protocol."""
-        asks = self.parser.should_upgrade() and any(name == b"upgrade" for name, _ in self.headers)
-        return asks and not self._should_upgrade()
+        """Whether the request whose headers have come asks for another protocol."""
+        return self.parser.should_upgrade() and any(name == b"upgrade" for name, _ in self.headers)
 
     def on_headers_complete(self) -> None:
         if not self.ignores_upgrade():

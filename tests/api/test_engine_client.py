@@ -22,6 +22,15 @@ def test_a_wait_is_told_in_a_comment_that_parsers_skip(eta_s: float | None, eta:
     )
 
 
+def test_comment_gives_the_reason_in_a_line_of_its_own() -> None:
+    wait = ColdWait("tide", "rollout_failed", None, 5.0, "the last rollout failed:\r\nno\nsuch setting")
+
+    assert wait.comment() == (
+        b": waiting for a replica of tide: phase=rollout_failed eta_s=unknown waited_s=5\n"
+        b": the last rollout failed: no such setting\n\n"
+    )
+
+
 def test_equality_of_requests_ignores_time_and_state() -> None:
     early = EngineRequest("generate", b"{}", "r", 1.0, state=RequestState(queued_s=1.0))
     assert early == EngineRequest("generate", b"{}", "r")

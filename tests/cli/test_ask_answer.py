@@ -130,6 +130,7 @@ async def test_events_are_found_wherever_the_bytes_are_cut(size: int) -> None:
     [
         (ColdWait("tide", "imports", 12.2, 5.7), Wait("imports", 13, 5)),
         (ColdWait("org/tide:v1", "pending_capacity", None, 0.0), Wait("pending_capacity", None, 0)),
+        (ColdWait("tide", "rollout_failed", None, 5.0, "no model"), Wait("rollout_failed", None, 5)),
     ],
 )
 async def test_the_servers_own_comments_are_understood(told: ColdWait, read: Wait) -> None:

@@ -94,6 +94,18 @@ def test_rollout_that_failed_beside_the_engines_has_its_reason(
     assert failed_rollout(whole, ["Engine-tide"]) == reason
 
 
+@pytest.mark.parametrize(
+    ("status", "starts_nothing"),
+    [
+        (ServeStatus({}, "Traceback"), True),  # `build` raised
+        (ServeStatus({"Engine-tide": DETAILS}, "Ingress: no such keys"), False),
+        (ServeStatus(), False),
+    ],
+)
+def test_ray_serve_starts_nothing_after_a_failed_build(status: ServeStatus, starts_nothing: bool) -> None:
+    assert status.starts_nothing("Engine-tide") is starts_nothing
+
+
 def test_without_ray_serve_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_get_global_client", lambda **_: None)
 

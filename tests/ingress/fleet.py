@@ -97,6 +97,7 @@ class FakeProgress:
 
     current: ColdStartProgress = UNKNOWN
     running: bool = False
+    on_rollout_failed: Callable[[str], None] = lambda _: None
 
     def start(self) -> None:
         self.running = True

@@ -382,6 +382,39 @@ async def test_engines_that_cannot_start_fail_the_whole_queue() -> None:
     assert (len(model.queue), model.handle.chosen) == (0, 2)
 
 
+async def test_failed_rollout_ends_the_wait_of_requests_without_a_replica() -> None:
+    model = Model()
+    tasks = await model.ask(2)
+    batch = asyncio.create_task(model.admission.take(from_key("batch", "background")))
+    await asyncio.sleep(0)
+
+    model.progress.on_rollout_failed("the last rollout failed: no such setting")
+    errors = await asyncio.gather(*tasks, return_exceptions=True)
+
+    (error, _) = errors
+    assert isinstance(error, ApiError)
+    assert (error.status, error.code, error.headers["Retry-After"]) == (503, "model_unavailable", "30")
+    assert error.message == (
+        "Model 'tide': no replica runs, and none can start before the next rollout, because the last rollout "
+        "failed: no such setting"
+    )
+    assert (len(model.queue), model.handle.asking, model.progress.running) == (1, 0, True)
+    model.up("a")  # by the next rollout
+    assert await ids([batch]) == ["a"]
+
+
+async def test_failed_rollout_refuses_nothing_beside_a_replica() -> None:
+    model = Model()
+    model.up("a")
+    first, *_ = [await model.admission.take(request()) for _ in range(4)]
+    (lost,) = await model.ask(retry=True)
+
+    model.progress.on_rollout_failed("the last rollout failed: no such setting")
+    model.admission.replicas.release(first)
+
+    assert await ids([lost]) == ["a"]
+
+
 async def test_full_replicas_refuse_all_but_a_request_that_lost_its_replica() -> None:
     model = Model()
     model.up("a")

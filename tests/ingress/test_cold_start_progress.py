@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from serve_app.cluster.bounded_call import BoundedCall
+from serve_app.cluster.serve_status import ServeStatus
 from serve_app.ingress.cold_start_progress import UNKNOWN, ProgressReader, StoredState
 from serve_app.ingress.cold_start_progress import ColdStartProgress as Progress
 from serve_app.ingress.cold_start_progress import cold_start_progress as progress
@@ -117,11 +118,17 @@ class FakeStore:
     def __init__(self) -> None:
         self.state = StoredState({"at": NOW, "models": {"Engine-tide": MODEL}})
         self.fails: Exception | None = None
+        self.serve = ServeStatus({"Engine-tide": None})
+        self.serve_takes_s = 0.0
         self.reads = 0
+        self.serve_reads = 0
+        self.refusals: list[str] = []
         self.now = NOW
         self.threads: set[threading.Thread] = set()
         stored = BoundedCall("stored state", self._read, -1.0, lambda: self.now)
-        self.reader = ProgressReader(stored, "Engine-tide", interval_s=0.0, clock=lambda: self.now)
+        serve = BoundedCall("Serve's status", self._read_serve, -1.0, lambda: self.now)
+        self.reader = ProgressReader(stored, serve, "Engine-tide", interval_s=0.0, clock=lambda: self.now)
+        self.reader.on_rollout_failed = self.refusals.append
 
     def _read(self) -> StoredState:
         self.reads += 1
@@ -129,6 +136,11 @@ class FakeStore:
         if self.fails is not None:
             raise self.fails
         return self.state
+
+    def _read_serve(self) -> ServeStatus:
+        self.serve_reads += 1
+        self.now += self.serve_takes_s
+        return self.serve
 
     async def next_read(self) -> None:
         """Wait until a reading that begins after this moment is recorded.
@@ -181,4 +193,94 @@ async def test_progress_is_unknown_without_a_status(status: Any) -> None:
     await store.next_read()
 
     assert store.reader.current == UNKNOWN
+    store.reader.stop()
+
+
+# After a failed rollout.
+
+IDLE = MODEL | {"pending": 0}
+BUILD = """Deploying app 'shop' failed with exception:
+Traceback (most recent call last):
+SettingsError: invalid settings:
+  - models[0].max_num_seq = 3: no such setting
+"""
+WHY = (
+    "the last rollout failed: Deploying app 'shop' failed with exception: "
+    "models[0].max_num_seq = 3: no such setting"
+)
+FORGOTTEN = ServeStatus({}, BUILD)
+
+
+def idle(phases: dict[str, Any] | None = None) -> StoredState:
+    status = {"at": NOW, "models": {"Engine-tide": IDLE}}
+    return StoredState(status, {"Engine-tide": phases or {}})
+
+
+@pytest.mark.parametrize("state", [idle(), StoredState()], ids=["at zero", "no policy"])
+async def test_failed_rollout_refuses_while_no_replica_starts(state: StoredState) -> None:
+    store = FakeStore()
+    store.state, store.serve = state, FORGOTTEN
+
+    store.reader.start()
+    await store.next_read()
+
+    assert store.reader.current == Progress("rollout_failed", None, WHY)
+    assert set(store.refusals) == {WHY}
+    store.serve = ServeStatus({}, "")  # the next rollout has begun
+    await store.next_read()
+    assert store.reader.current.reason == ""
+    store.reader.stop()
+
+
+@pytest.mark.parametrize(
+    ("serve", "phase"),
+    [
+        (ServeStatus({}, ""), "requested"),
+        (ServeStatus({"Engine-tide": None}, "Ingress: no such keys"), "requested"),
+        (ServeStatus(), "requested"),
+    ],
+    ids=["a rollout in progress", "engines that may start", "nothing known"],
+)
+async def test_queue_waits_for_replicas_that_may_start(serve: ServeStatus, phase: str) -> None:
+    store = FakeStore()
+    store.state, store.serve = idle(), serve
+
+    store.reader.start()
+    await store.next_read()
+
+    assert (store.reader.current.phase, store.refusals) == (phase, [])
+    assert store.serve_reads
+    store.reader.stop()
+
+
+@pytest.mark.parametrize(
+    ("status", "phases"),
+    [
+        (IDLE | {"starting": 1}, {"r1": {"phase": "imports", "since": NOW}}),
+        (MODEL, {}),
+        (IDLE | {"ready": 1}, {}),
+    ],
+    ids=["starting", "pending", "to be replaced"],
+)
+async def test_replica_on_its_way_outlives_a_failed_rollout(status: Any, phases: Any) -> None:
+    store = FakeStore()
+    store.state = StoredState({"at": NOW, "models": {"Engine-tide": status}}, {"Engine-tide": phases})
+    store.serve = FORGOTTEN
+
+    store.reader.start()
+    await store.next_read()
+
+    assert (store.refusals, store.serve_reads) == ([], 0)
+    store.reader.stop()
+
+
+async def test_old_status_of_ray_serve_refuses_nothing() -> None:
+    store = FakeStore()
+    store.state, store.serve, store.serve_takes_s = idle(), FORGOTTEN, 2.5
+
+    store.reader.start()
+    await store.next_read()
+
+    assert store.serve_reads
+    assert store.refusals == []
     store.reader.stop()

@@ -234,7 +234,26 @@ async def test_background_request_is_refused_at_its_own_deadline() -> None:
     error = await refusal
 
     assert (error.status, error.code) == (503, "background_wait_timeout")
-    assert "within 3600 s (background_wait_timeout_s = 3600); phase: background" in error.message
+    assert "within 3600 s (background_wait_timeout_s = 3600); phase: background." in error.message
+
+
+async def test_background_request_learns_of_a_failed_rollout() -> None:
+    ingress = Ingress(background_wait_timeout_s=3600, keep_alive_interval_s=0.001)
+    ingress.progress.current = ColdStartProgress("rollout_failed", None, "the last rollout failed: no model")
+    waits = Waits()
+    state = RequestState(tell_wait=waits)
+    task = asyncio.create_task(ingress.admission.take(request("background", state=state)))
+    await settle()
+
+    ingress.now = 1.0
+    async with asyncio.timeout(LIMIT_S):
+        await waits.heard.wait()
+    ingress.now = 3600.0
+    async with asyncio.timeout(LIMIT_S):
+        with pytest.raises(ApiError, match=r"rollout_failed \(the last rollout failed: no model\)\."):
+            await task
+
+    assert waits.told[0].reason == "the last rollout failed: no model"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What Tideserve changes of Ray, against the installed Ray."""
 
+import json
 import logging
 from collections.abc import Iterator
 from logging.handlers import MemoryHandler
@@ -9,17 +10,29 @@ from typing import Any
 
 import pytest
 from ray._private.worker import global_worker
+from ray.serve._private import application_state
+from ray.serve._private.build_app import build_app
 from ray.serve._private.cluster_node_info_cache import ClusterNodeInfoCache, DefaultClusterNodeInfoCache
-from ray.serve._private.config import DeploymentConfig
+from ray.serve._private.config import DeploymentConfig, ReplicaConfig
 from ray.serve._private.logging_utils import configure_component_logger
 from ray.serve._private.replica import Replica
 from ray.serve._private.utils import call_function_from_import_path
+from ray.serve._private.version import DeploymentVersion
 from ray.serve.schema import LoggingConfig
 from ray.util.metrics import Counter
 from vllm.logger import configure_logging
 
 from serve_app import env
-from serve_app.patches.ray import accept_until, at_most_every, is_draining, keep_log_handlers, show_zero
+from serve_app.app import build
+from serve_app.patches.ray import (
+    accept_until,
+    at_most_every,
+    is_draining,
+    keep_log_handlers,
+    own_version,
+    show_zero,
+)
+from serve_app.runner.batch_runner import BatchRunner
 
 
 @pytest.fixture
@@ -117,8 +130,70 @@ def test_a_cache_is_updated_once_an_interval() -> None:
     assert gcs.updates[3:] == [other]
 
 
+def versions(args: dict[str, Any]) -> dict[str, DeploymentVersion]:
+    """The version of each deployment in Ray's controller, after `build` and Ray's own steps."""
+    found = {}
+    for deployment in build_app(build(args), name="shop").deployments:
+        config = deployment._deployment_config
+        config.version = json.dumps(args)  # Ray takes a hash of it
+        info = application_state.deploy_args_to_deployment_info(
+            deployment_name=deployment.name,
+            deployment_config_proto_bytes=config.to_proto_bytes(),
+            replica_config_proto_bytes=deployment._replica_config.to_proto_bytes(),
+            deployer_job_id="01000000",
+            app_name="shop",
+        )
+        found[deployment.name] = DeploymentVersion(
+            info.version, info.deployment_config, info.replica_config.ray_actor_options
+        )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("changed", "restarted"),
+    [
+        ({"ingress": {"max_ongoing_requests": 150}}, {"Ingress"}),
+        ({"http": {"max_body_bytes": 1 << 20}}, {"Ingress", "BatchRunner"}),
+        ({"batch": {"max_files_per_key": 7}}, {"Ingress", "BatchRunner"}),
+        ({"models": [{"name": "a"}, {"name": "b"}, {"name": "c"}]}, {"Ingress"}),
+        ({"models": [{"name": "a"}, {"name": "b", "max_num_seqs": 7}]}, {"Ingress", "Engine-b"}),
+        ({"request_log": {"enabled": False}}, {"Ingress", "Engine-a", "Engine-b"}),
+        ({}, set()),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
+)
+def test_changed_setting_of_the_ingress_restarts_no_other_deployment(
+    monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], restarted: set[str]
+) -> None:
+    monkeypatch.setattr(ClusterNodeInfoCache, "update", ClusterNodeInfoCache.update)  # given back afterwards
+    read = application_state.deploy_args_to_deployment_info
+    monkeypatch.setattr(application_state, "deploy_args_to_deployment_info", read)
+    call_function_from_import_path(env.ALWAYS["RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH"])
+    args = {"models": [{"name": "a"}, {"name": "b"}]}
+
+    before, after = versions(args), versions(args | changed)
+
+    assert {name for name in before if after[name].requires_actor_restart(before[name])} == restarted
+    assert all(before[name] == after[name] for name in before.keys() - restarted)
+
+
+@pytest.mark.parametrize("unlike_json", [{1, 2}, Path("a")])
+def test_deployment_without_plain_arguments_keeps_the_version_of_ray(unlike_json: Any) -> None:
+    def engine_of(argument: Any) -> ReplicaConfig:
+        return ReplicaConfig.create(BatchRunner, (argument,))
+
+    assert own_version(engine_of({"a": [1, None, "b"]})) is not None
+    assert own_version(engine_of(unlike_json)) is None
+
+
+def test_deployment_of_another_application_keeps_the_version_of_ray() -> None:
+    assert own_version(ReplicaConfig.create(dict, ({},))) is None
+
+
 def test_the_caches_of_rays_controller_ask_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     gcs = Gcs()
+    read = application_state.deploy_args_to_deployment_info
+    monkeypatch.setattr(application_state, "deploy_args_to_deployment_info", read)  # given back afterwards
     monkeypatch.setattr(ClusterNodeInfoCache, "update", gcs.update)
 
     call_function_from_import_path(env.ALWAYS["RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH"])

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.config import HTTP_PROTOCOLS
 
 from serve_app.api.engine_response import WriteNowMiddleware, write_now
-from serve_app.patches.uvicorn import ignore_unknown_upgrades, listen_beside
+from serve_app.patches.uvicorn import ignore_upgrades, listen_beside
 
 
 async def _app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -26,9 +26,7 @@ async def _app(scope: Scope, receive: Receive, send: Send) -> None:
 async def serving(asgi: ASGIApp = _app, **options: str) -> AsyncIterator[tuple[uvicorn.Server, str]]:
     """A server as Ray starts it, and the URL of its port."""
     app = WriteNowMiddleware(asgi)
-    config = uvicorn.Config(
-        app, host="127.0.0.1", port=0, lifespan="off", log_config=None, ws="none", **options
-    )  # type: ignore[arg-type]
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, lifespan="off", log_config=None, **options)  # type: ignore[arg-type]
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
@@ -97,18 +95,26 @@ async def _echo(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQ\r\n"
+WEBSOCKET = (
+    b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
 SIZED = H2C + b"Content-Length: 5\r\n\r\nocean"
 CHUNKED = H2C + b"Transfer-Encoding: chunked\r\n\r\n2\r\noc\r\n3\r\nean\r\n0\r\n\r\n"
 LAST = b"POST /last HTTP/1.1\r\n"
 
 
 @pytest.mark.parametrize("cut", ["nowhere", "after the head", "within the body", "everywhere"])
-@pytest.mark.parametrize("request_", [SIZED, CHUNKED], ids=["sized", "chunked"])
-async def test_request_for_an_unknown_protocol_keeps_its_body(
+@pytest.mark.parametrize(
+    "request_",
+    [SIZED, CHUNKED, WEBSOCKET + b"Content-Length: 5\r\n\r\nocean"],
+    ids=["sized", "chunked", "websocket"],
+)
+async def test_request_for_another_protocol_keeps_its_body(
     monkeypatch: pytest.MonkeyPatch, request_: bytes, cut: str
 ) -> None:
     monkeypatch.setitem(HTTP_PROTOCOLS, "auto", HTTP_PROTOCOLS["auto"])  # given back afterwards
-    ignore_unknown_upgrades()
+    ignore_upgrades()
     whole = LAST + request_
     head = whole.index(b"\r\n\r\n") + 4
     size = {"nowhere": len(whole), "after the head": head, "within the body": head + 3, "everywhere": 1}[cut]
@@ -127,11 +133,11 @@ async def test_request_for_an_unknown_protocol_keeps_its_body(
     assert b"upgrade" not in answer.rpartition(b"\r\n")[2]
 
 
-async def test_connection_goes_on_after_a_request_for_an_unknown_protocol(
+async def test_connection_goes_on_after_a_request_for_another_protocol(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(HTTP_PROTOCOLS, "auto", HTTP_PROTOCOLS["auto"])
-    ignore_unknown_upgrades()
+    ignore_upgrades()
     async with serving(_echo) as (_, url):
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
         writer.write(b"POST / HTTP/1.1\r\n" + SIZED + (b"GET / HTTP/1.1\r\n" + H2C + b"\r\n") * 1500)
@@ -143,3 +149,16 @@ async def test_connection_goes_on_after_a_request_for_an_unknown_protocol(
     assert answer.count(b"HTTP/1.1 200 OK\r\n") == 1502
     assert b" oceanHTTP/1.1" in answer
     assert answer.endswith(b" sea")
+
+
+async def test_opening_handshake_of_a_websocket_is_an_ordinary_get(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(HTTP_PROTOCOLS, "auto", HTTP_PROTOCOLS["auto"])
+    ignore_upgrades()
+    async with serving(_echo) as (_, url):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        writer.write(b"GET /last HTTP/1.1\r\n" + WEBSOCKET + b"\r\n")
+        async with asyncio.timeout(10):
+            answer = await reader.read()
+        writer.close()
+
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
