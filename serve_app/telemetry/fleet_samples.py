@@ -27,7 +27,7 @@ class FleetSamples:
 
     def __init__(self) -> None:
         self.kept: deque[dict[str, Any]] = deque()
-        self._window: deque[tuple[float, Series]] = deque()
+        self._read: deque[tuple[float, Series]] = deque()
 
     def add(self, exposition: str, now: float, replicas: dict[str, dict[str, int]]) -> dict[str, Any]:
         """Keep and return the sample of an exposition read at `now` (Unix time, seconds).
@@ -38,12 +38,14 @@ class FleetSamples:
             replicas: The counts of replicas by model, which become part of the sample.
         """
         series = {(metric, labels): int(float(value)) for metric, labels, value in _LINE.findall(exposition)}
-        self._window.append((now, series))
-        while self._window[0][0] < now - _WINDOW_S:
-            self._window.popleft()
-        before = [each for _, each in self._window][:-1] or [series]
-        # A node that misses one scrape keeps its last values, so that they do not count as growth.
-        last, first = ChainMap(*reversed(before)), ChainMap(*before)
+        self._read.append((now, series))
+        while self._read[0][0] < now - 2 * _WINDOW_S:
+            self._read.popleft()
+        before = [each for _, each in self._read][:-1] or [series]
+        at_start = [each for at, each in self._read if at <= now - _WINDOW_S] or before[:1]
+        # A node that misses one scrape keeps its last values, so that they do not count as growth. A series
+        # that is new has grown from 0: vLLM's counters appear with their first event.
+        last, first = ChainMap(*reversed(before)), ChainMap(*reversed(at_start))
         sums, step, window = _growth(series, {}), _growth(series, last), _growth(series, first)
         last_s = now - self.kept[-1]["at"] if self.kept else 0.0
         models = {
