@@ -84,9 +84,9 @@ class FleetEvents:
     async def stream(self, request: Request, key: ApiKey | None, more: dict[str, Any]) -> Response:
         """Return a stream that begins with the whole state, and with `more`, which only its listener gets."""
         unpacks = "gzip" in request.headers.get("accept-encoding", "")
-        headers = (
-            STREAM_HEADERS | {"Vary": "Accept-Encoding"} | ({"Content-Encoding": "gzip"} if unpacks else {})
-        )
+        headers = {**STREAM_HEADERS, "Vary": "Accept-Encoding"}
+        if unpacks:
+            headers["Content-Encoding"] = "gzip"
         if request.state.head:
             return Response(headers=headers)
         if not self._listeners:  # nobody has kept the state fresh
@@ -137,7 +137,8 @@ def _event(parts: dict[str, Any]) -> bytes:
 def _pack(frame: bytes, *, with_header: bool = False) -> bytes:
     """Return a part of a gzip stream that refers to no earlier part, so that every listener may get it.
 
-    The stream has no trailer, because it ends only when its connection must.
+    Gzip's trailer is left out, because the stream has no planned end. Browsers, curl, httpx and aiohttp read
+    such a stream to its end.
     """
     packer = zlib.compressobj(_PACK_LEVEL, wbits=16 + zlib.MAX_WBITS if with_header else -zlib.MAX_WBITS)
     return packer.compress(frame) + packer.flush(zlib.Z_SYNC_FLUSH)

@@ -50,7 +50,11 @@ class FleetState:
         now = self.clock()
         pairs = zip(self.settings.models, readiness.models, strict=True)
         models = {model.name: _model(model, ready, state, now) for model, ready in pairs}
-        parts = {"models": models, "knobs": self.policy.knobs(), "policy": _policy(state, now)}
+        parts: dict[str, Any] = {
+            "models": models,
+            "knobs": self.policy.knobs(),
+            "policy": _policy(state, now),
+        }
         if watched:
             parts["decisions"] = await self._new_records(state)
         if is_due:
