@@ -7,10 +7,10 @@ import msgspec
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from serve_app.api.body import BodyMemory, BodyShare, check_structure, read_body
+from serve_app.api.body import BodyMemory, BodyShare, check_structure, decode_body, read_body
 from serve_app.api.browsers import check_content_type
 from serve_app.api.engine_client import JSON
-from serve_app.api.errors import ApiError, not_an_object
+from serve_app.api.errors import ApiError
 from serve_app.api.fleet_events import FleetEvents
 from serve_app.settings.keys_file import ApiKey
 from serve_app.settings.knobs import IngressKnobs, Knobs
@@ -56,6 +56,7 @@ class KnobChange(msgspec.Struct, forbid_unknown_fields=True):
     knobs: dict[str, Any]
 
 
+_decoder = msgspec.json.Decoder(KnobChange)
 _CHANGE = msgspec.json.schema_components((KnobChange,))[1]["KnobChange"]
 
 
@@ -93,10 +94,7 @@ def live_router(events: FleetEvents, set_knobs: SetKnobs, has_keys: bool, on_loo
         share = BodyShare(BodyMemory(2 * _MOST_BYTES), None)
         body = await read_body(request, _MOST_BYTES, _BODY_S, share)
         await check_structure(body)
-        try:
-            asked = msgspec.json.decode(body, type=KnobChange)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise not_an_object(error) from None
+        asked = decode_body(body, _decoder)
         sender = f"API key {request.state.key.name!r}" if has_keys else "a client without an API key"
         try:
             return {"changes": await set_knobs(asked.model, asked.knobs, sender)}

@@ -7,7 +7,7 @@ valid token id costs 0.1 µs.
 
 import asyncio
 from collections import Counter
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -32,6 +32,8 @@ _DIGITS = 9
 _UNREAD = "other requests that are being read"
 KEPT = "streams that another replica can go on with"
 BACKGROUND = "requests of the lane background"
+
+T = TypeVar("T")
 
 
 class BodyMemory:
@@ -223,12 +225,17 @@ async def check_structure(body: bytes, most: int = MAX_CONTAINERS) -> None:
             _check(body, most)
 
 
-def peek(body: bytes) -> Peek:
-    """Return the fields of a body that the ingress needs. Raises ApiError 400 if it is not a JSON object."""
+def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    """Return a body that is a JSON object. Raises ApiError 400 if it is not what the decoder expects."""
     try:
-        return _peek.decode(body)
+        return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise not_an_object(error) from None
+
+
+def peek(body: bytes) -> Peek:
+    """Return the fields of a body that the ingress needs. Raises ApiError 400 if it is not a JSON object."""
+    return decode_body(body, _peek)
 
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import zlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
@@ -20,25 +21,27 @@ _QUIET_TICKS = 15
 """A comment is sent after so many seconds without an event, so that proxies keep the connection."""
 _UNREAD = 16
 """A listener that has not read so many events is dropped, and may come back."""
+_PACK_LEVEL = 3
+"""Level 3 packs 611 KB, the first event of 20 busy models, into 60 KB in 3 ms; level 6 into 50 KB in 9 ms."""
 
 
 class FleetView(Protocol):
     """The source of the fleet's state."""
 
     async def parts(self, watched: bool) -> dict[str, Any]:
-        """Return the state by part. Called every second, `watched` if anybody listens."""
+        """Return the state by part. Called every second; the answer may be empty while nobody listens."""
         ...
 
-    def everything(self) -> dict[str, Any]:
-        """Return the last state with what a new listener needs besides, such as earlier samples."""
+    def history(self) -> dict[str, Any]:
+        """Return the parts that only a new listener gets, such as earlier samples."""
         ...
 
 
 class FleetEvents:
     """Sends the changed parts of the state to all listeners, at most once a second.
 
-    An event is built once, however many listen. A stream ends when this ingress replica drains, and when the
-    listener's API key is no longer in force.
+    An event is built and packed once, however many listen. A stream ends when this ingress replica drains,
+    and when the listener's API key is no longer in force.
     """
 
     def __init__(self, view: FleetView, keys: ApiKeyFile | None, is_draining: Callable[[], bool]) -> None:
@@ -68,27 +71,34 @@ class FleetEvents:
         self._sent |= changed
         self._quiet = 0 if changed else self._quiet + 1
         frame = _event(changed) if changed else b"" if self._quiet % _QUIET_TICKS else b": \n\n"
-        draining = self._is_draining()
+        packed = _pack(frame)
         for listener in tuple(self._listeners):
-            in_force = self._keys is None or (listener.key is not None and self._keys.in_force(listener.key))
-            if draining or not in_force:
+            if self._is_draining() or not self._is_in_force(listener.key):
                 listener.put(b"")
             elif frame:
-                listener.put(frame)
+                listener.put(packed if listener.unpacks else frame)
+
+    def _is_in_force(self, key: ApiKey | None) -> bool:
+        return self._keys is None or (key is not None and self._keys.in_force(key))
 
     async def stream(self, request: Request, key: ApiKey | None, more: dict[str, Any]) -> Response:
         """Return a stream that begins with the whole state, and with `more`, which only its listener gets."""
+        unpacks = "gzip" in request.headers.get("accept-encoding", "")
+        headers = {**STREAM_HEADERS, "Vary": "Accept-Encoding"}
+        if unpacks:
+            headers["Content-Encoding"] = "gzip"
         if request.state.head:
-            return Response(headers=STREAM_HEADERS)
+            return Response(headers=headers)
         if not self._listeners:  # nobody has kept the state fresh
             self._sent = await self._view.parts(True)
-        listener = _Listener(key, write_now(request.scope))
-        return StreamingResponse(self._frames(listener, more), headers=STREAM_HEADERS)
+        listener = _Listener(key, unpacks, write_now(request.scope))
+        return StreamingResponse(self._frames(listener, more), headers=headers)
 
     async def _frames(self, listener: "_Listener", more: dict[str, Any]) -> AsyncIterator[bytes]:
-        self._listeners.add(listener)  # in the same turn of the loop as `everything`, to miss no later event
+        self._listeners.add(listener)  # in the same turn of the loop as `history`, to miss no later event
         try:
-            yield _event({**self._view.everything(), **more})
+            first = _event({**self._sent, **self._view.history(), **more})
+            yield _pack(first, with_header=True) if listener.unpacks else first
             async for frame in listener.unsent():
                 yield frame
         finally:
@@ -96,10 +106,11 @@ class FleetEvents:
 
 
 class _Listener:
-    """The frames of one client that are not sent yet."""
+    """The frames of one client that are not sent yet. `unpacks` says whether its stream is gzip."""
 
-    def __init__(self, key: ApiKey | None, write: WriteNow | None) -> None:
+    def __init__(self, key: ApiKey | None, unpacks: bool, write: WriteNow | None) -> None:
         self.key = key
+        self.unpacks = unpacks
         self._write = write
         self._unsent: asyncio.Queue[bytes] = asyncio.Queue()
         self._idle = False
@@ -121,3 +132,13 @@ class _Listener:
 
 def _event(parts: dict[str, Any]) -> bytes:
     return b"data: " + msgspec.json.encode(parts) + b"\n\n"
+
+
+def _pack(frame: bytes, *, with_header: bool = False) -> bytes:
+    """Return a part of a gzip stream that refers to no earlier part, so that every listener may get it.
+
+    Gzip's trailer is left out, because the stream has no planned end. Browsers, curl, httpx and aiohttp read
+    such a stream to its end.
+    """
+    packer = zlib.compressobj(_PACK_LEVEL, wbits=16 + zlib.MAX_WBITS if with_header else -zlib.MAX_WBITS)
+    return packer.compress(frame) + packer.flush(zlib.Z_SYNC_FLUSH)

@@ -1,7 +1,6 @@
 """The page of the server. Its files are static, need no API key, and show nothing by themselves."""
 
 import gzip
-from collections.abc import Callable, Mapping
 from functools import cache
 from html import escape
 
@@ -13,10 +12,6 @@ from serve_app.ui import assets
 
 PAGE_PATHS = frozenset(("/", "/ui", "/ui/page.css", "/ui/page.js"))
 _LINKS = ("/ui", "/docs", "/openapi.json", "/v1/models", "/ready", "/metrics", "/autoscaling/events")
-_FILES: Mapping[str, tuple[str, Callable[[], bytes]]] = {
-    "page.css": ("text/css", assets.style),
-    "page.js": ("text/javascript", assets.script),
-}
 _HEADERS = {
     "Cache-Control": "no-cache",
     # Answers and names of models are text. If one became markup, no script in it would run.
@@ -26,11 +21,17 @@ _HEADERS = {
     "Vary": "Accept, Accept-Encoding",
     "X-Content-Type-Options": "nosniff",
 }
+_pack = cache(gzip.compress)
 
 
 def page_router() -> APIRouter:
     """Return the routes of the page and of its files. `/` answers with links where no browser asks."""
     router = APIRouter(include_in_schema=False)
+
+    @router.get("/ui")
+    async def page(request: Request) -> Response:
+        text = assets.template().replace("{{root}}", escape(request.scope.get("root_path", "")))
+        return Response(text, headers=_HEADERS, media_type="text/html")
 
     @router.get("/")
     async def root(request: Request) -> Response:
@@ -40,23 +41,18 @@ def page_router() -> APIRouter:
         links = {link.strip("/"): prefix + link for link in _LINKS}
         return JSONResponse({"server": "Tideserve", "version": __version__, "links": links}, headers=_HEADERS)
 
-    @router.get("/ui")
-    async def page(request: Request) -> Response:
-        text = assets.template().replace("{{root}}", escape(request.scope.get("root_path", "")))
-        return Response(text, headers=_HEADERS, media_type="text/html")
-
     @router.get("/ui/page.css")
+    async def style(request: Request) -> Response:
+        return _file(request, assets.style(), "text/css")
+
     @router.get("/ui/page.js")
-    async def file(request: Request) -> Response:
-        name = request.url.path.rpartition("/")[2]
-        packed = "gzip" in request.headers.get("accept-encoding", "")
-        headers = _HEADERS | ({"Content-Encoding": "gzip"} if packed else {})
-        return Response(_content(name, packed), headers=headers, media_type=_FILES[name][0])
+    async def script(request: Request) -> Response:
+        return _file(request, assets.script(), "text/javascript")
 
     return router
 
 
-@cache
-def _content(name: str, packed: bool) -> bytes:
-    content = _FILES[name][1]()
-    return gzip.compress(content, mtime=0) if packed else content
+def _file(request: Request, content: bytes, media_type: str) -> Response:
+    if "gzip" not in request.headers.get("accept-encoding", ""):
+        return Response(content, headers=_HEADERS, media_type=media_type)
+    return Response(_pack(content), headers=_HEADERS | {"Content-Encoding": "gzip"}, media_type=media_type)

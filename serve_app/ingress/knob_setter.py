@@ -19,44 +19,45 @@ logger = logging.getLogger("ray.serve")
 _IN_FORCE_S, _LOOK_S = 5.0, 0.05
 
 
-class KnobSetter:
-    """Does what `tideserve knobs set` does, through Ray Serve's controller.
+async def set_knobs(
+    app: str, controller: Any, live: LiveKnobs, scope: str, knobs: Mapping[str, Any], sender: str
+) -> list[str]:
+    """Do what `tideserve knobs set` does, through Ray Serve's controller.
+
+    It waits until they are in force in this replica, so that the next question finds them; at most 5 s.
 
     Args:
         app: The Serve application.
         controller: Ray Serve's controller.
         live: The knobs in force in this replica.
+        scope: A model, or `ingress`.
+        knobs: The new values.
+        sender: Who asks, for the log.
+
+    Returns:
+        The changed values in force, in words.
+
+    Raises:
+        SettingsError: the knobs are not valid.
+        ApiError: 503 if Ray does not report the application's configuration.
     """
-
-    def __init__(self, app: str, controller: Any, live: LiveKnobs) -> None:
-        self._app, self._controller, self._live = app, controller, live
-
-    async def __call__(self, scope: str, knobs: Mapping[str, Any], sender: str) -> list[str]:
-        """Change knobs, and return the changed values, in words.
-
-        It waits until they are in force in this replica, so that the next question finds them; at most 5 s.
-
-        Raises:
-            SettingsError: the knobs are not valid.
-            ApiError: 503 if Ray does not report the application's configuration.
-        """
-        if scope not in (*self._live.in_force[0], INGRESS_SCOPE):
-            raise SettingsError([f"model = {scope[:200]!r}: does not exist"])
-        details = await self._controller.get_serve_instance_details.remote()
-        config = deployed_config(details["applications"].get(self._app, {}))
-        old = given_user_config(config.get("deployments") or [])[1]
-        new = changed(old, scope, knobs)
-        after = self._live.read(new)
-        lines = differences(self._live.read(old), after)
-        try:
-            document = redeployment(details, self._app, new)
-        except RedeploymentError as error:
-            raise ApiError(503, f"{error}.", code="knobs_unavailable", headers={"Retry-After": "5"}) from None
-        if new != old:
-            await self._controller.apply_config.remote(ServeDeploySchema.model_validate(document))
-            logger.info("knobs set by %s: %s", sender, "; ".join(lines) or "no value in force changes")
-            with suppress(TimeoutError):  # Ray may be slow, or a later change may have replaced this one
-                async with asyncio.timeout(_IN_FORCE_S):
-                    while self._live.in_force != after:  # noqa: ASYNC110 Ray signals nobody but the publisher
-                        await asyncio.sleep(_LOOK_S)
-        return lines
+    if scope not in (*live.in_force[0], INGRESS_SCOPE):
+        raise SettingsError([f"model = {scope[:200]!r}: does not exist"])
+    details = await controller.get_serve_instance_details.remote()
+    config = deployed_config(details["applications"].get(app, {}))
+    old = given_user_config(config.get("deployments") or [])[1]
+    new = changed(old, scope, knobs)
+    after = live.read(new)
+    lines = differences(live.read(old), after)
+    try:
+        document = redeployment(details, app, new)
+    except RedeploymentError as error:
+        raise ApiError(503, f"{error}.", code="knobs_unavailable", headers={"Retry-After": "5"}) from None
+    if new != old:
+        await controller.apply_config.remote(ServeDeploySchema.model_validate(document))
+        logger.info("knobs set by %s: %s", sender, "; ".join(lines) or "no value in force changes")
+        with suppress(TimeoutError):  # Ray may be slow, or a later change may have replaced this one
+            async with asyncio.timeout(_IN_FORCE_S):
+                while live.in_force != after:  # noqa: ASYNC110 Ray signals nobody but the publisher
+                    await asyncio.sleep(_LOOK_S)
+    return lines

@@ -1,8 +1,8 @@
 """Samples of each model's load, latency and tokens, from the metrics of all replicas."""
 
 import re
-from collections import ChainMap, Counter, defaultdict, deque
-from collections.abc import Mapping
+from collections import Counter, defaultdict, deque
+from functools import lru_cache
 from typing import Any
 
 # Without requests that waited for a start: their time to first token is that of the start.
@@ -27,7 +27,7 @@ class FleetSamples:
 
     def __init__(self) -> None:
         self.kept: deque[dict[str, Any]] = deque()
-        self._window: deque[tuple[float, Series]] = deque()
+        self._read: deque[tuple[float, Series]] = deque()
 
     def add(self, exposition: str, now: float, replicas: dict[str, dict[str, int]]) -> dict[str, Any]:
         """Keep and return the sample of an exposition read at `now` (Unix time, seconds).
@@ -38,13 +38,14 @@ class FleetSamples:
             replicas: The counts of replicas by model, which become part of the sample.
         """
         series = {(metric, labels): int(float(value)) for metric, labels, value in _LINE.findall(exposition)}
-        self._window.append((now, series))
-        while self._window[0][0] < now - _WINDOW_S:
-            self._window.popleft()
-        before = [each for _, each in self._window][:-1] or [series]
-        # A node that misses one scrape keeps its last values, so that they do not count as growth.
-        last, first = ChainMap(*reversed(before)), ChainMap(*before)
-        sums, step, window = _growth(series, {}), _growth(series, last), _growth(series, first)
+        self._read.append((now, series))
+        while self._read[0][0] < now - 2 * _WINDOW_S:
+            self._read.popleft()
+        before = [each for _, each in self._read][:-1] or [series]
+        at_start = [each for at, each in self._read if at <= now - _WINDOW_S] or before[:1]
+        # A node that misses one scrape keeps its last values, so that they do not count as growth. A series
+        # that is new has grown from 0: vLLM's counters appear with their first event.
+        sums, step, window = (_growth(series, _newest(each)) for each in ([], before, at_start))
         last_s = now - self.kept[-1]["at"] if self.kept else 0.0
         models = {
             name: {
@@ -60,16 +61,27 @@ class FleetSamples:
         return sample
 
 
-def _growth(series: Series, before: Mapping[tuple[str, str], int]) -> defaultdict[str, Totals]:
+def _newest(expositions: list[Series]) -> Series:
+    """Return the newest value of each series."""
+    return {each: value for series in expositions for each, value in series.items()}
+
+
+def _growth(series: Series, before: Series) -> defaultdict[str, Totals]:
     """Return each model's growth since `before`, summed over replicas."""
     grown = defaultdict[str, Totals](Totals)
-    for (metric, text), value in series.items():
-        labels = dict(_LABEL.findall(text))
-        old = before.get((metric, text), 0)
-        name = f"{metric} {labels.get('le') or labels.get('lane', '')}".rstrip()
+    for (metric, labels), value in series.items():
+        old = before.get((metric, labels), 0)
+        model, part = _model_and_part(labels)
         # A replica that restarts counts from 0 again.
-        grown[labels["model"]][name] += value - old if value >= old else value
+        grown[model][f"{metric} {part}".rstrip()] += value - old if value >= old else value
     return grown
+
+
+@lru_cache(1 << 15)  # the same labels come with every sample
+def _model_and_part(text: str) -> tuple[str, str]:
+    """Return a series' model, and its bucket or lane."""
+    labels = dict(_LABEL.findall(text))
+    return labels["model"], labels.get("le") or labels.get("lane", "")
 
 
 def _figures(step: Totals, window: Totals, last_s: float) -> dict[str, float]:

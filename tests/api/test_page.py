@@ -155,8 +155,8 @@ class Listeners:
         self.session = session
         self.replies: list[aiohttp.ClientResponse] = []
 
-    async def listen(self, key: str = "none") -> aiohttp.ClientResponse:
-        headers = {"Authorization": f"Bearer {key}"}
+    async def listen(self, key: str = "none", encoding: str = "gzip") -> aiohttp.ClientResponse:
+        headers = {"Authorization": f"Bearer {key}", "Accept-Encoding": encoding}
         self.replies.append(await self.session.get("/autoscaling/events", headers=headers))
         return self.replies[-1]
 
@@ -188,10 +188,12 @@ async def listeners_of(server: PageServer) -> AsyncIterator[Listeners]:
                 await found.drain()
 
 
-async def test_a_listener_gets_everything_and_then_what_changes() -> None:
+@pytest.mark.parametrize("encoding", ["gzip", "identity"])
+async def test_a_listener_gets_everything_and_then_what_changes(encoding: str) -> None:
     server = page_server()
     async with listeners_of(server) as listeners:
-        reply = await listeners.listen()
+        reply = await listeners.listen(encoding=encoding)
+        assert reply.headers.get("Content-Encoding", "identity") == encoding
         first = await next_event(reply)
         assert first is not None
         parts = {"models", "knobs", "policy", "samples", "decisions", "prices", "knob_schemas"}

@@ -1,11 +1,26 @@
+import gzip
+import json
+import random
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
 from typing import Any
 
+import pytest
+from starlette.requests import Request
+
+from serve_app.api.fleet_events import FleetEvents
 from serve_app.api.health import ModelReadiness, Readiness
 from serve_app.cluster.bounded_call import Answer, BoundedCall
+from serve_app.controller import serve_policy
 from serve_app.ingress.cold_start_progress import StoredState
-from serve_app.ingress.fleet_state import FleetState, hour_price
-from serve_app.settings.ledger import LedgerSettings
+from serve_app.ingress.fleet_state import FleetState
+from serve_app.settings.caller import LANES
+from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import AppSettings
+from serve_app.telemetry.replica_metrics import INTER_TOKEN_S, TTFT_S
+from serve_app.ui import assets
+from tests.policy.fake_application import KNOBS, Clock, FakeApplication
 
 PHASES = {"process": 1.0, "imports": 2.0, "warm_up": 3.0}
 
@@ -15,6 +30,7 @@ class FakePolicy:
 
     def __init__(self) -> None:
         self.records: list[dict[str, Any]] = []
+        self.knobs_in_force: dict[str, Any] = {}
         self.read = 0
 
     async def decisions(self) -> list[dict[str, Any]]:
@@ -22,32 +38,35 @@ class FakePolicy:
         return list(self.records)
 
     def knobs(self) -> dict[str, Any]:
-        return {"models": {}, "rejected": ""}
+        return {"models": self.knobs_in_force, "rejected": ""}
 
 
 class FakeObserver:
-    """A model that is up, and empty metrics."""
+    """Models that are up, and metrics that a test puts there."""
 
-    def __init__(self) -> None:
+    def __init__(self, *models: str) -> None:
+        self.models = models
+        self.metrics_text = ""
         self.scrapes = 0
 
     async def readiness(self) -> Readiness:
-        return Readiness([ModelReadiness("tide", "up", replicas=1)])
+        return Readiness([ModelReadiness(model, "up", replicas=1) for model in self.models])
 
     async def metrics(self) -> bytes:
         self.scrapes += 1
-        return b""
+        return self.metrics_text.encode()
 
 
 class Fleet:
     """A state, and the documents that it reads."""
 
-    def __init__(self) -> None:
+    def __init__(self, models: int = 1, prices: Mapping[str, float] = {"A100": 2.0}) -> None:
         self.now = 1000.0
-        prices = {"gpu_hour_prices": {"A100": 2.0}}
-        models = [{"name": "tide", "tensor_parallel_size": 4}]
-        self.settings = AppSettings.model_validate({"models": models, "ledger": prices})
-        self.policy, self.observer = FakePolicy(), FakeObserver()
+        ledger = {"gpu_hour_prices": prices}
+        names = ["tide", *(f"tide-{number}" for number in range(1, models))]
+        given = [{"name": name, "tensor_parallel_size": 4} for name in names]
+        self.settings = AppSettings.model_validate({"models": given, "ledger": ledger})
+        self.policy, self.observer = FakePolicy(), FakeObserver(*names)
         self.stored = BoundedCall("documents", StoredState, 0.5)
         self.tell()
         view: Any = self.policy
@@ -94,7 +113,7 @@ async def test_records_are_read_only_when_there_are_new_ones() -> None:
     fleet.policy.records.append(record(2))
     fleet.tell(seq=2)
     assert (await fleet.state.parts(True))["decisions"] == [shown(2)]
-    assert [record["seq"] for record in fleet.state.everything()["decisions"]] == [1, 2]
+    assert [record["seq"] for record in fleet.state.history()["decisions"]] == [1, 2]
 
 
 async def test_a_new_listener_gets_the_last_changes_and_each_newest_record() -> None:
@@ -104,18 +123,19 @@ async def test_a_new_listener_gets_the_last_changes_and_each_newest_record() -> 
     fleet.tell(seq=60)
     await fleet.state.parts(True)
 
-    found = [(each["seq"], each["model"]) for each in fleet.state.everything()["decisions"]]
+    found = [(each["seq"], each["model"]) for each in fleet.state.history()["decisions"]]
     assert found == [(1, "old"), *((seq, "tide") for seq in range(21, 51)), (60, "tide")]
 
 
-async def test_a_new_listener_gets_at_most_60_samples_with_the_newest() -> None:
-    fleet = Fleet()
+@pytest.mark.parametrize(("models", "count"), [(1, 125), (6, 125), (20, 42)])
+async def test_a_new_listener_gets_fewer_samples_of_more_models(models: int, count: int) -> None:
+    fleet = Fleet(models)
     for _ in range(125):
         fleet.now += 5.0
         last = (await fleet.state.parts(True))["samples"]
 
-    samples = fleet.state.everything()["samples"]
-    assert (len(samples), samples[-1:]) == (42, last)
+    samples = fleet.state.history()["samples"]
+    assert (len(samples), samples[-1:]) == (count, last)
 
 
 async def test_metrics_are_read_every_5_s_for_listeners_and_every_15_s_without() -> None:
@@ -138,7 +158,69 @@ async def test_a_silent_policy_is_told_with_its_age() -> None:
 
 
 def test_a_replica_costs_what_its_devices_cost() -> None:
-    (model,) = Fleet().settings.models
+    assert Fleet().state.history()["prices"] == {"tide": 8.0}
+    assert Fleet(prices={}).state.history()["prices"] == {"tide": None}
 
-    assert hour_price(model, LedgerSettings(gpu_hour_prices={"A100": 2.5})) == 10.0
-    assert hour_price(model, LedgerSettings()) is None
+
+def series_of(model: str, chance: random.Random, seen: dict[tuple[str, int], int]) -> Iterator[str]:
+    """The metrics of a replica with a load that changes from call to call. `seen` are its counters."""
+
+    def buckets(name: str, bounds: Iterable[float]) -> Iterator[str]:
+        ends = [*map(str, bounds), "+Inf"]
+        for index in range(len(ends)):
+            seen[name, index] = seen.get((name, index), 0) + max(0, int(chance.gauss(5, 9)))
+        for end, count in zip(ends, accumulate(seen[name, i] for i in range(len(ends))), strict=True):
+            yield f'llm_{name}_seconds_bucket{{le="{end}",model="{model}"}} {count}'
+
+    yield from buckets("user_ttft", TTFT_S[4:20:3])
+    yield from buckets("inter_token", INTER_TOKEN_S[4:20:3])
+    for index, lane in enumerate(LANES):
+        for kind in ("completion", "prompt"):
+            seen[kind, index] = seen.get((kind, index), 0) + chance.randrange(90_000)
+            yield f'llm_{kind}_tokens_total{{lane="{lane}",model="{model}"}} {seen[kind, index]}'
+        for kind in ("running", "waiting"):
+            yield f'llm_{kind}_requests{{lane="{lane}",model="{model}"}} {chance.randrange(64)}'
+    for kind, most in (("queries", 90_000), ("hits", 50_000)):
+        seen[kind, 0] = seen.get((kind, 0), 0) + chance.randrange(most)
+        yield f'llm_prefix_cache_{kind}_total{{model="{model}"}} {seen[kind, 0]}'
+
+
+def records_of(models: list[str], clock: Clock) -> list[dict[str, Any]]:
+    """The records of a policy that sees a rising load of each model."""
+    app = FakeApplication(clock, dict.fromkeys(models, KNOBS), targets=dict.fromkeys(models, 1))
+    for turn in range(5):
+        requests = 10.0 * turn**2
+        arrivals = {"arrivals_total": requests, "arrived_bytes_total": 2e3 * requests}
+        app.reports(ongoing=30.0, **dict.fromkeys(models, arrivals))
+        for model in models:
+            app.engine(model, running_requests=4, running_tokens=4e3, waiting_requests=7 * turn)
+        app.tick()
+    return [record for model in models for record in app.records(model)]
+
+
+async def test_page_and_first_event_of_20_busy_models_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve_policy, "time", clock := Clock())
+    fleet, chance = Fleet(models=20), random.Random(1)
+    names = [model.name for model in fleet.settings.models]
+    counters: dict[str, dict[tuple[str, int], int]] = {name: {} for name in names}
+    fleet.policy.records = records_of(names, clock)
+    fleet.policy.knobs_in_force = dict.fromkeys(names, KNOBS.model_dump(mode="json"))
+    fleet.tell(seq=1)
+    for _ in range(60):
+        fleet.now += 15.0
+        lines = (line for name in names for line in series_of(name, chance, counters[name]))
+        fleet.observer.metrics_text = "\n".join(lines)
+        await fleet.state.parts(True)
+
+    headers = [(b"accept-encoding", b"gzip")]
+    request = Request({"type": "http", "headers": headers, "state": {"head": False}})
+    more = {"knob_schemas": Knobs.model_json_schema()}
+    reply: Any = await FleetEvents(fleet.state, None, lambda: False).stream(request, None, more)
+    first = await anext(reply.body_iterator)
+
+    event = json.loads(zlib.decompressobj(31).decompress(first).removeprefix(b"data: "))
+    assert len(event["samples"]) == 60
+    assert len(event["decisions"]) >= 30
+    assert event["samples"][-1]["models"]["tide-19"].keys() >= {"ttft_p95_s", "itl_p95_s", "cached_share"}
+    page = (assets.script(), assets.style(), assets.template().encode())
+    assert len(first) + sum(len(gzip.compress(file)) for file in page) < 150_000

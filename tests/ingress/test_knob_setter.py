@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from serve_app.api.errors import ApiError
-from serve_app.ingress.knob_setter import KnobSetter
+from serve_app.ingress.knob_setter import set_knobs
 from serve_app.settings.knobs import Knobs, LiveKnobs
 from serve_app.settings.settings_error import SettingsError
 from tests.cli.rest import application, details
@@ -34,14 +34,14 @@ class FakeController:
         asyncio.get_running_loop().call_later(0.02, self.live.apply, ingress.user_config)
 
 
-def setter(controller: FakeController) -> KnobSetter:
-    return KnobSetter("shop", controller, controller.live)
+async def change(controller: FakeController, scope: str, knobs: dict[str, Any], sender: str) -> list[str]:
+    return await set_knobs("shop", controller, controller.live, scope, knobs, sender)
 
 
 async def test_a_change_is_deployed_and_logged_with_its_sender(caplog: pytest.LogCaptureFixture) -> None:
     controller = FakeController()
     with caplog.at_level(logging.INFO, "ray.serve"):
-        changes = await setter(controller)("tide", {"max_replicas": 4}, "API key 'boss'")
+        changes = await change(controller, "tide", {"max_replicas": 4}, "API key 'boss'")
 
     assert changes == ["tide.max_replicas: 1 -> 4"]
     assert controller.live.of("tide").max_replicas == 4
@@ -63,7 +63,7 @@ async def test_a_change_is_deployed_and_logged_with_its_sender(caplog: pytest.Lo
 async def test_a_bad_change_is_not_deployed(scope: str, knobs: dict[str, Any], told: str) -> None:
     controller = FakeController()
     with pytest.raises(SettingsError, match=told):
-        await setter(controller)(scope, knobs, "somebody")
+        await change(controller, scope, knobs, "somebody")
 
     assert controller.applied == []
 
@@ -73,6 +73,6 @@ async def test_no_change_is_made_that_would_delete_an_application() -> None:
         {"name": "other", "source": "declarative", "status": "DEPLOYING", "deployments": {}}
     )
     with pytest.raises(ApiError, match="would delete") as caught:
-        await setter(controller)("tide", {"max_replicas": 4}, "somebody")
+        await change(controller, "tide", {"max_replicas": 4}, "somebody")
 
     assert (caught.value.status, controller.applied) == (503, [])

@@ -50,6 +50,18 @@ def test_rates_are_since_the_last_sample_and_latencies_of_the_window() -> None:
     assert "cached_share" not in later
 
 
+def test_a_series_that_appears_counts_from_zero_for_the_whole_window() -> None:
+    samples = FleetSamples()
+    without_hits = "\n".join(line for line in exposition(50).splitlines() if "prefix_cache_hits" not in line)
+    samples.add(without_hits, 100.0, COUNTS)
+    shares = [
+        samples.add(exposition(50, hits=10), at, COUNTS)["models"]["tide"].get("cached_share")
+        for at in (105.0, 110.0, 130.0, 135.0)
+    ]
+
+    assert shares == [0.25, 0.25, 0.25, None]
+
+
 def test_a_replica_that_restarts_counts_from_zero() -> None:
     samples = FleetSamples()
     samples.add(exposition(1000), 100.0, COUNTS)

@@ -110,11 +110,9 @@ class FakeFleet:
         trouble = {"reports": True, "silent_s": None, "errors": 0}
         return {"models": self.models, "knobs": self._knobs(), "policy": trouble}
 
-    def everything(self) -> dict[str, Any]:
+    def history(self) -> dict[str, Any]:
         names = list(self.models)
         return {
-            "models": self.models, "knobs": self._knobs(),
-            "policy": {"reports": True, "silent_s": None, "errors": 0},
             "samples": self.samples, "decisions": self.records, "currency": "USD",
             "prices": {name: 2.49 if name == names[0] else None for name in names},
         }  # fmt: skip
