@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
 from serve_app.api.dialect import dialect_of
@@ -91,17 +91,16 @@ class LocalEngine:
         stream = EngineStream(request) if begun is None else ContinuedStream(request, begun)
         stream.begin()
         record = RequestRecord.begin(request, stream.sequences)
-        meter = self.meter
-        usage = None if meter is None else meter.begin(request.caller, record, stream, begun is not None)
-        frames: AsyncIterator[str | bytes] | None = None
-        adapter = None
-        try:
+        async with AsyncExitStack() as ending:
+            if (meter := self.meter) is not None:
+                ending.callback(meter.end, meter.begin(request.caller, record, stream, begun is not None))
+            ending.callback(stream.end)
             try:
                 if request.adapter is not None:
                     if self._adapters is None:
                         raise unsupported_feature("LoRA adapters")
                     await self._adapters.take(request.adapter)
-                    adapter = request.adapter
+                    ending.callback(self._adapters.release, request.adapter)
                 answer = await _OPERATIONS[request.operation](self._serving, request)
                 if isinstance(answer, EngineReply):
                     if begun is not None:
@@ -111,6 +110,9 @@ class LocalEngine:
                     record.complete()
                 else:
                     frames = stream.new_frames(answer)
+                    # The engine frees a sequence only when its generator is closed.
+                    if hasattr(frames, "aclose"):
+                        ending.push_async_callback(frames.aclose)
                     reply = await self._open_stream(frames, record, stream)
             except Exception as error:
                 failure = self._lost(request) if self._engine.errored else from_exception(error)
@@ -118,20 +120,11 @@ class LocalEngine:
                     record.fail(failure.status)
                 self._on_error(failure)
                 raise failure from error
-            request.release_body()
-            yield reply
-        finally:
-            self._log(record)
-            try:
-                # The engine frees a sequence only when its generator is closed.
-                if frames is not None and hasattr(frames, "aclose"):
-                    await frames.aclose()
+            else:
+                request.release_body()
+                yield reply
             finally:
-                stream.end()
-                if adapter is not None and self._adapters is not None:
-                    self._adapters.release(adapter)
-                if meter is not None and usage is not None:
-                    meter.end(usage)
+                self._log(record)
 
     async def _open_stream(
         self, frames: AsyncIterator[str | bytes], record: RequestRecord, stream: EngineStream
