@@ -240,8 +240,9 @@ def peek(body: bytes) -> Peek:
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _values = msgspec.json.Decoder(list[msgspec.Raw])
-_QUERIES = ("query", "queries", "data_1", "text_1")
-_DOCUMENTS = ("documents", "items", "data_2", "text_2")
+QUERIES = ("query", "queries", "data_1", "text_1")
+DOCUMENTS = ("documents", "items", "data_2", "text_2")
+"""The fields of bodies of scores and ranks, of which one of each is given."""
 
 
 def repeated_bytes(body: bytes) -> int:
@@ -252,7 +253,7 @@ def repeated_bytes(body: bytes) -> int:
     fields = _members.decode(body)
     queries, documents = (
         next((_listed(fields[name]) for name in names if fields.get(name, _NONE) != _NONE), [])
-        for names in (_QUERIES, _DOCUMENTS)
+        for names in (QUERIES, DOCUMENTS)
     )
     return (len(documents) - 1) * len(queries[0]) if len(queries) == 1 and documents else 0
 

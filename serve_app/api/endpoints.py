@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
@@ -17,6 +18,7 @@ from serve_app.api.body import (
     MESSAGES_CONTAINERS,
     BodyMemory,
     BodyShare,
+    Peek,
     body_too_large,
     check_structure,
     peek,
@@ -28,7 +30,7 @@ from serve_app.api.engine_client import EngineClient, EngineRequest, Operation, 
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError, deadline_exceeded
 from serve_app.api.generate import GenerateRequest, GenerateResponse
-from serve_app.api.prompt_prefix import PromptFields, prompt_prefix
+from serve_app.api.prompt_prefix import prompt_prefix
 from serve_app.api.quotas import Quotas
 from serve_app.api.schemas import body_schema, generate_schema
 from serve_app.api.sender import LANE_HEADER, Sender, key_of, sender_of
@@ -59,7 +61,7 @@ _PATHS: tuple[tuple[str, Operation, str], ...] = (
 _MESSAGES = ("messages", "count_tokens")
 _FIRST_PATHS = {operation: path for path, operation, _ in reversed(_PATHS)}
 _OPERATIONS = {path: operation for path, operation, _ in _PATHS}
-_GENERATING = ("chat_completions", "completions", "responses", "messages")
+_GENERATING = ("chat_completions", "completions", "responses", "messages", "generate")
 _NAMES_SHOWN = 20
 """Names of models in an error."""
 
@@ -79,39 +81,29 @@ class ApiModel:
     """Returns its present knobs, which have its aliases and adapters."""
     adapter: Adapter | None = None
     """The adapter that a request chose; None for the model itself."""
+    alias: str = ""
+    """The name by which a request chose the model; "" for its own name, or its adapter's."""
 
     @property
     def id(self) -> str:
-        """Its own name: of the model, or of its adapter."""
-        return self.name if self.adapter is None else self.adapter.name
+        """The name by which it was asked for."""
+        return self.alias or (self.name if self.adapter is None else self.adapter.name)
 
-    def card(self, name: str) -> dict[str, str | int | None]:
-        """Return the entry in `/v1/models` under `name`: its own, or an alias."""
+    def may_be_used_by(self, key: ApiKey) -> bool:
+        """Return whether `key` allows its id, or the model's own name."""
+        return key.allows(self.id) or key.allows(self.name)
+
+    def card(self) -> dict[str, str | int | None]:
+        """Return its entry in `/v1/models`."""
         return {
-            "id": name,
+            "id": self.id,
             "object": "model",
             "created": self.created,
             "owned_by": "tideserve",
             "max_model_len": self.max_model_len,
             **({} if self.adapter is None else {"parent": self.name}),
-            **({} if name == self.id else {"root": self.id}),
+            **({"root": self.name} if self.alias else {}),
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """The fields of a body that the ingress needs."""
-
-    model: ApiModel
-    wants_stream: bool
-    fields: PromptFields | None
-    """The fields of the prompt; None for an operation without generation."""
-    answer_bound: int | None = None
-    """The most tokens of the answer; None if the body does not say."""
-    asked: str | None = None
-    """The name by which the client asked for the model; None without a name."""
-    repeated_bytes: int = 0
-    """The bytes of the body that an engine reads again."""
 
 
 class Endpoints:
@@ -134,17 +126,12 @@ class Endpoints:
         if name is None and len(self.models) == 1:
             name = next(iter(self.models))
         model = None if name is None else self._named(name)
-        if name is not None and model is not None:
-            if not _may_use(key, model, name):
-                assert key is not None
-                raise ApiError(
-                    403,
-                    f"model = {shown(name)}: the API key {key.name!r} may not use this model.",
-                    param="model",
-                    code="model_not_allowed",
-                )
-            return model
-        names = [repr(name) for name, _ in self._listed(key)]
+        if model is not None:
+            if key is None or model.may_be_used_by(key):
+                return model
+            message = f"model = {shown(name)}: the API key {key.name!r} may not use this model."
+            raise ApiError(403, message, param="model", code="model_not_allowed")
+        names = [repr(model.id) for model in self._listed(key)]
         more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
         served = f"this server has {', '.join(names[:_NAMES_SHOWN])}{more}."
         if name is None:
@@ -153,21 +140,22 @@ class Endpoints:
         raise ApiError(404, message, param="model", code="model_not_found")
 
     def _named(self, name: str) -> ApiModel | None:
+        if name in self.models:
+            return self.models[name]
         for model in self.models.values():
-            if name not in self.models and (source := model.knobs().adapters.get(name)) is not None:
+            if (source := model.knobs().adapters.get(name)) is not None:
                 return replace(model, adapter=Adapter(name, source))
-        if name not in self.models:
-            name = model_of(name, {each.name: each.knobs().aliases for each in self.models.values()}) or name
-        return self.models.get(name)
+        found = model_of(name, {model.name: model.knobs().aliases for model in self.models.values()})
+        return None if found is None else replace(self.models[found], alias=name)
 
-    def _listed(self, key: ApiKey | None) -> list[tuple[str, ApiModel]]:
-        """Return the names of models, adapters and aliases without wildcards, each with its model."""
+    def _listed(self, key: ApiKey | None) -> list[ApiModel]:
+        """Return the models, and each again by its adapters and by its aliases without wildcards."""
         names: list[str] = []
         for model in self.models.values():
             knobs = model.knobs()
             names += [model.name, *knobs.adapters, *(name for name in knobs.aliases if not is_pattern(name))]
-        found = [(name, self._named(name)) for name in names]
-        return [(name, model) for name, model in found if model is not None and _may_use(key, model, name)]
+        found = [model for model in map(self._named, names) if model is not None]
+        return found if key is None else [model for model in found if model.may_be_used_by(key)]
 
     def router(self) -> APIRouter:
         """Return the routes of completions, embeddings, tokenization, the model list and `/generate`."""
@@ -187,12 +175,11 @@ class Endpoints:
 
         @router.get("/v1/models", summary="The models served", tags=["OpenAI"])
         async def list_models(request: Request) -> dict[str, Any]:
-            cards = [model.card(name) for name, model in self._listed(key_of(request))]
-            return {"object": "list", "data": cards}
+            return {"object": "list", "data": [model.card() for model in self._listed(key_of(request))]}
 
         @router.get("/v1/models/{model:path}", summary="One model", tags=["OpenAI"])
         async def get_model(request: Request, model: str) -> dict[str, Any]:
-            return dict(self.find(model, key_of(request)).card(model))
+            return dict(self.find(model, key_of(request)).card())
 
         router.add_api_route(
             "/generate",
@@ -213,25 +200,17 @@ class Endpoints:
 
         return endpoint
 
-    def _see(self, operation: Operation, body: bytes, key: ApiKey | None) -> Seen:
-        """Return the fields that the ingress needs. Only the engine replica validates an OpenAI body."""
-        if operation == "generate":
-            return self._see_generate(body, key)
-        fields = peek(body)
-        model = self.find(fields.model, key)
-        if operation in _GENERATING:
-            return Seen(model, fields.stream is True, fields, fields.answer_bound, fields.model)
-        again = repeated_bytes(body) if operation in ("score", "rerank") else 0
-        return Seen(model, False, None, 0, fields.model, again)
-
-    def _see_generate(self, data: bytes, key: ApiKey | None) -> Seen:
+    def _generate_fields(self, body: bytes) -> Peek:
+        """Return the fields of a body of `/generate`, the only one that the ingress validates."""
         try:
-            body = GenerateRequest.model_validate_json(data)
+            given = GenerateRequest.model_validate_json(body)
         except ValidationError as error:
             details = [{**item, "loc": ("body", *item["loc"])} for item in error.errors(include_url=False)]
             raise RequestValidationError(details) from None
-        model = self.find(next(iter(self.models)) if body.model is None else body.model, key)
-        return Seen(model, body.stream, peek(data), body.max_tokens, body.model)
+        fields = peek(body)
+        fields.model = next(iter(self.models)) if given.model is None else given.model
+        fields.stream, fields.max_tokens = given.stream, msgspec.Raw(b"%d" % given.max_tokens)
+        return fields
 
     async def answer(self, http: Request, operation: Operation) -> Response:
         """Return the engine's answer to a request, which has been read and admitted to memory."""
@@ -267,11 +246,13 @@ class Endpoints:
         reservation = None
         try:
             await check_structure(body, MESSAGES_CONTAINERS if operation in _MESSAGES else MAX_CONTAINERS)
-            seen = self._see(operation, body, sender.key)
-            if whole and seen.wants_stream:
+            fields = self._generate_fields(body) if operation == "generate" else peek(body)
+            model = self.find(fields.model, sender.key)
+            generates = operation in _GENERATING
+            wants_stream = generates and fields.stream is True
+            if whole and wants_stream:
                 message = "stream = true: a batch has no streams"
                 raise ApiError(400, message, param="stream", code="invalid_value")
-            model = seen.model
             adapter, salt = model.adapter, sender.cache_salt
             prefix_salt = salt if adapter is None else f"{salt}\0{adapter.name}\0{adapter.source}"
             trace = sender.trace
@@ -280,22 +261,23 @@ class Endpoints:
                 body,
                 sender.request_id,
                 sender.arrived,
-                seen.wants_stream,
+                wants_stream,
                 sender.timeout_s,
                 trace.for_engine(sender.context),
                 salt,
-                None if seen.fields is None else prompt_prefix(seen.fields, prefix_salt),
-                BodyShare(self.memory, KEPT) if seen.wants_stream else None,
+                prompt_prefix(fields, prefix_salt) if generates else None,
+                BodyShare(self.memory, KEPT) if wants_stream else None,
                 state=RequestState(trace=trace),
                 model=model.name,
                 caller=sender.caller,
-                alias="" if seen.asked in (None, model.id) else str(seen.asked),
+                alias=model.alias,
                 adapter=adapter,
-                repeated_bytes=seen.repeated_bytes,
+                repeated_bytes=repeated_bytes(body) if operation in ("score", "rerank") else 0,
             )
             trace.note_request(request)
             try:
-                reservation = self._quotas.reserve(sender.key, request, seen.answer_bound)
+                answer_bound = fields.answer_bound if generates else 0
+                reservation = self._quotas.reserve(sender.key, request, answer_bound)
                 if reservation is not None and reservation.over_quota:
                     request = replace(request, caller=sender.caller.lowered_to("background"))
                     reservation.headers[LANE_HEADER] = "background"
@@ -324,10 +306,6 @@ class Endpoints:
             error = deadline_exceeded(timeout_s)
             error.headers["Connection"] = "close"  # the rest of the body is not the next request
             raise error from None
-
-
-def _may_use(key: ApiKey | None, model: ApiModel, name: str) -> bool:
-    return key is None or key.allows(name) or key.allows(model.name)
 
 
 def operation_at(path: str) -> Operation:

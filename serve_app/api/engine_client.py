@@ -147,6 +147,11 @@ class EngineRequest:
         object.__setattr__(self, "body_bytes", len(self.body))
 
     @property
+    def adapter_name(self) -> str:
+        """The name of its adapter; "" for the model itself."""
+        return "" if self.adapter is None else self.adapter.name
+
+    @property
     def waited_s(self) -> float:
         """Seconds since the arrival at the ingress."""
         return time.perf_counter() - self.arrived

@@ -7,6 +7,8 @@ from contextvars import ContextVar
 
 import msgspec
 
+from serve_app.settings.settings_error import shown
+
 DONE = b"data: [DONE]\n\n"
 """The last frame of every stream."""
 MOST_RETRY_S = 120.0
@@ -87,6 +89,21 @@ class ApiError(Exception):
     def last_frames(self) -> bytes:
         """Return the error event and the end of the stream."""
         return self.frame() + DONE
+
+
+def invalid_field(param: str, why: str, code: str = "invalid_value") -> ApiError:
+    """A 400 that names the field at fault."""
+    return ApiError(400, f"{param}: {why}", param=param, code=code)
+
+
+def invalid_value(param: str, value: object, why: str) -> ApiError:
+    """A 400 that names the field at fault and its value."""
+    return ApiError(400, f"{param} = {shown(value)}: {why}", param=param, code="invalid_value")
+
+
+def missing_field(param: str | None) -> ApiError:
+    """A 400 that names a required field."""
+    return ApiError(400, f"{param}: required, and not given.", param=param, code="missing_field")
 
 
 def internal_error() -> ApiError:

@@ -14,10 +14,9 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve_app.api.engine_response import WriteNowMiddleware
-from serve_app.api.errors import ApiError
+from serve_app.api.errors import invalid_value
 from serve_app.api.middleware import USABLE_ID
 from serve_app.patches.uvicorn import ignore_upgrades
-from serve_app.settings.settings_error import shown
 
 TIMEOUT_HEADER = "X-Request-Timeout-Seconds"
 MOST_TIMEOUT_S = 86_400.0
@@ -73,9 +72,7 @@ def request_timeout_s(scope: Scope) -> float | None:
         return seconds
     told = ", ".join(value.decode("latin-1") for value in given)
     must = f"must be a number of seconds above 0 and at most {MOST_TIMEOUT_S:g}, given once, such as 2.5"
-    raise ApiError(
-        400, f"{TIMEOUT_HEADER} = {shown(told)}: {must}", param=TIMEOUT_HEADER, code="invalid_value"
-    )
+    raise invalid_value(TIMEOUT_HEADER, told, must)
 
 
 def _timeouts(headers: list[tuple[bytes, bytes]]) -> list[bytes]:

@@ -9,7 +9,7 @@ import msgspec
 from pydantic import ValidationError
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from serve_app.api.errors import ApiError
+from serve_app.api.errors import ApiError, missing_field
 from serve_app.patches.vllm_compat import ErrorResponse, create_error_response
 from serve_app.settings.settings_error import shown
 from serve_app.wire.data_plane import ENGINE_DEAD, ENGINE_DIED, ENGINE_KILLED
@@ -59,7 +59,7 @@ def from_validation(error: ValidationError, outer: str = "") -> ApiError:
     param = field_path(item["loc"], outer)
     message = str(item["msg"]).removeprefix("Value error, ")
     if item["type"] == "missing":
-        return ApiError(400, f"{param}: required, and not given.", param=param, code="missing_field")
+        return missing_field(param)
     if param is not None and not isinstance(item.get("input"), dict):
         message = f"{param} = {shown(item['input'])}: {message}"
     return ApiError(400, message, param=param, code="invalid_value")

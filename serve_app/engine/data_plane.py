@@ -52,29 +52,13 @@ class DataPlane:
 
     Args:
         engine: Runs the operations.
-        trouble: Returns why the engine cannot take requests now, or "" if it can. Every ingress replica gets
-            this text twice a second.
-        still_s: Returns the seconds without an engine step, if that is the trouble.
-        prefix_cache_tokens: Size of the engine's prefix cache: 0 without a cache, None if unknown.
-        step_tokens: Maximum tokens of one engine step; None if unknown.
-        adapters: Returns the loaded adapters, and the seconds for which a load occupies the engine.
+        heartbeat: Returns a heartbeat as of now, without prefixes. Every ingress replica gets it twice a
+            second.
     """
 
-    def __init__(
-        self,
-        engine: EngineClient,
-        trouble: Callable[[], str] = lambda: "",
-        still_s: Callable[[], float] = lambda: 0.0,
-        prefix_cache_tokens: int | None = None,
-        step_tokens: int | None = None,
-        adapters: Callable[[], tuple[list[str], float]] = lambda: ([], 0.0),
-    ) -> None:
-        self._adapters = adapters
+    def __init__(self, engine: EngineClient, heartbeat: Callable[[], Beat] = lambda: Beat("")) -> None:
         self.engine = engine
-        self._trouble = trouble
-        self._still_s = still_s
-        self._prefix_cache_tokens = prefix_cache_tokens
-        self._step_tokens = step_tokens
+        self.heartbeat = heartbeat
         self._server: asyncio.Server | None = None
         self._heartbeats: asyncio.Task[None] | None = None
         self._connections: set[IngressConnection] = set()
@@ -175,18 +159,6 @@ class DataPlane:
         for connection in self._connections:
             if connection is not source:
                 connection.note(prefix)
-
-    def heartbeat(self) -> Beat:
-        """Return a heartbeat as of now, without prefixes."""
-        names, load_s = self._adapters()
-        return Beat(
-            self._trouble(),
-            self._still_s(),
-            self._prefix_cache_tokens,
-            step_tokens=self._step_tokens,
-            adapters=names,
-            adapter_load_s=load_s,
-        )
 
     async def _send_heartbeats(self) -> None:
         while True:

@@ -32,6 +32,7 @@ from serve_app.settings.telemetry import TraceSettings
 from serve_app.settings.tree import ModelSettings, RequestLogSettings
 from serve_app.telemetry.replica_metrics import EngineMetrics
 from serve_app.telemetry.request_log import RequestLog, request_log_segments
+from serve_app.wire.data_plane import Beat
 from serve_app.wire.phases import DRAINING, forget_phase, publish_phase
 from serve_app.wire.signals import ENGINE_IDENTITY
 from serve_app.zygote.start import own_zygote
@@ -103,18 +104,22 @@ class Engine:
         if log is not None:
             self._run(log.keep_writing())
 
-        self._data_plane = DataPlane(
-            self._engine.client,
-            self._health.trouble,
-            lambda: self._health.standstill_s(time.monotonic()),
-            self._engine.prefix_cache_tokens,
-            self._engine.limits().max_num_batched_tokens,
-            self._engine.loaded_adapters,
-        )
+        self._data_plane = DataPlane(self._engine.client, self._heartbeat)
         self._stop.push_async_callback(self._drain)
         with self._startup.phase("data_plane"):
             await self._data_plane.start(ray.util.get_node_ip_address())
         self._startup.finish()
+
+    def _heartbeat(self) -> Beat:
+        names, load_s = self._engine.loaded_adapters()
+        return Beat(
+            self._health.trouble(),
+            self._health.standstill_s(time.monotonic()),
+            self._engine.prefix_cache_tokens,
+            step_tokens=self._engine.limits().max_num_batched_tokens,
+            adapters=names,
+            adapter_load_s=load_s,
+        )
 
     def _start_ledger(self, settings: LedgerSettings, process_s: float) -> UsageMeter | None:
         """Start to write this replica's usage. `process_s` is how long ago the replica got its devices."""

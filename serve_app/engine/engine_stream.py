@@ -25,13 +25,7 @@ from serve_app.api.engine_client import EngineRequest
 from serve_app.engine.continuing_core import DELIVERED, core_continues
 from serve_app.engine.fair_share import Charge
 from serve_app.engine.sequence_lanes import SequenceLanes
-from serve_app.patches.vllm import (
-    Method,
-    forward_at_once,
-    wrap_add_request,
-    wrap_generate,
-    wrap_model_names,
-)
+from serve_app.patches.vllm import Method, forward_at_once, wrap_method
 from serve_app.wire.continuation import DeliveredTokens
 
 _NOT_CONTINUED = (
@@ -174,8 +168,8 @@ def follow_streams(engine: AsyncLLM, lanes: SequenceLanes) -> None:
         return wrapped
 
     if continues:
-        wrap_generate(engine, generate_part)
-    wrap_add_request(processor, add_to_stream)
+        wrap_method(engine, "generate", generate_part)
+    wrap_method(processor, "add_request", add_to_stream)
     lanes.divide_statistics(engine)
 
 
@@ -190,11 +184,14 @@ def follow_aliases(models: Any) -> None:
         stream = EngineStream.current()
         return "" if stream is None else stream.request.alias
 
-    wrap_model_names(
-        models,
-        lambda is_base: lambda name: is_base(name) or (name != "" and name == alias()),
-        lambda name_of: lambda adapter=None: (not adapter and alias()) or name_of(adapter),
-    )
+    def accept(is_base: Method) -> Method:
+        return lambda name: is_base(name) or (name != "" and name == alias())
+
+    def answer_as(name_of: Method) -> Method:
+        return lambda adapter=None: (not adapter and alias()) or name_of(adapter)
+
+    wrap_method(models.registry, "is_base_model", accept)
+    wrap_method(models, "model_name", answer_as)
 
 
 def _is_continuable(prompt: Any, params: Any) -> bool:

@@ -1,22 +1,22 @@
 """`/generate` on one engine: one event per token, with the token's time."""
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
-from vllm.lora.request import LoRARequest
 from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
 from serve_app.api.engine_client import EngineReply, EngineRequest
-from serve_app.api.errors import DONE, ApiError, unsupported_feature
+from serve_app.api.errors import DONE, invalid_field, invalid_value, unsupported_feature
 from serve_app.api.generate import GenerateRequest
-from serve_app.engine.number_bounds import check_characters, reject
+from serve_app.engine.number_bounds import check_characters
+from serve_app.engine.operations import Serving
 from serve_app.engine.request_record import latency_figures
 
 _encode = msgspec.json.Encoder().encode
@@ -51,121 +51,112 @@ class TokenTexts:
         return texts
 
 
-class GenerateOperation:
-    """Runs `/generate` requests on an engine that can generate."""
+async def generate(serving: Serving, call: EngineRequest) -> EngineReply | AsyncIterator[bytes]:
+    """Return a reply with text and timings, or the event frames of a stream."""
+    if "generate" not in await serving.engine.get_supported_tasks():
+        raise unsupported_feature("text generation")
+    request = GenerateRequest.model_validate_json(call.body)
+    outputs, texts = await _start(serving, request, call)
+    if request.stream:
+        replayed = bool(call.continuation and any(call.continuation.tokens))
+        return _frames(outputs, texts, replayed=replayed)
+    return await _whole(serving, call, outputs, texts)
 
-    def __init__(self, engine: AsyncLLM, model: str, adapters: Mapping[str, LoRARequest] = {}) -> None:
-        self._engine = engine
-        self._model = model
-        self._adapters = adapters
 
-    async def run(self, call: EngineRequest) -> EngineReply | AsyncIterator[bytes]:
-        """Return a reply with text and timings, or the event frames of a stream."""
-        if "generate" not in await self._engine.get_supported_tasks():
-            raise unsupported_feature("text generation")
-        request = GenerateRequest.model_validate_json(call.body)
-        outputs, texts = await self._start(request, call)
-        if request.stream:
-            replayed = bool(call.continuation and any(call.continuation.tokens))
-            return self._frames(outputs, texts, replayed=replayed)
-        return await self._whole(call, outputs, texts)
+async def _start(
+    serving: Serving, request: GenerateRequest, call: EngineRequest
+) -> tuple[AsyncIterator[RequestOutput], TokenTexts]:
+    engine = serving.engine
+    limit = engine.model_config.max_model_len
+    tokenizer = engine.get_tokenizer()
+    check_characters("prompt", request.prompt, limit, tokenizer)
+    prompt = await _render(engine, request.prompt)
+    if call.cache_salt:
+        prompt["cache_salt"] = call.cache_salt
+    tokens = prompt["prompt_token_ids"]
+    if len(tokens) >= limit:
+        why = f"{len(tokens)} tokens, and the model's context length is {limit} with at least one of them "
+        raise invalid_field("prompt", f"{why}for the answer", "context_length_exceeded")
+    left = limit - len(tokens)
+    max_tokens = request.max_tokens
+    if "max_tokens" not in request.model_fields_set:
+        max_tokens = min(max_tokens, left)
+    if max_tokens > left:
+        why = f"the prompt leaves room for {left} of {limit} tokens"
+        raise invalid_value("max_tokens", request.max_tokens, why)
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        temperature=request.temperature,
+        output_kind=RequestOutputKind.DELTA,
+        detokenize=False,
+    )
+    request_id = f"gen-{call.request_id}"
+    outputs: AsyncIterator[RequestOutput] = engine.generate(
+        prompt,
+        params,
+        request_id,
+        lora_request=serving.adapter(call),
+        trace_headers=None if call.trace is None else call.trace.fields(),
+    )
+    return outputs, TokenTexts(tokenizer, params, tokens, request_id)
 
-    async def _start(
-        self, request: GenerateRequest, call: EngineRequest
-    ) -> tuple[AsyncIterator[RequestOutput], TokenTexts]:
-        limit = self._engine.model_config.max_model_len
-        tokenizer = self._engine.get_tokenizer()
-        check_characters("prompt", request.prompt, limit, tokenizer)
-        prompt = await self._render(request.prompt)
-        if call.cache_salt:
-            prompt["cache_salt"] = call.cache_salt
-        tokens = prompt["prompt_token_ids"]
-        if len(tokens) >= limit:
-            raise ApiError(
-                400,
-                f"prompt: {len(tokens)} tokens, and the model's context length is {limit} with at least "
-                "one of them for the answer",
-                param="prompt",
-                code="context_length_exceeded",
+
+async def _render(engine: AsyncLLM, text: str) -> Any:
+    """Return a text as an engine prompt, with its `prompt_token_ids`.
+
+    vLLM's renderer tokenizes in its own thread. The tokenizer has two copies: one for that thread, one
+    for the event loop. Another thread would make a third copy, which blocks the event loop for 0.3 s with
+    a vocabulary of 128,000.
+    """
+    renderer = engine.renderer
+    unbounded = replace(renderer.default_cmpl_tok_params, max_total_tokens=None)
+    (prompt,) = await renderer.render_cmpl_async([{"prompt": text}], unbounded)
+    return prompt
+
+
+async def _frames(
+    outputs: AsyncIterator[RequestOutput], texts: TokenTexts, *, replayed: bool = False
+) -> AsyncIterator[bytes]:
+    """Yield the event frames. If `replayed`, the second output carries the time of the first two."""
+    before = time.perf_counter()
+    label = b"prefill_time_ms"
+    async for output in outputs:
+        delta = output.outputs[0]
+        tokens = list(delta.token_ids)
+        if not tokens:
+            continue
+        now = time.perf_counter()
+        each_ms = round((now - before) * 1e3 / len(tokens), 3)
+        before, replayed = before if replayed else now, False
+        frames = []
+        parts = texts.split(tokens, stopped=delta.finish_reason == "stop")
+        for token, text in zip(tokens, parts, strict=True):
+            frames.append(
+                b'data: {"token":%b,"token_id":%d,"%b":%b}\n\n'
+                % (_encode(text), token, label, _encode(each_ms))
             )
-        left = limit - len(tokens)
-        max_tokens = request.max_tokens
-        if "max_tokens" not in request.model_fields_set:
-            max_tokens = min(max_tokens, left)
-        if max_tokens > left:
-            raise reject(
-                "max_tokens", request.max_tokens, f"the prompt leaves room for {left} of {limit} tokens"
-            )
-        params = SamplingParams(
-            max_tokens=max_tokens,
-            temperature=request.temperature,
-            output_kind=RequestOutputKind.DELTA,
-            detokenize=False,
-        )
-        request_id = f"gen-{call.request_id}"
-        outputs: AsyncIterator[RequestOutput] = self._engine.generate(
-            prompt,
-            params,
-            request_id,
-            lora_request=None if call.adapter is None else self._adapters[call.adapter.name],
-            trace_headers=None if call.trace is None else call.trace.fields(),
-        )
-        return outputs, TokenTexts(tokenizer, params, tokens, request_id)
+            label = b"step_ms"
+        yield b"".join(frames)
+    yield DONE
 
-    async def _render(self, text: str) -> Any:
-        """Return a text as an engine prompt, with its `prompt_token_ids`.
 
-        vLLM's renderer tokenizes in its own thread. The tokenizer has two copies: one for that thread, one
-        for the event loop. Another thread would make a third copy, which blocks the event loop for 0.3 s with
-        a vocabulary of 128,000.
-        """
-        renderer = self._engine.renderer
-        unbounded = replace(renderer.default_cmpl_tok_params, max_total_tokens=None)
-        (prompt,) = await renderer.render_cmpl_async([{"prompt": text}], unbounded)
-        return prompt
-
-    async def _frames(
-        self, outputs: AsyncIterator[RequestOutput], texts: TokenTexts, *, replayed: bool = False
-    ) -> AsyncIterator[bytes]:
-        """Yield the event frames. If `replayed`, the second output carries the time of the first two."""
-        before = time.perf_counter()
-        label = b"prefill_time_ms"
-        async for output in outputs:
-            delta = output.outputs[0]
-            tokens = list(delta.token_ids)
-            if not tokens:
-                continue
-            now = time.perf_counter()
-            each_ms = round((now - before) * 1e3 / len(tokens), 3)
-            before, replayed = before if replayed else now, False
-            frames = []
-            parts = texts.split(tokens, stopped=delta.finish_reason == "stop")
-            for token, text in zip(tokens, parts, strict=True):
-                frames.append(
-                    b'data: {"token":%b,"token_id":%d,"%b":%b}\n\n'
-                    % (_encode(text), token, label, _encode(each_ms))
-                )
-                label = b"step_ms"
-            yield b"".join(frames)
-        yield DONE
-
-    async def _whole(
-        self, call: EngineRequest, outputs: AsyncIterator[RequestOutput], texts: TokenTexts
-    ) -> EngineReply:
-        text, tokens, prompt_tokens, reason, first = "", [], 0, "stop", 0.0
-        async for output in outputs:
-            first = first or time.perf_counter()
-            prompt_tokens = prompt_tokens or len(output.prompt_token_ids or ())
-            delta = output.outputs[0]
-            reason = delta.finish_reason or reason
-            text += "".join(texts.split(list(delta.token_ids), stopped=delta.finish_reason == "stop"))
-            tokens += list(delta.token_ids)
-        document = {
-            "model": call.alias or (self._model if call.adapter is None else call.adapter.name),
-            "text": text,
-            "token_ids": tokens,
-            "finish_reason": reason,
-            "prompt_tokens": prompt_tokens,
-            "timings": latency_figures(call, first, len(tokens), time.perf_counter()),
-        }
-        return EngineReply(200, _encode(document))
+async def _whole(
+    serving: Serving, call: EngineRequest, outputs: AsyncIterator[RequestOutput], texts: TokenTexts
+) -> EngineReply:
+    text, tokens, prompt_tokens, reason, first = "", [], 0, "stop", 0.0
+    async for output in outputs:
+        first = first or time.perf_counter()
+        prompt_tokens = prompt_tokens or len(output.prompt_token_ids or ())
+        delta = output.outputs[0]
+        reason = delta.finish_reason or reason
+        text += "".join(texts.split(list(delta.token_ids), stopped=delta.finish_reason == "stop"))
+        tokens += list(delta.token_ids)
+    document = {
+        "model": serving.state.openai_serving_models.model_name(serving.adapter(call)),
+        "text": text,
+        "token_ids": tokens,
+        "finish_reason": reason,
+        "prompt_tokens": prompt_tokens,
+        "timings": latency_figures(call, first, len(tokens), time.perf_counter()),
+    }
+    return EngineReply(200, _encode(document))

@@ -15,7 +15,6 @@ from serve_app.api.engine_client import (
 )
 from serve_app.api.errors import TRACE_ID, ApiError, internal_error
 from serve_app.api.trace_context import TraceContext
-from serve_app.settings.adapters import Adapter
 from serve_app.settings.caller import caller
 from serve_app.wire.continuation import DeliveredTokens
 from serve_app.wire.data_plane import CREDIT_BYTES, LOSSES, Answer, Call, FromIngress, Piece, Step
@@ -224,6 +223,6 @@ def engine_request(call: Call) -> EngineRequest:
         expected_cached_tokens=call.expected_cached_tokens,
         lane_knob=call.lane_knob,
         alias=call.alias,
-        adapter=Adapter(call.adapter, call.adapter_source) if call.adapter else None,
+        adapter=call.adapter,
         state=RequestState(queued_s=call.queued_s),
     )

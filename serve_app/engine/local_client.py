@@ -3,26 +3,22 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 
 from serve_app.api.dialect import dialect_of
 from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError, stream_failed, unsupported_feature
 from serve_app.engine.adapters import Adapters
-from serve_app.engine.api_errors import (
-    from_exception,
-    from_frame,
-    lost_engine,
-    not_continuable,
-)
+from serve_app.engine.api_errors import from_exception, from_frame, lost_engine, not_continuable
 from serve_app.engine.continued_stream import ContinuedStream
 from serve_app.engine.engine_stream import EngineStream
-from serve_app.engine.generate_operation import GenerateOperation
-from serve_app.engine.messages_operation import MessagesOperation
-from serve_app.engine.operations import Operations, ReplyOrFrames, Serving
-from serve_app.engine.pooling_operations import TASKS, PoolingOperations
+from serve_app.engine.generate_operation import generate
+from serve_app.engine.messages_operation import count_tokens, create_message
+from serve_app.engine.operations import ReplyOrFrames, Serving, chat, complete, detokenize, tokenize
+from serve_app.engine.pooling_operations import TASKS, pool
 from serve_app.engine.request_record import RequestRecord
-from serve_app.engine.responses_operation import ResponsesOperation
+from serve_app.engine.responses_operation import create_response
 from serve_app.ledger.meter import UsageMeter
 from serve_app.patches.vllm_compat import killed_from_outside
 from serve_app.settings.tree import ModelSettings
@@ -30,6 +26,18 @@ from serve_app.telemetry.request_log import RequestLog
 from serve_app.wire.data_plane import ENGINE_DEAD, ENGINE_DIED, ENGINE_KILLED
 
 logger = logging.getLogger("ray.serve")
+
+_OPERATIONS: dict[Operation, Callable[[Serving, EngineRequest], Awaitable[ReplyOrFrames]]] = {
+    "chat_completions": chat,
+    "completions": complete,
+    "responses": create_response,
+    "messages": create_message,
+    "count_tokens": count_tokens,
+    "tokenize": tokenize,
+    "detokenize": detokenize,
+    "generate": generate,
+    **dict.fromkeys(TASKS, pool),
+}
 
 
 class LocalEngine:
@@ -60,25 +68,11 @@ class LocalEngine:
         self._model = model.name
         self._model_identity = model_identity
         self._adapters = adapters
-        self._vocabulary = serving.engine.model_config.get_vocab_size()
         self._unlogged = False
         self._on_error = on_error
         self._on_call = on_call
         self._engine = serving.engine
-        operations = Operations(serving, model.max_sequences_per_request)
-        messages = MessagesOperation(serving)
-        loaded = {} if adapters is None else adapters.registry
-        self._operations: dict[Operation, Callable[[EngineRequest], Awaitable[ReplyOrFrames]]] = {
-            "chat_completions": operations.chat,
-            "completions": operations.text,
-            "responses": ResponsesOperation(serving, model.max_sequences_per_request).run,
-            "tokenize": operations.tokenize,
-            "detokenize": operations.detokenize,
-            "messages": messages.create,
-            "count_tokens": messages.count_tokens,
-            "generate": GenerateOperation(serving.engine, model.name, loaded).run,
-            **dict.fromkeys(TASKS, PoolingOperations(serving).run),
-        }
+        self._serving = replace(serving, max_sequences=model.max_sequences_per_request)
 
     @asynccontextmanager
     async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
@@ -90,25 +84,24 @@ class LocalEngine:
         if self._engine.errored:
             raise lost_engine(ENGINE_DEAD)
         begun = request.continuation
-        if begun is not None and not begun.is_of(self._model_identity, self._vocabulary):
+        if begun is not None and not begun.is_of(self._model_identity, self._serving.vocabulary):
             raise not_continuable()
         request.serve_as(self._model)
         self._on_call(request)
         stream = EngineStream(request) if begun is None else ContinuedStream(request, begun)
         stream.begin()
         record = RequestRecord.begin(request, stream.sequences)
-        meter = self.meter
-        usage = None if meter is None else meter.begin(request.caller, record, stream, begun is not None)
-        frames: AsyncIterator[str | bytes] | None = None
-        adapter = None
-        try:
+        async with AsyncExitStack() as ending:
+            if (meter := self.meter) is not None:
+                ending.callback(meter.end, meter.begin(request.caller, record, stream, begun is not None))
+            ending.callback(stream.end)
             try:
                 if request.adapter is not None:
                     if self._adapters is None:
                         raise unsupported_feature("LoRA adapters")
                     await self._adapters.take(request.adapter)
-                    adapter = request.adapter
-                answer = await self._operations[request.operation](request)
+                    ending.callback(self._adapters.release, request.adapter)
+                answer = await _OPERATIONS[request.operation](self._serving, request)
                 if isinstance(answer, EngineReply):
                     if begun is not None:
                         raise not_continuable()
@@ -117,6 +110,9 @@ class LocalEngine:
                     record.complete()
                 else:
                     frames = stream.new_frames(answer)
+                    # The engine frees a sequence only when its generator is closed.
+                    if hasattr(frames, "aclose"):
+                        ending.push_async_callback(frames.aclose)
                     reply = await self._open_stream(frames, record, stream)
             except Exception as error:
                 failure = self._lost(request) if self._engine.errored else from_exception(error)
@@ -124,20 +120,11 @@ class LocalEngine:
                     record.fail(failure.status)
                 self._on_error(failure)
                 raise failure from error
-            request.release_body()
-            yield reply
-        finally:
-            self._log(record)
-            try:
-                # The engine frees a sequence only when its generator is closed.
-                if frames is not None and hasattr(frames, "aclose"):
-                    await frames.aclose()
+            else:
+                request.release_body()
+                yield reply
             finally:
-                stream.end()
-                if adapter is not None and self._adapters is not None:
-                    self._adapters.release(adapter)
-                if meter is not None and usage is not None:
-                    meter.end(usage)
+                self._log(record)
 
     async def _open_stream(
         self, frames: AsyncIterator[str | bytes], record: RequestRecord, stream: EngineStream

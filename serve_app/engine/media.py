@@ -18,15 +18,14 @@ from vllm.connections import HTTPConnection
 from vllm.exceptions import VLLMValidationError
 from vllm.multimodal.media.connector import MEDIA_CONNECTOR_REGISTRY, MediaConnector
 
-from serve_app.api.errors import ApiError
+from serve_app.api.body import DOCUMENTS, QUERIES
+from serve_app.api.errors import invalid_value
 from serve_app.settings.settings_error import shown
 
 _SETTING = "allowed_media_domains"
 _MOST_CHARACTERS = 8192
 _NAT64 = ip_network("64:ff9b::/96")
-
-
-INPUTS = ("input", "query", "queries", "documents", "items", "data_1", "data_2", "text_1", "text_2")
+INPUTS = ("input", *QUERIES, *DOCUMENTS)
 """The fields of bodies of pooling models that hold inputs."""
 
 
@@ -58,7 +57,7 @@ def check_media(body: bytes, config: ModelConfig) -> None:
         return  # the handler will refuse it
     for field, url in urls:
         if problem := _problem(url, config.allowed_media_domains, config.allowed_local_media_path):
-            raise ApiError(400, f"{field} = {shown(url)}: {problem}", param=field, code="invalid_value")
+            raise invalid_value(field, url, problem)
 
 
 class GuardedConnector(MediaConnector):  # type: ignore[misc]  # vLLM has no types

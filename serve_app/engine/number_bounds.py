@@ -17,9 +17,8 @@ from pydantic import BaseModel
 from vllm.exceptions import VLLMValidationError
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from serve_app.api.errors import ApiError
-from serve_app.patches.vllm import Method, wrap_add_request, wrap_send
-from serve_app.settings.settings_error import shown
+from serve_app.api.errors import invalid_field, invalid_value
+from serve_app.patches.vllm import Method, wrap_method
 
 logger = logging.getLogger("ray.serve")
 
@@ -55,11 +54,6 @@ _MOST_STOP_TOKENS = 128
 """The bound while `min_tokens` keeps stop tokens from being generated."""
 
 
-def reject(param: str, value: Any, bound: str) -> ApiError:
-    """Return a 400 that names the field, the value and the bound."""
-    return ApiError(400, f"{param} = {shown(value)}: {bound}", param=param, code="invalid_value")
-
-
 def check_numbers(request: Any) -> None:
     """Refuse numbers anywhere in a validated request that the engine core cannot take.
 
@@ -70,7 +64,7 @@ def check_numbers(request: Any) -> None:
     if found is not None:
         path, value, (low, high) = found
         finite = math.isfinite(value)
-        raise reject(
+        raise invalid_value(
             path[1:], value, f"must be from {low} to {high}" if finite else "must be a finite number"
         )
 
@@ -128,24 +122,11 @@ def check_characters(param: str, text: Any, max_model_len: int, tokenizer: Any) 
     longest = max_model_len * tokenizer.max_chars_per_token
     for item in text if isinstance(text, list) else (text,):
         if isinstance(item, str) and len(item) > longest:
-            raise ApiError(
-                400,
-                f"{param}: {len(item)} characters, and the model's context length is {max_model_len} tokens, "
-                f"which are at most {longest} characters",
-                param=param,
-                code="context_length_exceeded",
+            why = (
+                f"{len(item)} characters, and the model's context length is {max_model_len} tokens, "
+                f"which are at most {longest} characters"
             )
-
-
-def check_inputs(param: str, value: Any, most: int) -> None:
-    """Refuse a list of more than `most` texts or prompts. Raises ApiError 400."""
-    if isinstance(value, list) and len(value) > most and not isinstance(value[0], int):
-        raise ApiError(
-            400,
-            f"{param}: {len(value)} inputs; at most {most} are accepted",
-            param=param,
-            code="invalid_value",
-        )
+            raise invalid_field(param, why, "context_length_exceeded")
 
 
 def check_token_ids(param: str, value: Any, vocabulary: int) -> int:
@@ -155,7 +136,7 @@ def check_token_ids(param: str, value: Any, vocabulary: int) -> int:
     if value and isinstance(value[0], int):
         for token in value:
             if not 0 <= token < vocabulary:
-                raise reject(param, token, f"token ids must be from 0 to {vocabulary - 1}")
+                raise invalid_value(param, token, f"token ids must be from 0 to {vocabulary - 1}")
         return 1
     for item in value:
         if isinstance(item, list):
@@ -172,18 +153,18 @@ def check_sampling(request: Any, prompts: int, max_sequences: int, vocabulary: i
     n = getattr(request, "n", None)  # which Responses lacks
     n = 1 if n is None else n
     if n < 1:
-        raise reject("n", n, "must be at least 1")
+        raise invalid_value("n", n, "must be at least 1")
     if n * prompts > max_sequences:
-        raise reject("n", n, f"n times the {prompts} prompt(s) must be at most {max_sequences}")
+        raise invalid_value("n", n, f"n times the {prompts} prompt(s) must be at most {max_sequences}")
     for name in _TOKEN_LISTS:
         for token in getattr(request, name, None) or ():
             if not 0 <= token < vocabulary:
-                raise reject(name, token, f"token ids must be from 0 to {vocabulary - 1}")
+                raise invalid_value(name, token, f"token ids must be from 0 to {vocabulary - 1}")
     for key, bias in (request.logit_bias or {}).items():
         if not key.isascii() or not key.isdigit() or int(key) >= vocabulary:
-            raise reject("logit_bias", key, f"keys must be token ids from 0 to {vocabulary - 1}")
+            raise invalid_value("logit_bias", key, f"keys must be token ids from 0 to {vocabulary - 1}")
         if not math.isfinite(bias):
-            raise reject("logit_bias", bias, "must be a finite number")
+            raise invalid_value("logit_bias", bias, "must be a finite number")
 
 
 def guard_intake(engine: AsyncLLM) -> None:
@@ -227,8 +208,8 @@ def guard_intake(engine: AsyncLLM) -> None:
 
         return wrapped
 
-    wrap_add_request(processor, add_within_bounds)
-    wrap_send(engine.engine_core, send_or_forget)
+    wrap_method(processor, "add_request", add_within_bounds)
+    wrap_method(engine.engine_core, "add_request_async", send_or_forget)
 
 
 def check_list_lengths(params: Any) -> None:

@@ -18,7 +18,7 @@ from vllm.lora.request import LoRARequest
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from serve_app.api.engine_client import EngineReply, EngineRequest
-from serve_app.api.errors import ApiError, unsupported_feature
+from serve_app.api.errors import invalid_field, unsupported_feature
 from serve_app.engine.api_errors import from_response
 from serve_app.engine.engine_stream import follow_aliases, follow_streams
 from serve_app.engine.media import check_media, guard_media
@@ -26,7 +26,7 @@ from serve_app.engine.number_bounds import check_characters, check_sampling, che
 from serve_app.engine.plain_stream import prefer_plain_streams
 from serve_app.engine.request_body import RequestModel, name_field_in_errors
 from serve_app.engine.sequence_lanes import SequenceLanes
-from serve_app.patches.vllm import Method, raise_generation_errors
+from serve_app.patches.vllm import Method, keep_chat_errors, raise_generation_errors
 from serve_app.patches.vllm_compat import PLAIN_STREAMS, ErrorResponse, init_app_state
 
 CHAT = RequestModel(ChatCompletionRequest)
@@ -44,6 +44,8 @@ class Serving:
 
     engine: AsyncLLM
     state: State
+    max_sequences: int = 1
+    """Bound on `n` times the number of prompts of one request."""
 
     @classmethod
     async def mount(
@@ -56,9 +58,12 @@ class Serving:
         chat = getattr(state, "openai_serving_chat", None)
         if chat is not None and PLAIN_STREAMS:
             prefer_plain_streams(chat)
-        responses = getattr(state, "openai_serving_responses", None)
-        if responses is not None:
+        if (responses := getattr(state, "openai_serving_responses", None)) is not None:
             raise_generation_errors(responses)
+        if (messages := getattr(state, "anthropic_serving_messages", None)) is not None:
+            # vLLM knows the cached tokens of every prompt, and reports them only if it is asked to.
+            messages.enable_prompt_tokens_details = True
+            keep_chat_errors(messages)
         follow_streams(engine, lanes or SequenceLanes())
         follow_aliases(state.openai_serving_models)
         guard_intake(engine)
@@ -69,6 +74,15 @@ class Serving:
         """The loaded adapters by name, in which the handlers look for the `model` of a request."""
         registry: dict[str, LoRARequest] = self.state.openai_serving_models.lora_requests
         return registry
+
+    def adapter(self, call: EngineRequest) -> LoRARequest | None:
+        """Return the loaded adapter of a call; None for the model itself."""
+        return None if call.adapter is None else self.adapters[call.adapter.name]
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of the model's token ids."""
+        return int(self.engine.model_config.get_vocab_size())
 
     def handler(self, name: str, feature: str) -> Any:
         """Return vLLM's handler `name`. Raises ApiError 400 if the model does not support `feature`."""
@@ -90,62 +104,47 @@ class Serving:
         return request
 
 
-class Operations:
-    """The operations of the OpenAI API on one engine.
+async def chat(serving: Serving, call: EngineRequest) -> ReplyOrFrames:
+    """Run a chat completion. Returns a reply, or the frames of a stream."""
+    handler = serving.handler("openai_serving_chat", "chat completions")
+    request = serving.parse(call, CHAT)
+    check_sampling(request, 1, serving.max_sequences, serving.vocabulary)
+    return await ask(handler.create_chat_completion, request, call)
 
-    Args:
-        max_sequences: Bound on `n` times the number of prompts of one request.
-    """
 
-    def __init__(self, serving: Serving, max_sequences: int) -> None:
-        self._serving = serving
-        self._max_sequences = max_sequences
-        self._config = serving.engine.model_config
-        self._vocabulary = self._config.get_vocab_size()
+async def complete(serving: Serving, call: EngineRequest) -> ReplyOrFrames:
+    """Run a text completion of one or more prompts. Returns a reply, or the frames of a stream."""
+    handler = serving.handler("openai_serving_completion", "completions")
+    request = serving.parse(call, COMPLETION)
+    prompts = check_token_ids("prompt", request.prompt, serving.vocabulary)
+    check_sampling(request, prompts, serving.max_sequences, serving.vocabulary)
+    return await ask(handler.create_completion, request, call)
 
-    async def chat(self, call: EngineRequest) -> ReplyOrFrames:
-        """Run a chat completion. Returns a reply, or the frames of a stream."""
-        handler = self._serving.handler("openai_serving_chat", "chat completions")
-        request = self._serving.parse(call, CHAT)
-        check_sampling(request, 1, self._max_sequences, self._vocabulary)
-        return await ask(handler.create_chat_completion, request, call)
 
-    async def text(self, call: EngineRequest) -> ReplyOrFrames:
-        """Run a text completion of one or more prompts. Returns a reply, or the frames of a stream."""
-        handler = self._serving.handler("openai_serving_completion", "completions")
-        request = self._serving.parse(call, COMPLETION)
-        prompts = check_token_ids("prompt", request.prompt, self._vocabulary)
-        check_sampling(request, prompts, self._max_sequences, self._vocabulary)
-        return await ask(handler.create_completion, request, call)
+async def tokenize(serving: Serving, call: EngineRequest) -> ReplyOrFrames:
+    """Convert text or messages to token ids."""
+    handler = serving.handler("serving_tokenization", "tokenization")
+    request = serving.parse(call, TOKENIZE)
+    # vLLM bounds prompts only if they generate.
+    messages = getattr(request, "messages", None)
+    text = request.prompt if messages is None else text_of(messages)
+    limit = serving.engine.model_config.max_model_len
+    check_characters(
+        "prompt" if messages is None else "messages", text, limit, serving.engine.get_tokenizer()
+    )
+    return await ask(handler.create_tokenize, request, call)
 
-    async def tokenize(self, call: EngineRequest) -> ReplyOrFrames:
-        """Convert text or messages to token ids."""
-        handler = self._serving.handler("serving_tokenization", "tokenization")
-        request = self._serving.parse(call, TOKENIZE)
-        # vLLM bounds prompts only if they generate.
-        messages = getattr(request, "messages", None)
-        check_characters(
-            "prompt" if messages is None else "messages",
-            getattr(request, "prompt", None) if messages is None else text_of(messages),
-            self._config.max_model_len,
-            self._serving.engine.get_tokenizer(),
-        )
-        return await ask(handler.create_tokenize, request, call)
 
-    async def detokenize(self, call: EngineRequest) -> ReplyOrFrames:
-        """Convert token ids to text."""
-        handler = self._serving.handler("serving_tokenization", "tokenization")
-        request = self._serving.parse(call, _DETOKENIZE)
-        check_token_ids("tokens", request.tokens, self._vocabulary)
-        limit = self._config.max_model_len
-        if len(request.tokens) > limit:
-            raise ApiError(
-                400,
-                f"tokens: {len(request.tokens)} tokens, and the model's context length is {limit}",
-                param="tokens",
-                code="context_length_exceeded",
-            )
-        return await ask(handler.create_detokenize, request, call)
+async def detokenize(serving: Serving, call: EngineRequest) -> ReplyOrFrames:
+    """Convert token ids to text."""
+    handler = serving.handler("serving_tokenization", "tokenization")
+    request = serving.parse(call, _DETOKENIZE)
+    check_token_ids("tokens", request.tokens, serving.vocabulary)
+    limit = serving.engine.model_config.max_model_len
+    if len(request.tokens) > limit:
+        why = f"{len(request.tokens)} tokens, and the model's context length is {limit}"
+        raise invalid_field("tokens", why, "context_length_exceeded")
+    return await ask(handler.create_detokenize, request, call)
 
 
 async def ask(handle: Method, request: Any, call: EngineRequest, **written: Any) -> ReplyOrFrames:

@@ -17,7 +17,7 @@ from vllm.outputs import RequestOutput
 
 from serve_app.api.errors import DONE
 from serve_app.engine.engine_stream import EngineStream
-from serve_app.patches.vllm import Method, wrap_chat_stream
+from serve_app.patches.vllm import Method, wrap_method
 
 _encode = msgspec.json.Encoder().encode
 
@@ -44,7 +44,7 @@ def is_plain(serving: OpenAIServingChat, request: ChatCompletionRequest) -> bool
 
 def prefer_plain_streams(serving: OpenAIServingChat) -> None:
     """Have `serving` use the lean encoder for plain streams."""
-    wrap_chat_stream(serving, lambda stock: _choose(serving, stock))
+    wrap_method(serving, "chat_completion_stream_generator", lambda stock: _choose(serving, stock))
 
 
 def _choose(serving: OpenAIServingChat, stock: Method) -> Method:

@@ -8,16 +8,18 @@ from typing import Any
 
 import msgspec
 from starlette.responses import Response
+from vllm.config import ModelConfig
 from vllm.entrypoints.pooling.classify.protocol import ClassificationRequest
 from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
 from vllm.entrypoints.pooling.pooling.protocol import PoolingRequest
 from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreRequest
 
+from serve_app.api.body import QUERIES
 from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
-from serve_app.api.errors import ApiError, not_an_object
+from serve_app.api.errors import invalid_field, invalid_value, not_an_object
 from serve_app.engine.api_errors import from_response
 from serve_app.engine.media import INPUTS, reader_of
-from serve_app.engine.number_bounds import check_characters, check_inputs, check_token_ids, reject
+from serve_app.engine.number_bounds import check_characters, check_token_ids
 from serve_app.engine.operations import Serving, raw_request, text_of
 from serve_app.engine.request_body import RequestModel, name_field_in_errors
 from serve_app.patches.vllm_compat import ErrorResponse
@@ -28,7 +30,7 @@ _MAX_NUMBERS = 1 << 25
 """The most numbers in an answer with a vector for each token: 0.6 GB of JSON."""
 _JSON_FORMATS = ("float", "base64")
 _read_inputs = reader_of(*INPUTS)
-_FOR_EACH_DOCUMENT = ("query", "queries", "data_1", "text_1", "chat_template_kwargs")
+_FOR_EACH_DOCUMENT = (*QUERIES, "chat_template_kwargs")
 """Fields whose text vLLM tokenizes once for each document."""
 
 
@@ -49,85 +51,73 @@ TASKS: dict[Operation, _Task] = {
     "pooling": _Task("serving_pooling", "pooling", RequestModel(PoolingRequest)),
     "classify": _Task("serving_classification", "classification", RequestModel(ClassificationRequest)),
 }
-"""The operations of this module. A model supports the tasks for which vLLM has set a handler."""
+"""The operations of `pool`. A model supports the tasks for which vLLM has set a handler."""
 
 
-class PoolingOperations:
-    """The operations of pooling models on one engine."""
+async def pool(serving: Serving, call: EngineRequest) -> EngineReply:
+    """Run one of `TASKS`.
 
-    def __init__(self, serving: Serving) -> None:
-        self._serving = serving
-        self._config = serving.engine.model_config
+    Raises:
+        ApiError: 400 for a body out of bounds, or if the model does not support the task.
+    """
+    task = TASKS[call.operation]
+    handler = serving.handler(task.handler, task.feature)
+    # Before parsing, because pydantic takes 18 µs per text to try every type of an input.
+    try:
+        inputs = _read_inputs(call.body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise not_an_object(error) from None
+    for name, value in inputs.items():
+        if isinstance(value, list) and len(value) > _MAX_INPUTS and not isinstance(value[0], int):
+            raise invalid_field(name, f"{len(value)} inputs; at most {_MAX_INPUTS} are accepted")
+    request = serving.parse(call, task.body)
+    check_token_ids("input", getattr(request, "input", None), serving.vocabulary)
+    _check_texts(serving, request, inputs)
+    encoding = getattr(request, "encoding_format", "float")
+    if encoding not in _JSON_FORMATS:
+        raise invalid_value("encoding_format", encoding, "must be 'float' or 'base64': an answer is JSON")
+    if getattr(handler, "pooling_task", "").startswith("token_"):
+        _check_answer(serving.engine.model_config, request)
+    with name_field_in_errors(request):
+        response: Response = await handler(request, raw_request(call))
+        body = bytes(response.body)
+        if response.status_code >= HTTPStatus.BAD_REQUEST:
+            raise from_response(ErrorResponse.model_validate_json(body))
+    return EngineReply(200, body)
 
-    async def run(self, call: EngineRequest) -> EngineReply:
-        """Run one of `TASKS`.
 
-        Raises:
-            ApiError: 400 for a body out of bounds, or if the model does not support the task.
-        """
-        task = TASKS[call.operation]
-        handler = self._serving.handler(task.handler, task.feature)
-        # Before parsing, because pydantic takes 18 µs per text to try every type of an input.
-        try:
-            inputs = _read_inputs(call.body)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise not_an_object(error) from None
-        for name, value in inputs.items():
-            check_inputs(name, value, _MAX_INPUTS)
-        request = self._serving.parse(call, task.body)
-        check_token_ids("input", getattr(request, "input", None), self._config.get_vocab_size())
-        self._check_texts(request, inputs)
-        encoding = getattr(request, "encoding_format", "float")
-        if encoding not in _JSON_FORMATS:
-            raise reject("encoding_format", encoding, "must be 'float' or 'base64': an answer is JSON")
-        if getattr(handler, "pooling_task", "").startswith("token_"):
-            self._check_answer(request)
-        with name_field_in_errors(request):
-            response: Response = await handler(request, raw_request(call))
-            body = bytes(response.body)
-            if response.status_code >= HTTPStatus.BAD_REQUEST:
-                raise from_response(ErrorResponse.model_validate_json(body))
-        return EngineReply(200, body)
-
-    def _check_texts(self, request: Any, inputs: dict[str, Any]) -> None:
-        """Refuse media for a text model, and texts that cannot fit the context, before tokenization."""
-        given = vars(request)
-        truncates = given["truncate_prompt_tokens"] is not None or given.get("max_tokens_per_doc")
-        # vLLM may embed a longer text in several parts.
-        limit = max(
-            self._config.max_model_len, getattr(self._config.pooler_config, "max_embed_len", None) or 0
-        )
-        texts = {name: value for name, value in inputs.items() if name in given}
-        if (options := given.get("chat_template_kwargs")) is not None:  # `instruction` is among them
-            texts["chat_template_kwargs"] = str(options)
-        for name, value in texts.items():
-            listed = isinstance(value, list)
-            items = value if listed else [value]
+def _check_texts(serving: Serving, request: Any, inputs: dict[str, Any]) -> None:
+    """Refuse media for a text model, and texts that cannot fit the context, before tokenization."""
+    config, given = serving.engine.model_config, vars(request)
+    truncates = given["truncate_prompt_tokens"] is not None or given.get("max_tokens_per_doc")
+    # vLLM may embed a longer text in several parts.
+    limit = max(config.max_model_len, getattr(config.pooler_config, "max_embed_len", None) or 0)
+    texts = {name: value for name, value in inputs.items() if name in given}
+    if (options := given.get("chat_template_kwargs")) is not None:  # `instruction` is among them
+        texts["chat_template_kwargs"] = str(options)
+    for name, value in texts.items():
+        items = value if isinstance(value, list) else [value]
+        if name != "input" and not config.is_multimodal_model:
             for index, item in enumerate(items):
-                if isinstance(item, dict) and name != "input" and not self._config.is_multimodal_model:
-                    path = f"{name}[{index}]" if listed else name
-                    raise ApiError(
-                        400, f"{path}: this model takes text", param=path, code="unsupported_feature"
-                    )
-            if name in _FOR_EACH_DOCUMENT or not truncates:
-                plain = [text_of([item]) if isinstance(item, dict) else item for item in items]
-                check_characters(name, plain, limit, self._serving.engine.get_tokenizer())
+                if isinstance(item, dict):
+                    path = f"{name}[{index}]" if items is value else name
+                    raise invalid_field(path, "this model takes text", "unsupported_feature")
+        if name in _FOR_EACH_DOCUMENT or not truncates:
+            plain = [text_of([item]) if isinstance(item, dict) else item for item in items]
+            check_characters(name, plain, limit, serving.engine.get_tokenizer())
 
-    def _check_answer(self, request: Any) -> None:
-        """Refuse inputs whose answer, with a vector for each token, might not fit the memory."""
-        value: Any = getattr(request, "input", None)
-        limit = self._config.max_model_len
-        inputs = value if isinstance(value, list) and not isinstance(next(iter(value), 0), int) else [value]
-        tokens = 0
-        for item in inputs:
-            whole = item is None or getattr(request, "padding", None) == "max_length"
-            given = item.encode("utf-8", "surrogatepass") if isinstance(item, str) else item
-            tokens += limit if whole or given is None else min(len(given), limit)
-        numbers = tokens * self._config.get_hidden_size()
-        if numbers > _MAX_NUMBERS:
-            raise ApiError(
-                400,
-                f"input: up to {tokens} tokens give {numbers} numbers; at most {_MAX_NUMBERS} are answered",
-                param="input",
-                code="invalid_value",
-            )
+
+def _check_answer(config: ModelConfig, request: Any) -> None:
+    """Refuse inputs whose answer, with a vector for each token, might not fit the memory."""
+    value: Any = getattr(request, "input", None)
+    limit = config.max_model_len
+    inputs = value if isinstance(value, list) and not isinstance(next(iter(value), 0), int) else [value]
+    tokens = 0
+    for item in inputs:
+        whole = item is None or getattr(request, "padding", None) == "max_length"
+        given = item.encode("utf-8", "surrogatepass") if isinstance(item, str) else item
+        tokens += limit if whole else min(len(given), limit)
+    numbers = tokens * config.get_hidden_size()
+    if numbers > _MAX_NUMBERS:
+        why = f"up to {tokens} tokens give {numbers} numbers; at most {_MAX_NUMBERS} are answered"
+        raise invalid_field("input", why)

@@ -12,9 +12,10 @@ from pydantic_core import from_json
 from vllm.config import ModelConfig
 from vllm.entrypoints.anthropic.protocol import AnthropicMessage
 
-from serve_app.api.errors import ApiError
+from serve_app.api.body import DOCUMENTS
+from serve_app.api.errors import ApiError, invalid_field, invalid_value, missing_field
 from serve_app.engine.api_errors import from_exception, from_validation
-from serve_app.engine.number_bounds import check_numbers, reject
+from serve_app.engine.number_bounds import check_numbers
 
 logger = logging.getLogger("ray.serve")
 
@@ -31,7 +32,7 @@ _TEXT_IN = {
 }
 """The field with a content part's text, by the part's type."""
 _NULLABLE_TEXT = ("text", "refusal")
-_PROMPTS = ("messages", "prompt", "input", "documents", "items", "data_2", "text_2")
+_PROMPTS = ("messages", "prompt", "input", *DOCUMENTS)
 _BODY_FIELDS_OF = {
     # vLLM's name of a parameter: the fields of the body that set it.
     "extra_args": ("vllm_xargs", "kv_transfer_params", "ec_transfer_params"),
@@ -134,14 +135,14 @@ def _first_wrong(model: type[BaseModel], members: dict[str, Any]) -> ApiError | 
     for name, field in model.model_fields.items():
         if name not in members:
             if field.is_required():
-                return ApiError(400, f"{name}: required, and not given.", param=name, code="missing_field")
+                return missing_field(name)
             continue
         try:
             _field_adapter(model, name).validate_python(members[name])
         except ValidationError as error:
             return from_validation(error, name)
         except Exception as error:  # a validator of the field has failed on the value
-            return ApiError(400, f"{name}: {error}", param=name, code="invalid_value")
+            return invalid_field(name, str(error))
     return None
 
 
@@ -167,45 +168,34 @@ def _check_messages(path: str, messages: list[Any], media: bool) -> None:
                     _check_part(f"{at}.content[{number}]", {"type": "image"}, media)
             continue
         if not isinstance(message, dict):
-            raise ApiError(400, f"{at}: must have a role", param=at, code="invalid_value")
+            raise invalid_field(at, "must have a role")
         for name, value in message.items():
             if isinstance(value, Iterator):
                 try:
                     message[name] = list(value)
                 except ValidationError as error:
                     raise from_validation(error, f"{at}.{name}") from None
-        parts = message.get("content")
-        if isinstance(parts, list):
-            for number, part in enumerate(parts):
-                if isinstance(part, dict):
-                    _check_part(f"{at}.content[{number}]", part, media)
+        for part_path, part in _parts(at, message):
+            _check_part(part_path, part, media)
 
 
 def _check_part(path: str, part: dict[str, Any], media: bool) -> None:
     kind = part.get("type")
     if kind is not None and not isinstance(kind, str):
-        raise reject(f"{path}.type", kind, "must be a string")
+        raise invalid_value(f"{path}.type", kind, "must be a string")
     name = _TEXT_IN.get(kind or "")
     if name is None:
         if media:
             return
         if kind is None and "text" in part:
-            raise ApiError(
-                400, f"{path}.type: required, and not given.", param=f"{path}.type", code="missing_field"
-            )
-        raise ApiError(
-            400,
-            f"{path}: this model takes text, and no part of type {kind!r:.100}",
-            param=path,
-            code="unsupported_feature",
-        )
+            raise missing_field(f"{path}.type")
+        why = f"this model takes text, and no part of type {kind!r:.100}"
+        raise invalid_field(path, why, "unsupported_feature")
     if name not in part:
-        raise ApiError(
-            400, f"{path}.{name}: required, and not given.", param=f"{path}.{name}", code="missing_field"
-        )
+        raise missing_field(f"{path}.{name}")
     value = part[name]
     if not isinstance(value, str) and (value is not None or kind not in _NULLABLE_TEXT):
-        raise reject(f"{path}.{name}", value, "must be a string")
+        raise invalid_value(f"{path}.{name}", value, "must be a string")
 
 
 @contextmanager
@@ -251,9 +241,13 @@ def _message_parts(messages: Sequence[Any]) -> Iterator[tuple[str, dict[str, Any
     for index, message in enumerate(messages):
         if not isinstance(message, dict):
             continue
-        path = f"messages[{index}]"
-        parts = message.get("content")
-        for number, part in enumerate(parts if isinstance(parts, list) else ()):
-            if isinstance(part, dict):
-                yield f"{path}.content[{number}]", part
-        yield path, message
+        yield from _parts(f"messages[{index}]", message)
+        yield f"messages[{index}]", message
+
+
+def _parts(path: str, message: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (path, part) for the parts of the message at `path`."""
+    parts = message.get("content")
+    for number, part in enumerate(parts if isinstance(parts, list) else ()):
+        if isinstance(part, dict):
+            yield f"{path}.content[{number}]", part

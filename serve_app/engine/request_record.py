@@ -139,7 +139,7 @@ class RequestRecord:
             key=request.caller.key,
             lane=request.caller.lane,
             alias=request.alias,
-            adapter="" if request.adapter is None else request.adapter.name,
+            adapter=request.adapter_name,
         )
 
 

@@ -20,10 +20,10 @@ from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
 from serve_app.api.dialect import response_id
 from serve_app.api.engine_client import EngineReply, EngineRequest
-from serve_app.api.errors import ApiError
+from serve_app.api.errors import ApiError, invalid_field, invalid_value
 from serve_app.engine.api_errors import from_validation
 from serve_app.engine.engine_stream import EngineStream
-from serve_app.engine.number_bounds import check_sampling, reject
+from serve_app.engine.number_bounds import check_sampling
 from serve_app.engine.operations import ReplyOrFrames, Serving, ask
 from serve_app.engine.request_body import RequestModel
 from serve_app.patches.vllm import Method, replace_random_ids
@@ -44,34 +44,26 @@ _WHOLE_CONVERSATION = "this server stores no responses: send the whole conversat
 _NOBODY_FETCHES = "nobody could fetch the response later, because this server stores none"
 
 
-class ResponsesOperation:
-    """Creates responses on one engine."""
-
-    def __init__(self, serving: Serving, max_sequences: int) -> None:
-        self._serving = serving
-        self._max_sequences = max_sequences
-        self._vocabulary = serving.engine.model_config.get_vocab_size()
-
-    async def run(self, call: EngineRequest) -> ReplyOrFrames:
-        """Create a response. Returns a reply, or the frames of a stream."""
-        handler = self._serving.handler("openai_serving_responses", "responses")
-        try:
-            request = self._serving.parse(call, RESPONSES)
-        except ApiError as error:
-            if error.param == "background" and "`store`" in error.message:
-                # vLLM's message would lead to a field that is refused too.
-                raise _refusal("background", _NOBODY_FETCHES) from error
-            raise _wrong_item(error, call.body) from error
-        _refuse_storage(request)
-        if request.previous_input_messages is not None and not handler.use_harmony:
-            raise _refusal("previous_input_messages", "this model reads its messages from `input` only")
-        _check_answers(request.input)
-        check_sampling(request, 1, self._max_sequences, self._vocabulary)
-        request.tools = _callable_tools(request)
-        request.store = False
-        request.request_id = response_id(call.request_id)
-        answer = await ask(handler.create_responses, request, call, by_alias=True)
-        return answer if isinstance(answer, EngineReply) else _frames(answer)
+async def create_response(serving: Serving, call: EngineRequest) -> ReplyOrFrames:
+    """Create a response. Returns a reply, or the frames of a stream."""
+    handler = serving.handler("openai_serving_responses", "responses")
+    try:
+        request = serving.parse(call, RESPONSES)
+    except ApiError as error:
+        if error.param == "background" and "`store`" in error.message:
+            # vLLM's message would lead to a field that is refused too.
+            raise _refusal("background", _NOBODY_FETCHES) from error
+        raise _wrong_item(error, call.body) from error
+    _refuse_storage(request)
+    if request.previous_input_messages is not None and not handler.use_harmony:
+        raise _refusal("previous_input_messages", "this model reads its messages from `input` only")
+    _check_answers(request.input)
+    check_sampling(request, 1, serving.max_sequences, serving.vocabulary)
+    request.tools = _callable_tools(request)
+    request.store = False
+    request.request_id = response_id(call.request_id)
+    answer = await ask(handler.create_responses, request, call, by_alias=True)
+    return answer if isinstance(answer, EngineReply) else _frames(answer)
 
 
 async def _frames(events: Any) -> AsyncIterator[bytes]:
@@ -125,11 +117,11 @@ def _wrong_item(error: ApiError, body: bytes) -> ApiError:
     for number, item in enumerate(items if isinstance(items, list) else ()):
         path = f"input[{number}]"
         if not isinstance(item, dict):
-            return reject(path, item, "must be an object")
+            return invalid_value(path, item, "must be an object")
         kind = item.get("type", "message")
         adapter = _ITEMS.get(kind) if isinstance(kind, str) else None
         if adapter is None:
-            return reject(f"{path}.type", kind, f"must be one of {', '.join(_ITEMS)}")
+            return invalid_value(f"{path}.type", kind, f"must be one of {', '.join(_ITEMS)}")
         try:
             adapter.validate_python({"id": "", **item})  # vLLM makes an id for an item without one
         except ValidationError as wrong:
@@ -140,15 +132,15 @@ def _wrong_item(error: ApiError, body: bytes) -> ApiError:
 def _check_answers(items: Any) -> None:
     """Raise ApiError 400 for earlier answers that vLLM cannot read."""
     if items == []:
-        raise reject("input", items, "must have at least one item")
+        raise invalid_value("input", items, "must have at least one item")
     for number, item in enumerate(items if isinstance(items, list) else ()):
         if isinstance(item, ResponseOutputMessage) and not hasattr(next(iter(item.content), None), "text"):
             path = f"input[{number}].content"
-            raise ApiError(400, f"{path}: must begin with a text", param=path, code="invalid_value")
+            raise invalid_field(path, "must begin with a text")
 
 
 def _refusal(field: str, why: str) -> ApiError:
-    return ApiError(400, f"{field}: {why}.", param=field, code="unsupported_feature")
+    return invalid_field(field, f"{why}.", "unsupported_feature")
 
 
 def _draw_id(draw: Method) -> Method:

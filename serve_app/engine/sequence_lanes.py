@@ -9,7 +9,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.stats import IterationStats
 
 from serve_app.engine.fair_share import LANE_KNOB, Charge, FairShare, used_tokens
-from serve_app.patches.vllm import Method, wrap_process_outputs
+from serve_app.patches.vllm import Method, wrap_method
 from serve_app.settings.caller import ANYONE, LANES, Caller, Lane
 
 
@@ -59,7 +59,7 @@ class SequenceLanes:
 
     def divide_statistics(self, engine: AsyncLLM) -> None:
         """Have the front end of `engine` process the outputs of each lane with its own statistics."""
-        wrap_process_outputs(engine.output_processor, self._divided)
+        wrap_method(engine.output_processor, "process_outputs", self._divided)
 
     def take(self, iteration: IterationStats | None) -> Mapping[Lane, IterationStats]:
         """Return the statistics of the last step by lane. `iteration` is vLLM's own."""

@@ -54,10 +54,6 @@ def unavailable(
     return _refusal(503, model, why, code, retry_after_s)
 
 
-def _adapter_name(request: EngineRequest) -> str:
-    return "" if request.adapter is None else request.adapter.name
-
-
 def _refusal(status: int, model: str, why: str, code: str, retry_after_s: int) -> ApiError:
     return ApiError(status, f"Model {model!r}: {why}", code=code, headers={"Retry-After": f"{retry_after_s}"})
 
@@ -165,7 +161,7 @@ class Admission:
             min(self._prompt_tokens(request) + delivered_tokens, self._most_prompt_tokens),
             identity=identity,
             background=request.caller.lane == "background",
-            adapter=_adapter_name(request),
+            adapter=request.adapter_name,
         )
 
     def settle(self, request: EngineRequest) -> None:
@@ -222,7 +218,7 @@ class Admission:
             pending.identity,
             refused,
             pending.background,
-            _adapter_name(pending.request),
+            pending.request.adapter_name,
         )
 
     def _check_queue(self, pending: Pending, bound: int) -> None:

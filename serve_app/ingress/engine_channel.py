@@ -122,8 +122,7 @@ class EngineChannel:
             weight=request.caller.weight,
             lane_knob=lane_knob,
             alias=request.alias,
-            adapter="" if request.adapter is None else request.adapter.name,
-            adapter_source="" if request.adapter is None else request.adapter.source,
+            adapter=request.adapter,
         )
         self.send(call)
         return stream

@@ -3,8 +3,8 @@
 import gc
 import importlib
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
 from typing import Any
 
 from vllm.exceptions import VLLMValidationError
@@ -28,6 +28,9 @@ _NAMED_BY = (
     "renderers.chat_utils",
 )
 """The modules that call `random_uuid` for an answer."""
+
+_CHAT_ERROR, _MESSAGE_ERROR = 'data: {"error"', "event: error\n"
+"""The starts of the frames in which vLLM reports an error in a chat and in a message."""
 
 validate_structured_outputs: Method = SamplingParams._validate_structured_outputs
 """vLLM's own check, as it was before `skip_structured_output_checks`."""
@@ -90,34 +93,9 @@ def forward_at_once(collector: RequestOutputCollector | None, forward: Forward) 
         collector.forward = forward
 
 
-def wrap_generate(llm: Any, wrapper: Wrapper) -> None:
-    """Replace `generate` of this `AsyncLLM`."""
-    _wrap(llm, "generate", wrapper)
-
-
-def wrap_add_request(processor: Any, wrapper: Wrapper) -> None:
-    """Replace `add_request` of this `OutputProcessor`, which takes a sequence into the front end."""
-    _wrap(processor, "add_request", wrapper)
-
-
-def wrap_process_outputs(processor: Any, wrapper: Wrapper) -> None:
-    """Replace `process_outputs` of this `OutputProcessor`, which takes a step's outputs."""
-    _wrap(processor, "process_outputs", wrapper)
-
-
-def wrap_send(core: Any, wrapper: Wrapper) -> None:
-    """Replace `add_request_async` of this engine core client, which sends a sequence to the engine core."""
-    _wrap(core, "add_request_async", wrapper)
-
-
-def wrap_chat_stream(handler: Any, wrapper: Wrapper) -> None:
-    """Replace the generator that this chat handler makes the frames of a stream with."""
-    _wrap(handler, "chat_completion_stream_generator", wrapper)
-
-
-def wrap_message_stream(handler: Any, wrapper: Wrapper) -> None:
-    """Replace the generator with which this Messages handler converts the frames of a chat stream."""
-    _wrap(handler, "message_stream_converter", wrapper)
+def wrap_method(owner: Any, name: str, wrapper: Wrapper) -> None:
+    """Replace the method `name` of one of vLLM's objects. Other objects of its class keep theirs."""
+    setattr(owner, name, wrapper(getattr(owner, name)))
 
 
 def raise_generation_errors(handler: Any) -> None:
@@ -127,25 +105,46 @@ def raise_generation_errors(handler: Any) -> None:
         raise error
 
     with suppress(AttributeError):  # other releases have no such method
-        _wrap(handler, "_convert_generation_error_to_streaming_response", lambda _: fail)
+        wrap_method(handler, "_convert_generation_error_to_streaming_response", lambda _: fail)
+
+
+def keep_chat_errors(handler: Any) -> None:
+    """Have this Messages handler end a failed stream with the chat's own error frame.
+
+    That frame has the error's status and field. vLLM cannot convert the frame, and would report that the
+    frame has no `choices`.
+    """
+
+    def keep(convert: Method) -> Method:
+        async def events(chat: AsyncGenerator[str]) -> AsyncGenerator[str]:
+            failure = ""
+
+            async def until_failure() -> AsyncGenerator[str]:
+                nonlocal failure
+                async for frame in chat:
+                    if frame.startswith(_CHAT_ERROR):
+                        failure = frame
+                        return
+                    yield frame
+
+            async with aclosing(chat):
+                async for event in convert(until_failure()):
+                    if event.startswith(_MESSAGE_ERROR):
+                        raise RuntimeError(f"vLLM could not convert a chat completion: {event}")
+                    yield event
+                if failure:
+                    yield failure
+
+        return events
+
+    wrap_method(handler, "message_stream_converter", keep)
 
 
 def replace_random_ids(wrapper: Wrapper) -> None:
     """Replace the function that names the items of a response and the calls of tools, in this process."""
     for module in _NAMED_BY:
         with suppress(ModuleNotFoundError, AttributeError):  # other releases name items elsewhere
-            _wrap(importlib.import_module(f"vllm.{module}"), "random_uuid", wrapper)
-
-
-def wrap_model_names(models: Any, is_base_model: Wrapper, model_name: Wrapper) -> None:
-    """Replace which names these `OpenAIServingModels` accept, and which name answers have."""
-    _wrap(models.registry, "is_base_model", is_base_model)
-    _wrap(models, "model_name", model_name)
-
-
-def _wrap(owner: Any, name: str, wrapper: Wrapper) -> None:
-    # On the instance: vLLM may build other objects from the class.
-    setattr(owner, name, wrapper(getattr(owner, name)))
+            wrap_method(importlib.import_module(f"vllm.{module}"), "random_uuid", wrapper)
 
 
 def skip_structured_output_checks() -> None:

@@ -23,6 +23,7 @@ import struct
 
 import msgspec
 
+from serve_app.settings.adapters import Adapter
 from serve_app.wire.continuation import Continuation
 
 VERSION = 1
@@ -117,10 +118,8 @@ class Call(msgspec.Struct, tag=1, array_like=True):
     """See `Knobs.lane_knob`. The engine takes the newest one of each lane."""
     alias: str = ""
     """The name by which the client asked for the model; "" for the model's own name."""
-    adapter: str = ""
-    """The name of the LoRA adapter; "" for the model itself."""
-    adapter_source: str = ""
-    """Where the adapter's files are; see `settings.adapters`. The first use loads the adapter."""
+    adapter: Adapter | None = None
+    """The LoRA adapter; None for the model itself. The first use loads the adapter."""
 
 
 class Credit(msgspec.Struct, tag=2, array_like=True):

@@ -361,7 +361,7 @@ async def test_a_stopped_data_plane_ends_its_port_and_its_calls() -> None:
 async def test_heartbeats_carry_a_thousand_adapters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_plane, "BEAT_S", 0.001)
     names = [f"{number:0200}" for number in range(1000)]
-    plane = DataPlane(StubEngine(EngineReply(200)), adapters=lambda: (names, 0.25))
+    plane = DataPlane(StubEngine(EngineReply(200)), lambda: Beat("", adapters=names, adapter_load_s=0.25))
     await plane.start("127.0.0.1")
     heard: asyncio.Queue[Beat] = asyncio.Queue()
     channel = await EngineChannel.connect(plane.address, plane.token, LIMIT_S)
@@ -378,7 +378,7 @@ async def test_heartbeats_carry_a_thousand_adapters(monkeypatch: pytest.MonkeyPa
 async def test_heartbeats_carry_the_trouble_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_plane, "BEAT_S", 0.001)
     trouble = ["", "its engine core has died"]
-    plane = DataPlane(StubEngine(EngineReply(200)), lambda: trouble[0], lambda: 1.5)
+    plane = DataPlane(StubEngine(EngineReply(200)), lambda: Beat(trouble[0], 1.5))
     await plane.start("127.0.0.1")
     heard: asyncio.Queue[Beat] = asyncio.Queue()
     channel = await EngineChannel.connect(plane.address, plane.token, LIMIT_S)

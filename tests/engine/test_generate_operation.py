@@ -1,6 +1,7 @@
 import json
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from vllm.sampling_params import SamplingParams
 
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
-from serve_app.engine.generate_operation import GenerateOperation, TokenTexts
+from serve_app.engine.generate_operation import TokenTexts, generate
 from serve_app.engine.operations import Serving
 from tests.engine.stub_engine_core import TOKEN, StubEngineCore
 
@@ -51,7 +52,7 @@ class Generating:
     def __init__(self, serving: Serving, core: Any) -> None:
         self.core: StubEngineCore = core
         self.limit: int = serving.engine.model_config.max_model_len
-        self._run = GenerateOperation(serving.engine, "tide").run
+        self._run = partial(generate, serving)
 
     async def whole(self, **fields: Any) -> dict[str, Any]:
         reply = await self._run(request(**fields))

@@ -23,7 +23,7 @@ from serve_app.engine.api_errors import from_exception
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.media import GuardedConnector, check_media, guard_media, is_public
 from serve_app.engine.operations import Serving
-from serve_app.engine.pooling_operations import PoolingOperations
+from serve_app.engine.pooling_operations import pool
 from serve_app.settings import ModelSettings
 
 PIXEL = base64.b64decode(
@@ -283,9 +283,9 @@ async def test_media_refusal_names_field_and_setting_before_any_fetch(
     call = EngineRequest(operation, json.dumps({"messages": named(part)}).encode(), "r-1")
 
     # The model has no handler of embeddings.
-    pooling = PoolingOperations(Serving(serving.engine, State({"serving_embedding": object()})))
+    pooling = Serving(serving.engine, State({"serving_embedding": object()}))
     with pytest.raises(ApiError) as caught:
-        await (pooling.run(call) if operation == "embeddings" else answered(serving, call))
+        await (pool(pooling, call) if operation == "embeddings" else answered(serving, call))
 
     error = caught.value
     assert (error.status, error.code) == (400, "invalid_value")
@@ -310,7 +310,7 @@ async def test_media_of_pairs_are_refused_by_their_field(
     call = EngineRequest(operation, json.dumps(body).replace('"PART"', part).encode(), "r-1")
 
     with pytest.raises(ApiError) as caught:
-        await PoolingOperations(Serving(serving.engine, State({"serving_scores": object()}))).run(call)
+        await pool(Serving(serving.engine, State({"serving_scores": object()})), call)
 
     assert (caught.value.status, caught.value.param) == (400, f"{param}.image_url.url")
     assert site.connections == 0

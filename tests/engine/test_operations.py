@@ -11,7 +11,7 @@ from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError
 from serve_app.api.trace_context import TraceContext
 from serve_app.engine.local_client import LocalEngine
-from serve_app.engine.operations import Operations, Serving, raw_request
+from serve_app.engine.operations import Serving, chat, complete, detokenize, raw_request, tokenize
 from serve_app.settings import ModelSettings
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -19,8 +19,8 @@ SEA = [{"role": "user", "content": "sea"}]
 
 
 @pytest.fixture
-def operations(serving: Serving) -> Operations:
-    return Operations(serving, max_sequences=4)
+def serving(serving: Serving) -> Serving:
+    return replace(serving, max_sequences=4)
 
 
 def call(**body: Any) -> EngineRequest:
@@ -40,16 +40,16 @@ async def refusal(outcome: Any) -> tuple[int, str | None, str | None]:
     return caught.value.status, caught.value.code, caught.value.param
 
 
-async def test_a_chat_is_completed(operations: Operations) -> None:
-    answer = await document(operations.chat(call(messages=SEA, max_tokens=3)))
+async def test_a_chat_is_completed(serving: Serving) -> None:
+    answer = await document(chat(serving, call(messages=SEA, max_tokens=3)))
 
     assert answer["object"] == "chat.completion"
     assert answer["choices"][0]["finish_reason"] == "length"
     assert answer["usage"]["completion_tokens"] == 3
 
 
-async def test_a_streamed_chat_is_frames_of_server_sent_events(operations: Operations) -> None:
-    frames = await operations.chat(call(messages=SEA, max_tokens=2, stream=True))
+async def test_a_streamed_chat_is_frames_of_server_sent_events(serving: Serving) -> None:
+    frames = await chat(serving, call(messages=SEA, max_tokens=2, stream=True))
 
     assert isinstance(frames, AsyncIterator)
     texts = [frame if isinstance(frame, str) else frame.decode() async for frame in frames]
@@ -57,47 +57,46 @@ async def test_a_streamed_chat_is_frames_of_server_sent_events(operations: Opera
     assert texts[-1] == "data: [DONE]\n\n"
 
 
-async def test_prompts_are_completed_as_text_and_as_tokens(operations: Operations) -> None:
+async def test_prompts_are_completed_as_text_and_as_tokens(serving: Serving) -> None:
     for prompt, choices in (("sea", 1), (["sea", "tide"], 2), ([1, 2, 3], 1), ([[1], [2]], 2)):
-        answer = await document(operations.text(call(prompt=prompt, max_tokens=1)))
+        answer = await document(complete(serving, call(prompt=prompt, max_tokens=1)))
 
         assert len(answer["choices"]) == choices
 
 
-async def test_text_goes_to_tokens_and_back(operations: Operations) -> None:
-    sea = (await document(operations.tokenize(call(prompt="the sea"))))["tokens"]
-    chat = await document(operations.tokenize(call(messages=SEA)))
+async def test_text_goes_to_tokens_and_back(serving: Serving) -> None:
+    sea = (await document(tokenize(serving, call(prompt="the sea"))))["tokens"]
+    chat = await document(tokenize(serving, call(messages=SEA)))
 
-    assert (await document(operations.detokenize(call(tokens=sea))))["prompt"] == "the sea"
+    assert (await document(detokenize(serving, call(tokens=sea))))["prompt"] == "the sea"
     assert chat["count"] > len(sea)
 
 
 @pytest.mark.parametrize(
-    ("name", "body", "expected"),
+    ("operation", "body", "expected"),
     [
-        ("chat", {"messages": SEA, "n": 5}, (400, "invalid_value", "n")),
-        ("chat", {"messages": SEA, "model": "other"}, (404, "model_not_found", "model")),
-        ("text", {"prompt": ["a"] * 3, "n": 2}, (400, "invalid_value", "n")),
-        ("chat", {"messages": SEA, "stop_token_ids": [2048]}, (400, "invalid_value", "stop_token_ids")),
-        ("text", {"prompt": [2048]}, (400, "invalid_value", "prompt")),
-        ("tokenize", {"prompt": "a" * 100_000}, (400, "context_length_exceeded", "prompt")),
+        (chat, {"messages": SEA, "n": 5}, (400, "invalid_value", "n")),
+        (chat, {"messages": SEA, "model": "other"}, (404, "model_not_found", "model")),
+        (complete, {"prompt": ["a"] * 3, "n": 2}, (400, "invalid_value", "n")),
+        (chat, {"messages": SEA, "stop_token_ids": [2048]}, (400, "invalid_value", "stop_token_ids")),
+        (complete, {"prompt": [2048]}, (400, "invalid_value", "prompt")),
+        (tokenize, {"prompt": "a" * 100_000}, (400, "context_length_exceeded", "prompt")),
         (
-            "tokenize",
+            tokenize,
             {"messages": [{"role": "user", "content": [{"type": "text", "text": "a" * 100_000}]}]},
             (400, "context_length_exceeded", "messages"),
         ),
-        ("detokenize", {"tokens": [2048]}, (400, "invalid_value", "tokens")),
-        ("detokenize", {"tokens": [5] * 257}, (400, "context_length_exceeded", "tokens")),
+        (detokenize, {"tokens": [2048]}, (400, "invalid_value", "tokens")),
+        (detokenize, {"tokens": [5] * 257}, (400, "context_length_exceeded", "tokens")),
     ],
 )
 async def test_what_is_out_of_bounds_is_refused_by_its_field(
-    operations: Operations,
-    name: str,
+    serving: Serving,
+    operation: Any,
     body: dict[str, Any],
     expected: tuple[int, str, str],
 ) -> None:
-    operation = getattr(operations, name)
-    assert await refusal(operation(call(**body))) == expected
+    assert await refusal(operation(serving, call(**body))) == expected
 
 
 def test_handlers_read_request_id_and_trace_headers() -> None:

@@ -17,7 +17,7 @@ from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
-from serve_app.engine.pooling_operations import TASKS, PoolingOperations
+from serve_app.engine.pooling_operations import TASKS, pool
 from tests.engine.stub_engine_core import configured, real_serving
 from tests.engine.tiny_models import cross_encoder
 
@@ -216,7 +216,7 @@ class StubHandler:
 async def run(serving: Serving, operation: Operation, body: Body, handler: StubHandler) -> EngineReply:
     state = State({TASKS[operation].handler: handler})
     call = EngineRequest(operation, json.dumps(body).encode(), "r-1")
-    return await PoolingOperations(Serving(serving.engine, state)).run(replace(call, cache_salt="key-a"))
+    return await pool(Serving(serving.engine, state), replace(call, cache_salt="key-a"))
 
 
 VALID: dict[Operation, Body] = {

@@ -12,7 +12,7 @@ from serve_app.api.engine_client import EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
-from serve_app.engine.responses_operation import ResponsesOperation
+from serve_app.engine.responses_operation import create_response
 from serve_app.settings import ModelSettings
 from serve_app.wire.continuation import Continuation
 from tests.engine.local import FakeLog
@@ -261,10 +261,8 @@ async def test_bad_body_is_a_400_that_names_the_field(
 
 
 async def test_model_without_generation_has_no_responses(serving: Serving) -> None:
-    operation = ResponsesOperation(Serving(serving.engine, type(serving.state)()), 4)
-
     with pytest.raises(ApiError, match="responses"):
-        await operation.run(asked())
+        await create_response(Serving(serving.engine, type(serving.state)()), asked())
 
 
 async def test_an_agents_conversation_is_answered(engine: LocalEngine) -> None:

@@ -26,7 +26,7 @@ from vllm.v1.structured_output.utils import choice_as_grammar
 from serve_app.engine.grammar.compiler import GrammarCompiler, Passed, Refused, Verdict
 from serve_app.engine.grammar.sandbox import JobEnd, Sandbox, SandboxEndedError, Work
 from serve_app.engine.grammar.size import check_size
-from serve_app.patches.vllm import Method, mark_validated, skip_structured_output_checks, wrap_generate
+from serve_app.patches.vllm import Method, mark_validated, skip_structured_output_checks, wrap_method
 from serve_app.patches.vllm_compat import GracefulHTTPError
 from serve_app.settings.tree import StructuredOutputSettings
 
@@ -204,7 +204,7 @@ def guard_grammars(llm: AsyncLLM, bounds: StructuredOutputSettings) -> GrammarGu
     guard = GrammarGuard(prepare, bounds)
     freeze_gc_heap()  # a garbage collection writes to all objects, and would unshare 150 MiB
     guard.start()
-    wrap_generate(llm, lambda generate: _guard_generate(generate, guard))
+    wrap_method(llm, "generate", lambda generate: _guard_generate(generate, guard))
     skip_structured_output_checks()
     return guard
 
