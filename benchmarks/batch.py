@@ -3,7 +3,7 @@
 The ingress, HAProxy, Ray Serve and the batch runner are real. The stub answers each request after `ANSWER_S`.
 In each round the same lines are answered in three ways, with as many in flight: as a batch, by HTTP, and by
 HTTP in the lane `background`. A batch lasts from its creation to its end, so the check of its input file and
-the join of its results are included. docs/internals/batches.md has the figures.
+the join of its results are included. docs/measurements.md has the figures.
 """
 
 import argparse
@@ -40,7 +40,6 @@ from serve_app.app import build_application
 from serve_app.batch.records import DAY_S, OPEN, Batch, new_id
 from serve_app.batch.store import BatchStore
 from serve_app.batch.tables import BATCHES
-from serve_app.cli.listening import free_port
 from serve_app.engine.data_plane import DataPlane
 from serve_app.settings import knob_defaults, load_settings
 
@@ -81,6 +80,14 @@ def build(args: dict[str, Any]) -> Application:
     return build_application(load_settings(args), knob_defaults(args), StubEngine)
 
 
+class StubStart(Start):
+    """A start of Tideserve with `build`."""
+
+    def command(self, port: int) -> list[str]:
+        """Return the command line of the server."""
+        return [sys.executable, "-c", _RUN, *super().command(port)[3:]]
+
+
 def start(concurrency: int, work: Path, log: Path) -> ServerProcess:
     """Start one engine replica and one ingress replica, which have `concurrency` lines in flight."""
     engine = Engine("embedded", MODEL, max_num_seqs=concurrency)
@@ -89,13 +96,8 @@ def start(concurrency: int, work: Path, log: Path) -> ServerProcess:
     application["import_path"] = BUILD
     application["args"]["zygote"] = False
     application["deployments"][0]["user_config"]["autoscaling"][MODEL]["batch_concurrency"] = concurrency
-    work.mkdir()
-    file, port = work / "serve.yaml", free_port()
-    file.write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML too
-    env = Start("tideserve", engine, work).environment()
-    env |= {"XDG_STATE_HOME": str(work), "PYTHONPATH": str(REPOSITORY)}
-    command = [sys.executable, "-c", _RUN, "run", str(file), "--port", str(port)]
-    return ServerProcess("tideserve", command, env, port, log)
+    env = {"XDG_STATE_HOME": str(work), "PYTHONPATH": str(REPOSITORY)}
+    return StubStart("tideserve", engine, work, config, env).server(log)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +166,13 @@ async def send_directly(
 def measure(way: str, server: ServerProcess, client: httpx.Client, lines: int, concurrency: int) -> Measured:
     """Have all lines answered in one way."""
     runner = next(each for each in server.processes() if role_of(each.cmdline()) == "batch-runner")
-    runner_mb: list[float] = []
+    runner_mb: dict[int, float] = {}
 
     def note(answered: int) -> None:
-        if answered * 10 // lines > len(runner_mb):
-            runner_mb.append(runner.memory_info().rss / 1e6)
-            say(f"{way}: {answered} of {lines} lines, runner {runner_mb[-1]:.0f} MB")
+        tenth = answered * 10 // lines
+        if tenth and tenth not in runner_mb:
+            runner_mb[tenth] = runner.memory_info().rss / 1e6
+            say(f"{way}: {answered} of {lines} lines, runner {runner_mb[tenth]:.0f} MB")
 
     before = read_usage(server.processes())
     if way == BATCH:
@@ -177,7 +180,7 @@ def measure(way: str, server: ServerProcess, client: httpx.Client, lines: int, c
     else:
         seconds = asyncio.run(send_directly(server.port, lines, concurrency, DIRECT[way], note))
     cpu_s = read_usage(server.processes()).since(before).cpu_s[INGRESS]
-    return Measured(lines / seconds, 1e3 * cpu_s / lines, runner_mb)
+    return Measured(lines / seconds, 1e3 * cpu_s / lines, list(runner_mb.values()))
 
 
 def time_pages(client: httpx.Client, database: Path, listed: int) -> list[float]:

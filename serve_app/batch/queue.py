@@ -10,7 +10,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from itertools import chain
 from typing import NamedTuple
 
@@ -116,9 +115,9 @@ class BatchQueue:
             for outcome, wanted in (("completed", True), ("failed", False)):
                 lines = sorted(n for n, answer in by_line.items() if is_success(answer) is wanted)
                 first = _set_outcome(connection, batch_id, lines, outcome, part)
-                tokens = reduce(Tokens.plus, (tokens_of(by_line[line].body) for line in first), Tokens())
-                amounts = {outcome: len(first), **tokens._asdict()}
                 if first:
+                    tokens = map(sum, zip(*(tokens_of(by_line[line].body) for line in first), strict=True))
+                    amounts = {outcome: len(first), **Tokens(*tokens)._asdict()}
                     connection.execute(
                         BATCHES.update()
                         .where(BATCHES.c.id == batch_id)
