@@ -179,6 +179,21 @@ class BatchQueue:
         for batch_id in with_lines - open_ids:
             self._delete_lines(batch_id)
 
+    def delete_old(self, now: float) -> int:
+        """Delete expired files, interrupted uploads, and batches that ended long ago.
+
+        Several runners may do so at the same time.
+
+        Returns:
+            The number of deleted files.
+        """
+        deleted = 0
+        while old := self.store.expire(now):
+            self.files.delete([file.object for file in old])
+            self.store.forget_files([file.id for file in old])
+            deleted += len(old)
+        return deleted
+
     def _delete_lines(self, batch_id: str) -> None:
         some = select(LINES.c.line).where(LINES.c.batch_id == batch_id).limit(_AT_ONCE)
         deleted = _AT_ONCE
