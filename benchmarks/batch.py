@@ -37,14 +37,15 @@ from benchmarks.serving_overhead.usage import read_usage
 from loadtests.machine import machine
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.app import build_application
-from serve_app.batch.records import DAY_S, OPEN, Batch, new_id
+from serve_app.batch.records import DAY_S, OPEN, Batch, Endpoint, new_id
 from serve_app.batch.store import BatchStore
 from serve_app.batch.tables import BATCHES
 from serve_app.engine.data_plane import DataPlane
 from serve_app.settings import knob_defaults, load_settings
 
 ANSWER_S, START_S, LIMIT_S = 0.02, 240.0, 1800.0
-MODEL, URL, PAGE, BUILD = "stub", "/v1/chat/completions", 100, "benchmarks.batch:build"
+MODEL, PAGE, BUILD = "stub", 100, "benchmarks.batch:build"
+URL: Endpoint = "/v1/chat/completions"
 BATCH = "batch"
 DIRECT = {"direct": "", "direct, background": "X-Tideserve-Lane: background\r\n"}
 """The ways besides a batch, with their headers."""
