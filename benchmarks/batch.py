@@ -237,9 +237,8 @@ def benchmark(options: argparse.Namespace, work: Path) -> str:
             pages = time_pages(client, work / "s" / "tideserve" / "batch.db", options.batches)
     finally:
         server.stop()
-    return (
-        f"{options.lines} lines, {options.concurrency} in flight, on {machine()}\n\n{report(rounds, pages)}"
-    )
+    facts = f"{options.lines} lines, {options.concurrency} in flight, on {', '.join(machine().values())}"
+    return f"{facts}\n\n{report(rounds, pages)}"
 
 
 def main(arguments: list[str]) -> int:
