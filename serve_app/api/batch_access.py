@@ -16,7 +16,6 @@ from serve_app.api.sender import key_of
 from serve_app.batch.file_store import STORE_ERRORS, FileStore
 from serve_app.batch.migrate import NewerTablesError
 from serve_app.batch.store import CONNECTIONS, BatchStore, LimitError
-from serve_app.settings.batch import BatchSettings
 
 logger = logging.getLogger("ray.serve")
 
@@ -33,7 +32,6 @@ class BatchAccess:
     Args:
         store: The database.
         files: The bytes of files.
-        settings: The limits.
         clock: Unix time in seconds.
     """
 
@@ -41,12 +39,10 @@ class BatchAccess:
         self,
         store: BatchStore,
         files: FileStore,
-        settings: BatchSettings,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
         self.files = files
-        self.settings = settings
         self.clock = clock
         # Own threads: a slow database must not take the event loop's.
         self._threads = ThreadPoolExecutor(CONNECTIONS, "batches")

@@ -59,7 +59,7 @@ def batches_router(access: BatchAccess, http: HttpSettings, memory: BodyMemory) 
         finally:
             share.release()
         now = access.clock()
-        batch = _batch(body, owner_of(request), now, access.settings.retention_days)
+        batch = _batch(body, owner_of(request), now, access.store.limits.retention_days)
         try:
             await access.run(lambda: access.store.add_batch(batch, now))
         except StatusError as error:

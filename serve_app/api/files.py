@@ -39,7 +39,7 @@ def files_router(access: BatchAccess, http: HttpSettings, memory: BodyMemory) ->
 
     @router.post("/v1/files", summary="Upload an input file", openapi_extra={"requestBody": body})
     async def upload(request: Request) -> dict[str, Any]:
-        form = Form(request, access.settings.max_file_bytes, http.body_timeout_s)
+        form = Form(request, access.store.limits.max_file_bytes, http.body_timeout_s)
         share = BodyShare(memory, sender_of(request).group)
         try:
             share.grow(min(UPLOAD_BYTES, memory.limit_bytes // 4))
@@ -138,7 +138,7 @@ def expiry(given: Any, param: str, retention_days: float) -> int | None:
 
 async def _store(access: BatchAccess, form: Form, owner: str, declared: int | None) -> File:
     """Read a form, and store its file. After a failure nothing is left of it."""
-    settings = access.settings
+    settings = access.store.limits
     now = int(access.clock())
     most = settings.max_file_bytes if declared is None else min(declared, settings.max_file_bytes)
     file = File(new_id("file"), owner, "batch", "", most, now)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from itertools import chain
 from typing import NamedTuple
 
@@ -116,9 +115,9 @@ class BatchQueue:
             for outcome, wanted in (("completed", True), ("failed", False)):
                 lines = sorted(n for n, answer in by_line.items() if is_success(answer) is wanted)
                 first = _set_outcome(connection, batch_id, lines, outcome, part)
-                tokens = reduce(Tokens.plus, (tokens_of(by_line[line].body) for line in first), Tokens())
-                amounts = {outcome: len(first), **tokens._asdict()}
                 if first:
+                    tokens = map(sum, zip(*(tokens_of(by_line[line].body) for line in first), strict=True))
+                    amounts = {outcome: len(first), **Tokens(*tokens)._asdict()}
                     connection.execute(
                         BATCHES.update()
                         .where(BATCHES.c.id == batch_id)
@@ -179,6 +178,21 @@ class BatchQueue:
         self.files.delete([name for name in names if name.split("/")[1] not in open_ids])
         for batch_id in with_lines - open_ids:
             self._delete_lines(batch_id)
+
+    def delete_old(self, now: float) -> int:
+        """Delete expired files, interrupted uploads, and batches that ended long ago.
+
+        Several runners may do so at the same time.
+
+        Returns:
+            The number of deleted files.
+        """
+        deleted = 0
+        while old := self.store.expire(now):
+            self.files.delete([file.object for file in old])
+            self.store.forget_files([file.id for file in old])
+            deleted += len(old)
+        return deleted
 
     def _delete_lines(self, batch_id: str) -> None:
         some = select(LINES.c.line).where(LINES.c.batch_id == batch_id).limit(_AT_ONCE)

@@ -19,10 +19,6 @@ class Tokens(NamedTuple):
     output_tokens: int = 0
     reasoning_tokens: int = 0
 
-    def plus(self, other: "Tokens") -> "Tokens":
-        """Return the sum."""
-        return Tokens(*(mine + its for mine, its in zip(self, other, strict=True)))
-
 
 class _Details(msgspec.Struct):
     cached_tokens: int | None = None

@@ -176,41 +176,36 @@ async def _fetch(api: BatchApi, options: argparse.Namespace) -> int:
 
 async def _wait(api: BatchApi, batch_id: str) -> int:
     """Show the progress on standard error until the batch has ended. An absent server is asked again."""
-    shown, began, first = "", time.monotonic(), None
+    first = batch = await api.batch(batch_id)
+    shown, trouble, began = "", "", time.monotonic()
     while True:
-        batch, trouble = None, ""
-        try:
-            batch = await api.batch(batch_id)
-        except CommandError as error:
-            if first is None:
-                raise
-            trouble = str(error)
-        if batch is not None:
-            done = batch["request_counts"]["completed"] + batch["request_counts"]["failed"]
-            if first is None:
-                first = done
-            line = progress_line(batch, (done - first) / max(time.monotonic() - began, _POLL_S))
-        else:
-            line = trouble
+        rate = (_done(batch) - _done(first)) / max(time.monotonic() - began, _POLL_S)
+        line = trouble or progress_line(batch, rate)
         if sys.stderr.isatty():
             print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
         elif line != shown:
             print(line, file=sys.stderr, flush=True)
         shown = line
-        if batch is not None and batch["status"] in _ENDED:
+        if batch["status"] in _ENDED:
             print(file=sys.stderr, end="\n" if sys.stderr.isatty() else "")
             print(_summary(batch), file=sys.stderr)
             return 0 if batch["status"] == "completed" else 1
         await asyncio.sleep(_POLL_S)
+        try:
+            batch, trouble = await api.batch(batch_id), ""
+        except CommandError as error:
+            trouble = str(error)
+
+
+def _done(batch: Mapping[str, Any]) -> int:
+    return int(batch["request_counts"]["completed"] + batch["request_counts"]["failed"])
 
 
 def progress_line(batch: Mapping[str, Any], per_s: float) -> str:
     """Return a bar, the counts, the rate and the time left."""
-    counts = batch["request_counts"]
-    total, failed = counts["total"], counts["failed"]
-    done = counts["completed"] + failed
+    done, total, failed = _done(batch), batch["request_counts"]["total"], batch["request_counts"]["failed"]
     if not total:
-        return f"{batch['status']}"
+        return str(batch["status"])
     filled = int(_BAR * done / total)
     parts = [f"[{'#' * filled}{'.' * (_BAR - filled)}] {done:,} of {count(total, 'line')}"]
     if failed:

@@ -132,7 +132,7 @@ class Ingress:
         self._batches = None
         if batch.enabled:
             store = BatchStore(batch_database_url(batch), batch)
-            self._batches = BatchAccess(store, FileStore(batch_files_url(batch)), batch)
+            self._batches = BatchAccess(store, FileStore(batch_files_url(batch)))
         self._served: list[ApiModel] = []
         self._counters: list[IngressCounters] = []
         self._channels = EngineChannels()

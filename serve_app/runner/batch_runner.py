@@ -15,7 +15,6 @@ from serve_app.batch.file_store import FileStore
 from serve_app.batch.input_file import validate
 from serve_app.batch.queue import BatchQueue
 from serve_app.batch.records import OPEN, Batch
-from serve_app.batch.retention import INTERVAL_S, delete_old
 from serve_app.batch.store import BatchStore
 from serve_app.runner.runner import Runner
 from serve_app.settings.batch import BatchSettings, batch_database_url, batch_files_url
@@ -33,6 +32,8 @@ from serve_app.wire.spans import Span, batch_root
 logger = logging.getLogger("ray.serve")
 
 _PUBLISH_S = 1.0
+_DELETE_OLD_S = 600.0
+"""How often old files are looked for. Clients do not see an expired file in between."""
 
 
 class BatchRunner:
@@ -90,11 +91,11 @@ class BatchRunner:
         while True:
             try:
                 await asyncio.to_thread(self._queue.discard_leftovers)
-                if deleted := await asyncio.to_thread(delete_old, self._store, self._files, time.time()):
+                if deleted := await asyncio.to_thread(self._queue.delete_old, time.time()):
                     logger.info(f"batches: {deleted} old files are deleted")
             except Exception:  # a store does not answer
                 logger.warning("old files cannot be deleted", exc_info=True)
-            await asyncio.sleep(INTERVAL_S)
+            await asyncio.sleep(_DELETE_OLD_S)
 
     async def _publish(self) -> None:
         """Publish what is left to the policy and as metrics, every second while there is any."""

@@ -35,7 +35,7 @@ class BatchServer(Server):
         settings = BatchSettings(**({"max_file_bytes": 1 << 20} | limits))
         self.store = BatchStore(f"sqlite:///{folder}/batch.db", settings)
         self.files = files or FileStore(f"file://{folder}/files")
-        access = BatchAccess(self.store, self.files, settings, lambda: self.now)
+        access = BatchAccess(self.store, self.files, lambda: self.now)
         super().__init__(api_keys=ApiKeyFile(str(keys)), batches=access, max_body_memory_bytes=64 << 20)
         self.http.headers["Authorization"] = "Bearer alice-key"
         del self.http.headers["Content-Type"]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 
 from serve_app.batch.queue import Answered, LeasedLine
+from serve_app.batch.records import File, new_id
 from serve_app.batch.tables import BATCHES, LINES
 from serve_app.wire.batch_lines import LineAnswer
 from tests.batch.stored import NOW, Stored, body
@@ -206,6 +207,22 @@ def test_lines_of_ended_batches_are_deleted_after_a_kill(stored: Stored) -> None
 
     with stored.store.begin() as connection:
         assert set(connection.execute(select(LINES.c.batch_id)).scalars()) == {other.id}
+
+
+def test_expired_and_interrupted_files_are_deleted(stored: Stored) -> None:
+    now = int(NOW)
+    made = [File(new_id("file"), "", "batch", "a", 1, now, now + each) for each in [60] * 101 + [90_000]]
+    for file in made:
+        stored.store.begin_file(file)
+        stored.files.write(file.object, [b"x"])
+    for file in made[1:]:
+        stored.store.finish_file(file)
+
+    assert stored.queue.delete_old(NOW + 60.0) == 101
+    assert stored.queue.delete_old(NOW + 60.0) == 0
+
+    assert stored.files.names("files") == [made[-1].object]
+    assert stored.store.files("", NOW) == [made[-1]]
 
 
 @settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])

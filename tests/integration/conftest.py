@@ -29,6 +29,7 @@ ORDER = [
     "test_background",
     "test_adapters",
     "test_ledger",
+    "test_batches",  # leaves two engines, which `test_chaos` needs
     "test_chaos",  # ends `fleet`
     "test_node_loss",
     "test_there_and_back",

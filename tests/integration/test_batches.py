@@ -1,8 +1,8 @@
-"""Batches on a real cluster whose processes are killed: no line is lost, and none is answered twice."""
+"""Batches on two engines whose processes are killed: no line is lost, and none is answered twice."""
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import openai
@@ -10,31 +10,32 @@ import pytest
 
 from serve_app.batch.records import OPEN, Batch
 from tests.batch.stored import Stored, body
-from tests.integration.cluster import Running, application, engine_settings
+from tests.integration.cluster import Running
+from tests.integration.fleet import MODEL, with_knobs
 
 LIMIT_S = 150.0
-KILLED = ("BatchRunner", "Ingress", "Engine", "ServeController", "everything")
+KILLED = ("BatchRunner", "Ingress", "Engine", "ServeController")
 """Killed in turn."""
+SERVER = "tideserve run"
+"""With all its processes: the whole cluster."""
+IN_FLIGHT = 4
+"""Lines: so few that processes are killed in the middle of a short batch."""
 
 
 def line(number: int, model: str) -> dict[str, Any]:
-    return {**body(number, model), "max_tokens": 48, "temperature": 0, "ignore_eos": True}
+    return {**body(number, model), "max_tokens": 96, "temperature": 0, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Running]:
-    document = application(
-        engine_settings("tide", max_num_seqs=8),
-        knobs={"tide": {"min_replicas": 2, "max_replicas": 2}},
-        ingress_knobs={"min_replicas": 1, "max_replicas": 1},
-    )
-    server = Running(document)
-    with server.serving(both_ready):
-        yield server
+def running(fleet: Running) -> Running:
+    fleet.document = with_knobs(fleet, min_replicas=2, max_replicas=2, batch_concurrency=IN_FLIGHT)
+    fleet.deploy(fleet.document)
+    fleet.wait_ready(both_ready)
+    return fleet
 
 
 def both_ready(status: int, ready: dict[str, Any]) -> bool:
-    return status == 200 and ready["models"]["tide"].get("replicas") == 2
+    return status == 200 and ready["models"][MODEL].get("replicas") == 2
 
 
 def store_of(server: Running) -> Stored:
@@ -62,8 +63,8 @@ def texts(stored: Stored, batch: Batch) -> dict[str, str]:
 
 
 def kill(server: Running, role: str) -> None:
-    """Kill a process with this role, or the whole server, which starts again."""
-    if role == "everything":
+    """Kill a process with this role, or the whole server, which is started again."""
+    if role == SERVER:
         server.end()
         server.start()
         server.wait_ready(both_ready)
@@ -78,7 +79,7 @@ def kill(server: Running, role: str) -> None:
 
 def test_official_client_runs_and_cancels_batches(running: Running) -> None:
     good = [
-        {"custom_id": f"é{n}", "method": "POST", "url": "/v1/chat/completions", "body": line(n, "tide")}
+        {"custom_id": f"é{n}", "method": "POST", "url": "/v1/chat/completions", "body": line(n, MODEL)}
         for n in range(1, 11)
     ]
     good[9]["body"]["temperature"] = 3
@@ -101,7 +102,7 @@ def test_official_client_runs_and_cancels_batches(running: Running) -> None:
         )
         listed = {each.id for each in client.batches.list()}
 
-    assert (batch.status, batch.model) == ("completed", "tide")
+    assert (batch.status, batch.model) == ("completed", MODEL)
     assert batch.request_counts is not None
     assert batch.request_counts.model_dump() == {"total": 10, "completed": 9, "failed": 1}
     assert sorted(each["custom_id"] for each in output) == sorted(f"é{n}" for n in range(1, 10))
@@ -135,22 +136,25 @@ def wait_for_end(client: openai.OpenAI, batch_id: str) -> openai.types.Batch:
 
 
 @pytest.mark.parametrize(
-    ("lines", "rounds"),
+    ("lines", "killed"),
     [
-        pytest.param(150, 1, marks=pytest.mark.timeout(600)),
-        pytest.param(2000, 2, marks=[pytest.mark.long, pytest.mark.timeout(7200)]),
+        pytest.param(60, KILLED, marks=pytest.mark.timeout(600)),
+        pytest.param(2000, (*KILLED, SERVER) * 2, marks=[pytest.mark.long, pytest.mark.timeout(7200)]),
     ],
+    ids=["short", "long"],
 )
-def test_killed_processes_lose_no_line_and_repeat_none(running: Running, lines: int, rounds: int) -> None:
+def test_killed_processes_lose_no_line_and_repeat_none(
+    running: Running, lines: int, killed: Sequence[str]
+) -> None:
     stored, limit_s = store_of(running), LIMIT_S + lines
     calm = stored.add(lines, now=time.time(), line=line)
     wait_until(stored, calm, lambda batch: batch.status == "completed", limit_s)
 
     rough = stored.add(lines, now=time.time(), line=line)
-    kills = KILLED * rounds
-    for number, role in enumerate(kills):
-        answered = lines * (10 + 75 * number // len(kills)) // 100
+    for number, role in enumerate(killed):
+        answered = lines * (10 + 75 * number // len(killed)) // 100
         wait_until(stored, rough, lambda batch, least=answered: batch.completed >= least, limit_s)  # type: ignore[misc]
+        assert stored.batch(rough).left, f"{role} is to be killed before the last answer"
         kill(running, role)
 
     done = wait_until(stored, rough, lambda batch: batch.status == "completed", limit_s)
