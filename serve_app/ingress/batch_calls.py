@@ -66,20 +66,16 @@ class BatchCalls:
         return asked, 1  # its lines get the error
 
 
-async def in_parts(
-    running: set[asyncio.Task[LineAnswer]],
-    gather_s: float = _GATHER_S,
-    silence_s: float = _SILENCE_S,
-) -> AsyncIterator[tuple[LineAnswer, ...]]:
-    """Yield the results of `running` as they become ready, those of `gather_s` together.
+async def in_parts(running: set[asyncio.Task[LineAnswer]]) -> AsyncIterator[tuple[LineAnswer, ...]]:
+    """Yield the results of `running` as they become ready, those of 20 ms together.
 
-    An empty part is yielded after `silence_s` without a result.
+    An empty part is yielded after 2 s without a result.
     """
     waiting = set(running)
     while waiting:
-        done, _ = await asyncio.wait(waiting, timeout=silence_s, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(waiting, timeout=_SILENCE_S, return_when=asyncio.FIRST_COMPLETED)
         if done and len(done) < len(waiting):
-            await asyncio.sleep(gather_s)
+            await asyncio.sleep(_GATHER_S)
             done = {task for task in waiting if task.done()}
         waiting -= done
         yield tuple(task.result() for task in done)

@@ -16,9 +16,7 @@ from tests.kubernetes.tools import PROJECT
 PYTHON = PROJECT / ".venv/checkov/bin/python"
 RUNNER = Path(__file__).with_name("run_checkov.py")
 
-needs_checkov = pytest.mark.skipif(
-    not PYTHON.exists(), reason="no .venv/checkov: make .venv/checkov.done"
-)
+needs_checkov = pytest.mark.skipif(not PYTHON.exists(), reason="no .venv/checkov: make .venv/checkov.done")
 
 
 @dataclass(frozen=True, slots=True, order=True)
