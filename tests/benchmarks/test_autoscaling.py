@@ -99,6 +99,7 @@ def test_wrong_prior_scales_each_coefficient(factor: float) -> None:
     assert BASE.knobs == KNOBS
 
 
+@pytest.mark.long
 def test_replay_gives_the_figures_of_a_run(tmp_path: Path) -> None:
     window = find_windows([folder_of_windows(tmp_path)], cut_s=60.0)[1]
 

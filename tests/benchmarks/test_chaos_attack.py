@@ -120,7 +120,7 @@ async def conducted(processes: Processes) -> AsyncIterator[tuple[Conductor, Obse
 async def test_at_random_every_event_lasts_until_the_next(processes: Processes) -> None:
     async with conducted(processes) as (conductor, observer):
         attacks = [Attack("dashboard-agent", "kill"), Attack("controller", "stop")]
-        await conductor.attack_at_random(attacks, minutes=0.1, pause_s=(0.1, 0.3))
+        await conductor.attack_at_random(attacks, minutes=0.03, pause_s=(0.1, 0.3))
     events = observer.trace.events
 
     assert len(events) >= 2

@@ -41,6 +41,7 @@ def test_tables_show_the_cheapest_fleet_that_attains_the_goal(trace: Path) -> No
     assert rows[2][:3] == ["GPU-s to 99%", "3,600", "3,600"]
 
 
+@pytest.mark.long
 def test_our_routing_finds_more_cached_tokens_than_two_choices(trace: Path) -> None:
     shares = [
         int(execute(Job(trace, "a100-80gb", 4, routing)).shown.split()[-2])

@@ -138,7 +138,7 @@ def wait_for_end(client: openai.OpenAI, batch_id: str) -> openai.types.Batch:
 @pytest.mark.parametrize(
     ("lines", "killed"),
     [
-        pytest.param(60, KILLED, marks=pytest.mark.timeout(600)),
+        pytest.param(60, KILLED, marks=[pytest.mark.long, pytest.mark.timeout(600)]),
         pytest.param(2000, (*KILLED, SERVER) * 2, marks=[pytest.mark.long, pytest.mark.timeout(7200)]),
     ],
     ids=["short", "long"],

@@ -7,7 +7,7 @@ from schemathesis.checks import not_a_server_error
 
 from tests.integration.cluster import Running
 
-EXAMPLES = 8
+EXAMPLES = 5
 """For each path and mode: `make fuzz` sends more."""
 OTHER_NAMES = {"POST /score", "POST /rerank", "POST /v2/rerank"}
 """Paths with the handler and the schema of another one get a few examples."""

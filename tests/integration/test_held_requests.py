@@ -80,6 +80,7 @@ async def stream(client: httpx.AsyncClient, url: str, number: int) -> str:
     return reply.text
 
 
+@pytest.mark.long
 async def test_held_requests_start_no_ingress_and_survive_its_drain(
     sea: Running, client: httpx.AsyncClient
 ) -> None:

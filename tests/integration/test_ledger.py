@@ -17,7 +17,7 @@ TOKENS = 2000
 WRITE_S = 1.0
 """Replicas write once a second: each reading of the ledger lacks at most so much of each replica."""
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 
 
 def total(fleet: Running) -> dict[str, Any]:

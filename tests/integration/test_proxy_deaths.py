@@ -49,6 +49,7 @@ def test_a_request_sent_as_haproxy_dies_is_answered(app: Running) -> None:
     assert httpx.get(f"{app.url}/v1/models", timeout=10).status_code == 200
 
 
+@pytest.mark.long
 def test_the_death_of_its_manager_cuts_no_stream(app: Running) -> None:
     (before,) = app.processes(MANAGER)
     with RawStream(app.port, "/v1/completions", LONG) as stream:
