@@ -74,7 +74,7 @@ gpu-proof:
 	@PYTHONPATH=$(CURDIR) exec $(GPU_PYTHON) -m benchmarks.gpu_proof $(ARGS)
 
 test-long: setup-dev .venv/checkov.done
-	@$(BIN)/python -m pytest -m long tests
+	@$(BIN)/python -m pytest -m 'long or hypothesis' --hypothesis-profile new-examples tests
 
 fuzz: setup-dev
 	@FUZZ_SEED=$(SEED) FUZZ_MINUTES=$(MINUTES) $(BIN)/python -m pytest -m long -s tests/integration/test_flood.py

@@ -32,8 +32,10 @@ os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="tide-state-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
-# How long an example takes says more of the machine than of the code.
-settings.register_profile("suite", deadline=None)
+# How long an example takes says more of the machine than of the code. `make test` has the same examples each
+# time, so that a failure is of the change; `make test-long` has new ones.
+settings.register_profile("suite", deadline=None, derandomize=True)
+settings.register_profile("new-examples", deadline=None)
 settings.load_profile("suite")
 
 

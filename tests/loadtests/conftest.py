@@ -1,5 +1,6 @@
 """The stub server in a process of its own, so that its work is not on the clock of the client's loop."""
 
+import gc
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,3 +22,9 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stub]:
         assert name == "port"
         yield Stub(int(port), log, process.pid)
         process.terminate()
+
+
+@pytest.fixture(autouse=True)
+def garbage_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spare each load its search for garbage: with vLLM imported by other tests, it takes over a second."""
+    monkeypatch.setattr(gc, "collect", lambda: 0)
