@@ -11,8 +11,8 @@ LOADTEST_CONFIG ?= config/serve.zero.yaml
 
 help:
 	@echo 'make serve [CONFIG=...] [ARGS=--verbose] set up, then serve config/serve.yaml or CONFIG until Ctrl-C'
-	@echo 'make test                               set up, then lint, type-check and test: over half an hour'
-	@echo 'make test-long                          the tests that take minutes each, and no part of make test'
+	@echo 'make test                               set up, then lint, type-check and test: about 20 minutes'
+	@echo 'make test-long                          the tests that make test leaves out, in over half an hour'
 	@echo 'make fuzz [SEED=... MINUTES=5]          odd requests as a flood on a server of its own, from a seed'
 	@echo 'make loadtest [SCENARIO=...]            a server of its own from zero to N and back, judged and drawn'
 	@echo 'make chaos [ARGS=...]                   kill and stop each process under load, and print what clients saw'
