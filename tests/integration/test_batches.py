@@ -18,8 +18,6 @@ KILLED = ("BatchRunner", "Ingress", "Engine", "ServeController")
 """Killed in turn."""
 SERVER = "tideserve run"
 """With all its processes: the whole cluster."""
-IN_FLIGHT = 4
-"""Lines: so few that processes are killed in the middle of a short batch."""
 
 
 def line(number: int, model: str) -> dict[str, Any]:
@@ -28,10 +26,15 @@ def line(number: int, model: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def running(fleet: Running) -> Running:
-    fleet.document = with_knobs(fleet, min_replicas=2, max_replicas=2, batch_concurrency=IN_FLIGHT)
+    change_knobs(fleet, min_replicas=2, max_replicas=2)
+    return fleet
+
+
+def change_knobs(fleet: Running, **knobs: int) -> None:
+    """Change knobs, also for a fleet that is started again."""
+    fleet.document = with_knobs(fleet, **knobs)
     fleet.deploy(fleet.document)
     fleet.wait_ready(both_ready)
-    return fleet
 
 
 def both_ready(status: int, ready: dict[str, Any]) -> bool:
@@ -136,16 +139,18 @@ def wait_for_end(client: openai.OpenAI, batch_id: str) -> openai.types.Batch:
 
 
 @pytest.mark.parametrize(
-    ("lines", "killed"),
+    ("lines", "in_flight", "killed"),
     [
-        pytest.param(60, KILLED, marks=[pytest.mark.long, pytest.mark.timeout(600)]),
-        pytest.param(2000, (*KILLED, SERVER) * 2, marks=[pytest.mark.long, pytest.mark.timeout(7200)]),
+        # So few lines in flight that processes are killed in the middle of a short batch.
+        pytest.param(60, 4, KILLED, marks=[pytest.mark.long, pytest.mark.timeout(600)]),
+        pytest.param(2000, 32, (*KILLED, SERVER) * 2, marks=[pytest.mark.long, pytest.mark.timeout(7200)]),
     ],
     ids=["short", "long"],
 )
 def test_killed_processes_lose_no_line_and_repeat_none(
-    running: Running, lines: int, killed: Sequence[str]
+    running: Running, lines: int, in_flight: int, killed: Sequence[str]
 ) -> None:
+    change_knobs(running, batch_concurrency=in_flight)
     stored, limit_s = store_of(running), LIMIT_S + lines
     calm = stored.add(lines, now=time.time(), line=line)
     wait_until(stored, calm, lambda batch: batch.status == "completed", limit_s)
