@@ -26,7 +26,7 @@ import msgspec
 from serve_app.settings.adapters import Adapter
 from serve_app.wire.continuation import Continuation
 
-VERSION = 1
+VERSION = 2
 """An ingress replica sends nothing to an engine replica of another version, which Ray is about to replace."""
 LENGTH = struct.Struct(">I")
 MOST_BYTES = (ord("A") << 24) - 1

@@ -38,7 +38,7 @@ async def test_a_stranger_is_refused_before_anything_else(token: str) -> None:
     assert engine.requests == []
 
 
-OTHER_VERSION = "this engine replica speaks version 1 of the data plane"
+OTHER_VERSION = f"this engine replica speaks version {VERSION} of the data plane"
 
 
 @pytest.mark.parametrize(
