@@ -17,7 +17,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
 
 from serve_app.engine.lane_scheduler import LaneScheduling
-from serve_app.patches.vllm import split_prompts_in_workers
+from serve_app.patches.vllm import compute_adapters_apart, split_prompts_in_workers
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -75,6 +75,7 @@ class ContinuingWorker:
 
 
 split_prompts_in_workers(delivered_count)
+compute_adapters_apart()
 
 
 def _path(cls: type) -> str:

@@ -199,6 +199,13 @@ def split_prompts_in_workers(outputs_in_prompt: Callable[[Any], int]) -> None:
     CachedRequestState.__post_init__ = split
 
 
+def compute_adapters_apart() -> None:
+    """Have vLLM compute LoRA adapters on a CPU as `cpu_lora` does. GPUs have other kernels."""
+    from vllm.platforms.cpu import CpuPlatform  # noqa: PLC0415
+
+    CpuPlatform.get_punica_wrapper = staticmethod(lambda: "serve_app.patches.cpu_lora.PerAdapterWrapper")
+
+
 def register_kernels_once() -> None:
     """Have vLLM replace its Triton kernels by the CPU's now, and not in each engine core: 0.3 s of CPU.
 

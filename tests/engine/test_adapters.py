@@ -276,3 +276,13 @@ async def test_engine_without_lora_refuses_adapters(engine: LocalEngine) -> None
             pass
 
     assert refused.value.status == 400
+
+
+async def test_adapter_changes_no_other_answer_of_its_batch(lora: Lora) -> None:
+    long: dict[str, Any] = {"operation": "completions", "max_tokens": 32, "ignore_eos": True}
+    adapter = lora.adapter("one")
+    alone = [(await lora.text(adapter, **long))["choices"], (await lora.text(**long))["choices"]]
+
+    together = await asyncio.gather(lora.text(adapter, **long), lora.text(**long))
+
+    assert [answer["choices"] for answer in together] == alone
