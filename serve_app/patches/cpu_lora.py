@@ -46,7 +46,9 @@ class PerAdapterWrapper(PunicaWrapperCPU):  # type: ignore[misc]  # vLLM has no 
 
 
 def _rows(places: torch.Tensor) -> Rows:
-    return [(place, (places == place).nonzero()[:, 0]) for place in places.unique().tolist() if place >= 0]
+    return [
+        (place, (places == place).nonzero()[:, 0]) for place in sorted(set(places.tolist())) if place >= 0
+    ]
 
 
 def _add(y: torch.Tensor, x: torch.Tensor, weights: torch.Tensor, rows: Rows, scale: float = 1.0) -> None:
