@@ -85,11 +85,26 @@ class FileStore:
             with suppress(FileNotFoundError):
                 obstore.delete(self._store, name)
 
+    def delete_torn(self, before: float) -> None:
+        """Delete what killed processes left of objects in a folder, older than `before`, Unix time.
+
+        An object store needs a lifecycle rule for multipart uploads that were never completed.
+        """
+        if (folder := _local_folder(self._url)) is not None:
+            for path in folder.glob("**/*#*"):  # the names under which obstore writes, until the end
+                with suppress(FileNotFoundError):
+                    if path.stat().st_mtime < before:
+                        path.unlink()
+
 
 def _open(url: str) -> ObjectStore:
+    folder = _local_folder(url)
+    if folder is None:
+        return from_url(url)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return LocalStore(folder, automatic_cleanup=True)  # of empty folders
+
+
+def _local_folder(url: str) -> Path | None:
     parts = urlsplit(url)
-    if parts.scheme == "file":
-        folder = Path(unquote(parts.path))
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return LocalStore(folder)
-    return from_url(url)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None

@@ -20,7 +20,7 @@ from serve_app.batch.store import BatchStore
 MOST_ERRORS = 100
 """The errors of one batch. The rest of the file is not read."""
 MOST_ID_CHARACTERS = 512
-"""Of a `custom_id`."""
+"""Of a `custom_id`, and of the name of a model."""
 _PREFIX_BYTES = (256, 2048, 16_384)
 """Prompts with equal first bytes, so many, are sent one after another, so that they share a prefix cache."""
 _BOM = b"\xef\xbb\xbf"
@@ -76,15 +76,18 @@ def validate(store: BatchStore, files: FileStore, batch: Batch, max_line_bytes: 
     Returns:
         Whether the batch has begun. If not, it has failed, or is no longer `validating`.
     """
-    file = store.file(batch.input_file_id, batch.owner, now)
-    if file is None:
-        error = LineError(
-            "invalid_input_file", f"The file {batch.input_file_id} has been deleted.", "input_file_id"
-        )
-        store.fail(batch.id, [error], now)
-        return False
-    chunks = files.chunks(file.object, file.bytes)
-    checked = check_lines(chunks, batch.endpoint, store.limits.max_requests, max_line_bytes)
+    try:
+        file = store.file(batch.input_file_id, batch.owner, now)
+        if file is None:
+            raise FileNotFoundError
+        chunks = files.chunks(file.object, file.bytes)
+        checked = check_lines(chunks, batch.endpoint, store.limits.max_requests, max_line_bytes)
+    except FileNotFoundError:
+        message = f"The file {batch.input_file_id} has been deleted."
+        checked = Checked("", [], [LineError("invalid_input_file", message, "input_file_id")])
+    if now >= batch.expires_at:
+        message = "The completion window ended before the input file was checked."
+        checked.errors[:] = [LineError("batch_expired", message)]
     if checked.errors:
         store.fail(batch.id, checked.errors, now)
         return False
@@ -210,8 +213,16 @@ class _Check:
     def _check_body(self, body: _Body) -> LineError | None:
         if body.model is None:
             return _missing("body.model")
-        if not isinstance(body.model, str) or not body.model:
-            return LineError("invalid_value", "The model must be a text, and not empty.", "body.model")
+        if (
+            not isinstance(body.model, str)
+            or not 1 <= len(body.model) <= MOST_ID_CHARACTERS
+            or "\0" in body.model
+        ):
+            return LineError(
+                "invalid_value",
+                f"The model must be a text of 1 to {MOST_ID_CHARACTERS} characters without NUL.",
+                "body.model",
+            )
         if self.model is not None and body.model != self.model:
             return LineError(
                 "mismatched_model",

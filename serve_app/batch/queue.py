@@ -1,8 +1,9 @@
 """The lines of open batches as a queue: lease, answer, and in the end join the answers to result files.
 
 Answers are written in parts: an object with some answers, then one transaction that gives the lines their
-outcome. Only the first outcome of a line counts. So a runner may be killed at any moment, and two runners may
-work at the same time: each line has one answer in the result files.
+outcome. Only the first outcome of a line counts. Before a join, all other lines get the outcome `none`. So a
+runner may be killed at any moment, and two runners may work at the same time: each line has one answer in the
+result files.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from serve_app.batch.results import (
     tokens_of,
     unanswered_line,
 )
-from serve_app.batch.store import BatchStore, set_status
+from serve_app.batch.store import UPLOAD_S, BatchStore, set_status
 from serve_app.batch.tables import BATCHES, FILES, LINES
 from serve_app.wire.batch_lines import BatchLine, LineAnswer
 
@@ -146,37 +147,47 @@ class BatchQueue:
             last = "expired" if counted.left else "completed"
         if batch.in_progress_at is None:  # an interrupted check of the input file may have added lines
             self._delete_lines(batch.id)
+        self._close_lines(batch.id)
         reason = CANCELLED if last == "cancelled" else EXPIRED
         output = self._write_file(batch, "output", self._answers(batch.id, "completed"), now)
-        errors = self._write_file(batch, "error", self._errors(batch.id, reason), now)
-        with self.store.begin() as connection:
-            if not set_status(
-                connection,
-                batch.id,
-                ("finalizing", "cancelling"),
-                last,
-                now,
-                output_file_id=output.id if output else None,
-                error_file_id=errors.id if errors else None,
-            ):
-                return None
-            for file in (output, errors):
-                if file is not None:
-                    change = FILES.update().where(FILES.c.id == file.id)
-                    connection.execute(change.values(stored=True, bytes=file.bytes))
+        errors = None
+        try:
+            errors = self._write_file(batch, "error", self._errors(batch.id, reason), now)
+            with self.store.begin() as connection:
+                ended = set_status(
+                    connection,
+                    batch.id,
+                    ("finalizing", "cancelling"),
+                    last,
+                    now,
+                    output_file_id=output.id if output else None,
+                    error_file_id=errors.id if errors else None,
+                )
+                for file in (output, errors) if ended else ():
+                    if file is not None:
+                        change = FILES.update().where(FILES.c.id == file.id)
+                        connection.execute(change.values(stored=True, bytes=file.bytes))
+        except Exception:
+            self._discard(output, errors)
+            raise
+        if not ended:
+            self._discard(output, errors)
+            return None
         self._delete_lines(batch.id)
         self.files.delete(self.files.names(_folder(batch.id)))
         return last
 
     def discard_leftovers(self) -> None:
-        """Delete the lines and parts of batches that have ended. A killed runner may have left them."""
+        """Delete the lines and parts of batches that have ended. A killed runner may have left them.
+
+        Batches that this database does not know are left alone: another one may have them.
+        """
         names = self.files.names(_PARTS)
         with self.store.begin() as connection:
             with_lines = set(connection.execute(select(LINES.c.batch_id).distinct()).scalars())
-        # Read last: else the lines of a batch that has just begun would be deleted.
-        open_ids = {batch.id for batch in self.store.open_batches()}
-        self.files.delete([name for name in names if name.split("/")[1] not in open_ids])
-        for batch_id in with_lines - open_ids:
+        ended = self.store.ended([*{_batch_of(name) for name in names} | with_lines])
+        self.files.delete([name for name in names if _batch_of(name) in ended])
+        for batch_id in with_lines & ended:
             self._delete_lines(batch_id)
 
     def delete_old(self, now: float) -> int:
@@ -189,10 +200,26 @@ class BatchQueue:
         """
         deleted = 0
         while old := self.store.expire(now):
-            self.files.delete([file.object for file in old])
-            self.store.forget_files([file.id for file in old])
+            self._discard(*old)
             deleted += len(old)
+        self.files.delete_torn(now - UPLOAD_S)
         return deleted
+
+    def _discard(self, *files: File | None) -> None:
+        """Delete hidden files: first their objects, then their rows."""
+        hidden = [file for file in files if file is not None]
+        self.files.delete([file.object for file in hidden])
+        self.store.forget_files([file.id for file in hidden])
+
+    def _close_lines(self, batch_id: str) -> None:
+        """Give all lines without an outcome the outcome `none`, so that no later answer counts."""
+        free = (LINES.c.batch_id == batch_id) & LINES.c.outcome.is_(None)
+        some = select(LINES.c.line).where(free).limit(_AT_ONCE)
+        closed = _AT_ONCE
+        while closed:
+            with self.store.begin_part() as connection:
+                change = LINES.update().where(free, LINES.c.line.in_(some)).values(outcome="none")
+                closed = connection.execute(change).rowcount
 
     def _delete_lines(self, batch_id: str) -> None:
         some = select(LINES.c.line).where(LINES.c.batch_id == batch_id).limit(_AT_ONCE)
@@ -226,7 +253,11 @@ class BatchQueue:
                 yield line + b"\n"
 
         self.store.begin_file(file, limited=False)
-        self.files.write(file.object, counted())
+        try:
+            self.files.write(file.object, counted())
+        except Exception:
+            self._discard(file)
+            raise
         return replace(file, bytes=size)
 
     def _answers(self, batch_id: str, outcome: str) -> Iterator[bytes]:
@@ -249,7 +280,7 @@ class BatchQueue:
         while True:
             query = (
                 select(LINES.c.line, LINES.c.custom_id)
-                .where(LINES.c.batch_id == batch_id, LINES.c.outcome.is_(None), LINES.c.line > last)
+                .where(LINES.c.batch_id == batch_id, LINES.c.outcome == "none", LINES.c.line > last)
                 .order_by(LINES.c.line)
                 .limit(_AT_ONCE)
             )
@@ -267,6 +298,10 @@ _PARTS = "parts"
 
 def _folder(batch_id: str) -> str:
     return f"{_PARTS}/{batch_id}"
+
+
+def _batch_of(part: str) -> str:
+    return part.split("/")[1]
 
 
 def _part_line(answered: Answered) -> bytes:

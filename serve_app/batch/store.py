@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from sqlalchemy import Connection, func, select
 
@@ -26,7 +26,7 @@ _LOCK = 0x7469_6466
 _LINES_AT_ONCE = 500
 """A part of so many lines takes SQLite about 15 ms."""
 _LONGEST_PAUSE_S = 0.1
-_UPLOAD_S = DAY_S
+UPLOAD_S = DAY_S
 """An upload that is not complete after this time has been interrupted."""
 
 
@@ -47,10 +47,12 @@ class BatchStore:
     Args:
         url: The URL of the database.
         limits: The limits of each owner.
+        application: The name of the Ray Serve application. It works only on batches that were sent to it.
     """
 
-    def __init__(self, url: str, limits: BatchSettings | None = None) -> None:
+    def __init__(self, url: str, limits: BatchSettings | None = None, application: str = "tideserve") -> None:
         self.limits = limits or BatchSettings()
+        self._application = application
         self._engine = connect(url, CONNECTIONS)
         self._lock = threading.Lock()
         self._ready = False
@@ -161,10 +163,10 @@ class BatchStore:
                 FILES.update().where(~_unexpired(now), FILES.c.id.not_in(in_use)).values(stored=False)
             )
             connection.execute(
-                BATCHES.delete().where(BATCHES.c.created_at < now - kept_s, BATCHES.c.status.not_in(OPEN))
+                BATCHES.delete().where(_ended_at() < now - kept_s, BATCHES.c.status.not_in(OPEN))
             )
             hidden = select(*_FILE_COLUMNS).where(
-                ~FILES.c.stored, (FILES.c.created_at < now - _UPLOAD_S) | ~_unexpired(now)
+                ~FILES.c.stored, (FILES.c.created_at < now - UPLOAD_S) | ~_unexpired(now)
             )
             return [File(*row) for row in connection.execute(hidden.limit(most))]
 
@@ -191,31 +193,42 @@ class BatchStore:
                 raise StatusError("no such file")
             if purpose != "batch":
                 raise StatusError(f"its purpose is {purpose!r}, and must be 'batch'")
-            connection.execute(BATCHES.insert().values(asdict(batch)))
+            connection.execute(BATCHES.insert().values(**asdict(batch), application=self._application))
 
     def batch(self, batch_id: str, owner: str | None = None) -> Batch | None:
         """Return a batch; with an `owner`, only a batch of this owner."""
-        query = select(BATCHES).where(BATCHES.c.id == batch_id)
+        query = select(*_BATCH_COLUMNS).where(BATCHES.c.id == batch_id)
         if owner is not None:
             query = query.where(BATCHES.c.owner == owner)
         with self.begin() as connection:
             row = connection.execute(query).first()
-        return None if row is None else Batch(**row._mapping)
+        return None if row is None else Batch(*row)
 
     def batches(self, owner: str, *, after: str | None = None, limit: int = 20) -> list[Batch]:
         """Return the owner's batches that come `after` an id, the newest first."""
-        query = select(BATCHES).where(BATCHES.c.owner == owner)
+        query = select(*_BATCH_COLUMNS).where(BATCHES.c.owner == owner)
         if after is not None:
             query = query.where(BATCHES.c.id < after)
         with self.begin() as connection:
             rows = connection.execute(query.order_by(BATCHES.c.id.desc()).limit(limit))
-            return [Batch(**row._mapping) for row in rows]
+            return [Batch(*row) for row in rows]
 
     def open_batches(self) -> list[Batch]:
-        """Return the batches of all owners that have not ended, the oldest first."""
-        query = select(BATCHES).where(BATCHES.c.status.in_(OPEN)).order_by(BATCHES.c.id)
+        """Return the application's batches of all owners that have not ended, the oldest first."""
+        unended = BATCHES.c.status.in_(OPEN) & (BATCHES.c.application == self._application)
         with self.begin() as connection:
-            return [Batch(**row._mapping) for row in connection.execute(query)]
+            rows = connection.execute(select(*_BATCH_COLUMNS).where(unended).order_by(BATCHES.c.id))
+            return [Batch(*row) for row in rows]
+
+    def ended(self, batch_ids: Sequence[str]) -> set[str]:
+        """Return which of these batches have ended. Batches without a row are left out."""
+        ended: set[str] = set()
+        for first in range(0, len(batch_ids), _LINES_AT_ONCE):
+            some = BATCHES.c.id.in_(batch_ids[first : first + _LINES_AT_ONCE])
+            with self.begin() as connection:
+                query = select(BATCHES.c.id).where(some, BATCHES.c.status.not_in(OPEN))
+                ended.update(connection.execute(query).scalars())
+        return ended
 
     def cancel(self, batch_id: str, now: float) -> bool:
         """Ask for the end of a batch. Return whether the batch was not yet ending."""
@@ -266,6 +279,7 @@ class BatchStore:
 
 
 _FILE_COLUMNS = [FILES.c[name] for name in File.__dataclass_fields__]
+_BATCH_COLUMNS = [BATCHES.c[name] for name in Batch.__dataclass_fields__]
 
 
 def set_status(
@@ -286,6 +300,10 @@ def _lock(connection: Connection, batch_id: str, status: Status) -> bool:
 def _check_limit(number: int, most: int, of: str, setting: str) -> None:
     if number > most:
         raise LimitError(f"there would be {number} {of} of this key; at most {most} are allowed ({setting})")
+
+
+def _ended_at() -> Any:
+    return func.coalesce(*(BATCHES.c[f"{status}_at"] for status in get_args(Status) if status not in OPEN))
 
 
 def _unexpired(now: float) -> Any:

@@ -25,6 +25,7 @@ BATCHES = Table(
     TABLES,
     Column("id", String, primary_key=True),
     Column("owner", String, nullable=False),
+    Column("application", String, nullable=False),
     Column("endpoint", String, nullable=False),
     Column("input_file_id", String, nullable=False),
     Column("completion_window", String, nullable=False),
@@ -71,5 +72,6 @@ LINES = Table(
     Index("batch_lines_to_send", "batch_id", "outcome", "position"),
 )
 """The lines of open batches. A line is free when `outcome` is null and `lease_until` (Unix time) has passed.
-`outcome` is `completed` or `failed`, and `part` then names the object that has the answer. Only the first
-`outcome` counts: a part may repeat a line that another part answered."""
+`outcome` is `completed` or `failed`, and `part` then names the object that has the answer. It is `none` if
+the batch ended before an answer. Only the first `outcome` counts: a part may repeat a line that another part
+answered."""

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import aiohttp
 
-from serve_app.cli.command_error import CommandError
+from serve_app.cli.command_error import CommandError, RefusedError
 from serve_app.cli.formats import plain
 from serve_app.cli.http_client import authorization, error_words, proxy_for
 
@@ -74,7 +74,10 @@ class BatchApi:
             async with self._session.request(method, url, proxy=proxy_for(url), **more) as answer:
                 if answer.status >= 300:
                     words = plain(error_words(await answer.read()), _LONGEST)
-                    raise CommandError(f"{self._url} answers {answer.status} {answer.reason}: {words}")
+                    again = answer.status == 429 or answer.status >= 500
+                    raise (CommandError if again else RefusedError)(
+                        f"{self._url} answers {answer.status} {answer.reason}: {words}"
+                    )
                 yield answer
         except (aiohttp.ClientError, TimeoutError) as error:
             raise CommandError(f"no answer from {self._url}: {error or type(error).__name__}") from None

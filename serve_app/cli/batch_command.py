@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from serve_app.cli.command_error import CommandError
+from serve_app.cli.command_error import CommandError, RefusedError
 from serve_app.cli.formats import count, plain, seconds, whole
 from serve_app.cli.http_client import DEFAULT_URL, check_url
 
@@ -110,7 +110,7 @@ def _endpoint_of(path: Path) -> str:
         except (ValueError, KeyError, TypeError):
             endpoint = None
     if not isinstance(endpoint, str):
-        raise CommandError(f"{path}: the first line has no `url`; give --endpoint")
+        raise CommandError(f"{path}: no `url` found in the first line; give --endpoint")
     return endpoint
 
 
@@ -175,7 +175,7 @@ async def _fetch(api: BatchApi, options: argparse.Namespace) -> int:
 
 
 async def _wait(api: BatchApi, batch_id: str) -> int:
-    """Show the progress on standard error until the batch has ended. An absent server is asked again."""
+    """Show the progress on standard error until the batch has ended. Asks an absent or busy server again."""
     first = batch = await api.batch(batch_id)
     shown, trouble, began = "", "", time.monotonic()
     while True:
@@ -193,6 +193,8 @@ async def _wait(api: BatchApi, batch_id: str) -> int:
         await asyncio.sleep(_POLL_S)
         try:
             batch, trouble = await api.batch(batch_id), ""
+        except RefusedError:
+            raise
         except CommandError as error:
             trouble = str(error)
 

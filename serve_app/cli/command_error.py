@@ -3,3 +3,7 @@
 
 class CommandError(Exception):
     """One line for the user; the command ends with exit status 1."""
+
+
+class RefusedError(CommandError):
+    """A server's answer that it would give to another attempt as well."""

@@ -52,7 +52,7 @@ class BatchCalls:
             await asyncio.gather(*running, return_exceptions=True)
 
     def wanted(self, asked: str) -> tuple[str, int]:
-        """Return the model that a client asks for, and how many lines of it should be in flight in all.
+        """Return the served model that a client asks for, and how many lines should be in flight in all.
 
         By default these are twice the places in the batches of the replicas that are up: one half runs, and
         the other half waits in the queues of ingress replicas, so that no batch has a gap. Without a replica
@@ -63,7 +63,7 @@ class BatchCalls:
             knob = self._knobs.of(settings.name).batch_concurrency
             replicas = max(1, len(replica_set(settings.deployment_name)))
             return settings.name, 2 * replicas * release_limit(settings) if knob is None else knob
-        return asked, 1  # its lines get the error
+        return "", 1  # its lines get the error
 
 
 async def in_parts(running: set[asyncio.Task[LineAnswer]]) -> AsyncIterator[tuple[LineAnswer, ...]]:

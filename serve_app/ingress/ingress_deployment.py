@@ -131,7 +131,7 @@ class Ingress:
         batch = self._settings.batch
         self._batches = None
         if batch.enabled:
-            store = BatchStore(batch_database_url(batch), batch)
+            store = BatchStore(batch_database_url(batch), batch, app)
             self._batches = BatchAccess(store, FileStore(batch_files_url(batch)))
         self._served: list[ApiModel] = []
         self._counters: list[IngressCounters] = []

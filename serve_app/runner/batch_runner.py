@@ -57,7 +57,7 @@ class BatchRunner:
         self._metrics = BatchMetrics(context.replica_tag)
         self._spans = batch_spans(TraceSettings.model_validate(traces), os.environ, context.replica_tag)
         self._max_line_bytes = max_line_bytes
-        self._store = BatchStore(batch_database_url(settings), settings)
+        self._store = BatchStore(batch_database_url(settings), settings, self._app)
         self._files = FileStore(batch_files_url(settings))
         self._queue = BatchQueue(self._store, self._files)
         self._runner = Runner(self._queue, self._validate, self._ask, self._note_end, self._metrics.count)

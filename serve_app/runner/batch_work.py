@@ -37,7 +37,16 @@ class BatchWork:
     paused_until: float = 0.0
     step: asyncio.Task[None] | None = None
     """The validation of the input file, or the join of the results."""
+    trouble: str = ""
+    """Why the last step failed; "" if it did not."""
+    model: str = ""
+    """The served model, once an ingress replica has named it; "" too if it serves no such model."""
     _faults: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def in_step(self) -> bool:
+        """Whether its step is not done."""
+        return self.step is not None and not self.step.done()
 
     def holds(self, line: int) -> bool:
         """Whether the runner still has to do with a line, so that it must not be sent again."""
@@ -77,6 +86,6 @@ class BatchWork:
         if retry.fault:
             self._faults[line.line] += 1
         elif now >= self.paused_until:  # one refusal of many at the same time
-            self.most = max(1, self.most // 2)
+            self.most = max(1, min(self.most, len(self.in_flight) + 1) // 2)
             self.paused_until = now + max(_LEAST_PAUSE_S, min(retry.after_s, _MOST_PAUSE_S))
         self.to_return[line.line] = round(at, 1)  # few statements for many lines

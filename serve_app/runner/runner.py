@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing, suppress
 from math import isinf
@@ -35,14 +35,16 @@ _TURN_S = 0.02
 _BUSY_S = 0.5
 _IDLE_S = 2.0
 """The longest time between two turns with and without open batches."""
+_MOST_STEPS = 2
+"""Checks of input files and joins at the same time. Each takes seconds, and holds the places of its lines."""
 _CANCEL_S = 5.0
 _WARN_S = 10.0
 _WRITE_S = 2.0
 _WRITE_LINES = 500
 _WRITE_BYTES = 4 << 20
 """Answers are written after this time, in this number, or with so many bytes."""
-_MOST_UNWRITTEN = 4 * _WRITE_LINES
-"""No lines are sent while so many answers cannot be written, as with a full disk."""
+_MOST_UNWRITTEN = 4
+"""No lines are sent while so many times these cannot be written, as with a full disk."""
 
 
 class Runner:
@@ -73,8 +75,6 @@ class Runner:
         self._count = count
         self._clock = clock
         self._work: defaultdict[str, BatchWork] = defaultdict(BatchWork)
-        self._models: dict[str, str] = {}
-        """The served models, by the names that batches have for them."""
         self._wanted: dict[str, int] = {}
         """The lines in flight that ingress replicas want, by model."""
         self._rates: defaultdict[str, Rate] = defaultdict(Rate)
@@ -109,22 +109,27 @@ class Runner:
         now = self._clock()
         await self._renew(now)
         running: list[Batch] = []
-        for batch in batches:
+        steps = sum(work.in_step for work in self._work.values())
+        for batch in _in_turns(batches):
             work = self._work[batch.id]
-            if work.step is not None and not work.step.done():
+            if work.in_step:
                 continue
-            if batch.status == "validating":
-                work.step = self._start(asyncio.to_thread(self._validate, batch))
-            elif batch.status == "in_progress" and now < batch.expires_at and (batch.left or work.in_flight):
+            if batch.status == "in_progress" and now < batch.expires_at and (batch.left or work.in_flight):
                 running.append(batch)
-            else:
-                await self._alone(self._end(batch, work))
+            elif steps < _MOST_STEPS:
+                steps += 1
+                if batch.status == "validating":
+                    self._start(work, asyncio.to_thread(self._validate, batch))
+                else:
+                    await self._alone(self._end(batch, work))
         for batch in running:
             await self._alone(self._write(batch, now))
         await self._send(running, now)
         for gone in self._work.keys() - {batch.id for batch in batches}:
             self._cancel(self._work.pop(gone))
         self._running = running
+        troubles = [self._found, *(work.trouble for work in self._work.values())]
+        self._found = next(filter(None, troubles), "")
         return bool(batches)
 
     # Sending
@@ -133,20 +138,29 @@ class Runner:
         """Fill up the lines in flight: owners share a model equally, and the next deadline goes first."""
         owners: defaultdict[str, defaultdict[str, list[Batch]]] = defaultdict(lambda: defaultdict(list))
         for batch in sorted(batches, key=lambda batch: batch.expires_at):
-            owners[self._model(batch)][batch.owner].append(batch)
+            owners[self._model(batch) or batch.model or ""][batch.owner].append(batch)
         for model, by_owner in owners.items():
-            share = max(1, self._wanted.get(model, 1) // len(by_owner))
+            wanted = self._wanted.get(model, 1)
             for mine in by_owner.values():
-                free = share - sum(len(self._work[batch.id].in_flight) for batch in mine)
-                for batch in mine:
-                    if free > 0:
-                        free -= await self._alone(self._send_some(batch, free, now)) or 0
+                await self._fill(mine, max(1, wanted // len(by_owner)) - self._in_flight(mine), now)
+            for mine in by_owner.values():  # what other owners leave of their shares
+                await self._fill(mine, wanted - sum(map(self._in_flight, by_owner.values())), now)
+
+    def _in_flight(self, batches: Iterable[Batch]) -> int:
+        return sum(len(self._work[batch.id].in_flight) for batch in batches)
+
+    async def _fill(self, batches: Iterable[Batch], free: int, now: float) -> None:
+        """Send up to `free` lines of these batches."""
+        for batch in batches:
+            if free > 0:
+                free -= await self._alone(self._send_some(batch, free, now)) or 0
 
     async def _send_some(self, batch: Batch, free: int, now: float) -> int:
         """Send up to `free` lines of a batch, and return how many."""
         work = self._work[batch.id]
         most = min(free, work.most - len(work.in_flight))
-        if most <= 0 or now < work.paused_until or len(work.answered) >= _MOST_UNWRITTEN:
+        unwritten = max(len(work.answered) / _WRITE_LINES, work.answered_bytes / _WRITE_BYTES)
+        if most <= 0 or now < work.paused_until or unwritten >= _MOST_UNWRITTEN:
             return 0
         leased = await asyncio.to_thread(self._queue.lease, batch.id, most, now, LEASE_S)
         lines = [line for line in leased if not work.holds(line.line)]
@@ -163,15 +177,15 @@ class Runner:
     async def _call(
         self, batch: Batch, work: BatchWork, lines: Sequence[LeasedLine], requests: Sequence[BatchLine]
     ) -> None:
-        asked, open_lines = batch.model or "", {line.line for line in lines}
+        open_lines = {line.line for line in lines}
         try:
             async with aclosing(self._ask(batch, requests)) as parts:
                 async for part in parts:
-                    model = self._models[asked] = part.model
-                    self._wanted[model] = part.wanted
+                    work.model = part.model
+                    self._wanted[work.model] = part.wanted
                     for answer in part.answers:
                         open_lines.discard(answer.number)
-                        self._rates[model].add(work.take(answer, self._clock()))
+                        self._rates[work.model].add(work.take(answer, self._clock()))
                     if part.answers:
                         self._woken.set()
         except Exception as error:  # the ingress replica is gone: Ray has many errors for it
@@ -226,22 +240,23 @@ class Runner:
         if work.calls:
             await asyncio.wait(set(work.calls), timeout=_CANCEL_S)
         await self._write(batch, self._clock(), all_=True)
-        work.step = self._start(asyncio.to_thread(self._join, batch))
+        self._start(work, asyncio.to_thread(self._join, batch))
 
     def _join(self, batch: Batch) -> None:
         if self._queue.end(batch, self._clock()) is not None:
             self._note_end(batch.id)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _start(self, work: BatchWork, step: Coroutine[Any, Any, None]) -> None:
         async def watched() -> None:
             try:
-                await work
+                await step
+                work.trouble = ""
             except Exception as error:  # a later turn begins it anew
-                self._report(_text(error))
+                work.trouble = _text(error)
                 await asyncio.sleep(_BUSY_S)
             self._woken.set()
 
-        return asyncio.create_task(watched())
+        work.step = asyncio.create_task(watched())
 
     async def _alone(self, work: Awaitable[_T]) -> _T | None:
         """Do something for one batch. Its failure must not stop other batches."""
@@ -282,9 +297,8 @@ class Runner:
         )
 
     def _model(self, batch: Batch) -> str:
-        """Return the served model of a batch, as far as an ingress replica has named it."""
-        asked = batch.model or ""
-        return self._models.get(asked, asked)
+        """Return the served model of a batch; "" until an ingress replica has named it."""
+        return self._work[batch.id].model
 
     def _report(self, trouble: str) -> None:
         if trouble and trouble != self._trouble:
@@ -292,6 +306,16 @@ class Runner:
         elif self._trouble and not trouble:
             logger.warning("batches go on: their store can be used again")
         self._trouble = trouble
+
+
+def _in_turns(batches: Iterable[Batch]) -> list[Batch]:
+    """Return each owner's oldest batch first, then the second ones. So nobody waits for all of another's."""
+    earlier: Counter[str] = Counter()
+    turns = []
+    for batch in batches:
+        turns.append((earlier[batch.owner], batch))
+        earlier[batch.owner] += 1
+    return [batch for _, batch in sorted(turns, key=itemgetter(0))]
 
 
 def _text(error: Exception) -> str:

@@ -8,7 +8,7 @@ class BatchLine:
     """One request of a batch."""
 
     number: int
-    """Its place in the input file, from 0."""
+    """Its place in the input file, from 1."""
     body: bytes
     """The request's JSON body."""
 
@@ -31,6 +31,6 @@ class LineAnswers:
 
     answers: tuple[LineAnswer, ...]
     model: str
-    """The served model, which the batch may name by an alias or by an adapter."""
+    """The served model, which the batch may name by an alias or by an adapter; "" if there is none."""
     wanted: int
     """The lines of this model that should be in flight now."""

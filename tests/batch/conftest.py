@@ -1,4 +1,3 @@
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,13 +23,17 @@ def files_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytes
     """An empty file store of each kind."""
     if request.param == "folder":
         return f"file://{tmp_path}/state/a folder"
+    return new_bucket_folder(request.getfixturevalue("s3"), tmp_path, monkeypatch)
+
+
+def new_bucket_folder(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the URL of an empty folder of an S3 server, whose credentials are set in the environment."""
     for name, value in {
-        "AWS_ENDPOINT_URL": request.getfixturevalue("s3"),
+        "AWS_ENDPOINT_URL": s3,
         "AWS_ALLOW_HTTP": "true",
         "AWS_ACCESS_KEY_ID": "tide",
         "AWS_SECRET_ACCESS_KEY": "tide",
         "AWS_REGION": "us-east-1",
     }.items():
         monkeypatch.setenv(name, value)
-    assert os.environ["AWS_ENDPOINT_URL"]
     return f"s3://tide/{tmp_path.name}"

@@ -17,11 +17,11 @@ HOUR_S = 3600
 
 
 class Stored:
-    """A queue over SQLite and a folder."""
+    """A queue over a database and a file store; by default over SQLite and a folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.store = BatchStore(f"sqlite:///{folder}/batch.db")
-        self.files = FileStore(f"file://{folder}/batch")
+    def __init__(self, folder: Path, database_url: str = "", files_url: str = "") -> None:
+        self.store = BatchStore(database_url or f"sqlite:///{folder}/batch.db")
+        self.files = FileStore(files_url or f"file://{folder}/batch")
         self.queue = BatchQueue(self.store, self.files)
 
     def add(

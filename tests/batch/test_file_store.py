@@ -71,6 +71,21 @@ class TestFileStore:
             files.read("files/a", 0, 1)
 
 
+def test_killed_write_is_deleted_after_a_day(tmp_path: Path) -> None:
+    files = FileStore(f"file://{tmp_path}")
+    files.write("files/whole", [b"x"])
+    torn = tmp_path / "files" / "torn#1"
+    torn.write_bytes(b"half")
+    written = torn.stat().st_mtime
+
+    files.delete_torn(before=written)
+    assert torn.exists()
+    files.delete_torn(before=written + 1)
+
+    assert not torn.exists()
+    assert files.names("files") == ["files/whole"]
+
+
 def test_folder_is_closed_to_other_users(tmp_path: Path) -> None:
     FileStore(f"file://{tmp_path}/batch").write("files/a", [b"x"])
 

@@ -78,6 +78,8 @@ def with_body(**changed: Any) -> bytes:
         (with_body(model="left out"), "missing_required_parameter", "body.model", 2),
         (with_body(model=7), "invalid_value", "body.model", 2),
         (with_body(model=""), "invalid_value", "body.model", 2),
+        (with_body(model="m" * 513), "invalid_value", "body.model", 2),
+        (with_body(model="a\0b"), "invalid_value", "body.model", 2),
         (with_body(model="other"), "mismatched_model", "body.model", 2),
         (with_body(stream=True), "invalid_value", "body.stream", 2),
     ],

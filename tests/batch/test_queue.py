@@ -1,6 +1,7 @@
-"""The queue of lines over SQLite and a folder."""
+"""The queue of lines: one contract over SQLite and a folder, and over Postgres and S3."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,24 @@ from serve_app.batch.queue import Answered, LeasedLine
 from serve_app.batch.records import File, new_id
 from serve_app.batch.tables import BATCHES, LINES
 from serve_app.wire.batch_lines import LineAnswer
+from tests.batch.conftest import new_bucket_folder
 from tests.batch.stored import NOW, Stored, body
+from tests.ledger.conftest import new_database
 
 USAGE = b'{"usage":{"prompt_tokens":3,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":1}}}'
 
 
-@pytest.fixture
-def stored(tmp_path: Path) -> Stored:
-    return Stored(tmp_path)
+@pytest.fixture(params=["one node", "a cluster"])
+def stored(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Stored]:
+    places = ("", "")
+    if request.param == "a cluster":
+        folder = new_bucket_folder(request.getfixturevalue("s3"), tmp_path, monkeypatch)
+        places = (new_database(request.getfixturevalue("postgres_server")), folder)
+    stored = Stored(tmp_path, *places)
+    yield stored
+    stored.store.close()
 
 
 def answered(line: LeasedLine, status: int = 200, text: bytes = USAGE) -> Answered:
@@ -161,7 +172,8 @@ def test_a_join_that_was_interrupted_begins_anew(stored: Stored, monkeypatch: py
     with pytest.raises(OSError, match="no space"):
         stored.queue.end(stored.batch(batch), NOW)
     assert stored.batch(batch).status == "finalizing"
-    monkeypatch.undo()
+    monkeypatch.setattr(stored.files, "write", write)
+    assert stored.files.names("files") == [f"files/{batch.input_file_id}"]  # no result fills the disk
 
     assert stored.queue.end(stored.batch(batch), NOW) == "completed"
 
@@ -169,6 +181,35 @@ def test_a_join_that_was_interrupted_begins_anew(stored: Stored, monkeypatch: py
     assert (output.keys(), errors.keys()) == ({"r1"}, {"r2"})
     results = stored.store.files("", NOW, purpose="batch_output")
     assert len(results) == 2  # clients never see the first output file
+
+
+def test_answer_that_comes_during_the_join_does_not_count(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another runner has the last answer just when the parts have been listed."""
+    batch = stored.add(1)
+    line = stored.queue.lease(batch.id, 1, NOW, 30)[0]
+    names = stored.files.names
+
+    def answered_late(folder: str) -> list[str]:
+        found = names(folder)
+        stored.queue.finish(batch.id, [answered(line)])
+        return found
+
+    monkeypatch.setattr(stored.files, "names", answered_late)
+    assert stored.queue.end(stored.batch(batch), NOW) == "expired"
+
+    output, errors = stored.results(batch)
+    assert (output.keys(), errors.keys()) == (set(), {"r1"})
+    assert stored.batch(batch).completed == 0
+
+
+def test_parts_of_another_database_are_kept(stored: Stored) -> None:
+    stored.files.write("parts/batch_of-another-database/1", [b"1 {}\n"])
+
+    stored.queue.discard_leftovers()
+
+    assert stored.files.names("parts") == ["parts/batch_of-another-database/1"]
 
 
 def test_parts_are_deleted_with_the_end_and_after_a_kill(stored: Stored) -> None:
@@ -247,6 +288,7 @@ def test_each_line_is_in_one_result_file_once(tmp_path: Path, parts: list[tuple[
 
     output, errors = stored.results(batch)
     assert output.keys() | errors.keys() == {f"r{number}" for number in range(1, 13)}
+    stored.store.close()
     assert output.keys() == {name for name, good in first.items() if good}
     refused = {name for name, line in errors.items() if line["response"] is not None}
     assert refused == {name for name, good in first.items() if not good}

@@ -260,6 +260,21 @@ class TestStore:
         assert [file.id for file in store.expire(NOW + 31 * 86_400)] == [used.id]
         assert store.batch(batch.id) is None
 
+    def test_batch_is_kept_from_its_end_on(self, store: BatchStore) -> None:
+        batch = make_batch(store, make_file(store))
+        store.fail(batch.id, [], NOW + 6 * 86_400)
+
+        store.expire(NOW + 31 * 86_400)
+
+        assert store.batch(batch.id) is not None
+
+    def test_application_sees_only_its_own_open_batches(self, store: BatchStore, url: str) -> None:
+        batch = make_batch(store, make_file(store))
+        other = BatchStore(url, LIMITS, "other")
+
+        assert (store.open_batches(), other.open_batches()) == ([batch], [])
+        other.close()
+
     def test_page_of_ten_thousand_batches_takes_little_time(self, url: str) -> None:
         store = BatchStore(url, BatchSettings(max_open_batches_per_key=100_000))
         batch = make_batch(store, make_file(store))
@@ -300,7 +315,7 @@ class TestStore:
 
         older = BatchStore(url)
 
-        with pytest.raises(NewerTablesError, match="version 99; this release knows versions up to 1"):
+        with pytest.raises(NewerTablesError, match="version 99; this release knows versions up to 2"):
             older.open_batches()
         older.close()
 

@@ -97,6 +97,22 @@ def test_submit_waits_for_the_end(
     assert told.err.endswith(f"batch_1: {last}; 3 of 4 lines, 1 failed\n")
 
 
+@pytest.mark.parametrize(("answer", "status"), [(503, 0), (429, 0), (401, 1), (404, 1)])
+def test_wait_ends_if_the_server_refuses_for_good(
+    capsys: pytest.CaptureFixture[str], answer: int, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serve_app.cli.batch_command._POLL_S", 0.01)
+    states = iter([(200, batch("in_progress", 1)), (answer, {"error": {"message": "no"}})])
+
+    def serve(*_: object) -> tuple[int, dict[str, Any]]:
+        return next(states, (200, batch("completed", 4)))
+
+    with serving(serve) as url:
+        assert main(["batch", "wait", "batch_1", "--url", url]) == status
+
+    assert f"answers {answer}" in capsys.readouterr().err
+
+
 def test_a_failed_batch_names_its_faults(capsys: pytest.CaptureFixture[str]) -> None:
     faults = [{"line": 3, "message": "This line is no JSON.", "code": "invalid_json_line"}] * 7
     with serving(Server(batch("failed", errors={"data": faults}))) as url:
@@ -162,7 +178,7 @@ def test_fetch_of_an_open_batch_is_refused(capsys: pytest.CaptureFixture[str]) -
         (["show", "gone"], "404 Not Found: batch_not_found: gone: does not exist"),
         (["ls", "--limit", "101"], "--limit = 101: must be from 1 to 100"),
         (["submit", "missing.jsonl"], "missing.jsonl: No such file or directory"),
-        (["submit", __file__], "the first line has no `url`; give --endpoint"),
+        (["submit", __file__], "no `url` found in the first line; give --endpoint"),
         (["submit", __file__, "--window", "1d"], "--window = '1d': must be 1h to 168h"),
     ],
 )

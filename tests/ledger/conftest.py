@@ -25,7 +25,12 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database of each kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/state/usage.db"
-    server = make_url(request.getfixturevalue("postgres_server")).set(drivername="postgresql+psycopg")
+    return new_database(request.getfixturevalue("postgres_server"))
+
+
+def new_database(server_url: str) -> str:
+    """Make an empty database on a Postgres server, and return its URL."""
+    server = make_url(server_url).set(drivername="postgresql+psycopg")
     name = f"ledger{next(_DATABASES)}"
     engine = sqlalchemy.create_engine(server, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,8 +10,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from serve_app.batch.queue import LeasedLine
 from serve_app.batch.records import Batch
 from serve_app.batch.tables import LINES
+from serve_app.runner.batch_work import BatchWork
 from serve_app.runner.runner import LEASE_S, Runner
 from serve_app.wire.batch_backlog import NO_BATCHES
 from serve_app.wire.batch_lines import BatchLine, LineAnswer, LineAnswers
@@ -247,6 +250,26 @@ async def test_the_end_of_the_window_ends_the_batch(bench: Bench) -> None:
     assert {line["error"]["code"] for line in errors.values()} == {"batch_expired"}
 
 
+async def test_places_that_an_owner_leaves_go_to_others(bench: Bench) -> None:
+    bench.ingress.wanted = 6
+    bench.ingress.gate.clear()
+    bench.stored.add(1, owner="a")
+    bench.stored.add(100, owner="b")
+    async with bench.running():
+        await until(lambda: bench.ingress.open == 6)
+
+
+def test_refusals_halve_the_lines_in_flight() -> None:
+    """However many lines were answered before."""
+    lines = {number: LeasedLine(number, f"r{number}", 0, 1, 1) for number in range(8)}
+    work = BatchWork(in_flight=dict(lines), most=20_000)
+
+    for number in lines:
+        work.take(refused(BatchLine(number, b"")), NOW)
+
+    assert work.most == 4
+
+
 async def test_owners_share_the_lines_in_flight(bench: Bench) -> None:
     bench.ingress.wanted = 10
     large, small = bench.stored.add(400, owner="a"), bench.stored.add(10, owner="b")
@@ -297,7 +320,7 @@ async def test_a_broken_batch_stops_no_other(bench: Bench, caplog: pytest.LogCap
         bench.now = NOW + HOUR_S
         await bench.until(broken, "expired")
 
-    assert "batches wait, because their store cannot be used" in caplog.text
+    assert caplog.text.count("batches wait, because their store cannot be used") == 1
 
 
 async def test_backlog_says_what_is_left(bench: Bench) -> None:
@@ -320,3 +343,27 @@ async def test_a_new_batch_is_validated(bench: Bench) -> None:
         await until(lambda: bench.validated)
 
     assert bench.validated[0] == batch.id
+
+
+async def test_checks_of_one_owner_delay_no_other(bench: Bench) -> None:
+    many = [bench.stored.add(1, owner="a") for _ in range(5)]
+    mine, running = bench.stored.add(1, owner="b"), bench.stored.add(20, owner="c")
+    with bench.stored.store.begin() as connection:
+        connection.exec_driver_sql("UPDATE batches SET status = 'validating' WHERE owner != 'c'")
+    go = threading.Event()
+
+    def check(batch: Batch) -> None:
+        bench.validated.append(batch.id)
+        assert go.wait(LIMIT_S)
+
+    runner = Runner(bench.stored.queue, check, bench.ingress, clock=lambda: bench.now)
+    task = asyncio.create_task(runner.run())
+    try:
+        await until(lambda: bench.stored.batch(running).completed == 20, bench.wait)
+        begun = list(bench.validated)
+    finally:
+        go.set()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    assert begun == [many[0].id, mine.id]

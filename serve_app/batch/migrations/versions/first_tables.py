@@ -60,9 +60,3 @@ def upgrade() -> None:
         sa.Column("part", sa.String),
     )
     op.create_index("batch_lines_to_send", "batch_lines", ["batch_id", "outcome", "position"])
-
-
-def downgrade() -> None:
-    """Delete the tables."""
-    for table in ("batch_lines", "batches", "batch_files"):
-        op.drop_table(table)
