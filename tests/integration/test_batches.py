@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from serve_app.batch.records import OPEN, Batch
+from serve_app.batch.records import OPEN, Batch, Endpoint
 from tests.batch.stored import Stored, body
 from tests.integration.cluster import Running
 from tests.integration.fleet import MODEL, with_knobs
@@ -16,6 +16,10 @@ from tests.integration.fleet import MODEL, with_knobs
 LIMIT_S = 150.0
 KILLED = ("BatchRunner", "Ingress", "Engine", "ServeController")
 """Killed in turn."""
+OTHER_ENDPOINTS: dict[Endpoint, dict[str, Any]] = {
+    "/v1/completions": {"model": MODEL, "prompt": "The sea", "max_tokens": 8, "ignore_eos": True},
+    "/v1/responses": {"model": MODEL, "input": "Hello", "max_output_tokens": 8, "ignore_eos": True},
+}
 SERVER = "tideserve run"
 """With all its processes: the whole cluster."""
 
@@ -95,6 +99,20 @@ def test_official_client_runs_and_cancels_batches(running: Running) -> None:
         long = "\n".join(json.dumps(each) for each in many).encode()
         cancelled = create(client, client.files.create(file=("in.jsonl", long), purpose="batch").id)
         client.batches.cancel(cancelled.id)
+        others = {
+            url: create(
+                client,
+                client.files.create(
+                    file=(
+                        "in.jsonl",
+                        json.dumps({"custom_id": "a", "method": "POST", "url": url, "body": body}).encode(),
+                    ),
+                    purpose="batch",
+                ).id,
+                url,
+            )
+            for url, body in OTHER_ENDPOINTS.items()
+        }
 
         batch = wait_for_end(client, batch.id)
         bad = wait_for_end(client, bad.id)
@@ -104,7 +122,13 @@ def test_official_client_runs_and_cancels_batches(running: Running) -> None:
             for name in (batch.output_file_id, batch.error_file_id)
         )
         listed = {each.id for each in client.batches.list()}
+        ends = {url: wait_for_end(client, each.id) for url, each in others.items()}
 
+    assert {
+        url: (each.status, each.request_counts and each.request_counts.completed, each.usage.output_tokens)
+        for url, each in ends.items()
+        if each.usage is not None
+    } == dict.fromkeys(OTHER_ENDPOINTS, ("completed", 1, 8))
     assert (batch.status, batch.model) == ("completed", MODEL)
     assert batch.request_counts is not None
     assert batch.request_counts.model_dump() == {"total": 10, "completed": 9, "failed": 1}
@@ -124,10 +148,8 @@ def test_official_client_runs_and_cancels_batches(running: Running) -> None:
     assert listed >= {batch.id, bad.id, cancelled.id}
 
 
-def create(client: openai.OpenAI, file_id: str) -> openai.types.Batch:
-    return client.batches.create(
-        input_file_id=file_id, endpoint="/v1/chat/completions", completion_window="24h"
-    )
+def create(client: openai.OpenAI, file_id: str, url: Endpoint = "/v1/chat/completions") -> openai.types.Batch:
+    return client.batches.create(input_file_id=file_id, endpoint=url, completion_window="24h")
 
 
 def wait_for_end(client: openai.OpenAI, batch_id: str) -> openai.types.Batch:
