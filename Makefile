@@ -32,11 +32,13 @@ serve: setup
 
 # Without bytecode each of pytest's processes would compile its plugins and all test modules anew: 10 s.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: setup-dev lint
+test: setup-dev
 	@echo '== pytest: the accuracy of the load-test client, which needs the machine to itself'
 	@$(BIN)/python -m pytest tests/loadtests/client/test_known_delays.py
-	@# One after the other: beside each other they took 44 minutes, and the slow servers failed tests.
-	@$(MAKE) --no-print-directory --keep-going test-unit test-integration
+	@# Unit tests leave a quarter of two cores idle, which lint uses. Integration tests come after them: beside
+	@# each other they took 44 minutes, and the slow servers failed tests.
+	@$(MAKE) --no-print-directory --keep-going --jobs 2 lint test-unit; units=$$?; \
+		$(MAKE) --no-print-directory test-integration && exit $$units
 
 test-unit:
 	@echo '== pytest: unit tests'
@@ -52,10 +54,10 @@ test-integration:
 lint: setup-dev
 	@echo '== ruff'
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
-	@echo '== mypy'
-	@$(BIN)/mypy
 	@echo '== import contracts'
 	@$(BIN)/lint-imports --no-logo
+	@echo '== mypy'
+	@nice $(BIN)/mypy
 
 loadtest: setup
 	@exec $(BIN)/tideserve loadtest $(SCENARIO) --serve $(LOADTEST_CONFIG) $(ARGS)

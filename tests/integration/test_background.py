@@ -19,7 +19,7 @@ from tests.integration.fleet import (
     with_knobs,
 )
 
-FLOOD = 60
+FLOOD = 24
 QUIET = {"downscale_delay_s": 1, "downscale_to_zero_delay_s": 1, "background_keep_s": 1, "mode": "act"}
 UNTAUGHT = {"forecast": False}
 """The forecast knows the bursts of other tests of this fleet, and would allow for them from the start."""
