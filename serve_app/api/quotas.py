@@ -8,14 +8,15 @@ the debt is paid.
 The tokens of a request are not known when it arrives. So its bucket is charged with an estimate, and the true
 count replaces the estimate at the end. The estimate of the prompt is the size of the body divided by the
 key's mean bytes per prompt token. The estimate of the answer is the key's mean answer, at most the request's
-`max_tokens`. With a charge of `max_tokens` itself, a client that asks for 4,096 tokens and gets 200 would
-stay far below its limit.
+`max_tokens`. Each model and operation has its own means, because embeddings have no answers. With a charge of
+`max_tokens` itself, a client that asks for 4,096 tokens and gets 200 would stay far below its limit.
 
 Ingress replicas share one quota: each has a share of every rate (`ingress.quota_exchange`).
 """
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -47,6 +48,11 @@ class KeyDemand(msgspec.Struct, frozen=True, array_like=True):
     tokens_per_s: float = 0.0
     requests_per_s: float = 0.0
     open_requests: int = 0
+    """Without the lane `background`."""
+    open_background: int = 0
+
+
+_NO_DEMAND = KeyDemand()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +63,10 @@ class KeyShare:
     """Its share of the tokens per minute, 0 to 1."""
     requests: float
     open_elsewhere: int = 0
-    """The key's open requests at other ingress replicas."""
+    """The key's open requests at other ingress replicas, without the lane `background`."""
+    background_elsewhere: int = 0
+    own: KeyDemand = _NO_DEMAND
+    """The demand at this replica that decided its share."""
 
 
 _WHOLE = KeyShare(1.0, 1.0)
@@ -99,12 +108,9 @@ class _Bucket:
         self.advance(now)
         self.demand += amount / _DEMAND_S
 
-    def wait_s(self, least_share: float) -> float:
-        """Return the seconds until the bucket has anything left; 0 if it has now."""
-        if self.level > 0.0:
-            return 0.0
-        # A replica without recent attempts has a small share, which grows within a second of the first.
-        return -self.level * _MINUTE_S / (self.limit * max(self.share, least_share))
+    def wait_s(self, share: float) -> float:
+        """Return the seconds until the bucket has anything left, with this share; 0 if it has now."""
+        return max(0.0, -self.level * _MINUTE_S / (self.limit * share))
 
     def add_headers(self, headers: dict[str, str]) -> None:
         """Add OpenAI's headers of this rate. This replica estimates the whole quota from its own share.
@@ -123,6 +129,25 @@ _Rates = list[tuple[_Bucket, float]]
 """The rates that apply to a request, each with the amount that the request needs."""
 
 
+class _Means:
+    """What the estimates of one key need, for one model and operation."""
+
+    __slots__ = ("_answers", "answer_tokens", "bytes_per_token")
+
+    def __init__(self) -> None:
+        self.answer_tokens = _ANSWER_TOKENS
+        self.bytes_per_token = _BYTES_PER_TOKEN
+        self._answers = 0
+
+    def learn(self, body_bytes: int, input_tokens: int | None, output_tokens: int) -> None:
+        """Note an answer in the means."""
+        self._answers += 1
+        weight = 1.0 / min(self._answers, _MEMORY)
+        self.answer_tokens += weight * (output_tokens - self.answer_tokens)
+        if input_tokens:
+            self.bytes_per_token += weight * (body_bytes / input_tokens - self.bytes_per_token)
+
+
 class _KeyQuota:
     """The limits of one key, and the means that its estimates need."""
 
@@ -131,11 +156,11 @@ class _KeyQuota:
         self._began = began
         self.tokens: _Bucket | None = None
         self.requests: _Bucket | None = None
-        self.open_requests = 0
+        self.open_requests = {False: 0, True: 0}
+        """Of the lane `background` (True), which may wait for hours, and of the other lanes."""
         self.share = _WHOLE
-        self.answer_tokens = _ANSWER_TOKENS
-        self.bytes_per_token = _BYTES_PER_TOKEN
-        self._answers = 0
+        self.means: defaultdict[tuple[str, str], _Means] = defaultdict(_Means)
+        """By model and operation."""
 
     def follow(self, key: ApiKey, share: KeyShare, now: float) -> None:
         """Apply the key's present limits, and this replica's share of them."""
@@ -154,26 +179,26 @@ class _KeyQuota:
         bucket.limit, bucket.share = limit, share
         return bucket
 
-    def learn(self, body_bytes: int, input_tokens: int | None, output_tokens: int) -> None:
-        """Note an answer in the means."""
-        self._answers += 1
-        weight = 1.0 / min(self._answers, _MEMORY)
-        self.answer_tokens += weight * (output_tokens - self.answer_tokens)
-        if input_tokens:
-            self.bytes_per_token += weight * (body_bytes / input_tokens - self.bytes_per_token)
-
 
 class Reservation:
     """The place of one open request in its key's limits. It ends with `settle`, or when it is dropped."""
 
-    __slots__ = ("_answer", "_ended", "_prompt", "_quota", "headers", "over_quota")
+    __slots__ = ("_answer", "_background", "_ended", "_prompt", "_quota", "headers", "over_quota")
 
     def __init__(
-        self, quota: _KeyQuota, prompt: float, answer: float, over_quota: bool, headers: dict[str, str]
+        self,
+        quota: _KeyQuota,
+        prompt: float,
+        answer: float,
+        over_quota: bool,
+        background: bool,
+        headers: dict[str, str],
     ) -> None:
         self._quota = quota
         self._prompt, self._answer = prompt, answer
+        self._background = background
         self._ended = False
+        quota.open_requests[background] += 1
         self.over_quota = over_quota
         """Whether the request is served although its key is above a rate. It is charged to no bucket."""
         self.headers = headers
@@ -192,7 +217,8 @@ class Reservation:
             used = (self._prompt if state.input_tokens is None else state.input_tokens) + state.output_tokens
             # Of pairs of texts, a cross-encoder reads the query once a document, another model once.
             if state.outcome == "ok" and not request.repeated_bytes:
-                self._quota.learn(request.body_bytes, state.input_tokens, state.output_tokens)
+                means = self._quota.means[request.model, request.operation]
+                means.learn(request.body_bytes, state.input_tokens, state.output_tokens)
         elif state.outcome == "ok" or state.left_engine:
             used = self._prompt + self._answer
         self._end(used)
@@ -205,7 +231,7 @@ class Reservation:
         if self._ended:
             return
         self._ended = True
-        self._quota.open_requests -= 1
+        self._quota.open_requests[self._background] -= 1
         if not self.over_quota and (tokens := self._quota.tokens) is not None:
             tokens.level += self._prompt + self._answer - used
 
@@ -249,22 +275,23 @@ class Quotas:
         prompt = answer = 0.0
         rates = [] if quota.requests is None else [(quota.requests, 1.0)]
         if request.operation in GPU_OPERATIONS:
-            prompt = (request.body_bytes + request.repeated_bytes) / quota.bytes_per_token
-            answer = quota.answer_tokens if bound is None else min(quota.answer_tokens, bound)
+            means = quota.means[request.model, request.operation]
+            prompt = (request.body_bytes + request.repeated_bytes) / means.bytes_per_token
+            answer = means.answer_tokens if bound is None else min(means.answer_tokens, bound)
             if quota.tokens is not None:
                 rates.append((quota.tokens, prompt + answer))
         over = False
         for bucket, amount in rates:
             bucket.attempt(now, amount)
             over = over or bucket.level <= 0.0
-        self._check_open(quota, rates)
+        background = request.caller.lane == "background" or (over and key.work_conserving)
+        self._check_open(quota, rates, background)
         if over:
             self._limit(quota, rates)
         else:
             for bucket, amount in rates:
                 bucket.level -= amount
-        quota.open_requests += 1
-        return Reservation(quota, prompt, answer, over, _headers(rates))
+        return Reservation(quota, prompt, answer, over, background, _headers(rates))
 
     def demands(self) -> dict[str, KeyDemand]:
         """Return the demand of each key that has any, for the other ingress replicas."""
@@ -277,9 +304,10 @@ class Quotas:
             demand = KeyDemand(
                 0.0 if quota.tokens is None else round(quota.tokens.demand, 3),
                 0.0 if quota.requests is None else round(quota.requests.demand, 3),
-                quota.open_requests,
+                quota.open_requests[False],
+                quota.open_requests[True],
             )
-            if demand != KeyDemand():
+            if demand != _NO_DEMAND:
                 found[name] = demand
         return found
 
@@ -305,24 +333,32 @@ class Quotas:
         quota.follow(key, self._shares.get(key.name, self._equal), now)
         return quota
 
-    def _check_open(self, quota: _KeyQuota, rates: _Rates) -> None:
-        """Raise ApiError 429 if the key has as many open requests as it may."""
-        limit = quota.key.concurrent_requests
-        open_requests = quota.open_requests + quota.share.open_elsewhere
+    def _check_open(self, quota: _KeyQuota, rates: _Rates, background: bool) -> None:
+        """Raise ApiError 429 if the key has as many open requests as it may, in `background` or elsewhere."""
+        limit, share = quota.key.concurrent_requests, quota.share
+        elsewhere = share.background_elsewhere if background else share.open_elsewhere
+        open_requests = quota.open_requests[background] + elsewhere
         if limit is not None and open_requests >= limit:
             self._on_limited(quota.key.name, "concurrent_requests")
-            why = f"has {open_requests} open requests (concurrent_requests = {limit})."
+            of_lane = " of the lane background" if background else ""
+            why = f"has {open_requests} open requests{of_lane} (concurrent_requests = {limit})."
             raise _refusal(quota.key, why, _OPEN_RETRY_S, rates)
 
     def _limit(self, quota: _KeyQuota, rates: _Rates) -> None:
         """Count a request above a rate. Raise ApiError 429 unless the key may go on without a charge."""
         wait_s, bucket = max(
-            ((bucket.wait_s(self._equal.tokens), bucket) for bucket, _ in rates), key=lambda pair: pair[0]
+            ((bucket.wait_s(self._coming_share(quota, bucket)), bucket) for bucket, _ in rates),
+            key=lambda pair: pair[0],
         )
         limit = f"{bucket.what}_per_minute"
         self._on_limited(quota.key.name, limit)
         if not quota.key.work_conserving:
             raise _refusal(quota.key, f"has used up its {limit} = {bucket.limit}.", wait_s, rates)
+
+    def _coming_share(self, quota: _KeyQuota, bucket: _Bucket) -> float:
+        """Return the share with which the bucket will be filled. New demand gets a share within a second."""
+        known = quota.share.own.tokens_per_s if bucket is quota.tokens else quota.share.own.requests_per_s
+        return bucket.share if known else max(bucket.share, self._equal.tokens)
 
 
 def _headers(rates: _Rates) -> dict[str, str]:

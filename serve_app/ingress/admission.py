@@ -64,8 +64,8 @@ class Admission:
     While the model has no replica, requests are queued, bounded in number and time, and Ray is asked for a
     replica. Then they leave as fast as the replicas' batches have room. The others stay, because replicas
     start seconds apart and a queued request goes to the first with room. Until the queue is empty, newcomers
-    join its end. If the model has replicas, a request is queued only if it has lost a replica and all others
-    are full.
+    join its end. If all replicas are full, a request is queued only if it has lost a replica, or if its key
+    has less than its equal share of the places.
 
     Requests of the lane `background` are queued until a replica has a free place in its batch and no other
     request waits. They ask Ray for no replica: the policy alone decides whether they start one. They take no
@@ -129,8 +129,9 @@ class Admission:
             refused: Replicas that have refused the request. They come last.
 
         Raises:
-            ApiError: 429 if replicas are up and full, or if the queue is full. 503 if no replica has room in
-                time, if the engines cannot start, or if the model that began the answer has been replaced.
+            ApiError: 429 if replicas are up and full and the key has its share, or if the queue is full. 503
+                if no replica has room in time, if the engines cannot start, or if the model that began the
+                answer has been replaced.
         """
         knobs = self._knobs()
         request.state.trace.note_model(self._model, knobs.ttft_target_s)
@@ -162,6 +163,7 @@ class Admission:
             identity=identity,
             background=request.caller.lane == "background",
             adapter=request.adapter_name,
+            key=request.caller.key,
         )
 
     def settle(self, request: EngineRequest) -> None:
@@ -193,6 +195,24 @@ class Admission:
         except TimeoutError:
             raise self._timed_out("background_wait_timeout", timeout_s, self._progress.current) from None
 
+    async def keep_alive(
+        self, request: EngineRequest, arrives: asyncio.Future[None], last_sent: Callable[[], bytes]
+    ) -> None:
+        """Wait for the next message of a stream of the lane `background`. Tell the client while it is silent.
+
+        Args:
+            request: Its engine may not run it for hours, before its first token and after it.
+            arrives: Done once there is a message.
+            last_sent: Returns the frames that the client got last. They may grow meanwhile.
+        """
+        since, sent = self._clock(), last_sent()
+        while not arrives.done():
+            await asyncio.wait((arrives,), timeout=self._knobs().keep_alive_interval_s)
+            if sent is not last_sent():
+                since, sent = self._clock(), last_sent()
+            elif not arrives.done() and (tell_wait := request.state.tell_wait) is not None:
+                await tell_wait(ColdWait(self._model, "background", None, self._clock() - since))
+
     def is_draining_too_long(self, replica: Replica) -> bool:
         """Whether `replica` has drained for `drain_move_after_s`: its streams should migrate."""
         after_s = self._knobs().drain_move_after_s
@@ -219,6 +239,7 @@ class Admission:
             refused,
             pending.background,
             pending.request.adapter_name,
+            pending.request.caller.key,
         )
 
     def _check_queue(self, pending: Pending, bound: int) -> None:
@@ -228,7 +249,8 @@ class Admission:
         if pending.retry:
             return
         queued = self.queue.background if pending.background else self.queue.foreground
-        if not pending.background and not self.cold and len(self.replicas):
+        full = not pending.background and not self.cold and len(self.replicas)
+        if full and not self._is_below_share(pending.request.caller.key):
             limit = self._limit
             why = (
                 f"every replica already has {limit} requests from this ingress replica "
@@ -246,6 +268,16 @@ class Admission:
             if refused is pending:
                 raise error
             self._leave(refused, error)
+
+    def _is_below_share(self, key: str) -> bool:
+        """Whether other keys have places, and `key` has less than its equal share, with its queued requests.
+
+        Such a key waits for the next place, so no other key keeps it out. A key alone may use all places.
+        """
+        places = self.replicas.places
+        keys = len(places) + (key not in places)
+        own = places[key] + self.queue.newcomers(key)
+        return keys > 1 and own * keys < self._limit * len(self.replicas)
 
     async def _wait(self, pending: Pending, knobs: Knobs) -> Reservation:
         """Queue a request until it has its reservation."""

@@ -58,6 +58,10 @@ class ColdQueue:
         """The number of queued requests of the other lanes."""
         return len(self._futures) - self.background
 
+    def newcomers(self, key: str) -> int:
+        """Return the number of a key's queued newcomers of the other lanes."""
+        return self._by_key[False][key]
+
     def requests(self, *, background: bool = False) -> list[Pending]:
         """Return the queued requests of the lane `background`, or of the other lanes."""
         return [each for each in chain(self._retries, self._newcomers) if each.background == background]

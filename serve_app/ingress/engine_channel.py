@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from itertools import count
 
@@ -174,7 +174,10 @@ class EngineChannel:
 class RelayedStream:
     """One call on a channel, for one reader."""
 
-    __slots__ = ("_arrived", "_channel", "_error", "_forwarded", "_number", "_over", "_take_now", "_waiter")
+    __slots__ = (
+        "_arrived", "_channel", "_error", "_forwarded", "_number", "_over", "_take_now", "_waiter",
+        "keep_alive",
+    )  # fmt: skip
 
     def __init__(self, channel: EngineChannel, number: int) -> None:
         self._channel = channel
@@ -185,6 +188,8 @@ class RelayedStream:
         self._over = False
         self._forwarded = 0
         self._take_now: Callable[[Piece], bool] | None = None
+        self.keep_alive: Callable[[asyncio.Future[None]], Awaitable[None]] | None = None
+        """Awaited while the reader waits; it returns when the future is done."""
 
     async def answer(self) -> Answer:
         """Return the first message of the answer. Raises ConnectionError if the replica is lost before."""
@@ -270,8 +275,8 @@ class RelayedStream:
         while not self._arrived:
             if self._error is not None:
                 raise self._error
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
+            self._waiter = waiter = asyncio.get_running_loop().create_future()
+            await (waiter if self.keep_alive is None else self.keep_alive(waiter))
         return self._arrived.popleft()
 
 

@@ -4,8 +4,7 @@ The fair share is the virtual token counter (VTC) of Y. Sheng et al., "Fairness 
 Models", OSDI 2024 (arXiv 2401.00588). Each key has a counter of the tokens that it got, divided by its
 weight. The key with the least counter goes next. The callers charge only tokens that an engine computes. So a
 cached prefix costs its key nothing, as in DLPM (arXiv 2501.14312). DLPM also moves requests with a cached
-prefix forward. Here that would gain nothing: the pick finds the replica with the prefix, and keys share no
-prefixes by default.
+prefix forward. That lengthens the wait of the others; docs/measurements.md has the figures.
 """
 
 from collections.abc import Iterator

@@ -63,6 +63,8 @@ def shares_of(own: Mapping[str, KeyDemand], others: Sequence[Mapping[str, KeyDem
             share_of(mine.tokens_per_s, [each.tokens_per_s for each in demands], idle),
             share_of(mine.requests_per_s, [each.requests_per_s for each in demands], idle),
             sum([each.open_requests for each in demands]),
+            sum([each.open_background for each in demands]),
+            mine,
         )
     return shares
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -270,6 +270,8 @@ class _RelayedRequest:
             expected = replicas.expected_tokens(reservation)
             lane_knob = self._admission.lane_knob(self._request)
             attempt.stream = channel.call(self._request, self._body, continuation, expected, lane_knob)
+            if self._request.caller.lane == "background" and self._request.wants_stream:
+                attempt.stream.keep_alive = self._keep_alive
             async with self._admission.within_deadline(None if continuation else self._request):
                 answer = await attempt.stream.answer()
                 raise_if_lost(answer.lost)
@@ -292,6 +294,9 @@ class _RelayedRequest:
             if not answer.streamed:
                 self._learn(answer)
         return answer
+
+    def _keep_alive(self, arrives: asyncio.Future[None]) -> Awaitable[None]:
+        return self._admission.keep_alive(self._request, arrives, lambda: self._sent)
 
     def _learn(self, end: Answer | Piece) -> None:
         """Record the counts of prompt tokens that come with the end of an answer."""

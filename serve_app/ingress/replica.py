@@ -138,6 +138,8 @@ class Reservation:
     """The part of the prompt that was expected in the replica's cache."""
     background: bool = False
     """Whether the request is of the lane `background`."""
+    key: str = ""
+    """The name of the client's key."""
     adapter: str = ""
     """The name of its adapter; "" for the model itself."""
     load_tokens: int = 0

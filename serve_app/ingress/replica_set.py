@@ -30,6 +30,9 @@ class ReplicaSet:
     """Called when replicas may have changed and, while `awaited`, when one may have room."""
     awaited: bool = False
     """Whether requests are queued. Only then a free place is announced."""
+    places: Counter[str] = field(default_factory=Counter)
+    """The requests of this process by the name of their key, without the lane `background`. It has only keys
+    with requests."""
     on_trouble: Callable[[Replica], None] = lambda _: None
     """Called when a replica gets trouble, and again when others may take over its requests."""
     _usable: dict[str, Replica] = field(default_factory=dict)
@@ -54,6 +57,7 @@ class ReplicaSet:
         refused: Collection[Replica] = (),
         background: bool = False,
         adapter: str = "",
+        key: str = "",
     ) -> Reservation | None:
         """Reserve a place on a replica with fewer than `limit` requests in flight (`ReplicaChoice.choose`).
 
@@ -74,6 +78,7 @@ class ReplicaSet:
             adapter: The name of its adapter; "" for the model itself. A replica without the adapter gets the
                 request only if that delays requests less than the load would. The load counts in prompt
                 tokens that could be prefilled meanwhile.
+            key: The name of the client's key.
 
         Returns:
             The reservation; None if no such replica has room.
@@ -111,8 +116,10 @@ class ReplicaSet:
             load_tokens = 0
         prompt_tokens += load_tokens
         reservation = Reservation(
-            chosen, prompt_tokens, background=background, adapter=adapter, load_tokens=load_tokens
+            chosen, prompt_tokens, background=background, key=key, adapter=adapter, load_tokens=load_tokens
         )
+        if not background:
+            self.places[key] += 1
         if adapter:
             chosen.adapter_calls[adapter] += 1
             chosen.load_tokens += load_tokens
@@ -174,6 +181,10 @@ class ReplicaSet:
             return
         reservation.released = True
         replica = reservation.replica
+        if not reservation.background:
+            self.places[reservation.key] -= 1
+            if not self.places[reservation.key]:
+                del self.places[reservation.key]
         if reservation.prefix is not None and reservation.pending_prompt_tokens:
             self.prefixes.forget_unprefilled(replica.replica_id, reservation.prefix, reservation.expected)
         if reservation.adapter:

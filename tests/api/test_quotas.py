@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from serve_app.api.engine_client import EngineRequest, Operation, Outcome
 from serve_app.api.errors import ApiError
 from serve_app.api.quotas import KeyDemand, KeyShare, Quotas, Reservation
+from serve_app.settings.caller import Caller, Lane
 from serve_app.settings.keys_file import ApiKey
 
 
@@ -27,8 +28,10 @@ def key(name: str = "team", **limits: Any) -> ApiKey:
     return ApiKey(name=name, hash="sha256:" + "0" * 64, **limits)
 
 
-def request(body_bytes: int = 400, operation: Operation = "chat_completions") -> EngineRequest:
-    return EngineRequest(operation, b"x" * body_bytes, "r-1")
+def request(
+    body_bytes: int = 400, operation: Operation = "chat_completions", lane: Lane = "standard"
+) -> EngineRequest:
+    return EngineRequest(operation, b"x" * body_bytes, "r-1", caller=Caller("team", lane))
 
 
 def end(
@@ -222,8 +225,11 @@ def test_estimate_is_the_mean_of_the_keys_answers(quotas: Quotas, clock: Clock) 
     clock.now += 60
     limited = key(tokens_per_minute=100_000)
     for _ in range(100):
-        asked = request(600)
-        end(quotas.reserve(limited, asked, 4096), asked, (100, 20))
+        for asked, bound, tokens in (
+            (request(600), 4096, (100, 20)),
+            (request(9000, "embeddings"), 0, (100, 0)),  # no means of chats
+        ):
+            end(quotas.reserve(limited, asked, bound), asked, tokens)
     clock.now += 60
     kept = quotas.reserve(limited, request(1200), 4096)
 
@@ -270,6 +276,29 @@ def test_open_requests_of_other_replicas_count(quotas: Quotas) -> None:
 
     quotas.share(2, {"team": KeyShare(0.5, 0.5)})
     assert quotas.reserve(limited, request(), None) is not None
+
+
+@pytest.mark.parametrize(("work_conserving", "lane"), [(False, "background"), (True, "standard")])
+def test_background_has_open_requests_of_its_own(
+    quotas: Quotas, clock: Clock, work_conserving: bool, lane: Lane
+) -> None:
+    limited = key(concurrent_requests=2, requests_per_minute=1, work_conserving=work_conserving)
+    quotas.share(2, {"team": KeyShare(1.0, 1.0, open_elsewhere=1, background_elsewhere=1)})
+    within = []
+    if work_conserving:  # above its rate, the key goes on in `background`
+        within.append(quotas.reserve(limited, request(), None))
+    waiting = quotas.reserve(limited, request(lane=lane), None)
+    assert refused(quotas, limited, request(lane=lane)).message == (
+        "API key 'team' has 2 open requests of the lane background (concurrent_requests = 2). "
+        "Try again in 1.001 s."
+    )
+    clock.now += 120
+    if not work_conserving:
+        within.append(quotas.reserve(limited, request(), None))
+    clock.now += 120
+    assert "has 2 open requests (concurrent_requests = 2)" in refused(quotas, limited).message
+    assert quotas.demands()["team"].open_requests == quotas.demands()["team"].open_background == 1
+    del waiting, within
 
 
 def test_work_conserving_key_is_served_above_its_rate_without_charge(quotas: Quotas, clock: Clock) -> None:

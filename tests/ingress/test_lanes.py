@@ -13,7 +13,7 @@ from serve_app.ingress.cold_start_progress import ColdStartProgress
 from serve_app.ingress.replica import Reservation
 from serve_app.settings import ModelSettings
 from serve_app.settings.caller import Caller, Lane
-from tests.ingress.fleet import WHOLE, CountingEngine, FakeHandle, FakeProgress, Fleet, Waits, hold
+from tests.ingress.fleet import WHOLE, CountingEngine, FakeHandle, FakeProgress, Fleet, Waits, hold, reading
 from tests.stub_engine import LIMIT_S
 
 MODEL = ModelSettings(name="tide", max_num_seqs=2, max_ongoing_requests=5)
@@ -73,10 +73,10 @@ class Ingress:
             self.admission.replicas.release(self.slots.pop(name))
             await settle()
 
-    async def refusal(self, lane: Lane) -> ApiError:
+    async def refusal(self, lane: Lane, key: str = "s") -> ApiError:
         async with asyncio.timeout(LIMIT_S):
             with pytest.raises(ApiError) as caught:
-                await self.admission.take(request(lane))
+                await self.admission.take(request(lane, key))
         return caught.value
 
     @property
@@ -121,6 +121,39 @@ async def test_true_tokens_replace_the_estimate_of_a_key() -> None:
     await ingress.end("a1", "b1", "a2", "b2")
 
     assert ingress.order[3:] == ["b2", "b3", "b4", "b5"]
+
+
+@pytest.mark.parametrize(
+    ("others", "order"), [("b1 b2 b3", "b1 b2 b3"), ("b1 c1 b2 d1 b3", "b1 c1 d1 b2 b3")]
+)
+async def test_full_replicas_keep_no_key_out(others: str, order: str) -> None:
+    """One key has all places. Each other key gets the next places, up to its equal share."""
+    ingress = Ingress()
+    await ingress.up("x")
+    flood = ["a1", "a2", "a3", "a4", "a5"]
+    await ingress.ask(" ".join(flood))
+    assert ingress.order == flood
+    assert "max_ongoing_requests = 5" in (await ingress.refusal("standard", "a")).message
+
+    await ingress.ask(others, "interactive")
+    await ingress.end("a1")
+    for key in "ab":
+        assert (await ingress.refusal("interactive", key)).code == "queue_full"
+    await ingress.end(*flood[1 : len(others.split())])
+
+    assert ingress.order == [*flood, *order.split()]
+    assert (len(ingress.queue), ingress.in_flight, ingress.handle.chosen) == (0, {"x": LIMIT}, 0)
+
+
+async def test_key_alone_may_use_all_places_again() -> None:
+    ingress = Ingress()
+    await ingress.up("x")
+    await ingress.ask("b1", "interactive")
+    await ingress.end("b1")
+    await ingress.ask("a1 a2 a3 a4 a5")
+
+    assert ingress.in_flight == {"x": LIMIT}
+    assert (await ingress.refusal("standard", "a")).code == "queue_full"
 
 
 # Background requests.
@@ -329,6 +362,24 @@ async def test_background_request_in_an_engine_has_a_deadline(wants_stream: bool
         assert (refused.value.status, refused.value.code) == (503, "background_wait_timeout")
         (replica,) = fleet.replicas
         assert replica.all_in_flight == 0
+
+
+@pytest.mark.parametrize("engine", [BusyEngine(), CountingEngine(until=3)])
+async def test_silent_background_stream_in_an_engine_is_kept_alive(engine: CountingEngine) -> None:
+    async with AsyncExitStack() as stack:
+        fleet = Fleet(stack, MODEL)
+        fleet.knobs["keep_alive_interval_s"] = 0.001
+        await fleet.start(engine)
+        other, waits = Waits(), Waits()
+        for lane, tell_wait in (("standard", other), ("background", waits)):
+            asked = request(lane, wants_stream=True, state=RequestState(tell_wait=tell_wait))
+            await stack.enter_async_context(reading(fleet, asked))
+        for _ in range(3):
+            await waits.heard.wait()
+            waits.heard.clear()
+
+        assert {wait.phase for wait in waits.told} == {"background"}
+        assert other.told == []
 
 
 async def test_whole_flood_passes_one_replica_beside_other_requests() -> None:

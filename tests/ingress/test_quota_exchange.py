@@ -141,6 +141,21 @@ def test_replica_that_joins_gets_its_share_within_seconds(fleet: Fleet) -> None:
     assert gained[0] == pytest.approx(gained[1], rel=0.1)
 
 
+@pytest.mark.parametrize(("load", "share"), [(50, 0.25), (0, 0.5)])  # new demand will get an equal share
+def test_wait_is_told_by_the_share_of_its_replica(fleet: Fleet, load: float, share: float) -> None:
+    fleet.join("i0", 150)
+    fleet.join("i1", load)
+    fleet.run(30)
+    fleet.clock.now += 1
+    quotas, minutes_worth = fleet.replicas["i1"].quotas, EngineRequest("score", b"x" * 4 * LIMIT, "r-1")
+    kept = quotas.reserve(KEY, minutes_worth, 0)
+    with pytest.raises(ApiError) as refused:
+        quotas.reserve(KEY, minutes_worth, 0)
+    del kept
+
+    assert int(refused.value.headers["Retry-After"]) == pytest.approx(60 / share, rel=0.25)
+
+
 def test_store_that_fails_leaves_the_last_shares(fleet: Fleet, kv: StubKv) -> None:
     fleet.join("i0", 100)
     fleet.join("i1", 100)
@@ -208,10 +223,8 @@ def test_report_of_a_killed_replica_is_erased(kv: StubKv) -> None:
 def test_unreadable_report_is_left_out(kv: StubKv, document: bytes) -> None:
     kv._internal_kv_put("quotas/shop/i9", document, overwrite=True, namespace=NAMESPACE)
 
-    assert QuotaReports("shop", "i0").exchange({"team": KeyDemand(1.0, 1.0, 0)}) == (
-        1,
-        {"team": KeyShare(1.0, 1.0)},
-    )
+    own = KeyDemand(1.0, 1.0, 0)
+    assert QuotaReports("shop", "i0").exchange({"team": own}) == (1, {"team": KeyShare(1.0, 1.0, own=own)})
 
 
 DEMANDS = st.lists(st.floats(0, 1e9), min_size=1, max_size=20)
@@ -247,8 +260,9 @@ def test_replica_without_demand_counts_as_one_with_zero(demands: list[float], id
 
 
 def test_each_limit_of_a_key_is_divided_by_its_own_demand() -> None:
-    share = shares_of({"a": KeyDemand(300.0, 1.0, 2)}, [{"a": KeyDemand(100.0, 3.0, 5)}, {}])["a"]
+    others = [{"a": KeyDemand(100.0, 3.0, 5, 7)}, {}]
+    share = shares_of({"a": KeyDemand(300.0, 1.0, 2, 4)}, others)["a"]
 
     assert share.tokens == pytest.approx(0.75, rel=0.02)
     assert share.requests == pytest.approx(0.25, rel=0.02)
-    assert share.open_elsewhere == 5
+    assert (share.open_elsewhere, share.background_elsewhere) == (5, 7)
