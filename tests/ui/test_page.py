@@ -25,8 +25,9 @@ DRAWN = "document.querySelectorAll('.uplot').length == 7"
 ANSWER = ("A tide ", "is <b>the</b> rise", " and fall of the sea.")
 
 
-def part(text: str) -> bytes:
-    return b"data: " + json.dumps({"choices": [{"delta": {"content": text}}]}).encode() + b"\n\n"
+def part(content: str, end: str | None = None, **delta: str) -> bytes:
+    choice = {"delta": {"content": content, **delta}, "finish_reason": end}
+    return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
 
 
 USAGE = {
@@ -34,7 +35,14 @@ USAGE = {
     "usage": {"prompt_tokens": 18, "completion_tokens": 12},
     "latency": {"ttft_ms": 41.2, "inter_token_ms": 11.8, "tokens_per_second": 62.5, "cached_tokens": 16},
 }
-CHAT = (*map(part, ANSWER), b"data: " + json.dumps(USAGE).encode() + b"\n\n", b"data: [DONE]\n\n")
+THOUGHT = part("", reasoning="Think of the moon.")
+CHAT = (
+    THOUGHT,
+    *map(part, ANSWER),
+    part("", "length"),
+    b"data: " + json.dumps(USAGE).encode() + b"\n\n",
+    b"data: [DONE]\n\n",
+)
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +157,8 @@ async def test_a_chat_streams_and_can_be_copied(page: Page) -> None:
         await ask(page, url, "It's a tide?")
         await page.until("document.querySelector('.talk').innerText.includes('62.5')")
         shown = await page.run("document.querySelector('.talk').innerText")
-        assert "".join(ANSWER) in shown
+        assert f"Think of the moon.\n{''.join(ANSWER)}" in shown.replace("\n\n", "\n")
+        assert "The answer has reached its maximum of tokens." in shown
         assert "41.2\u00a0ms" in shown
         assert "12 + 18 of the prompt" in shown
         await page.click("#view-playground .buttons button")
@@ -209,11 +218,15 @@ async def test_a_new_chat_forgets_an_answer_that_it_stops(page: Page) -> None:
         assert ("Why?" in code, "What is a tide?" in code) == (False, True)
 
 
-async def test_a_refusal_is_told(page: Page) -> None:
+async def test_a_refusal_is_told_and_its_prompt_kept(page: Page) -> None:
     body = b'{"error":{"message":"max_tokens = 0: must be at least 1","code":"invalid_value"}}'
     async with served(engine=StubEngine(EngineReply(400, body))) as (_, url):
         await ask(page, url, "What is a tide?")
         await page.until("document.querySelector('.talk .problem')?.innerText.includes('must be at least 1')")
+        await page.until("document.querySelector('#prompt').value == 'What is a tide?'")
+        await page.fill("#most", "")
+        await page.click("#view-playground [type=submit]")
+        assert await page.run("document.querySelectorAll('.talk li').length") == 1
         page.console.clear()  # the browser reports the status 400
 
 

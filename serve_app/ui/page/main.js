@@ -54,6 +54,7 @@ function start() {
       if (samples.length) fleet.samples = [...fleet.samples, ...samples].slice(-180);
       if (decisions.length) fleet.decisions = [...fleet.decisions, ...decisions].slice(-200);
       if (!views.length) build();
+      else if (parts.prices) route(); // the server may serve other models now
       heardAt = Date.now() / 1000;
       say("live", "good");
       for (const view of views) view.update?.();
