@@ -102,13 +102,18 @@ class FakeFleet:
         ]
         self.set: list[tuple[str, Mapping[str, Any], str]] = []
         self.fails: SettingsError | None = None
+        self.fresh: list[dict[str, Any]] = []
+        """New records."""
+        self.watched = False
         self.asked = 0
         """How often the state was built."""
 
     async def parts(self, watched: bool) -> dict[str, Any]:
         self.asked += 1
+        self.watched = watched
         trouble = {"reports": True, "silent_s": None, "errors": 0}
-        return {"models": self.models, "knobs": self._knobs(), "policy": trouble}
+        parts = {"models": self.models, "knobs": self._knobs(), "policy": trouble}
+        return {**parts, "decisions": self.fresh}
 
     def history(self) -> dict[str, Any]:
         names = list(self.models)
@@ -125,7 +130,8 @@ class FakeFleet:
         if self.fails is not None:
             raise self.fails
         self.set.append((scope, knobs, sender))
-        self.knobs[scope] = Knobs.model_validate({**self.knobs[scope].model_dump(mode="json"), **knobs})
+        given = {**self.knobs[scope].model_dump(mode="json"), **knobs}
+        self.knobs[scope] = Knobs.model_validate({k: given[k] for k in given if given[k] != "default"})
         return [f"{scope}.{name}: {value}" for name, value in knobs.items()]
 
 

@@ -144,6 +144,28 @@ async def test_the_fleet_follows_its_events(page: Page) -> None:
         assert "$7.47" in await page.text()
 
 
+async def test_readers_keep_their_place_when_the_state_changes(page: Page) -> None:
+    await page.size(360)
+    async with served() as (server, url):
+        await page.visit(url)
+        await page.until(DRAWN)
+        await page.run("document.querySelector('summary').click()")
+        await page.run("document.querySelector('[data-key=\"org/embed\"]').focus()")
+        await page.run("document.querySelector('.scrolling').scrollLeft = 50")
+        server.fleet.fresh = [
+            {**record(seq, 0.0, "org/embed", 0, 0), "kind": "heartbeat"} for seq in range(3, 303)
+        ]
+        server.fleet.models = {**server.fleet.models, "org/embed": model_state(ready=5)}
+        await page.until("document.querySelector('.scrolling').innerText.includes('5')")
+        assert await page.run("document.activeElement.innerText") == "org/embed"
+        assert await page.run("document.querySelector('.scrolling').scrollLeft") == 50
+        assert await page.run("document.querySelectorAll('.decision-list li').length") == 2
+        server.fleet.fresh = [record(400, 0.0, "tideserve-tiny", 3, 4)]
+        await page.until("document.querySelectorAll('.decision-list li').length == 3")
+        assert await page.run("document.querySelectorAll('.decision-list [open]').length") == 1
+        assert "2 → 3" in await page.run("document.querySelector('.decision-list [open]').innerText")
+
+
 async def ask(page: Page, url: str, prompt: str) -> None:
     """Send a prompt in the playground, once the models are known."""
     await page.visit(f"{url}/#playground")
@@ -238,6 +260,14 @@ async def test_a_knob_is_changed_and_a_bad_value_refused(page: Page) -> None:
         await page.click("[data-name=max_replicas] [type=submit]")
         await page.until("document.querySelector('.changed')?.innerText == 'tideserve-tiny.max_replicas: 7'")
         assert server.fleet.set == [("tideserve-tiny", {"max_replicas": 7}, "a client without an API key")]
+        await page.run("document.querySelector('#knob-max_replicas').focus()")
+        await page.fill("#knob-headroom", "9")
+        await page.click("[data-name=headroom] [type=reset]")
+        assert await page.run("document.querySelector('#knob-headroom').value") == "0.15"
+        await page.fill("#knob-max_replicas", "9")
+        await page.click("[data-name=max_replicas] [type=reset]")
+        await page.until("document.querySelector('#knob-max_replicas').value == '1'")
+        assert await page.run("document.activeElement.id") == "knob-max_replicas"
         server.fleet.fails = SettingsError(["max_replicas = 0: must be at least 1"])
         await page.click("[data-name=max_replicas] [type=submit]")
         await page.until("document.querySelector('#view-knobs .problem')?.innerText.includes('at least 1')")

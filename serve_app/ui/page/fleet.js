@@ -65,7 +65,7 @@ function fleetView(root, fleet) {
     redrawn(starts, model.starts, () => startRows(model.starts));
     const newest = records.findLast((record) => record.terms?.length);
     redrawn(why, [newest?.seq, name], () => decisionNow(name, newest));
-    redrawn(history, [records.at(-1)?.seq, name], () => decisions(records));
+    redrawn(history, [records.findLast(isChange)?.seq, name], () => decisions(name, records));
     if (!charts.length) charts = PANELS.map((panel) => chartOf(panels, panel));
     drawCharts(charts, fleet.samples, name, knobs);
   };
@@ -97,7 +97,7 @@ function stateNote({ state, reason, cold_start_s: start_s }, eta_s) {
 function modelTable(fleet, chosen, choose) {
   const row = ([name, model]) => {
     const sample = fleet.samples.at(-1)?.models[name] ?? {};
-    const link = h("button", { type: "button", "aria-pressed": String(name === chosen), onclick: () => choose(name) }, name);
+    const link = h("button", { type: "button", "aria-pressed": String(name === chosen), "data-key": name, onclick: () => choose(name) }, name);
     const cells = [stateWords(model), whole(model.ready), whole(model.target), whole(total(sample, "waiting") + held(sample)), whole(sample.completion_tokens_per_second), seconds(sample.ttft_p95_s), costs(fleet, name, model)];
     return tableRow(link, cells, name === chosen ? "main" : null);
   };
@@ -155,12 +155,12 @@ function decisionNow(name, record) {
   ];
 }
 
-function decisions(records) {
-  const changes = records.filter((record) => record.kind !== "heartbeat").slice(-30).reverse();
+function decisions(name, records) {
+  const changes = records.filter(isChange).slice(-30).reverse();
   const line = (record) => {
     const summary = h("summary", h("span.at", timeOf(record.at)), h(`span.move.${moved(record)}`, change(record)), chip(record.binding) || h("span"), h("span.reason", reasonOf(record)));
-    return h("li", h("details", summary, h("div.story", story(record).filter(Boolean))));
+    return h("li", { "data-key": record.seq }, h("details", summary, h("div.story", story(record).filter(Boolean))));
   };
-  const list = changes.length ? h("ol.decision-list", { tabindex: 0, "aria-label": "Decisions" }, changes.map(line)) : h("p.help", "No change yet.");
+  const list = changes.length ? h("ol.decision-list", { "data-key": name, tabindex: 0, "aria-label": "Decisions" }, changes.map(line)) : h("p.help", "No change yet.");
   return [h("h2", "Last changes"), list];
 }
