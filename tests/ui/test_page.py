@@ -134,7 +134,7 @@ async def test_the_policy_forbids_inline_scripts_and_other_servers(page: Page) -
 
 async def test_the_fleet_follows_its_events(page: Page) -> None:
     async with served() as (server, url):
-        await page.visit(url)
+        await page.visit(f"{url}/#main")  # no view
         await page.until("document.querySelector('#headline').innerText.includes('2 ready')")
         assert "14 requests/s arrive" in await page.text()
         assert "weights and KV cache for 1.4 s, ready in about 4 s" in await page.text()
@@ -142,6 +142,22 @@ async def test_the_fleet_follows_its_events(page: Page) -> None:
         await page.until("document.querySelector('#headline').innerText.includes('3 ready')")
         await page.until("document.querySelector('#starts-title').closest('section').hidden")
         assert "$7.47" in await page.text()
+        await page.run("location.hash = 'fleet'")
+        await page.click(".skip")
+        assert await page.run("document.activeElement.id + location.hash") == "main#fleet"
+
+
+async def test_a_hidden_tab_follows_nothing_until_it_is_shown(page: Page) -> None:
+    async with served() as (server, url):
+        await page.visit(f"{url}/#playground")
+        await page.until("document.querySelector('#model')?.options.length")
+        await page.run("document.querySelector('#model').replaceChildren()")
+        await page.window("minimized")
+        while server.fleet.watched:
+            await asyncio.sleep(0.05)
+        await page.window("normal")
+        await page.until("document.querySelector('#model').options.length")
+        assert server.fleet.watched
 
 
 async def test_readers_keep_their_place_when_the_state_changes(page: Page) -> None:
@@ -227,6 +243,14 @@ async def test_a_chat_can_be_stopped(page: Page) -> None:
         await engine.left.wait()
 
 
+async def test_a_chat_that_fails_ends_its_request(page: Page) -> None:
+    engine = StubEngine(stalled(part("A tide"), b'data: {"error": {"message": "The replica is lost."}}\n\n'))
+    async with served(engine=engine) as (_, url):
+        await ask(page, url, "What is a tide?")
+        await page.until("document.querySelector('.talk .problem').innerText == 'The replica is lost.'")
+        await engine.left.wait()
+
+
 async def test_a_new_chat_forgets_an_answer_that_it_stops(page: Page) -> None:
     engine = StubEngine(stalled(part("A tide")))
     async with served(engine=engine) as (_, url):
@@ -292,6 +316,9 @@ async def test_nothing_is_shown_without_a_key(page: Page, keys: Callable[..., Ap
         await page.visit(url)
         await page.until("document.querySelector('#key')")
         assert "tideserve-tiny" not in await page.run("document.documentElement.outerHTML")
+        await page.fill("#key", "wrong\u200b")
+        await page.click("[type=submit]")
+        assert await page.run("document.querySelector('#key').validity.patternMismatch")
         await page.fill("#key", "wrong")
         await page.click("[type=submit]")
         await page.until("document.querySelector('[role=alert]')?.innerText.includes('not one of')")

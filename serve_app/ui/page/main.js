@@ -20,7 +20,7 @@ function start() {
     route();
   };
   const route = () => {
-    const shown = views.find(({ id }) => location.hash === `#${id}`) ?? (location.hash === "#main" ? null : views[0]);
+    const shown = views.find(({ id }) => location.hash === `#${id}`) ?? views[0];
     if (!shown) return;
     for (const view of views) view.root.hidden = view !== shown;
     for (const link of document.querySelectorAll("nav a")) {
@@ -31,6 +31,11 @@ function start() {
     shown.show?.();
   };
   addEventListener("hashchange", route);
+  // The address keeps the name of the view.
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    event.preventDefault();
+    main.focus();
+  });
   const say = (words, kind) => {
     live.className = kind;
     if (live.textContent !== words) live.textContent = words;
@@ -75,7 +80,7 @@ function start() {
 // Asks for an API key, and resolves with it.
 function keyForm(main, why) {
   return new Promise((done) => {
-    const input = h("input", { type: "password", id: "key", autocomplete: "off", required: true, "aria-describedby": "key-help" });
+    const input = h("input", { type: "password", id: "key", autocomplete: "off", required: true, pattern: "\\s*[!-~]+\\s*", title: "An API key is printable ASCII without spaces.", "aria-describedby": "key-help" });
     const onsubmit = (event) => {
       event.preventDefault();
       done(input.value.trim());
