@@ -15,7 +15,7 @@ from tests.http_server import port_of, uvicorn_with
 from tests.loadtests.drawing.browser import needs_browser
 from tests.loadtests.drawing.elements import HOSTILE
 from tests.stub_engine import StubEngine, frames, stalled
-from tests.ui.browser import Page, chromium
+from tests.ui.browser import LIMIT_S, Page, chromium
 from tests.ui.fleet import STARTING, FakeFleet, PageServer, model_state, record
 
 pytestmark = needs_browser
@@ -153,8 +153,9 @@ async def test_a_hidden_tab_follows_nothing_until_it_is_shown(page: Page) -> Non
         await page.until("document.querySelector('#model')?.options.length")
         await page.run("document.querySelector('#model').replaceChildren()")
         await page.window("minimized")
-        while server.fleet.watched:
-            await asyncio.sleep(0.05)
+        async with asyncio.timeout(LIMIT_S):
+            while server.fleet.watched:
+                await asyncio.sleep(0.05)
         await page.window("normal")
         await page.until("document.querySelector('#model').options.length")
         assert server.fleet.watched
