@@ -10,6 +10,7 @@ import pytest
 
 from serve_app.api.api_keys import ApiKeyFile
 from serve_app.api.engine_client import EngineReply
+from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import SettingsError
 from tests.http_server import port_of, uvicorn_with
 from tests.loadtests.drawing.browser import needs_browser
@@ -145,6 +146,28 @@ async def test_the_fleet_follows_its_events(page: Page) -> None:
         await page.run("location.hash = 'fleet'")
         await page.click(".skip")
         assert await page.run("document.activeElement.id + location.hash") == "main#fleet"
+
+
+async def test_only_the_percentile_with_the_target_is_judged(page: Page) -> None:
+    async with served() as (server, url):
+        await page.visit(url)
+        for percentile, title, judged in ((95, "ITL P95", 2), (99, "at P99", 0), (50, "ITL P50", 2)):
+            server.fleet.knobs = {**server.fleet.knobs, "tideserve-tiny": Knobs(ttft_percentile=percentile)}
+            await page.until(f"document.querySelector('#headline').innerText.includes('{title}')")
+            assert await page.run("document.querySelectorAll('.figure:is(.good, .bad)').length") == judged
+
+
+async def test_a_silent_policy_is_announced_once(page: Page) -> None:
+    async with served() as (server, url):
+        await page.visit(url)
+        server.fleet.policy = {**server.fleet.policy, "silent_s": 16}
+        await page.until("document.querySelector('[aria-live=off]').textContent.startsWith('16')")
+        await page.run(
+            "(window.announced = document.querySelector('[aria-live=polite] .problem').firstChild).data"
+        )
+        server.fleet.policy = {**server.fleet.policy, "silent_s": 17}
+        await page.until("document.querySelector('[aria-live=off]').textContent.startsWith('17')")
+        assert await page.run("announced.isConnected")
 
 
 async def test_a_hidden_tab_follows_nothing_until_it_is_shown(page: Page) -> None:
