@@ -316,6 +316,12 @@ async def test_a_knob_is_changed_and_a_bad_value_refused(page: Page) -> None:
         await page.click("[data-name=max_replicas] [type=reset]")
         await page.until("document.querySelector('#knob-max_replicas').value == '1'")
         assert await page.run("document.activeElement.id") == "knob-max_replicas"
+        late = 'Response.json({ changes: ["headroom: 0.15 -> 1"], in_force: false })'
+        await page.run(f"((real) => (window.fetch = () => ((window.fetch = real), {late})))(fetch), null")
+        await page.click("[data-name=headroom] [type=submit]")
+        await page.until(
+            "document.querySelector('#view-knobs .problem')?.innerText.includes('not in force yet')"
+        )
         server.fleet.fails = SettingsError(["max_replicas = 0: must be at least 1"])
         await page.click("[data-name=max_replicas] [type=submit]")
         await page.until("document.querySelector('#view-knobs .problem')?.innerText.includes('at least 1')")
