@@ -150,7 +150,7 @@ function startRows(starts) {
     const eta = start.eta_s === null ? "no start measured yet" : `ready in about ${seconds(Math.ceil(start.eta_s))}`;
     return h("li", h("p", h("b", start.replica), ` ${phaseWords(start.phase)} for ${seconds(start.phase_s)}, ${eta}`), h("div.steps", decorative, bars));
   };
-  const keys = names.map((name) => h("span.key", swatch(`fill ${tone(name)}`), phaseWords(name)));
+  const keys = names.map((name) => key(tone(name), phaseWords(name)));
   return [h("h2", { id: "starts-title" }, "Starts in progress"), h("p.keys", keys), h("ol.starts", starts.map(row))];
 }
 

@@ -1,6 +1,5 @@
 // The page: three views, the theme, the API key, and the state of the fleet, which all views read.
 
-const PAGE = { hours: true };
 const VIEWS = [["fleet", "Fleet", fleetView], ["playground", "Playground", playgroundView], ["knobs", "Knobs", knobsView]];
 
 function start() {
