@@ -59,7 +59,10 @@ class FleetState:
             parts["decisions"] = await self._new_records(state)
         if is_due:
             self._sampled_at = asked_at
-            counts = {name: {each: model[each] for each in _COUNTS} for name, model in models.items()}
+            counts = {
+                name: {**{each: model[each] for each in _COUNTS}, "lost": len(model["lost"])}
+                for name, model in models.items()
+            }
             exposition = (await self.observer.metrics()).decode()
             parts["samples"] = [self._samples.add(exposition, time.time(), counts)]
         return parts

@@ -47,10 +47,13 @@ class FakeObserver:
     def __init__(self, *models: str) -> None:
         self.models = models
         self.metrics_text = ""
+        self.out: dict[str, str] = {}
         self.scrapes = 0
 
     async def readiness(self) -> Readiness:
-        return Readiness([ModelReadiness(model, "up", replicas=1) for model in self.models])
+        return Readiness(
+            [ModelReadiness(model, "up", replicas=1, replicas_out=self.out) for model in self.models]
+        )
 
     async def metrics(self) -> bytes:
         self.scrapes += 1
@@ -148,6 +151,14 @@ async def test_metrics_are_read_every_5_s_for_listeners_and_every_15_s_without()
         seen.append(fleet.observer.scrapes)
 
     assert seen == [2, 8]
+
+
+async def test_samples_count_lost_replicas() -> None:
+    fleet = Fleet()
+    fleet.observer.out = {"r1": "does not answer"}
+    (sample,) = (await fleet.state.parts(True))["samples"]
+    counted = {name: sample["models"]["tide"][name] for name in ("ready", "lost", "target")}
+    assert counted == {"ready": 1, "lost": 1, "target": 2}
 
 
 async def test_a_silent_policy_is_told_with_its_age() -> None:

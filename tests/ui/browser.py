@@ -109,6 +109,11 @@ class Page:
             mobile=False,
         )
 
+    async def window(self, state: str) -> None:
+        """Have the window `minimized`, which hides the tab, or `normal`."""
+        window = (await self.call("Browser.getWindowForTarget"))["windowId"]
+        await self.call("Browser.setWindowBounds", windowId=window, bounds={"windowState": state})
+
     async def scheme(self, name: str) -> None:
         """Have the reader's system prefer `light` or `dark`."""
         await self.call(

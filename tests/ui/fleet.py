@@ -61,7 +61,7 @@ def sample(at: float, phase: float, ready: int = 2, target: int = 2) -> dict[str
     wave = 1 + math.sin(phase)
     return {
         "ready": ready, "target": target, "wanted": target, "starting": target - ready, "pending": 0,
-        "draining": 0, "running_requests standard": round(24 * wave),
+        "draining": 0, "lost": 0, "running_requests standard": round(24 * wave),
         "running_requests interactive": round(9 * wave),
         "running_requests background": 6, "waiting_requests standard": round(4 * wave), "held_requests": 0,
         "completion_tokens_per_second": 900 * wave, "prompt_tokens_per_second": 2400 * wave,
@@ -102,13 +102,18 @@ class FakeFleet:
         ]
         self.set: list[tuple[str, Mapping[str, Any], str]] = []
         self.fails: SettingsError | None = None
+        self.fresh: list[dict[str, Any]] = []
+        """New records."""
+        self.watched = False
+        self.policy = {"reports": True, "silent_s": None, "errors": 0}
         self.asked = 0
         """How often the state was built."""
 
     async def parts(self, watched: bool) -> dict[str, Any]:
         self.asked += 1
-        trouble = {"reports": True, "silent_s": None, "errors": 0}
-        return {"models": self.models, "knobs": self._knobs(), "policy": trouble}
+        self.watched = watched
+        parts = {"models": self.models, "knobs": self._knobs(), "policy": self.policy}
+        return {**parts, "decisions": self.fresh}
 
     def history(self) -> dict[str, Any]:
         names = list(self.models)
@@ -125,7 +130,8 @@ class FakeFleet:
         if self.fails is not None:
             raise self.fails
         self.set.append((scope, knobs, sender))
-        self.knobs[scope] = Knobs.model_validate({**self.knobs[scope].model_dump(mode="json"), **knobs})
+        given = {**self.knobs[scope].model_dump(mode="json"), **knobs}
+        self.knobs[scope] = Knobs.model_validate({k: given[k] for k in given if given[k] != "default"})
         return [f"{scope}.{name}: {value}" for name, value in knobs.items()]
 
 

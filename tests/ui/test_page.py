@@ -10,12 +10,13 @@ import pytest
 
 from serve_app.api.api_keys import ApiKeyFile
 from serve_app.api.engine_client import EngineReply
+from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import SettingsError
 from tests.http_server import port_of, uvicorn_with
 from tests.loadtests.drawing.browser import needs_browser
 from tests.loadtests.drawing.elements import HOSTILE
 from tests.stub_engine import StubEngine, frames, stalled
-from tests.ui.browser import Page, chromium
+from tests.ui.browser import LIMIT_S, Page, chromium
 from tests.ui.fleet import STARTING, FakeFleet, PageServer, model_state, record
 
 pytestmark = needs_browser
@@ -25,8 +26,9 @@ DRAWN = "document.querySelectorAll('.uplot').length == 7"
 ANSWER = ("A tide ", "is <b>the</b> rise", " and fall of the sea.")
 
 
-def part(text: str) -> bytes:
-    return b"data: " + json.dumps({"choices": [{"delta": {"content": text}}]}).encode() + b"\n\n"
+def part(content: str, end: str | None = None, **delta: str) -> bytes:
+    choice = {"delta": {"content": content, **delta}, "finish_reason": end}
+    return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
 
 
 USAGE = {
@@ -34,7 +36,14 @@ USAGE = {
     "usage": {"prompt_tokens": 18, "completion_tokens": 12},
     "latency": {"ttft_ms": 41.2, "inter_token_ms": 11.8, "tokens_per_second": 62.5, "cached_tokens": 16},
 }
-CHAT = (*map(part, ANSWER), b"data: " + json.dumps(USAGE).encode() + b"\n\n", b"data: [DONE]\n\n")
+THOUGHT = part("", reasoning="Think of the moon.")
+CHAT = (
+    THOUGHT,
+    *map(part, ANSWER),
+    part("", "length"),
+    b"data: " + json.dumps(USAGE).encode() + b"\n\n",
+    b"data: [DONE]\n\n",
+)
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +135,7 @@ async def test_the_policy_forbids_inline_scripts_and_other_servers(page: Page) -
 
 async def test_the_fleet_follows_its_events(page: Page) -> None:
     async with served() as (server, url):
-        await page.visit(url)
+        await page.visit(f"{url}/#main")  # no view
         await page.until("document.querySelector('#headline').innerText.includes('2 ready')")
         assert "14 requests/s arrive" in await page.text()
         assert "weights and KV cache for 1.4 s, ready in about 4 s" in await page.text()
@@ -134,6 +143,67 @@ async def test_the_fleet_follows_its_events(page: Page) -> None:
         await page.until("document.querySelector('#headline').innerText.includes('3 ready')")
         await page.until("document.querySelector('#starts-title').closest('section').hidden")
         assert "$7.47" in await page.text()
+        await page.run("location.hash = 'fleet'")
+        await page.click(".skip")
+        assert await page.run("document.activeElement.id + location.hash") == "main#fleet"
+
+
+async def test_only_the_percentile_with_the_target_is_judged(page: Page) -> None:
+    async with served() as (server, url):
+        await page.visit(url)
+        for percentile, title, judged in ((95, "ITL P95", 2), (99, "at P99", 0), (50, "ITL P50", 2)):
+            server.fleet.knobs = {**server.fleet.knobs, "tideserve-tiny": Knobs(ttft_percentile=percentile)}
+            await page.until(f"document.querySelector('#headline').innerText.includes('{title}')")
+            assert await page.run("document.querySelectorAll('.figure:is(.good, .bad)').length") == judged
+
+
+async def test_a_silent_policy_is_announced_once(page: Page) -> None:
+    async with served() as (server, url):
+        await page.visit(url)
+        server.fleet.policy = {**server.fleet.policy, "silent_s": 16}
+        await page.until("document.querySelector('[aria-live=off]').textContent.startsWith('16')")
+        await page.run(
+            "(window.announced = document.querySelector('[aria-live=polite] .problem').firstChild).data"
+        )
+        server.fleet.policy = {**server.fleet.policy, "silent_s": 17}
+        await page.until("document.querySelector('[aria-live=off]').textContent.startsWith('17')")
+        assert await page.run("announced.isConnected")
+
+
+async def test_a_hidden_tab_follows_nothing_until_it_is_shown(page: Page) -> None:
+    async with served() as (server, url):
+        await page.visit(f"{url}/#playground")
+        await page.until("document.querySelector('#model')?.options.length")
+        await page.run("document.querySelector('#model').replaceChildren()")
+        await page.window("minimized")
+        async with asyncio.timeout(LIMIT_S):
+            while server.fleet.watched:
+                await asyncio.sleep(0.05)
+        await page.window("normal")
+        await page.until("document.querySelector('#model').options.length")
+        assert server.fleet.watched
+
+
+async def test_readers_keep_their_place_when_the_state_changes(page: Page) -> None:
+    await page.size(360)
+    async with served() as (server, url):
+        await page.visit(url)
+        await page.until(DRAWN)
+        await page.run("document.querySelector('summary').click()")
+        await page.run("document.querySelector('[data-key=\"org/embed\"]').focus()")
+        await page.run("document.querySelector('.scrolling').scrollLeft = 50")
+        server.fleet.fresh = [
+            {**record(seq, 0.0, "org/embed", 0, 0), "kind": "heartbeat"} for seq in range(3, 303)
+        ]
+        server.fleet.models = {**server.fleet.models, "org/embed": model_state(ready=5)}
+        await page.until("document.querySelector('.scrolling').innerText.includes('5')")
+        assert await page.run("document.activeElement.innerText") == "org/embed"
+        assert await page.run("document.querySelector('.scrolling').scrollLeft") == 50
+        assert await page.run("document.querySelectorAll('.decision-list li').length") == 2
+        server.fleet.fresh = [record(400, 0.0, "tideserve-tiny", 3, 4)]
+        await page.until("document.querySelectorAll('.decision-list li').length == 3")
+        assert await page.run("document.querySelectorAll('.decision-list [open]').length") == 1
+        assert "2 → 3" in await page.run("document.querySelector('.decision-list [open]').innerText")
 
 
 async def ask(page: Page, url: str, prompt: str) -> None:
@@ -149,7 +219,8 @@ async def test_a_chat_streams_and_can_be_copied(page: Page) -> None:
         await ask(page, url, "It's a tide?")
         await page.until("document.querySelector('.talk').innerText.includes('62.5')")
         shown = await page.run("document.querySelector('.talk').innerText")
-        assert "".join(ANSWER) in shown
+        assert f"Think of the moon.\n{''.join(ANSWER)}" in shown.replace("\n\n", "\n")
+        assert "The answer has reached its maximum of tokens." in shown
         assert "41.2\u00a0ms" in shown
         assert "12 + 18 of the prompt" in shown
         await page.click("#view-playground .buttons button")
@@ -196,6 +267,14 @@ async def test_a_chat_can_be_stopped(page: Page) -> None:
         await engine.left.wait()
 
 
+async def test_a_chat_that_fails_ends_its_request(page: Page) -> None:
+    engine = StubEngine(stalled(part("A tide"), b'data: {"error": {"message": "The replica is lost."}}\n\n'))
+    async with served(engine=engine) as (_, url):
+        await ask(page, url, "What is a tide?")
+        await page.until("document.querySelector('.talk .problem').innerText == 'The replica is lost.'")
+        await engine.left.wait()
+
+
 async def test_a_new_chat_forgets_an_answer_that_it_stops(page: Page) -> None:
     engine = StubEngine(stalled(part("A tide")))
     async with served(engine=engine) as (_, url):
@@ -209,11 +288,15 @@ async def test_a_new_chat_forgets_an_answer_that_it_stops(page: Page) -> None:
         assert ("Why?" in code, "What is a tide?" in code) == (False, True)
 
 
-async def test_a_refusal_is_told(page: Page) -> None:
+async def test_a_refusal_is_told_and_its_prompt_kept(page: Page) -> None:
     body = b'{"error":{"message":"max_tokens = 0: must be at least 1","code":"invalid_value"}}'
     async with served(engine=StubEngine(EngineReply(400, body))) as (_, url):
         await ask(page, url, "What is a tide?")
         await page.until("document.querySelector('.talk .problem')?.innerText.includes('must be at least 1')")
+        await page.until("document.querySelector('#prompt').value == 'What is a tide?'")
+        await page.fill("#most", "")
+        await page.click("#view-playground [type=submit]")
+        assert await page.run("document.querySelectorAll('.talk li').length") == 1
         page.console.clear()  # the browser reports the status 400
 
 
@@ -225,6 +308,20 @@ async def test_a_knob_is_changed_and_a_bad_value_refused(page: Page) -> None:
         await page.click("[data-name=max_replicas] [type=submit]")
         await page.until("document.querySelector('.changed')?.innerText == 'tideserve-tiny.max_replicas: 7'")
         assert server.fleet.set == [("tideserve-tiny", {"max_replicas": 7}, "a client without an API key")]
+        await page.run("document.querySelector('#knob-max_replicas').focus()")
+        await page.fill("#knob-headroom", "9")
+        await page.click("[data-name=headroom] [type=reset]")
+        assert await page.run("document.querySelector('#knob-headroom').value") == "0.15"
+        await page.fill("#knob-max_replicas", "9")
+        await page.click("[data-name=max_replicas] [type=reset]")
+        await page.until("document.querySelector('#knob-max_replicas').value == '1'")
+        assert await page.run("document.activeElement.id") == "knob-max_replicas"
+        late = 'Response.json({ changes: ["headroom: 0.15 -> 1"], in_force: false })'
+        await page.run(f"((real) => (window.fetch = () => ((window.fetch = real), {late})))(fetch), null")
+        await page.click("[data-name=headroom] [type=submit]")
+        await page.until(
+            "document.querySelector('#view-knobs .problem')?.innerText.includes('not in force yet')"
+        )
         server.fleet.fails = SettingsError(["max_replicas = 0: must be at least 1"])
         await page.click("[data-name=max_replicas] [type=submit]")
         await page.until("document.querySelector('#view-knobs .problem')?.innerText.includes('at least 1')")
@@ -249,6 +346,9 @@ async def test_nothing_is_shown_without_a_key(page: Page, keys: Callable[..., Ap
         await page.visit(url)
         await page.until("document.querySelector('#key')")
         assert "tideserve-tiny" not in await page.run("document.documentElement.outerHTML")
+        await page.fill("#key", "wrong\u200b")
+        await page.click("[type=submit]")
+        assert await page.run("document.querySelector('#key').validity.patternMismatch")
         await page.fill("#key", "wrong")
         await page.click("[type=submit]")
         await page.until("document.querySelector('[role=alert]')?.innerText.includes('not one of')")

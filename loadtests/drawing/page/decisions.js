@@ -7,6 +7,9 @@ const MARK_GAP = 3; // pixels between two numbered marks, below which they becom
 const SHAPES = { up: "M0-6L5.500 4H-5.500Z", down: "M0 6L5.500-4H-5.500Z", same: "M0-5L5 0L0 5L-5 0Z", error: "M-4-4L4 4M4-4L-4 4" };
 const DIRECTIONS = [["", "all"], ["changes", "changes"], ["up", "up"], ["down", "down"], ["error", "errors"]];
 
+// Its time, behind its number where decisions are numbered. (`of` names its model where there are several.)
+const when = (record) => `${record.number ? `${record.number} · ` : ""}${clock(record.at, true)}`;
+
 // Decisions that are marked together, one below the other.
 function decisionCards(records) {
   const card = (record) => {

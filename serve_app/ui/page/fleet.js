@@ -12,7 +12,7 @@ const ms = (value_s) => (known(value_s) ? 1000 * value_s : null);
 const PANELS = [
   ["Replicas", "", [
     ["ready", "ready", (s) => s.ready, "area"], ["starting", "starting", (s) => s.starting + s.pending, "steps"],
-    ["draining", "draining", (s) => s.draining, "steps"], ["wanted", "wanted", (s) => s.wanted, "steps"], ["target", "target", (s) => s.target, "target"],
+    ["draining", "draining", (s) => s.draining, "steps"], ["lost", "missed", (s) => s.lost, "area"], ["wanted", "wanted", (s) => s.wanted, "steps"], ["target", "target", (s) => s.target, "target"],
   ]],
   ["Requests", "", [
     ["running", "ok", (s) => total(s, "running"), "area"], ["waiting in engines", "queued", (s) => total(s, "waiting")],
@@ -65,7 +65,7 @@ function fleetView(root, fleet) {
     redrawn(starts, model.starts, () => startRows(model.starts));
     const newest = records.findLast((record) => record.terms?.length);
     redrawn(why, [newest?.seq, name], () => decisionNow(name, newest));
-    redrawn(history, [records.at(-1)?.seq, name], () => decisions(records));
+    redrawn(history, [records.findLast(isChange)?.seq, name], () => decisions(name, records));
     if (!charts.length) charts = PANELS.map((panel) => chartOf(panels, panel));
     drawCharts(charts, fleet.samples, name, knobs);
   };
@@ -73,7 +73,8 @@ function fleetView(root, fleet) {
 }
 
 function problems({ policy, knobs }) {
-  const silent = policy.silent_s !== null && `The policy last reported ${seconds(policy.silent_s)} ago, so its numbers may be out of date.`;
+  // Screen readers say it once, not every second.
+  const silent = policy.silent_s !== null && ["The policy last reported ", h("span", { "aria-live": "off" }, seconds(policy.silent_s)), " ago, so its numbers may be out of date."];
   const never = !policy.reports && "No policy has reported yet.";
   const rejected = knobs.rejected && `The newest knobs are rejected, and the knobs before them stay in force: ${knobs.rejected}`;
   const errors = policy.errors > 0 && `The policy has raised ${policy.errors} errors, and kept the targets.`;
@@ -81,8 +82,9 @@ function problems({ policy, knobs }) {
 }
 
 const money = (value, currency) => new Intl.NumberFormat("en", { style: "currency", currency }).format(value);
+const lostOf = (model) => Object.keys(model.lost).length;
 // Replicas that hold a device now. Pending ones do not.
-const costs = ({ prices, currency }, name, model) => (prices[name] ? money(prices[name] * (model.ready + model.starting + model.draining), currency) : NOTHING);
+const costs = ({ prices, currency }, name, model) => (prices[name] ? money(prices[name] * (model.ready + model.starting + model.draining + lostOf(model)), currency) : NOTHING);
 const nearest = ({ starts }) => starts.reduce((least, { eta_s: eta }) => (eta !== null && (least === null || eta < least) ? eta : least), null);
 const phaseWords = (phase) => (phase ?? "").replaceAll("_", " ").replace("kv", "KV");
 const stateWords = (model) => (model.state === "loading" ? phaseWords(model.phase) : phaseWords(model.state));
@@ -97,7 +99,7 @@ function stateNote({ state, reason, cold_start_s: start_s }, eta_s) {
 function modelTable(fleet, chosen, choose) {
   const row = ([name, model]) => {
     const sample = fleet.samples.at(-1)?.models[name] ?? {};
-    const link = h("button", { type: "button", "aria-pressed": String(name === chosen), onclick: () => choose(name) }, name);
+    const link = h("button", { type: "button", "aria-pressed": String(name === chosen), "data-key": name, onclick: () => choose(name) }, name);
     const cells = [stateWords(model), whole(model.ready), whole(model.target), whole(total(sample, "waiting") + held(sample)), whole(sample.completion_tokens_per_second), seconds(sample.ttft_p95_s), costs(fleet, name, model)];
     return tableRow(link, cells, name === chosen ? "main" : null);
   };
@@ -107,18 +109,24 @@ function modelTable(fleet, chosen, choose) {
 
 function headlines(fleet, name, model, sample, knobs) {
   const counts = STATES.slice(1).filter((state) => model[state]).map((state) => `${model[state]} ${state}`);
-  const lost = Object.keys(model.lost).length;
+  const lost = lostOf(model);
   if (lost) counts.push(`${lost} lost`);
   const eta = nearest(model);
-  const against = (value, target) => (known(value) ? (value <= target ? "good" : "bad") : "");
+  // Samples have two percentiles. Only the one that has the target can meet or miss it.
+  const judged = knobs.ttft_percentile;
+  const [shown, other] = judged === 50 ? [50, 95] : [95, 50];
+  const latency = (kind, ...more) => {
+    const [value, target] = [sample[`${kind}_p${shown}_s`], knobs[`${kind}_target_s`]];
+    const note = [`target ${seconds(target)} at P${judged}`, `P${other} ${seconds(sample[`${kind}_p${other}_s`])}`, ...more].join(" · ");
+    return [`${kind.toUpperCase()} P${shown}, last 30 s`, seconds(value), note, known(value) && shown === judged ? (value <= target ? "good" : "bad") : ""];
+  };
   const advised = model.mode === "advise" && "mode advise: nothing changes";
   const holder = h("div");
   figures(holder, [
     ["Replicas", `${model.ready} ready`, [`target ${model.target}, wanted ${model.wanted}`, ...counts, advised].filter(Boolean).join(" · "), model.state === "failed" || lost ? "bad" : ""],
     ["State", stateWords(model), stateNote(model, eta)],
     ["Waiting requests", whole(total(sample, "waiting") + held(sample)), `${whole(total(sample, "running"))} running · ${whole(held(sample))} queued for a start`],
-    ["TTFT P95, last 30 s", seconds(sample.ttft_p95_s), `target ${seconds(knobs.ttft_target_s)} · P50 ${seconds(sample.ttft_p50_s)} · without starts`, against(sample.ttft_p95_s, knobs.ttft_target_s)],
-    ["ITL P95, last 30 s", seconds(sample.itl_p95_s), `target ${seconds(knobs.itl_target_s)} · P50 ${seconds(sample.itl_p50_s)}`, against(sample.itl_p95_s, knobs.itl_target_s)],
+    latency("ttft", "without starts"), latency("itl"),
     ["Tokens per second", compact(sample.completion_tokens_per_second), `${compact(sample.prompt_tokens_per_second)} of prompts · ${percent(sample.cached_share)} cached`],
     ["Cost per hour now", costs(fleet, name, model), fleet.prices[name] ? `${money(fleet.prices[name], fleet.currency)} for each replica` : "no price in ledger.gpu_hour_prices"],
   ]);
@@ -142,7 +150,7 @@ function startRows(starts) {
     const eta = start.eta_s === null ? "no start measured yet" : `ready in about ${seconds(Math.ceil(start.eta_s))}`;
     return h("li", h("p", h("b", start.replica), ` ${phaseWords(start.phase)} for ${seconds(start.phase_s)}, ${eta}`), h("div.steps", decorative, bars));
   };
-  const keys = names.map((name) => h("span.key", swatch(`fill ${tone(name)}`), phaseWords(name)));
+  const keys = names.map((name) => key(tone(name), phaseWords(name)));
   return [h("h2", { id: "starts-title" }, "Starts in progress"), h("p.keys", keys), h("ol.starts", starts.map(row))];
 }
 
@@ -155,12 +163,12 @@ function decisionNow(name, record) {
   ];
 }
 
-function decisions(records) {
-  const changes = records.filter((record) => record.kind !== "heartbeat").slice(-30).reverse();
+function decisions(name, records) {
+  const changes = records.filter(isChange).slice(-30).reverse();
   const line = (record) => {
     const summary = h("summary", h("span.at", timeOf(record.at)), h(`span.move.${moved(record)}`, change(record)), chip(record.binding) || h("span"), h("span.reason", reasonOf(record)));
-    return h("li", h("details", summary, h("div.story", story(record).filter(Boolean))));
+    return h("li", { "data-key": record.seq }, h("details", summary, h("div.story", story(record).filter(Boolean))));
   };
-  const list = changes.length ? h("ol.decision-list", { tabindex: 0, "aria-label": "Decisions" }, changes.map(line)) : h("p.help", "No change yet.");
+  const list = changes.length ? h("ol.decision-list", { "data-key": name, tabindex: 0, "aria-label": "Decisions" }, changes.map(line)) : h("p.help", "No change yet.");
   return [h("h2", "Last changes"), list];
 }

@@ -10,8 +10,10 @@ function knobsView(root, fleet) {
   const set = async (name, value) => {
     said.replaceChildren(h("p.help", "sent"));
     const reply = await ask("autoscaling/knobs", { model: scope, knobs: { [name]: value } });
-    const words = reply.ok ? (await reply.json()).changes : [await refusal(reply)];
-    said.replaceChildren(...(words.length ? words : ["No value in force changes."]).map((line) => h(reply.ok ? "p.changed" : "p.problem", line)));
+    const { changes = [], in_force: inForce } = reply.ok ? await reply.json() : {};
+    const lines = reply.ok && !changes.length ? ["No value in force changes."] : changes;
+    const problem = reply.ok ? inForce === false && "This change is not in force yet. A later change may have replaced it." : await refusal(reply);
+    said.replaceChildren(h("div", lines.map((line) => h("p.changed", line)), problem && h("p.problem", problem)));
   };
   const update = () => {
     if (root.hidden || !fleet.knobs) return;
@@ -58,8 +60,7 @@ function knobRow(name, schema, value, mayChange, set) {
   const about = h("span.help", { id: `${id}-help` }, coded([schema.description?.replace(/\s+/g, " "), words].filter(Boolean).join(" ")), initial !== undefined && initial !== knobText(value) && ` Default of Tideserve: ${initial}.`);
   if (!mayChange) return [h("span", h("b", name)), h("span", knobText(value)), about];
   const told = { id, "aria-describedby": `${id}-help` };
-  const control = choices ? h("select", told, choices.map((each) => h("option", { value: JSON.stringify(each) }, knobText(each)))) : h("input", { ...told, type: "text", autocomplete: "off", spellcheck: "false" });
-  control.value = choices ? JSON.stringify(value) : knobText(value);
+  const control = choices ? h("select", told, choices.map((each) => h("option", { value: JSON.stringify(each), selected: each === value }, knobText(each)))) : h("input", { ...told, type: "text", value: knobText(value), autocomplete: "off", spellcheck: "false" });
   const read = () => {
     if (choices) return JSON.parse(control.value);
     const text = control.value.trim();
@@ -74,6 +75,6 @@ function knobRow(name, schema, value, mayChange, set) {
     event.preventDefault();
     set(name, read());
   };
-  const buttons = h("span.buttons", h("button", { type: "submit", "aria-label": `Set ${name}` }, "Set"), button("Reset", `Reset ${name}`, () => set(name, "default")));
+  const buttons = h("span.buttons", h("button", { type: "submit", "aria-label": `Set ${name}` }, "Set"), h("button", { type: "reset", title: `Reset ${name}`, onclick: () => set(name, "default") }, "Reset"));
   return h("form", { onsubmit }, label, control, buttons, about);
 }

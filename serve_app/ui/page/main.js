@@ -1,6 +1,5 @@
 // The page: three views, the theme, the API key, and the state of the fleet, which all views read.
 
-const PAGE = { hours: true };
 const VIEWS = [["fleet", "Fleet", fleetView], ["playground", "Playground", playgroundView], ["knobs", "Knobs", knobsView]];
 
 function start() {
@@ -20,7 +19,7 @@ function start() {
     route();
   };
   const route = () => {
-    const shown = views.find(({ id }) => location.hash === `#${id}`) ?? (location.hash === "#main" ? null : views[0]);
+    const shown = views.find(({ id }) => location.hash === `#${id}`) ?? views[0];
     if (!shown) return;
     for (const view of views) view.root.hidden = view !== shown;
     for (const link of document.querySelectorAll("nav a")) {
@@ -31,6 +30,11 @@ function start() {
     shown.show?.();
   };
   addEventListener("hashchange", route);
+  // The address keeps the name of the view.
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    event.preventDefault();
+    main.focus();
+  });
   const say = (words, kind) => {
     live.className = kind;
     if (live.textContent !== words) live.textContent = words;
@@ -52,8 +56,9 @@ function start() {
       const { samples = [], decisions = [], ...rest } = parts;
       Object.assign(fleet, rest);
       if (samples.length) fleet.samples = [...fleet.samples, ...samples].slice(-180);
-      if (decisions.length) fleet.decisions = [...fleet.decisions, ...decisions].slice(-200);
+      if (decisions.length) fleet.decisions = lastChanges([...fleet.decisions, ...decisions]);
       if (!views.length) build();
+      else if (parts.prices) route(); // the server may serve other models now
       heardAt = Date.now() / 1000;
       say("live", "good");
       for (const view of views) view.update?.();
@@ -74,7 +79,7 @@ function start() {
 // Asks for an API key, and resolves with it.
 function keyForm(main, why) {
   return new Promise((done) => {
-    const input = h("input", { type: "password", id: "key", autocomplete: "off", required: true, "aria-describedby": "key-help" });
+    const input = h("input", { type: "password", id: "key", autocomplete: "off", required: true, pattern: "\\s*[!-~]+\\s*", title: "An API key is printable ASCII without spaces.", "aria-describedby": "key-help" });
     const onsubmit = (event) => {
       event.preventDefault();
       done(input.value.trim());
@@ -87,12 +92,40 @@ function keyForm(main, why) {
 }
 
 const timeOf = (at) => new Date(1000 * at).toLocaleTimeString("en-GB");
+const isChange = ({ kind }) => kind !== "heartbeat";
 const current = ({ models }, name) => (models[name] ? name : Object.keys(models)[0]);
 
-// Replaces the content of `element` if `key`, which says all that is drawn, has changed.
+// The last 200 changes, and each model's newest record. Most records are heartbeats, which only the newest counts of.
+function lastChanges(records) {
+  const newest = new Map(records.map((record) => [record.model, record]));
+  return [...new Set([...records.filter(isChange).slice(-200), ...newest.values()])].sort((a, b) => a.seq - b.seq);
+}
+
+// Draws `element` again if `key`, which says all that is drawn, has changed.
 function redrawn(element, key, draw) {
   const text = JSON.stringify(key);
   if (element.drawnFor === text) return;
   element.drawnFor = text;
-  element.replaceChildren(...[draw()].flat().filter(Boolean));
+  refill(element, [draw()].flat().filter(Boolean));
+}
+
+// Makes `made` the content of `element`. What is of the same kind, and has the same `data-key`, is changed in its place,
+// so that it keeps the focus, the scroll position, its listeners, and open details.
+function refill(element, made) {
+  const old = [...element.childNodes];
+  const like = (node) => (each) => each?.nodeName === node.nodeName && each.dataset?.key === node.dataset?.key;
+  const kept = (node, index) => (node.dataset?.key ? old.find(like(node)) : [old[index]].find(like(node)));
+  const content = made.map((node, index) => {
+    const found = kept(node, index);
+    if (!found) return node;
+    if (found.data !== node.data) found.data = node.data;
+    if (!node.attributes) return found;
+    for (const { name, value } of node.attributes) if (found.getAttribute(name) !== value) setAll(found, { [name]: value });
+    for (const { name } of [...found.attributes]) if (name !== "open" && !node.hasAttribute(name)) found.removeAttribute(name);
+    refill(found, [...node.childNodes]);
+    found.reset?.(); // a form shows the values that it was drawn with
+    return found;
+  });
+  for (const node of old) if (!content.includes(node)) node.remove();
+  content.forEach((node, index) => node === element.childNodes[index] || element.insertBefore(node, element.childNodes[index]));
 }

@@ -9,8 +9,8 @@ function playgroundView(root, fleet) {
   let answer = null; // the newest
   const models = h("select", { id: "model" });
   const system = h("textarea", { id: "system", rows: 2 });
-  const temperature = h("input", { id: "temperature", type: "number", min: 0, max: 2, step: 0.1, value: "0.7" });
-  const most = h("input", { id: "most", type: "number", min: 1, max: 1000000, step: 1, value: "256" });
+  const temperature = h("input", { id: "temperature", type: "number", min: 0, max: 2, step: 0.1, value: "0.7", required: true });
+  const most = h("input", { id: "most", type: "number", min: 1, max: 1000000, step: 1, value: "256", required: true });
   const prompt = h("textarea", { id: "prompt", rows: 3, required: true, placeholder: "What is a tide?" });
   const send = h("button", { type: "submit" }, "Send");
   const stopping = h("button", { type: "button", disabled: true, onclick: () => stop?.abort() }, "Stop");
@@ -24,6 +24,7 @@ function playgroundView(root, fleet) {
     temperature: Number(temperature.value), max_tokens: Number(most.value), stream: true, stream_options: { include_usage: true },
   });
   const copy = async (write) => {
+    if (![temperature, most].every((each) => each.reportValidity())) return;
     const asked = prompt.value.trim() ? [{ role: "user", content: prompt.value }] : [];
     const messages = [...turns, ...asked];
     code.textContent = write(body(messages.length ? messages : [{ role: "user", content: "What is a tide?" }]));
@@ -47,8 +48,11 @@ function playgroundView(root, fleet) {
     update();
     const text = await stream(body([...turns, asked]), answer, stop.signal);
     answer.waits = false;
-    // A new chat, which stops the answer, has no place for it.
-    if (text && answer.item.isConnected) turns.push(asked, { role: "assistant", content: text });
+    // A new chat, which stops the answer, has no place for it. A prompt without an answer can be sent again.
+    if (answer.item.isConnected) {
+      if (text) turns.push(asked, { role: "assistant", content: text });
+      else prompt.value ||= asked.content;
+    }
     stop = null;
     [send.disabled, stopping.disabled] = [false, true];
     prompt.focus();
@@ -66,12 +70,12 @@ function playgroundView(root, fleet) {
 
   const show = async () => {
     const reply = await ask("v1/models");
-    if (!reply.ok) return (said.textContent = await refusal(reply));
+    said.textContent = reply.ok ? "" : await refusal(reply);
+    if (!reply.ok) return;
     const names = (await reply.json()).data.map(({ id }) => id);
     const chosen = models.value;
     models.replaceChildren(...names.map((name) => h("option", { value: name }, name)));
     if (names.includes(chosen)) models.value = chosen;
-    return null;
   };
   // The fleet's state comes every second, and comments in the stream every few seconds.
   const update = () => {
@@ -92,10 +96,10 @@ function answerOf(talk, question) {
   return {
     item,
     waits: true,
-    add(delta) {
+    add(reasoning, content) {
       this.waits = false;
-      if (delta.reasoning_content) thought.append(delta.reasoning_content);
-      if (delta.content) text.append(delta.content);
+      if (reasoning) thought.append(reasoning);
+      if (content) text.append(content);
       last();
     },
     say: (words, kind = "help") => Object.assign(status, { className: kind, textContent: words }),
@@ -109,7 +113,7 @@ function answerOf(talk, question) {
 // Streams an answer, and returns its text; "" without one.
 async function stream(request, answer, signal) {
   const began = performance.now();
-  const seen = { first: null, last: null, parts: 0, usage: {}, latency: {}, trace: null };
+  const seen = { first: null, last: null, parts: 0, usage: {}, latency: {}, trace: null, end: null };
   let text = "";
   const draw = () => answer.figures(figuresOf(seen, began));
   try {
@@ -119,19 +123,21 @@ async function stream(request, answer, signal) {
       if (comment) noteComment(comment, answer, seen);
       const event = data && data !== "[DONE]" ? JSON.parse(data) : {};
       if (event.error) throw new Error(event.error.message);
-      const delta = event.choices?.[0]?.delta ?? {};
-      if (delta.content || delta.reasoning_content) {
+      const { delta = {}, finish_reason: end } = event.choices?.[0] ?? {};
+      const reasoning = delta.reasoning ?? delta.reasoning_content; // the older name
+      if (delta.content || reasoning) {
         seen.last = performance.now();
         seen.first ??= seen.last;
         seen.parts += 1;
         text += delta.content ?? "";
-        answer.add(delta);
+        answer.add(reasoning, delta.content);
         answer.say("streaming");
       }
+      seen.end = end ?? seen.end;
       Object.assign(seen, event.usage && { usage: event.usage }, event.latency && { latency: event.latency });
       draw();
     }
-    answer.say(text ? "done" : "The answer is empty.");
+    answer.say(seen.end === "length" ? "The answer has reached its maximum of tokens." : text ? "done" : "The answer is empty.");
   } catch (error) {
     answer.say(signal.aborted ? "stopped" : error.message, signal.aborted ? "help" : "problem");
   }

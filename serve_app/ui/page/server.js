@@ -31,32 +31,39 @@ async function* eventsOf(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   const read = () => reader.read().catch(() => Promise.reject(new Error("The connection was lost.")));
   let rest = "";
-  for (let part = await read(); !part.done; part = await read()) {
-    const frames = (rest + part.value).split("\n\n");
-    rest = frames.pop();
-    for (const frame of frames) {
-      for (const line of frame.split("\n")) {
+  try {
+    for (let part = await read(); !part.done; part = await read()) {
+      const frames = (rest + part.value).split("\n\n");
+      rest = frames.pop();
+      for (const line of frames.flatMap((frame) => frame.split("\n"))) {
         if (line.startsWith("data: ")) yield { data: line.slice(6) };
         else if (line.startsWith(": ")) yield { comment: line.slice(2) };
       }
     }
+  } finally {
+    reader.cancel().catch(() => {}); // frees the connection if the caller stops early
   }
 }
 
 const pause = (wait_s) => new Promise((done) => setTimeout(done, 1000 * wait_s));
 
+const whileShown = () => new Promise((done) => (document.hidden ? document.addEventListener("visibilitychange", done, { once: true }) : done()));
+
 // Passes every event of the fleet to `on.event`, for ever. A lost or silent connection is opened again after 1 to 15 s.
+// A hidden tab has none: browsers open at most six to a server over HTTP/1.1, and chats need them.
 async function followFleet(on) {
   for (let wait_s = 1; ; wait_s = Math.min(2 * wait_s, 15)) {
-    const silence = new AbortController();
+    await whileShown();
+    const connection = new AbortController();
+    document.addEventListener("visibilitychange", () => connection.abort(new Error("The tab was hidden.")), { signal: connection.signal });
     let timer = null;
     const heard = () => {
       clearTimeout(timer);
-      timer = setTimeout(() => silence.abort(new Error("The server is silent.")), 1000 * SILENT_S);
+      timer = setTimeout(() => connection.abort(new Error("The server is silent.")), 1000 * SILENT_S);
     };
     try {
       heard();
-      const reply = await ask("autoscaling/events", undefined, { signal: silence.signal });
+      const reply = await ask("autoscaling/events", undefined, { signal: connection.signal });
       if (reply.status === 401) {
         await on.key(apiKey ? await refusal(reply) : "");
         wait_s = 0.5;
@@ -73,7 +80,8 @@ async function followFleet(on) {
       on.lost(error.message);
     } finally {
       clearTimeout(timer);
+      connection.abort();
     }
-    await pause(wait_s);
+    if (!document.hidden) await pause(wait_s);
   }
 }

@@ -6,8 +6,6 @@ function moved({ kind, mode, wanted, old_target: old, new_target: target }) {
 }
 
 const change = ({ mode, wanted, old_target: old, new_target: target }) => (mode === "advise" ? `${old} (${wanted})` : `${old} → ${target}`);
-// Its time, behind its number where decisions are numbered. (`of` names its model where there are several.)
-const when = (record) => `${record.number ? `${record.number} · ` : ""}${clock(record.at, true)}`;
 const reasonOf = ({ reason, binding }) => (reason.startsWith(`${binding}: `) ? reason.slice(binding.length + 2) : reason);
 
 // What each term asked for, as bars of one scale, the binding one marked.
