@@ -9,8 +9,8 @@ from typing import Any
 from ray.serve.schema import ServeDeploySchema
 
 from serve_app.api.errors import ApiError
-from serve_app.cluster.redeployment import RedeploymentError, deployed_config, given_user_config, redeployment
-from serve_app.settings.knob_changes import INGRESS_SCOPE, changed, differences
+from serve_app.cluster.redeployment import RedeploymentError, knob_redeployment
+from serve_app.settings.knob_changes import INGRESS_SCOPE
 from serve_app.settings.knobs import LiveKnobs
 from serve_app.settings.settings_error import SettingsError
 
@@ -44,20 +44,15 @@ async def set_knobs(
     if scope not in (*live.in_force[0], INGRESS_SCOPE):
         raise SettingsError([f"model = {scope[:200]!r}: does not exist"])
     details = await controller.get_serve_instance_details.remote()
-    config = deployed_config(details["applications"].get(app, {}))
-    old = given_user_config(config.get("deployments") or [])[1]
-    new = changed(old, scope, knobs)
-    after = live.read(new)
-    lines = differences(live.read(old), after)
     try:
-        document = redeployment(details, app, new)
+        change = knob_redeployment(details, app, scope, knobs, live)
     except RedeploymentError as error:
         raise ApiError(503, f"{error}.", code="knobs_unavailable", headers={"Retry-After": "5"}) from None
-    if new != old:
-        await controller.apply_config.remote(ServeDeploySchema.model_validate(document))
-        logger.info("knobs set by %s: %s", sender, "; ".join(lines) or "no value in force changes")
+    if not change.is_deployed:
+        await controller.apply_config.remote(ServeDeploySchema.model_validate(change.document))
+        logger.info("knobs set by %s: %s", sender, "; ".join(change.changes) or "no value in force changes")
         with suppress(TimeoutError):  # Ray may be slow, or a later change may have replaced this one
             async with asyncio.timeout(_IN_FORCE_S):
-                while live.in_force != after:  # noqa: ASYNC110 Ray signals nobody but the publisher
+                while live.in_force != change.knobs:  # noqa: ASYNC110 Ray signals nobody but the publisher
                     await asyncio.sleep(_LOOK_S)
-    return lines
+    return change.changes

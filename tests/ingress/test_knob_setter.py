@@ -68,6 +68,15 @@ async def test_a_bad_change_is_not_deployed(scope: str, knobs: dict[str, Any], t
     assert controller.applied == []
 
 
+async def test_a_change_repairs_rejected_knobs() -> None:
+    controller = FakeController()
+    rejected = {"autoscaling": {"tide": {"max_replicas": 0}}}
+    controller.details = details(application("shop", "tide", user_config=rejected))
+
+    assert await change(controller, "tide", {"max_replicas": 4}, "boss") == ["tide.max_replicas: 1 -> 4"]
+    assert controller.live.of("tide").max_replicas == 4
+
+
 async def test_no_change_is_made_that_would_delete_an_application() -> None:
     controller = FakeController(
         {"name": "other", "source": "declarative", "status": "DEPLOYING", "deployments": {}}
