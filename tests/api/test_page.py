@@ -107,7 +107,7 @@ async def test_without_keys_only_a_loopback_server_lets_knobs_change(address: st
 
     assert reply.status_code == status
     if status == 200:
-        assert reply.json() == {"changes": ["tideserve-tiny.max_replicas: 7"]}
+        assert reply.json() == {"changes": ["tideserve-tiny.max_replicas: 7"], "in_force": True}
     else:
         assert error_of(reply)["code"] == "knobs_not_allowed"
 

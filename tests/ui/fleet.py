@@ -8,6 +8,7 @@ from typing import Any
 from starlette.types import ASGIApp
 
 from serve_app.api.api_keys import ApiKeyFile
+from serve_app.api.autoscaling import ChangedKnobs
 from serve_app.api.endpoints import ApiModel
 from serve_app.api.engine_client import Traffic
 from serve_app.api.fleet_events import FleetEvents
@@ -121,12 +122,12 @@ class FakeFleet:
         models = {name: knobs.model_dump(mode="json") for name, knobs in self.knobs.items()}
         return {"models": models, "ingress": IngressKnobs().model_dump(mode="json"), "rejected": ""}
 
-    async def set_knobs(self, scope: str, knobs: Mapping[str, Any], sender: str) -> list[str]:
+    async def set_knobs(self, scope: str, knobs: Mapping[str, Any], sender: str) -> ChangedKnobs:
         if self.fails is not None:
             raise self.fails
         self.set.append((scope, knobs, sender))
         self.knobs[scope] = Knobs.model_validate({**self.knobs[scope].model_dump(mode="json"), **knobs})
-        return [f"{scope}.{name}: {value}" for name, value in knobs.items()]
+        return ChangedKnobs([f"{scope}.{name}: {value}" for name, value in knobs.items()], in_force=True)
 
 
 class PageServer:
