@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -226,6 +227,20 @@ async def test_the_streams_end_when_the_ingress_drains() -> None:
         server.draining = True
         await server.events.tick()
         assert await next_event(reply) is None
+
+
+async def test_a_listener_that_does_not_read_is_disconnected() -> None:
+    server, loop = page_server(), asyncio.get_running_loop()
+    async with uvicorn_with(WriteNowMiddleware(server.app)) as running:
+        with socket.create_connection(("127.0.0.1", port_of(running))) as client:
+            client.setblocking(False)
+            await loop.sock_sendall(client, b"GET /autoscaling/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert (await loop.sock_recv(client, 15)).endswith(b"200 OK")
+            async with asyncio.timeout(LIMIT_S):
+                while server.fleet.watched:
+                    server.fleet.models = {"reason": f"{server.fleet.asked}" * 300_000}
+                    await server.events.tick()
+                    await asyncio.sleep(0)
 
 
 async def test_head_of_the_stream_ends() -> None:

@@ -33,10 +33,11 @@ class FakeController:
         self.apply_config = SimpleNamespace(remote=self._apply)
 
     async def _details(self) -> dict[str, Any]:
-        await asyncio.sleep(0)
         if self.fails is not None:
             raise self.fails
-        return self.details
+        found = self.details
+        await asyncio.sleep(0)
+        return found
 
     async def _apply(self, config: Any) -> None:
         self.applied.append(config)

@@ -105,9 +105,12 @@ class FakeFleet:
         self.fails: SettingsError | None = None
         self.asked = 0
         """How often the state was built."""
+        self.watched = False
+        """Whether anybody listened when the state was last built."""
 
     async def parts(self, watched: bool) -> dict[str, Any]:
         self.asked += 1
+        self.watched = watched
         trouble = {"reports": True, "silent_s": None, "errors": 0}
         return {"models": self.models, "knobs": self._knobs(), "policy": trouble}
 
