@@ -13,6 +13,7 @@ from serve_app.api.browsers import check_content_type
 from serve_app.api.engine_client import JSON
 from serve_app.api.errors import ApiError
 from serve_app.api.fleet_events import FleetEvents
+from serve_app.api.sender import sender_of
 from serve_app.settings.keys_file import ApiKey
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.settings_error import SettingsError
@@ -70,8 +71,10 @@ _decoder = msgspec.json.Decoder(KnobChange)
 _CHANGE = msgspec.json.schema_components((KnobChange,))[1]["KnobChange"]
 
 
-def live_router(events: FleetEvents, set_knobs: SetKnobs, has_keys: bool, on_loopback: bool) -> APIRouter:
-    """Return the routes of the fleet's state and of changes of knobs.
+def live_router(
+    events: FleetEvents, set_knobs: SetKnobs, memory: BodyMemory, has_keys: bool, on_loopback: bool
+) -> APIRouter:
+    """Return the routes of the fleet's state and of changes of knobs. `memory` counts the bytes of bodies.
 
     With API keys (`has_keys`), only an admin key may change knobs. Without keys, everybody may if the server
     listens on a loopback address (`on_loopback`).
@@ -101,8 +104,11 @@ def live_router(events: FleetEvents, set_knobs: SetKnobs, has_keys: bool, on_loo
             allowed = "an API key with `admin: true`" if has_keys else "API keys, or a loopback address"
             raise ApiError(403, f"Changes of knobs need {allowed}.", code="knobs_not_allowed")
         check_content_type(request.scope["headers"])
-        share = BodyShare(BodyMemory(2 * _MOST_BYTES), None)
-        body = await read_body(request, _MOST_BYTES, _BODY_S, share)
+        share = BodyShare(memory, sender_of(request).group)
+        try:
+            body = await read_body(request, _MOST_BYTES, _BODY_S, share)
+        finally:
+            share.release()
         await check_structure(body)
         asked = decode_body(body, _decoder)
         sender = f"API key {request.state.key.name!r}" if has_keys else "a client without an API key"

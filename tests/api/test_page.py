@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from serve_app.api.api_keys import ApiKeyFile
+from serve_app.api.body import BodyShare
 from serve_app.api.engine_response import WriteNowMiddleware
 from serve_app.settings.settings_error import SettingsError
 from serve_app.ui import assets
@@ -137,6 +138,21 @@ async def test_a_knob_out_of_its_bounds_is_named() -> None:
         error = error_of(await http.post("/autoscaling/knobs", json=CHANGE))
 
     assert error["message"] == "autoscaling['tide'].headroom = 11: must be at most 10"
+
+
+async def test_changes_share_the_memory_of_all_bodies() -> None:
+    server = page_server()
+    memory = server.app.state.endpoints.memory
+    others = [BodyShare(memory, name) for name in ("a", "b")]
+    for other in others:
+        other.grow(memory.limit_bytes // 2)
+    async with client(server) as http:
+        refused = await http.post("/autoscaling/knobs", json=CHANGE)
+        others[0].release()
+        made = await http.post("/autoscaling/knobs", json=CHANGE)
+
+    assert (refused.status_code, error_of(refused)["code"]) == (429, "body_memory_full")
+    assert (made.status_code, memory.used_bytes) == (200, memory.limit_bytes // 2)
 
 
 async def test_a_page_of_another_origin_changes_no_knob() -> None:

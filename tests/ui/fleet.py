@@ -5,8 +5,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from starlette.types import ASGIApp
-
 from serve_app.api.api_keys import ApiKeyFile
 from serve_app.api.autoscaling import ChangedKnobs
 from serve_app.api.endpoints import ApiModel
@@ -145,4 +143,4 @@ class PageServer:
         models = [ApiModel(name, 1_700_000_000, engine, 2048, Traffic()) for name in fleet.models]
         http = HttpSettings()
         page = (self.events, fleet.set_knobs)
-        self.app: ASGIApp = create_app(models, StubObserver(), http, api_keys=keys, listens_on=on, page=page)
+        self.app = create_app(models, StubObserver(), http, api_keys=keys, listens_on=on, page=page)
