@@ -50,7 +50,9 @@ def add_command(commands: Any) -> None:
     )  # fmt: skip
     rate_help = "serve requests above a rate in the lane background, in place of refusing them"
     new.add_argument("--work-conserving", action="store_true", default=None, help=rate_help)
-    new.add_argument("--admin", action="store_true", default=None, help="see all usage, and change knobs over HTTP")
+    new.add_argument(
+        "--admin", action="store_true", default=None, help="see all usage, and change knobs over HTTP"
+    )
     new.set_defaults(command=new_key)
     check = actions.add_parser("check", help="check a file of keys")
     check.add_argument("file", type=Path, metavar="FILE", help="a file for http.api_keys_file")
