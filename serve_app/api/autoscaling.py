@@ -1,6 +1,7 @@
 """The autoscaling policy's decisions, the knobs, and the state of the fleet, over HTTP."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
 
 import msgspec
@@ -12,17 +13,27 @@ from serve_app.api.browsers import check_content_type
 from serve_app.api.engine_client import JSON
 from serve_app.api.errors import ApiError
 from serve_app.api.fleet_events import FleetEvents
+from serve_app.api.sender import sender_of
 from serve_app.settings.keys_file import ApiKey
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.settings_error import SettingsError
 
 _MOST_BYTES = 1 << 18
 _BODY_S = 20.0
-SetKnobs = Callable[[str, Mapping[str, Any], str], Awaitable[list[str]]]
-"""Changes knobs of a scope, for a named sender. Returns the changed values in force, in words.
 
-Raises SettingsError for knobs that are not valid.
-"""
+
+@dataclass(frozen=True, slots=True)
+class ChangedKnobs:
+    """The answer to a change of knobs."""
+
+    changes: list[str]
+    """The changes of the values in force, in words."""
+    in_force: bool
+    """Whether the answering replica has the new values. If not, Ray is slow, or another change came."""
+
+
+SetKnobs = Callable[[str, Mapping[str, Any], str], Awaitable[ChangedKnobs]]
+"""Changes knobs of a scope, for a named sender. Raises SettingsError for knobs that are not valid."""
 
 
 class AutoscalingView(Protocol):
@@ -60,8 +71,10 @@ _decoder = msgspec.json.Decoder(KnobChange)
 _CHANGE = msgspec.json.schema_components((KnobChange,))[1]["KnobChange"]
 
 
-def live_router(events: FleetEvents, set_knobs: SetKnobs, has_keys: bool, on_loopback: bool) -> APIRouter:
-    """Return the routes of the fleet's state and of changes of knobs.
+def live_router(
+    events: FleetEvents, set_knobs: SetKnobs, memory: BodyMemory, has_keys: bool, on_loopback: bool
+) -> APIRouter:
+    """Return the routes of the fleet's state and of changes of knobs. `memory` counts the bytes of bodies.
 
     With API keys (`has_keys`), only an admin key may change knobs. Without keys, everybody may if the server
     listens on a loopback address (`on_loopback`).
@@ -86,18 +99,21 @@ def live_router(events: FleetEvents, set_knobs: SetKnobs, has_keys: bool, on_loo
     body = {"required": True, "content": {JSON: {"schema": _CHANGE}}}
 
     @router.post("/knobs", summary="Change knobs", openapi_extra={"requestBody": body})
-    async def change(request: Request) -> dict[str, Any]:
+    async def change(request: Request) -> ChangedKnobs:
         if not may_set(request):
             allowed = "an API key with `admin: true`" if has_keys else "API keys, or a loopback address"
             raise ApiError(403, f"Changes of knobs need {allowed}.", code="knobs_not_allowed")
         check_content_type(request.scope["headers"])
-        share = BodyShare(BodyMemory(2 * _MOST_BYTES), None)
-        body = await read_body(request, _MOST_BYTES, _BODY_S, share)
+        share = BodyShare(memory, sender_of(request).group)
+        try:
+            body = await read_body(request, _MOST_BYTES, _BODY_S, share)
+        finally:
+            share.release()
         await check_structure(body)
         asked = decode_body(body, _decoder)
         sender = f"API key {request.state.key.name!r}" if has_keys else "a client without an API key"
         try:
-            return {"changes": await set_knobs(asked.model, asked.knobs, sender)}
+            return await set_knobs(asked.model, asked.knobs, sender)
         except SettingsError as error:
             raise ApiError(400, "; ".join(error.problems), param="knobs", code="invalid_value") from None
 

@@ -264,6 +264,10 @@ class WriteNow:
             self.last = part
         return True
 
+    def abort(self) -> None:
+        """Close the connection at once. A `send` that waits for the client returns."""
+        self._transport.abort()
+
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         """Become None in another process: Ray's own proxy pickles the scope for the replica that answers."""
         return type(None), ()

@@ -51,6 +51,8 @@ class FleetEvents:
         self._listeners: set[_Listener] = set()
         self._sent: dict[str, Any] = {}
         self._quiet = 0
+        self._lock = asyncio.Lock()
+        """Each call of the view takes what is new, so only `tick` may call it, for all listeners."""
 
     async def run(self) -> None:
         """Send events until cancelled."""
@@ -64,33 +66,35 @@ class FleetEvents:
                     logger.exception("the state of the fleet could not be sent")
             await asyncio.sleep(_INTERVAL_S)
 
-    async def tick(self) -> None:
-        """Send what has changed since the last call, and end streams that must end."""
-        parts = await self._view.parts(bool(self._listeners))
+    async def tick(self, watched: bool = False) -> None:
+        """Send what has changed since the last call, and end streams that must end.
+
+        `watched` says that somebody is about to listen.
+        """
+        async with self._lock:
+            parts = await self._view.parts(watched or bool(self._listeners))
         changed = {name: part for name, part in parts.items() if self._sent.get(name) != part}
         self._sent |= changed
         self._quiet = 0 if changed else self._quiet + 1
         frame = _event(changed) if changed else b"" if self._quiet % _QUIET_TICKS else b": \n\n"
         packed = _pack(frame)
+        draining = self._is_draining()
         for listener in tuple(self._listeners):
-            if self._is_draining() or not self._is_in_force(listener.key):
+            key = listener.key
+            if draining or not (self._keys is None or (key is not None and self._keys.in_force(key))):
                 listener.put(b"")
             elif frame:
                 listener.put(packed if listener.unpacks else frame)
 
-    def _is_in_force(self, key: ApiKey | None) -> bool:
-        return self._keys is None or (key is not None and self._keys.in_force(key))
-
     async def stream(self, request: Request, key: ApiKey | None, more: dict[str, Any]) -> Response:
         """Return a stream that begins with the whole state, and with `more`, which only its listener gets."""
         unpacks = "gzip" in request.headers.get("accept-encoding", "")
-        headers = {**STREAM_HEADERS, "Vary": "Accept-Encoding"}
-        if unpacks:
-            headers["Content-Encoding"] = "gzip"
+        encoding = {"Content-Encoding": "gzip"} if unpacks else {}
+        headers = {**STREAM_HEADERS, **encoding, "Vary": "Accept-Encoding"}
         if request.state.head:
             return Response(headers=headers)
         if not self._listeners:  # nobody has kept the state fresh
-            self._sent = await self._view.parts(True)
+            await self.tick(watched=True)
         listener = _Listener(key, unpacks, write_now(request.scope))
         return StreamingResponse(self._frames(listener, more), headers=headers)
 
@@ -98,9 +102,10 @@ class FleetEvents:
         self._listeners.add(listener)  # in the same turn of the loop as `history`, to miss no later event
         try:
             first = _event({**self._sent, **self._view.history(), **more})
-            yield _pack(first, with_header=True) if listener.unpacks else first
-            async for frame in listener.unsent():
+            listener.put(_pack(first, with_header=True) if listener.unpacks else first)
+            while frame := await listener.unsent.get():
                 yield frame
+                listener.is_idle = listener.unsent.empty()
         finally:
             self._listeners.discard(listener)
 
@@ -112,22 +117,23 @@ class _Listener:
         self.key = key
         self.unpacks = unpacks
         self._write = write
-        self._unsent: asyncio.Queue[bytes] = asyncio.Queue()
-        self._idle = False
+        self.unsent: asyncio.Queue[bytes] = asyncio.Queue()
+        """Frames that could not be written directly."""
+        self.is_idle = False
         """Whether all earlier frames have been sent."""
 
     def put(self, frame: bytes) -> None:
         """Send a frame soon; an empty one ends the stream. A direct write costs a fifth of a task's turn."""
-        if not (frame and self._idle and self._write is not None and self._write(frame)):
-            self._idle = False
-            self._unsent.put_nowait(frame if self._unsent.qsize() < _UNREAD else b"")
-
-    async def unsent(self) -> AsyncIterator[bytes]:
-        """Yield the frames that could not be written directly, until the stream ends."""
-        self._idle = self._unsent.empty()
-        while frame := await self._unsent.get():
-            yield frame
-            self._idle = self._unsent.empty()
+        if frame and self.is_idle and self._write is not None and self._write(frame):
+            return
+        self.is_idle = False
+        unread = self.unsent.qsize()
+        if unread < _UNREAD:
+            self.unsent.put_nowait(frame)
+        elif unread == _UNREAD:
+            self.unsent.put_nowait(b"")
+            if self._write is not None:  # a blocked `send` would never come to the end
+                self._write.abort()
 
 
 def _event(parts: dict[str, Any]) -> bytes:

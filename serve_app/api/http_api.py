@@ -74,16 +74,16 @@ def create_app(
     )
     app.state.endpoints = Endpoints(models, http, quotas)
     app.include_router(app.state.endpoints.router())
+    memory = app.state.endpoints.memory
     app.include_router(health_router(observer, has_keys=api_keys is not None))
     if autoscaling is not None:
         app.include_router(autoscaling_router(autoscaling))
     if page is not None:
         app.include_router(page_router())
-        app.include_router(live_router(*page, api_keys is not None, is_loopback(listens_on)))
+        app.include_router(live_router(*page, memory, api_keys is not None, is_loopback(listens_on)))
     if usage is not None:
         app.include_router(usage_router(usage, has_keys=api_keys is not None))
     if batches is not None:
-        memory = app.state.endpoints.memory
         app.include_router(files_router(batches, http, memory))
         app.include_router(batches_router(batches, http, memory))
     if api_keys is not None:

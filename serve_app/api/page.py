@@ -2,7 +2,6 @@
 
 import gzip
 from functools import cache
-from html import escape
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -29,14 +28,13 @@ def page_router() -> APIRouter:
     router = APIRouter(include_in_schema=False)
 
     @router.get("/ui")
-    async def page(request: Request) -> Response:
-        text = assets.template().replace("{{root}}", escape(request.scope.get("root_path", "")))
-        return Response(text, headers=_HEADERS, media_type="text/html")
+    async def page() -> Response:
+        return Response(assets.template(), headers=_HEADERS, media_type="text/html")
 
     @router.get("/")
     async def root(request: Request) -> Response:
         if "text/html" in request.headers.get("accept", ""):
-            return await page(request)
+            return await page()
         prefix = request.scope.get("root_path", "")
         links = {link.strip("/"): prefix + link for link in _LINKS}
         return JSONResponse({"server": "Tideserve", "version": __version__, "links": links}, headers=_HEADERS)

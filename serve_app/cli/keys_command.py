@@ -44,9 +44,15 @@ def add_command(commands: Any) -> None:
         "--model", dest="models", action="append", metavar="PATTERN", help="an allowed model; may be repeated"
     )
     new.add_argument("--expires", metavar="TIME", help="the end of the key, such as 2027-01-31T00:00:00Z")
+    new.add_argument(
+        "--metadata", type=_pair, action="append", default=[], metavar="NAME=TEXT",
+        help="a note, such as team=shop; may be repeated",
+    )  # fmt: skip
     rate_help = "serve requests above a rate in the lane background, in place of refusing them"
     new.add_argument("--work-conserving", action="store_true", default=None, help=rate_help)
-    new.add_argument("--admin", action="store_true", default=None, help="let the key see the usage of all")
+    new.add_argument(
+        "--admin", action="store_true", default=None, help="see all usage, and change knobs over HTTP"
+    )
     new.set_defaults(command=new_key)
     check = actions.add_parser("check", help="check a file of keys")
     check.add_argument("file", type=Path, metavar="FILE", help="a file for http.api_keys_file")
@@ -57,6 +63,7 @@ def new_key(options: argparse.Namespace) -> int:
     """Print a new key and its entry. Raises SettingsError for invalid options."""
     key = _PREFIX + secrets.token_urlsafe(_BYTES)
     fields = {name: getattr(options, name, None) for name in ApiKey.model_fields}
+    fields["metadata"] = dict(options.metadata)
     fields["hash"] = DIGEST + sha256(key.encode()).hexdigest()
     try:
         entry = ApiKey.model_validate({name: value for name, value in fields.items() if value is not None})
@@ -66,6 +73,13 @@ def new_key(options: argparse.Namespace) -> int:
     print(textwrap.indent(text, "  "), end="")
     print(f"API key (shown only once): {key}", file=sys.stderr)
     return 0
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be NAME=TEXT")
+    return name, value
 
 
 def check_keys(options: argparse.Namespace) -> int:

@@ -11,11 +11,11 @@ import yaml
 from serve_app.cli import laboratory
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.dashboard import Dashboard, Deployed, choose, default_address, rollout
-from serve_app.cluster.redeployment import RedeploymentError, redeployment
+from serve_app.cluster.redeployment import RedeploymentError, knob_redeployment
 from serve_app.settings import knob_defaults, load_settings
 from serve_app.settings.document import parse_yaml
-from serve_app.settings.knob_changes import INGRESS_SCOPE, changed, differences, value_text
-from serve_app.settings.knobs import IngressKnobs, Knobs, read_user_config
+from serve_app.settings.knob_changes import INGRESS_SCOPE, value_text
+from serve_app.settings.knobs import IngressKnobs, Knobs, LiveKnobs, read_user_config
 from serve_app.settings.settings_error import SettingsError, shown
 from serve_app.settings.tree import INGRESS
 
@@ -95,30 +95,32 @@ def set_knobs(options: argparse.Namespace) -> int:
     dashboard = Dashboard(options.address)
     details = dashboard.details()
     app = choose(details, options.app, dashboard.address)
-    defaults = _defaults(app)
-    user_config = changed(app.user_config, choose_scope(model, list(defaults)), values)
-    changes = differences(
-        read_user_config(defaults, app.user_config), read_user_config(defaults, user_config)
-    )
+    live = LiveKnobs(_defaults(app))
+    scope = choose_scope(model, list(live.in_force[0]))
+    rejected = ""
     try:
-        document = redeployment(details, app.name, user_config)
+        live.apply(app.user_config)
+    except SettingsError:  # Ray does not say which knobs are in force instead
+        rejected = "; its deployed knobs are rejected, so the old values are defaults"
+    try:
+        change = knob_redeployment(details, app.name, scope, values, live)
     except RedeploymentError as error:
         raise CommandError(str(error)) from None
-    print(f"tideserve: application {app.name!r} at {dashboard.address}")
-    for line in changes or ["no value in force changes"]:
+    print(f"tideserve: application {app.name!r} at {dashboard.address}{rejected}")
+    for line in change.changes or ["no value in force changes"]:
         print(f"  {line}")
-    if options.dry_run or user_config == app.user_config:
+    if options.dry_run or change.is_deployed:
         print("tideserve: nothing was sent" + (" (--dry-run)" if options.dry_run else ""))
         return 0
     for name, other in details["applications"].items():
         failed = other.get("status") == "DEPLOY_FAILED" and other.get("deployed_app_config")
         if failed and name != app.name:
             print(f"tideserve: Ray will also retry application {name!r}, whose last deployment failed")
-    dashboard.deploy(document)
+    dashboard.deploy(change.document)
     print("tideserve: sent", flush=True)
-    _wait(dashboard.details, app.name, user_config, app.status == "RUNNING")
+    _wait(dashboard.details, app.name, change.user_config, app.status == "RUNNING")
     print(f"tideserve: the next deploy undoes this change unless its file has, under {app.name!r}:")
-    print("".join(f"  {line}\n" for line in snippet(user_config).splitlines()), end="")
+    print("".join(f"  {line}\n" for line in snippet(change.user_config).splitlines()), end="")
     print("On KubeRay this file is serveConfigV2 of the RayService.")
     return 0
 

@@ -3,8 +3,11 @@
 import copy
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from serve_app.settings.knob_changes import changed, differences
+from serve_app.settings.knobs import IngressKnobs, Knobs, LiveKnobs
 from serve_app.settings.tree import INGRESS
 
 _INSTANCE_WIDE = ("proxy_location", "http_options", "grpc_options", "target_capacity")
@@ -14,6 +17,40 @@ _HIDDEN = "<redacted>"
 
 class RedeploymentError(Exception):
     """Ray does not report all of the configuration that a change would have to repeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnobRedeployment:
+    """A change of knobs, as the configuration that puts it in force."""
+
+    document: dict[str, Any]
+    """The configuration for Ray Serve."""
+    user_config: dict[str, Any]
+    """The ingress's part of it."""
+    is_deployed: bool
+    """Whether this `user_config` is deployed already."""
+    knobs: tuple[dict[str, Knobs], IngressKnobs]
+    """The knobs of this `user_config`."""
+    changes: list[str]
+    """The changes of the values in force, in words."""
+
+
+def knob_redeployment(
+    details: Mapping[str, Any], app: str, scope: str, values: Mapping[str, Any], live: LiveKnobs
+) -> KnobRedeployment:
+    """Return the change of `scope`'s knobs to `values`, for Ray Serve's `details` and the knobs in force.
+
+    The deployed knobs are not checked: they may have been rejected, and the change may repair them.
+
+    Raises:
+        SettingsError: the new knobs are invalid.
+        RedeploymentError: Ray does not report the whole configuration.
+    """
+    old = given_user_config(deployed_config(details["applications"].get(app, {})).get("deployments") or [])[1]
+    new = changed(old, scope, values)
+    knobs = live.read(new)
+    changes = differences(live.in_force, knobs)
+    return KnobRedeployment(redeployment(details, app, new), new, new == old, knobs, changes)
 
 
 def redeployment(details: Mapping[str, Any], app: str, user_config: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from serve_app.ingress.engine_channel import EngineChannels
 from serve_app.ingress.fleet_state import FleetState
 from serve_app.ingress.haproxy_server import serve_haproxy
 from serve_app.ingress.knob_publisher import KnobPublisher
-from serve_app.ingress.knob_setter import set_knobs
+from serve_app.ingress.knob_setter import KnobSetter
 from serve_app.ingress.policy_view import PolicyView
 from serve_app.ingress.quota_exchange import QuotaReports, share_quotas
 from serve_app.ingress.readiness import ServeObserver
@@ -124,7 +124,7 @@ class Ingress:
         if self._settings.ui:
             state = FleetState(self._settings, self._observer, self._policy_view, self._stored)
             events = FleetEvents(state, self._api_keys, is_draining)
-            self._page = (events, partial(set_knobs, app, controller, self._live))
+            self._page = (events, KnobSetter(app, controller, self._live).set)
         self._traces = request_traces(self._settings.telemetry.traces, os.environ, replica)
         ledger = self._settings.ledger
         self._usage = UsageView(UsageStore(ledger_url(ledger)), ledger.currency) if ledger.enabled else None

@@ -2,62 +2,82 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
+from ray.exceptions import RayError
 from ray.serve.schema import ServeDeploySchema
 
+from serve_app.api.autoscaling import ChangedKnobs
 from serve_app.api.errors import ApiError
-from serve_app.cluster.redeployment import RedeploymentError, deployed_config, given_user_config, redeployment
-from serve_app.settings.knob_changes import INGRESS_SCOPE, changed, differences
+from serve_app.cluster.redeployment import KnobRedeployment, RedeploymentError, knob_redeployment
+from serve_app.settings.knob_changes import INGRESS_SCOPE
 from serve_app.settings.knobs import LiveKnobs
 from serve_app.settings.settings_error import SettingsError
 
 logger = logging.getLogger("ray.serve")
 
-_IN_FORCE_S, _LOOK_S = 5.0, 0.05
+_LOOK_S = 0.05
 
 
-async def set_knobs(
-    app: str, controller: Any, live: LiveKnobs, scope: str, knobs: Mapping[str, Any], sender: str
-) -> list[str]:
-    """Do what `tideserve knobs set` does, through Ray Serve's controller.
+@dataclass(slots=True)
+class KnobSetter:
+    """Does what `tideserve knobs set` does, through Ray Serve's controller."""
 
-    It waits until they are in force in this replica, so that the next question finds them; at most 5 s.
+    app: str
+    """The Serve application."""
+    controller: Any
+    """Ray Serve's controller."""
+    live: LiveKnobs
+    """The knobs in force in this replica."""
+    ray_s: float = 10.0
+    """How long Ray may take. The controller may be stopped, and then never answers."""
+    in_force_s: float = 5.0
+    """How long to wait until the change is in force in this replica, so that the next question finds it."""
+    _lock: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
+    """A change reads the configuration and replaces it, so another change must not come between."""
 
-    Args:
-        app: The Serve application.
-        controller: Ray Serve's controller.
-        live: The knobs in force in this replica.
-        scope: A model, or `ingress`.
-        knobs: The new values.
-        sender: Who asks, for the log.
+    async def set(self, scope: str, knobs: Mapping[str, Any], sender: str) -> ChangedKnobs:
+        """Change the knobs of `scope`, a model or `ingress`, for `sender`, who is named in the log.
 
-    Returns:
-        The changed values in force, in words.
-
-    Raises:
-        SettingsError: the knobs are not valid.
-        ApiError: 503 if Ray does not report the application's configuration.
-    """
-    if scope not in (*live.in_force[0], INGRESS_SCOPE):
-        raise SettingsError([f"model = {scope[:200]!r}: does not exist"])
-    details = await controller.get_serve_instance_details.remote()
-    config = deployed_config(details["applications"].get(app, {}))
-    old = given_user_config(config.get("deployments") or [])[1]
-    new = changed(old, scope, knobs)
-    after = live.read(new)
-    lines = differences(live.read(old), after)
-    try:
-        document = redeployment(details, app, new)
-    except RedeploymentError as error:
-        raise ApiError(503, f"{error}.", code="knobs_unavailable", headers={"Retry-After": "5"}) from None
-    if new != old:
-        await controller.apply_config.remote(ServeDeploySchema.model_validate(document))
-        logger.info("knobs set by %s: %s", sender, "; ".join(lines) or "no value in force changes")
+        Raises:
+            SettingsError: the knobs are not valid.
+            ApiError: 503 if Ray does not answer, or does not report the application's configuration.
+        """
+        if scope not in (*self.live.in_force[0], INGRESS_SCOPE):
+            raise SettingsError([f"model = {scope[:200]!r}: does not exist"])
+        try:
+            async with asyncio.timeout(self.ray_s), self._lock:
+                change = await self._deploy(scope, knobs)
+        except RedeploymentError as error:
+            raise _unavailable(str(error)) from None
+        except (RayError, TimeoutError) as error:
+            logger.error("knobs could not be set by %s: %r", sender, error)
+            raise _unavailable(f"Ray Serve's controller did not confirm: {type(error).__name__}") from None
+        if not change.is_deployed:
+            lines = "; ".join(change.changes) or "no value in force changes"
+            logger.info("knobs set by %s: %s", sender, lines)
         with suppress(TimeoutError):  # Ray may be slow, or a later change may have replaced this one
-            async with asyncio.timeout(_IN_FORCE_S):
-                while live.in_force != after:  # noqa: ASYNC110 Ray signals nobody but the publisher
+            async with asyncio.timeout(self.in_force_s):
+                while not self._has(change, scope, knobs):  # noqa: ASYNC110 Ray signals only the publisher
                     await asyncio.sleep(_LOOK_S)
-    return lines
+        return ChangedKnobs(change.changes, self._has(change, scope, knobs))
+
+    def _has(self, change: KnobRedeployment, scope: str, names: Iterable[str]) -> bool:
+        """Whether the changed knobs are in force. Other knobs may have changed since."""
+        pairs = (self.live.in_force, change.knobs)
+        now, then = (ingress if scope == INGRESS_SCOPE else models[scope] for models, ingress in pairs)
+        return all(getattr(now, name) == getattr(then, name) for name in names)
+
+    async def _deploy(self, scope: str, knobs: Mapping[str, Any]) -> KnobRedeployment:
+        details = await self.controller.get_serve_instance_details.remote()
+        change = knob_redeployment(details, self.app, scope, knobs, self.live)
+        if not change.is_deployed:
+            await self.controller.apply_config.remote(ServeDeploySchema.model_validate(change.document))
+        return change
+
+
+def _unavailable(problem: str) -> ApiError:
+    return ApiError(503, f"{problem}.", code="knobs_unavailable", headers={"Retry-After": "5"})

@@ -30,6 +30,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from serve_app.database import WAIT_S, connect, exclusive, insert_into, make_folder
 from serve_app.ledger.usage import AMOUNTS, QUERIES, UNUSED, Account, Amounts
+from serve_app.settings.keys_file import OTHER_KEYS
 
 Row = tuple[int, Account]
 """The begin of a minute in Unix time, and who used something in it."""
@@ -137,7 +138,7 @@ class UsageStore:
         names = sorted(found, key=lambda name: found[name].gpu_seconds, reverse=True)
         sums = {name: found[name] for name in names[:most]}
         for name in names[most:]:
-            sums.setdefault("other", Amounts()).add(found[name])
+            sums.setdefault(OTHER_KEYS, Amounts()).add(found[name])
         return sums
 
     def unused(self, since: float, until: float) -> dict[str, Amounts]:

@@ -82,6 +82,9 @@ def parse_yaml(
         raise
     except ValueError as error:  # a date such as 2026-13-01, or `!!int x`
         raise SettingsError([f"{where}: not YAML: {error}"]) from None
+    except Exception as error:  # PyYAML has an AttributeError for `!!timestamp x`, a KeyError for `!!bool x`
+        problem = f"a value does not fit its tag: {error!r}"
+        raise SettingsError([f"{where}: not YAML: {problem}"]) from None
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -14,7 +14,15 @@ from hashlib import sha256
 from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import AwareDatetime, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from serve_app.settings.caller import Caller, Lane
 from serve_app.settings.closed_model import ClosedModel
@@ -33,7 +41,21 @@ _CACHE_SALT = b"tideserve: salt of the prefix cache"
 _LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """1,000 keys take 0.5 s with libyaml and 2 s without."""
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+OTHER_KEYS = "other"
+"""The sum of all keys beyond a number, in metrics and in sums of usage. No key may have this name."""
+
+
+def _is_free(name: str) -> str:
+    if name == OTHER_KEYS:
+        raise ValueError("is the name of the sum of further keys")
+    return name
+
+
+Name = Annotated[
+    str,
+    Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", json_schema_extra={"not": {"const": OTHER_KEYS}}),
+    AfterValidator(_is_free),
+]
 Limit = Annotated[int, Field(ge=1, le=10**12)]
 
 
@@ -55,7 +77,7 @@ class ApiKey(ClosedModel):
     tokens_per_minute: Limit | None = None
     """Prompt and generated tokens per minute; by default without a limit."""
     requests_per_minute: Limit | None = None
-    """Requests per minute, of any endpoint that takes a body; by default without a limit."""
+    """Requests for a model per minute, also lines of batches; by default without a limit."""
     concurrent_requests: Limit | None = None
     """Requests that are open at once; by default without a limit."""
     models: Annotated[tuple[str, ...], Field(min_length=1)] = ("*",)

@@ -1,7 +1,8 @@
 """Samples of each model's load, latency and tokens, from the metrics of all replicas."""
 
 import re
-from collections import Counter, defaultdict, deque
+from collections import ChainMap, Counter, defaultdict, deque
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -45,7 +46,7 @@ class FleetSamples:
         at_start = [each for at, each in self._read if at <= now - _WINDOW_S] or before[:1]
         # A node that misses one scrape keeps its last values, so that they do not count as growth. A series
         # that is new has grown from 0: vLLM's counters appear with their first event.
-        sums, step, window = (_growth(series, _newest(each)) for each in ([], before, at_start))
+        sums, step, window = (_growth(series, ChainMap(*reversed(each))) for each in ([], before, at_start))
         last_s = now - self.kept[-1]["at"] if self.kept else 0.0
         models = {
             name: {
@@ -61,12 +62,7 @@ class FleetSamples:
         return sample
 
 
-def _newest(expositions: list[Series]) -> Series:
-    """Return the newest value of each series."""
-    return {each: value for series in expositions for each, value in series.items()}
-
-
-def _growth(series: Series, before: Series) -> defaultdict[str, Totals]:
+def _growth(series: Series, before: Mapping[tuple[str, str], int]) -> defaultdict[str, Totals]:
     """Return each model's growth since `before`, summed over replicas."""
     grown = defaultdict[str, Totals](Totals)
     for (metric, labels), value in series.items():

@@ -16,6 +16,7 @@ from serve_app.api.errors import ApiError
 from serve_app.ledger.usage import Account, Amounts
 from serve_app.patches.ray import show_zero
 from serve_app.settings.caller import Lane
+from serve_app.settings.keys_file import OTHER_KEYS
 from serve_app.wire.signals import EngineSignals
 
 LABELS = ("model", "replica")
@@ -36,7 +37,6 @@ E2E_S = (
 MOST_KEYS = 1000
 """The most names of API keys in the series of one replica, and of adapters. Further ones are counted as
 `OTHER_KEYS`."""
-OTHER_KEYS = "other"
 
 
 def _bounded(name: str, known: set[str]) -> str:

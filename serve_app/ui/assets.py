@@ -40,5 +40,5 @@ def style() -> bytes:
 
 @cache
 def template() -> str:
-    """Return the page as HTML, with `{{root}}` for the path that the application is served at."""
+    """Return the page as HTML. Its links work from `/` and `/ui`, also below a prefix."""
     return resources.files(_PAGE).joinpath("page.html").read_text(encoding="utf-8")

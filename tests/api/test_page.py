@@ -3,6 +3,8 @@
 import asyncio
 import gzip
 import json
+import re
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ import httpx
 import pytest
 
 from serve_app.api.api_keys import ApiKeyFile
+from serve_app.api.body import BodyShare
 from serve_app.api.engine_response import WriteNowMiddleware
 from serve_app.settings.settings_error import SettingsError
 from serve_app.ui import assets
@@ -50,13 +53,19 @@ async def test_browsers_get_the_page_and_others_links() -> None:
     assert "unsafe" not in page.headers["content-security-policy"]
     assert links.json()["links"]["ui"] == "/ui"
     assert page.text.count("<script") == 1
-    assert 'src="/ui/page.js"' in page.text
 
 
-async def test_the_page_below_a_prefix_asks_below_it() -> None:
-    transport = httpx.ASGITransport(page_server().app, root_path="/tide")
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
-        assert 'src="/tide/ui/page.js"' in (await http.get("/tide/ui")).text
+@pytest.mark.parametrize("prefix", ["", "/tide"])
+@pytest.mark.parametrize("path", ["", "/", "/ui"])
+async def test_the_page_finds_its_files_below_a_prefix(prefix: str, path: str) -> None:
+    transport = httpx.ASGITransport(page_server().app, root_path=prefix)
+    headers = {"Accept": "text/html"}
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://localhost", headers=headers, follow_redirects=True
+    ) as http:
+        page = await http.get(prefix + path)
+        (script,) = re.findall('<script src="(.*?)"', page.text)
+        assert (await http.get(page.url.join(script))).content == assets.script()
 
 
 async def test_files_are_packed_for_who_can_unpack_them() -> None:
@@ -107,7 +116,7 @@ async def test_without_keys_only_a_loopback_server_lets_knobs_change(address: st
 
     assert reply.status_code == status
     if status == 200:
-        assert reply.json() == {"changes": ["tideserve-tiny.max_replicas: 7"]}
+        assert reply.json() == {"changes": ["tideserve-tiny.max_replicas: 7"], "in_force": True}
     else:
         assert error_of(reply)["code"] == "knobs_not_allowed"
 
@@ -136,6 +145,21 @@ async def test_a_knob_out_of_its_bounds_is_named() -> None:
         error = error_of(await http.post("/autoscaling/knobs", json=CHANGE))
 
     assert error["message"] == "autoscaling['tide'].headroom = 11: must be at most 10"
+
+
+async def test_changes_share_the_memory_of_all_bodies() -> None:
+    server = page_server()
+    memory = server.app.state.endpoints.memory
+    others = [BodyShare(memory, name) for name in ("a", "b")]
+    for other in others:
+        other.grow(memory.limit_bytes // 2)
+    async with client(server) as http:
+        refused = await http.post("/autoscaling/knobs", json=CHANGE)
+        others[0].release()
+        made = await http.post("/autoscaling/knobs", json=CHANGE)
+
+    assert (refused.status_code, error_of(refused)["code"]) == (429, "body_memory_full")
+    assert (made.status_code, memory.used_bytes) == (200, memory.limit_bytes // 2)
 
 
 async def test_a_page_of_another_origin_changes_no_knob() -> None:
@@ -226,6 +250,20 @@ async def test_the_streams_end_when_the_ingress_drains() -> None:
         server.draining = True
         await server.events.tick()
         assert await next_event(reply) is None
+
+
+async def test_a_listener_that_does_not_read_is_disconnected() -> None:
+    server, loop = page_server(), asyncio.get_running_loop()
+    async with uvicorn_with(WriteNowMiddleware(server.app)) as running:
+        with socket.create_connection(("127.0.0.1", port_of(running))) as client:
+            client.setblocking(False)
+            await loop.sock_sendall(client, b"GET /autoscaling/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert (await loop.sock_recv(client, 15)).endswith(b"200 OK")
+            async with asyncio.timeout(LIMIT_S):
+                while server.fleet.watched:
+                    server.fleet.models = {"reason": f"{server.fleet.asked}" * 300_000}
+                    await server.events.tick()
+                    await asyncio.sleep(0)
 
 
 async def test_head_of_the_stream_ends() -> None:

@@ -14,6 +14,7 @@ def test_new_key_opens_the_entry_that_is_printed(capsys: pytest.CaptureFixture[s
     options = "--lane interactive --weight 2.5 --tokens-per-minute 60000 --requests-per-minute 60"
     more = (
         "--concurrent-requests 8 --model qwen-* --model org/embed --expires 2027-01-31T00:00:00+01:00 --admin"
+        " --metadata team=shop --metadata note=a=b"
     )
     assert main(["keys", "new", "web-shop", *options.split(), *more.split()]) == 0
 
@@ -27,6 +28,7 @@ def test_new_key_opens_the_entry_that_is_printed(capsys: pytest.CaptureFixture[s
     assert key.caller == Caller("web-shop", "interactive", 2.5)
     assert (key.tokens_per_minute, key.requests_per_minute, key.concurrent_requests) == (60_000, 60, 8)
     assert key.models == ("qwen-*", "org/embed")
+    assert key.metadata == {"team": "shop", "note": "a=b"}
     assert key.admin
     assert not key.work_conserving
 
@@ -65,6 +67,12 @@ keys:
   - {{name: web, key: sk-web}}
   - {{name: old, hash: "sha256:{1:064x}", expires: "2020-01-01T00:00:00Z"}}
 """
+
+
+def test_metadata_has_names(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["keys", "new", "a", "--metadata", "team"])
+    assert "--metadata: 'team': must be NAME=TEXT" in capsys.readouterr().err
 
 
 def test_check_names_plain_and_expired_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

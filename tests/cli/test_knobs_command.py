@@ -133,6 +133,24 @@ def test_bad_knobs_are_refused_before_anything_is_sent(
     assert told in err
 
 
+def test_a_change_repairs_rejected_knobs(
+    ray: FakeRay, address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deployed = ray.details["applications"]["tide"]["deployed_app_config"]["deployments"][0]
+    deployed["user_config"] = {"autoscaling": {"tiny": {"max_replicas": 0, "headroom": 11}}}
+
+    assert "headroom = 11" in run(capsys, "set", "max_replicas=5")[2]  # both must be repaired at once
+    status, out, err = run(capsys, "set", "max_replicas=5", "headroom=default")
+
+    assert (status, err) == (0, "")
+    assert out.splitlines()[0].endswith("its deployed knobs are rejected, so the old values are defaults")
+    assert out.splitlines()[1] == "  tiny.max_replicas: 1 -> 5"
+    (document,) = ray.sent
+    assert document["applications"][1]["deployments"][0]["user_config"] == {
+        "autoscaling": {"tiny": {"max_replicas": 5}}
+    }
+
+
 def test_a_dry_run_says_what_would_change(
     ray: FakeRay, address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,9 +1,10 @@
+import asyncio
 import gzip
 import json
 import random
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import accumulate
+from itertools import accumulate, count
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from serve_app.settings.tree import AppSettings
 from serve_app.telemetry.replica_metrics import INTER_TOKEN_S, TTFT_S
 from serve_app.ui import assets
 from tests.policy.fake_application import KNOBS, Clock, FakeApplication
+from tests.stub_engine import LIMIT_S
 
 PHASES = {"process": 1.0, "imports": 2.0, "warm_up": 3.0}
 
@@ -180,8 +182,8 @@ def series_of(model: str, chance: random.Random, seen: dict[tuple[str, int], int
         ends = [*map(str, bounds), "+Inf"]
         for index in range(len(ends)):
             seen[name, index] = seen.get((name, index), 0) + max(0, int(chance.gauss(5, 9)))
-        for end, count in zip(ends, accumulate(seen[name, i] for i in range(len(ends))), strict=True):
-            yield f'llm_{name}_seconds_bucket{{le="{end}",model="{model}"}} {count}'
+        for end, total in zip(ends, accumulate(seen[name, i] for i in range(len(ends))), strict=True):
+            yield f'llm_{name}_seconds_bucket{{le="{end}",model="{model}"}} {total}'
 
     yield from buckets("user_ttft", TTFT_S[4:20:3])
     yield from buckets("inter_token", INTER_TOKEN_S[4:20:3])
@@ -209,6 +211,37 @@ def records_of(models: list[str], clock: Clock) -> list[dict[str, Any]]:
     return [record for model in models for record in app.records(model)]
 
 
+def asked(**headers: str) -> Request:
+    named = [(name.encode(), value.encode()) for name, value in headers.items()]
+    return Request({"type": "http", "headers": named, "state": {"head": False}})
+
+
+async def test_listeners_that_come_at_once_share_samples_and_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet, first_listens = Fleet(), asyncio.Event()
+    readiness, calls = fleet.observer.readiness, count()
+
+    async def slow_readiness() -> Readiness:
+        number = next(calls)
+        await asyncio.sleep(0)
+        if number:
+            await first_listens.wait()
+        return await readiness()
+
+    monkeypatch.setattr(fleet.observer, "readiness", slow_readiness)
+    events = FleetEvents(fleet.state, None, lambda: False)
+    one, two = (asyncio.create_task(events.stream(asked(), None, {})) for _ in range(2))
+    reply: Any = await one
+    assert b'"decisions":[]' in await anext(reply.body_iterator)
+    fleet.policy.records = [record(1)]
+    fleet.tell(seq=1)
+    first_listens.set()
+    await two
+
+    async with asyncio.timeout(LIMIT_S):
+        assert b'"seq":1' in await anext(reply.body_iterator)
+    assert fleet.observer.scrapes == 1
+
+
 async def test_page_and_first_event_of_20_busy_models_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve_policy, "time", clock := Clock())
     fleet, chance = Fleet(models=20), random.Random(1)
@@ -223,8 +256,7 @@ async def test_page_and_first_event_of_20_busy_models_are_small(monkeypatch: pyt
         fleet.observer.metrics_text = "\n".join(lines)
         await fleet.state.parts(True)
 
-    headers = [(b"accept-encoding", b"gzip")]
-    request = Request({"type": "http", "headers": headers, "state": {"head": False}})
+    request = asked(**{"accept-encoding": "gzip"})
     more = {"knob_schemas": Knobs.model_json_schema()}
     reply: Any = await FleetEvents(fleet.state, None, lambda: False).stream(request, None, more)
     first = await anext(reply.body_iterator)

@@ -4,9 +4,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.exceptions import RayActorError
 
+from serve_app.api.autoscaling import ChangedKnobs
 from serve_app.api.errors import ApiError
-from serve_app.ingress.knob_setter import set_knobs
+from serve_app.ingress.knob_setter import KnobSetter
 from serve_app.settings.knobs import Knobs, LiveKnobs
 from serve_app.settings.settings_error import SettingsError
 from tests.cli.rest import application, details
@@ -15,35 +17,45 @@ from tests.cli.rest import application, details
 class FakeController:
     """Ray Serve's controller with one application, which keeps what it is told to apply.
 
-    Its replica gets new knobs a moment after the answer.
+    Its replica gets new knobs a moment after the answer, unless they are not `delivered`.
     """
+
+    delivered = True
+    fails: Exception | None = None
+    """The controller's answer to all."""
 
     def __init__(self, *more: dict[str, Any]) -> None:
         self.live = LiveKnobs({"tide": Knobs()})
         self.details = details(application("shop", "tide"), *more)
         self.applied: list[Any] = []
+        self.setter = KnobSetter("shop", self, self.live, ray_s=0.1, in_force_s=0.1)
         self.get_serve_instance_details = SimpleNamespace(remote=self._details)
         self.apply_config = SimpleNamespace(remote=self._apply)
 
     async def _details(self) -> dict[str, Any]:
-        return self.details
+        if self.fails is not None:
+            raise self.fails
+        found = self.details
+        await asyncio.sleep(0)
+        return found
 
     async def _apply(self, config: Any) -> None:
         self.applied.append(config)
         (ingress,) = [each for each in config.applications[0].deployments if each.name == "Ingress"]
-        asyncio.get_running_loop().call_later(0.02, self.live.apply, ingress.user_config)
+        self.details = details(application("shop", "tide", user_config=ingress.user_config))
+        if self.delivered:
+            asyncio.get_running_loop().call_later(0.02, self.live.apply, ingress.user_config)
 
-
-async def change(controller: FakeController, scope: str, knobs: dict[str, Any], sender: str) -> list[str]:
-    return await set_knobs("shop", controller, controller.live, scope, knobs, sender)
+    async def change(self, scope: str, knobs: dict[str, Any], sender: str = "somebody") -> ChangedKnobs:
+        return await self.setter.set(scope, knobs, sender)
 
 
 async def test_a_change_is_deployed_and_logged_with_its_sender(caplog: pytest.LogCaptureFixture) -> None:
     controller = FakeController()
     with caplog.at_level(logging.INFO, "ray.serve"):
-        changes = await change(controller, "tide", {"max_replicas": 4}, "API key 'boss'")
+        answer = await controller.change("tide", {"max_replicas": 4}, "API key 'boss'")
 
-    assert changes == ["tide.max_replicas: 1 -> 4"]
+    assert answer == ChangedKnobs(["tide.max_replicas: 1 -> 4"], in_force=True)
     assert controller.live.of("tide").max_replicas == 4
     (config,) = controller.applied
     (ingress,) = [each for each in config.applications[0].deployments if each.name == "Ingress"]
@@ -63,9 +75,20 @@ async def test_a_change_is_deployed_and_logged_with_its_sender(caplog: pytest.Lo
 async def test_a_bad_change_is_not_deployed(scope: str, knobs: dict[str, Any], told: str) -> None:
     controller = FakeController()
     with pytest.raises(SettingsError, match=told):
-        await change(controller, scope, knobs, "somebody")
+        await controller.change(scope, knobs)
 
     assert controller.applied == []
+
+
+async def test_a_change_repairs_rejected_knobs() -> None:
+    controller = FakeController()
+    rejected = {"autoscaling": {"tide": {"max_replicas": 0}}}
+    controller.details = details(application("shop", "tide", user_config=rejected))
+
+    answer = await controller.change("tide", {"max_replicas": 4})
+
+    assert answer == ChangedKnobs(["tide.max_replicas: 1 -> 4"], in_force=True)
+    assert controller.live.of("tide").max_replicas == 4
 
 
 async def test_no_change_is_made_that_would_delete_an_application() -> None:
@@ -73,6 +96,37 @@ async def test_no_change_is_made_that_would_delete_an_application() -> None:
         {"name": "other", "source": "declarative", "status": "DEPLOYING", "deployments": {}}
     )
     with pytest.raises(ApiError, match="would delete") as caught:
-        await change(controller, "tide", {"max_replicas": 4}, "somebody")
+        await controller.change("tide", {"max_replicas": 4})
 
     assert (caught.value.status, controller.applied) == (503, [])
+
+
+async def test_a_change_that_is_not_in_force_in_time_says_so() -> None:
+    controller = FakeController()
+    controller.delivered = False
+
+    answer = await controller.change("tide", {"max_replicas": 4})
+
+    assert answer == ChangedKnobs(["tide.max_replicas: 1 -> 4"], in_force=False)
+
+
+async def test_of_two_changes_at_once_none_is_lost() -> None:
+    controller = FakeController()
+    changes: tuple[dict[str, Any], ...] = ({"max_replicas": 4}, {"headroom": 2})
+    answers = await asyncio.gather(*(controller.change("tide", knobs) for knobs in changes))
+
+    assert [answer.in_force for answer in answers] == [True, True]
+    assert (controller.live.of("tide").max_replicas, controller.live.of("tide").headroom) == (4, 2)
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+async def test_a_controller_that_does_not_answer_is_a_503(hangs: bool) -> None:
+    controller = FakeController()
+    if hangs:
+        controller.apply_config.remote = lambda config: asyncio.Event().wait()
+    else:
+        controller.fails = RayActorError()
+    with pytest.raises(ApiError, match="controller did not confirm") as caught:
+        await controller.change("tide", {"max_replicas": 4})
+
+    assert (caught.value.status, caught.value.code) == (503, "knobs_unavailable")

@@ -93,6 +93,8 @@ def test_error_names_key_value_and_bound(entry: str, problem: str) -> None:
         ("keys: []", "keys: tuple should have at least 1 item"),
         ("keys: {", "not YAML"),
         ("keys:\nlimits: 1", "has an unknown field; known are keys"),
+        ("keys:\n- {name: other, key: b}", "keys[0].name = 'other': is the name of the sum of further keys"),
+        ("keys:\n- {name: !!bool b, key: c}", "not YAML"),
         ("keys:\n- {name: a, key: b}\n- {name: a, key: c}", "keys[1] has the name of keys[0] again"),
         ("keys:\n- {name: a, key: b}\n- {name: c, key: b}", "keys[1] has the key of keys[0] again"),
         ("keys:\n- {name: a, lane: standard, lane: background}", "line 2: given twice"),

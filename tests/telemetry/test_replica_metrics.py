@@ -6,6 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from serve_app.api.engine_client import OUTCOMES, EngineRequest
 from serve_app.ledger.usage import Account, Amounts
 from serve_app.settings.adapters import Adapter
+from serve_app.settings.keys_file import OTHER_KEYS
 from serve_app.telemetry import replica_metrics
 from serve_app.telemetry.exposition import merge_expositions
 from serve_app.telemetry.replica_metrics import (
@@ -13,7 +14,6 @@ from serve_app.telemetry.replica_metrics import (
     E2E_S,
     INTER_TOKEN_S,
     MOST_KEYS,
-    OTHER_KEYS,
     TTFT_S,
     ApiKeyMetrics,
     EngineGauges,

@@ -27,6 +27,7 @@ def test_published_schema_is_that_of_the_settings() -> None:
         ({"name": "a", "hash": HASH, "lane": "fast"}, False),
         ({"name": "a", "hash": HASH, "tokens_per_minute": 0}, False),
         ({"name": "a b", "hash": HASH}, False),
+        ({"name": "other", "hash": HASH}, False),
         ({"name": "a", "hash": HASH, "team": "x"}, False),
     ],
 )

@@ -5,9 +5,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from starlette.types import ASGIApp
-
 from serve_app.api.api_keys import ApiKeyFile
+from serve_app.api.autoscaling import ChangedKnobs
 from serve_app.api.endpoints import ApiModel
 from serve_app.api.engine_client import Traffic
 from serve_app.api.fleet_events import FleetEvents
@@ -104,10 +103,11 @@ class FakeFleet:
         self.fails: SettingsError | None = None
         self.fresh: list[dict[str, Any]] = []
         """New records."""
-        self.watched = False
         self.policy = {"reports": True, "silent_s": None, "errors": 0}
         self.asked = 0
         """How often the state was built."""
+        self.watched = False
+        """Whether anybody listened when the state was last built."""
 
     async def parts(self, watched: bool) -> dict[str, Any]:
         self.asked += 1
@@ -126,13 +126,13 @@ class FakeFleet:
         models = {name: knobs.model_dump(mode="json") for name, knobs in self.knobs.items()}
         return {"models": models, "ingress": IngressKnobs().model_dump(mode="json"), "rejected": ""}
 
-    async def set_knobs(self, scope: str, knobs: Mapping[str, Any], sender: str) -> list[str]:
+    async def set_knobs(self, scope: str, knobs: Mapping[str, Any], sender: str) -> ChangedKnobs:
         if self.fails is not None:
             raise self.fails
         self.set.append((scope, knobs, sender))
         given = {**self.knobs[scope].model_dump(mode="json"), **knobs}
         self.knobs[scope] = Knobs.model_validate({k: given[k] for k in given if given[k] != "default"})
-        return [f"{scope}.{name}: {value}" for name, value in knobs.items()]
+        return ChangedKnobs([f"{scope}.{name}: {value}" for name, value in knobs.items()], in_force=True)
 
 
 class PageServer:
@@ -147,4 +147,4 @@ class PageServer:
         models = [ApiModel(name, 1_700_000_000, engine, 2048, Traffic()) for name in fleet.models]
         http = HttpSettings()
         page = (self.events, fleet.set_knobs)
-        self.app: ASGIApp = create_app(models, StubObserver(), http, api_keys=keys, listens_on=on, page=page)
+        self.app = create_app(models, StubObserver(), http, api_keys=keys, listens_on=on, page=page)
