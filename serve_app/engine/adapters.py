@@ -23,7 +23,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from serve_app.api.errors import ApiError
 from serve_app.settings.adapters import Adapter, LoraSettings
-from serve_app.weights.adapter_store import WEIGHTS, AdapterError, AdapterStore, StoredAdapter
+from serve_app.weights.adapter_store import WEIGHTS, AdapterError, AdapterStore, StoredAdapter, url
 
 logger = logging.getLogger("ray.serve")
 
@@ -145,7 +145,8 @@ class Adapters:
         began = self.clock()
         try:
             loop = asyncio.get_running_loop()
-            stored = await loop.run_in_executor(self._threads, self._fetch, adapter.source)
+            threads = self._threads if "://" in url(adapter.source) else None  # a folder waits for no network
+            stored = await loop.run_in_executor(threads, self._fetch, adapter.source)
         except AdapterError as error:
             self._note_failure(adapter, error)
             return
@@ -213,7 +214,7 @@ class Adapters:
             loaded.stored.close()
 
     def _note_failure(self, adapter: Adapter, error: AdapterError) -> None:
-        logger.warning("adapter %s: %s", adapter.name, error)
+        logger.warning("adapter %s from %s: %s (%r)", adapter.name, adapter.source, error, error.__cause__)
         now = self.clock()
         self._failures = {one: known for one, known in self._failures.items() if known[1] > now}
         self._failures[adapter] = (error, now + RETRY_S)
