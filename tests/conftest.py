@@ -1,5 +1,7 @@
 """What every test process needs before it imports Ray and vLLM, and Ray's key-value store without Ray."""
 
+from __future__ import annotations
+
 import atexit
 import gc
 import os
@@ -12,7 +14,11 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.batch.s3_server import S3_PYTHON, s3_server
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.stub_kv import StubKv
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -58,7 +64,7 @@ def pytest_runtest_setup() -> None:
 
 
 @pytest.fixture
-def kv(monkeypatch: pytest.MonkeyPatch) -> "StubKv":
+def kv(monkeypatch: pytest.MonkeyPatch) -> StubKv:
     """What stands in for Ray's key-value store, under documents and phases."""
     from tests.stub_kv import StubKv  # it imports Ray
 
@@ -67,3 +73,26 @@ def kv(monkeypatch: pytest.MonkeyPatch) -> "StubKv":
     monkeypatch.setattr("serve_app.wire.documents._unreadable", {})
     monkeypatch.setattr("serve_app.wire.phases.list_named_actors", store.list_named_actors)
     return store
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[str]:
+    """The URL of an S3 server."""
+    if not S3_PYTHON.exists():
+        pytest.skip("no .venv/moto: run make setup-dev")
+    with s3_server() as address:
+        yield address
+
+
+@pytest.fixture
+def s3_bucket(s3: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a bucket. The environment has its server and credentials."""
+    for name, value in {
+        "AWS_ENDPOINT_URL": s3,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "tide",
+        "AWS_SECRET_ACCESS_KEY": "tide",
+        "AWS_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    return "s3://tide"

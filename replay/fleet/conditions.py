@@ -16,7 +16,7 @@ from serve_app.settings.settings_error import shown
 
 ROUTINGS = ("prefix-aware", "grouped", "tokens", "two-choices", "text-tree")
 _USES_PER_PLACE = 100
-"""As `engine.adapter_uses`."""
+"""As `engine.adapters`."""
 _BYTES_PER_TOKEN = 4.4
 """Bytes of a request body per prompt token: English in JSON."""
 

@@ -131,9 +131,9 @@ class Endpoints:
                 return model
             message = f"model = {shown(name)}: the API key {key.name!r} may not use this model."
             raise ApiError(403, message, param="model", code="model_not_allowed")
-        names = [repr(model.id) for model in self._listed(key)]
+        names = self._names(key)
         more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-        served = f"this server has {', '.join(names[:_NAMES_SHOWN])}{more}."
+        served = f"this server has {', '.join(map(repr, names[:_NAMES_SHOWN]))}{more}."
         if name is None:
             raise ApiError(400, f"model: required; {served}", param="model", code="missing_field")
         message = f"model = {name[:200]!r}: does not exist; {served}"
@@ -148,14 +148,14 @@ class Endpoints:
         found = model_of(name, {model.name: model.knobs().aliases for model in self.models.values()})
         return None if found is None else replace(self.models[found], alias=name)
 
-    def _listed(self, key: ApiKey | None) -> list[ApiModel]:
-        """Return the models, and each again by its adapters and by its aliases without wildcards."""
-        names: list[str] = []
+    def _names(self, key: ApiKey | None) -> list[str]:
+        """Return the names of the models, of their adapters, and their aliases without wildcards."""
+        found: list[str] = []
         for model in self.models.values():
             knobs = model.knobs()
-            names += [model.name, *knobs.adapters, *(name for name in knobs.aliases if not is_pattern(name))]
-        found = [model for model in map(self._named, names) if model is not None]
-        return found if key is None else [model for model in found if model.may_be_used_by(key)]
+            names = [model.name, *knobs.adapters, *(name for name in knobs.aliases if not is_pattern(name))]
+            found += names if key is None or key.allows(model.name) else filter(key.allows, names)
+        return found
 
     def router(self) -> APIRouter:
         """Return the routes of completions, embeddings, tokenization, the model list and `/generate`."""
@@ -175,7 +175,10 @@ class Endpoints:
 
         @router.get("/v1/models", summary="The models served", tags=["OpenAI"])
         async def list_models(request: Request) -> dict[str, Any]:
-            return {"object": "list", "data": [model.card() for model in self._listed(key_of(request))]}
+            key = key_of(request)
+            found = [model for model in map(self._named, self._names(key)) if model is not None]
+            allowed = [model.card() for model in found if key is None or model.may_be_used_by(key)]
+            return {"object": "list", "data": allowed}
 
         @router.get("/v1/models/{model:path}", summary="One model", tags=["OpenAI"])
         async def get_model(request: Request, model: str) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class EngineResponse(Response):
         self._started = False
         self._ended = False
         self._sent = b""
-        """The last part of the body that was sent."""
+        """The last part of the body with an event."""
         self._write_now: WriteNow | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -155,6 +155,9 @@ class EngineResponse(Response):
         written = self._write_now  # parts that are written directly do not come here
         try:
             async for chunk in stream:
+                if _is_comment(chunk):
+                    await self._send_part(chunk)
+                    continue
                 if not last:
                     first = self._dialect.after_wait(chunk) if self._sent else chunk  # sent: frames of a wait
                     chunk = self._request.state.trace.comment() + first  # noqa: PLW2901
@@ -214,7 +217,9 @@ class EngineResponse(Response):
 
     async def _send_part(self, body: bytes, *, more: bool = True) -> None:
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
-        self._ended, self._sent = not more, body
+        self._ended = not more
+        if not _is_comment(body):
+            self._sent = body
 
     def _first_byte(self) -> None:
         self._request.state.ttft_s = self._request.waited_s
@@ -230,6 +235,11 @@ async def disconnected(receive: Receive) -> None:
     """Wait until the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _is_comment(part: bytes) -> bool:
+    """Return whether a part of a stream has no event."""
+    return part.startswith(b":") and b"\ndata:" not in part
 
 
 def status_outcome(status: int) -> Outcome:

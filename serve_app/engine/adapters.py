@@ -11,19 +11,19 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from vllm.lora.request import LoRARequest
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from serve_app.api.errors import ApiError
-from serve_app.engine.adapter_uses import Uses
 from serve_app.settings.adapters import Adapter, LoraSettings
-from serve_app.weights.adapter_store import WEIGHTS, AdapterError, AdapterStore, StoredAdapter
+from serve_app.weights.adapter_store import WEIGHTS, AdapterError, AdapterStore, StoredAdapter, url
 
 logger = logging.getLogger("ray.serve")
 
@@ -31,6 +31,8 @@ RETRY_S = 30.0
 """After a failed load, requests for the adapter get the same error for so long."""
 _NEWEST = 0.1
 """The weight of the newest load in the mean time of a load."""
+_USES_PER_PLACE = 100
+"""The uses that count: a mean adapter then has 100, and its share of all uses is known within 10 %."""
 _DOWNLOADS = 4
 _WIDTHS = re.compile(
     r"\bmodel\.layers\.(\d+)\.(self_attn|mlp)"
@@ -56,7 +58,9 @@ class Adapters:
     """Loads the adapters of one engine, and keeps those loaded that calls use.
 
     `max_cached` adapters stay loaded, and one more while calls use all of them. A further one replaces the
-    adapter with the fewest uses that no call uses, or waits until there is one.
+    adapter with the fewest uses that no call uses. If calls use all, the adapter with the fewest uses gets no
+    new calls until one is free. If the adapter that was used last stayed, each adapter that is asked for once
+    would take the place of a frequent one: `tests/ingress/test_adapter_placement.py` compares both.
 
     Args:
         engine: vLLM's engine.
@@ -73,13 +77,18 @@ class Adapters:
     store: AdapterStore
     on_load: Callable[[str, float], None] = lambda _, __: None
     clock: Callable[[], float] = time.monotonic
+    adding: bool = False
+    """Whether vLLM loads an adapter now. Meanwhile its engine core takes no step."""
     load_s: float = 0.0
     """The seconds for which a load occupies the engine, as a mean; 0 before the first load."""
     _loaded: dict[str, _Loaded] = field(default_factory=dict)
     _loading: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _failures: dict[Adapter, tuple[AdapterError, float]] = field(default_factory=dict)
     """The errors of failed loads, and until when they count."""
-    _uses: Uses = field(init=False)
+    _uses: deque[str] = field(init=False)
+    """The names of the latest uses."""
+    _leaving: _Loaded | None = None
+    """The adapter that gets no new calls, because another one needs its place."""
     _one_load: asyncio.Lock = field(default_factory=asyncio.Lock)
     _freed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a call stops using an adapter."""
@@ -89,7 +98,7 @@ class Adapters:
     )
 
     def __post_init__(self) -> None:
-        self._uses = Uses(self.settings.max_cached)
+        self._uses = deque(maxlen=_USES_PER_PLACE * self.settings.max_cached)
 
     def names(self) -> list[str]:
         """Return the adapters that are loaded or being loaded."""
@@ -103,10 +112,10 @@ class Adapters:
         Raises:
             ApiError: 404 for an adapter without files, 400 for a broken one, 503 if it cannot be read now.
         """
-        self._uses.note(adapter.name)
+        self._uses.append(adapter.name)
         while True:
             loaded = self._loaded.get(adapter.name)
-            if loaded is not None and loaded.adapter == adapter:
+            if loaded is not None and loaded.adapter == adapter and loaded is not self._leaving:
                 loaded.calls += 1
                 return
             failure, until = self._failures.get(adapter, (None, 0.0))
@@ -114,7 +123,7 @@ class Adapters:
                 raise _api_error(adapter.name, failure)
             if loaded is None:
                 await self._load_once(adapter)
-            elif loaded.calls:  # of another source: vLLM tells adapters apart by name
+            elif loaded.calls:  # of another source, as vLLM tells adapters apart by name, or leaving
                 await self._until_freed()
             else:
                 await self._unload(loaded)
@@ -136,15 +145,16 @@ class Adapters:
         began = self.clock()
         try:
             loop = asyncio.get_running_loop()
-            stored = await loop.run_in_executor(self._threads, self._fetch, adapter.source)
+            threads = self._threads if "://" in url(adapter.source) else None  # a folder waits for no network
+            stored = await loop.run_in_executor(threads, self._fetch, adapter.source)
         except AdapterError as error:
             self._note_failure(adapter, error)
             return
         async with self._one_load:
-            while len(self._loaded) > self.settings.max_cached and not await self._unload_least_used():
-                await self._until_freed()
+            await self._make_room()
             request = LoRARequest(adapter.name, next(self._ids), str(stored.path))
             asked = self.clock()
+            self.adding = True
             try:
                 await self.engine.add_lora(request)
             except Exception as error:
@@ -154,6 +164,8 @@ class Adapters:
                 await self.engine.remove_lora(request.lora_int_id)  # it may be loaded in part
                 self._note_failure(adapter, _reason(error, stored))
                 return
+            finally:
+                self.adding = False
             self.load_s += (self.clock() - asked - self.load_s) * (_NEWEST if self.load_s else 1.0)
             self._loaded[adapter.name] = _Loaded(adapter, request, stored)
             self.registry[adapter.name] = request
@@ -169,26 +181,40 @@ class Adapters:
         layers = getattr(config.hf_text_config, "num_hidden_layers", math.inf)
         try:
             check_widths(stored.path / WEIGHTS, config.get_hidden_size(), layers)
-        except AdapterError:
+        except Exception as error:
             stored.close()
-            raise
+            raise _reason(error, stored) from error
         return stored
+
+    async def _make_room(self) -> None:
+        while len(self._loaded) > self.settings.max_cached and not await self._unload_least_used():
+            # Otherwise there is never room while each adapter gets new calls.
+            self._leaving = self._leaving or self._least_used(self._loaded.values())
+            await self._until_freed()
+        self._leaving = None
+        self._freed.set()
 
     async def _unload_least_used(self, kept: Adapter | None = None) -> bool:
         """Unload the adapter with the fewest uses, but no used one and not `kept`. Returns whether it did."""
         idle = [one for one in self._loaded.values() if not one.calls and one.adapter != kept]
         if idle:
-            await self._unload(min(idle, key=lambda one: self._uses.of(one.adapter.name)))
+            await self._unload(self._least_used(idle))
         return bool(idle)
+
+    def _least_used(self, among: Iterable[_Loaded]) -> _Loaded:
+        uses = Counter(self._uses)
+        return min(among, key=lambda one: uses[one.adapter.name])
 
     async def _unload(self, loaded: _Loaded) -> None:
         # At once, so that no call takes it while vLLM removes it.
         del self._loaded[loaded.adapter.name], self.registry[loaded.adapter.name]
-        await self.engine.remove_lora(loaded.request.lora_int_id)
-        loaded.stored.close()
+        try:
+            await self.engine.remove_lora(loaded.request.lora_int_id)
+        finally:  # the client may leave meanwhile
+            loaded.stored.close()
 
     def _note_failure(self, adapter: Adapter, error: AdapterError) -> None:
-        logger.warning("adapter %s: %s", adapter.name, error)
+        logger.warning("adapter %s from %s: %s (%r)", adapter.name, adapter.source, error, error.__cause__)
         now = self.clock()
         self._failures = {one: known for one, known in self._failures.items() if known[1] > now}
         self._failures[adapter] = (error, now + RETRY_S)
@@ -210,27 +236,22 @@ def check_widths(weights: Path, hidden_size: int, layers: float) -> None:
     vLLM loads the adapter of a smaller model, and ignores layers that the model does not have.
 
     Raises:
-        AdapterError: 400, with the projection, its width or layer, and what the model has.
+        ValueError: it does not, with the projection, its width or layer, and what the model has.
+        Exception: from safetensors, for a broken file.
     """
-    try:
-        with safe_open(weights, framework="np") as tensors:
-            for name in tensors.keys():  # noqa: SIM118  it is no mapping
-                if (found := _WIDTHS.search(name)) is None:
-                    continue
-                width = tensors.get_slice(name).get_shape()[0 if found["output"] else -1]
-                if width != hidden_size:
-                    raise _invalid(f"{name} has width {width}; the hidden size of the model is {hidden_size}")
-                if int(found[1]) >= layers:
-                    raise _invalid(f"{name}; the model has {layers} layers")
-    except SafetensorError as error:
-        raise _invalid(f"{WEIGHTS}: {error}") from None
+    with safe_open(weights, framework="np") as tensors:
+        for name in tensors.keys():  # noqa: SIM118  it is no mapping
+            if (found := _WIDTHS.search(name)) is None:
+                continue
+            shape = tensors.get_slice(name).get_shape() or [0]
+            width = shape[0 if found["output"] else -1]
+            if width != hidden_size:
+                raise ValueError(f"{name} has width {width}; the hidden size of the model is {hidden_size}")
+            if int(found[1]) >= layers:
+                raise ValueError(f"{name}; the model has {layers} layers")
 
 
 def _reason(error: Exception, stored: StoredAdapter) -> AdapterError:
-    """Return vLLM's reason why an adapter cannot be loaded, without the path on this node."""
+    """Return the reason why an adapter cannot be loaded, without the path on this node."""
     text = str(error).removeprefix("Call to add_lora method failed: ").replace(str(stored.path), "its files")
-    return _invalid(text[:_MOST_CHARACTERS])
-
-
-def _invalid(why: str) -> AdapterError:
-    return AdapterError(400, f"the adapter cannot be loaded: {why}")
+    return AdapterError(400, f"the adapter cannot be loaded: {text[:_MOST_CHARACTERS]}")

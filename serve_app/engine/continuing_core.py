@@ -75,7 +75,7 @@ class ContinuingWorker:
 
 
 split_prompts_in_workers(delivered_count)
-compute_adapters_apart()
+compute_adapters_apart()  # for workers in processes of their own; `InProcessExecutor` does it too
 
 
 def _path(cls: type) -> str:

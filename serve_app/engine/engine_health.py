@@ -37,7 +37,7 @@ class EngineHealth:
 
     A stall is the time for which the engine has taken no step although it has sequences, and for which its
     core has not answered that it has no work. An engine without any step never stalls, because its statistics
-    may be off.
+    may be off. While the core loads an adapter, it takes no step, and stalls only after `hang_timeout_s`.
     """
 
     def __init__(self, engine: RunningEngine, hang_timeout_s: float) -> None:
@@ -48,6 +48,8 @@ class EngineHealth:
         """The longest finished step, measured by two looks per second."""
         self._steps = 0
         self._looked_at: float | None = None
+        self._adding = False
+        """Whether the core loaded an adapter at the last look."""
         self._still_since: float | None = None
         """When a step was last seen, or when an idle engine first had sequences again."""
         self._unknown: dict[str, float] = {}
@@ -71,10 +73,12 @@ class EngineHealth:
         steps, unfinished = self._engine.report.steps, len(self._engine.report.sequences)
         passed = min(now - self._looked_at, 2 * _LOOK_INTERVAL_S) if self._looked_at is not None else 0.0
         self._looked_at = now
-        if steps != self._steps:
+        added, adapters = self._adding, self._engine.adapters
+        self._adding = adapters is not None and adapters.adding
+        if steps != self._steps and not added:
             self._longest_step_s = max(self._longest_step_s, self._stalled_s)
         idle = not unfinished and not self.stalls()
-        if steps != self._steps or idle or not steps:
+        if steps != self._steps or idle or not steps or (added and not self._adding):
             self._still_since = None if idle else now
             self._stalled_s = 0.0
             self._steps = steps
@@ -104,6 +108,8 @@ class EngineHealth:
 
     def stalls(self, after_s: float = NOTICED_AFTER_S) -> bool:
         """Return whether no step came for `after_s` seconds, nor for three times the longest step."""
+        if self._adding:
+            after_s = self._hang_timeout_s
         return self._stalled_s >= max(after_s, _LONGEST_STEPS * self._longest_step_s)
 
     def standstill_s(self, now: float) -> float:

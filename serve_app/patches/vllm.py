@@ -39,10 +39,13 @@ validate_structured_outputs: Method = SamplingParams._validate_structured_output
 class InProcessExecutor(UniProcExecutor):  # type: ignore[misc]  # vLLM has no types
     """Runs the model in the process of the engine core, with one thread for all gloo process groups.
 
+    Every engine on a CPU has it, unless its `engine_args` name another one.
+
     vLLM imports this class by its path, `serve_app.patches.vllm.InProcessExecutor`.
     """
 
     def _init_executor(self) -> None:
+        compute_adapters_apart()
         with one_gloo_device():
             super()._init_executor()
 

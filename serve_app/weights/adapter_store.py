@@ -9,13 +9,14 @@ import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
 import fsspec
+import obstore.fsspec
 import xxhash
 
 from serve_app.settings.adapters import EMBEDDED_ADAPTER
@@ -25,6 +26,8 @@ WEIGHTS = "adapter_model.safetensors"
 FILES = ("adapter_config.json", WEIGHTS)
 """The files of an adapter, as PEFT writes them. Weights in pickles are not read."""
 _CHUNK_BYTES = 1 << 20
+
+obstore.fsspec.register(("s3", "gs", "az"))
 
 
 class AdapterError(Exception):
@@ -77,7 +80,7 @@ class AdapterStore:
 
     Args:
         root: The folder of the copies. Other processes may use it too.
-        max_bytes: The most bytes of all copies.
+        max_bytes: The most bytes of all copies, unfinished ones included.
     """
 
     def __init__(self, root: Path, max_bytes: int) -> None:
@@ -91,66 +94,61 @@ class AdapterStore:
             AdapterError: the source has no adapter, cannot be read, or is larger than the bound.
         """
         path = self._root / xxhash.xxh3_128_hexdigest(source.encode())
-        where = f"source = {source!r}"
         try:
             while (stored := StoredAdapter.lock(path)) is None:
                 self._copy(source, path)
-        except AdapterError as error:
-            raise AdapterError(error.status, f"{where}: {error}") from None
-        except (FileNotFoundError, NotADirectoryError) as error:
-            missing = Path(error.filename).name if error.filename else " or ".join(FILES)
-            raise AdapterError(404, f"{where}: has no {missing}") from None
-        except PermissionError:
-            raise AdapterError(404, f"{where}: may not be read") from None
+        except AdapterError:
+            raise
+        # The causes are for the log only, because they may have secrets of the source.
+        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+            raise AdapterError(404, f"its source has no {' or '.join(FILES)}, or may not be read") from error
         except (ImportError, ValueError) as error:  # fsspec knows no such scheme, or lacks its package
-            raise AdapterError(400, f"{where}: cannot be read: {error}") from None
+            raise AdapterError(400, "its source cannot be read") from error
         except Exception as error:
-            why = f"{type(error).__name__}: {error}"
-            raise AdapterError(503, f"{where}: cannot be read now: {why}") from error
+            raise AdapterError(503, "its source cannot be read now") from error
         return stored
 
     def _copy(self, source: str, path: Path) -> None:
-        unfinished = self._root / f".{uuid.uuid4().hex}"
-        try:
-            unfinished.mkdir(parents=True)
-        except OSError as error:
-            raise AdapterError(503, f"{self._root} cannot be written: {error.strerror}") from None
-        descriptor = os.open(unfinished, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            self._make_room(self._read(source, unfinished))
+        unfinished = _hidden(path)
+        with ExitStack() as ending:
             try:
-                unfinished.rename(path)
-            except OSError:  # another process was faster
-                if not path.is_dir():
-                    raise
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            os.close(descriptor)
+                self._root.mkdir(parents=True, exist_ok=True)
+                with _locked(self._root):
+                    unfinished.mkdir()
+                    ending.enter_context(_locked(unfinished))
+            except OSError as error:
+                raise AdapterError(503, "the folder of copies cannot be written") from error
+            ending.callback(shutil.rmtree, unfinished, ignore_errors=True)
+            self._read(source, unfinished)
+            with _locked(self._root):
+                if not path.is_dir():  # no other process was faster
+                    unfinished.rename(path)
 
-    def _read(self, source: str, folder: Path) -> int:
-        """Copy the files of `source` to `folder`. Returns their bytes."""
-        files, root = fsspec.core.url_to_fs(_url(source), skip_instance_cache=True, use_listings_cache=False)
-        copied = 0
+    def _read(self, source: str, folder: Path) -> None:
+        """Copy the files of `source` to `folder`."""
+        files, root = fsspec.core.url_to_fs(url(source), skip_instance_cache=True)
         for name in FILES:
-            with files.open(f"{root.rstrip('/')}/{name}", "rb") as opened, (folder / name).open("xb") as file:
-                while chunk := opened.read(_CHUNK_BYTES):
-                    copied += len(chunk)
-                    if copied > self._max_bytes:
-                        most = f"lora.max_bytes = {self._max_bytes}"
-                        raise AdapterError(400, f"has {copied} bytes or more, and the most are {most}")
-                    file.write(chunk)
-        return copied
+            where = f"{root.rstrip('/')}/{name}"
+            size = files.size(where)
+            if size is None or size > self._max_bytes:
+                most = f"the most are lora.max_bytes = {self._max_bytes}"
+                raise AdapterError(400, f"{name} has {size or 'an unknown number of'} bytes, and {most}")
+            with files.open(where, "rb") as opened, (folder / name).open("xb") as file:
+                with _locked(self._root):
+                    self._make_room(size)
+                    file.truncate(size)  # it counts from now on
+                shutil.copyfileobj(opened, file, _CHUNK_BYTES)
+                if file.tell() != size:
+                    raise AdapterError(503, f"its source gave {file.tell()} of {size} bytes of {name}")
 
     def _make_room(self, needed: int) -> None:
         """Delete the copies used least recently until `needed` more bytes fit."""
         copies = []
         for path in self._root.iterdir():
-            if path.name.startswith("."):
-                _delete_unless_locked(path)  # a killed process may have left it
+            if path.name.startswith(".") and _delete_unless_locked(path):  # a killed process has left it
                 continue
-            with suppress(FileNotFoundError):  # another process has deleted it
-                size = sum(file.stat().st_size for file in path.glob("*"))
+            with suppress(FileNotFoundError):  # an unfinished copy whose source failed
+                size = sum(file.stat().st_size for file in path.iterdir())
                 copies.append((path.stat().st_mtime, path, size))
         used = sum(size for _, _, size in copies)
         for _, path, size in sorted(copies):
@@ -160,7 +158,24 @@ class AdapterStore:
             raise AdapterError(503, f"adapters in use take {used} of lora.max_bytes = {self._max_bytes}")
 
 
-def _url(source: str) -> str:
+@contextmanager
+def _locked(folder: Path, wait: int = 0) -> Iterator[None]:
+    """Keep other processes and threads out. Raises BlockingIOError if `wait` is LOCK_NB and one is in."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | wait)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _hidden(path: Path) -> Path:
+    """Return a new name for a folder that is not complete."""
+    return path.with_name(f".{uuid.uuid4().hex}")
+
+
+def url(source: str) -> str:
+    """Return the folder or the URL, as fsspec knows it, of a source."""
     if source == EMBEDDED_ADAPTER:
         return str(embedded_adapter_path())
     if source.startswith("/") or "://" in source:
@@ -170,14 +185,12 @@ def _url(source: str) -> str:
 
 def _delete_unless_locked(path: Path) -> bool:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        with _locked(path, fcntl.LOCK_NB):
+            # A process that is killed now leaves no half of a copy under the name of a whole one.
+            hidden = path.rename(_hidden(path))
+            shutil.rmtree(hidden, ignore_errors=True)
     except FileNotFoundError:
         return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(path, ignore_errors=True)
     except BlockingIOError:
         return False
-    finally:
-        os.close(descriptor)
     return True

@@ -181,9 +181,15 @@ async def test_wait_within_an_answer_keeps_what_clients_have_read(client_of: Any
         for waited_s in (1, 2):
             assert engine.request.state.tell_wait is not None
             await engine.request.state.tell_wait(ColdWait("tide", "load", None, waited_s))
+            yield b": continued on another replica after 0.50 s\n\n"
         yield END
 
     engine.answer = moves
+    _, body = await posted(engine, stream=True)
+    number = [
+        json.loads(line[6:])["sequence_number"] for line in BEGINNING.split(b"\n") if b"data: " in line
+    ][-1]
+    assert body.count(b'"keepalive","sequence_number":%d' % number) == 2
     async with client_of(engine).responses.stream(model="tide", input="sea") as stream:
         types = [event.type async for event in stream]
         final = await stream.get_final_response()

@@ -13,7 +13,6 @@ from serve_app.batch.queue import Answered, LeasedLine
 from serve_app.batch.records import File, new_id
 from serve_app.batch.tables import BATCHES, LINES
 from serve_app.wire.batch_lines import LineAnswer
-from tests.batch.conftest import new_bucket_folder
 from tests.batch.stored import NOW, Stored, body
 from tests.ledger.conftest import new_database
 
@@ -21,13 +20,11 @@ USAGE = b'{"usage":{"prompt_tokens":3,"completion_tokens":2,"prompt_tokens_detai
 
 
 @pytest.fixture(params=["one node", "a cluster"])
-def stored(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Stored]:
+def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stored]:
     places = ("", "")
     if request.param == "a cluster":
-        folder = new_bucket_folder(request.getfixturevalue("s3"), tmp_path, monkeypatch)
-        places = (new_database(request.getfixturevalue("postgres_server")), folder)
+        database = new_database(request.getfixturevalue("postgres_server"))
+        places = (database, f"{request.getfixturevalue('s3_bucket')}/{tmp_path.name}")
     stored = Stored(tmp_path, *places)
     yield stored
     stored.store.close()

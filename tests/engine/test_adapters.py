@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from serve_app.api.engine_client import EngineRequest, Operation
 from serve_app.api.errors import ApiError
@@ -158,13 +161,69 @@ async def test_broken_adapter_is_refused_with_the_reason(
 
 
 async def test_broken_files_are_refused(lora: Lora) -> None:
-    source = Path(lora.adapter("garbage").source)
-    (source / "adapter_model.safetensors").write_bytes(b"no tensors")
+    scalar = {"model.layers.0.self_attn.q_proj.lora_A.weight": np.array(1.0, np.float32)}
+    for name, weights in {"garbage": b"no tensors", "scalar": save(scalar)}.items():
+        source = Path(lora.adapter(name).source)
+        (source / "adapter_model.safetensors").write_bytes(weights)
+        kept = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            lora.now += 31.0
 
-    with pytest.raises(ApiError, match="cannot be loaded") as refused:
-        await lora.text(Adapter("garbage", str(source)))
+            with pytest.raises(ApiError, match="cannot be loaded") as refused:
+                await lora.text(Adapter(name, str(source)))
 
-    assert refused.value.status == 400
+            assert refused.value.status == 400
+            assert str(lora.folder) not in refused.value.message
+        assert len(os.listdir("/proc/self/fd")) == kept
+
+
+async def test_an_adapter_is_loaded_while_all_others_get_new_calls(lora: Lora) -> None:
+    hot, cold = [lora.adapter(name) for name in ("hot-1", "hot-2", "hot-3")], lora.adapter("cold")
+
+    async def use(adapter: Adapter, ended: asyncio.Event) -> None:
+        await lora.adapters.take(adapter)
+        await ended.wait()
+        lora.adapters.release(adapter)
+
+    def use_all() -> tuple[asyncio.Event, list[asyncio.Task[None]]]:
+        ended = asyncio.Event()
+        return ended, [asyncio.create_task(use(adapter, ended)) for adapter in hot]
+
+    for adapter in hot:
+        await lora.adapters.take(adapter)
+    loading, rounds = asyncio.create_task(lora.adapters.take(cold)), [use_all()]
+    for adapter in hot:
+        lora.adapters.release(adapter)
+    async with asyncio.timeout(30):
+        while not loading.done():
+            rounds.append(use_all())
+            await asyncio.wait({loading}, timeout=0.05)  # the new calls begin
+            rounds[-2][0].set()
+        lora.adapters.release(cold)
+        rounds[-1][0].set()
+        await asyncio.gather(*(task for _, tasks in rounds for task in tasks))
+
+
+async def test_a_client_that_leaves_while_an_adapter_is_unloaded_frees_its_files(
+    lora: Lora, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = lora.adapter("leaving")
+    await lora.text(old)
+    new, asked = write_adapter(lora.folder / "left", seed=5), asyncio.Event()
+
+    async def hang(_: int) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    kept = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patched:
+        patched.setattr(lora.adapters.engine, "remove_lora", hang)
+        client = asyncio.create_task(lora.adapters.take(Adapter("leaving", str(new))))
+        await asked.wait()
+        client.cancel()
+        await asyncio.wait({client})
+
+    assert len(os.listdir("/proc/self/fd")) == kept - 1
 
 
 async def test_missing_adapter_is_404(lora: Lora) -> None:

@@ -11,6 +11,8 @@ from tests.stub_engine import LIMIT_S
 LOOKS_PER_S = 2
 BUSY = {"sequences": 8, "stepping": True}
 STUCK = {"sequences": 8, "stepping": False}
+ADDING = {**STUCK, "adding": True}
+"""The core loads an adapter."""
 IDLE = {"sequences": 0, "stepping": False}
 
 
@@ -19,6 +21,7 @@ class FakeEngine:
 
     def __init__(self, *past: tuple[float, dict[str, int]]) -> None:
         self.report = SimpleNamespace(steps=0, sequences=())
+        self.adapters = SimpleNamespace(adding=False)
         self.answers = asyncio.Event()
         self.has_work = False
         self.aborted: list[str] = []
@@ -55,7 +58,8 @@ class FakeEngine:
             self.health.look(self.now)
             await self.health.ask_core(self.now)
 
-    def go_on(self, seconds: float, *, sequences: int, stepping: int) -> None:
+    def go_on(self, seconds: float, *, sequences: int, stepping: int, adding: bool = False) -> None:
+        self.adapters.adding = adding
         self.report.sequences = [f"s{each}" for each in range(sequences)]
         for _ in range(round(seconds * LOOKS_PER_S)):
             self.now += 1 / LOOKS_PER_S
@@ -85,6 +89,11 @@ class FakeEngine:
         ([(5, BUSY), (20, STUCK), (0.5, BUSY), (59, STUCK)], "", False),
         ([(5, BUSY), (20, STUCK), (0.5, BUSY), (60, STUCK)], "no step for 60 s", True),
         ([(60, STUCK)], "", False),  # its statistics may be off
+        # The load of an adapter may take longer, and is no step.
+        ([(5, BUSY), (29, ADDING)], "", False),
+        ([(5, BUSY), (30, ADDING)], "no step for 30 s", True),
+        ([(5, BUSY), (29, ADDING), (3, STUCK)], "", False),
+        ([(5, BUSY), (29, ADDING), (0.5, BUSY), (4, STUCK)], "no step for 4 s", False),
     ],
 )
 async def test_stall_needs_sequences_and_no_steps(

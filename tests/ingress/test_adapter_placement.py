@@ -6,14 +6,13 @@ Three replicas with 16 places each get Zipf traffic to 200 adapters beside traff
 import heapq
 import random
 from bisect import bisect
-from collections import OrderedDict
+from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass, field
 from itertools import accumulate, count
 from typing import Any
 
 import pytest
 
-from serve_app.engine.adapter_uses import Uses
 from serve_app.ingress.replica import Replica
 from serve_app.ingress.replica_set import ReplicaSet
 from tests.ingress.test_replica_set import where
@@ -21,6 +20,23 @@ from tests.ingress.test_replica_set import where
 ADAPTERS, PLACES, REPLICAS = 200, 16, ("a", "b", "c")
 TOKENS_PER_S, PROMPT_TOKENS, DECODE_S, BEAT_S = 10_000.0, 200, 0.5, 0.5
 SECONDS, WARM_UP_S = 400.0, 100.0
+
+
+class Uses:
+    """The rule of `engine.adapters`: the adapter with the fewest of the latest uses goes."""
+
+    def __init__(self) -> None:
+        self._latest = deque[str](maxlen=100 * PLACES)
+        self._counts = Counter[str]()
+
+    def note(self, name: str) -> None:
+        if len(self._latest) == self._latest.maxlen:
+            self._counts[self._latest[0]] -= 1
+        self._latest.append(name)
+        self._counts[name] += 1
+
+    def of(self, name: str) -> float:
+        return self._counts[name]
 
 
 class LeastRecent:
@@ -100,7 +116,7 @@ def serve(
     load_s: float = 0.02,
     rate: float = 30.0,
     exponent: float = 1.0,
-    uses: Any = None,
+    uses: Any = Uses,
 ) -> Figures:
     """Send requests, every second one for an adapter if `adapters`, and return what was measured."""
     rng = random.Random(7)
@@ -109,7 +125,7 @@ def serve(
     now, numbers, figures = 0.0, count(), Figures()
     among = ReplicaSet(clock=lambda: now)
     among.update(where(*REPLICAS))
-    engines = {name: SimulatedEngine(load_s, uses() if uses else Uses(PLACES)) for name in REPLICAS}
+    engines = {name: SimulatedEngine(load_s, uses()) for name in REPLICAS}
     replicas: dict[str, Replica] = {one.replica_id: one for one in among.listed()}
     events: list[tuple[float, int, str, Any]] = [(0.0, next(numbers), "arrival", None)]
     events.append((BEAT_S, next(numbers), "beat", None))

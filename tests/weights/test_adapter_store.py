@@ -1,9 +1,14 @@
 import os
+import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
+from obstore.store import from_url
 
 from serve_app.weights.adapter_store import AdapterError, AdapterStore, StoredAdapter, adapter_folder
 
@@ -67,15 +72,26 @@ def test_a_hugging_face_id_is_read_at_its_revision(root: Path, monkeypatch: pyte
     assert asked == ["hf://org/pirate", "hf://org/pirate@v1"]
 
 
-@pytest.mark.parametrize(
-    ("missing", "name"),
-    [("adapter_config.json", "adapter_config.json"), ("adapter_model.safetensors", "adapter_model.saf")],
-)
-def test_a_source_without_a_file_is_404(tmp_path: Path, root: Path, missing: str, name: str) -> None:
+def test_an_object_store_is_a_source_as_installed(root: Path, s3_bucket: str) -> None:
+    bucket, weights = from_url(s3_bucket), os.urandom(3 << 20)
+    bucket.put("adapters/pirate/adapter_config.json", b"{}")
+    bucket.put("adapters/pirate/adapter_model.safetensors", weights)
+    store = AdapterStore(root, 4 << 20)
+
+    stored = store.fetch(f"{s3_bucket}/adapters/pirate")
+
+    assert (stored.path / "adapter_model.safetensors").read_bytes() == weights
+    with pytest.raises(AdapterError, match=r"has no adapter_config\.json") as refused:
+        store.fetch(f"{s3_bucket}/adapters/nobody")
+    assert refused.value.status == 404
+
+
+@pytest.mark.parametrize("missing", ["adapter_config.json", "adapter_model.safetensors"])
+def test_a_source_without_a_file_is_404(tmp_path: Path, root: Path, missing: str) -> None:
     where = source(tmp_path / "a")
     (tmp_path / "a" / missing).unlink()
 
-    with pytest.raises(AdapterError, match=f"has no {name}") as refused:
+    with pytest.raises(AdapterError, match=r"has no adapter_config\.json or adapter_model\.") as refused:
         AdapterStore(root, SIZE).fetch(where)
 
     assert refused.value.status == 404
@@ -83,27 +99,33 @@ def test_a_source_without_a_file_is_404(tmp_path: Path, root: Path, missing: str
 
 
 def test_an_unknown_scheme_is_400(root: Path) -> None:
-    with pytest.raises(AdapterError, match="cannot be read: Protocol not known") as refused:
+    with pytest.raises(AdapterError, match="its source cannot be read") as refused:
         AdapterStore(root, SIZE).fetch("nothing://bucket/pirate")
 
     assert refused.value.status == 400
+    assert "Protocol not known" in str(refused.value.__cause__)
 
 
 def test_a_source_that_does_not_answer_is_503(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "https://tide:token@host/pirate"
+
     def url_to_fs(*_: object, **__: object) -> object:
-        raise ConnectionError("no route")
+        raise ConnectionError(f"no route to {secret}")
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", url_to_fs)
 
-    with pytest.raises(AdapterError, match="cannot be read now: ConnectionError: no route") as refused:
-        AdapterStore(root, SIZE).fetch("s3://bucket/pirate")
+    with pytest.raises(AdapterError, match=r"^its source cannot be read now$") as refused:
+        AdapterStore(root, SIZE).fetch(secret)
 
     assert refused.value.status == 503
+    assert secret in str(refused.value.__cause__)
 
 
 def test_a_larger_adapter_than_the_bound_is_400(tmp_path: Path, root: Path) -> None:
-    with pytest.raises(AdapterError, match=f"lora.max_bytes = {SIZE - 1}") as refused:
-        AdapterStore(root, SIZE - 1).fetch(source(tmp_path / "a"))
+    with pytest.raises(
+        AdapterError, match=f"has {SIZE - 2} bytes, .* lora.max_bytes = {SIZE - 3}"
+    ) as refused:
+        AdapterStore(root, SIZE - 3).fetch(source(tmp_path / "a"))
 
     assert refused.value.status == 400
     assert copies(root) == []
@@ -129,13 +151,55 @@ def test_a_copy_in_use_is_not_deleted(tmp_path: Path, root: Path) -> None:
     in_use = AdapterStore(root, SIZE).fetch(source(tmp_path / "a"))
     where = source(tmp_path / "b")
 
-    with pytest.raises(AdapterError, match=f"adapters in use take {SIZE} of lora.max_bytes = {SIZE}") as busy:
-        AdapterStore(root, SIZE).fetch(where)
+    with pytest.raises(
+        AdapterError, match=f"adapters in use take {SIZE + 2} of lora.max_bytes = {SIZE + 2}"
+    ) as busy:
+        AdapterStore(root, SIZE + 2).fetch(where)
     assert busy.value.status == 503
     in_use.close()
 
     AdapterStore(root, SIZE).fetch(where)
     assert StoredAdapter.lock(in_use.path) is None
+
+
+def test_concurrent_copies_keep_the_bound(
+    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, sources = AdapterStore(root, 3 * SIZE), [source(tmp_path / name) for name in "abcdefgh"]
+    most, copy, both = [0], shutil.copyfileobj, threading.Barrier(2)
+
+    def copy_beside_others(*args: Any) -> None:
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.05)  # so that copies are unfinished at the same time
+        most.append(sum(file.stat().st_size for file in root.glob("*/*")))
+        copy(*args)
+
+    def fetch(where: str) -> None:
+        with suppress(AdapterError):
+            store.fetch(where).close()
+
+    monkeypatch.setattr(shutil, "copyfileobj", copy_beside_others)
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(fetch, sources))
+
+    assert SIZE < max(most) <= 3 * SIZE
+
+
+def test_no_copy_is_found_whose_deletion_was_killed(
+    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [source(tmp_path / name) for name in "ab"]
+    store = AdapterStore(root, SIZE)
+    old = store.fetch(names[0])
+    old.close()
+
+    with monkeypatch.context() as killed:
+        killed.setattr(shutil, "rmtree", lambda *_, **__: None)
+        store.fetch(names[1]).close()
+    assert StoredAdapter.lock(old.path) is None
+    store.fetch(names[0])
+
+    assert copies(root) == [old.path]
 
 
 def test_what_a_killed_process_left_is_deleted(tmp_path: Path, root: Path) -> None:
