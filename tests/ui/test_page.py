@@ -152,7 +152,10 @@ async def test_only_the_percentile_with_the_target_is_judged(page: Page) -> None
     async with served() as (server, url):
         await page.visit(url)
         for percentile, title, judged in ((95, "ITL P95", 2), (99, "at P99", 0), (50, "ITL P50", 2)):
-            server.fleet.knobs = {**server.fleet.knobs, "tideserve-tiny": Knobs(ttft_percentile=percentile)}
+            server.fleet.knobs = {
+                **server.fleet.knobs,
+                "tideserve-tiny": Knobs.model_validate({"ttft_percentile": percentile}),
+            }
             await page.until(f"document.querySelector('#headline').innerText.includes('{title}')")
             assert await page.run("document.querySelectorAll('.figure:is(.good, .bad)').length") == judged
 

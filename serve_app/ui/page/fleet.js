@@ -12,7 +12,7 @@ const ms = (value_s) => (known(value_s) ? 1000 * value_s : null);
 const PANELS = [
   ["Replicas", "", [
     ["ready", "ready", (s) => s.ready, "area"], ["starting", "starting", (s) => s.starting + s.pending, "steps"],
-    ["draining", "draining", (s) => s.draining, "steps"], ["lost", "missed", (s) => s.lost, "area"], ["wanted", "wanted", (s) => s.wanted, "steps"], ["target", "target", (s) => s.target, "target"],
+    ["draining", "draining", (s) => s.draining, "steps"], ["lost", "missed", (s) => s.lost, "steps"], ["wanted", "wanted", (s) => s.wanted, "steps"], ["target", "target", (s) => s.target, "target"],
   ]],
   ["Requests", "", [
     ["running", "ok", (s) => total(s, "running"), "area"], ["waiting in engines", "queued", (s) => total(s, "waiting")],
