@@ -57,7 +57,7 @@ class ApiKey(ClosedModel):
     requests_per_minute: Limit | None = None
     """Requests per minute, of any endpoint that takes a body; by default without a limit."""
     concurrent_requests: Limit | None = None
-    """Requests that are open at once; by default without a limit."""
+    """Requests that are open at once, the lane `background` apart; by default without a limit."""
     models: Annotated[tuple[str, ...], Field(min_length=1)] = ("*",)
     """Names of the allowed models, with the wildcards `*`, `?` and `[…]`."""
     expires: AwareDatetime | None = None
