@@ -79,7 +79,7 @@ class ApiKey(ClosedModel):
     requests_per_minute: Limit | None = None
     """Requests for a model per minute, also lines of batches; by default without a limit."""
     concurrent_requests: Limit | None = None
-    """Requests that are open at once; by default without a limit."""
+    """Requests that are open at once, the lane `background` apart; by default without a limit."""
     models: Annotated[tuple[str, ...], Field(min_length=1)] = ("*",)
     """Names of the allowed models, with the wildcards `*`, `?` and `[…]`."""
     expires: AwareDatetime | None = None
