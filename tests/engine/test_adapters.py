@@ -197,7 +197,7 @@ async def test_an_adapter_is_loaded_while_all_others_get_new_calls(lora: Lora) -
     async with asyncio.timeout(30):
         while not loading.done():
             rounds.append(use_all())
-            await asyncio.wait({loading}, timeout=0.05)  # the new calls begin
+            await asyncio.wait({loading}, timeout=0.2)  # the new calls begin
             rounds[-2][0].set()
         lora.adapters.release(cold)
         rounds[-1][0].set()
