@@ -177,6 +177,7 @@ async def test_broken_files_are_refused(lora: Lora) -> None:
         assert len(os.listdir("/proc/self/fd")) == kept
 
 
+@pytest.mark.long
 async def test_an_adapter_is_loaded_while_all_others_get_new_calls(lora: Lora) -> None:
     hot, cold = [lora.adapter(name) for name in ("hot-1", "hot-2", "hot-3")], lora.adapter("cold")
 
