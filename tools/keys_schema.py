@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from serve_app.settings.keys_file import KeysFile
+from serve_app.settings.keys_file import OTHER_KEYS, KeysFile
 
 FILE = Path(__file__).parents[1] / "config/api-keys.schema.json"
 
@@ -13,7 +13,9 @@ def text() -> str:
     schema = KeysFile.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "API keys of Tideserve"
-    schema["$defs"]["ApiKey"]["oneOf"] = [{"required": ["hash"]}, {"required": ["key"]}]
+    key = schema["$defs"]["ApiKey"]
+    key["oneOf"] = [{"required": ["hash"]}, {"required": ["key"]}]
+    key["properties"]["name"]["not"] = {"const": OTHER_KEYS}
     return json.dumps(schema, indent=1) + "\n"
 
 

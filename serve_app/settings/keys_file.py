@@ -53,7 +53,7 @@ def _is_free(name: str) -> str:
 
 Name = Annotated[
     str,
-    Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", json_schema_extra={"not": {"const": OTHER_KEYS}}),
+    Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"),
     AfterValidator(_is_free),
 ]
 Limit = Annotated[int, Field(ge=1, le=10**12)]

@@ -316,7 +316,7 @@ async def test_lines_wanted_follow_the_replicas_and_the_knob(deployed: Deployed)
         {"autoscaling": {"tide": {"batch_concurrency": 7, "aliases": ["gpt-*"]}}}
     )
     assert await wanted("gpt-4o") == ("tide", 7)
-    assert await wanted("unknown") == ("unknown", 1)
+    assert await wanted("unknown") == ("", 1)  # no text of a client becomes the name of a series
 
 
 async def test_closing_a_call_frees_its_lines(deployed: Deployed) -> None:

@@ -27,6 +27,9 @@ the KubeRay operator of this cluster is older than 1.6, and the chart needs 1.7:
 {{- end -}}
 {{- $keys := dict -}}
 {{- range $index, $entry := .Values.apiKeys.entries -}}
+{{- if eq $entry.name "other" }}
+apiKeys.entries[{{ $index }}].name = "other" is the name of the sum of further keys
+{{- end -}}
 {{- if hasKey $keys $entry.name }}
 apiKeys.entries[{{ $index }}].name = {{ quote $entry.name }} is the name of apiKeys.entries[{{ get $keys $entry.name }}] too: usage is counted by name
 {{- end -}}
