@@ -15,7 +15,7 @@ from serve_app.cluster.redeployment import RedeploymentError, knob_redeployment
 from serve_app.settings import knob_defaults, load_settings
 from serve_app.settings.document import parse_yaml
 from serve_app.settings.knob_changes import INGRESS_SCOPE, value_text
-from serve_app.settings.knobs import IngressKnobs, Knobs, LiveKnobs, read_user_config
+from serve_app.settings.knobs import IngressKnobs, Knobs, LiveKnobs
 from serve_app.settings.settings_error import SettingsError, shown
 from serve_app.settings.tree import INGRESS
 
@@ -79,8 +79,9 @@ def get_knobs(options: argparse.Namespace) -> int:
     """Print every knob in force, with a star at each knob that differs from its default."""
     dashboard = Dashboard(options.address)
     app = choose(dashboard.details(), options.app, dashboard.address)
-    defaults = _defaults(app)
-    knobs, ingress = read_user_config(defaults, app.user_config)
+    live = _live_knobs(app)
+    defaults, _ = live.in_force
+    knobs, ingress = live.read(app.user_config)
     print(f"application {app.name!r} at {dashboard.address}: {app.status}")
     for model, its in knobs.items():
         print("", *knob_table(model, its, defaults[model]), sep="\n")
@@ -95,7 +96,7 @@ def set_knobs(options: argparse.Namespace) -> int:
     dashboard = Dashboard(options.address)
     details = dashboard.details()
     app = choose(details, options.app, dashboard.address)
-    live = LiveKnobs(_defaults(app))
+    live = _live_knobs(app)
     scope = choose_scope(model, list(live.in_force[0]))
     rejected = ""
     try:
@@ -125,10 +126,10 @@ def set_knobs(options: argparse.Namespace) -> int:
     return 0
 
 
-def _defaults(app: Deployed) -> dict[str, Knobs]:
+def _live_knobs(app: Deployed) -> LiveKnobs:
     args = app.config.get("args")
-    load_settings(args)  # a deployed application may have failed because it is invalid
-    return knob_defaults(args or {})
+    settings = load_settings(args)  # a deployed application may have failed because it is invalid
+    return LiveKnobs(knob_defaults(args or {}), {model.name: model.lora for model in settings.models})
 
 
 def _wait(

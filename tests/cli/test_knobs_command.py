@@ -120,6 +120,7 @@ def test_the_model_may_be_left_out_and_the_ingress_named(
             "autoscaling['tiny'].max_replicas = 0: input should be greater than or equal to 1",
         ),
         (["tiny", "min_replicas=9"], "must be at most max_replicas = 2"),
+        (['adapters={"a":"embedded"}'], "autoscaling['tiny'].adapters: the model has no setting `lora`"),
         (["tiny", "max_replica=9"], "tiny.max_replica = 9: no such knob; did you mean 'max_replicas'?"),
         (["small", "max_replicas=9"], "MODEL = 'small': no such model; this application has 'tiny'"),
     ],
