@@ -48,6 +48,12 @@ class BatchWork:
         """Whether its step is not done."""
         return self.step is not None and not self.step.done()
 
+    def cancel_calls(self) -> list[asyncio.Task[None]]:
+        """Cancel the calls to ingress replicas, and return them."""
+        for call in self.calls:
+            call.cancel()
+        return list(self.calls)
+
     def holds(self, line: int) -> bool:
         """Whether the runner still has to do with a line, so that it must not be sent again."""
         return line in self.in_flight or line in self.to_return or line in self.answered

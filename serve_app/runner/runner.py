@@ -86,21 +86,29 @@ class Runner:
 
     async def run(self) -> None:
         """Work until cancelled. A store that is away is tried again."""
-        while True:
-            busy = True
-            try:
-                busy = await self.turn()
-            except Exception as error:  # of any store: batches go on once it is back
-                self._found = _text(error)
-            self._report(self._found)
-            if self._found:
-                await asyncio.sleep(_BUSY_S)
-            await asyncio.sleep(_TURN_S)
-            with suppress(TimeoutError):
-                # Not `wait_for`, which in Python 3.11 loses a cancellation that comes with the event.
-                async with asyncio.timeout(_BUSY_S if busy else _IDLE_S):
-                    await self._woken.wait()
-            self._woken.clear()
+        try:
+            while True:
+                await self._pause(await self._try_turn())
+        finally:
+            await self._stop_calls(self._work.values())
+
+    async def _try_turn(self) -> bool:
+        """Return whether any batch is open, or may be."""
+        busy = True
+        try:
+            busy = await self.turn()
+        except Exception as error:  # of any store: batches go on once it is back
+            self._found = _text(error)
+        self._report(self._found)
+        return busy
+
+    async def _pause(self, busy: bool) -> None:
+        await asyncio.sleep(_TURN_S + (_BUSY_S if self._found else 0.0))
+        with suppress(TimeoutError):
+            # Not `wait_for`, which in Python 3.11 loses a cancellation that comes with the event.
+            async with asyncio.timeout(_BUSY_S if busy else _IDLE_S):
+                await self._woken.wait()
+        self._woken.clear()
 
     async def turn(self) -> bool:
         """Do what is due now. Return whether any batch is open."""
@@ -126,7 +134,7 @@ class Runner:
             await self._alone(self._write(batch, now))
         await self._send(running, now)
         for gone in self._work.keys() - {batch.id for batch in batches}:
-            self._cancel(self._work.pop(gone))
+            self._work.pop(gone).cancel_calls()
         self._running = running
         troubles = [self._found, *(work.trouble for work in self._work.values())]
         self._found = next(filter(None, troubles), "")
@@ -236,9 +244,7 @@ class Runner:
 
     async def _end(self, batch: Batch, work: BatchWork) -> None:
         """Stop the calls of a batch, write its last answers, and begin to join its results."""
-        self._cancel(work)
-        if work.calls:
-            await asyncio.wait(set(work.calls), timeout=_CANCEL_S)
+        await self._stop_calls([work])
         await self._write(batch, self._clock(), all_=True)
         self._start(work, asyncio.to_thread(self._join, batch))
 
@@ -267,9 +273,10 @@ class Runner:
             return None
 
     @staticmethod
-    def _cancel(work: BatchWork) -> None:
-        for call in work.calls:
-            call.cancel()
+    async def _stop_calls(works: Iterable[BatchWork]) -> None:
+        """Cancel the calls, and wait until they have ended: each closes its stream to an ingress replica."""
+        if calls := [call for work in works for call in work.cancel_calls()]:
+            await asyncio.wait(calls, timeout=_CANCEL_S)
 
     def backlogs(self) -> dict[str, BatchBacklog]:
         """Return what is left to do, by model. Call it every second, because the calls measure the rates."""
