@@ -21,7 +21,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import OutputProcessor
 from xxhash import xxh3_64_hexdigest, xxh3_64_intdigest
 
-from serve_app.api.engine_client import EngineRequest
+from serve_app.api.engine_client import SPEECH_OPERATIONS, EngineRequest
 from serve_app.engine.continuing_core import DELIVERED, core_continues
 from serve_app.engine.fair_share import Charge
 from serve_app.engine.sequence_lanes import SequenceLanes
@@ -75,6 +75,11 @@ class EngineStream:
     def current() -> EngineStream | None:
         """Return the stream to which this task's generations belong."""
         return _current.get()
+
+    def salt(self, prompt: Any) -> None:
+        """Give a rendered prompt the salt of its caller, for requests that have no field for the salt."""
+        if self.request.cache_salt and isinstance(prompt, dict) and "type" in prompt:
+            prompt["cache_salt"] = self.request.cache_salt
 
     def open(self, prompt: Any, params: Any) -> None:
         """Start recording delivered tokens for a new generation, if the generation can be continued."""
@@ -146,6 +151,8 @@ def follow_streams(engine: AsyncLLM, lanes: SequenceLanes) -> None:
             stream = EngineStream.current()
             if params.extra_args:
                 params.extra_args.pop(DELIVERED, None)  # a client must not set this key
+            if stream is not None and stream.request.operation in SPEECH_OPERATIONS:
+                stream.salt(prompt)
             generated: AsyncGenerator[RequestOutput] = generate(prompt, params, *args, **kwargs)
             if stream is not None:
                 stream.open(prompt, params)

@@ -72,6 +72,25 @@ def test_a_context_too_long_has_its_own_code(http: httpx.Client) -> None:
     assert reply.json()["error"]["code"] == "context_length_exceeded"
 
 
+@pytest.mark.parametrize("path", ["/v1/audio/transcriptions", "/v1/audio/translations"])
+@pytest.mark.parametrize(
+    ("fields", "file", "status", "param", "code"),
+    [
+        ({"model": CHAT}, b"RIFF", 400, "model", "unsupported_feature"),
+        ({"model": CHAT, "stream": "true"}, b"RIFF", 400, "model", "unsupported_feature"),
+        ({"model": "nope"}, b"RIFF", 404, "model", "model_not_found"),
+        ({"model": CHAT}, b"", 400, "file", "invalid_value"),
+        ({"model": CHAT}, b"x" * (8 << 20) + b"x", 413, "file", "file_too_large"),
+    ],
+)
+def test_speech_that_cannot_be_read_is_refused(
+    http: httpx.Client, path: str, fields: dict, file: bytes, status: int, param: str, code: str
+) -> None:
+    reply = http.post(path, data=fields, files={"file": ("sea.wav", file)})
+    error = reply.json()["error"]
+    assert (reply.status_code, error["param"], error["code"]) == (status, param, code)
+
+
 @pytest.mark.parametrize(
     "body",
     [
