@@ -62,6 +62,8 @@ class EngineStream:
 
     def take_sequence(self, request: Any, state: Any, lanes: SequenceLanes) -> None:
         """Add a sequence that vLLM has just registered, in the lane of the call."""
+        if self.request.operation in SPEECH_OPERATIONS:  # whose bodies have no field for the salt
+            request.cache_salt = self.request.cache_salt or None
         self.sequences.append(state)
         charge = lanes.begin(self.request.caller, request, state, self.request.lane_knob)
         self._charges.append((lanes, state, charge))
@@ -75,11 +77,6 @@ class EngineStream:
     def current() -> EngineStream | None:
         """Return the stream to which this task's generations belong."""
         return _current.get()
-
-    def salt(self, prompt: Any) -> None:
-        """Give a rendered prompt the salt of its caller, for requests that have no field for the salt."""
-        if self.request.cache_salt and isinstance(prompt, dict) and "type" in prompt:
-            prompt["cache_salt"] = self.request.cache_salt
 
     def open(self, prompt: Any, params: Any) -> None:
         """Start recording delivered tokens for a new generation, if the generation can be continued."""
@@ -151,8 +148,6 @@ def follow_streams(engine: AsyncLLM, lanes: SequenceLanes) -> None:
             stream = EngineStream.current()
             if params.extra_args:
                 params.extra_args.pop(DELIVERED, None)  # a client must not set this key
-            if stream is not None and stream.request.operation in SPEECH_OPERATIONS:
-                stream.salt(prompt)
             generated: AsyncGenerator[RequestOutput] = generate(prompt, params, *args, **kwargs)
             if stream is not None:
                 stream.open(prompt, params)

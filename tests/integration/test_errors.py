@@ -6,6 +6,7 @@ import httpx
 import openai
 import pytest
 
+from tests.integration.cluster import Running
 from tests.integration.conftest import CHAT
 
 CHAT_PATH = "/v1/chat/completions"
@@ -84,9 +85,9 @@ def test_a_context_too_long_has_its_own_code(http: httpx.Client) -> None:
     ],
 )
 def test_speech_that_cannot_be_read_is_refused(
-    http: httpx.Client, path: str, fields: dict, file: bytes, status: int, param: str, code: str
+    app: Running, path: str, fields: dict, file: bytes, status: int, param: str, code: str
 ) -> None:
-    reply = http.post(path, data=fields, files={"file": ("sea.wav", file)})
+    reply = httpx.post(f"{app.url}{path}", data=fields, files={"file": ("sea.wav", file)}, timeout=60)
     error = reply.json()["error"]
     assert (reply.status_code, error["param"], error["code"]) == (status, param, code)
 
