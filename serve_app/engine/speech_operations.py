@@ -40,7 +40,7 @@ async def transcribe(serving: Serving, call: EngineRequest) -> ReplyOrFrames:
     name, fields = SPEECH[call.operation]
     handler = serving.handler(f"openai_serving_{name}", "transcriptions and translations of speech")
     if not (find_spec("soundfile") or find_spec("av")):
-        raise unsupported_feature("speech here: its engine lacks the Python packages soundfile and soxr")
+        raise unsupported_feature("speech until its engine has the Python packages soundfile and soxr")
     request = serving.parse(replace(call, body=fields_of(call.body)), fields)
     check_sampling(request, 1, serving.max_sequences, serving.vocabulary)
     _check_choices(handler.model_cls, request)
