@@ -15,6 +15,8 @@ from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
 from vllm.entrypoints.pooling.pooling.protocol import PoolingRequest
 from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreRequest
 from vllm.entrypoints.serve.tokenize.protocol import DetokenizeRequest, TokenizeRequest
+from vllm.entrypoints.speech_to_text.transcription.protocol import TranscriptionRequest
+from vllm.entrypoints.speech_to_text.translation.protocol import TranslationRequest
 
 from serve_app.api import schemas
 
@@ -29,6 +31,8 @@ _BODIES: dict[str, Any] = {
     "rerank": RerankRequest,
     "pooling": PoolingRequest,
     "classify": ClassificationRequest,
+    "transcriptions": TranscriptionRequest,
+    "translations": TranslationRequest,
     "tokenize": TokenizeRequest,
     "detokenize": DetokenizeRequest,
 }
@@ -43,6 +47,8 @@ _NAMES = {
     "rerank": "RerankBody",
     "pooling": "PoolingBody",
     "classify": "ClassificationBody",
+    "transcriptions": "TranscriptionBody",
+    "translations": "TranslationBody",
     "tokenize": "TokenizeBody",
     "detokenize": "DetokenizeBody",
 }

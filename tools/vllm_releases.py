@@ -153,6 +153,8 @@ MEMBERS = {
     ),
     "CompletionRequest": "prompt n temperature stop_token_ids allowed_token_ids logit_bias cache_salt",
     "DetokenizeRequest": "tokens",
+    "TranscriptionRequest": "language response_format stream",
+    "TranslationRequest": "language response_format stream",
     "AnthropicMessagesRequest": "cache_salt thinking",
     "AnthropicCountTokensRequest": "",
     f"{_SERVING}pooling.pooling.serving.ServingPooling": "pooling_task",
@@ -170,7 +172,8 @@ MEMBERS = {
 }
 STATE = (
     "openai_serving_models openai_serving_chat openai_serving_completion anthropic_serving_messages "
-    "serving_tokenization serving_embedding serving_scores serving_classification serving_pooling"
+    "serving_tokenization serving_embedding serving_scores serving_classification serving_pooling "
+    "openai_serving_transcription openai_serving_translation"
 )
 """The handlers that `init_app_state` sets, by the names of vLLM's own API server."""
 OPTIONAL = {

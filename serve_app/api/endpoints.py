@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from pydantic import ValidationError
 
+from serve_app.api.audio import fields_of, read_speech
 from serve_app.api.body import (
     KEPT,
     MAX_CONTAINERS,
@@ -26,7 +27,14 @@ from serve_app.api.body import (
     repeated_bytes,
 )
 from serve_app.api.browsers import check_content_type
-from serve_app.api.engine_client import EngineClient, EngineRequest, Operation, RequestState, Traffic
+from serve_app.api.engine_client import (
+    SPEECH_OPERATIONS,
+    EngineClient,
+    EngineRequest,
+    Operation,
+    RequestState,
+    Traffic,
+)
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError, deadline_exceeded
 from serve_app.api.generate import GenerateRequest, GenerateResponse
@@ -55,13 +63,17 @@ _PATHS: tuple[tuple[str, Operation, str], ...] = (
     ("/rerank", "rerank", "The same as /v1/rerank"),
     ("/classify", "classify", "Classes of texts, where the model can"),
     ("/pooling", "pooling", "The output of a pooling model as it is"),
+    ("/v1/audio/transcriptions", "transcriptions", "Speech to text, streamed or whole, where the model can"),
+    ("/v1/audio/translations", "translations", "Speech to text in another language, where the model can"),
     ("/tokenize", "tokenize", "Text or messages to token ids"),
     ("/detokenize", "detokenize", "Token ids to text"),
 )
 _MESSAGES = ("messages", "count_tokens")
 _FIRST_PATHS = {operation: path for path, operation, _ in reversed(_PATHS)}
 _OPERATIONS = {path: operation for path, operation, _ in _PATHS}
-_GENERATING = ("chat_completions", "completions", "responses", "messages", "generate")
+_PROMPTED = ("chat_completions", "completions", "responses", "messages", "generate")
+"""The operations that generate tokens after a prompt of text, which may share a prefix with others."""
+_GENERATING = (*_PROMPTED, *SPEECH_OPERATIONS)
 _NAMES_SHOWN = 20
 """Names of models in an error."""
 
@@ -217,11 +229,12 @@ class Endpoints:
 
     async def answer(self, http: Request, operation: Operation) -> Response:
         """Return the engine's answer to a request, which has been read and admitted to memory."""
-        check_content_type(http.scope["headers"])
+        if operation not in SPEECH_OPERATIONS:  # a form shows a page only by its origin
+            check_content_type(http.scope["headers"])
         sender = sender_of(http)
         share = BodyShare(self.memory, sender.group)
         try:
-            body = await self._read(http, share, sender.timeout_s)
+            body = await self._read(http, operation, share, sender.timeout_s)
         except BaseException:
             share.release()
             raise
@@ -248,8 +261,9 @@ class Endpoints:
         """
         reservation = None
         try:
-            await check_structure(body, MESSAGES_CONTAINERS if operation in _MESSAGES else MAX_CONTAINERS)
-            fields = self._generate_fields(body) if operation == "generate" else peek(body)
+            document = fields_of(body) if operation in SPEECH_OPERATIONS else body
+            await check_structure(document, MESSAGES_CONTAINERS if operation in _MESSAGES else MAX_CONTAINERS)
+            fields = self._generate_fields(body) if operation == "generate" else peek(document)
             model = self.find(fields.model, sender.key)
             generates = operation in _GENERATING
             wants_stream = generates and fields.stream is True
@@ -268,7 +282,7 @@ class Endpoints:
                 sender.timeout_s,
                 trace.for_engine(sender.context),
                 salt,
-                prompt_prefix(fields, prefix_salt) if generates else None,
+                prompt_prefix(fields, prefix_salt) if operation in _PROMPTED else None,
                 BodyShare(self.memory, KEPT) if wants_stream else None,
                 state=RequestState(trace=trace),
                 model=model.name,
@@ -296,14 +310,17 @@ class Endpoints:
                 reservation.settle(request)
             raise
 
-    async def _read(self, http: Request, share: BodyShare, timeout_s: float | None) -> bytes:
+    async def _read(
+        self, http: Request, operation: Operation, share: BodyShare, timeout_s: float | None
+    ) -> bytes:
         """Read the body, within the settings' bounds and the client's deadline."""
         due = None
         if timeout_s is not None:
             due = asyncio.get_running_loop().time() + timeout_s - (time.perf_counter() - http.state.arrived)
         try:
             async with asyncio.timeout_at(due):
-                return await read_body(http, self._bounds.max_body_bytes, self._bounds.body_timeout_s, share)
+                read = read_speech if operation in SPEECH_OPERATIONS else read_body
+                return await read(http, self._bounds.max_body_bytes, self._bounds.body_timeout_s, share)
         except TimeoutError:
             assert timeout_s is not None
             error = deadline_exceeded(timeout_s)

@@ -20,11 +20,16 @@ from serve_app.wire.continuation import Continuation, DeliveredTokens
 
 Operation = Literal[
     "chat_completions", "completions", "responses", "messages", "embeddings", "score", "rerank", "pooling",
-    "classify", "tokenize", "detokenize", "count_tokens", "generate",
+    "classify", "transcriptions", "translations", "tokenize", "detokenize", "count_tokens", "generate",
 ]  # fmt: skip
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 GPU_OPERATIONS = frozenset(OPERATIONS) - {"tokenize", "detokenize", "count_tokens"}
 """The operations that use a GPU."""
+SPEECH_OPERATIONS = frozenset[Operation](("transcriptions", "translations"))
+"""The operations whose bodies are those of `api.audio`."""
+_AUDIO_BYTES = 80
+"""So many bytes of audio count as one byte of a prompt's text. A second of MP3 often has 16,000 bytes. Models
+read up to 50 tokens in it, as in 200 bytes of English."""
 
 Outcome = Literal["ok", "rejected", "error", "client_error", "abandoned"]
 """How a request ended for its client. Error rates count outcomes. `ok`: answered in full. `rejected`: refused
@@ -106,7 +111,7 @@ class EngineRequest:
 
     operation: Operation
     body: bytes
-    """The JSON body, untouched; empty after `release_body`."""
+    """The JSON body, untouched, or a body of `api.audio`; empty after `release_body`."""
     request_id: str
     arrived: float = field(default_factory=time.perf_counter, compare=False)
     """When the request arrived at the ingress, by this process's `time.perf_counter`, in seconds."""
@@ -150,6 +155,13 @@ class EngineRequest:
     def adapter_name(self) -> str:
         """The name of its adapter; "" for the model itself."""
         return "" if self.adapter is None else self.adapter.name
+
+    @property
+    def prompt_bytes(self) -> int:
+        """The bytes of text that have about as many tokens as its prompt."""
+        if self.operation in SPEECH_OPERATIONS:
+            return self.body_bytes // _AUDIO_BYTES
+        return self.body_bytes + self.repeated_bytes
 
     @property
     def waited_s(self) -> float:

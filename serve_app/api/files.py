@@ -39,7 +39,7 @@ def files_router(access: BatchAccess, http: HttpSettings, memory: BodyMemory) ->
 
     @router.post("/v1/files", summary="Upload an input file", openapi_extra={"requestBody": body})
     async def upload(request: Request) -> dict[str, Any]:
-        form = Form(request, access.store.limits.max_file_bytes, http.body_timeout_s)
+        form = Form(request, access.store.limits.max_file_bytes, http.body_timeout_s, "batch.max_file_bytes")
         share = BodyShare(memory, sender_of(request).group)
         try:
             share.grow(min(UPLOAD_BYTES, memory.limit_bytes // 4))

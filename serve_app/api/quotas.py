@@ -139,13 +139,13 @@ class _Means:
         self.bytes_per_token = _BYTES_PER_TOKEN
         self._answers = 0
 
-    def learn(self, body_bytes: int, input_tokens: int | None, output_tokens: int) -> None:
+    def learn(self, prompt_bytes: int, input_tokens: int | None, output_tokens: int) -> None:
         """Note an answer in the means."""
         self._answers += 1
         weight = 1.0 / min(self._answers, _MEMORY)
         self.answer_tokens += weight * (output_tokens - self.answer_tokens)
         if input_tokens:
-            self.bytes_per_token += weight * (body_bytes / input_tokens - self.bytes_per_token)
+            self.bytes_per_token += weight * (prompt_bytes / input_tokens - self.bytes_per_token)
 
 
 class _KeyQuota:
@@ -218,7 +218,7 @@ class Reservation:
             # Of pairs of texts, a cross-encoder reads the query once a document, another model once.
             if state.outcome == "ok" and not request.repeated_bytes:
                 means = self._quota.means[request.model, request.operation]
-                means.learn(request.body_bytes, state.input_tokens, state.output_tokens)
+                means.learn(request.prompt_bytes, state.input_tokens, state.output_tokens)
         elif state.outcome == "ok" or state.left_engine:
             used = self._prompt + self._answer
         self._end(used)
@@ -276,7 +276,7 @@ class Quotas:
         rates = [] if quota.requests is None else [(quota.requests, 1.0)]
         if request.operation in GPU_OPERATIONS:
             means = quota.means[request.model, request.operation]
-            prompt = (request.body_bytes + request.repeated_bytes) / means.bytes_per_token
+            prompt = request.prompt_bytes / means.bytes_per_token
             answer = means.answer_tokens if bound is None else min(means.answer_tokens, bound)
             if quota.tokens is not None:
                 rates.append((quota.tokens, prompt + answer))

@@ -13,26 +13,30 @@ from serve_app.settings.settings_error import shown
 
 FORM = "multipart/form-data"
 _MOST_FIELD_BYTES = 4096
-_MOST_PARTS = 16
+_MOST_PARTS = 32
 MOST_ENVELOPE_BYTES = 1 << 17
 """The most bytes of a form beside its file."""
 _MOST_NAME_CHARACTERS = 255
 
 
 class Form:
-    """A form of one request. Read `chunks` to its end before `fields` and `filename`.
+    """A form of one request. Read `chunks` to its end before the fields and `filename`.
 
     Args:
         request: The request. Its body is not read yet.
         max_file_bytes: The most bytes of the file.
         timeout_s: Seconds that the body may take. Each `SLOWEST_BYTES_PER_S` bytes received give one more.
+        setting: The name of the setting that has `max_file_bytes`.
 
     Raises:
         ApiError: 415 if the body is not declared as a form, 413 if it is declared as too large.
     """
 
-    def __init__(self, request: Request, max_file_bytes: int, timeout_s: float) -> None:
+    def __init__(self, request: Request, max_file_bytes: int, timeout_s: float, setting: str) -> None:
         self.fields: dict[str, str] = {}
+        """The last value of each field."""
+        self.lists: dict[str, list[str]] = {}
+        """All values of each field whose name ends with `[]`. `fields` does not have these."""
         self.filename: str | None = None
         """The name of the file; None until the file begins."""
         self.size = 0
@@ -40,6 +44,7 @@ class Form:
         self._request = request
         self._max_file_bytes = max_file_bytes
         self._timeout_s = timeout_s
+        self._setting = setting
         given = request.headers.get("content-type", "")
         kind, options = parse_options_header(given)
         boundary = options.get(b"boundary")
@@ -163,14 +168,19 @@ class Form:
             raise ApiError(400, message, param=self._field[:100], code="invalid_value")
 
     def _end_part(self) -> None:
-        if self._field is not None:
-            self.fields[self._field] = self._text.decode(errors="replace")
+        if self._field is None:
+            return
+        text = self._text.decode(errors="replace")
+        if self._field.endswith("[]"):
+            self.lists.setdefault(self._field, []).append(text)
+        else:
+            self.fields[self._field] = text
 
     def _end(self) -> None:
         self._complete = True
 
     def _too_large(self) -> ApiError:
-        message = f"The file is larger than {self._max_file_bytes} bytes (batch.max_file_bytes)."
+        message = f"The file is larger than {self._max_file_bytes} bytes ({self._setting})."
         # The rest of the body is not the next request.
         return ApiError(413, message, param="file", code="file_too_large", headers={"Connection": "close"})
 

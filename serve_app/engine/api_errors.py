@@ -44,7 +44,8 @@ def field_path(location: Sequence[int | str], path: str = "") -> str | None:
     for part in location:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif not _MACHINERY.search(part) and not (path and _BRANCH.match(part)):
+        # A form's lists have names that end with [].
+        elif (part.endswith("[]") or not _MACHINERY.search(part)) and not (path and _BRANCH.match(part)):
             path += f".{part}" if path else part
     return path or None
 

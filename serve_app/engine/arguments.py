@@ -61,10 +61,10 @@ def vllm_overrides(model: ModelSettings) -> dict[str, Any]:
         values.update(enable_lora=True, max_lora_rank=lora.max_rank, max_loras=lora.max_loaded)
         # One more, so that a new adapter is loaded before another is unloaded: it may be broken.
         values["max_cpu_loras"] = lora.max_cached + 1
-    if model.task != "generate":
+    if model.task in ("embed", "classify"):
         values.update(runner="pooling", convert=model.task)
-        if model.enable_prefix_caching:  # vLLM's default: an encoder has none, and would not start with one
-            del values["enable_prefix_caching"]
+    if model.task != "generate" and model.enable_prefix_caching:
+        del values["enable_prefix_caching"]  # vLLM's default: with an encoder's cache it would not start
     if model.device == "cpu":
         values.setdefault("kv_cache_memory_bytes", _DEFAULT_CPU_KV_CACHE_BYTES)
         values["distributed_executor_backend"] = _IN_PROCESS_EXECUTOR

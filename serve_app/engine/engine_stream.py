@@ -21,7 +21,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import OutputProcessor
 from xxhash import xxh3_64_hexdigest, xxh3_64_intdigest
 
-from serve_app.api.engine_client import EngineRequest
+from serve_app.api.engine_client import SPEECH_OPERATIONS, EngineRequest
 from serve_app.engine.continuing_core import DELIVERED, core_continues
 from serve_app.engine.fair_share import Charge
 from serve_app.engine.sequence_lanes import SequenceLanes
@@ -62,6 +62,8 @@ class EngineStream:
 
     def take_sequence(self, request: Any, state: Any, lanes: SequenceLanes) -> None:
         """Add a sequence that vLLM has just registered, in the lane of the call."""
+        if self.request.operation in SPEECH_OPERATIONS:  # whose bodies have no field for the salt
+            request.cache_salt = self.request.cache_salt or None
         self.sequences.append(state)
         charge = lanes.begin(self.request.caller, request, state, self.request.lane_knob)
         self._charges.append((lanes, state, charge))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import io
 import logging
 import multiprocessing
 import os
+import wave
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -171,9 +173,17 @@ async def launch(
 
 async def _warm_up(client: LocalEngine, model: ModelSettings) -> None:
     """Send one request through the engine, so that no client waits for lazy initialization."""
+    from serve_app.api.audio import speech_body  # noqa: PLC0415
     from serve_app.api.engine_client import EngineRequest  # noqa: PLC0415
 
-    if model.task == "generate":
+    if model.task == "transcribe":
+        silence = io.BytesIO()
+        with wave.open(silence, "wb") as file:
+            file.setparams((1, 2, 16_000, 0, "NONE", ""))
+            file.writeframes(bytes(32_000))  # a second
+        body = speech_body({"max_completion_tokens": 2}, silence.getvalue())
+        request = EngineRequest("transcriptions", body, "warm-up")
+    elif model.task == "generate":
         request = EngineRequest("generate", b'{"prompt":"warm","max_tokens":2}', "warm-up")
     else:  # every pooling model has this operation
         request = EngineRequest("pooling", b'{"input":"warm"}', "warm-up")

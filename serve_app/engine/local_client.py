@@ -19,6 +19,7 @@ from serve_app.engine.operations import ReplyOrFrames, Serving, chat, complete, 
 from serve_app.engine.pooling_operations import TASKS, pool
 from serve_app.engine.request_record import RequestRecord
 from serve_app.engine.responses_operation import create_response
+from serve_app.engine.speech_operations import SPEECH, transcribe
 from serve_app.ledger.meter import UsageMeter
 from serve_app.patches.vllm_compat import killed_from_outside
 from serve_app.settings.tree import ModelSettings
@@ -37,6 +38,7 @@ _OPERATIONS: dict[Operation, Callable[[Serving, EngineRequest], Awaitable[ReplyO
     "detokenize": detokenize,
     "generate": generate,
     **dict.fromkeys(TASKS, pool),
+    **dict.fromkeys(SPEECH, transcribe),
 }
 
 

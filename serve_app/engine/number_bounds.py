@@ -160,7 +160,7 @@ def check_sampling(request: Any, prompts: int, max_sequences: int, vocabulary: i
         for token in getattr(request, name, None) or ():
             if not 0 <= token < vocabulary:
                 raise invalid_value(name, token, f"token ids must be from 0 to {vocabulary - 1}")
-    for key, bias in (request.logit_bias or {}).items():
+    for key, bias in (getattr(request, "logit_bias", None) or {}).items():
         if not key.isascii() or not key.isdigit() or int(key) >= vocabulary:
             raise invalid_value("logit_bias", key, f"keys must be token ids from 0 to {vocabulary - 1}")
         if not math.isfinite(bias):

@@ -26,7 +26,7 @@ from serve_app.engine.number_bounds import check_characters, check_sampling, che
 from serve_app.engine.plain_stream import prefer_plain_streams
 from serve_app.engine.request_body import RequestModel, name_field_in_errors
 from serve_app.engine.sequence_lanes import SequenceLanes
-from serve_app.patches.vllm import Method, keep_chat_errors, raise_generation_errors
+from serve_app.patches.vllm import Method, keep_chat_errors, raise_generation_errors, read_speech
 from serve_app.patches.vllm_compat import PLAIN_STREAMS, ErrorResponse, init_app_state
 
 CHAT = RequestModel(ChatCompletionRequest)
@@ -64,6 +64,9 @@ class Serving:
             # vLLM knows the cached tokens of every prompt, and reports them only if it is asked to.
             messages.enable_prompt_tokens_details = True
             keep_chat_errors(messages)
+        for name in ("openai_serving_transcription", "openai_serving_translation"):
+            if (speech := getattr(state, name, None)) is not None:
+                read_speech(speech)
         follow_streams(engine, lanes or SequenceLanes())
         follow_aliases(state.openai_serving_models)
         guard_intake(engine)

@@ -224,7 +224,7 @@ class Admission:
         """Return the estimated prompt tokens that an engine prefills for `request`."""
         if request.operation not in GPU_OPERATIONS:
             return 0
-        size = request.body_bytes + request.repeated_bytes
+        size = request.prompt_bytes
         return min(int(size / self.replicas.prefixes.bytes_per_token), self._most_prompt_tokens)
 
     def _pick(self, pending: Pending, refused: Collection[Replica] = ()) -> Reservation | None:

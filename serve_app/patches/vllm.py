@@ -5,6 +5,7 @@ import importlib
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
+from importlib.util import find_spec
 from typing import Any
 
 from vllm.exceptions import VLLMValidationError
@@ -141,6 +142,29 @@ def keep_chat_errors(handler: Any) -> None:
         return events
 
     wrap_method(handler, "message_stream_converter", keep)
+
+
+def read_speech(handler: Any) -> None:
+    """Have this handler read audio without PyAV, and name the form's field in errors about the audio.
+
+    vLLM reads most kinds of audio with soundfile, and resamples them with PyAV only.
+    """
+    if find_spec("av") is None:
+        with suppress(ModuleNotFoundError, AttributeError):  # other releases resample in other ways
+            soxr = importlib.import_module("vllm.multimodal.audio").resample_audio_soxr
+            vars(importlib.import_module("vllm.multimodal.media.audio"))["resample_audio_pyav"] = soxr
+
+    def named(decode: Method) -> Method:
+        async def wrapped(data: bytes) -> Any:
+            try:
+                return await decode(data)
+            except ValueError as error:
+                raise VLLMValidationError(str(error), parameter="file") from error
+
+        return wrapped
+
+    with suppress(AttributeError):  # other releases have no such method
+        wrap_method(handler, "_decode_and_chunk_speech_async", named)
 
 
 def replace_random_ids(wrapper: Wrapper) -> None:

@@ -47,6 +47,14 @@ MOVED = {
         "vllm.entrypoints.generate.base.protocol",  # 0.29
         "vllm.entrypoints.openai.engine.protocol",
     ),
+    "TranscriptionRequest": (
+        "vllm.entrypoints.speech_to_text.transcription.protocol",
+        "vllm.entrypoints.openai.speech_to_text.protocol",
+    ),
+    "TranslationRequest": (
+        "vllm.entrypoints.speech_to_text.translation.protocol",
+        "vllm.entrypoints.openai.speech_to_text.protocol",
+    ),
     "GenerationError": ("vllm.exceptions", "vllm.entrypoints.openai.engine.protocol"),  # 0.29
     "GracefulHTTPError": ("vllm.exceptions",),  # 0.29
     "check_json_nesting": ("vllm.sampling_params",),  # 0.32
@@ -93,6 +101,8 @@ make_arg_parser: Any = find("make_arg_parser")
 init_app_state: Any = find("init_app_state")
 ErrorResponse: Any = find("ErrorResponse")
 create_error_response: Any = find("create_error_response")
+TranscriptionRequest: Any = find("TranscriptionRequest")
+TranslationRequest: Any = find("TranslationRequest")
 structural_tag_module: Any = import_module(find("validate_structural_tag_payload").__module__)
 """The module in which vLLM looks up `validate_structural_tag_payload`, and in which it can be replaced."""
 

@@ -167,9 +167,9 @@ class ModelSettings(ClosedModel):
     """`priority` is by lane and fair share. With `fcfs`, an engine ignores lanes and weights."""
     trust_remote_code: bool = False
 
-    task: Literal["generate", "embed", "classify"] = "generate"
-    """Whether the model generates text, embeds or classifies. A cross-encoder, which scores pairs of texts,
-    classifies."""
+    task: Literal["generate", "embed", "classify", "transcribe"] = "generate"
+    """Whether the model generates text, embeds, classifies or only transcribes speech, as Whisper does. A
+    cross-encoder, which scores pairs of texts, classifies."""
     tool_call_parser: str | None = None
     """vLLM's parser of this model's tool calls; a name turns on `tool_choice: auto`."""
     reasoning_parser: str | None = None

@@ -86,8 +86,8 @@ class Call(msgspec.Struct, tag=1, array_like=True):
     operation: str
     """One of `api.engine_client.OPERATIONS`; any other is answered with 404."""
     body: bytes
-    """The client's JSON, unchanged: at most `http.max_body_bytes`. Settings of the client, such as vLLM's
-    `priority`, are only here."""
+    """The client's JSON, unchanged, or a body of `api.audio`: at most `http.max_body_bytes`, and the fields
+    of a form. Settings of the client, such as vLLM's `priority`, are only here."""
     request_id: str
     """1 to 256 printable ASCII characters."""
     waited_s: float

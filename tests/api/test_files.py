@@ -177,10 +177,10 @@ async def test_file_of_another_key_does_not_exist(server: BatchServer) -> None:
             "purpose: longer than 4096 bytes.",
         ),
         (
-            [(f"field{n}", "x") for n in range(17)],
+            [(f"field{n}", "x") for n in range(33)],
             None,
             "invalid_form",
-            "The body is not a form: it has more than 16 fields.",
+            "The body is not a form: it has more than 32 fields.",
         ),
     ],
 )

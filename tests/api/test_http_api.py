@@ -84,6 +84,8 @@ async def test_every_path_that_takes_a_body_describes_it(server: Server) -> None
         for path, operations in paths.items()
         if "post" in operations
     }
+    for path in ("/v1/audio/transcriptions", "/v1/audio/translations"):
+        assert described.pop(path) == ["multipart/form-data"]
     assert described == {
         path: ["application/json"]
         for path in (
@@ -115,9 +117,9 @@ async def test_the_openapi_document_is_plain_json_and_built_once(server: Server)
     assert json.loads(first.content)["info"]["title"] == "Tideserve"
 
 
-async def test_speech_is_a_404_that_names_what_exists(server: Server) -> None:
+async def test_unknown_path_gets_404_that_names_what_exists(server: Server) -> None:
     reply = await server.http.post(
-        "/v1/audio/transcriptions",
+        "/v1/audio/speech",
         content=b"--x--",
         headers={"Content-Type": "multipart/form-data; boundary=x"},
     )
@@ -125,5 +127,5 @@ async def test_speech_is_a_404_that_names_what_exists(server: Server) -> None:
     error = error_of(reply)
     assert (reply.status_code, error["code"]) == (404, "not_found")
     assert error["message"].startswith(
-        "POST /v1/audio/transcriptions: no such path; this server takes POST at /v1/chat/completions, "
+        "POST /v1/audio/speech: no such path; this server takes POST at /v1/chat/completions, "
     )

@@ -68,6 +68,7 @@ def test_every_shared_setting_is_passed() -> None:
             {"task": "classify", "enable_prefix_caching": False},
             {"runner": "pooling", "convert": "classify", "enable_prefix_caching": False},
         ),
+        ({"task": "transcribe"}, {"runner": None, "convert": None, "enable_prefix_caching": None}),
         (
             {"device": "cpu", "engine_args": {"seed": 7, "distributed_executor_backend": "mp"}},
             {"seed": 7, "distributed_executor_backend": "mp"},

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import wave
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from vllm import __version__
 
 from serve_app import env
+from serve_app.api.audio import speech_body
 from serve_app.api.engine_client import EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.engine.launch import RunningEngine, launch
@@ -71,6 +73,35 @@ async def test_embedding_engines_share_compiled_files_and_compile_no_grammars(
         engine.shutdown()
         assert core.stopped_within_s == 10.0
     assert (homes[1] / ".triton/cache/kernel").exists()
+
+
+async def test_engine_for_speech_is_warmed_up_with_a_second_of_silence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from tests.engine.tiny_models import speech_model
+
+    core = StubEngineCore(("transcription",))
+    core.answer = [2056]  # the token of English, as which the handler detects the language
+
+    with wave.open(str(tmp_path / "tone.wav"), "wb") as tone:
+        tone.setparams((1, 2, 44_100, 0, "NONE", ""))
+        tone.writeframes(bytes(4_410))
+
+    start = Start(core, monkeypatch)
+    engine = await start.run(task="transcribe", model=speech_model(tmp_path), max_model_len=64)
+
+    detection, transcription = core.requests
+    assert (detection.sampling_params.max_tokens, transcription.sampling_params.max_tokens) == (1, 2)
+    assert not engine.llm.vllm_config.cache_config.enable_prefix_caching
+
+    body = speech_body({"language": "en", "max_completion_tokens": 3}, (tmp_path / "tone.wav").read_bytes())
+    salted = EngineRequest("transcriptions", body, "r-1", cache_salt="salt of a key")
+    async with engine.client.call(salted) as reply:
+        assert json.loads(reply.body)["text"] == ""
+    assert core.requests[-1].cache_salt == "salt of a key"
+    (line,) = [call.args[0] for call in start.request_log.add.call_args_list]
+    assert (line.operation, line.input_tokens, line.output_tokens) == ("transcriptions", 4, 3)
+    engine.shutdown()
 
 
 async def test_an_engine_is_started_warmed_up_and_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ ORDER = [
     "test_traces",
     "test_gpu_placement",
     "test_flood",
+    "test_speech",
 ]
 
 

@@ -6,6 +6,7 @@ import httpx
 import openai
 import pytest
 
+from tests.integration.cluster import Running
 from tests.integration.conftest import CHAT
 
 CHAT_PATH = "/v1/chat/completions"
@@ -70,6 +71,25 @@ def test_a_bad_field_is_named(http: httpx.Client, path: str, body: dict, status:
 def test_a_context_too_long_has_its_own_code(http: httpx.Client) -> None:
     reply = http.post(CHAT_PATH, json=chat(messages=[{"role": "user", "content": "sea " * 5000}]))
     assert reply.json()["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("path", ["/v1/audio/transcriptions", "/v1/audio/translations"])
+@pytest.mark.parametrize(
+    ("fields", "file", "status", "param", "code"),
+    [
+        ({"model": CHAT}, b"RIFF", 400, "model", "unsupported_feature"),
+        ({"model": CHAT, "stream": "true"}, b"RIFF", 400, "model", "unsupported_feature"),
+        ({"model": "nope"}, b"RIFF", 404, "model", "model_not_found"),
+        ({"model": CHAT}, b"", 400, "file", "invalid_value"),
+        ({"model": CHAT}, b"x" * (8 << 20) + b"x", 413, "file", "file_too_large"),
+    ],
+)
+def test_speech_that_cannot_be_read_is_refused(
+    app: Running, path: str, fields: dict, file: bytes, status: int, param: str, code: str
+) -> None:
+    reply = httpx.post(f"{app.url}{path}", data=fields, files={"file": ("sea.wav", file)}, timeout=60)
+    error = reply.json()["error"]
+    assert (reply.status_code, error["param"], error["code"]) == (status, param, code)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,8 @@ OPERATIONS = [
     "POST /rerank",
     "POST /classify",
     "POST /pooling",
+    "POST /v1/audio/transcriptions",
+    "POST /v1/audio/translations",
     "POST /tokenize",
     "POST /detokenize",
     "POST /generate",

@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
-from serve_app.api.engine_client import JSON, Operation
+from serve_app.api.engine_client import JSON, SPEECH_OPERATIONS, Operation
 from serve_app.api.generate import GenerateRequest
+from serve_app.api.upload import FORM
 
 
 @cache
@@ -24,7 +25,8 @@ def _document() -> dict[str, Any]:
 def body_schema(operation: Operation) -> dict[str, Any]:
     """The OpenAPI `requestBody` of an operation."""
     reference = {"$ref": f"#/components/schemas/{_document()['bodies'][operation]}"}
-    return {"required": True, "content": {JSON: {"schema": reference}}}
+    kind = FORM if operation in SPEECH_OPERATIONS else JSON
+    return {"required": True, "content": {kind: {"schema": reference}}}
 
 
 def generate_schema() -> dict[str, Any]:

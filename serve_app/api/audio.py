@@ -1,0 +1,65 @@
+"""Forms with a file of speech, read within bounds and passed to an engine as one body.
+
+Such a body is a line of JSON, which has the form's other fields, and then the bytes of the file.
+"""
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+
+from serve_app.api.body import BodyShare
+from serve_app.api.errors import invalid_field, missing_field
+from serve_app.api.upload import MOST_ENVELOPE_BYTES, Form
+
+_TRUE = ("true", "1", "on", "yes", "t", "y")
+"""The texts that vLLM takes for true, in any case of letters."""
+
+
+def speech_body(fields: dict[str, Any], file: bytes) -> bytes:
+    """Return the body with these fields and this file."""
+    return msgspec.json.encode(fields) + b"\n" + file
+
+
+def fields_of(body: bytes) -> bytes:
+    """Return the JSON of a body's fields."""
+    return body[: body.index(b"\n")]
+
+
+def file_of(body: bytes) -> bytes:
+    """Return the file of a body."""
+    return body[body.index(b"\n") + 1 :]
+
+
+async def read_speech(request: Request, max_bytes: int, timeout_s: float, share: BodyShare) -> bytes:
+    """Read a form with a file of speech, and return it as a body.
+
+    Args:
+        request: The request. Its body is not read yet.
+        max_bytes: The most bytes of the file.
+        timeout_s: See `read_body`.
+        share: Takes the bytes as they come. The caller releases them.
+
+    Raises:
+        ApiError: see `Form`. 400 without a file or with an empty one, 429 if the memory for bodies is full.
+    """
+    form = Form(request, max_bytes, timeout_s, "http.max_body_bytes")
+    length = request.headers.get("content-length", "")
+    if length.isascii() and length.isdigit():
+        share.expect(int(length))
+    share.grow(MOST_ENVELOPE_BYTES)
+    chunks = []
+    async for chunk in form.chunks():
+        share.grow(len(chunk))
+        chunks.append(chunk)
+    if form.filename is None:
+        raise missing_field("file")
+    if not form.size:
+        raise invalid_field("file", "is empty")
+    fields: dict[str, Any] = form.fields | form.lists
+    # The ingress needs these two as JSON has them. vLLM converts all others.
+    if form.fields.get("stream", "").lower() in _TRUE:
+        fields["stream"] = True
+    if (most := form.fields.get("max_completion_tokens", "")).isascii() and most.isdigit():
+        fields["max_completion_tokens"] = msgspec.Raw(most.lstrip("0").encode() or b"0")
+    return speech_body(fields, b"".join(chunks))
