@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 from safetensors.numpy import save
@@ -27,6 +28,7 @@ from serve_app.weights.adapter_store import AdapterStore, StoredAdapter
 from serve_app.wire.continuation import Continuation
 from tests.api.connection import SCOPE, Connection
 from tests.engine.stub_engine_core import configured, real_serving
+from tests.http_server import silent_server
 from tests.ingress.fleet import Fleet
 from tests.lora_files import write_adapter
 from tests.stub_engine import LIMIT_S
@@ -283,6 +285,29 @@ async def test_stream_is_kept_alive_while_its_adapter_loads(
     expected = b'"code":"model_not_found"' if broken else b'"model":"hangs"'
     assert expected in events[0]
     assert events[-1] == b"data: [DONE]"
+
+
+async def test_hung_sources_do_not_delay_another_source(lora: Lora) -> None:
+    lora.adapter("beside")
+    memory = fsspec.filesystem("memory")
+    for file in (lora.folder / "beside").iterdir():
+        memory.pipe(f"/beside/{file.name}", file.read_bytes())
+    with silent_server() as address:
+        hung = [
+            asyncio.create_task(lora.text(Adapter(f"hung-{number}", f"{address}/{number}")))
+            for number in range(8)
+        ]
+        async with asyncio.timeout(LIMIT_S):
+            answer = await lora.text(Adapter("beside", "memory://beside"))
+
+        assert answer["model"] == "beside"
+        assert not any(task.done() for task in hung)
+    # The server has closed the connections.
+    for task in hung:
+        with pytest.raises(ApiError, match="its source cannot be read now") as refused:
+            await task
+        assert (refused.value.status, refused.value.code) == (503, "adapter_unavailable")
+        assert refused.value.headers == {"Retry-After": "30"}
 
 
 async def test_failed_load_is_remembered_for_a_while(lora: Lora) -> None:
