@@ -193,7 +193,8 @@ def _watch(copy: Callable[[Callable[[], None]], None]) -> None:
 
     def run() -> None:
         try:
-            ended.set_result(copy(lambda: steps.put(None)))
+            copy(lambda: steps.put(None))
+            ended.set_result(None)
         except BaseException as error:
             ended.set_exception(error)
         steps.put(None)
