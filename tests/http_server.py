@@ -1,6 +1,7 @@
 """HTTP servers in this process, for clients that want a real one."""
 
 import json
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -63,6 +64,13 @@ def serving(
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextmanager
+def silent_server() -> Iterator[str]:
+    """The URL of a server that accepts connections and says nothing. At the end it closes them."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
 @asynccontextmanager

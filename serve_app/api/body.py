@@ -27,7 +27,7 @@ MAX_VALUES = 16_384
 MAX_TOKEN_IDS = 1 << 18
 """The most token ids of a body, in `prompt`, `tokens` or `input`."""
 _IN_THREAD_BYTES = 1 << 16
-_NONE = msgspec.Raw(b"null")
+NULL = msgspec.Raw(b"null")
 _DIGITS = 9
 _UNREAD = "other requests that are being read"
 KEPT = "streams that another replica can go on with"
@@ -134,10 +134,10 @@ class Peek(PromptFields):
     model: str | None = None
     stream: Any = None
     """Any JSON value, since the engine replica decides whether it is valid; only `true` asks for a stream."""
-    max_tokens: msgspec.Raw = _NONE
-    max_completion_tokens: msgspec.Raw = _NONE
-    max_output_tokens: msgspec.Raw = _NONE
-    n: msgspec.Raw = _NONE
+    max_tokens: msgspec.Raw = NULL
+    max_completion_tokens: msgspec.Raw = NULL
+    max_output_tokens: msgspec.Raw = NULL
+    n: msgspec.Raw = NULL
 
     @property
     def answer_bound(self) -> int | None:
@@ -238,7 +238,7 @@ def peek(body: bytes) -> Peek:
     return decode_body(body, _peek)
 
 
-_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _values = msgspec.json.Decoder(list[msgspec.Raw])
 QUERIES = ("query", "queries", "data_1", "text_1")
 DOCUMENTS = ("documents", "items", "data_2", "text_2")
@@ -250,9 +250,9 @@ def repeated_bytes(body: bytes) -> int:
 
     A cross-encoder reads the query once with each document. `body` is a JSON object.
     """
-    fields = _members.decode(body)
+    fields = MEMBERS.decode(body)
     queries, documents = (
-        next((_listed(fields[name]) for name in names if fields.get(name, _NONE) != _NONE), [])
+        next((_listed(fields[name]) for name in names if fields.get(name, NULL) != NULL), [])
         for names in (QUERIES, DOCUMENTS)
     )
     return (len(documents) - 1) * len(queries[0]) if len(queries) == 1 and documents else 0
@@ -265,9 +265,9 @@ def _listed(value: msgspec.Raw) -> list[msgspec.Raw]:
 class _TokenFields(msgspec.Struct):
     """Fields that may hold token ids. Others are skipped, because building 400,000 values took 0.3 s."""
 
-    prompt: msgspec.Raw = _NONE
-    tokens: msgspec.Raw = _NONE
-    input: msgspec.Raw = _NONE
+    prompt: msgspec.Raw = NULL
+    tokens: msgspec.Raw = NULL
+    input: msgspec.Raw = NULL
 
 
 _fields = msgspec.json.Decoder(_TokenFields)

@@ -42,8 +42,8 @@ _EXTENSION = "tideserve.write_now"
 class EngineResponse(Response):
     """Sends or streams an engine's answer to `request`.
 
-    While a request for a stream is queued, its client gets comments or events. The first of them sends the
-    status 200. From then on a failure is an SSE error event.
+    While a request for a stream waits for output, its client gets comments or events. The first of them sends
+    the status 200. From then on a failure is an SSE error event.
 
     Args:
         engine: The engines of the request's model.

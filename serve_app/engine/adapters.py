@@ -33,7 +33,8 @@ _NEWEST = 0.1
 """The weight of the newest load in the mean time of a load."""
 _USES_PER_PLACE = 100
 """The uses that count: a mean adapter then has 100, and its share of all uses is known within 10 %."""
-_DOWNLOADS = 4
+_DOWNLOADS = 32
+"""While so many sources hang, each for `STALL_S`, loads from others wait. A download has 6 MiB in memory."""
 _WIDTHS = re.compile(
     r"\bmodel\.layers\.(\d+)\.(self_attn|mlp)"
     r"\.(([qkv]|qkv|gate|up)_proj\.lora_A|(o|down)_proj\.(?P<output>lora_B))\.weight$"

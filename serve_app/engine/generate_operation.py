@@ -95,7 +95,7 @@ async def _start(
         prompt,
         params,
         request_id,
-        lora_request=serving.adapter(call),
+        lora_request=serving.adapters.get(call.adapter_name),
         trace_headers=None if call.trace is None else call.trace.fields(),
     )
     return outputs, TokenTexts(tokenizer, params, tokens, request_id)
@@ -152,7 +152,7 @@ async def _whole(
         text += "".join(texts.split(list(delta.token_ids), stopped=delta.finish_reason == "stop"))
         tokens += list(delta.token_ids)
     document = {
-        "model": serving.state.openai_serving_models.model_name(serving.adapter(call)),
+        "model": serving.state.openai_serving_models.model_name(serving.adapters.get(call.adapter_name)),
         "text": text,
         "token_ids": tokens,
         "finish_reason": reason,

@@ -78,10 +78,6 @@ class Serving:
         registry: dict[str, LoRARequest] = self.state.openai_serving_models.lora_requests
         return registry
 
-    def adapter(self, call: EngineRequest) -> LoRARequest | None:
-        """Return the loaded adapter of a call; None for the model itself."""
-        return None if call.adapter is None else self.adapters[call.adapter.name]
-
     @property
     def vocabulary(self) -> int:
         """The number of the model's token ids."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -34,24 +33,16 @@ _FOR_EACH_DOCUMENT = (*QUERIES, "chat_template_kwargs")
 """Fields whose text vLLM tokenizes once for each document."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    handler: str
-    """The name of the handler in the state of vLLM's API server."""
-    feature: str
-    """The task, for people."""
-    body: RequestModel
-
-
 EMBEDDING = RequestModel(EmbeddingRequest)
-TASKS: dict[Operation, _Task] = {
-    "embeddings": _Task("serving_embedding", "embeddings", EMBEDDING),
-    "score": _Task("serving_scores", "scores", RequestModel(ScoreRequest)),
-    "rerank": _Task("serving_scores", "reranking", RequestModel(RerankRequest)),
-    "pooling": _Task("serving_pooling", "pooling", RequestModel(PoolingRequest)),
-    "classify": _Task("serving_classification", "classification", RequestModel(ClassificationRequest)),
+TASKS: dict[Operation, tuple[str, str, RequestModel]] = {
+    "embeddings": ("serving_embedding", "embeddings", EMBEDDING),
+    "score": ("serving_scores", "scores", RequestModel(ScoreRequest)),
+    "rerank": ("serving_scores", "reranking", RequestModel(RerankRequest)),
+    "pooling": ("serving_pooling", "pooling", RequestModel(PoolingRequest)),
+    "classify": ("serving_classification", "classification", RequestModel(ClassificationRequest)),
 }
-"""The operations of `pool`. A model supports the tasks for which vLLM has set a handler."""
+"""The operations of `pool`: vLLM's name of the handler, the task for people, and the body. A model supports
+the tasks for which vLLM has set a handler."""
 
 
 async def pool(serving: Serving, call: EngineRequest) -> EngineReply:
@@ -60,8 +51,8 @@ async def pool(serving: Serving, call: EngineRequest) -> EngineReply:
     Raises:
         ApiError: 400 for a body out of bounds, or if the model does not support the task.
     """
-    task = TASKS[call.operation]
-    handler = serving.handler(task.handler, task.feature)
+    name, feature, body_model = TASKS[call.operation]
+    handler = serving.handler(name, feature)
     # Before parsing, because pydantic takes 18 µs per text to try every type of an input.
     try:
         inputs = _read_inputs(call.body)
@@ -70,7 +61,7 @@ async def pool(serving: Serving, call: EngineRequest) -> EngineReply:
     for name, value in inputs.items():
         if isinstance(value, list) and len(value) > _MAX_INPUTS and not isinstance(value[0], int):
             raise invalid_field(name, f"{len(value)} inputs; at most {_MAX_INPUTS} are accepted")
-    request = serving.parse(call, task.body)
+    request = serving.parse(call, body_model)
     check_token_ids("input", getattr(request, "input", None), serving.vocabulary)
     _check_texts(serving, request, inputs)
     encoding = getattr(request, "encoding_format", "float")

@@ -12,15 +12,12 @@ from pydantic_core import from_json
 from vllm.config import ModelConfig
 from vllm.entrypoints.anthropic.protocol import AnthropicMessage
 
-from serve_app.api.body import DOCUMENTS
+from serve_app.api.body import DOCUMENTS, MEMBERS, NULL
 from serve_app.api.errors import ApiError, invalid_field, invalid_value, missing_field
 from serve_app.engine.api_errors import from_exception, from_validation
 from serve_app.engine.number_bounds import check_numbers
 
 logger = logging.getLogger("ray.serve")
-
-_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_NULL = msgspec.Raw(b"null")
 
 _TEXT_IN = {
     "text": "text",
@@ -116,10 +113,10 @@ class RequestModel:
 
 def _drop_nulls(body: bytes) -> bytes:
     try:
-        members = _members.decode(body)
+        members = MEMBERS.decode(body)
     except (msgspec.DecodeError, RecursionError):
         return body
-    given = {name: value for name, value in members.items() if value != _NULL}
+    given = {name: value for name, value in members.items() if value != NULL}
     return body if len(given) == len(members) else msgspec.json.encode(given)
 
 

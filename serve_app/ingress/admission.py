@@ -135,6 +135,8 @@ class Admission:
         """
         knobs = self._knobs()
         request.state.trace.note_model(self._model, knobs.ttft_target_s)
+        if request.state.silent_since is None:
+            request.state.silent_since = self._clock()
         grouped = request.wants_stream and knobs.prefill_groups
         budget_s = PREFILL_BUDGET_SHARE * knobs.ttft_target_s if grouped else 0.0
         pending = Pending(request, self._prompt_tokens(request), budget_s, retry, identity)
@@ -198,20 +200,24 @@ class Admission:
     async def keep_alive(
         self, request: EngineRequest, arrives: asyncio.Future[None], last_sent: Callable[[], bytes]
     ) -> None:
-        """Wait for the next message of a stream of the lane `background`. Tell the client while it is silent.
+        """Wait for the next message of a stream in an engine. Tell the client while it is silent.
 
         Args:
-            request: Its engine may not run it for hours, before its first token and after it.
+            request: Its engine may load an adapter or compute a long prompt before the first token. A request
+                of the lane `background` may wait for hours, also after its first token.
             arrives: Done once there is a message.
             last_sent: Returns the frames that the client got last. They may grow meanwhile.
         """
+        phase = "background" if request.caller.lane == "background" else "first_token"
         since, sent = self._clock(), last_sent()
+        tell_at = self._tell_at(request)
         while not arrives.done():
-            await asyncio.wait((arrives,), timeout=self._knobs().keep_alive_interval_s)
+            await asyncio.wait((arrives,), timeout=max(0.0, tell_at - self._clock()))
             if sent is not last_sent():
                 since, sent = self._clock(), last_sent()
-            elif not arrives.done() and (tell_wait := request.state.tell_wait) is not None:
-                await tell_wait(ColdWait(self._model, "background", None, self._clock() - since))
+                tell_at = self._tell_at(request)
+            elif not arrives.done() and self._clock() >= tell_at:
+                tell_at = await self._tell(request, ColdStartProgress(phase, None), since)
 
     def is_draining_too_long(self, replica: Replica) -> bool:
         """Whether `replica` has drained for `drain_move_after_s`: its streams should migrate."""
@@ -309,25 +315,35 @@ class Admission:
         """Wait for the reservation. Tell the client the progress, and keep the deadline."""
         timeout = "background_wait_timeout" if pending.background else "cold_wait_timeout"
         timeout_s: float = getattr(knobs, f"{timeout}_s")
-        interval_s = knobs.keep_alive_interval_s
-        deadline, tell_at = pending.since + timeout_s, pending.since + interval_s
+        deadline, tell_at = pending.since + timeout_s, self._tell_at(pending.request)
         while not released.done():
             now, progress = self._clock(), self._progress_of(pending)
             if now >= deadline:
                 raise self._timed_out(timeout, timeout_s, progress)
             if now >= tell_at:
-                tell_at = now + interval_s
-                if (tell_wait := pending.request.state.tell_wait) is not None:
-                    waited_s = now - pending.since
-                    await tell_wait(
-                        ColdWait(self._model, progress.phase, progress.eta_s, waited_s, progress.reason)
-                    )
+                tell_at = await self._tell(pending.request, progress, pending.since)
             due = min(deadline, tell_at)
             if stage.recorded:
                 stage.note_phase(progress.phase)
                 due = min(due, now + _PHASE_S)
             # Not below 0: `asyncio.wait` gives the event loop at least one turn.
             await asyncio.wait((released,), timeout=max(0.0, due - self._clock()))
+
+    def _tell_at(self, request: EngineRequest) -> float:
+        """Return when to tell a client of its wait, if it gets no output until then."""
+        state, now = request.state, self._clock()
+        # Once there is output, each wait for more has an interval of its own.
+        since = now if state.ttft_s is not None or state.silent_since is None else state.silent_since
+        return since + self._knobs().keep_alive_interval_s
+
+    async def _tell(self, request: EngineRequest, progress: ColdStartProgress, since: float) -> float:
+        """Tell a client that it waits since `since`. Returns when to tell it again."""
+        state, now = request.state, self._clock()
+        state.silent_since = now
+        if state.tell_wait is not None:
+            wait = ColdWait(self._model, progress.phase, progress.eta_s, now - since, progress.reason)
+            await state.tell_wait(wait)
+        return now + self._knobs().keep_alive_interval_s
 
     def _timed_out(self, timeout: str, timeout_s: float, progress: ColdStartProgress) -> ApiError:
         why = (

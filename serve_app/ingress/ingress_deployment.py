@@ -98,14 +98,7 @@ class Ingress:
             {name: Knobs.model_validate(given) for name, given in knobs.items()},
             {model.name: model.lora for model in models},
         )
-        self._knob_publisher = KnobPublisher(
-            app,
-            {model.name: model for model in models},
-            self._live,
-            {"CPU": self._settings.ingress.cpus_per_replica, **self._settings.ingress.resources},
-            self._settings.zygote,
-            self._settings.telemetry.traces,
-        )
+        self._knob_publisher = KnobPublisher(app, self._settings, self._live)
         self._policy_view = PolicyView(app, self._knob_publisher, partial(loaded_adapters, models))
         replicas = {name: replica_set(name) for name in (model.deployment_name for model in models)}
         self._stored = BoundedCall(f"stored state of {app}", state_reader(app, list(replicas)), _FRESH_S)

@@ -13,8 +13,7 @@ from serve_app.cluster.placement import replica_resources
 from serve_app.settings.identity import engine_identity
 from serve_app.settings.knobs import LiveKnobs
 from serve_app.settings.settings_error import SettingsError
-from serve_app.settings.telemetry import TraceSettings
-from serve_app.settings.tree import ModelSettings
+from serve_app.settings.tree import AppSettings
 from serve_app.wire.documents import KNOBS, put_document, read_document
 from serve_app.wire.served_models import ServedApplication, ServedModel, read_served
 
@@ -32,11 +31,8 @@ class KnobPublisher:
 
     Args:
         app: The Serve application.
-        models: Its models' settings, by name.
+        settings: The application's settings.
         live: The knobs in force. Only this object changes them.
-        ingress_resources: The resources of one ingress replica, by Ray's names.
-        zygote: Whether nodes keep zygotes.
-        traces: Where the policy sends the spans of its decisions.
         wait_s: How long `apply` waits for the write.
         retry_s: The time after a failed write until the next.
     """
@@ -44,20 +40,14 @@ class KnobPublisher:
     def __init__(
         self,
         app: str,
-        models: Mapping[str, ModelSettings],
+        settings: AppSettings,
         live: LiveKnobs,
-        ingress_resources: Mapping[str, float],
-        zygote: bool = True,
-        traces: TraceSettings | None = None,
         wait_s: float = 1.0,
         retry_s: float = 1.0,
     ) -> None:
-        self._traces = traces if traces is not None and traces.enabled else None
         self._app = app
-        self._models = models
+        self._settings = settings
         self._live = live
-        self._ingress_resources = dict(ingress_resources)
-        self._zygote = zygote
         self._wait_s = wait_s
         self._retry_s = retry_s
         self._rejected = ""
@@ -102,29 +92,30 @@ class KnobPublisher:
         if served is None:
             return False
         knobs = {model.name: model.knobs for model in served.models.values()}
-        if set(knobs) != set(self._models):
+        if set(knobs) != {model.name for model in self._settings.models}:
             return False
         self._live.adopt(knobs, served.ingress)
         return True
 
     def _served(self) -> ServedApplication:
         models = {
-            settings.deployment_name: ServedModel(
-                name,
-                settings.deployment_name,
-                self._live.of(name),
-                replica_resources(settings),
-                engine_identity(settings),
+            model.deployment_name: ServedModel(
+                model.name,
+                model.deployment_name,
+                self._live.of(model.name),
+                replica_resources(model),
+                engine_identity(model),
             )
-            for name, settings in self._models.items()
+            for model in self._settings.models
         }
+        ingress, traces = self._settings.ingress, self._settings.telemetry.traces
         return ServedApplication(
             models,
             self._live.ingress,
             self._rejected,
-            self._ingress_resources,
-            self._zygote,
-            self._traces,
+            {"CPU": ingress.cpus_per_replica, **ingress.resources},
+            self._settings.zygote,
+            traces if traces.enabled else None,
         )
 
     def _write(self, document: Mapping[str, Any], written: Future[None]) -> None:

@@ -270,13 +270,15 @@ class _RelayedRequest:
             expected = replicas.expected_tokens(reservation)
             lane_knob = self._admission.lane_knob(self._request)
             attempt.stream = channel.call(self._request, self._body, continuation, expected, lane_knob)
-            if self._request.caller.lane == "background" and self._request.wants_stream:
+            if self._request.wants_stream:
                 attempt.stream.keep_alive = self._keep_alive
             async with self._admission.within_deadline(None if continuation else self._request):
                 answer = await attempt.stream.answer()
                 raise_if_lost(answer.lost)
                 if answer.streamed:
                     await attempt.stream.wait_for_event()
+            if self._request.caller.lane != "background":  # its engine does not pause it
+                attempt.stream.keep_alive = None
         except NeverBegunError:
             # Without this, the unreachable replica would have the least load and be picked again.
             reservation.replica.failures += 1

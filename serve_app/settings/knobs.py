@@ -208,7 +208,7 @@ class Knobs(ClosedModel):
     cold_wait_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 600.0
     """How long a request may be queued for a cold start. Then it gets 503."""
     keep_alive_interval_s: Annotated[float, Field(gt=0, le=300)] = 5.0
-    """Time between the SSE comments of a stream that is queued for a cold start."""
+    """Time between the SSE comments of a stream that waits for its first output."""
     aliases: Aliases = ()
     """Other names by which clients may ask for the model. `*` and `?` are wildcards."""
 

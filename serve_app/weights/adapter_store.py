@@ -8,13 +8,18 @@ read. Replicas of one node share the copies. The kernel releases the locks of a 
 import fcntl
 import os
 import shutil
+import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Self
 
+import aiohttp
 import fsspec
 import obstore.fsspec
 import xxhash
@@ -25,7 +30,11 @@ from serve_app.weights import embedded_adapter_path
 WEIGHTS = "adapter_model.safetensors"
 FILES = ("adapter_config.json", WEIGHTS)
 """The files of an adapter, as PEFT writes them. Weights in pickles are not read."""
+STALL_S = 30.0
+"""A copy fails after so long without a block from its source. Blocks of fsspec have up to 6 MiB, so a source
+with more than 0.2 MB/s is never silent for so long."""
 _CHUNK_BYTES = 1 << 20
+_NOT_NOW = "its source cannot be read now"
 
 obstore.fsspec.register(("s3", "gs", "az"))
 
@@ -96,19 +105,21 @@ class AdapterStore:
         path = self._root / xxhash.xxh3_128_hexdigest(source.encode())
         try:
             while (stored := StoredAdapter.lock(path)) is None:
-                self._copy(source, path)
+                _watch(partial(self._copy, source, path))
         except AdapterError:
             raise
         # The causes are for the log only, because they may have secrets of the source.
         except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+            if _is_down(error):
+                raise AdapterError(503, _NOT_NOW) from error
             raise AdapterError(404, f"its source has no {' or '.join(FILES)}, or may not be read") from error
         except (ImportError, ValueError) as error:  # fsspec knows no such scheme, or lacks its package
             raise AdapterError(400, "its source cannot be read") from error
         except Exception as error:
-            raise AdapterError(503, "its source cannot be read now") from error
+            raise AdapterError(503, _NOT_NOW) from error
         return stored
 
-    def _copy(self, source: str, path: Path) -> None:
+    def _copy(self, source: str, path: Path, note_progress: Callable[[], None]) -> None:
         unfinished = _hidden(path)
         with ExitStack() as ending:
             try:
@@ -119,12 +130,12 @@ class AdapterStore:
             except OSError as error:
                 raise AdapterError(503, "the folder of copies cannot be written") from error
             ending.callback(shutil.rmtree, unfinished, ignore_errors=True)
-            self._read(source, unfinished)
+            self._read(source, unfinished, note_progress)
             with _locked(self._root):
                 if not path.is_dir():  # no other process was faster
                     unfinished.rename(path)
 
-    def _read(self, source: str, folder: Path) -> None:
+    def _read(self, source: str, folder: Path, note_progress: Callable[[], None]) -> None:
         """Copy the files of `source` to `folder`."""
         files, root = fsspec.core.url_to_fs(url(source), skip_instance_cache=True)
         for name in FILES:
@@ -137,7 +148,9 @@ class AdapterStore:
                 with _locked(self._root):
                     self._make_room(size)
                     file.truncate(size)  # it counts from now on
-                shutil.copyfileobj(opened, file, _CHUNK_BYTES)
+                while block := opened.read(_CHUNK_BYTES):
+                    file.write(block)
+                    note_progress()
                 if file.tell() != size:
                     raise AdapterError(503, f"its source gave {file.tell()} of {size} bytes of {name}")
 
@@ -156,6 +169,43 @@ class AdapterStore:
                 used -= size
         if used + needed > self._max_bytes:
             raise AdapterError(503, f"adapters in use take {used} of lora.max_bytes = {self._max_bytes}")
+
+
+def _is_down(error: OSError) -> bool:
+    """Return whether a source is down: fsspec has FileNotFoundError for all failures of an HTTP server."""
+    cause = error.__cause__
+    lost = isinstance(cause, aiohttp.ClientConnectionError | TimeoutError)
+    return lost or (isinstance(cause, aiohttp.ClientResponseError) and cause.status >= 500)
+
+
+def _watch(copy: Callable[[Callable[[], None]], None]) -> None:
+    """Run `copy` in a thread, and leave it behind if it notes no progress for `STALL_S`.
+
+    A client's own timeout bounds one try, and clients try again: those of the hub for 80 s, of object stores
+    for 180 s, of HTTP for 600 s. Then the thread ends, and removes its unfinished files.
+
+    Raises:
+        AdapterError: 503, there is no progress.
+        Exception: from `copy`.
+    """
+    steps: SimpleQueue[None] = SimpleQueue()
+    ended: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            copy(lambda: steps.put(None))
+            ended.set_result(None)
+        except BaseException as error:
+            ended.set_exception(error)
+        steps.put(None)
+
+    threading.Thread(target=run, name="adapter copy", daemon=True).start()
+    try:
+        while not ended.done():
+            steps.get(timeout=STALL_S)
+    except Empty:
+        raise AdapterError(503, f"its source has given nothing for {STALL_S:g} s") from None
+    ended.result()
 
 
 @contextmanager

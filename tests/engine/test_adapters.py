@@ -5,25 +5,33 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from serve_app.api.engine_client import EngineRequest, Operation
+from serve_app.api.engine_client import EngineRequest, Operation, Traffic
+from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError
 from serve_app.engine.adapters import Adapters
 from serve_app.engine.local_client import LocalEngine
 from serve_app.settings.adapters import EMBEDDED_ADAPTER, Adapter
 from serve_app.settings.caller import caller
-from serve_app.weights.adapter_store import AdapterStore
+from serve_app.weights.adapter_store import AdapterStore, StoredAdapter
 from serve_app.wire.continuation import Continuation
+from tests.api.connection import SCOPE, Connection
 from tests.engine.stub_engine_core import configured, real_serving
+from tests.http_server import silent_server
+from tests.ingress.fleet import Fleet
 from tests.lora_files import write_adapter
+from tests.stub_engine import LIMIT_S
 
 BOUNDS = {"max_rank": 8, "max_loaded": 1, "max_cached": 2}
 
@@ -232,6 +240,74 @@ async def test_missing_adapter_is_404(lora: Lora) -> None:
         await lora.text(Adapter("nowhere", str(lora.folder / "nowhere")))
 
     assert (refused.value.status, refused.value.code) == (404, "model_not_found")
+
+
+class HangingStore(AdapterStore):
+    """A store whose copies begin once the test allows it."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.asked, self.answers = threading.Event(), threading.Event()
+
+    def fetch(self, source: str) -> StoredAdapter:
+        self.asked.set()
+        self.answers.wait(LIMIT_S)
+        return super().fetch(source)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+async def test_stream_is_kept_alive_while_its_adapter_loads(
+    lora: Lora, monkeypatch: pytest.MonkeyPatch, broken: bool
+) -> None:
+    """Over the real relay and data plane, to the parts that a client gets."""
+    store = HangingStore(lora.folder / "copies", 4 << 20)
+    monkeypatch.setattr(lora.adapters, "store", store)
+    name = "hangs and is broken" if broken else "hangs"
+    adapter = Adapter(name, str(lora.folder / "nowhere")) if broken else lora.adapter(name)
+    body = {"model": name, "prompt": "The sea is", "max_tokens": 8, "temperature": 0.0, "stream": True}
+    asked = EngineRequest("completions", json.dumps(body).encode(), "r-1", wants_stream=True, adapter=adapter)
+    async with AsyncExitStack() as stack, asyncio.timeout(LIMIT_S):
+        fleet = Fleet(stack)
+        fleet.knobs["keep_alive_interval_s"] = 0.001
+        await fleet.start(lora.engine)
+        client = Connection()
+        response = EngineResponse(fleet.client, asked, Traffic())
+        answer = asyncio.create_task(response(SCOPE, client.receive, client.send))
+        await asyncio.to_thread(store.asked.wait)
+        await client.body_arrived.wait()
+        begun = client.body
+        store.answers.set()
+        await answer
+
+    assert begun.startswith(b": waiting for a replica of tide: phase=first_token")
+    assert asked.state.outcome == ("client_error" if broken else "ok")
+    events = [part for part in client.body.split(b"\n\n") if part and not part.startswith(b":")]
+    expected = b'"code":"model_not_found"' if broken else b'"model":"hangs"'
+    assert expected in events[0]
+    assert events[-1] == b"data: [DONE]"
+
+
+async def test_hung_sources_do_not_delay_another_source(lora: Lora) -> None:
+    lora.adapter("beside")
+    memory = fsspec.filesystem("memory")
+    for file in (lora.folder / "beside").iterdir():
+        memory.pipe(f"/beside/{file.name}", file.read_bytes())
+    with silent_server() as address:
+        hung = [
+            asyncio.create_task(lora.text(Adapter(f"hung-{number}", f"{address}/{number}")))
+            for number in range(8)
+        ]
+        async with asyncio.timeout(LIMIT_S):
+            answer = await lora.text(Adapter("beside", "memory://beside"))
+
+        assert answer["model"] == "beside"
+        assert not any(task.done() for task in hung)
+    # The server has closed the connections.
+    for task in hung:
+        with pytest.raises(ApiError, match="its source cannot be read now") as refused:
+            await task
+        assert (refused.value.status, refused.value.code) == (503, "adapter_unavailable")
+        assert refused.value.headers == {"Retry-After": "30"}
 
 
 async def test_failed_load_is_remembered_for_a_while(lora: Lora) -> None:

@@ -214,7 +214,7 @@ class StubHandler:
 
 
 async def run(serving: Serving, operation: Operation, body: Body, handler: StubHandler) -> EngineReply:
-    state = State({TASKS[operation].handler: handler})
+    state = State({TASKS[operation][0]: handler})
     call = EngineRequest(operation, json.dumps(body).encode(), "r-1")
     return await pool(Serving(serving.engine, state), replace(call, cache_salt="key-a"))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.engine_client import ColdWait, EngineReply, EngineRequest, Operation
+from serve_app.api.engine_client import ColdWait, EngineClient, EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress.admission import Admission
@@ -134,13 +134,18 @@ def hold(
 class Fleet:
     """Replicas as Ray would name them, and the client that relays to them."""
 
-    def __init__(self, stack: AsyncExitStack, model: ModelSettings = MODEL) -> None:
+    def __init__(
+        self,
+        stack: AsyncExitStack,
+        model: ModelSettings = MODEL,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._stack = stack
         self.known = ReplicaSet()
         self.handle = FakeHandle(holds=True)
         self.knobs: dict[str, Any] = {"drain_move_after_s": 0}
         self.admission = Admission(
-            model, self.known, self.handle, lambda: Knobs(**self.knobs), FakeProgress()
+            model, self.known, self.handle, lambda: Knobs(**self.knobs), FakeProgress(), clock
         )
         self.channels = EngineChannels()
         self.client = RelayClient(model, self.admission, self.channels, backoff_s=0.0, move_retry_s=0.0)
@@ -148,7 +153,7 @@ class Fleet:
         self._started = 0
         stack.callback(self.channels.close_all)
 
-    async def start(self, engine: StubEngine, token: str | None = None, identity: str = "") -> DataPlane:
+    async def start(self, engine: EngineClient, token: str | None = None, identity: str = "") -> DataPlane:
         """A replica of a model around `engine`; Ray names it with `token`, by default the right one."""
         plane = DataPlane(engine)
         await plane.start("127.0.0.1")

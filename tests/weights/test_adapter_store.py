@@ -8,9 +8,13 @@ from typing import Any
 
 import fsspec
 import pytest
+from fsspec.implementations.local import LocalFileOpener
+from huggingface_hub import constants
 from obstore.store import from_url
 
+from serve_app.weights import adapter_store
 from serve_app.weights.adapter_store import AdapterError, AdapterStore, StoredAdapter, adapter_folder
+from tests.http_server import serving, silent_server
 
 SIZE = 1000
 
@@ -121,6 +125,46 @@ def test_a_source_that_does_not_answer_is_503(root: Path, monkeypatch: pytest.Mo
     assert secret in str(refused.value.__cause__)
 
 
+@pytest.mark.parametrize(("answer", "status"), [(404, 404), (403, 404), (500, 503)])
+def test_http_source_with_a_fault_of_its_own_is_503(root: Path, answer: int, status: int) -> None:
+    with serving(lambda *_: (answer, b"")) as address, pytest.raises(AdapterError) as refused:
+        AdapterStore(root, SIZE).fetch(f"{address}/pirate")
+
+    assert refused.value.status == status
+
+
+def test_http_source_without_a_server_is_503(root: Path) -> None:
+    with silent_server() as address:
+        pass  # nobody listens any more
+
+    with pytest.raises(AdapterError, match=r"^its source cannot be read now$") as refused:
+        AdapterStore(root, SIZE).fetch(f"{address}/pirate")
+
+    assert refused.value.status == 503
+
+
+@pytest.mark.parametrize("scheme", ["http", "s3", "hf"])
+def test_a_source_that_hangs_is_503_after_the_deadline(
+    root: Path, s3_bucket: str, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    monkeypatch.setattr(adapter_store, "STALL_S", 0.2)
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/bucket/good/adapter_config.json", b"{}")
+    memory.pipe("/bucket/good/adapter_model.safetensors", b"weights")
+    with silent_server() as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        hanging = {"http": f"{address}/pirate", "s3": f"{s3_bucket}/pirate", "hf": "hf:org/pirate"}
+        store = AdapterStore(root, SIZE)
+
+        with pytest.raises(AdapterError, match=r"^its source has given nothing for 0\.2 s$") as refused:
+            store.fetch(hanging[scheme])
+
+        assert refused.value.status == 503
+        assert store.fetch("memory://bucket/good").path.is_dir()
+
+
 def test_a_larger_adapter_than_the_bound_is_400(tmp_path: Path, root: Path) -> None:
     with pytest.raises(
         AdapterError, match=f"has {SIZE - 2} bytes, .* lora.max_bytes = {SIZE - 3}"
@@ -166,19 +210,19 @@ def test_concurrent_copies_keep_the_bound(
     tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, sources = AdapterStore(root, 3 * SIZE), [source(tmp_path / name) for name in "abcdefgh"]
-    most, copy, both = [0], shutil.copyfileobj, threading.Barrier(2)
+    most, read, both = [0], LocalFileOpener.read, threading.Barrier(2)
 
-    def copy_beside_others(*args: Any) -> None:
+    def read_beside_others(*args: Any) -> Any:
         with suppress(threading.BrokenBarrierError):
             both.wait(0.05)  # so that copies are unfinished at the same time
         most.append(sum(file.stat().st_size for file in root.glob("*/*")))
-        copy(*args)
+        return read(*args)
 
     def fetch(where: str) -> None:
         with suppress(AdapterError):
             store.fetch(where).close()
 
-    monkeypatch.setattr(shutil, "copyfileobj", copy_beside_others)
+    monkeypatch.setattr(LocalFileOpener, "read", read_beside_others)
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(fetch, sources))
 

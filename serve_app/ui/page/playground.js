@@ -1,6 +1,6 @@
 // The playground: a chat with any served model, and the figures of each answer.
 
-const WAIT_WORDS = { pending_capacity: "the cluster has no room for it yet", requested: "it has no process yet", busy: "all replicas are full", rollout_failed: "none can start, because the last rollout failed", unknown: "its phase is not known" };
+const WAIT_WORDS = { pending_capacity: "the cluster has no room for it yet", requested: "it has no process yet", busy: "all replicas are full", first_token: "one has the request, and its first token is not there yet", rollout_failed: "none can start, because the last rollout failed", unknown: "its phase is not known" };
 const WAIT = /phase=(\S+) eta_s=(\S+)/;
 
 function playgroundView(root, fleet) {

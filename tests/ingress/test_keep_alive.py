@@ -1,0 +1,153 @@
+"""Keep-alives before the first output. Relay, channel and data plane are real; the clock is explicit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from serve_app.api.engine_client import ColdWait, EngineReply, Operation, RequestState
+from serve_app.api.engine_response import EngineResponse
+from serve_app.api.errors import ApiError
+from tests.api.connection import SCOPE, Connection
+from tests.api.traffic_log import TrafficLog
+from tests.ingress.fleet import DONE, FIRST, MODEL, Fleet, Waits, lose, request
+from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, frames
+
+INTERVAL_S = 0.001
+"""By the explicit clock. The event loop waits for it too, so it is short."""
+BROKEN = ApiError(400, "model = 'pirate': the adapter cannot be loaded", code="adapter_invalid")
+
+
+class LoadingEngine(StubEngine):
+    """Loads an adapter until the test ends the load."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__(answer)
+        self.loaded = asyncio.Event()
+
+    async def _reply(self) -> EngineReply:
+        await self.loaded.wait()
+        return await super()._reply()
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def fleet(clock: Clock) -> AsyncIterator[Fleet]:
+    async with AsyncExitStack() as stack:
+        fleet = Fleet(stack, MODEL, clock)
+        fleet.knobs["keep_alive_interval_s"] = INTERVAL_S
+        yield fleet
+
+
+class Client:
+    """The client of one stream."""
+
+    def __init__(self, fleet: Fleet, operation: Operation = "chat_completions") -> None:
+        self.connection, self.traffic = Connection(), TrafficLog()
+        self.asked = request(operation=operation, wants_stream=True)
+        response = EngineResponse(fleet.client, self.asked, self.traffic)
+        self._task = asyncio.create_task(response(SCOPE, self.connection.receive, self.connection.send))
+
+    async def told(self) -> bytes:
+        """The first part of the body."""
+        async with asyncio.timeout(LIMIT_S):
+            await self.connection.body_arrived.wait()
+        return self.connection.body
+
+    async def whole(self) -> bytes:
+        async with asyncio.timeout(LIMIT_S):
+            await self._task
+        return self.connection.body
+
+
+async def test_silence_counts_from_the_arrival_in_the_queue(fleet: Fleet, clock: Clock) -> None:
+    engine, waits = LoadingEngine(frames(FIRST, DONE)), Waits()
+    asked = request(wants_stream=True, state=RequestState(tell_wait=waits))
+
+    async def read() -> None:
+        async with fleet.client.call(asked):
+            pass
+
+    reading = asyncio.create_task(read())
+    await fleet.handle.asked.wait()
+    clock.now = 0.75 * INTERVAL_S
+    await fleet.start(engine)
+    await engine.entered.wait()
+    clock.now = INTERVAL_S
+    async with asyncio.timeout(LIMIT_S):
+        await waits.heard.wait()
+    engine.loaded.set()
+    await reading
+
+    assert waits.told == [ColdWait("tide", "first_token", None, 0.25 * INTERVAL_S)]
+
+
+COMMENT = b": waiting for a replica of tide: phase=first_token eta_s=unknown waited_s=7\n\n"
+PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("operation", "event", "end"),
+    [
+        ("chat_completions", b"", b'"code":"adapter_invalid"}}\n\ndata: [DONE]\n\n'),
+        ("messages", PING, b'"request_id":"r-1"}\n\n'),
+        ("responses", b"event: response.created\n", b'"code":"invalid_prompt"'),
+    ],
+)
+async def test_error_after_a_keep_alive_is_an_event(
+    fleet: Fleet, clock: Clock, operation: Operation, event: bytes, end: bytes
+) -> None:
+    engine = LoadingEngine(BROKEN)
+    await fleet.start(engine)
+    client = Client(fleet, operation)
+    await engine.entered.wait()
+    clock.now = 7.0
+    told = await client.told()
+    engine.loaded.set()
+    body = await client.whole()
+
+    assert told.startswith(COMMENT + event)
+    assert (client.connection.status, client.asked.state.outcome) == (200, "client_error")
+    assert b"the adapter cannot be loaded" in body
+    assert end in body
+
+
+async def test_error_before_a_keep_alive_has_its_status(fleet: Fleet) -> None:
+    await fleet.start(StubEngine(BROKEN))
+    client = Client(fleet)
+
+    assert await client.whole() == BROKEN.body()
+    assert client.connection.status == 400
+
+
+async def test_stream_moves_after_a_keep_alive_and_before_output(fleet: Fleet, clock: Clock) -> None:
+    mute = MuteEngine()
+    plane = await fleet.start(mute)
+    client = Client(fleet)
+    await mute.entered.wait()
+    clock.now = 7.0
+    assert await client.told() == COMMENT
+    assert client.asked.state.ttft_s is None
+    assert client.traffic.names == ["opened"]
+
+    await fleet.start(StubEngine(frames(FIRST, DONE)))
+    await lose(plane)
+
+    assert await client.whole() == COMMENT + FIRST + DONE
+    assert client.traffic.names == ["opened", "first_byte", "closed"]
+    assert client.asked.state.outcome == "ok"
