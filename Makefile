@@ -6,8 +6,9 @@ PIP_INSTALL := install --quiet --disable-pip-version-check --no-deps --require-h
 SCENARIO ?= zero-to-n-to-zero
 GPU_PYTHON ?= .venv/bin/python
 LOADTEST_CONFIG ?= config/serve.zero.yaml
+WAITING := $(addprefix tests/,batch haproxy ledger loadtests runner telemetry)
 
-.PHONY: help serve test test-unit test-integration test-long fuzz lint loadtest chaos bench-policy cold-start gpu-proof chart pictures setup setup-dev lock licenses sbom audit clean
+.PHONY: help serve test test-unit test-waiting test-integration test-long fuzz lint loadtest chaos bench-policy cold-start gpu-proof chart pictures setup setup-dev lock licenses sbom audit clean
 
 help:
 	@echo 'make serve [CONFIG=...] [ARGS=--verbose] set up, then serve config/serve.yaml or CONFIG until Ctrl-C'
@@ -35,16 +36,20 @@ test: export PYTHONDONTWRITEBYTECODE :=
 test: setup-dev
 	@echo '== pytest: the accuracy of the load-test client, which needs the machine to itself'
 	@$(BIN)/python -m pytest tests/loadtests/client/test_known_delays.py
-	@# Unit tests leave a quarter of two cores idle, which lint uses. Integration tests come after them: beside
-	@# each other they took 44 minutes, and the slow servers failed tests.
-	@$(MAKE) --no-print-directory --keep-going --jobs 2 lint test-unit; units=$$?; \
+	@# Unit tests leave a quarter of two cores idle, which lint and then the tests that mostly wait use.
+	@# Integration tests come after them: beside each other they took 44 minutes, and the slow servers failed tests.
+	@$(MAKE) --no-print-directory --keep-going --jobs 2 lint test-unit test-waiting; units=$$?; \
 		$(MAKE) --no-print-directory test-integration && exit $$units
 
 test-unit:
 	@echo '== pytest: unit tests'
 	@# Neighbours stay in one process, which renders, compiles and makes up once what they share.
-	@$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -p no:schemathesis \
-		--ignore tests/integration --ignore tests/loadtests/client/test_known_delays.py
+	@nice -n 5 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal -p no:schemathesis \
+		$(WAITING:%=--ignore %) --ignore tests/integration
+
+test-waiting:
+	@echo '== pytest: unit tests that mostly wait: for a server, a clock or a disk'
+	@$(BIN)/python -m pytest -p no:schemathesis $(WAITING) --ignore tests/loadtests/client/test_known_delays.py
 
 test-integration:
 	@echo '== pytest: integration tests'

@@ -57,6 +57,8 @@ def _saved(made: Tokenizer, folder: Path) -> Path:
         chat_template="{% for message in messages %}{{ message['content'] }} {% endfor %}",
     )
     whole.save_pretrained(folder)
+    # Without a configuration vLLM waits 2 s for one.
+    (folder / "config.json").write_text('{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}')
     return folder
 
 

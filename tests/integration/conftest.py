@@ -19,10 +19,6 @@ ALIAS = "gpt-4o"
 
 
 ORDER = [
-    "test_same_tokens_as_vllm",  # vLLM's own server starts beside `app`
-    "",  # the other modules ask `app`
-    "test_redeploy",  # replaces the ingress of `app`
-    "test_supervision",  # ends `app`
     "test_autoscaling",
     "test_page",
     "test_held_requests",
@@ -30,7 +26,11 @@ ORDER = [
     "test_adapters",
     "test_ledger",
     "test_batches",  # leaves two engines, which `test_chaos` needs
-    "test_chaos",  # ends `fleet`
+    "test_chaos",  # ends `fleet`, and starts `app` meanwhile
+    "test_same_tokens_as_vllm",  # vLLM's own server starts beside `app`
+    "",  # the other modules ask `app`
+    "test_redeploy",  # replaces the ingress of `app`
+    "test_supervision",  # ends `app`
     "test_node_loss",
     "test_there_and_back",
     "test_other_ways",

@@ -16,17 +16,18 @@ def samples(http: httpx.Client) -> dict[tuple[str, str], float]:
     return found
 
 
-def settled(http: httpx.Client, model: str, above: float = -1.0) -> dict[tuple[str, str], float]:
-    """The metrics once `model` is idle and three readings a second apart agree on its token count.
+def settled(http: httpx.Client, *models: str, above: float = -1.0) -> dict[tuple[str, str], float]:
+    """The metrics once `models` are idle and three readings a second apart agree on their token count.
 
     The count must be greater than `above`, which was the count before requests that have been answered.
     """
+    gauges = ("llm_running_requests", "llm_waiting_requests")
     readings: list[float] = []
     for _ in range(60):
         now = samples(http)
-        busy = now.get(("llm_running_requests", model), 0) + now.get(("llm_waiting_requests", model), 0)
-        readings.append(now.get(("llm_completion_tokens_total", model), 0.0))
+        busy = sum(now.get((gauge, model), 0.0) for gauge in gauges for model in models)
+        readings.append(sum(now.get(("llm_completion_tokens_total", model), 0.0) for model in models))
         if not busy and readings[-1] > above and len(readings) > 2 and len(set(readings[-3:])) == 1:
             return now
         time.sleep(1)
-    raise AssertionError(f"{model} did not come to rest: {readings[-5:]}")
+    raise AssertionError(f"{models} did not come to rest: {readings[-5:]}")

@@ -5,6 +5,7 @@ shows that a request was cut, and that a later one is answered shows that its pl
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import httpx
 import openai
@@ -50,38 +51,39 @@ def meter(http: httpx.Client) -> Meter:
     return Meter(http, total(http))
 
 
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_running_request_ends_with_its_client(
-    app: Running, meter: Meter, client: openai.OpenAI, stream: bool
-) -> None:
-    with RawStream(app.port, "/v1/completions", request(stream=True)) as running:
+def leave_a_stream_and_a_request_in_line(port: int, stream: bool) -> None:
+    with RawStream(port, "/v1/completions", request(stream=True)) as running:
         running.until(b"data: ")
         # The second one, streaming or not, is queued behind the first, and first in line.
-        with RawStream(app.port, "/v1/completions", request(stream)):
+        with RawStream(port, "/v1/completions", request(stream)):
             pass
-    reply = client.completions.create(model=NARROW, prompt="The tide", max_tokens=5)
-    assert reply.usage.completion_tokens == 5
-    assert meter.advance() < LONG
 
 
-def test_a_whole_reply_is_abandoned_while_it_generates(
-    app: Running, meter: Meter, client: openai.OpenAI
-) -> None:
-    with RawStream(app.port, "/v1/completions", request(stream=False)):
+def leave_a_whole_reply_that_is_generated(port: int) -> None:
+    with RawStream(port, "/v1/completions", request(stream=False)):
         # In line behind it: once this waits, the first one runs.
-        with RawStream(app.port, "/v1/completions", {**request(True), "max_tokens": 1}) as next_in_line:
+        with RawStream(port, "/v1/completions", {**request(True), "max_tokens": 1}) as next_in_line:
             pass
         assert next_in_line.received == b""
-    reply = client.completions.create(model=NARROW, prompt="The tide", max_tokens=5)
-    assert reply.usage.completion_tokens == 5
-    assert meter.advance() < LONG
 
 
-def test_generate_is_abandoned_too(app: Running, meter: Meter, client: openai.OpenAI) -> None:
+def leave_generate(port: int) -> None:
     body = {"model": NARROW, "prompt": "Once", "max_tokens": LONG, "temperature": 1.0, "stream": True}
-    with RawStream(app.port, "/generate", body) as stream:
+    with RawStream(port, "/generate", body) as stream:
         stream.until(b"data: ")
-    client.completions.create(model=NARROW, prompt="The tide", max_tokens=5)
+
+
+def test_requests_end_with_their_clients(app: Running, meter: Meter, client: openai.OpenAI) -> None:
+    """All four together generate less than one of them asks for."""
+    for leave in (
+        partial(leave_a_stream_and_a_request_in_line, stream=True),
+        partial(leave_a_stream_and_a_request_in_line, stream=False),
+        leave_a_whole_reply_that_is_generated,
+        leave_generate,
+    ):
+        leave(app.port)
+        reply = client.completions.create(model=NARROW, prompt="The tide", max_tokens=5)
+        assert reply.usage.completion_tokens == 5
     assert meter.advance() < LONG
 
 

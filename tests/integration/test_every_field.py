@@ -94,8 +94,7 @@ async def test_no_extreme_value_ends_or_hangs_an_engine(app: Running, http: http
 
     assert await send_all(app, extreme_bodies()[::every], no_server_error) == []
 
-    for model in (CHAT, EMBED):
-        settled(http, model)  # nothing is running or waiting
+    settled(http, CHAT, EMBED)  # nothing is running or waiting
     assert engines(app) == before
 
 

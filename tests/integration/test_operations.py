@@ -114,8 +114,7 @@ def test_every_replicas_metrics_reach_prometheus(http: httpx.Client, client: ope
         )
     client.embeddings.create(model=EMBED, input="the sea")
     http.post("/v1/completions", json={"model": CHAT, "prompt": "x", "temperature": -1})
-    settled(http, CHAT)
-    after = settled(http, NARROW)
+    after = settled(http, CHAT, NARROW)
 
     def gained(name: str, model: str) -> float:
         return after[name, model] - before.get((name, model), 0.0)

@@ -1,15 +1,17 @@
 import asyncio
 import os
 import signal
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from serve_app.engine.grammar import sandbox as sandbox_module
-from serve_app.engine.grammar.sandbox import JobEnd, Sandbox, SandboxEndedError, Work
+from serve_app.engine.grammar.sandbox import JobEnd, Sandbox, SandboxEndedError, Work, fork_sandbox
 from tests.uninterruptible import needs_freezer, uninterruptible
 
 
@@ -30,9 +32,11 @@ def fault(_: bytes) -> bytes:
 
 
 def kill_sandbox(_: bytes) -> bytes:
-    os.kill(os.getppid(), signal.SIGKILL)
-    signal.pause()
-    return b""
+    sandbox = os.getppid()
+    os.kill(sandbox, signal.SIGKILL)
+    while os.getppid() == sandbox:  # a living sandbox would report the end of its job
+        pass
+    return crash(b"")
 
 
 WORK: dict[bytes, Callable[[bytes], bytes]] = {
@@ -168,16 +172,22 @@ async def test_a_killed_sandbox_is_replaced_and_its_job_goes_on(sandbox: Sandbox
         await asyncio.sleep(0.01)
 
 
-async def test_a_job_that_ends_its_sandbox_runs_no_third_time(sandbox: Sandbox) -> None:
-    killing = asyncio.create_task(sandbox.run(b"kill sandbox"))
-    for _ in range(2):
-        (job,) = await jobs(sandbox, 1)
-        while running(psutil.Process(job.pid)) and psutil.Process(job.pid).ppid() == sandbox.pid:
-            await asyncio.sleep(0.01)
-        job.kill()
+async def test_a_job_that_ends_its_sandbox_runs_no_third_time(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forked: list[int] = []
+
+    def fork_and_count(*arguments: Any) -> tuple[int, socket.socket]:
+        made = fork_sandbox(*arguments)
+        forked.append(made[0])
+        return made
+
+    monkeypatch.setattr(sandbox_module, "fork_sandbox", fork_and_count)
 
     with pytest.raises(SandboxEndedError):
-        await killing
+        await sandbox.run(b"kill sandbox")
+
+    assert forked == [sandbox.pid]  # beside the first one, which ran before
     assert await sandbox.run(b"sea") == JobEnd(b"sea")
 
 
