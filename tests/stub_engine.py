@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from copy import copy
 from dataclasses import dataclass, field, replace
 
 from serve_app.api.engine_client import EngineReply, EngineRequest
+from serve_app.wire.data_plane import TokenCounts
 
 LIMIT_S = 60.0
 """Far beyond what any awaited event takes; a test that reaches it has hung."""
@@ -23,18 +25,14 @@ class StubEngine:
     entered: asyncio.Event = field(default_factory=asyncio.Event)
     left: asyncio.Event = field(default_factory=asyncio.Event)
     cancelled: bool = False
-    cached_tokens: int | None = None
-    """Of the prompt of each call, noted before its answer."""
-    prompt_tokens: int | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+    counts: TokenCounts = field(default_factory=TokenCounts)
+    """Of each call, noted before its answer."""
 
     @asynccontextmanager
     async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
         self.requests.append(replace(request, state=replace(request.state)))
         self.request = request
-        request.state.cached_tokens, request.state.prompt_tokens = self.cached_tokens, self.prompt_tokens
-        request.state.input_tokens, request.state.output_tokens = self.input_tokens, self.output_tokens
+        request.state.counts = copy(self.counts)
         self.entered.set()
         try:
             yield await self._reply()

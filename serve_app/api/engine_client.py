@@ -17,6 +17,7 @@ from serve_app.api.trace_context import TraceContext
 from serve_app.settings.adapters import Adapter
 from serve_app.settings.caller import ANYONE, Caller
 from serve_app.wire.continuation import Continuation, DeliveredTokens
+from serve_app.wire.data_plane import TokenCounts
 
 Operation = Literal[
     "chat_completions", "completions", "responses", "messages", "embeddings", "score", "rerank", "pooling",
@@ -82,17 +83,9 @@ class RequestState:
     charged_tokens: int | None = None
     """At the ingress: the tokens charged to the request's key when it left the queue; None if it was not
     queued, and once the true number is charged."""
-    cached_tokens: int | None = None
-    """Prompt tokens that the engine found in its prefix cache, over all sequences. None until the answer has
-    ended, and for an operation without generation."""
-    prompt_tokens: int | None = None
-    """All prompt tokens. None until the answer has ended, and for several sequences."""
-    input_tokens: int | None = None
-    """Prompt tokens of all sequences, as in the request log. None until the answer has ended, and without
-    sequences."""
-    output_tokens: int | None = None
-    """Generated tokens of all sequences. None until the answer has ended, and without sequences. At the
-    ingress: the delivered tokens of a stream that was cut, or its events if no engine could continue it."""
+    counts: TokenCounts = field(default_factory=TokenCounts)
+    """The tokens of the answer, unknown until it has ended. At the ingress, `output` also has the delivered
+    tokens of a stream that was cut, or its events if no engine could continue it."""
     left_engine: bool = False
     """At the ingress: whether the client left, or its deadline came, while an engine worked on the answer."""
     lost: str = ""

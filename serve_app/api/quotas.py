@@ -213,12 +213,13 @@ class Reservation:
         """
         state = request.state
         used = 0.0
-        if state.output_tokens is not None:
-            used = (self._prompt if state.input_tokens is None else state.input_tokens) + state.output_tokens
+        counts = state.counts
+        if counts.output is not None:
+            used = (self._prompt if counts.input is None else counts.input) + counts.output
             # Of pairs of texts, a cross-encoder reads the query once a document, another model once.
             if state.outcome == "ok" and not request.repeated_bytes:
                 means = self._quota.means[request.model, request.operation]
-                means.learn(request.prompt_bytes, state.input_tokens, state.output_tokens)
+                means.learn(request.prompt_bytes, counts.input, counts.output)
         elif state.outcome == "ok" or state.left_engine:
             used = self._prompt + self._answer
         self._end(used)

@@ -17,6 +17,7 @@ import msgspec
 from serve_app.api.trace_context import TraceContext
 from serve_app.settings.caller import Caller
 from serve_app.wire import spans as names
+from serve_app.wire.data_plane import TokenCounts
 from serve_app.wire.spans import Attributes, Event, Link, Span, Value, new_span_id
 
 SHOW_HEADER = b"x-tideserve-trace"
@@ -37,8 +38,7 @@ class Measured(Protocol):
     outcome: Any
     queued_s: float
     ttft_s: float | None
-    prompt_tokens: int | None
-    cached_tokens: int | None
+    counts: TokenCounts
 
 
 class Traced(Protocol):
@@ -256,8 +256,8 @@ class RequestTrace(Trace):
                 names.OUTCOME: state.outcome,
                 names.QUEUED_S: round(state.queued_s, 6) or None,
                 names.FIRST_CHUNK_S: state.ttft_s,
-                names.INPUT_TOKENS: state.prompt_tokens,
-                names.CACHED_TOKENS: state.cached_tokens,
+                names.INPUT_TOKENS: state.counts.prompt,
+                names.CACHED_TOKENS: state.counts.cached,
             }
             self.attributes |= {name: value for name, value in known.items() if value is not None}
             self.late = self._late_after_s is not None and (state.ttft_s or 0.0) > self._late_after_s

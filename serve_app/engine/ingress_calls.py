@@ -6,13 +6,7 @@ import time
 from dataclasses import dataclass, field
 from functools import partial
 
-from serve_app.api.engine_client import (
-    OPERATIONS,
-    EngineClient,
-    EngineReply,
-    EngineRequest,
-    RequestState,
-)
+from serve_app.api.engine_client import OPERATIONS, EngineClient, EngineReply, EngineRequest, RequestState
 from serve_app.api.errors import TRACE_ID, ApiError, internal_error
 from serve_app.api.trace_context import TraceContext
 from serve_app.settings.caller import caller
@@ -62,11 +56,7 @@ class _Stream:
         tokens = [] if self.delivered is None else self.delivered.take()
         piece = Piece(self.number, data, [(sequence, list(ids)) for sequence, ids in tokens])
         if (ended := self.ended) is not None:
-            piece.last, piece.lost = True, ended.state.lost
-            piece.cached_tokens = ended.state.cached_tokens
-            piece.prompt_tokens = ended.state.prompt_tokens
-            piece.input_tokens = ended.state.input_tokens
-            piece.output_tokens = ended.state.output_tokens
+            piece.last, piece.lost, piece.counts = True, ended.state.lost, ended.state.counts
         return piece
 
 
@@ -147,10 +137,7 @@ class IngressCalls:
         async with self._engine.call(request) as reply:
             head = Answer(stream.number, reply.status, dict(reply.headers), reply.body)
             if reply.stream is None:
-                head.cached_tokens = request.state.cached_tokens
-                head.prompt_tokens = request.state.prompt_tokens
-                head.input_tokens = request.state.input_tokens
-                head.output_tokens = request.state.output_tokens
+                head.counts = request.state.counts
                 self._send(head)
                 return
             head.streamed, head.continuable = True, reply.delivered is not None

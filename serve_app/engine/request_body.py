@@ -1,7 +1,7 @@
 """Parse a request body into vLLM's request model. Errors name the field at fault."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Annotated, Any, get_args, get_origin
@@ -227,19 +227,13 @@ def _path_of(param: str | None, message: str, request: Any) -> str | None:
         return param
     if not isinstance(messages, list):  # of Responses, or a prompt
         return "input" if isinstance(getattr(request, "input", None), list) else param
-    for path, found in _message_parts(messages):
-        if head in found:
-            return f"{path}.{param}"
-    return "messages"
-
-
-def _message_parts(messages: Sequence[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (path, part) for the parts of each message, and then for the message."""
     for index, message in enumerate(messages):
-        if not isinstance(message, dict):
-            continue
-        yield from _parts(f"messages[{index}]", message)
-        yield f"messages[{index}]", message
+        if isinstance(message, dict):
+            at = f"messages[{index}]"
+            for path, found in (*_parts(at, message), (at, message)):
+                if head in found:
+                    return f"{path}.{param}"
+    return "messages"
 
 
 def _parts(path: str, message: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

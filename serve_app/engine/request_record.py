@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from serve_app.api.engine_client import EngineRequest
+from serve_app.wire.data_plane import TokenCounts
 from serve_app.wire.request_line import ABANDONED, COMPLETED, FAILED, RequestLine
 
 
@@ -43,11 +44,10 @@ class RequestRecord:
         if self.outcome != FAILED:
             self.outcome = COMPLETED
         if self.sequences:
-            state = self.request.state
-            state.cached_tokens = self.cached_tokens()
-            state.input_tokens, state.output_tokens = self.prompt_tokens(), self.output_tokens()
-            if len(self.sequences) == 1:
-                state.prompt_tokens = state.input_tokens
+            prompt = self.prompt_tokens()
+            alone = prompt if len(self.sequences) == 1 else None
+            counts = TokenCounts(self.cached_tokens(), alone, prompt, self.output_tokens())
+            self.request.state.counts = counts
 
     def fail(self, status: int) -> None:
         """Record that an error ended the request. `status` counts if the client has not got a status yet."""

@@ -12,11 +12,7 @@ from serve_app.api.engine_client import GPU_OPERATIONS, ColdWait, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.api.request_trace import Stage
 from serve_app.ingress.cold_queue import ColdQueue, Pending
-from serve_app.ingress.cold_start_progress import (
-    DEFAULT_RETRY_AFTER_S,
-    ColdStartProgress,
-    ProgressReader,
-)
+from serve_app.ingress.cold_start_progress import DEFAULT_RETRY_AFTER_S, ColdStartProgress, ProgressReader
 from serve_app.ingress.prefix_index import MOST_PROMPT_TOKENS
 from serve_app.ingress.ray_router import Wake
 from serve_app.ingress.replica import Replica, Reservation
@@ -173,8 +169,9 @@ class Admission:
         state = request.state
         if (charged := state.charged_tokens) is None:
             return
-        prompt = charged if state.input_tokens is None else state.input_tokens - (state.cached_tokens or 0)
-        self.queue.settle(request, prompt + (state.output_tokens or 0))
+        counts = state.counts
+        prompt = charged if counts.input is None else counts.input - (counts.cached or 0)
+        self.queue.settle(request, prompt + (counts.output or 0))
 
     def lane_knob(self, request: EngineRequest) -> float | None:
         """Return the knob that `request` brings to its engine; see `Knobs.lane_knob`."""

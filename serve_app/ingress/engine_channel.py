@@ -247,9 +247,7 @@ class RelayedStream:
         if isinstance(before, Piece) and isinstance(part, Piece):
             before.data += part.data
             before.tokens += part.tokens
-            before.last, before.lost = part.last, part.lost
-            before.cached_tokens, before.prompt_tokens = part.cached_tokens, part.prompt_tokens
-            before.input_tokens, before.output_tokens = part.input_tokens, part.output_tokens
+            before.last, before.lost, before.counts = part.last, part.lost, part.counts
         else:
             self._arrived.append(part)
         self._wake()

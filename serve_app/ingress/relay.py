@@ -20,7 +20,7 @@ from serve_app.ingress.request_stages import begin_attempt, note_continuation, n
 from serve_app.ingress.retry_state import Delivered, RetryBudget, raise_if_lost
 from serve_app.settings.tree import ModelSettings
 from serve_app.wire.continuation import Continuation
-from serve_app.wire.data_plane import Answer, Piece
+from serve_app.wire.data_plane import Answer, Piece, TokenCounts
 from serve_app.wire.spans import ANSWER, BACKOFF, FIRST_TOKEN, STATUS_CODE
 
 logger = logging.getLogger("ray.serve")
@@ -249,8 +249,8 @@ class _RelayedRequest:
             state.left_engine = attempt.outcome == "abandoned"
         self._end_attempt()
         self._release_kept()
-        if state.output_tokens is None and self._least_tokens:
-            state.output_tokens = self._least_tokens  # the engine has sent no true number
+        if state.counts.output is None and self._least_tokens:
+            state.counts.output = self._least_tokens  # the engine has sent no true number
         self._admission.settle(self._request)
 
     def _end_attempt(self, outcome: str = "", error: str = "") -> None:
@@ -302,12 +302,10 @@ class _RelayedRequest:
 
     def _learn(self, end: Answer | Piece) -> None:
         """Record the counts of prompt tokens that come with the end of an answer."""
-        state = self._request.state
-        state.cached_tokens, state.prompt_tokens = end.cached_tokens, end.prompt_tokens
-        state.input_tokens, state.output_tokens = end.input_tokens, end.output_tokens
+        counts = self._request.state.counts = end.counts or TokenCounts()
         if self._attempt is not None and not self._attempt.continues:
             reservation = self._attempt.reservation
-            self._replicas.learn(reservation, end.cached_tokens, end.prompt_tokens)
+            self._replicas.learn(reservation, counts.cached, counts.prompt)
 
     async def _continue_elsewhere(self, delivered: Delivered, moves: int) -> bool:
         """Let another replica continue the stream of a lost replica. Returns whether one does."""

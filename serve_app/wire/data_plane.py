@@ -26,7 +26,7 @@ import msgspec
 from serve_app.settings.adapters import Adapter
 from serve_app.wire.continuation import Continuation
 
-VERSION = 2
+VERSION = 3
 """An ingress replica sends nothing to an engine replica of another version, which Ray is about to replace."""
 LENGTH = struct.Struct(">I")
 MOST_BYTES = (ord("A") << 24) - 1
@@ -136,6 +136,23 @@ class Cancel(msgspec.Struct, tag=3, array_like=True):
     stream: int
 
 
+class TokenCounts(msgspec.Struct, array_like=True):
+    """The tokens of an answer, over all sequences, as in the request log.
+
+    A count is None if it is unknown, or without sequences. If the stream continues here, tokens of other
+    engines count as prompt.
+    """
+
+    cached: int | None = None
+    """Prompt tokens that the engine found in its prefix cache."""
+    prompt: int | None = None
+    """All prompt tokens; None for several sequences."""
+    input: int | None = None
+    """Prompt tokens of all sequences."""
+    output: int | None = None
+    """Generated tokens of all sequences."""
+
+
 class Answer(msgspec.Struct, tag=4, array_like=True):
     """The first message of a call's answer. If the answer is whole, it is the only one."""
 
@@ -152,14 +169,8 @@ class Answer(msgspec.Struct, tag=4, array_like=True):
     """Whether another engine can continue the stream, from the tokens in its pieces."""
     lost: str = ""
     """Which of `LOSSES` this answer is; "" for none. Always "" if pieces follow."""
-    cached_tokens: int | None = None
-    """As `Piece.cached_tokens`, of an answer that is whole."""
-    prompt_tokens: int | None = None
-    """As `Piece.prompt_tokens`, of an answer that is whole."""
-    input_tokens: int | None = None
-    """As `Piece.input_tokens`, of an answer that is whole."""
-    output_tokens: int | None = None
-    """As `Piece.output_tokens`, of an answer that is whole."""
+    counts: TokenCounts | None = None
+    """The tokens of a whole answer; None if pieces follow, or for a failure."""
 
 
 class Piece(msgspec.Struct, array_like=True):
@@ -176,17 +187,8 @@ class Piece(msgspec.Struct, array_like=True):
     lost: str = ""
     """In the last piece: which of `LOSSES` ended the stream; "" for none. If it is not "", the data are the
     error event for a client whose stream cannot continue elsewhere."""
-    cached_tokens: int | None = None
-    """In the last piece: prompt tokens that the engine found in its prefix cache, over all sequences, as in
-    the request log. None if unknown, or without generation. If the stream continues here, tokens of other
-    engines count as prompt."""
-    prompt_tokens: int | None = None
-    """In the last piece: all prompt tokens, if `cached_tokens` is known; None for several sequences."""
-    input_tokens: int | None = None
-    """In the last piece: prompt tokens of all sequences, as in the request log; None if unknown, or without
-    sequences. If the stream continues here, tokens of other engines count as prompt."""
-    output_tokens: int | None = None
-    """In the last piece: tokens that this engine generated for all sequences; None as `input_tokens`."""
+    counts: TokenCounts | None = None
+    """The tokens of the stream, in its last piece."""
 
 
 class Step(msgspec.Struct, tag=5, array_like=True):

@@ -174,9 +174,9 @@ async def test_stream_tells_what_is_left(named: Server, clock: Clock) -> None:
 
 async def test_true_count_of_tokens_is_charged(named: Server, clock: Clock) -> None:
     clock.now += 60
-    named.chat.input_tokens, named.chat.output_tokens = 300, 2000
+    named.chat.counts.input, named.chat.counts.output = 300, 2000
     await ask(named, "sk-slow")
-    named.chat.input_tokens = named.chat.output_tokens = 0
+    named.chat.counts.input = named.chat.counts.output = 0
     reply = await ask(named, "sk-slow", {"model": "tide", "tokens": []}, "/detokenize")
     assert "x-ratelimit-limit-tokens" not in reply.headers  # it generates nothing
     await ask(named, "sk-slow")
@@ -301,7 +301,7 @@ async def test_openais_client_waits_exactly_as_told(
 async def test_openais_client_does_not_wait_for_minutes(
     named: Server, client: openai.AsyncOpenAI, waits: list[float]
 ) -> None:
-    named.chat.input_tokens, named.chat.output_tokens = 20_000, 0
+    named.chat.counts.input, named.chat.counts.output = 20_000, 0
     await ask(named, "sk-slow")
     with pytest.raises(openai.RateLimitError, match="tokens_per_minute = 6000") as error:
         await client.chat.completions.create(model="tide", messages=[{"role": "user", "content": "sea"}])

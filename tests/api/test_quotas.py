@@ -44,7 +44,7 @@ def end(
     """End a request that had so many prompt and generated tokens."""
     assert reservation is not None
     if tokens is not None:
-        asked.state.input_tokens, asked.state.output_tokens = tokens
+        asked.state.counts.input, asked.state.counts.output = tokens
     asked.state.outcome, asked.state.left_engine = outcome, left_engine
     reservation.settle(asked)
 

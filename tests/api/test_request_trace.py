@@ -19,6 +19,7 @@ from serve_app.api.request_trace import (
 from serve_app.api.trace_middleware import RequestTraces
 from serve_app.settings.caller import ANYONE, Caller
 from serve_app.wire import spans as names
+from serve_app.wire.data_plane import TokenCounts
 from serve_app.wire.spans import cold_start_root
 from tests.api.server import Server
 from tests.stub_engine import StubEngine, failing, frames
@@ -98,7 +99,7 @@ def test_the_engine_gets_the_span_of_the_attempt_as_its_parent() -> None:
 def test_stages_have_their_own_times_events_and_ends(clock: Clock) -> None:
     trace = begun()
     clock.now = 100.1
-    asked(trace, queued_s=2.0, ttft_s=2.5, cached_tokens=3, prompt_tokens=9)
+    asked(trace, queued_s=2.0, ttft_s=2.5, counts=TokenCounts(3, 9))
     queue = trace.begin(names.QUEUE)
     queue.note_phase("imports")
     queue.note_phase("imports")

@@ -37,11 +37,13 @@ from serve_app.wire.data_plane import (
     Hello,
     Piece,
     Step,
+    TokenCounts,
 )
 from tests.engine.data_plane_port import FakeIngress, listening
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, failing, stalled
 
 FIRST, DONE = b"data: a\n\n", b"data: [DONE]\n\n"
+COUNTS = TokenCounts(cached=16, input=40, output=5)
 PIRATE = Adapter("pirate", "/lora/pirate")
 TRACE = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=1")
 
@@ -58,8 +60,7 @@ async def first(stream: RelayedStream) -> bytes:
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 async def test_a_call_reaches_the_engine_with_all_its_fields(operation: Operation) -> None:
-    engine = StubEngine(EngineReply(201, b'{"ok":1}', headers={"Retry-After": "2"}), cached_tokens=16)
-    engine.input_tokens, engine.output_tokens = 40, 5
+    engine = StubEngine(EngineReply(201, b'{"ok":1}', headers={"Retry-After": "2"}), counts=COUNTS)
     body = b"x" * (5 << 20)
 
     async with listening(engine) as port:
@@ -71,7 +72,7 @@ async def test_a_call_reaches_the_engine_with_all_its_fields(operation: Operatio
         await port.answer()
 
     assert (answer.status, answer.body, answer.headers) == (201, b'{"ok":1}', {"Retry-After": "2"})
-    assert (answer.cached_tokens, answer.input_tokens, answer.output_tokens) == (16, 40, 5)
+    assert answer.counts == COUNTS
     got, plain = engine.requests
     assert (got.operation, got.body, got.request_id, got.state.queued_s) == (operation, body, "r-1", 1.0)
     assert got.waited_s >= 1.25
@@ -90,10 +91,10 @@ async def test_stream_ends_with_its_token_counts() -> None:
         await goes_on.wait()
         yield DONE
 
-    engine = StubEngine(generated, cached_tokens=16, input_tokens=40, output_tokens=5)
+    engine = StubEngine(generated, counts=COUNTS)
     async with listening(engine) as port:
         stream = port.call()
-        assert (await stream.answer()).cached_tokens is None
+        assert (await stream.answer()).counts is None
         pieces = stream.pieces()
         assert (await anext(pieces)).data == FIRST
         assert (port.plane.open_requests, port.plane.open_background_requests) == (1, 0)
@@ -101,8 +102,7 @@ async def test_stream_ends_with_its_token_counts() -> None:
         rest = [piece async for piece in pieces]
 
     assert b"".join(piece.data for piece in rest) == DONE
-    counts = [(piece.cached_tokens, piece.input_tokens, piece.output_tokens) for piece in rest]
-    assert counts == [(None, None, None)] * (len(rest) - 1) + [(16, 40, 5)]
+    assert [piece.counts for piece in rest] == [None] * (len(rest) - 1) + [COUNTS]
 
 
 async def test_open_requests_of_the_lane_background_are_counted_apart() -> None:
@@ -134,7 +134,9 @@ async def test_the_last_piece_says_that_the_engine_is_lost(reason: str) -> None:
         await stream.answer()
         pieces = stream.pieces()
         assert await anext(pieces) == Piece(0, large)
-        assert await anext(pieces) == Piece(0, error.last_frames(), last=True, lost=reason)
+        assert await anext(pieces) == Piece(
+            0, error.last_frames(), last=True, lost=reason, counts=TokenCounts()
+        )
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ async def test_stream_has_latency_in_its_usage_frame_and_a_line() -> None:
     assert frames.closed
     (line,) = local.log.lines
     assert (line.trace_id, line.expected_cached_tokens) == ("1a" * 16, 16)
-    assert local.asked.state.cached_tokens == line.cached_tokens == 0
+    assert local.asked.state.counts.cached == line.cached_tokens == 0
     assert local.logged == [(200, "completed")]
 
 

@@ -193,8 +193,8 @@ async def test_prompt_tokens_of_all_inputs_are_counted(engine: Both) -> None:
     async with engine.local.call(request) as reply:
         usage = json.loads(reply.body)["usage"]
 
-    assert request.state.input_tokens == usage["prompt_tokens"] > 0
-    assert request.state.output_tokens == 0
+    assert request.state.counts.input == usage["prompt_tokens"] > 0
+    assert request.state.counts.output == 0
 
 
 # Bounds, with a stub of vLLM's handler.

@@ -80,9 +80,9 @@ async def test_finished_request_has_tokens_and_times_since_arrival(logged: Logge
     assert (line.cached_tokens, line.output_tokens, line.sequences) == (8, 5, 1)
     latency = events(chunks)[-1]["latency"]
     assert (latency["tokens_generated"], latency["cached_tokens"]) == (5, 8)
-    assert line.input_tokens == events(chunks)[-1]["usage"]["prompt_tokens"] == asked.state.prompt_tokens
-    assert asked.state.cached_tokens == 8
-    assert (asked.state.input_tokens, asked.state.output_tokens) == (line.input_tokens, 5)
+    assert line.input_tokens == events(chunks)[-1]["usage"]["prompt_tokens"] == asked.state.counts.prompt
+    assert asked.state.counts.cached == 8
+    assert (asked.state.counts.input, asked.state.counts.output) == (line.input_tokens, 5)
     assert (line.status, line.outcome, line.held_s) == (200, "completed", 39.5)
     assert before - 40.001 <= line.arrived_at <= time.time() - 40.0
     assert line.ttft_s is not None
@@ -98,8 +98,8 @@ async def test_line_sums_only_the_requests_own_sequences(logged: Logged) -> None
 
     assert [(line.input_tokens, line.cached_tokens) for line in lines] == [(10, 2), (5, 1)]
     assert [(line.output_tokens, line.sequences) for line in lines] == [(4, 2), (2, 1)]
-    assert (two.state.prompt_tokens, one.state.prompt_tokens) == (None, 5)
-    assert (two.state.input_tokens, two.state.output_tokens) == (10, 4)
+    assert (two.state.counts.prompt, one.state.counts.prompt) == (None, 5)
+    assert (two.state.counts.input, two.state.counts.output) == (10, 4)
 
 
 async def test_abandoned_request_has_the_tokens_generated_so_far(logged: Logged) -> None:
@@ -125,7 +125,7 @@ async def test_request_that_never_reached_engine_has_no_line() -> None:
     record.complete()
 
     assert record.line("tide") is None
-    assert record.request.state.cached_tokens is None
+    assert record.request.state.counts.cached is None
 
 
 async def test_moved_stream_counts_from_first_event_elsewhere(logged: Logged) -> None:

@@ -137,8 +137,8 @@ async def test_request_log_has_the_operation_and_its_tokens(stub: LocalEngine) -
         200,
         "completed",
     )
-    assert request.state.output_tokens == 24
-    assert request.state.input_tokens == line.input_tokens > 0
+    assert request.state.counts.output == 24
+    assert request.state.counts.input == line.input_tokens > 0
 
 
 async def test_nothing_is_stored(stub: LocalEngine, serving: Serving) -> None:

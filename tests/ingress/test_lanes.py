@@ -13,6 +13,7 @@ from serve_app.ingress.cold_start_progress import ColdStartProgress
 from serve_app.ingress.replica import Reservation
 from serve_app.settings import ModelSettings
 from serve_app.settings.caller import Caller, Lane
+from serve_app.wire.data_plane import TokenCounts
 from tests.ingress.fleet import WHOLE, CountingEngine, FakeHandle, FakeProgress, Fleet, Waits, hold, reading
 from tests.stub_engine import LIMIT_S
 
@@ -116,7 +117,7 @@ async def test_true_tokens_replace_the_estimate_of_a_key() -> None:
     assert ingress.order == ["a1", "b1", "a2"]
 
     for name, cached, output in (("a1", 0, 1000), ("b1", 99, 1)):
-        state = RequestState(charged_tokens=100, input_tokens=100, cached_tokens=cached, output_tokens=output)
+        state = RequestState(charged_tokens=100, counts=TokenCounts(cached, 100, 100, output))
         ingress.admission.settle(request("standard", name[0], state=state))
     await ingress.end("a1", "b1", "a2", "b2")
 

@@ -51,7 +51,7 @@ class LingeringEngine(CountingEngine):
 
 async def test_a_stream_goes_on_where_its_lost_replica_stopped(fleet: Fleet) -> None:
     first, second = CountingEngine(until=25), CountingEngine()
-    second.cached_tokens = 24
+    second.counts.cached = 24
     asked = request(wants_stream=True, trace=TRACE, cache_salt="of a key")
     plane = await fleet.start(first)
     async with reading(fleet, asked) as answer:
@@ -61,7 +61,7 @@ async def test_a_stream_goes_on_where_its_lost_replica_stopped(fleet: Fleet) -> 
         text, moves = without_comments(await answer)
 
     assert (text, moves) == (WHOLE, 1)
-    assert asked.state.cached_tokens == 24
+    assert asked.state.counts.cached == 24
     (got,) = second.requests
     assert got.trace == first.requests[0].trace == TRACE
     assert got.cache_salt == first.requests[0].cache_salt == "of a key"
@@ -179,8 +179,8 @@ async def test_stream_that_its_client_leaves_counts_delivered_tokens(fleet: Flee
                 break
 
     # The tokens of the last piece count once the client has asked for more.
-    assert asked.state.output_tokens in (24, 25)
-    assert asked.state.input_tokens is None
+    assert asked.state.counts.output in (24, 25)
+    assert asked.state.counts.input is None
 
 
 @pytest.mark.parametrize("identity", ["old", "new"])

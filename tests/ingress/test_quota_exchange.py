@@ -81,7 +81,7 @@ class Fleet:
             replica.refused += TOKENS
             return
         assert reservation is not None
-        request.state.input_tokens, request.state.output_tokens, request.state.outcome = 75, 25, "ok"
+        request.state.counts.input, request.state.counts.output, request.state.outcome = 75, 25, "ok"
         reservation.settle(request)
         replica.admitted += TOKENS
 

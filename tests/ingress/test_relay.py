@@ -243,7 +243,7 @@ async def test_cut_stream_that_cannot_continue_counts_its_events(fleet: Fleet) -
                 break
 
     assert asked.state.left_engine
-    assert asked.state.output_tokens in (23, 24)  # the last was on its way
+    assert asked.state.counts.output in (23, 24)  # the last was on its way
 
 
 async def test_client_that_leaves_a_working_engine_is_noted(fleet: Fleet) -> None:
@@ -256,7 +256,7 @@ async def test_client_that_leaves_a_working_engine_is_noted(fleet: Fleet) -> Non
     asking.cancel()
     await asyncio.wait((asking,))
 
-    assert (asked.state.left_engine, asked.state.output_tokens) == (True, None)
+    assert (asked.state.left_engine, asked.state.counts.output) == (True, None)
 
 
 async def test_client_that_leaves_the_queue_has_left_no_engine(fleet: Fleet) -> None:

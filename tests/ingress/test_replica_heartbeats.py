@@ -17,7 +17,16 @@ from serve_app.ingress.engine_channel import EngineChannels
 from serve_app.ingress.replica import Replica
 from serve_app.ingress.replica_heartbeats import SILENT_LOOKS, SUSPECT_LOOKS, Heartbeats
 from serve_app.ingress.replica_set import ReplicaSet
-from serve_app.wire.data_plane import LENGTH, MOST_BLOCKS, VERSION, Beat, FromIngress, Hello, Prefix
+from serve_app.wire.data_plane import (
+    LENGTH,
+    MOST_BLOCKS,
+    VERSION,
+    Beat,
+    FromIngress,
+    Hello,
+    Prefix,
+    TokenCounts,
+)
 from serve_app.wire.frames import Frames
 from tests.ingress.fleet import DONE, FIRST, Fleet, request
 from tests.stub_engine import LIMIT_S, StubEngine, frames
@@ -180,8 +189,7 @@ async def test_a_heartbeat_reports_the_cache_and_other_ingresses_prompts(fake: F
 
 
 async def test_the_engines_count_corrects_the_expectation(fleet: Fleet) -> None:
-    engine = StubEngine(frames(FIRST, DONE), cached_tokens=0, prompt_tokens=300)
-    engine.input_tokens, engine.output_tokens = 600, 20
+    engine = StubEngine(frames(FIRST, DONE), counts=TokenCounts(0, 300, 600, 20))
     await fleet.start(engine)
 
     for expected in (0, 300):
@@ -189,8 +197,7 @@ async def test_the_engines_count_corrects_the_expectation(fleet: Fleet) -> None:
         async with fleet.client.call(asked) as reply:
             assert reply.stream is not None
             assert b"".join([data async for data in reply.stream]) == FIRST + DONE
-        assert (asked.state.cached_tokens, asked.state.prompt_tokens) == (0, 300)
-        assert (asked.state.input_tokens, asked.state.output_tokens) == (600, 20)
+        assert asked.state.counts == engine.counts
         assert engine.request.expected_cached_tokens == expected
     # It was sent there for the second time, and is cached now.
     assert fleet.known.prefixes.match(ASKED) == {"r1": ASKED.size}
@@ -200,13 +207,13 @@ async def test_the_engines_count_corrects_the_expectation(fleet: Fleet) -> None:
 async def test_a_whole_answer_has_counts_and_a_refused_prompt_is_not_cached(
     fleet: Fleet, answer: EngineReply | ApiError
 ) -> None:
-    await fleet.start(StubEngine(answer, cached_tokens=64, prompt_tokens=100))
+    await fleet.start(StubEngine(answer, counts=TokenCounts(64, 100)))
     asked = request(prefix=ASKED)
 
     async with fleet.client.call(asked) as reply:
         good = reply.status == 200
 
-    assert (asked.state.cached_tokens, asked.state.prompt_tokens) == ((64, 100) if good else (None, None))
+    assert asked.state.counts == (TokenCounts(64, 100) if good else TokenCounts())
     assert fleet.known.prefixes.match(ASKED) == ({"r1": ASKED.size} if good else {})
 
 
