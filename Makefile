@@ -6,13 +6,13 @@ PIP_INSTALL := install --quiet --disable-pip-version-check --no-deps --require-h
 SCENARIO ?= zero-to-n-to-zero
 GPU_PYTHON ?= .venv/bin/python
 LOADTEST_CONFIG ?= config/serve.zero.yaml
-WAITING := $(addprefix tests/,batch haproxy ledger loadtests runner telemetry)
+WAITING := $(addprefix tests/,haproxy loadtests runner telemetry)
 
 .PHONY: help serve test test-unit test-waiting test-integration test-long fuzz lint loadtest chaos bench-policy cold-start gpu-proof chart pictures setup setup-dev lock licenses sbom audit clean
 
 help:
 	@echo 'make serve [CONFIG=...] [ARGS=--verbose] set up, then serve config/serve.yaml or CONFIG until Ctrl-C'
-	@echo 'make test                               set up, then lint, type-check and test: about 20 minutes'
+	@echo 'make test                               set up, then lint, type-check and test: 10 to 15 minutes'
 	@echo 'make test-long                          the tests that make test leaves out, in over half an hour'
 	@echo 'make fuzz [SEED=... MINUTES=5]          odd requests as a flood on a server of its own, from a seed'
 	@echo 'make loadtest [SCENARIO=...]            a server of its own from zero to N and back, judged and drawn'
@@ -48,7 +48,7 @@ test-unit:
 		$(WAITING:%=--ignore %) --ignore tests/integration
 
 test-waiting:
-	@echo '== pytest: unit tests that mostly wait: for a server, a clock or a disk'
+	@echo '== pytest: unit tests that mostly wait for a server or a clock'
 	@$(BIN)/python -m pytest -p no:schemathesis $(WAITING) --ignore tests/loadtests/client/test_known_delays.py
 
 test-integration:

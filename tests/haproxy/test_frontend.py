@@ -154,13 +154,13 @@ def read_to_the_end(connection: socket.socket) -> bytes:
     return answer
 
 
-@pytest.mark.parametrize("when", ["with its request", "within the answer"])
-async def test_a_client_that_ends_its_direction_has_left(serving: Proxy, when: str) -> None:
+async def test_a_client_that_ends_its_direction_has_left(serving: Proxy) -> None:
     """One that has closed its socket sends the same. The answer ends, and the replica has not ended it."""
     with socket.create_connection(("127.0.0.1", serving.port), timeout=WAIT_S) as client:
         client.sendall(b"GET /stream HTTP/1.1\r\nHost: a\r\n\r\n")
         answer = b""
-        while when == "within the answer" and b"first" not in answer:
+        # HAProxy answers in full when it reads the request and the end together, which is a matter of time.
+        while b"first" not in answer:
             answer += await asyncio.to_thread(client.recv, 65536)
         client.shutdown(socket.SHUT_WR)
         answer += await asyncio.to_thread(read_to_the_end, client)
