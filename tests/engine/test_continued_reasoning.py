@@ -82,7 +82,7 @@ async def test_reasoning_of_other_dialects_goes_on(
         ]
         kinds, reasoning, text = [""], "", ""
         for event in found:
-            delta = event.get("delta") or {}
+            delta = event.get("delta", {})  # which a response may have as ""
             kind = delta.get("type", event["type"]) if isinstance(delta, dict) else event["type"]
             kinds += [kind] * (kind != kinds[-1])
             if kind == reasoned:
