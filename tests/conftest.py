@@ -7,6 +7,7 @@ import gc
 import os
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 from typing import TYPE_CHECKING
@@ -37,6 +38,10 @@ os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 # Servers of the tests write no usage into the ledger of the user who runs them.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="tide-state-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
+
+# A shell starts background jobs with SIGINT ignored. Tests send this signal to themselves and to what they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says more of the machine than of the code. `make test` has the same examples each
 # time, so that a failure is of the change; `make test-long` has new ones.

@@ -259,6 +259,7 @@ class Driver:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, config: Path, logs: Path) -> None:
         self.config, self.logs, self.stopping = config, logs, run.Stopping()
         self.waits = True
+        self.process: subprocess.Popen[bytes] | None = None
         monkeypatch.setattr(run, "start_driver", self._start)
         monkeypatch.setattr(run, "stop_descendants", lambda grace_s: Stopped())
 
@@ -277,8 +278,12 @@ class Driver:
 
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch, config: Path, tmp_path: Path) -> Driver:
-    return Driver(monkeypatch, config, tmp_path / "logs")
+def driver(monkeypatch: pytest.MonkeyPatch, config: Path, tmp_path: Path) -> Iterator[Driver]:
+    made = Driver(monkeypatch, config, tmp_path / "logs")
+    yield made
+    if made.process is not None:
+        made.process.kill()
+        made.process.wait()
 
 
 def test_unkillable_process_is_a_named_failure(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,9 +202,9 @@ async def test_answer_and_stream_report_tokens_of_all_chunks(speech: Both) -> No
     async with speech.local.call(request) as reply:
         assert json.loads(reply.body)["usage"]["seconds"] == 5
 
-    assert request.state.output_tokens is not None
-    assert request.state.output_tokens >= 3 * 4
-    assert request.state.input_tokens == request.state.output_tokens  # four tokens before each chunk's text
+    assert request.state.counts.output is not None
+    assert request.state.counts.output >= 3 * 4
+    assert request.state.counts.input == request.state.counts.output  # four tokens before each chunk's text
     assert request.body == b""
 
 
