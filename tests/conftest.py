@@ -39,7 +39,7 @@ os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="tide-state-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
-# A shell starts background jobs with SIGINT ignored. Tests send this signal to themselves and to what they start.
+# A shell starts background jobs with SIGINT ignored. Tests send this signal to themselves and their children.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

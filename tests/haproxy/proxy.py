@@ -24,6 +24,8 @@ from serve_app.haproxy.admin_socket import AdminSocket
 from serve_app.processes import is_alive
 
 WAIT_S = 20.0
+_END_S = 90.0
+"""On busy machines, HAProxy 2.8 sometimes ends without waking its other threads. They sleep for up to 60 s."""
 
 
 class Replica(BaseHTTPRequestHandler):
@@ -181,7 +183,7 @@ def children(pid: int) -> list[int]:
 
 async def gone(*pids: int) -> None:
     """Wait until these processes have ended."""
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + _END_S
     for pid in pids:
         with suppress(psutil.NoSuchProcess):
             while is_alive(psutil.Process(pid)):
