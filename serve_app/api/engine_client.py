@@ -72,7 +72,9 @@ class RequestState:
     tell_wait: Callable[[ColdWait], Awaitable[None]] | None = None
     """Awaited every `keep_alive_interval_s` while the client waits for output."""
     silent_since: float | None = None
-    """At the ingress: since when the client waits for its first output, or when it was last told so."""
+    """At the ingress: since when the client waits for output; None if it has got some since then."""
+    told_at: float | None = None
+    """At the ingress: when the client was last told that it waits; None if not since `silent_since`."""
     write_now: Callable[[bytes], bool] | None = None
     """Sends the next bytes of a stream at once, and returns whether it did. If not, the reply's `stream` must
     yield them. With empty bytes it sends nothing, and returns whether the client still reads. Call it only

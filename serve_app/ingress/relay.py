@@ -112,6 +112,8 @@ class _RelayedRequest:
         self._dialect = dialect_of(request)
         self._sent = b""
         """The last frames that were sent to the client."""
+        self._silent_after = b""
+        """The last frames before the client waited in silence."""
         self._body = request.body
         """Kept until the end of a stream, if it is small enough to be sent again."""
         self._attempt: _Attempt | None = None
@@ -298,6 +300,9 @@ class _RelayedRequest:
         return answer
 
     def _keep_alive(self, arrives: asyncio.Future[None]) -> Awaitable[None]:
+        if self._sent is not self._silent_after:
+            self._silent_after = self._sent
+            self._request.state.silent_since = self._request.state.told_at = None
         return self._admission.keep_alive(self._request, arrives, lambda: self._sent)
 
     def _learn(self, end: Answer | Piece) -> None:

@@ -25,7 +25,7 @@ from serve_app.processes import is_alive
 
 WAIT_S = 20.0
 _END_S = 90.0
-"""On busy machines, HAProxy 2.8 sometimes ends without waking its other threads. They sleep for up to 60 s."""
+"""On busy machines, HAProxy 2.8 may end without waking its other threads. They sleep for up to 60 s."""
 
 
 class Replica(BaseHTTPRequestHandler):

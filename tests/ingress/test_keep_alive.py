@@ -94,7 +94,7 @@ async def test_silence_counts_from_the_arrival_in_the_queue(fleet: Fleet, clock:
     engine.loaded.set()
     await reading
 
-    assert waits.told == [ColdWait("tide", "first_token", None, 0.25 * INTERVAL_S)]
+    assert waits.told == [ColdWait("tide", "first_token", None, INTERVAL_S)]
 
 
 COMMENT = b": waiting for a replica of tide: phase=first_token eta_s=unknown waited_s=7\n\n"
