@@ -365,26 +365,47 @@ async def test_background_request_in_an_engine_has_a_deadline(wants_stream: bool
         assert replica.all_in_flight == 0
 
 
-@pytest.mark.parametrize(
-    ("engine", "told"), [(BusyEngine(), {"first_token"}), (CountingEngine(until=3), set())]
-)
-async def test_only_background_streams_are_kept_alive_after_output(
-    engine: CountingEngine, told: set[str]
-) -> None:
+async def told(waits: Waits, times: int) -> set[str]:
+    """The phases that a silent client was told, once it was told so many times."""
+    while len(waits.told) < times:
+        waits.heard.clear()
+        await waits.heard.wait()
+    return {wait.phase for wait in waits.told}
+
+
+async def test_streams_of_each_lane_are_kept_alive_before_output() -> None:
     async with AsyncExitStack() as stack:
         fleet = Fleet(stack, MODEL)
         fleet.knobs["keep_alive_interval_s"] = 0.001
-        await fleet.start(engine)
-        other, waits = Waits(), Waits()
-        for lane, tell_wait in (("standard", other), ("background", waits)):
-            asked = request(lane, wants_stream=True, state=RequestState(tell_wait=tell_wait))
+        await fleet.start(BusyEngine())
+        for lane, phase in (("standard", "first_token"), ("background", "background")):
+            waits = Waits()
+            asked = request(lane, wants_stream=True, state=RequestState(tell_wait=waits))
             await stack.enter_async_context(reading(fleet, asked))
-        for _ in range(3):
-            await waits.heard.wait()
-            waits.heard.clear()
+            assert await told(waits, 3) == {phase}
 
-        assert {wait.phase for wait in waits.told} == {"background"}
-        assert {wait.phase for wait in other.told} == told
+
+async def test_only_background_streams_are_kept_alive_after_output() -> None:
+    async with AsyncExitStack() as stack:
+        fleet, engine, other, waits = Fleet(stack, MODEL), CountingEngine(until=1), Waits(), Waits()
+        await fleet.start(engine)
+        asked = request("standard", wants_stream=True, state=RequestState(tell_wait=other))
+        reply = await stack.enter_async_context(fleet.client.call(asked))
+        assert reply.stream is not None
+        await anext(reply.stream)
+        fleet.knobs["keep_alive_interval_s"] = 0.001
+        engine.more.release()
+        await anext(reply.stream)
+        rest = asyncio.ensure_future(anext(reply.stream))
+
+        asked = request("background", wants_stream=True, state=RequestState(tell_wait=waits))
+        await stack.enter_async_context(reading(fleet, asked))
+
+        assert await told(waits, 3) == {"background"}
+        assert other.told == []
+        engine.more.release()
+        engine.more.release()
+        await rest
 
 
 async def test_whole_flood_passes_one_replica_beside_other_requests() -> None:
