@@ -84,6 +84,9 @@ class Adapters:
     """The seconds for which a load occupies the engine, as a mean; 0 before the first load."""
     _loaded: dict[str, _Loaded] = field(default_factory=dict)
     _loading: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _awaited: Counter[str] = field(default_factory=Counter)
+    """The calls that wait for a load. The next load begins before they go on, and must leave them the
+    adapter. Otherwise two adapters unload each other hundreds of times."""
     _failures: dict[Adapter, tuple[AdapterError, float]] = field(default_factory=dict)
     """The errors of failed loads, and until when they count."""
     _uses: deque[str] = field(init=False)
@@ -123,7 +126,12 @@ class Adapters:
             if failure is not None and self.clock() < until:
                 raise _api_error(adapter.name, failure)
             if loaded is None:
-                await self._load_once(adapter)
+                self._awaited[adapter.name] += 1
+                try:
+                    await self._load_once(adapter)
+                finally:
+                    self._awaited[adapter.name] -= 1
+                    self._freed.set()
             elif loaded.calls:  # of another source, as vLLM tells adapters apart by name, or leaving
                 await self._until_freed()
             else:
@@ -190,14 +198,16 @@ class Adapters:
     async def _make_room(self) -> None:
         while len(self._loaded) > self.settings.max_cached and not await self._unload_least_used():
             # Otherwise there is never room while each adapter gets new calls.
-            self._leaving = self._leaving or self._least_used(self._loaded.values())
+            in_use = [one for one in self._loaded.values() if one.calls]
+            self._leaving = self._leaving or (self._least_used(in_use) if in_use else None)
             await self._until_freed()
         self._leaving = None
         self._freed.set()
 
     async def _unload_least_used(self, kept: Adapter | None = None) -> bool:
         """Unload the adapter with the fewest uses, but no used one and not `kept`. Returns whether it did."""
-        idle = [one for one in self._loaded.values() if not one.calls and one.adapter != kept]
+        among = [one for one in self._loaded.values() if one.adapter != kept]
+        idle = [one for one in among if not one.calls and not self._awaited[one.adapter.name]]
         if idle:
             await self._unload(self._least_used(idle))
         return bool(idle)
