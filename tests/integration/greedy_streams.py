@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import groupby, product
 from typing import Any
 
-from tests.integration.sse import RawStream
+from tests.integration.sse import RawStream, unchunked
 
 END = b"\r\n0\r\n\r\n"
 """The end of a body in chunks."""
@@ -84,7 +84,7 @@ def greedy_streams(
     tokens: int = 600,
     apis: Sequence[Api] = (CHAT,),
 ) -> list[bytes]:
-    """Return the answers of six streams of each API that run together, one API after the other.
+    """Return the bodies of six streams of each API that run together, one API after the other.
 
     `disturb` is called while all of them run.
     """
@@ -98,7 +98,7 @@ def greedy_streams(
         for api, stream in streams:
             stream.until(api.begun)
         disturb()
-        return [stream.until(END) for _, stream in streams]
+        return [unchunked(stream.until(END)) for _, stream in streams]
 
 
 def events_of(answer: bytes) -> list[dict[str, Any]]:

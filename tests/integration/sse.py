@@ -41,6 +41,16 @@ class RawStream:
         self._socket.close()
 
 
+def unchunked(response: bytes) -> bytes:
+    """Return the body of a whole response in chunks. An event may be in two: a proxy cuts anywhere."""
+    body, rest = b"", response.partition(b"\r\n\r\n")[2]
+    while True:
+        size, _, rest = rest.partition(b"\r\n")
+        if not (length := int(size, 16)):
+            return body
+        body, rest = body + rest[:length], rest[length + 2 :]
+
+
 def over_http_1_0(port: int, path: str, body: dict, *headers: str) -> tuple[str, bytes]:
     """The head, in lower case, and the body of the answer to an HTTP/1.0 POST, as nginx sends it."""
     data = json.dumps(body).encode()
