@@ -124,7 +124,7 @@ def autoscaling_router(view: AutoscalingView) -> APIRouter:
     """Return the routes `/autoscaling/decisions` and `/autoscaling/knobs`."""
     router = APIRouter(prefix="/autoscaling", tags=["operations"])
 
-    @router.get("/decisions", summary="The decisions and their reasons")
+    @router.get("/decisions", summary="The decisions and their reasons", responses={404: {}})
     async def decisions(
         model: Annotated[str | None, Query(description="Only this model's records.")] = None,
         limit: Annotated[int, Query(ge=1, le=10_000, description="At most this many, the newest.")] = 100,

@@ -68,7 +68,7 @@ def batches_router(access: BatchAccess, http: HttpSettings, memory: BodyMemory) 
             raise ApiError(400, message, param=param, code=code) from None
         return batch.document()
 
-    @router.get("/v1/batches", summary="Batches, the newest first")
+    @router.get("/v1/batches", summary="Batches, the newest first", responses={404: {}})
     async def list_batches(
         request: Request,
         after: Annotated[str | None, Query(description="The id of the last batch of the last page.")] = None,
@@ -92,7 +92,7 @@ def batches_router(access: BatchAccess, http: HttpSettings, memory: BodyMemory) 
     async def get_batch(request: Request, batch_id: str) -> dict[str, Any]:
         return (await find(request, batch_id)).document()
 
-    @router.post("/v1/batches/{batch_id}/cancel", summary="Cancel a batch")
+    @router.post("/v1/batches/{batch_id}/cancel", summary="Cancel a batch", responses={409: {}})
     async def cancel(request: Request, batch_id: str) -> dict[str, Any]:
         await find(request, batch_id)
         cancelled = await access.run(lambda: access.store.cancel(batch_id, access.clock()))

@@ -28,6 +28,7 @@ from serve_app.api.body import (
 )
 from serve_app.api.browsers import check_content_type
 from serve_app.api.engine_client import (
+    EVENT_STREAM,
     SPEECH_OPERATIONS,
     EngineClient,
     EngineRequest,
@@ -182,6 +183,7 @@ class Endpoints:
                 summary=summary,
                 tags=["tokens" if operation.endswith("tokenize") else "OpenAI"],
                 response_class=JSONResponse,
+                responses={200: {"content": {EVENT_STREAM: {}}}} if operation in _GENERATING else None,
                 openapi_extra={"requestBody": body_schema(operation)},
             )
 
@@ -204,7 +206,7 @@ class Endpoints:
             summary="Continue a prompt, token by token",
             tags=["generate"],
             response_model=GenerateResponse,
-            responses={200: {"content": {"text/event-stream": {}}}, 422: {"description": "Invalid request"}},
+            responses={200: {"content": {EVENT_STREAM: {}}}},
             openapi_extra={"requestBody": generate_schema()},
         )
         return router

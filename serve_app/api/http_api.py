@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from serve_app import __version__
-from serve_app.api.api_keys import ApiKeyFile, ApiKeyMiddleware
+from serve_app.api.api_keys import OPEN_PATHS, ApiKeyFile, ApiKeyMiddleware
 from serve_app.api.autoscaling import AutoscalingView, SetKnobs, autoscaling_router, live_router
 from serve_app.api.batch_access import BatchAccess
 from serve_app.api.batches import batches_router
@@ -28,7 +28,7 @@ from serve_app.api.health import Observer, health_router
 from serve_app.api.middleware import RequestMiddleware, route_path
 from serve_app.api.page import page_router
 from serve_app.api.quotas import Quotas
-from serve_app.api.schemas import component_schemas
+from serve_app.api.schemas import component_schemas, describe_errors
 from serve_app.api.trace_middleware import RequestTraces, TraceMiddleware
 from serve_app.api.usage import UsageView, usage_router
 from serve_app.settings.tree import HttpSettings
@@ -95,16 +95,17 @@ def create_app(
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _unforeseen)
     app.add_exception_handler(RequestValidationError, _generate_error)
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    app.openapi = lambda: _openapi(app, has_keys=api_keys is not None)  # type: ignore[method-assign]
     return app
 
 
-def _openapi(app: FastAPI) -> dict[str, Any]:
+def _openapi(app: FastAPI, *, has_keys: bool) -> dict[str, Any]:
     if app.openapi_schema is None:
         document = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=app.routes
         )
         document.setdefault("components", {}).setdefault("schemas", {}).update(component_schemas())
+        describe_errors(document, OPEN_PATHS, has_keys=has_keys)
         app.openapi_schema = document
     return app.openapi_schema
 

@@ -106,7 +106,11 @@ def usage_router(view: UsageView, has_keys: bool) -> APIRouter:
     """Return the route `/usage`. Without API keys (`has_keys`), everybody sees all usage."""
     router = APIRouter(tags=["operations"])
 
-    @router.get("/usage", summary="Tokens, GPU-seconds and money by API key, lane or model")
+    @router.get(
+        "/usage",
+        summary="Tokens, GPU-seconds and money by API key, lane or model",
+        responses={200: {"content": {"text/csv": {}}}, 400: {}},
+    )
     async def usage(
         request: Request,
         by: Annotated[By, Query(description="Sum by this.")] = "key",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from serve_app import env
 from serve_app.engine import compile_cache
@@ -105,6 +105,7 @@ async def launch(
             from vllm import __version__  # noqa: PLC0415
             from vllm.envs import enable_envs_cache  # noqa: PLC0415
             from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
+            from vllm.v1.metrics.ray_wrappers import RayPrometheusStatLogger  # noqa: PLC0415
 
             from serve_app.engine.adapters import Adapters  # noqa: PLC0415
             from serve_app.engine.arguments import engine_config, vllm_namespace  # noqa: PLC0415
@@ -125,7 +126,7 @@ async def launch(
         resource_tracker.ensure_running()  # started before the change below, because plain Python is enough
         multiprocessing.set_executable(env.PYTHON)  # forks the engine core from the zygote
     lanes = SequenceLanes()
-    stats = StepStats(metrics, lanes)
+    stats = StepStats(metrics, lanes, more_loggers=model.vllm_metrics)
     shared = os.environ.get(env.COMPILE_CACHE)
     archive = compile_cache.archive_of(shared, __version__, model.name) if shared else None
     with startup.phase("configuration"):
@@ -135,9 +136,10 @@ async def launch(
         config = engine_config(namespace)
     # In a thread, in parallel with the engine core, which reads the same files and takes longer.
     identity = asyncio.get_running_loop().run_in_executor(None, model_identity, model)
+    loggers: list[Any] = [lambda *_: stats, *((RayPrometheusStatLogger,) if model.vllm_metrics else ())]
     with startup.phase("weights_and_kv_cache"):
         llm = AsyncLLM.from_vllm_config(
-            config, stat_loggers=[lambda *_: stats], disable_log_stats=namespace.disable_log_stats
+            config, stat_loggers=loggers, disable_log_stats=namespace.disable_log_stats
         )
     enable_envs_cache()  # as the core does, because vLLM reads a variable for each token
     guard: GrammarGuard | None = None

@@ -8,7 +8,7 @@ sequences.
 import logging
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import is_dataclass
 from typing import Any
 
@@ -134,9 +134,7 @@ def check_token_ids(param: str, value: Any, vocabulary: int) -> int:
     if not isinstance(value, list):
         return 1
     if value and isinstance(value[0], int):
-        for token in value:
-            if not 0 <= token < vocabulary:
-                raise invalid_value(param, token, f"token ids must be from 0 to {vocabulary - 1}")
+        _check_vocabulary(param, value, vocabulary)
         return 1
     for item in value:
         if isinstance(item, list):
@@ -157,14 +155,27 @@ def check_sampling(request: Any, prompts: int, max_sequences: int, vocabulary: i
     if n * prompts > max_sequences:
         raise invalid_value("n", n, f"n times the {prompts} prompt(s) must be at most {max_sequences}")
     for name in _TOKEN_LISTS:
-        for token in getattr(request, name, None) or ():
-            if not 0 <= token < vocabulary:
-                raise invalid_value(name, token, f"token ids must be from 0 to {vocabulary - 1}")
-    for key, bias in (getattr(request, "logit_bias", None) or {}).items():
-        if not key.isascii() or not key.isdigit() or int(key) >= vocabulary:
-            raise invalid_value("logit_bias", key, f"keys must be token ids from 0 to {vocabulary - 1}")
-        if not math.isfinite(bias):
-            raise invalid_value("logit_bias", bias, "must be a finite number")
+        _check_vocabulary(name, getattr(request, name, None) or (), vocabulary)
+    biases = getattr(request, "logit_bias", None) or {}
+    wrong = [key for key in biases if not (key.isascii() and key.isdigit() and int(key) < vocabulary)]
+    if wrong:
+        raise invalid_value("logit_bias", _one_or_all(wrong), f"keys must be token ids {_below(vocabulary)}")
+    endless = {key: bias for key, bias in biases.items() if not math.isfinite(bias)}
+    if endless:
+        raise invalid_value("logit_bias", endless, "must be finite numbers")
+
+
+def _check_vocabulary(param: str, tokens: Sequence[int], vocabulary: int) -> None:
+    if wrong := [token for token in tokens if not 0 <= token < vocabulary]:
+        raise invalid_value(param, _one_or_all(wrong), f"token ids must be {_below(vocabulary)}")
+
+
+def _below(vocabulary: int) -> str:
+    return f"from 0 to {vocabulary - 1}"
+
+
+def _one_or_all(wrong: list[Any]) -> Any:
+    return wrong[0] if len(wrong) == 1 else wrong
 
 
 def guard_intake(engine: AsyncLLM) -> None:

@@ -66,6 +66,13 @@ class SequenceLanes:
         parts, self._parts = self._parts, {}
         return parts or ({} if iteration is None else {ANYONE.lane: iteration})
 
+    @staticmethod
+    def fill(iteration: IterationStats | None, parts: Mapping[Lane, IterationStats]) -> None:
+        """Add the statistics of all lanes to vLLM's own, which other loggers read after this one."""
+        for part in parts.values():
+            if iteration is not None and part is not iteration:
+                _add(iteration, part)
+
     def _divided(self, process: Method) -> Method:
         def wrapped(outputs: list[Any], at: Any, iteration: IterationStats | None, **more: Any) -> Any:
             if iteration is None:
@@ -91,3 +98,14 @@ class SequenceLanes:
             return done[0]
 
         return wrapped
+
+
+def _add(total: Any, part: Any) -> None:
+    """Add counts, lists, and records of counts. The time of a step is a float, and stays."""
+    for name, value in vars(part).items():
+        if isinstance(value, list):
+            getattr(total, name).extend(value)
+        elif isinstance(value, int):
+            setattr(total, name, getattr(total, name) + value)
+        elif hasattr(value, "__dict__"):
+            _add(getattr(total, name), value)

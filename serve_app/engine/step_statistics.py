@@ -293,10 +293,16 @@ class StepStats(StatLoggerBase):  # type: ignore[misc]
     """Adds each step to the metrics and the report. vLLM calls this logger after every engine step.
 
     `report` and `meter` are None until the warm-up is over. Without a ledger, `meter` stays None.
+
+    Args:
+        more_loggers: Whether loggers of vLLM's come after this one.
     """
 
-    def __init__(self, metrics: EngineMetrics, lanes: SequenceLanes | None = None) -> None:
+    def __init__(
+        self, metrics: EngineMetrics, lanes: SequenceLanes | None = None, *, more_loggers: bool = False
+    ) -> None:
         self._metrics = metrics
+        self._more_loggers = more_loggers
         self._lanes = lanes or SequenceLanes()
         self._failed = False
         self.report: EngineReport | None = None
@@ -321,6 +327,8 @@ class StepStats(StatLoggerBase):  # type: ignore[misc]
             self._export(scheduler_stats)
             for lane, part in parts.items():
                 self._export_lane(lane, part)
+            if self._more_loggers:
+                self._lanes.fill(iteration_stats, parts)
         except Exception:
             # An error raised here would end vLLM's output loop, and every stream of this replica with it.
             # Steps come every few milliseconds, so only the first failure is logged.

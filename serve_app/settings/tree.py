@@ -183,6 +183,8 @@ class ModelSettings(ClosedModel):
     """Bounds on LoRA adapters; null: without LoRA. The knob `adapters` lists the adapters."""
     engine_args: dict[str, Any] = Field(default_factory=dict)
     """Other engine or front-end arguments, by vLLM's names; unknown names are refused."""
+    vllm_metrics: bool = False
+    """Whether `/metrics` has vLLM's own series too (`vllm:…`)."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables of the engine's processes."""
 

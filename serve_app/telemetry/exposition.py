@@ -11,12 +11,11 @@ import ray
 
 from serve_app.cluster.bounded_call import BoundedCall
 
-_PREFIX = "ray_"
-_OURS = re.compile(r"^ray_(llm_[a-zA-Z0-9_]*)")
+_OURS = re.compile(r"^ray_(v?llm_[a-zA-Z0-9_]*)")
 _LOST_NODE = "# lost node"
 _PART = re.compile("_(bucket|sum|count)$")
 """The ends of the names of a histogram's series."""
-_HISTOGRAM = re.compile("^# TYPE ray_(llm_[a-zA-Z0-9_]*)(?: histogram|_bucket gauge)$", re.MULTILINE)
+_HISTOGRAM = re.compile("^# TYPE ray_(v?llm_[a-zA-Z0-9_]*)(?: histogram|_bucket gauge)$", re.MULTILINE)
 """Ray's histograms, and `TalliedHistogram`, whose parts are gauges to Ray."""
 _NODES_FRESH_S = 2.0
 _NODES_WAIT_S = 0.3
@@ -51,7 +50,7 @@ class NodeMetrics:
         self._session: aiohttp.ClientSession | None = None
 
     async def exposition(self) -> bytes:
-        """Return the `llm_*` series of all nodes, at most half a second old. Comments name missing nodes."""
+        """Return our series of all nodes, at most half a second old. Comments name missing nodes."""
         scrape = self._scrape
         if scrape is None or (scrape.done() and self._clock() - self._ended_at > _SHARED_S):
             scrape = self._scrape = asyncio.create_task(self._scrape_all())
@@ -93,7 +92,7 @@ class NodeMetrics:
 
 
 def cluster_exposition(answers: Mapping[str, str], nodes_age_s: float | None) -> str:
-    """Return the `llm_*` series of all nodes that have answered, and comments on the others.
+    """Return our series of all nodes that have answered, and comments on the others.
 
     `answers` has the URLs of the nodes' agents as keys. `nodes_age_s` is the age of the list of nodes from
     Ray's GCS; None if the GCS has never answered.
@@ -115,10 +114,7 @@ def cluster_exposition(answers: Mapping[str, str], nodes_age_s: float | None) ->
 
 
 def merge_expositions(texts: Iterable[str]) -> str:
-    """Return the `llm_*` series of all texts, with one description per family.
-
-    Ray prefixes all series with `ray_`. The prefix is removed here.
-    """
+    """Return the `llm_*` and `vllm:*` series of all texts, with one description per family."""
     described: dict[str, dict[str, str]] = {}
     samples: dict[str, list[str]] = {}
     lines: list[str] = []
@@ -129,18 +125,25 @@ def merge_expositions(texts: Iterable[str]) -> str:
                 _, keyword, name, *rest = [*line.split(" ", 3), "", ""]
                 if line.startswith(_LOST_NODE):
                     lines.append(line)
-                elif keyword in ("HELP", "TYPE") and _OURS.match(name):
-                    family = _family(name.removeprefix(_PREFIX), histograms)
+                elif keyword in ("HELP", "TYPE") and (match := _OURS.match(name)):
+                    family = _family(match[1], histograms)
                     kind = "histogram" if keyword == "TYPE" and family in histograms else rest[0]
                     described.setdefault(family, {})[keyword] = kind
             elif match := _OURS.match(line):
-                samples.setdefault(_family(match[1], histograms), []).append(line.removeprefix(_PREFIX))
+                samples.setdefault(_family(match[1], histograms), []).append(_original(line))
     for family in sorted(samples):
         texts_of = described.get(family, {})
-        lines.append(f"# HELP {family} {texts_of.get('HELP', '')}")
-        lines.append(f"# TYPE {family} {texts_of.get('TYPE', 'untyped')}")
+        name = _original(family)
+        lines.append(f"# HELP {name} {texts_of.get('HELP', '')}")
+        lines.append(f"# TYPE {name} {texts_of.get('TYPE', 'untyped')}")
         lines += samples[family]
     return "\n".join(lines) + "\n"
+
+
+def _original(text: str) -> str:
+    """Return the beginning of a line as its process named it: Ray adds a prefix, and takes no colon."""
+    text = text.removeprefix("ray_")
+    return text.replace("vllm_", "vllm:", 1) if text.startswith("vllm_") else text
 
 
 def _family(name: str, histograms: set[str]) -> str:

@@ -4,6 +4,7 @@ import pytest
 from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient, Response
 
+import serve_app
 from serve_app.api.health import ControlPlane, ModelReadiness, Readiness, State, health_router
 
 
@@ -23,6 +24,12 @@ async def get(path: str, *models: ModelReadiness) -> Response:
     app.include_router(health_router(StubObserver(*models)))
     async with AsyncClient(transport=ASGITransport(app), base_url="http://tide") as client:
         return await client.get(path)
+
+
+async def test_the_version_is_vllms_beside_our_own() -> None:
+    import vllm
+
+    assert (await get("/version")).json() == {"version": vllm.__version__, "tideserve": serve_app.__version__}
 
 
 @pytest.mark.parametrize("state", get_args(State))

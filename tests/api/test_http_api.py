@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from serve_app.api.api_keys import ApiKeyFile
 from tests.api.server import Server, error_of
 
 
@@ -107,6 +109,33 @@ async def test_every_path_that_takes_a_body_describes_it(server: Server) -> None
             "/generate",
         )
     }
+
+
+async def test_every_operation_lists_its_errors_with_their_schema(server: Server) -> None:
+    paths = (await server.http.get("/openapi.json")).json()["paths"]
+
+    def errors(path: str, method: str) -> dict[str, str]:
+        return {
+            status: answer["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+            for status, answer in paths[path][method]["responses"].items()
+            if status >= "400"
+        }
+
+    body = dict.fromkeys(("400", "403", "404", "408", "413", "415", "421", "429", "500", "503"), "Error")
+    assert errors("/v1/chat/completions", "post") == body
+    assert errors("/v1/messages", "post") == dict.fromkeys(body, "MessageError")
+    assert errors("/generate", "post") == body | {"422": "InvalidError"}
+    assert errors("/v1/models/{model}", "get") == dict.fromkeys(("404", "421", "500", "503"), "Error")
+
+
+async def test_operations_that_need_a_key_list_401(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("secret-key-1\n")
+    server = Server(api_keys=ApiKeyFile(str(tmp_path / "keys")))
+    headers = {"Authorization": "Bearer secret-key-1"}
+    paths = (await server.http.get("/openapi.json", headers=headers)).json()["paths"]
+
+    keyed = {path for path, found in paths.items() if "401" in next(iter(found.values()))["responses"]}
+    assert set(paths) - keyed == {"/health", "/ready", "/metrics"}
 
 
 async def test_the_openapi_document_is_plain_json_and_built_once(server: Server) -> None:

@@ -143,6 +143,16 @@ def test_biased_tokens_are_the_vocabularys(key: str) -> None:
     assert error.message == f"logit_bias = {key!r}: keys must be token ids from 0 to 999"
 
 
+def test_every_wrong_token_is_named() -> None:
+    biased = refused(logit_bias={"5": 1.0, "sea": 1.0, "1000": 1.0})
+    listed = refused(stop_token_ids=[1001, 5, -1])
+    endless = refused(logit_bias={"5": INF, "6": 1.0, "7": -INF})
+
+    assert biased.message == "logit_bias = ['sea', '1000']: keys must be token ids from 0 to 999"
+    assert listed.message == "stop_token_ids = [1001, -1]: token ids must be from 0 to 999"
+    assert endless.message == "logit_bias = {'5': inf, '7': -inf}: must be finite numbers"
+
+
 integers = st.one_of(
     st.integers(), *(st.integers(bound - 2, bound + 2) for bound in (-(2**63), -(2**31), 2**31, 2**63, 2**64))
 )

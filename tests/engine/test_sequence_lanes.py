@@ -44,6 +44,22 @@ def test_results_of_a_step_are_divided_by_lane() -> None:
     assert processor.step("a") == ({"interactive": 1}, {"a"})
 
 
+def test_statistics_of_all_lanes_add_up_to_vllms_own() -> None:
+    lanes, parts = SequenceLanes(), {"interactive": IterationStats(), "background": IterationStats()}
+    total = IterationStats()
+    for count, part in enumerate(parts.values(), 1):
+        part.num_generation_tokens, part.prompt_token_stats.total = count, 10 * count
+        part.inter_token_latencies_iter.append(0.5 * count)
+    began = total.iteration_timestamp
+
+    lanes.fill(total, parts)
+    lanes.fill(total, {"standard": total})
+    lanes.fill(None, parts)
+
+    assert (total.num_generation_tokens, total.num_prompt_tokens) == (3, 30)
+    assert (total.inter_token_latencies_iter, total.iteration_timestamp) == ([0.5, 1.0], began)
+
+
 @pytest.mark.parametrize("knob", [None, 0.02])
 @pytest.mark.parametrize("given", [None, {LANE_KNOB: 9.0, "mine": 1}])
 def test_sequence_brings_the_knob_of_its_lane_and_no_value_of_its_client(

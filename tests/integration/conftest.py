@@ -51,7 +51,7 @@ def app() -> Iterator[Running]:
     running = Running(
         application(
             engine_settings(CHAT, tool_call_parser="hermes"),
-            engine_settings(NARROW, max_num_seqs=1, kv_cache_memory_bytes=64 << 20),
+            engine_settings(NARROW, max_num_seqs=1, kv_cache_memory_bytes=64 << 20, vllm_metrics=True),
             engine_settings(EMBED, task="embed", max_num_seqs=8, kv_cache_memory_bytes=64 << 20),
             knobs={CHAT: {"aliases": [ALIAS, "claude-*"]}},
         )

@@ -5,11 +5,13 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 
 import httpx
 import openai
 import psutil
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from serve_app.settings.knobs import Knobs
 from tests.integration.cluster import Running
@@ -136,6 +138,35 @@ def test_every_replicas_metrics_reach_prometheus(http: httpx.Client, client: ope
         "llm_kv_cache_usage_ratio",
     ):
         assert {model for name, model in after if name == gauge} == {CHAT, NARROW, EMBED}
+
+
+def test_vllms_own_series_are_there_where_a_setting_asks(http: httpx.Client, client: openai.OpenAI) -> None:
+    before = vllm_samples(http)
+    endless = {"prompt": "The tide", "max_tokens": 1900, "stream": True, "extra_body": {"ignore_eos": True}}
+    with ExitStack() as streams:
+        for model in (CHAT, NARROW):
+            stream = streams.enter_context(client.completions.create(model=model, **endless))
+            next(stream)
+        after = vllm_samples(http)
+        while after.get(("vllm:num_requests_running", NARROW)) != 1:
+            next(stream)
+            after = vllm_samples(http)
+
+    assert {model for _, model in after} == {NARROW}
+    gained = {name: value - before.get((name, model), 0.0) for (name, model), value in after.items()}
+    assert gained["vllm:generation_tokens_total"] >= 7
+    assert gained["vllm:time_to_first_token_seconds_count"] >= 1
+    assert after["vllm:kv_cache_usage_perc", NARROW] > 0
+
+
+def vllm_samples(http: httpx.Client) -> dict[tuple[str, str], float]:
+    """Each of vLLM's series by sample name and model, without the buckets of histograms."""
+    return {
+        (sample.name, sample.labels["model_name"]): sample.value
+        for family in text_string_to_metric_families(http.get("/metrics").text)
+        for sample in family.samples
+        if sample.name.startswith("vllm:") and "le" not in sample.labels and "model_name" in sample.labels
+    }
 
 
 def test_a_repeated_prompt_hits_the_prefix_cache(http: httpx.Client, client: openai.OpenAI) -> None:

@@ -96,6 +96,11 @@ def test_each_family_is_described_once_and_its_samples_stand_together() -> None:
             "# TYPE ray_llm_token_count counter\nray_llm_token_count 3.0\n",
             "# HELP llm_token_count \n# TYPE llm_token_count counter\nllm_token_count 3.0\n",
         ),
+        # vLLM's names get back the colon that Ray replaced.
+        (
+            '# TYPE ray_vllm_x histogram\nray_vllm_x_bucket{le="vllm_1"} 1.0\nray_vllm_x_count 1.0\n',
+            '# HELP vllm:x \n# TYPE vllm:x histogram\nvllm:x_bucket{le="vllm_1"} 1.0\nvllm:x_count 1.0\n',
+        ),
         # A family without samples is not described.
         ("# HELP ray_llm_new New.\n# TYPE ray_llm_new gauge\n", "\n"),
     ],

@@ -1,18 +1,46 @@
-"""JSON schemas of the OpenAI request bodies, for the OpenAPI document.
+"""JSON schemas of request bodies, and the answers of every operation, for the OpenAPI document.
 
-`python -m tools.request_schemas` writes them from vLLM's models, so that the ingress need not import vLLM. A
-test compares them with vLLM's models.
+`python -m tools.request_schemas` writes the schemas of bodies from vLLM's models, so that the ingress need
+not import vLLM. A test compares them with vLLM's models.
 """
 
 from functools import cache
+from http import HTTPStatus
 from importlib import resources
 from typing import Any
 
 import msgspec
 
+from serve_app.api.dialect import MESSAGES, dialect_at
 from serve_app.api.engine_client import JSON, SPEECH_OPERATIONS, Operation
 from serve_app.api.generate import GenerateRequest
 from serve_app.api.upload import FORM
+
+_TEXT = {"type": "string"}
+_OPTIONAL = {"type": ["string", "null"]}
+_ERROR = {
+    "type": "object",
+    "required": ["message", "type", "param", "code"],
+    "properties": {"message": _TEXT, "type": _TEXT, "param": _OPTIONAL, "code": _OPTIONAL, "trace_id": _TEXT},
+}
+_MESSAGE_ERROR = {
+    "type": "object",
+    "required": ["type", "message"],
+    "properties": {"type": _TEXT, "message": _TEXT, "trace_id": _TEXT},
+}
+_ERRORS = {
+    "Error": {"type": "object", "required": ["error"], "properties": {"error": _ERROR}},
+    "InvalidError": {
+        "type": "object",
+        "required": ["error", "detail"],
+        "properties": {"error": _ERROR, "detail": {"type": "array", "items": {"type": "object"}}},
+    },
+    "MessageError": {
+        "type": "object",
+        "required": ["type", "error", "request_id"],
+        "properties": {"type": {"const": "error"}, "error": _MESSAGE_ERROR, "request_id": _TEXT},
+    },
+}
 
 
 @cache
@@ -38,3 +66,48 @@ def component_schemas() -> dict[str, Any]:
     """Every schema the bodies refer to, by name."""
     schemas: dict[str, Any] = _document()["schemas"]
     return schemas
+
+
+def describe_errors(document: dict[str, Any], open_paths: frozenset[str], *, has_keys: bool) -> None:
+    """Add every status of an error to the operations of an OpenAPI document, with the error's schema.
+
+    Args:
+        document: The document, which is changed.
+        open_paths: The paths that need no API key.
+        has_keys: Whether the other paths need one.
+    """
+    document["components"]["schemas"] |= _ERRORS
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            answers = operation["responses"]
+            answers.pop("422", None)  # FastAPI's own, in whose place the application answers
+            statuses = _error_statuses(path, operation)
+            if method != "get":
+                statuses.add(403)  # for web pages that may not use the server
+            if has_keys and path not in open_paths:
+                statuses |= {401, 403}
+            for status in statuses.union(int(each) for each in answers if each >= "400"):
+                schema = "InvalidError" if status == 422 else _error_schema(path)
+                answer = answers.setdefault(str(status), {"description": HTTPStatus(status).phrase})
+                answer.setdefault("content", {JSON: {"schema": {"$ref": f"#/components/schemas/{schema}"}}})
+            operation["responses"] = dict(sorted(answers.items()))
+
+
+def _error_schema(path: str) -> str:
+    return "MessageError" if dialect_at(path) is MESSAGES else "Error"
+
+
+def _error_statuses(path: str, operation: dict[str, Any]) -> set[int]:
+    """Return the statuses that follow from a path and its parameters. Routes declare their others."""
+    found = {421, 500, 503}
+    of_batches = path.startswith(("/v1/files", "/v1/batches"))
+    if of_batches:
+        found.add(507)
+    if "requestBody" in operation:
+        found |= {400, 408, 413, 415, 429} if of_batches else {400, 404, 408, 413, 415, 429}
+    places = {parameter["in"] for parameter in operation.get("parameters", ())}
+    if "query" in places or path == "/generate":
+        found.add(400 if path.startswith("/v1/") else 422)
+    if "path" in places:
+        found.add(404)
+    return found
