@@ -16,30 +16,20 @@ from serve_app.api.engine_client import JSON, SPEECH_OPERATIONS, Operation
 from serve_app.api.generate import GenerateRequest
 from serve_app.api.upload import FORM
 
-_TEXT = {"type": "string"}
-_OPTIONAL = {"type": ["string", "null"]}
-_ERROR = {
-    "type": "object",
-    "required": ["message", "type", "param", "code"],
-    "properties": {"message": _TEXT, "type": _TEXT, "param": _OPTIONAL, "code": _OPTIONAL, "trace_id": _TEXT},
-}
-_MESSAGE_ERROR = {
-    "type": "object",
-    "required": ["type", "message"],
-    "properties": {"type": _TEXT, "message": _TEXT, "trace_id": _TEXT},
-}
+
+def _object(**properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
+_TEXT: dict[str, Any] = {"type": "string"}
+_TEXT_OR_NULL: dict[str, Any] = {"type": ["string", "null"]}
+_ERROR = _object(message=_TEXT, type=_TEXT, param=_TEXT_OR_NULL, code=_TEXT_OR_NULL)
 _ERRORS = {
-    "Error": {"type": "object", "required": ["error"], "properties": {"error": _ERROR}},
-    "InvalidError": {
-        "type": "object",
-        "required": ["error", "detail"],
-        "properties": {"error": _ERROR, "detail": {"type": "array", "items": {"type": "object"}}},
-    },
-    "MessageError": {
-        "type": "object",
-        "required": ["type", "error", "request_id"],
-        "properties": {"type": {"const": "error"}, "error": _MESSAGE_ERROR, "request_id": _TEXT},
-    },
+    "Error": _object(error=_ERROR),
+    "InvalidError": _object(error=_ERROR, detail={"type": "array", "items": {"type": "object"}}),
+    "MessageError": _object(
+        type={"const": "error"}, error=_object(type=_TEXT, message=_TEXT), request_id=_TEXT
+    ),
 }
 
 
@@ -87,14 +77,11 @@ def describe_errors(document: dict[str, Any], open_paths: frozenset[str], *, has
             if has_keys and path not in open_paths:
                 statuses |= {401, 403}
             for status in statuses.union(int(each) for each in answers if each >= "400"):
-                schema = "InvalidError" if status == 422 else _error_schema(path)
+                of_path = "MessageError" if dialect_at(path) is MESSAGES else "Error"
+                schema = "InvalidError" if status == 422 else of_path
                 answer = answers.setdefault(str(status), {"description": HTTPStatus(status).phrase})
                 answer.setdefault("content", {JSON: {"schema": {"$ref": f"#/components/schemas/{schema}"}}})
             operation["responses"] = dict(sorted(answers.items()))
-
-
-def _error_schema(path: str) -> str:
-    return "MessageError" if dialect_at(path) is MESSAGES else "Error"
 
 
 def _error_statuses(path: str, operation: dict[str, Any]) -> set[int]:
