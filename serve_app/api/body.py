@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from starlette.requests import ClientDisconnect, Request
 
-from serve_app.api.errors import ApiError, not_an_object
+from serve_app.api.errors import NOT_JSON, ApiError, not_an_object
 from serve_app.api.prompt_prefix import PromptFields
 
 SLOWEST_BYTES_PER_S = 16_384
@@ -229,7 +229,7 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     """Return a body that is a JSON object. Raises ApiError 400 if it is not what the decoder expects."""
     try:
         return decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         raise not_an_object(error) from None
 
 
@@ -248,9 +248,9 @@ DOCUMENTS = ("documents", "items", "data_2", "text_2")
 def repeated_bytes(body: bytes) -> int:
     """Return how many bytes of a body of scores or ranks an engine reads again.
 
-    A cross-encoder reads the query once with each document. `body` is a JSON object.
+    A cross-encoder reads the query once with each document. Raises ApiError 400 if it is not a JSON object.
     """
-    fields = MEMBERS.decode(body)
+    fields = decode_body(body, MEMBERS)
     queries, documents = (
         next((_listed(fields[name]) for name in names if fields.get(name, NULL) != NULL), [])
         for names in (QUERIES, DOCUMENTS)
@@ -302,14 +302,14 @@ def _token_ids(body: bytes) -> list[tuple[str, int]]:
     found: list[tuple[str, int]] = []
     try:
         fields = _fields.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except NOT_JSON:
         return found
     for name in fields.__struct_fields__:
         value = getattr(fields, name)
         for decoder in (_ids, _batches):
             try:
                 decoder.decode(value)
-            except (msgspec.DecodeError, RecursionError):
+            except NOT_JSON:
                 continue
             found.append((name, count_values(value)[1]))
             break

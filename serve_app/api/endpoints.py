@@ -291,14 +291,14 @@ class Endpoints:
                 adapter=adapter,
                 repeated_bytes=repeated_bytes(body) if operation in ("score", "rerank") else 0,
             )
-            trace.note_request(request)
+            trace.note_request(request, document)
             try:
                 answer_bound = fields.answer_bound if generates else 0
                 reservation = self._quotas.reserve(sender.key, request, answer_bound)
                 if reservation is not None and reservation.over_quota:
                     request = replace(request, caller=sender.caller.lowered_to("background"))
                     reservation.headers[LANE_HEADER] = "background"
-                    trace.note_request(request)
+                    trace.note_request(request, document)
                 share.belongs_to(model.name, background=request.caller.lane == "background")
             except ApiError as error:
                 model.traffic.rejected(request, error)

@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from serve_app.api.body import MAX_VALUES
 from serve_app.api.endpoints import ApiModel, Endpoints
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
 from serve_app.api.trace_context import TraceContext
+from serve_app.api.trace_middleware import RequestTraces
 from serve_app.settings.tree import HttpSettings
 from tests.api.server import MAX_BODY_BYTES, Server, error_of
 from tests.api.traffic_log import TrafficLog
@@ -287,3 +289,26 @@ def test_a_name_without_end_is_not_repeated_whole() -> None:
         models("a").find("x" * 100_000)
 
     assert len(caught.value.message) < 300
+
+
+NOT_JSON = [
+    b'{"a\xff":null,"model":"tide"}',
+    b'{"\\ud800":null,"model":"tide"}',
+    b'{"messages":[{"role":"user","content":"\xff"}],"query":["\xff"],"documents":["\xff"],"model":"tide"}',
+    b'{"prompt":"\xff","temperature":"\xff","model":"tide"}',
+    b'{"prompt":[[1,"\xff' + b"1," * MAX_VALUES + b'1"]],"model":"tide"}',
+    b'{"model":"\xff"}',
+    b"\xff",
+]
+
+
+@pytest.mark.parametrize("body", NOT_JSON, ids=lambda body: str(body)[:30])
+async def test_bytes_that_are_no_json_are_no_fault_of_the_server(body: bytes) -> None:
+    traces = RequestTraces(1.0, record_prompts=True)
+    server = Server(max_body_bytes=1 << 20, max_body_memory_bytes=4 << 20, traces=traces)
+    paths = [route.path for route in server.app.routes if "POST" in (getattr(route, "methods", None) or ())]
+    async with server.http as client:
+        for path in paths:
+            if "audio" not in path:
+                reply = await client.post(path, content=body, headers={"X-Tideserve-Trace": "1"})
+                assert reply.status_code in (200, 400, 422), (path, reply.text)
