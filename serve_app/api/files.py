@@ -18,6 +18,7 @@ from serve_app.batch.store import StatusError
 from serve_app.settings.settings_error import shown
 from serve_app.settings.tree import HttpSettings
 
+_BYTES = "application/octet-stream"
 _HOUR_S = 3600
 _LONGEST_EXPIRY_S = 30 * DAY_S
 _UPLOAD_SCHEMA = {
@@ -80,6 +81,9 @@ def files_router(access: BatchAccess, http: HttpSettings, memory: BodyMemory) ->
     @router.get("/v1/files/{file_id}/content", summary="The content of a file")
     async def get_content(request: Request, file_id: str) -> Response:
         file = await find(request, file_id)
+        headers = {"Content-Length": str(file.bytes), "Content-Disposition": "attachment"}
+        if request.state.head:
+            return Response(headers=headers, media_type=_BYTES)
         first = await _read(access, file, 0)  # while an error still has a status
 
         async def content() -> AsyncIterator[bytes]:
@@ -87,8 +91,7 @@ def files_router(access: BatchAccess, http: HttpSettings, memory: BodyMemory) ->
             for offset in range(READ_BYTES, file.bytes, READ_BYTES):
                 yield await _read(access, file, offset)
 
-        headers = {"Content-Length": str(file.bytes), "Content-Disposition": "attachment"}
-        return StreamingResponse(content(), headers=headers, media_type="application/octet-stream")
+        return StreamingResponse(content(), headers=headers, media_type=_BYTES)
 
     @router.delete("/v1/files/{file_id}", summary="Delete a file")
     async def delete_file(request: Request, file_id: str) -> dict[str, Any]:

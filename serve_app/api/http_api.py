@@ -9,7 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import Response
+from fastapi.responses import RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
 from serve_app import __version__
@@ -71,6 +71,7 @@ def create_app(
         title="Tideserve",
         version=__version__,
         description="OpenAI-compatible LLM serving on Ray Serve and vLLM.",
+        redirect_slashes=False,
     )
     app.state.endpoints = Endpoints(models, http, quotas)
     app.include_router(app.state.endpoints.router())
@@ -122,6 +123,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     where, detail = f"{request.method} {request.url.path}", error.detail
     if error.status_code == HTTPStatus.NOT_FOUND:
+        if request.url.path == (prefix := request.scope.get("root_path", "")):
+            return RedirectResponse(f"{prefix}/")  # where the page's links work
         posts = [route for route in request.app.routes if "POST" in (getattr(route, "methods", None) or ())]
         detail = f"no such path; this server takes POST at {', '.join(route.path for route in posts)}"
     failure = ApiError(

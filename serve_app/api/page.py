@@ -4,12 +4,12 @@ import gzip
 from functools import cache
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, RedirectResponse, Response
 
 from serve_app import __version__
 from serve_app.ui import assets
 
-PAGE_PATHS = frozenset(("/", "/ui", "/ui/page.css", "/ui/page.js"))
+PAGE_PATHS = frozenset(("/", "/ui", "/ui/", "/ui/page.css", "/ui/page.js"))
 _LINKS = ("/ui", "/docs", "/openapi.json", "/v1/models", "/ready", "/metrics", "/autoscaling/events")
 _HEADERS = {
     "Cache-Control": "no-cache",
@@ -30,6 +30,10 @@ def page_router() -> APIRouter:
     @router.get("/ui")
     async def page() -> Response:
         return Response(assets.template(), headers=_HEADERS, media_type="text/html")
+
+    @router.get("/ui/")
+    async def page_with_slash() -> Response:
+        return RedirectResponse("../ui")  # the page's links do not work from here
 
     @router.get("/")
     async def root(request: Request) -> Response:

@@ -68,6 +68,30 @@ async def server(tmp_path: Path) -> AsyncIterator[BatchServer]:
         yield made
 
 
+class CountingStore(FileStore):
+    """A file store that counts the reads."""
+
+    reads = 0
+
+    async def read_async(self, name: str, offset: int, length: int) -> bytes:
+        self.reads += 1
+        return await super().read_async(name, offset, length)
+
+
+async def test_head_of_a_content_reads_nothing(tmp_path: Path) -> None:
+    store = CountingStore(f"file://{tmp_path}/files")
+    async with (server := BatchServer(tmp_path, store)).http as http:
+        file = (await server.post_form(("purpose", "batch"), ("file", LINE))).json()["id"]
+        head = await http.head(f"/v1/files/{file}/content")
+        reads = store.reads
+        whole = await http.get(f"/v1/files/{file}/content")
+
+    assert (head.status_code, head.content, reads) == (200, b"", 0)
+    for headers in (head.headers, whole.headers):
+        headers.pop("x-request-id")
+    assert head.headers == whole.headers
+
+
 async def test_official_client_uploads_reads_lists_and_deletes(server: BatchServer) -> None:
     client = server.openai()
 

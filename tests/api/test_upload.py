@@ -19,7 +19,9 @@ _MOST_BYTES = 4096
 
 # Made of the pieces of a boundary, which a parser may take for one.
 _text = st.lists(st.sampled_from([b"\r", b"\n", b"-", b"--", b"b", b"\r\n--b-", b" ", b"x"])).map(b"".join)
-_disposition = st.sampled_from([b'name="file"; filename="a"', b'name="model"', b'name="a[]"', b'name=""', b"x"])
+_disposition = st.sampled_from(
+    [b'name="file"; filename="a"', b'name="model"', b'name="a[]"', b'name=""', b"x"]
+)
 _part = st.tuples(_disposition, _text.filter(lambda text: BOUNDARY not in text))
 _ends = st.sampled_from([b"--b---\r\n", b"--b---", b"--b---\r", b"--b---\r\nepilogue", b"--b-", b""])
 
@@ -33,7 +35,9 @@ def form_of(parts: Iterable[tuple[bytes, bytes]], end: bytes = b"--b---\r\n") ->
     )
 
 
-def read(pieces: Iterable[bytes]) -> tuple[dict[str, str], dict[str, list[str]], str | None, bytes] | str | None:
+def read(
+    pieces: Iterable[bytes],
+) -> tuple[dict[str, str], dict[str, list[str]], str | None, bytes] | str | None:
     """Return the fields, the name and the bytes of a form that comes in `pieces`, or the code of the error."""
     waiting = [piece for piece in pieces if piece]
 
