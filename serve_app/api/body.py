@@ -7,10 +7,12 @@ valid token id costs 0.1 µs.
 
 import asyncio
 from collections import Counter
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import Annotated, TypeVar
 
 import msgspec
 import numpy as np
+from pydantic import Field, TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from serve_app.api.errors import NOT_JSON, ApiError, not_an_object
@@ -28,7 +30,6 @@ MAX_TOKEN_IDS = 1 << 18
 """The most token ids of a body, in `prompt`, `tokens` or `input`."""
 _IN_THREAD_BYTES = 1 << 16
 NULL = msgspec.Raw(b"null")
-_DIGITS = 9
 _UNREAD = "other requests that are being read"
 KEPT = "streams that another replica can go on with"
 BACKGROUND = "requests of the lane background"
@@ -132,25 +133,41 @@ class Peek(PromptFields):
     """The only fields of a body the ingress needs; the engine replica reads the rest."""
 
     model: str | None = None
-    stream: Any = None
-    """Any JSON value, since the engine replica decides whether it is valid; only `true` asks for a stream."""
+    stream: msgspec.Raw = NULL
     max_tokens: msgspec.Raw = NULL
     max_completion_tokens: msgspec.Raw = NULL
     max_output_tokens: msgspec.Raw = NULL
     n: msgspec.Raw = NULL
 
     @property
-    def answer_bound(self) -> int | None:
-        """The most tokens of all choices; None if the body does not say, or not validly."""
-        given = (self.max_completion_tokens, self.max_tokens, self.max_output_tokens)
-        most = next((found for found in map(_whole, given) if found is not None), None)
-        return None if most is None else most * (_whole(self.n) or 1)
+    def wants_stream(self) -> bool:
+        """Whether the body asks for a stream. False for a value that vLLM's models refuse."""
+        return bool(_read(_flag, self.stream))
+
+    def answer_bound(self, operation: str) -> int | None:
+        """Return the most tokens of all choices; None if the body does not say, or not validly."""
+        given = (_read(_count, getattr(self, name)) for name in _BOUNDS.get(operation, ("max_tokens",)))
+        most = next((found for found in given if found is not None), None)
+        return None if most is None else most * (_read(_count, self.n) or 1)
 
 
-def _whole(value: msgspec.Raw) -> int | None:
-    """Return a JSON number of at most nine digits; None for any other value."""
-    text = bytes(value)
-    return int(text) if text.isdigit() and len(text) <= _DIGITS else None
+_BOUNDS = {
+    "chat_completions": ("max_completion_tokens", "max_tokens"),
+    "responses": ("max_output_tokens",),
+    "transcriptions": ("max_completion_tokens",),
+    "translations": ("max_completion_tokens",),
+}
+"""The fields that bound an answer, by operation. vLLM ignores the others."""
+# vLLM's models are pydantic's, which read the text "yes" as true and "7" as 7.
+_flag = TypeAdapter(bool | None)
+_count = TypeAdapter(Annotated[int, Field(ge=0, lt=10**9)] | None)
+
+
+def _read(field: TypeAdapter[T], value: msgspec.Raw) -> T | None:
+    """Return the value as vLLM's models read it; None if they refuse it, or if it is out of bounds."""
+    with suppress(ValidationError):
+        return field.validate_json(bytes(value))
+    return None
 
 
 _peek = msgspec.json.Decoder(Peek)

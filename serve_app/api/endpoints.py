@@ -224,7 +224,7 @@ class Endpoints:
             raise RequestValidationError(details) from None
         fields = peek(body)
         fields.model = next(iter(self.models)) if given.model is None else given.model
-        fields.stream, fields.max_tokens = given.stream, msgspec.Raw(b"%d" % given.max_tokens)
+        fields.max_tokens = msgspec.Raw(b"%d" % given.max_tokens)
         return fields
 
     async def answer(self, http: Request, operation: Operation) -> Response:
@@ -266,7 +266,7 @@ class Endpoints:
             fields = self._generate_fields(body) if operation == "generate" else peek(document)
             model = self.find(fields.model, sender.key)
             generates = operation in _GENERATING
-            wants_stream = generates and fields.stream is True
+            wants_stream = generates and fields.wants_stream
             if whole and wants_stream:
                 message = "stream = true: a batch has no streams"
                 raise ApiError(400, message, param="stream", code="invalid_value")
@@ -293,7 +293,7 @@ class Endpoints:
             )
             trace.note_request(request, document)
             try:
-                answer_bound = fields.answer_bound if generates else 0
+                answer_bound = fields.answer_bound(operation) if generates else 0
                 reservation = self._quotas.reserve(sender.key, request, answer_bound)
                 if reservation is not None and reservation.over_quota:
                     request = replace(request, caller=sender.caller.lowered_to("background"))

@@ -1,4 +1,4 @@
-"""Middleware of all requests: request ids, `HEAD` for each path that answers `GET`, and slashes at the end."""
+"""Middleware of all requests: request ids, `HEAD` for paths that answer `GET`, and slashes at the end."""
 
 import re
 import time

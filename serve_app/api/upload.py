@@ -88,7 +88,7 @@ class Form:
         stream = self._request.stream()
         while (chunk := await self._next(stream, due)) is not None:
             self._received += len(chunk)
-            # After the closing boundary comes CRLF, and an epilogue, which the parser ignores (RFC 2046, 5.1.1).
+            # The parser ignores bytes after the closing boundary: CRLF, and an epilogue (RFC 2046, 5.1.1).
             if self._received > self._max_file_bytes + MOST_ENVELOPE_BYTES:
                 raise self._too_large()
             try:

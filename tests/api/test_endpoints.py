@@ -93,9 +93,15 @@ async def test_the_trace_of_a_request_is_handed_on(server: Server, path: str) ->
         ("/v1/completions", {"stream": False}, False),
         ("/v1/completions", {"stream": None}, False),
         ("/generate", {"prompt": "sea"}, False),
-        # The engine decides whether these are valid. Nobody is sent comments on a guess.
-        ("/v1/completions", {"stream": 1}, False),
-        ("/v1/completions", {"stream": "true"}, False),
+        # vLLM's models take these as true or false.
+        ("/v1/completions", {"stream": 1}, True),
+        ("/v1/chat/completions", {"stream": "true"}, True),
+        ("/v1/responses", {"stream": "yes"}, True),
+        ("/v1/messages", {"stream": 1.0}, True),
+        ("/generate", {"prompt": "sea", "stream": "on"}, True),
+        ("/v1/completions", {"stream": "no"}, False),
+        # The engine refuses these. Nobody is sent comments on a guess.
+        ("/v1/completions", {"stream": 2}, False),
         ("/v1/completions", {"stream": {"a": [1]}}, False),
         # There is no stream to ask for.
         ("/v1/embeddings", {"stream": True}, False),
@@ -107,7 +113,8 @@ async def test_stream_is_wanted_if_asked_for_and_possible(
 ) -> None:
     await server.http.post(path, json={"model": "tide", **body})
 
-    assert [request.wants_stream for request in server.chat.requests] == [wants_stream]
+    (request,) = server.chat.requests
+    assert (request.wants_stream, request.kept is not None) == (wants_stream, wants_stream)
 
 
 async def test_unknown_model_is_a_404_and_no_traffic() -> None:

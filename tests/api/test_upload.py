@@ -38,7 +38,7 @@ def form_of(parts: Iterable[tuple[bytes, bytes]], end: bytes = b"--b---\r\n") ->
 def read(
     pieces: Iterable[bytes],
 ) -> tuple[dict[str, str], dict[str, list[str]], str | None, bytes] | str | None:
-    """Return the fields, the name and the bytes of a form that comes in `pieces`, or the code of the error."""
+    """Return fields, lists, name and bytes of a form that comes in `pieces`, or the code of its error."""
     waiting = [piece for piece in pieces if piece]
 
     async def receive() -> Message:
