@@ -163,7 +163,7 @@ _flag = TypeAdapter(bool | None)
 _count = TypeAdapter(Annotated[int, Field(ge=0, lt=10**9)] | None)
 
 
-def _read(field: TypeAdapter[T], value: msgspec.Raw) -> T | None:
+def _read(field: TypeAdapter[T | None], value: msgspec.Raw) -> T | None:
     """Return the value as vLLM's models read it; None if they refuse it, or if it is out of bounds."""
     with suppress(ValidationError):
         return field.validate_json(bytes(value))
