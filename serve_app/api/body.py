@@ -8,7 +8,7 @@ valid token id costs 0.1 µs.
 import asyncio
 from collections import Counter
 from contextlib import suppress
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -147,7 +147,7 @@ class Peek(PromptFields):
     def answer_bound(self, operation: str) -> int | None:
         """Return the most tokens of all choices; None if the body does not say, or not validly."""
         given = (_read(_count, getattr(self, name)) for name in _BOUNDS.get(operation, ("max_tokens",)))
-        most = next((found for found in given if found is not None), None)
+        most: int | None = next((found for found in given if found is not None), None)
         return None if most is None else most * (_read(_count, self.n) or 1)
 
 
@@ -163,7 +163,7 @@ _flag = TypeAdapter(bool | None)
 _count = TypeAdapter(Annotated[int, Field(ge=0, lt=10**9)] | None)
 
 
-def _read(field: TypeAdapter[T | None], value: msgspec.Raw) -> T | None:
+def _read(field: TypeAdapter[Any], value: msgspec.Raw) -> Any:
     """Return the value as vLLM's models read it; None if they refuse it, or if it is out of bounds."""
     with suppress(ValidationError):
         return field.validate_json(bytes(value))
