@@ -41,9 +41,7 @@ async def read_speech(request: Request, max_bytes: int, timeout_s: float, share:
         ApiError: see `Form`. 400 without a file or with an empty one, 429 if the memory for bodies is full.
     """
     form = Form(request, max_bytes, timeout_s, "http.max_body_bytes")
-    length = request.headers.get("content-length", "")
-    if length.isascii() and length.isdigit():
-        share.expect(int(length))
+    share.expect(form.content.length or 0)
     share.grow(MOST_ENVELOPE_BYTES)
     chunks = []
     async for chunk in form.chunks():

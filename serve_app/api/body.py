@@ -13,13 +13,12 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
+from serve_app.api.content import Content
 from serve_app.api.errors import NOT_JSON, ApiError, not_an_object
 from serve_app.api.prompt_prefix import PromptFields
 
-SLOWEST_BYTES_PER_S = 16_384
-"""Each so many bytes received give the body one more second. So 8 MiB at 131 kbit/s are still read."""
 MAX_CONTAINERS = 4096
 """The most objects and lists of a body."""
 MESSAGES_CONTAINERS = 8192
@@ -181,43 +180,22 @@ def body_too_large(max_bytes: int) -> ApiError:
 
 
 async def read_body(request: Request, max_bytes: int, timeout_s: float, share: BodyShare) -> bytes:
-    """The whole body.
+    """The whole body, without its content coding.
 
     Args:
-        timeout_s: Seconds that the body may take. Each `SLOWEST_BYTES_PER_S` bytes received give one second
-            more. The bound keeps slow clients from occupying a connection and memory for ever.
+        max_bytes, timeout_s: See `Content`.
         share: Takes the bytes as they come. The caller releases them.
 
     Raises:
         ApiError: 413 if the body is larger than `max_bytes`, 429 if the memory for bodies does not hold it,
-            408 if it takes too long. A declared length is checked before the body is read.
+            others as `Content`.
     """
-    too_large = body_too_large(max_bytes)
-    length = request.headers.get("content-length", "0")
-    if length.isascii() and length.isdigit():
-        if int(length) > max_bytes:
-            raise too_large
-        share.expect(int(length))
+    content = Content(request, max_bytes, body_too_large(max_bytes), timeout_s)
+    share.expect(content.length or 0)
     body = bytearray()
-    due = asyncio.get_running_loop().time() + timeout_s
-    try:
-        async with asyncio.timeout_at(due) as limit:
-            async for chunk in request.stream():
-                if len(body) + len(chunk) > max_bytes:
-                    raise too_large
-                share.grow(len(chunk))
-                body += chunk
-                limit.reschedule(due + len(body) / SLOWEST_BYTES_PER_S)
-    except TimeoutError:
-        raise ApiError(
-            408,
-            f"The body is incomplete: {len(body)} bytes arrived in time. This server waits {timeout_s:g} s "
-            f"for a body, and one second more for each {SLOWEST_BYTES_PER_S} bytes received.",
-            code="body_timeout",
-            headers={"Connection": "close"},  # the rest of the body is not the next request
-        ) from None
-    except ClientDisconnect:
-        raise ApiError(400, "The client left before its request was complete.") from None
+    async for chunk in content.chunks():
+        share.grow(len(chunk))
+        body += chunk
     return bytes(body)
 
 

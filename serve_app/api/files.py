@@ -44,7 +44,7 @@ def files_router(access: BatchAccess, http: HttpSettings, memory: BodyMemory) ->
         share = BodyShare(memory, sender_of(request).group)
         try:
             share.grow(min(UPLOAD_BYTES, memory.limit_bytes // 4))
-            return (await _store(access, form, owner_of(request), _declared_bytes(request))).document()
+            return (await _store(access, form, owner_of(request))).document()
         finally:
             share.release()
 
@@ -139,11 +139,11 @@ def expiry(given: Any, param: str, retention_days: float) -> int | None:
     return int(seconds)
 
 
-async def _store(access: BatchAccess, form: Form, owner: str, declared: int | None) -> File:
+async def _store(access: BatchAccess, form: Form, owner: str) -> File:
     """Read a form, and store its file. After a failure nothing is left of it."""
     settings = access.store.limits
     now = int(access.clock())
-    most = settings.max_file_bytes if declared is None else min(declared, settings.max_file_bytes)
+    most = min(form.content.length or settings.max_file_bytes, settings.max_file_bytes)
     file = File(new_id("file"), owner, "batch", "", most, now)
     await access.run(lambda: access.store.begin_file(file))
     try:
@@ -193,12 +193,6 @@ def _check_purpose(form: Form) -> None:
     if purpose != "batch":
         message = f"purpose = {shown(purpose)}: must be 'batch'."
         raise ApiError(400, message, param="purpose", code="invalid_value")
-
-
-def _declared_bytes(request: Request) -> int | None:
-    """Return the most bytes that the file of a request may have by its `Content-Length`."""
-    length = request.headers.get("content-length", "")
-    return int(length) if length.isascii() and length.isdigit() and len(length) < 16 else None
 
 
 async def _read(access: BatchAccess, file: File, offset: int) -> bytes:

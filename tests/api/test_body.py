@@ -16,7 +16,6 @@ from serve_app.api.body import (
     MAX_CONTAINERS,
     MAX_TOKEN_IDS,
     MAX_VALUES,
-    SLOWEST_BYTES_PER_S,
     BodyMemory,
     BodyShare,
     check_structure,
@@ -25,6 +24,7 @@ from serve_app.api.body import (
     read_body,
     repeated_bytes,
 )
+from serve_app.api.content import SLOWEST_BYTES_PER_S
 from serve_app.api.errors import ApiError
 from tests.api.server import Server, error_of
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, stalled

@@ -1,4 +1,5 @@
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -66,6 +67,24 @@ async def server(tmp_path: Path) -> AsyncIterator[BatchServer]:
     made = BatchServer(tmp_path)
     async with made.http:
         yield made
+
+
+async def test_a_packed_upload_may_unpack_to_the_bound(tmp_path: Path) -> None:
+    line = LINE[:-1].ljust(4096) + b"\n"
+    async with BatchServer(tmp_path, max_file_bytes=len(line) * 10).http as http:
+        replies = []
+        for lines in (10, 11, 1000):
+            form = (
+                b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+                b'--b\r\nContent-Disposition: form-data; name="file"\r\n\r\n%b\r\n--b--\r\n' % (line * lines)
+            )
+            headers = {"Content-Type": FORM, "Content-Encoding": "gzip"}
+            replies.append(await http.post("/v1/files", content=gzip.compress(form), headers=headers))
+
+        content = await http.get(f"/v1/files/{replies[0].json()['id']}/content")
+
+    assert [reply.status_code for reply in replies] == [200, 413, 413]
+    assert content.content == line * 10
 
 
 class CountingStore(FileStore):
