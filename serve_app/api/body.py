@@ -119,7 +119,7 @@ class BodyShare:
             if full or share * (of_group + more) > memory.limit_bytes:
                 raise ApiError(
                     429,
-                    f"This ingress replica has {memory.used_bytes} bytes of request bodies in memory, "
+                    f"This ingress replica has {memory.used_bytes} bytes of bodies in memory, "
                     f"{of_group} of them of {group}, which may have {part} of max_body_memory_bytes = "
                     f"{memory.limit_bytes}; this body would add {more}.",
                     code="body_memory_full",

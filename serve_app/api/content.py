@@ -15,8 +15,8 @@ SLOWEST_BYTES_PER_S = 16_384
 _PIECE_BYTES = 1 << 16
 """Unpacked at once, in 0.2 ms, for which the event loop stands still."""
 _ZLIB = zlib.MAX_WBITS
-_CODINGS = {"gzip": 16 + _ZLIB, "x-gzip": 16 + _ZLIB, "deflate": _ZLIB}
-"""The content codings (RFC 9110, 8.4.1) that are decoded, each with zlib's `wbits`."""
+_WINDOW_BITS = {"": 0, "gzip": 16 + _ZLIB, "x-gzip": 16 + _ZLIB, "deflate": _ZLIB}
+"""zlib's `wbits` of the content codings that are decoded (RFC 9110, 8.4.1)."""
 
 
 class Content:
@@ -34,24 +34,22 @@ class Content:
     """
 
     def __init__(self, request: Request, max_bytes: int, too_large: ApiError, timeout_s: float) -> None:
-        self._request = request
-        self._max_bytes = max_bytes
-        self._too_large = too_large
+        self._request, self._max_bytes, self._too_large = request, max_bytes, too_large
         self._timeout_s = timeout_s
         self._received = 0
         """The bytes of the body so far, as they came."""
-        given = ", ".join(request.headers.getlist("content-encoding"))
+        given = ",".join(request.headers.getlist("content-encoding"))
         codings = [
             name for each in given.split(",") if (name := each.strip().lower()) not in ("", "identity")
         ]
-        if len(codings) > 1 or not _CODINGS.keys() >= set(codings):
+        self._coding = ",".join(codings)
+        if self._coding not in _WINDOW_BITS:
             raise ApiError(
                 415,
                 f"Content-Encoding = {shown(given)}: must be gzip or deflate, given once.",
                 code="unsupported_encoding",
                 headers={"Accept-Encoding": "gzip, deflate"},
             )
-        self._coding = codings[0] if codings else ""
         self._unpacker: Any = None
         length = request.headers.get("content-length", "")
         known = not codings and length.isascii() and length.isdigit() and len(length) < 16
@@ -61,16 +59,14 @@ class Content:
             raise too_large
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the content. No chunk is empty.
+        """Yield the content.
 
         Raises:
-            ApiError: 400 if the client leaves or the coding is malformed, 408 if it takes too long, or
-                `too_large`.
+            ApiError: 400 if the client leaves or the coding is malformed, 408 if it is late, `too_large`.
         """
         due = asyncio.get_running_loop().time() + self._timeout_s
-        stream = self._request.stream()
-        size = 0
-        while data := await self._next(stream, due):
+        stream, size = self._request.stream(), 0
+        while (data := await self._next(stream, due)) is not None:
             self._received += len(data)
             if self._received > self._max_bytes:
                 raise self._too_large
@@ -81,17 +77,13 @@ class Content:
                 yield piece
                 if self._coding:
                     await asyncio.sleep(0)
-        if self._coding and (self._unpacker is None or not self._unpacker.eof):
+        if self._coding and not (self._unpacker and self._unpacker.eof):
             raise self._malformed("it ends too early")
 
-    async def _next(self, stream: AsyncIterator[bytes], due: float) -> bytes:
-        """Return the next data that are not empty; nothing at the end."""
+    async def _next(self, stream: AsyncIterator[bytes], due: float) -> bytes | None:
         try:
             async with asyncio.timeout_at(due + self._received / SLOWEST_BYTES_PER_S):
-                async for data in stream:
-                    if data:
-                        return data
-                return b""
+                return await anext(stream, None)
         except TimeoutError:
             raise ApiError(
                 408,
@@ -110,7 +102,7 @@ class Content:
             if self._unpacker is None or self._unpacker.eof:  # a gzip file may have several members
                 # Many clients leave out zlib's header of deflate, whose first byte ends in 8.
                 bare = self._coding == "deflate" and data[0] & 15 != 8
-                self._unpacker = zlib.decompressobj(-_ZLIB if bare else _CODINGS[self._coding])
+                self._unpacker = zlib.decompressobj(-_ZLIB if bare else _WINDOW_BITS[self._coding])
             try:
                 piece = self._unpacker.decompress(data, _PIECE_BYTES)
             except zlib.error as error:

@@ -84,6 +84,7 @@ def files_router(access: BatchAccess, http: HttpSettings, memory: BodyMemory) ->
         headers = {"Content-Length": str(file.bytes), "Content-Disposition": "attachment"}
         if request.state.head:
             return Response(headers=headers, media_type=_BYTES)
+        request.state.count_answer(min(3 * READ_BYTES, file.bytes))  # the first, an unread one, and the next
         first = await _read(access, file, 0)  # while an error still has a status
 
         async def content() -> AsyncIterator[bytes]:

@@ -4,7 +4,7 @@ import gzip
 from functools import cache
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, RedirectResponse, Response
+from fastapi.responses import JSONResponse, Response
 
 from serve_app import __version__
 from serve_app.ui import assets
@@ -30,10 +30,6 @@ def page_router() -> APIRouter:
     @router.get("/ui")
     async def page() -> Response:
         return Response(assets.template(), headers=_HEADERS, media_type="text/html")
-
-    @router.get("/ui/")
-    async def page_with_slash() -> Response:
-        return RedirectResponse("../ui")  # the page's links do not work from here
 
     @router.get("/")
     async def root(request: Request) -> Response:

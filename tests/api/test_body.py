@@ -277,7 +277,7 @@ def test_one_model_or_key_gets_half_the_memory() -> None:
     assert sum(map(len, of_key)) == 600
     rest = flood(memory, None, "d")
     assert len(rest) == 600
-    with pytest.raises(ApiError, match="1200 bytes of request bodies in memory, 0 of them of key 2"):
+    with pytest.raises(ApiError, match="1200 bytes of bodies in memory, 0 of them of key 2"):
         taken(memory, "key 2", "e", 1)
 
 

@@ -17,10 +17,12 @@ from serve_app.batch.file_store import FileStore
 from serve_app.batch.store import BatchStore
 from serve_app.settings.batch import BatchSettings
 from tests.api.server import Server, error_of
+from tests.api.slow_client import SlowClient, serving, until
 
 NOW = 1_800_000_000
 LINE = b'{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"model": "tide"}}\n'
 DAY_S = 86_400
+MIB = 1 << 20
 FORM = "multipart/form-data; boundary=b"
 
 
@@ -85,6 +87,26 @@ async def test_a_packed_upload_may_unpack_to_the_bound(tmp_path: Path) -> None:
 
     assert [reply.status_code for reply in replies] == [200, 413, 413]
     assert content.content == line * 10
+
+
+async def test_downloads_are_counted_until_they_are_read(server: BatchServer) -> None:
+    memory, data = server.app.state.answers, LINE * (12 * MIB // len(LINE))
+    server.store.limits = server.store.limits.model_copy(update={"max_file_bytes": 16 * MIB})
+    file = (await server.post_form(("purpose", "batch"), ("file", data))).json()["id"]
+    path = f"/v1/files/{file}/content"
+
+    async with serving(server.app) as port:
+        clients = [SlowClient(port, path, method="GET", key="alice-key") for _ in range(11)]
+        statuses = [await client.status() for client in clients]
+        used = dict(memory.by_group)
+        content = await clients[0].rest()
+        for client in clients:
+            client.close()
+        await until(lambda: memory.used_bytes == 0)
+
+    assert statuses == [200] * 10 + [429]
+    assert used == {"API key 'alice'": 30 * MIB}  # 3 MiB each, of half the memory
+    assert content.endswith(b"\r\n\r\n" + data)
 
 
 class CountingStore(FileStore):

@@ -20,6 +20,7 @@ from serve_app.api.engine_response import WriteNowMiddleware
 from serve_app.settings.settings_error import SettingsError
 from serve_app.ui import assets
 from tests.api.server import Server, error_of
+from tests.api.slow_client import until
 from tests.http_server import port_of, uvicorn_with
 from tests.stub_engine import LIMIT_S, StubEngine, frames
 from tests.ui.fleet import FakeFleet, PageServer, model_state
@@ -264,6 +265,21 @@ async def test_a_listener_that_does_not_read_is_disconnected() -> None:
                     server.fleet.models = {"reason": f"{server.fleet.asked}" * 300_000}
                     await server.events.tick()
                     await asyncio.sleep(0)
+
+
+async def test_listeners_are_bounded_by_the_memory_of_answers() -> None:
+    server = page_server()
+    answers = server.app.state.answers
+    other = BodyShare(answers, "answers")
+    other.grow(answers.limit_bytes // 2 - (2 << 20))
+    async with listeners_of(server) as listeners:
+        statuses = [(await listeners.listen()).status for _ in range(3)]
+        await listeners.drain()
+        server.draining = False
+        await until(lambda: answers.used_bytes == answers.limit_bytes // 2 - (2 << 20))
+        statuses.append((await listeners.listen()).status)
+
+    assert statuses == [200, 200, 429, 200]
 
 
 async def test_head_of_the_stream_ends() -> None:
