@@ -164,8 +164,9 @@ _count = TypeAdapter(Annotated[int, Field(ge=0, lt=10**9)] | None)
 
 def _read(field: TypeAdapter[Any], value: msgspec.Raw) -> Any:
     """Return the value as vLLM's models read it; None if they refuse it, or if it is out of bounds."""
-    with suppress(ValidationError):
-        return field.validate_json(bytes(value))
+    if (text := bytes(value)) != b"null":
+        with suppress(ValidationError):
+            return field.validate_json(text)
     return None
 
 
