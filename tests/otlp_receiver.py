@@ -38,6 +38,7 @@ class Received:
     failed: bool
     resource: dict[str, Any]
     kind: int
+    tracestate: str
 
 
 def plain(attributes: Any) -> dict[str, Any]:
@@ -78,6 +79,7 @@ class Receiver:
                             span.status.code == 2,
                             resource,
                             span.kind,
+                            span.trace_state,
                         )
                     )
 

@@ -12,9 +12,6 @@ from serve_app.api.body import BodyShare
 from serve_app.api.errors import invalid_field, missing_field
 from serve_app.api.upload import MOST_ENVELOPE_BYTES, Form
 
-_TRUE = ("true", "1", "on", "yes", "t", "y")
-"""The texts that vLLM takes for true, in any case of letters."""
-
 
 def speech_body(fields: dict[str, Any], file: bytes) -> bytes:
     """Return the body with these fields and this file."""
@@ -44,9 +41,7 @@ async def read_speech(request: Request, max_bytes: int, timeout_s: float, share:
         ApiError: see `Form`. 400 without a file or with an empty one, 429 if the memory for bodies is full.
     """
     form = Form(request, max_bytes, timeout_s, "http.max_body_bytes")
-    length = request.headers.get("content-length", "")
-    if length.isascii() and length.isdigit():
-        share.expect(int(length))
+    share.expect(form.content.length or 0)
     share.grow(MOST_ENVELOPE_BYTES)
     chunks = []
     async for chunk in form.chunks():
@@ -56,10 +51,4 @@ async def read_speech(request: Request, max_bytes: int, timeout_s: float, share:
         raise missing_field("file")
     if not form.size:
         raise invalid_field("file", "is empty")
-    fields: dict[str, Any] = form.fields | form.lists
-    # The ingress needs these two as JSON has them. vLLM converts all others.
-    if form.fields.get("stream", "").lower() in _TRUE:
-        fields["stream"] = True
-    if (most := form.fields.get("max_completion_tokens", "")).isascii() and most.isdigit():
-        fields["max_completion_tokens"] = msgspec.Raw(most.lstrip("0").encode() or b"0")
-    return speech_body(fields, b"".join(chunks))
+    return speech_body(form.fields | form.lists, b"".join(chunks))

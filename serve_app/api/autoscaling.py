@@ -19,6 +19,8 @@ from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.settings_error import SettingsError
 
 _MOST_BYTES = 1 << 18
+_LISTENER_BYTES = 1 << 20
+"""The first event of 20 busy models has 611 KB, and a listener is dropped when 16 events are unread."""
 _BODY_S = 20.0
 
 
@@ -94,6 +96,7 @@ def live_router(
     )
     async def follow(request: Request) -> Response:
         key: ApiKey | None = getattr(request.state, "key", None)
+        request.state.count_answer(_LISTENER_BYTES)
         return await events.stream(request, key, {"knob_schemas": schemas, "may_set_knobs": may_set(request)})
 
     body = {"required": True, "content": {JSON: {"schema": _CHANGE}}}

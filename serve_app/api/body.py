@@ -7,17 +7,18 @@ valid token id costs 0.1 µs.
 
 import asyncio
 from collections import Counter
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
-from starlette.requests import ClientDisconnect, Request
+from pydantic import Field, TypeAdapter, ValidationError
+from starlette.requests import Request
 
-from serve_app.api.errors import ApiError, not_an_object
+from serve_app.api.content import Content
+from serve_app.api.errors import NOT_JSON, ApiError, not_an_object
 from serve_app.api.prompt_prefix import PromptFields
 
-SLOWEST_BYTES_PER_S = 16_384
-"""Each so many bytes received give the body one more second. So 8 MiB at 131 kbit/s are still read."""
 MAX_CONTAINERS = 4096
 """The most objects and lists of a body."""
 MESSAGES_CONTAINERS = 8192
@@ -28,7 +29,6 @@ MAX_TOKEN_IDS = 1 << 18
 """The most token ids of a body, in `prompt`, `tokens` or `input`."""
 _IN_THREAD_BYTES = 1 << 16
 NULL = msgspec.Raw(b"null")
-_DIGITS = 9
 _UNREAD = "other requests that are being read"
 KEPT = "streams that another replica can go on with"
 BACKGROUND = "requests of the lane background"
@@ -119,7 +119,7 @@ class BodyShare:
             if full or share * (of_group + more) > memory.limit_bytes:
                 raise ApiError(
                     429,
-                    f"This ingress replica has {memory.used_bytes} bytes of request bodies in memory, "
+                    f"This ingress replica has {memory.used_bytes} bytes of bodies in memory, "
                     f"{of_group} of them of {group}, which may have {part} of max_body_memory_bytes = "
                     f"{memory.limit_bytes}; this body would add {more}.",
                     code="body_memory_full",
@@ -132,25 +132,42 @@ class Peek(PromptFields):
     """The only fields of a body the ingress needs; the engine replica reads the rest."""
 
     model: str | None = None
-    stream: Any = None
-    """Any JSON value, since the engine replica decides whether it is valid; only `true` asks for a stream."""
+    stream: msgspec.Raw = NULL
     max_tokens: msgspec.Raw = NULL
     max_completion_tokens: msgspec.Raw = NULL
     max_output_tokens: msgspec.Raw = NULL
     n: msgspec.Raw = NULL
 
     @property
-    def answer_bound(self) -> int | None:
-        """The most tokens of all choices; None if the body does not say, or not validly."""
-        given = (self.max_completion_tokens, self.max_tokens, self.max_output_tokens)
-        most = next((found for found in map(_whole, given) if found is not None), None)
-        return None if most is None else most * (_whole(self.n) or 1)
+    def wants_stream(self) -> bool:
+        """Whether the body asks for a stream. False for a value that vLLM's models refuse."""
+        return bool(_read(_flag, self.stream))
+
+    def answer_bound(self, operation: str) -> int | None:
+        """Return the most tokens of all choices; None if the body does not say, or not validly."""
+        given = (_read(_count, getattr(self, name)) for name in _BOUNDS.get(operation, ("max_tokens",)))
+        most: int | None = next((found for found in given if found is not None), None)
+        return None if most is None else most * (_read(_count, self.n) or 1)
 
 
-def _whole(value: msgspec.Raw) -> int | None:
-    """Return a JSON number of at most nine digits; None for any other value."""
-    text = bytes(value)
-    return int(text) if text.isdigit() and len(text) <= _DIGITS else None
+_BOUNDS = {
+    "chat_completions": ("max_completion_tokens", "max_tokens"),
+    "responses": ("max_output_tokens",),
+    "transcriptions": ("max_completion_tokens",),
+    "translations": ("max_completion_tokens",),
+}
+"""The fields that bound an answer, by operation. vLLM ignores the others."""
+# vLLM's models are pydantic's, which read the text "yes" as true and "7" as 7.
+_flag = TypeAdapter(bool | None)
+_count = TypeAdapter(Annotated[int, Field(ge=0, lt=10**9)] | None)
+
+
+def _read(field: TypeAdapter[Any], value: msgspec.Raw) -> Any:
+    """Return the value as vLLM's models read it; None if they refuse it, or if it is out of bounds."""
+    if (text := bytes(value)) != b"null":
+        with suppress(ValidationError):
+            return field.validate_json(text)
+    return None
 
 
 _peek = msgspec.json.Decoder(Peek)
@@ -164,43 +181,22 @@ def body_too_large(max_bytes: int) -> ApiError:
 
 
 async def read_body(request: Request, max_bytes: int, timeout_s: float, share: BodyShare) -> bytes:
-    """The whole body.
+    """The whole body, without its content coding.
 
     Args:
-        timeout_s: Seconds that the body may take. Each `SLOWEST_BYTES_PER_S` bytes received give one second
-            more. The bound keeps slow clients from occupying a connection and memory for ever.
+        max_bytes, timeout_s: See `Content`.
         share: Takes the bytes as they come. The caller releases them.
 
     Raises:
         ApiError: 413 if the body is larger than `max_bytes`, 429 if the memory for bodies does not hold it,
-            408 if it takes too long. A declared length is checked before the body is read.
+            others as `Content`.
     """
-    too_large = body_too_large(max_bytes)
-    length = request.headers.get("content-length", "0")
-    if length.isascii() and length.isdigit():
-        if int(length) > max_bytes:
-            raise too_large
-        share.expect(int(length))
+    content = Content(request, max_bytes, body_too_large(max_bytes), timeout_s)
+    share.expect(content.length or 0)
     body = bytearray()
-    due = asyncio.get_running_loop().time() + timeout_s
-    try:
-        async with asyncio.timeout_at(due) as limit:
-            async for chunk in request.stream():
-                if len(body) + len(chunk) > max_bytes:
-                    raise too_large
-                share.grow(len(chunk))
-                body += chunk
-                limit.reschedule(due + len(body) / SLOWEST_BYTES_PER_S)
-    except TimeoutError:
-        raise ApiError(
-            408,
-            f"The body is incomplete: {len(body)} bytes arrived in time. This server waits {timeout_s:g} s "
-            f"for a body, and one second more for each {SLOWEST_BYTES_PER_S} bytes received.",
-            code="body_timeout",
-            headers={"Connection": "close"},  # the rest of the body is not the next request
-        ) from None
-    except ClientDisconnect:
-        raise ApiError(400, "The client left before its request was complete.") from None
+    async for chunk in content.chunks():
+        share.grow(len(chunk))
+        body += chunk
     return bytes(body)
 
 
@@ -229,7 +225,7 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     """Return a body that is a JSON object. Raises ApiError 400 if it is not what the decoder expects."""
     try:
         return decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         raise not_an_object(error) from None
 
 
@@ -248,9 +244,9 @@ DOCUMENTS = ("documents", "items", "data_2", "text_2")
 def repeated_bytes(body: bytes) -> int:
     """Return how many bytes of a body of scores or ranks an engine reads again.
 
-    A cross-encoder reads the query once with each document. `body` is a JSON object.
+    A cross-encoder reads the query once with each document. Raises ApiError 400 if it is not a JSON object.
     """
-    fields = MEMBERS.decode(body)
+    fields = decode_body(body, MEMBERS)
     queries, documents = (
         next((_listed(fields[name]) for name in names if fields.get(name, NULL) != NULL), [])
         for names in (QUERIES, DOCUMENTS)
@@ -302,14 +298,14 @@ def _token_ids(body: bytes) -> list[tuple[str, int]]:
     found: list[tuple[str, int]] = []
     try:
         fields = _fields.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except NOT_JSON:
         return found
     for name in fields.__struct_fields__:
         value = getattr(fields, name)
         for decoder in (_ids, _batches):
             try:
                 decoder.decode(value)
-            except (msgspec.DecodeError, RecursionError):
+            except NOT_JSON:
                 continue
             found.append((name, count_values(value)[1]))
             break

@@ -226,7 +226,7 @@ class Endpoints:
             raise RequestValidationError(details) from None
         fields = peek(body)
         fields.model = next(iter(self.models)) if given.model is None else given.model
-        fields.stream, fields.max_tokens = given.stream, msgspec.Raw(b"%d" % given.max_tokens)
+        fields.max_tokens = msgspec.Raw(b"%d" % given.max_tokens)
         return fields
 
     async def answer(self, http: Request, operation: Operation) -> Response:
@@ -268,7 +268,7 @@ class Endpoints:
             fields = self._generate_fields(body) if operation == "generate" else peek(document)
             model = self.find(fields.model, sender.key)
             generates = operation in _GENERATING
-            wants_stream = generates and fields.stream is True
+            wants_stream = generates and fields.wants_stream
             if whole and wants_stream:
                 message = "stream = true: a batch has no streams"
                 raise ApiError(400, message, param="stream", code="invalid_value")
@@ -293,14 +293,14 @@ class Endpoints:
                 adapter=adapter,
                 repeated_bytes=repeated_bytes(body) if operation in ("score", "rerank") else 0,
             )
-            trace.note_request(request)
+            trace.note_request(request, document)
             try:
-                answer_bound = fields.answer_bound if generates else 0
+                answer_bound = fields.answer_bound(operation) if generates else 0
                 reservation = self._quotas.reserve(sender.key, request, answer_bound)
                 if reservation is not None and reservation.over_quota:
                     request = replace(request, caller=sender.caller.lowered_to("background"))
                     reservation.headers[LANE_HEADER] = "background"
-                    trace.note_request(request)
+                    trace.note_request(request, document)
                 share.belongs_to(model.name, background=request.caller.lane == "background")
             except ApiError as error:
                 model.traffic.rejected(request, error)

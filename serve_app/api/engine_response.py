@@ -73,6 +73,8 @@ class EngineResponse(Response):
         self._reservation = reservation
         self._started = False
         self._ended = False
+        self._whole = False
+        """Whether a whole answer is being sent."""
         self._sent = b""
         """The last part of the body with an event."""
         self._write_now: WriteNow | None = None
@@ -91,6 +93,8 @@ class EngineResponse(Response):
             done, _ = await asyncio.wait(
                 (answer, leaving), timeout=rest_s, return_when=asyncio.FIRST_COMPLETED
             )
+            if not done and self._whole:  # only the client is late, which has to read it
+                done, _ = await asyncio.wait((answer, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not done:
                 await self._expire(answer)
             left = not answer.done()
@@ -134,10 +138,12 @@ class EngineResponse(Response):
             async with self._engine.call(self._request) as reply:
                 if reply.stream is not None:
                     await self._send_stream(reply.status, reply.headers, reply.stream)
-                elif reply.status >= HTTPStatus.BAD_REQUEST:
-                    await self._send_error(ApiError.from_body(reply.status, reply.body, reply.headers))
-                else:
-                    await self._send_whole(reply.status, reply.body, reply.headers)
+                    return
+            # The engine has ended the call, so a client that reads slowly takes no place there.
+            if reply.status >= HTTPStatus.BAD_REQUEST:
+                await self._send_error(ApiError.from_body(reply.status, reply.body, reply.headers))
+            else:
+                await self._send_whole(reply.status, reply.body, reply.headers)
         except ApiError as error:
             if error.status in _REFUSALS:
                 self._traffic.rejected(self._request, error)
@@ -177,6 +183,9 @@ class EngineResponse(Response):
                 self._request.state.outcome = "error" if self._dialect.failed(before, last) else "ok"
 
     async def _send_whole(self, status: int, body: bytes, extra: Mapping[str, str]) -> None:
+        self._whole = True
+        if status < HTTPStatus.BAD_REQUEST:
+            self._first_byte()
         if not self._started:
             await self._start(status, {"Content-Type": JSON, "Content-Length": str(len(body)), **extra})
             await self._send_part(body, more=False)
@@ -184,8 +193,6 @@ class EngineResponse(Response):
             # A line break would end the event's data; in JSON it can only stand between two tokens.
             await self._send_part(b"data: " + body.replace(b"\n", b" ") + b"\n\n" + DONE, more=False)
         self._request.state.outcome = status_outcome(status)
-        if status < HTTPStatus.BAD_REQUEST:
-            self._first_byte()
 
     async def _send_error(self, error: ApiError) -> None:
         if not self._started:

@@ -18,6 +18,9 @@ ERROR_EVENT = b"event: error\n"
 TRACE_ID: ContextVar[str] = ContextVar("trace_id", default="")
 """The id of the trace of the present request, for the bodies of its errors; "" without a trace."""
 
+NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""The errors of msgspec's decoders. Bytes that are not UTF-8 raise no `DecodeError`."""
+
 _LONGEST_TEXT = 500
 """Bytes of an error that is not JSON."""
 
@@ -66,7 +69,7 @@ class ApiError(Exception):
         """Return the error that another process sent as `body`. A proxy's error may be plain text."""
         try:
             found = msgspec.json.decode(body, type=_Body).error
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except NOT_JSON:
             found = _Error(body[:_LONGEST_TEXT].decode(errors="replace").strip())
         return cls(status, found.message or "", param=found.param, code=found.code, headers=headers)
 

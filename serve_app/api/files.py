@@ -18,6 +18,7 @@ from serve_app.batch.store import StatusError
 from serve_app.settings.settings_error import shown
 from serve_app.settings.tree import HttpSettings
 
+_BYTES = "application/octet-stream"
 _HOUR_S = 3600
 _LONGEST_EXPIRY_S = 30 * DAY_S
 _UPLOAD_SCHEMA = {
@@ -43,7 +44,7 @@ def files_router(access: BatchAccess, http: HttpSettings, memory: BodyMemory) ->
         share = BodyShare(memory, sender_of(request).group)
         try:
             share.grow(min(UPLOAD_BYTES, memory.limit_bytes // 4))
-            return (await _store(access, form, owner_of(request), _declared_bytes(request))).document()
+            return (await _store(access, form, owner_of(request))).document()
         finally:
             share.release()
 
@@ -85,6 +86,10 @@ def files_router(access: BatchAccess, http: HttpSettings, memory: BodyMemory) ->
     )
     async def get_content(request: Request, file_id: str) -> Response:
         file = await find(request, file_id)
+        headers = {"Content-Length": str(file.bytes), "Content-Disposition": "attachment"}
+        if request.state.head:
+            return Response(headers=headers, media_type=_BYTES)
+        request.state.count_answer(min(3 * READ_BYTES, file.bytes))  # the first, an unread one, and the next
         first = await _read(access, file, 0)  # while an error still has a status
 
         async def content() -> AsyncIterator[bytes]:
@@ -92,8 +97,7 @@ def files_router(access: BatchAccess, http: HttpSettings, memory: BodyMemory) ->
             for offset in range(READ_BYTES, file.bytes, READ_BYTES):
                 yield await _read(access, file, offset)
 
-        headers = {"Content-Length": str(file.bytes), "Content-Disposition": "attachment"}
-        return StreamingResponse(content(), headers=headers, media_type="application/octet-stream")
+        return StreamingResponse(content(), headers=headers, media_type=_BYTES)
 
     @router.delete("/v1/files/{file_id}", summary="Delete a file", responses={409: {}})
     async def delete_file(request: Request, file_id: str) -> dict[str, Any]:
@@ -141,11 +145,11 @@ def expiry(given: Any, param: str, retention_days: float) -> int | None:
     return int(seconds)
 
 
-async def _store(access: BatchAccess, form: Form, owner: str, declared: int | None) -> File:
+async def _store(access: BatchAccess, form: Form, owner: str) -> File:
     """Read a form, and store its file. After a failure nothing is left of it."""
     settings = access.store.limits
     now = int(access.clock())
-    most = settings.max_file_bytes if declared is None else min(declared, settings.max_file_bytes)
+    most = min(form.content.length or settings.max_file_bytes, settings.max_file_bytes)
     file = File(new_id("file"), owner, "batch", "", most, now)
     await access.run(lambda: access.store.begin_file(file))
     try:
@@ -195,12 +199,6 @@ def _check_purpose(form: Form) -> None:
     if purpose != "batch":
         message = f"purpose = {shown(purpose)}: must be 'batch'."
         raise ApiError(400, message, param="purpose", code="invalid_value")
-
-
-def _declared_bytes(request: Request) -> int | None:
-    """Return the most bytes that the file of a request may have by its `Content-Length`."""
-    length = request.headers.get("content-length", "")
-    return int(length) if length.isascii() and length.isdigit() and len(length) < 16 else None
 
 
 async def _read(access: BatchAccess, file: File, offset: int) -> bytes:

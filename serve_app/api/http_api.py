@@ -9,14 +9,16 @@ from fastapi import FastAPI, Request
 from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import Response
+from fastapi.responses import RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
 from serve_app import __version__
+from serve_app.api.answer_memory import AnswerMemoryMiddleware
 from serve_app.api.api_keys import OPEN_PATHS, ApiKeyFile, ApiKeyMiddleware
 from serve_app.api.autoscaling import AutoscalingView, SetKnobs, autoscaling_router, live_router
 from serve_app.api.batch_access import BatchAccess
 from serve_app.api.batches import batches_router
+from serve_app.api.body import BodyMemory
 from serve_app.api.browsers import BrowserMiddleware, is_loopback
 from serve_app.api.dialect import error_response
 from serve_app.api.endpoints import ApiModel, Endpoints
@@ -71,6 +73,7 @@ def create_app(
         title="Tideserve",
         version=__version__,
         description="OpenAI-compatible LLM serving on Ray Serve and vLLM.",
+        redirect_slashes=False,
     )
     app.state.endpoints = Endpoints(models, http, quotas)
     app.include_router(app.state.endpoints.router())
@@ -86,6 +89,8 @@ def create_app(
     if batches is not None:
         app.include_router(files_router(batches, http, memory))
         app.include_router(batches_router(batches, http, memory))
+    app.state.answers = BodyMemory(http.max_body_memory_bytes)
+    app.add_middleware(AnswerMemoryMiddleware, memory=app.state.answers)
     if api_keys is not None:
         app.add_middleware(ApiKeyMiddleware, keys=api_keys, share_prefix_cache=http.share_prefix_cache)
     app.add_middleware(BrowserMiddleware, http=http, listens_on=listens_on, keyless=api_keys is None)
@@ -123,6 +128,9 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     where, detail = f"{request.method} {request.url.path}", error.detail
     if error.status_code == HTTPStatus.NOT_FOUND:
+        prefix = request.scope.get("root_path", "")
+        if moved := {prefix: "/", f"{prefix}/ui/": "/ui"}.get(request.url.path):
+            return RedirectResponse(prefix + moved)  # where the page's links work
         posts = [route for route in request.app.routes if "POST" in (getattr(route, "methods", None) or ())]
         detail = f"no such path; this server takes POST at {', '.join(route.path for route in posts)}"
     failure = ApiError(

@@ -1,4 +1,4 @@
-"""Middleware of all requests: request ids, and `HEAD` for each path that answers `GET`."""
+"""Middleware of all requests: request ids, `HEAD` for paths that answer `GET`, and slashes at the end."""
 
 import re
 import time
@@ -9,12 +9,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve_app.api.dialect import dialect_at
 
+_PATHS_WITH_SLASH = ("/", "/ui/")
 USABLE_ID = re.compile(rb"[\x21-\x7e]{1,256}")
 """Ids that break neither a header nor a log line."""
 
 
 class RequestMiddleware:
-    """Gives each request an id, by default the client's, and answers `HEAD`.
+    """Gives each request an id, by default the client's, answers `HEAD`, and ignores slashes at a path's end.
 
     Sets `request.state.request_id`, `arrived` (`perf_counter` seconds) and `head`. FastAPI's routes do
     not answer `HEAD`. Here `HEAD` gets the answer to `GET` without the body (RFC 9110, section 9.3.2).
@@ -36,6 +37,9 @@ class RequestMiddleware:
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
         state["arrived"] = time.perf_counter()
+        # A redirect would name a scheme and a host that the client may not reach, such as http behind TLS.
+        if (route := route_path(scope)).endswith("/") and route not in _PATHS_WITH_SLASH:
+            scope = {**scope, "path": scope.get("root_path", "") + (route.rstrip("/") or "/")}
         head = state["head"] = scope["method"] == "HEAD"
         own = dialect_at(route_path(scope)).id_header
         names = [name for name in ("X-Request-ID" if self._add_header else "", own) if name]

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse, Response
 from serve_app import __version__
 from serve_app.ui import assets
 
-PAGE_PATHS = frozenset(("/", "/ui", "/ui/page.css", "/ui/page.js"))
+PAGE_PATHS = frozenset(("/", "/ui", "/ui/", "/ui/page.css", "/ui/page.js"))
 _LINKS = ("/ui", "/docs", "/openapi.json", "/v1/models", "/ready", "/metrics", "/autoscaling/events")
 _HEADERS = {
     "Cache-Control": "no-cache",

@@ -11,6 +11,8 @@ from operator import attrgetter
 import msgspec
 from xxhash import xxh3_64_intdigest
 
+from serve_app.api.errors import NOT_JSON
+
 BLOCK_BYTES = 512
 """A prefix counts in whole blocks, each about 128 tokens of English. With blocks of 256 bytes hashing takes
 twice as long, and finds some 32 tokens more per prompt on average."""
@@ -102,7 +104,7 @@ def prompt_prefix(fields: PromptFields, cache_salt: str = "") -> PromptPrefix | 
         return PromptPrefix(size, tuple(blocks), _hash_to(size, text, blocks, salted))
     try:
         ends = _last_ends(text, _messages.decode(shown))
-    except (msgspec.DecodeError, RecursionError):
+    except NOT_JSON:
         return None
     if not ends:
         return None

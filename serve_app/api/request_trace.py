@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Protocol
 
 import msgspec
 
+from serve_app.api.errors import NOT_JSON
 from serve_app.api.trace_context import TraceContext
 from serve_app.settings.caller import Caller
 from serve_app.wire import spans as names
@@ -50,8 +52,6 @@ class Traced(Protocol):
     def request_id(self) -> str: ...
     @property
     def wants_stream(self) -> bool: ...
-    @property
-    def body(self) -> bytes: ...
     @property
     def caller(self) -> Caller: ...
     @property
@@ -118,8 +118,8 @@ class Trace:
         """Begin a stage, now or at `since` by `perf_counter`, but not before the end of a queue's stage."""
         return _IGNORED
 
-    def note_request(self, request: Traced) -> None:
-        """Note the request, once its body has been read."""
+    def note_request(self, request: Traced, document: bytes) -> None:
+        """Note a request, and the parameters in its `document`: the JSON of its body."""
 
     def note_model(self, model: str, ttft_target_s: float) -> None:
         """Note the model that runs the request, and the target that its first token should meet."""
@@ -192,7 +192,7 @@ class RequestTrace(Trace):
         if status >= HTTPStatus.BAD_REQUEST:
             self.begin(names.RESPOND)
 
-    def note_request(self, request: Traced) -> None:
+    def note_request(self, request: Traced, document: bytes) -> None:
         self._request = request
         self.attributes |= {
             names.ROUTE: self.path,
@@ -204,10 +204,11 @@ class RequestTrace(Trace):
         }
         if request.caller.key:
             self.attributes[names.KEY] = request.caller.key
-        if len(request.body) <= _MOST_READ_BYTES:
-            self.attributes |= _parameters(request.body)
-            if self.record_prompts:
-                self.attributes |= _prompt(request.body)
+        if len(document) <= _MOST_READ_BYTES:
+            with suppress(*NOT_JSON):  # the engine replica answers it
+                self.attributes |= _parameters(document)
+                if self.record_prompts:
+                    self.attributes |= _prompt(document)
 
     def note_model(self, model: str, ttft_target_s: float) -> None:
         self.attributes[names.REQUEST_MODEL] = model
@@ -310,6 +311,7 @@ class RequestTrace(Trace):
             kind="SERVER",
             error=self.failed,
             remote_parent=bool(self.parent_id),
+            tracestate=self.context.tracestate,
         )
         return [root, *(self._span(stage) for stage in self.stages)]
 
@@ -327,6 +329,7 @@ class RequestTrace(Trace):
             stage.links,
             "CLIENT" if stage.name == names.ATTEMPT else "INTERNAL",
             stage.error,
+            tracestate=self.context.tracestate,
         )
 
     def _unix(self, at: float) -> int:
@@ -355,10 +358,7 @@ _read_prompt = msgspec.json.Decoder(_Prompt)
 
 
 def _parameters(body: bytes) -> dict[str, Value]:
-    try:
-        found = _read_parameters.decode(body)
-    except (msgspec.DecodeError, RecursionError):  # the engine replica answers it
-        return {}
+    found = _read_parameters.decode(body)
     given = (found.max_tokens, found.max_completion_tokens, found.max_output_tokens)
     found.max_tokens = next((most for most in given if most is not None), None)
     values = {name: getattr(found, field) for field, name in names.REQUEST_PARAMETERS.items()}

@@ -1,13 +1,12 @@
 """Read a form (RFC 7578) with one file, which is passed on in chunks."""
 
-import asyncio
 from collections.abc import AsyncIterator
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
-from serve_app.api.body import SLOWEST_BYTES_PER_S
+from serve_app.api.content import Content
 from serve_app.api.errors import ApiError
 from serve_app.settings.settings_error import shown
 
@@ -25,11 +24,12 @@ class Form:
     Args:
         request: The request. Its body is not read yet.
         max_file_bytes: The most bytes of the file.
-        timeout_s: Seconds that the body may take. Each `SLOWEST_BYTES_PER_S` bytes received give one more.
+        timeout_s: See `Content`.
         setting: The name of the setting that has `max_file_bytes`.
 
     Raises:
-        ApiError: 415 if the body is not declared as a form, 413 if it is declared as too large.
+        ApiError: 415 if the body is not declared as a form, or has a coding that is not decoded; 413 if it is
+            declared as too large.
     """
 
     def __init__(self, request: Request, max_file_bytes: int, timeout_s: float, setting: str) -> None:
@@ -41,19 +41,18 @@ class Form:
         """The name of the file; None until the file begins."""
         self.size = 0
         """The bytes of the file so far."""
-        self._request = request
         self._max_file_bytes = max_file_bytes
-        self._timeout_s = timeout_s
-        self._setting = setting
+        message = f"The file is larger than {max_file_bytes} bytes ({setting})."
+        # The rest of the body is not the next request.
+        close = {"Connection": "close"}
+        self._too_large = ApiError(413, message, param="file", code="file_too_large", headers=close)
         given = request.headers.get("content-type", "")
         kind, options = parse_options_header(given)
         boundary = options.get(b"boundary")
         if kind.lower() != FORM.encode() or not boundary:
             message = f"Content-Type = {shown(given)}: must be {FORM} with a boundary."
             raise ApiError(415, message, code="unsupported_media_type")
-        length = request.headers.get("content-length", "")
-        if length.isascii() and length.isdigit() and int(length) > max_file_bytes + MOST_ENVELOPE_BYTES:
-            raise self._too_large()
+        self.content = Content(request, max_file_bytes + MOST_ENVELOPE_BYTES, self._too_large, timeout_s)
         try:
             self._parser = MultipartParser(
                 boundary,
@@ -71,7 +70,6 @@ class Form:
         except FormParserError as error:
             raise _malformed(str(error)) from None
         self._parts = 0
-        self._received = 0
         self._complete = False
         self._data: list[bytes] = []
         """The file's bytes of the present chunk."""
@@ -81,15 +79,10 @@ class Form:
         """Yield the bytes of the file, until the whole form is read.
 
         Raises:
-            ApiError: 400 for a malformed form, 408 if it takes too long, 413 if it is too large.
+            ApiError: 400 for a malformed form, 413 if it is too large, others as `Content`.
         """
-        loop = asyncio.get_running_loop()
-        due = loop.time() + self._timeout_s
-        stream = self._request.stream()
-        while (chunk := await self._next(stream, due)) is not None:
-            self._received += len(chunk)
-            if self._received > self._max_file_bytes + MOST_ENVELOPE_BYTES or self._complete:
-                raise self._too_large()
+        async for chunk in self.content.chunks():
+            # The parser ignores bytes after the closing boundary: CRLF, and an epilogue (RFC 2046, 5.1.1).
             try:
                 self._parser.write(chunk)
             except FormParserError as error:
@@ -99,30 +92,10 @@ class Form:
                 self._data.clear()
                 self.size += len(data)
                 if self.size > self._max_file_bytes:
-                    raise self._too_large()
+                    raise self._too_large
                 yield data
         if not self._complete:
             raise _malformed("it ends too early")
-
-    async def _next(self, stream: AsyncIterator[bytes], due: float) -> bytes | None:
-        """Return the next chunk that is not empty; None at the end."""
-        try:
-            async with asyncio.timeout_at(due + self._received / SLOWEST_BYTES_PER_S):
-                async for chunk in stream:
-                    if chunk:
-                        return chunk
-                return None
-        except TimeoutError:
-            raise ApiError(
-                408,
-                f"The body is incomplete: {self._received} bytes arrived in time. This server waits "
-                f"{self._timeout_s:g} s for a body, and one second more for each {SLOWEST_BYTES_PER_S} bytes "
-                "received.",
-                code="body_timeout",
-                headers={"Connection": "close"},
-            ) from None
-        except ClientDisconnect:
-            raise ApiError(400, "The client left before its request was complete.") from None
 
     def _begin_part(self) -> None:
         self._headers: dict[bytes, bytes] = {}
@@ -178,11 +151,6 @@ class Form:
 
     def _end(self) -> None:
         self._complete = True
-
-    def _too_large(self) -> ApiError:
-        message = f"The file is larger than {self._max_file_bytes} bytes ({self._setting})."
-        # The rest of the body is not the next request.
-        return ApiError(413, message, param="file", code="file_too_large", headers={"Connection": "close"})
 
 
 def _malformed(reason: str) -> ApiError:

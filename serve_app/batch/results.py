@@ -54,7 +54,7 @@ def tokens_of(body: bytes) -> Tokens:
     """Return the tokens that the body of an answer names; none if it names none."""
     try:
         usage = _body.decode(body).usage
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         usage = None
     if usage is None:
         return Tokens()

@@ -61,6 +61,6 @@ def backoff_s(attempts: int) -> float:
 def _code(body: bytes) -> str | None:
     try:
         error = _body.decode(body).error
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return None if error is None else error.code

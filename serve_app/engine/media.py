@@ -19,7 +19,7 @@ from vllm.exceptions import VLLMValidationError
 from vllm.multimodal.media.connector import MEDIA_CONNECTOR_REGISTRY, MediaConnector
 
 from serve_app.api.body import DOCUMENTS, QUERIES
-from serve_app.api.errors import invalid_value
+from serve_app.api.errors import NOT_JSON, invalid_value
 from serve_app.settings.settings_error import shown
 
 _SETTING = "allowed_media_domains"
@@ -53,7 +53,7 @@ def check_media(body: bytes, config: ModelConfig) -> None:
         return
     try:
         urls = [each for name, value in _read_prompts(body).items() for each in _urls(name, value)]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         return  # the handler will refuse it
     for field, url in urls:
         if problem := _problem(url, config.allowed_media_domains, config.allowed_local_media_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Any
 
-import msgspec
 from starlette.responses import Response
 from vllm.config import ModelConfig
 from vllm.entrypoints.pooling.classify.protocol import ClassificationRequest
@@ -15,7 +14,7 @@ from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreReques
 
 from serve_app.api.body import QUERIES
 from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
-from serve_app.api.errors import invalid_field, invalid_value, not_an_object
+from serve_app.api.errors import NOT_JSON, invalid_field, invalid_value, not_an_object
 from serve_app.engine.api_errors import from_response
 from serve_app.engine.media import INPUTS, reader_of
 from serve_app.engine.number_bounds import check_characters, check_token_ids
@@ -56,7 +55,7 @@ async def pool(serving: Serving, call: EngineRequest) -> EngineReply:
     # Before parsing, because pydantic takes 18 µs per text to try every type of an input.
     try:
         inputs = _read_inputs(call.body)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         raise not_an_object(error) from None
     for name, value in inputs.items():
         if isinstance(value, list) and len(value) > _MAX_INPUTS and not isinstance(value[0], int):

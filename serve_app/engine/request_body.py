@@ -13,7 +13,7 @@ from vllm.config import ModelConfig
 from vllm.entrypoints.anthropic.protocol import AnthropicMessage
 
 from serve_app.api.body import DOCUMENTS, MEMBERS, NULL
-from serve_app.api.errors import ApiError, invalid_field, invalid_value, missing_field
+from serve_app.api.errors import NOT_JSON, ApiError, invalid_field, invalid_value, missing_field
 from serve_app.engine.api_errors import from_exception, from_validation
 from serve_app.engine.number_bounds import check_numbers
 
@@ -114,7 +114,7 @@ class RequestModel:
 def _drop_nulls(body: bytes) -> bytes:
     try:
         members = MEMBERS.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except NOT_JSON:
         return body
     given = {name: value for name, value in members.items() if value != NULL}
     return body if len(given) == len(members) else msgspec.json.encode(given)

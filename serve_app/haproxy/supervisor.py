@@ -234,9 +234,9 @@ class Supervisor:
     def _relay(self, listener: socket.socket) -> None:
         """Forward Ray's command to HAProxy, and put this process's id into the answer."""
         connection, _ = listener.accept()
-        with connection, contextlib.suppress(OSError):
+        with connection, connection.makefile("rb") as reader, contextlib.suppress(OSError):
             connection.settimeout(_RELAY_S)
-            command = connection.recv(4096).decode(errors="replace").partition("\n")[0]
+            command = reader.readline(4096).decode(errors="replace").rstrip("\n")
             answer = self._admin.ask(command)
             pid = b"Pid: %d" % os.getpid()
             connection.sendall(re.sub(rb"^Pid: \d+$", pid, answer, count=1, flags=re.MULTILINE))

@@ -11,6 +11,8 @@ from serve_app.batch.retries import Retry, backoff_s, retry_of
 from serve_app.wire.batch_lines import LineAnswer
 
 _FIRST_LINES = 8
+_MOST_BYTES = 64 << 20
+"""The memory of one batch in the runner: the lines in flight, their answers, and answers to be written."""
 _LEAST_PAUSE_S = 0.5
 _MOST_PAUSE_S = 5.0
 """A line may wait for a minute. Others of its batch find out sooner whether there is room again."""
@@ -32,6 +34,8 @@ class BatchWork:
     """Lines for another attempt, and when. Their leases still run."""
     mean_bytes: float = 0.0
     """The mean size of the bodies that were sent last."""
+    mean_answer_bytes: float = 0.0
+    """The mean size of the latest answers."""
     most: int = _FIRST_LINES
     """The most lines in flight. It is halved by refusals, and grows by an answer's worth with each answer."""
     paused_until: float = 0.0
@@ -48,6 +52,12 @@ class BatchWork:
         """Whether its step is not done."""
         return self.step is not None and not self.step.done()
 
+    @property
+    def fitting(self) -> int:
+        """The lines in flight that fit into the batch's memory, at least one."""
+        line_bytes = max(1.0, self.mean_bytes + self.mean_answer_bytes)
+        return max(1, int((_MOST_BYTES - self.answered_bytes) / line_bytes))
+
     def cancel_calls(self) -> list[asyncio.Task[None]]:
         """Cancel the calls to ingress replicas, and return them."""
         for call in self.calls:
@@ -61,6 +71,7 @@ class BatchWork:
     def take(self, answer: LineAnswer, now: float) -> bool:
         """Take the answer to a line in flight. Return whether it is final."""
         line = self.in_flight.pop(answer.number)
+        self.mean_answer_bytes += (len(answer.body) - self.mean_answer_bytes) / _FIRST_LINES
         retry = retry_of(answer, line.attempts, self._faults[answer.number])
         if retry is not None:
             self._send_again(line, retry, now)

@@ -166,7 +166,7 @@ class Runner:
     async def _send_some(self, batch: Batch, free: int, now: float) -> int:
         """Send up to `free` lines of a batch, and return how many."""
         work = self._work[batch.id]
-        most = min(free, work.most - len(work.in_flight))
+        most = min(free, min(work.most, work.fitting) - len(work.in_flight))
         unwritten = max(len(work.answered) / _WRITE_LINES, work.answered_bytes / _WRITE_BYTES)
         if most <= 0 or now < work.paused_until or unwritten >= _MOST_UNWRITTEN:
             return 0

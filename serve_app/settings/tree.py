@@ -252,7 +252,7 @@ class HttpSettings(ClosedModel):
     max_body_memory_bytes: Annotated[int, Field(ge=1 << 20, le=1 << 40)] = 512 << 20
     """Bytes of bodies that one ingress replica may have in memory at once: of those being read, of requests
     that wait for the first byte of their answer, and of what is kept to continue streams. Shared among models
-    and API keys; other requests get 429."""
+    and API keys; other requests get 429. Answers that clients have not read may take as much again."""
     api_keys_file: AbsolutePath | None = None
     """A file with one API key per line. Every request must have one of them; by default none is needed."""
     share_prefix_cache: bool = False

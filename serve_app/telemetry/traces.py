@@ -177,16 +177,16 @@ class SdkSpans:
         from opentelemetry import trace as api  # noqa: PLC0415
         from opentelemetry.sdk.trace import Event, ReadableSpan  # noqa: PLC0415
 
-        def context(trace_id: str, span_id: str, *, remote: bool = False) -> Any:
-            sampled = api.TraceFlags(api.TraceFlags.SAMPLED)
-            return api.SpanContext(int(trace_id, 16), int(span_id, 16), remote, sampled)
+        def context(trace_id: str, span_id: str, state: str = "", *, remote: bool = False) -> Any:
+            sampled, entries = api.TraceFlags(api.TraceFlags.SAMPLED), api.TraceState.from_header([state])
+            return api.SpanContext(int(trace_id, 16), int(span_id, 16), remote, sampled, entries)
 
         error = span.error.encode("utf-8", "replace").decode()  # half a surrogate pair could not be sent
         status = api.Status(api.StatusCode.ERROR, error) if error else api.Status()
         parent = context(span.trace_id, span.parent_id, remote=span.remote_parent) if span.parent_id else None
         return ReadableSpan(
             span.name,
-            context(span.trace_id, span.span_id),
+            context(span.trace_id, span.span_id, span.tracestate),
             parent,
             self._resource,
             span.attributes,

@@ -134,6 +134,8 @@ class Span:
     error: str = ""
     """Why the span failed; "" if it did not fail."""
     remote_parent: bool = False
+    tracestate: str = ""
+    """The client's `tracestate` header, which every span of a trace has (W3C Trace Context)."""
 
 
 def new_span_id() -> str:

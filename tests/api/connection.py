@@ -19,6 +19,10 @@ class Connection:
             self._reads.set()
         self._incoming: list[Message] = [{"type": "http.request", "body": b"", "more_body": False}]
 
+    def read(self) -> None:
+        """Read what has been sent, and what will be."""
+        self._reads.set()
+
     def leave(self) -> None:
         self._leaving.set()
 

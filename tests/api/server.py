@@ -13,6 +13,7 @@ from serve_app.api.engine_client import EngineReply, Traffic
 from serve_app.api.health import ModelReadiness, Readiness
 from serve_app.api.http_api import create_app
 from serve_app.api.quotas import Quotas
+from serve_app.api.trace_middleware import RequestTraces
 from serve_app.api.usage import UsageView
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import HttpSettings
@@ -50,6 +51,7 @@ class Server:
         listens_on: str | None = None,
         usage: UsageView | None = None,
         batches: BatchAccess | None = None,
+        traces: RequestTraces | None = None,
         aliases: Mapping[str, Sequence[str]] | None = None,
         adapters: Mapping[str, str] | None = None,
         **http: Any,
@@ -93,6 +95,7 @@ class Server:
             listens_on=listens_on,
             usage=usage,
             batches=batches,
+            traces=traces,
         )
         self.http = AsyncClient(
             transport=ASGITransport(app), base_url="http://tide", headers={"Content-Type": "application/json"}

@@ -7,6 +7,9 @@ import pytest
 
 from serve_app.api.audio import fields_of, file_of
 from serve_app.api.engine_client import EngineReply
+from serve_app.api.request_trace import RequestTrace
+from serve_app.api.trace_middleware import RequestTraces
+from serve_app.wire import spans as names
 from tests.api.server import Server, error_of
 from tests.stub_engine import frames
 
@@ -114,7 +117,7 @@ async def test_audio_counts_as_few_bytes_of_a_prompt(server: Server) -> None:
     await server.http.post(PATH, content=form, headers=FORM)
 
     (request,) = server.chat.requests
-    assert json.loads(fields_of(request.body))["max_completion_tokens"] == 7
+    assert json.loads(fields_of(request.body))["max_completion_tokens"] == "007"
     assert (request.body_bytes > 4000, request.prompt_bytes) == (True, request.body_bytes // 80)
 
 
@@ -125,3 +128,17 @@ async def test_the_document_names_the_form(server: Server) -> None:
     assert list(content) == ["multipart/form-data"]
     assert content["multipart/form-data"]["schema"] == {"$ref": "#/components/schemas/TranscriptionBody"}
     assert "TranscriptionBody" in document["components"]["schemas"]
+
+
+@pytest.mark.parametrize("prompt", [b"of the sea", b"\xff"])
+async def test_traces_with_prompts_take_speech(prompt: bytes) -> None:
+    kept: list[RequestTrace] = []
+    server = Server(traces=RequestTraces(1.0, record_prompts=True, export=kept.append))
+
+    async with server.http as client:
+        form = b"".join([MODEL, part("prompt", prompt), SPEECH, END])
+        reply = await client.post(PATH, content=form, headers=FORM)
+
+    assert (reply.status_code, reply.json()) == (200, {"from": "chat"})
+    (trace,) = kept
+    assert trace.attributes[names.INPUT_MESSAGES] == f'"{prompt.decode(errors="replace")}"'

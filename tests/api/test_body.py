@@ -16,7 +16,6 @@ from serve_app.api.body import (
     MAX_CONTAINERS,
     MAX_TOKEN_IDS,
     MAX_VALUES,
-    SLOWEST_BYTES_PER_S,
     BodyMemory,
     BodyShare,
     check_structure,
@@ -25,6 +24,7 @@ from serve_app.api.body import (
     read_body,
     repeated_bytes,
 )
+from serve_app.api.content import SLOWEST_BYTES_PER_S
 from serve_app.api.errors import ApiError
 from tests.api.server import Server, error_of
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, stalled
@@ -277,7 +277,7 @@ def test_one_model_or_key_gets_half_the_memory() -> None:
     assert sum(map(len, of_key)) == 600
     rest = flood(memory, None, "d")
     assert len(rest) == 600
-    with pytest.raises(ApiError, match="1200 bytes of request bodies in memory, 0 of them of key 2"):
+    with pytest.raises(ApiError, match="1200 bytes of bodies in memory, 0 of them of key 2"):
         taken(memory, "key 2", "e", 1)
 
 

@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from serve_app.api.body import MAX_VALUES
 from serve_app.api.endpoints import ApiModel, Endpoints
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
 from serve_app.api.trace_context import TraceContext
+from serve_app.api.trace_middleware import RequestTraces
 from serve_app.settings.tree import HttpSettings
 from tests.api.server import MAX_BODY_BYTES, Server, error_of
 from tests.api.traffic_log import TrafficLog
@@ -91,9 +93,15 @@ async def test_the_trace_of_a_request_is_handed_on(server: Server, path: str) ->
         ("/v1/completions", {"stream": False}, False),
         ("/v1/completions", {"stream": None}, False),
         ("/generate", {"prompt": "sea"}, False),
-        # The engine decides whether these are valid. Nobody is sent comments on a guess.
-        ("/v1/completions", {"stream": 1}, False),
-        ("/v1/completions", {"stream": "true"}, False),
+        # vLLM's models take these as true or false.
+        ("/v1/completions", {"stream": 1}, True),
+        ("/v1/chat/completions", {"stream": "true"}, True),
+        ("/v1/responses", {"stream": "yes"}, True),
+        ("/v1/messages", {"stream": 1.0}, True),
+        ("/generate", {"prompt": "sea", "stream": "on"}, True),
+        ("/v1/completions", {"stream": "no"}, False),
+        # The engine refuses these. Nobody is sent comments on a guess.
+        ("/v1/completions", {"stream": 2}, False),
         ("/v1/completions", {"stream": {"a": [1]}}, False),
         # There is no stream to ask for.
         ("/v1/embeddings", {"stream": True}, False),
@@ -105,7 +113,8 @@ async def test_stream_is_wanted_if_asked_for_and_possible(
 ) -> None:
     await server.http.post(path, json={"model": "tide", **body})
 
-    assert [request.wants_stream for request in server.chat.requests] == [wants_stream]
+    (request,) = server.chat.requests
+    assert (request.wants_stream, request.kept is not None) == (wants_stream, wants_stream)
 
 
 async def test_unknown_model_is_a_404_and_no_traffic() -> None:
@@ -287,3 +296,26 @@ def test_a_name_without_end_is_not_repeated_whole() -> None:
         models("a").find("x" * 100_000)
 
     assert len(caught.value.message) < 300
+
+
+NOT_JSON = [
+    b'{"a\xff":null,"model":"tide"}',
+    b'{"\\ud800":null,"model":"tide"}',
+    b'{"messages":[{"role":"user","content":"\xff"}],"query":["\xff"],"documents":["\xff"],"model":"tide"}',
+    b'{"prompt":"\xff","temperature":"\xff","model":"tide"}',
+    b'{"prompt":[[1,"\xff' + b"1," * MAX_VALUES + b'1"]],"model":"tide"}',
+    b'{"model":"\xff"}',
+    b"\xff",
+]
+
+
+@pytest.mark.parametrize("body", NOT_JSON, ids=lambda body: str(body)[:30])
+async def test_bytes_that_are_no_json_are_no_fault_of_the_server(body: bytes) -> None:
+    traces = RequestTraces(1.0, record_prompts=True)
+    server = Server(max_body_bytes=1 << 20, max_body_memory_bytes=4 << 20, traces=traces)
+    paths = [route.path for route in server.app.routes if "POST" in (getattr(route, "methods", None) or ())]
+    async with server.http as client:
+        for path in paths:
+            if "audio" not in path:
+                reply = await client.post(path, content=body, headers={"X-Tideserve-Trace": "1"})
+                assert reply.status_code in (200, 400, 422), (path, reply.text)

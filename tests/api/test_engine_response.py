@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -33,6 +34,16 @@ async def exchange(
         response = EngineResponse(engine, asked or request(), traffic or Traffic())
         await response(SCOPE, connection.receive, connection.send)
     return connection
+
+
+class Place:
+    """A place in the limits of a key."""
+
+    headers: Mapping[str, str] = {}
+    settled = False
+
+    def settle(self, request: EngineRequest) -> None:
+        self.settled = True
 
 
 def end_of(connection: Connection, before: bytes) -> str:
@@ -203,6 +214,43 @@ async def test_untaken_last_event_is_no_answer() -> None:
 
     assert traffic.seen["closed"][0] == "abandoned"
     assert engine.cancelled
+
+
+async def test_a_whole_answer_waits_for_its_client_without_the_engine() -> None:
+    engine, connection, traffic = (
+        StubEngine(EngineReply(200, b'{"ok":1}')),
+        Connection(reads=False),
+        TrafficLog(),
+    )
+    asked = request(timeout_s=0.3)
+    reserved = Place()
+
+    async with asyncio.timeout(LIMIT_S):
+        response = EngineResponse(engine, asked, traffic, reservation=reserved)  # type: ignore[arg-type]
+        running = asyncio.create_task(response(SCOPE, connection.receive, connection.send))
+        await connection.body_arrived.wait()
+        await asyncio.sleep(0.1)  # beyond the deadline, which concerns the engine
+        assert engine.left.is_set()
+        assert asked.state.ttft_s is not None
+        assert not reserved.settled
+        connection.read()
+        await running
+
+    assert (connection.status, connection.body, connection.complete) == (200, b'{"ok":1}', True)
+    assert (asked.state.outcome, reserved.settled) == ("ok", True)
+
+
+async def test_a_client_that_leaves_an_unread_answer_has_abandoned_it() -> None:
+    connection, asked = Connection(reads=False), request()
+
+    async with asyncio.timeout(LIMIT_S):
+        response = EngineResponse(StubEngine(EngineReply(200, b"{}")), asked, Traffic())
+        running = asyncio.create_task(response(SCOPE, connection.receive, connection.send))
+        await connection.body_arrived.wait()
+        connection.leave()
+        await running
+
+    assert asked.state.outcome == "abandoned"
 
 
 class Lingering(MuteEngine):

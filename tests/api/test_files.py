@@ -1,4 +1,5 @@
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,10 +17,12 @@ from serve_app.batch.file_store import FileStore
 from serve_app.batch.store import BatchStore
 from serve_app.settings.batch import BatchSettings
 from tests.api.server import Server, error_of
+from tests.api.slow_client import SlowClient, serving, until
 
 NOW = 1_800_000_000
 LINE = b'{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"model": "tide"}}\n'
 DAY_S = 86_400
+MIB = 1 << 20
 FORM = "multipart/form-data; boundary=b"
 
 
@@ -66,6 +69,68 @@ async def server(tmp_path: Path) -> AsyncIterator[BatchServer]:
     made = BatchServer(tmp_path)
     async with made.http:
         yield made
+
+
+async def test_a_packed_upload_may_unpack_to_the_bound(tmp_path: Path) -> None:
+    line = LINE[:-1].ljust(4096) + b"\n"
+    async with BatchServer(tmp_path, max_file_bytes=len(line) * 10).http as http:
+        replies = []
+        for lines in (10, 11, 1000):
+            form = (
+                b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+                b'--b\r\nContent-Disposition: form-data; name="file"\r\n\r\n%b\r\n--b--\r\n' % (line * lines)
+            )
+            headers = {"Content-Type": FORM, "Content-Encoding": "gzip"}
+            replies.append(await http.post("/v1/files", content=gzip.compress(form), headers=headers))
+
+        content = await http.get(f"/v1/files/{replies[0].json()['id']}/content")
+
+    assert [reply.status_code for reply in replies] == [200, 413, 413]
+    assert content.content == line * 10
+
+
+async def test_downloads_are_counted_until_they_are_read(server: BatchServer) -> None:
+    memory, data = server.app.state.answers, LINE * (12 * MIB // len(LINE))
+    server.store.limits = server.store.limits.model_copy(update={"max_file_bytes": 16 * MIB})
+    file = (await server.post_form(("purpose", "batch"), ("file", data))).json()["id"]
+    path = f"/v1/files/{file}/content"
+
+    async with serving(server.app) as port:
+        clients = [SlowClient(port, path, method="GET", key="alice-key") for _ in range(11)]
+        statuses = [await client.status() for client in clients]
+        used = dict(memory.by_group)
+        content = await clients[0].rest()
+        for client in clients:
+            client.close()
+        await until(lambda: memory.used_bytes == 0)
+
+    assert statuses == [200] * 10 + [429]
+    assert used == {"API key 'alice'": 30 * MIB}  # 3 MiB each, of half the memory
+    assert content.endswith(b"\r\n\r\n" + data)
+
+
+class CountingStore(FileStore):
+    """A file store that counts the reads."""
+
+    reads = 0
+
+    async def read_async(self, name: str, offset: int, length: int) -> bytes:
+        self.reads += 1
+        return await super().read_async(name, offset, length)
+
+
+async def test_head_of_a_content_reads_nothing(tmp_path: Path) -> None:
+    store = CountingStore(f"file://{tmp_path}/files")
+    async with (server := BatchServer(tmp_path, store)).http as http:
+        file = (await server.post_form(("purpose", "batch"), ("file", LINE))).json()["id"]
+        head = await http.head(f"/v1/files/{file}/content")
+        reads = store.reads
+        whole = await http.get(f"/v1/files/{file}/content")
+
+    assert (head.status_code, head.content, reads) == (200, b"", 0)
+    for headers in (head.headers, whole.headers):
+        headers.pop("x-request-id")
+    assert head.headers == whole.headers
 
 
 async def test_official_client_uploads_reads_lists_and_deletes(server: BatchServer) -> None:

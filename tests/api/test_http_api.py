@@ -125,7 +125,7 @@ async def test_every_operation_lists_its_errors_with_their_schema(server: Server
     assert errors("/v1/chat/completions", "post") == body
     assert errors("/v1/messages", "post") == dict.fromkeys(body, "MessageError")
     assert errors("/generate", "post") == body | {"422": "InvalidError"}
-    assert errors("/v1/models/{model}", "get") == dict.fromkeys(("404", "421", "500", "503"), "Error")
+    assert errors("/v1/models/{model}", "get") == dict.fromkeys(("404", "421", "429", "500", "503"), "Error")
 
 
 async def test_operations_that_need_a_key_list_401(tmp_path: Path) -> None:

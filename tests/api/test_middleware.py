@@ -1,3 +1,4 @@
+import httpx
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
@@ -85,3 +86,30 @@ async def test_head_of_what_takes_a_post_is_a_405(server: Server) -> None:
 
     assert (reply.status_code, reply.content, reply.headers["allow"]) == (405, b"", "POST")
     assert server.chat.requests == []
+
+
+@pytest.mark.parametrize("prefix", ["", "/tide"])
+async def test_each_path_is_answered_alike_with_a_slash(prefix: str) -> None:
+    app = Server().app
+    http = httpx.AsyncClient(
+        transport=httpx.ASGITransport(app, root_path=prefix),
+        base_url="https://tide",
+        headers={"Content-Type": "application/json", "X-Request-ID": "r"},
+    )
+    async with http:
+        for route in app.routes:
+            for method in getattr(route, "methods", ()) or ():
+                path = prefix + route.path.replace("{model:path}", "tide")
+                plain, slashed = [
+                    await http.request(method, path + end, content=b'{"model":"tide"}') for end in ("", "/")
+                ]
+                assert slashed.status_code == plain.status_code != 307, (method, path)
+                assert slashed.content == plain.content
+    assert {route.path for route in app.routes} >= {"/v1/messages", "/health", "/docs", "/openapi.json"}
+
+
+async def test_errors_behind_a_slash_have_the_form_of_their_api(server: Server) -> None:
+    reply = await server.http.post("/v1/messages//", content=b"{}")
+
+    assert (reply.status_code, reply.json()["type"]) == (400, "error")
+    assert "request-id" in reply.headers

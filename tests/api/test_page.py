@@ -20,6 +20,7 @@ from serve_app.api.engine_response import WriteNowMiddleware
 from serve_app.settings.settings_error import SettingsError
 from serve_app.ui import assets
 from tests.api.server import Server, error_of
+from tests.api.slow_client import until
 from tests.http_server import port_of, uvicorn_with
 from tests.stub_engine import LIMIT_S, StubEngine, frames
 from tests.ui.fleet import FakeFleet, PageServer, model_state
@@ -56,7 +57,7 @@ async def test_browsers_get_the_page_and_others_links() -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "/tide"])
-@pytest.mark.parametrize("path", ["", "/", "/ui"])
+@pytest.mark.parametrize("path", ["", "/", "//", "/ui", "/ui/"])
 async def test_the_page_finds_its_files_below_a_prefix(prefix: str, path: str) -> None:
     transport = httpx.ASGITransport(page_server().app, root_path=prefix)
     headers = {"Accept": "text/html"}
@@ -86,12 +87,12 @@ async def test_without_the_page_there_is_no_file_of_it(server: Server) -> None:
 async def test_only_the_files_need_no_key(keys: ApiKeyFile) -> None:
     async with client(page_server(keys)) as http:
         files, others = (
-            ("/", "/ui", "/ui/page.css", "/ui/page.js"),
-            ("/ui/", "/ui/other", "/autoscaling/events"),
+            ("/", "/ui", "/ui/", "/ui/page.css", "/ui/page.js"),
+            ("/ui/other", "/autoscaling/events"),
         )
         found = {path: (await http.get(path)).status_code for path in (*files, *others)}
 
-    assert found == dict.fromkeys(files, 200) | dict.fromkeys(others, 401)
+    assert found == {**dict.fromkeys(files, 200), "/ui/": 307, **dict.fromkeys(others, 401)}
 
 
 @pytest.mark.parametrize(
@@ -264,6 +265,21 @@ async def test_a_listener_that_does_not_read_is_disconnected() -> None:
                     server.fleet.models = {"reason": f"{server.fleet.asked}" * 300_000}
                     await server.events.tick()
                     await asyncio.sleep(0)
+
+
+async def test_listeners_are_bounded_by_the_memory_of_answers() -> None:
+    server = page_server()
+    answers = server.app.state.answers
+    other = BodyShare(answers, "answers")
+    other.grow(answers.limit_bytes // 2 - (2 << 20))
+    async with listeners_of(server) as listeners:
+        statuses = [(await listeners.listen()).status for _ in range(3)]
+        await listeners.drain()
+        server.draining = False
+        await until(lambda: answers.used_bytes == answers.limit_bytes // 2 - (2 << 20))
+        statuses.append((await listeners.listen()).status)
+
+    assert statuses == [200, 200, 429, 200]
 
 
 async def test_head_of_the_stream_ends() -> None:

@@ -62,7 +62,7 @@ def asked(trace: RequestTrace, outcome: Outcome = "ok", **state: Any) -> EngineR
         "chat_completions", BODY, "r-1", 100.0, True, state=RequestState(trace=trace, **state)
     )
     request.state.outcome = outcome
-    trace.note_request(request)
+    trace.note_request(request, BODY)
     return request
 
 
@@ -93,6 +93,7 @@ def test_the_engine_gets_the_span_of_the_attempt_as_its_parent() -> None:
     assert (root.trace_id, root.parent_id, root.kind) == (TRACE_ID, SPAN_ID, "SERVER")
     assert root.remote_parent
     assert {stage.parent_id for stage in stages} == {root.span_id}
+    assert {span.tracestate for span in (root, *stages)} == {"a=1"}
     assert [stage.kind for stage in stages] == ["INTERNAL", "CLIENT", "CLIENT"]
 
 
@@ -180,9 +181,8 @@ def test_unsampled_traces_are_kept_for_what_went_wrong(
 
 def test_background_requests_are_not_kept_for_their_queue() -> None:
     trace = begun(0.0)
-    trace.note_request(
-        EngineRequest("chat_completions", BODY, "r", 100.0, False, caller=Caller("", "background"))
-    )
+    request = EngineRequest("chat_completions", BODY, "r", 100.0, False, caller=Caller("", "background"))
+    trace.note_request(request, BODY)
     for name in (names.QUEUE, names.BACKOFF):
         trace.begin(name).end()
 
@@ -218,7 +218,7 @@ def test_prompts_are_in_spans_only_if_a_setting_says_so() -> None:
 )
 def test_only_numbers_that_can_be_sent_are_parameters(body: bytes, sent: dict[str, float]) -> None:
     trace = begun()
-    trace.note_request(EngineRequest("chat_completions", body, "r-1"))
+    trace.note_request(EngineRequest("chat_completions", body, "r-1"), body)
 
     found = {name: value for name, value in trace.attributes.items() if name in WITH_PARAMETERS}
     assert found == {names.REQUEST_PARAMETERS[name]: value for name, value in sent.items()}
@@ -233,7 +233,7 @@ def test_only_numbers_that_can_be_sent_are_parameters(body: bytes, sent: dict[st
 )
 def test_root_names_lane_and_key(caller: Caller, said: dict[str, str]) -> None:
     trace = begun()
-    trace.note_request(EngineRequest("chat_completions", BODY, "r-1", 100.0, True, caller=caller))
+    trace.note_request(EngineRequest("chat_completions", BODY, "r-1", 100.0, True, caller=caller), BODY)
 
     assert {
         name: trace.attributes[name] for name in (names.LANE, names.KEY) if name in trace.attributes

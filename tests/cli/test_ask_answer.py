@@ -1,8 +1,12 @@
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from serve_app.api.engine_client import ColdWait
 from serve_app.cli.ask_answer import Answer, Event, ShownTrace, read_events
@@ -110,19 +114,22 @@ FOUND = [
 ]
 
 
-async def events_of(stream: bytes, size: int = 1000) -> list[Event | Wait | ShownTrace]:
+async def events_of(stream: bytes, places: Sequence[int] = ()) -> list[Event | Wait | ShownTrace]:
+    edges = [0, *sorted(place % (len(stream) + 1) for place in places), len(stream)]
+
     async def blocks() -> AsyncIterator[bytes]:
-        for at in range(0, len(stream), size):
-            yield stream[at : at + size]
+        for begin, end in pairwise(edges):
+            yield stream[begin:end]
 
     return [event async for event in read_events(blocks())]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-async def test_events_are_found_wherever_the_bytes_are_cut(size: int) -> None:
-    assert await events_of(STREAM, size) == FOUND
-    assert await events_of(STREAM.replace(b"\n", b"\r\n"), size) == FOUND
-    assert await events_of(b"data: [DONE]\n", size) == []  # its empty line has not come
+@given(st.lists(st.integers(0, 2000), max_size=12))
+@example(range(2000))
+def test_events_are_found_wherever_the_bytes_are_cut(places: Sequence[int]) -> None:
+    assert asyncio.run(events_of(STREAM, places)) == FOUND
+    assert asyncio.run(events_of(STREAM.replace(b"\n", b"\r\n"), places)) == FOUND
+    assert asyncio.run(events_of(b"data: [DONE]\n", places)) == []  # its empty line has not come
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,22 @@
 import asyncio
 import json
 import signal
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from starlette.datastructures import State
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from serve_app.api.engine_client import OPERATIONS, SPEECH_OPERATIONS, EngineRequest, Operation
 from serve_app.api.errors import ApiError
 from serve_app.api.trace_context import TraceContext
+from serve_app.engine.local_client import LocalEngine
+from serve_app.engine.operations import Serving
+from serve_app.engine.pooling_operations import TASKS
+from serve_app.engine.speech_operations import SPEECH
+from serve_app.settings import ModelSettings
 from tests.engine.local import DOCUMENT, DONE, FAILED, TOKEN, USAGE, ErrorInfo, ErrorResponse, Frames, Local
 
 
@@ -184,3 +192,34 @@ async def test_failing_request_log_costs_no_answer(caplog: pytest.LogCaptureFixt
         assert (await local.reply()).status == 200
 
     assert caplog.text.count("the request log is incomplete") == 1
+
+
+NOT_JSON = [
+    b'{"a\xff":null}',
+    b'{"\\ud800":null}',
+    b'{"messages":[{"role":"user","content":"\xff"}],"image_url":null}',
+    b'{"input":"\xff","query":"\xff","documents":["\xff"],"prompt":"\xff","tokens":["\xff"],"a":null}',
+    b'{"messages":[{"role":"user","content":' + b"[" * 5000 + b"null",
+    b"\xff",
+    b"",
+]
+
+
+@pytest.mark.parametrize("body", NOT_JSON, ids=lambda body: str(body)[:30])
+@pytest.mark.parametrize("operation", OPERATIONS)
+async def test_bytes_that_are_no_json_are_no_fault_of_the_engine(
+    serving: Serving, operation: Operation, body: bytes
+) -> None:
+    if operation in SPEECH_OPERATIONS:
+        body += b"\nRIFF"
+    names = [name for name, *_ in TASKS.values()] + [f"openai_serving_{name}" for name, _ in SPEECH.values()]
+    state = State(
+        vars(serving.state)["_state"] | dict.fromkeys(names, object())
+    )  # the tiny model has no such task
+    engine = LocalEngine(replace(serving, state=state), ModelSettings(name="tide"), lambda _: None)
+
+    with pytest.raises(ApiError) as caught:
+        async with engine.call(EngineRequest(operation, body, "r-1")):
+            pass
+
+    assert (caught.value.status, "JSON" in caught.value.message) == (400, True)

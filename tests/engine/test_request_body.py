@@ -5,14 +5,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.exceptions import VLLMValidationError
 
+from serve_app.api.body import peek
 from serve_app.api.errors import ApiError
 from serve_app.engine.operations import TOKENIZE
 from serve_app.engine.pooling_operations import EMBEDDING
 from serve_app.engine.request_body import RequestModel, name_field_in_errors
+from serve_app.engine.speech_operations import SPEECH
 
 CHAT = RequestModel(ChatCompletionRequest)
 TEXT = RequestModel(CompletionRequest)
@@ -192,3 +198,57 @@ def test_vllms_parameter_is_named_as_in_the_body(
         raise raised
 
     assert (caught.value.status, caught.value.param) == (400, param)
+
+
+# The ingress reads some fields too, before any model of vLLM does.
+
+BODIES: dict[str, tuple[RequestModel, dict[str, Any]]] = {
+    "chat_completions": (CHAT, {"messages": [SEA]}),
+    "completions": (TEXT, {"prompt": "sea"}),
+    "responses": (RequestModel(ResponsesRequest, "input"), {"input": "sea"}),
+    "messages": (RequestModel(AnthropicMessagesRequest), {"messages": [SEA], "model": "a", "max_tokens": 3}),
+    "transcriptions": (SPEECH["transcriptions"][1], {}),
+    "translations": (SPEECH["translations"][1], {}),
+}
+BOUNDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+
+_loose = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 300),
+    st.sampled_from(
+        [0.0, 1.0, 7.0, 7.5, 1e9, 10**30, [], {}, [True], " ", "", "\ud7ff", "1e1", " 7 ", "007", "+7"]
+    ),
+    st.sampled_from(["true", "TRUE", "yes", "on", "t", "y", "1", "false", "no", "off", "0", "null", " true"]),
+)
+_given = st.lists(
+    st.tuples(st.sampled_from(["stream", "str\\u0065am", "model", "n", *BOUNDS]), _loose), max_size=4
+)
+
+
+@settings(max_examples=600)
+@given(st.sampled_from(sorted(BODIES)), _given)
+@example("chat_completions", [("stream", 1)])
+@example("completions", [("stream", "yes")])
+@example("messages", [("stream", "true")])
+@example("chat_completions", [("max_completion_tokens", "7"), ("n", "2")])
+@example("completions", [("max_completion_tokens", 1), ("max_tokens", 300)])
+@example("chat_completions", [("stream", True), ("stream", None)])
+def test_the_ingress_reads_fields_as_the_engine_does(operation: str, given: list[tuple[str, Any]]) -> None:
+    model, rest = BODIES[operation]
+    members = [*rest.items(), *given]
+    body = b"{%s}" % ",".join(f'"{name}":{json.dumps(value)}' for name, value in members).encode()
+    try:
+        found, request = peek(body), model.parse(body, TEXT_ONLY)
+    except ApiError:  # either refuses it
+        return
+
+    assert found.wants_stream == bool(request.stream)
+    assert found.model == request.model
+    last = dict(members)
+    fields = type(request).model_fields  # vLLM's models keep other fields, and ignore them
+    read = {name: value for name, value in request.model_dump().items() if name in fields}
+    counts = [read.get(name) for name in BOUNDS if name in read and last.get(name) is not None]
+    choices = read.get("n", 1) if last.get("n") is not None else 1
+    if all(0 <= count < 10**9 for count in counts) and ("n" in read or "n" not in last):
+        assert found.answer_bound(operation) == (counts[0] * (choices or 1) if counts else None)

@@ -1,10 +1,13 @@
 """The supervisor with a real HAProxy, driven by the code with which Ray Serve drives it."""
 
 import asyncio
+import fcntl
 import http.client
 import os
 import signal
 import socket
+import termios
+import time
 from pathlib import Path
 
 import pytest
@@ -40,6 +43,22 @@ async def test_killed_haproxy_restarts_without_refused_connections(serving: Prox
     assert serving.haproxy != before
     await serving.api.reload()
     assert serving.get().status == 200
+
+
+async def test_a_command_may_come_in_two_pieces(serving: Proxy) -> None:
+    def ask() -> bytes:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(20)
+            connection.connect(str(serving.node / "admin.sock"))
+            connection.sendall(b"show in")
+            unread = bytearray(4)
+            while fcntl.ioctl(connection, termios.TIOCOUTQ, unread) or any(unread):
+                time.sleep(0.01)  # until the supervisor has read the first piece
+            connection.sendall(b"fo\n")
+            with connection.makefile("rb") as reader:
+                return reader.read()
+
+    assert b"\nPid: %d\n" % serving.supervisor in await asyncio.to_thread(ask)
 
 
 async def test_a_stopped_haproxy_goes_on_with_its_streams(serving: Proxy) -> None:

@@ -272,6 +272,23 @@ def test_refusals_halve_the_lines_in_flight() -> None:
     assert work.most == 4
 
 
+def test_lines_in_flight_fit_into_memory() -> None:
+    work = BatchWork(most=1000, mean_bytes=1 << 20)
+    assert work.fitting == 64
+
+    for number in range(60):
+        work.in_flight[number] = LeasedLine(number, f"r{number}", 0, 1, 1)
+        work.take(LineAnswer(number, "r", 200, b"x" * (7 << 20)), 0.0)
+        work.answered.clear()
+        work.answered_bytes = 0
+
+    assert work.fitting == 8
+    work.answered_bytes = 56 << 20
+    assert work.fitting == 1
+    work.answered_bytes = 1 << 30
+    assert work.fitting == 1
+
+
 async def test_owners_share_the_lines_in_flight(bench: Bench) -> None:
     bench.ingress.wanted = 10
     large, small = bench.stored.add(400, owner="a"), bench.stored.add(10, owner="b")

@@ -31,6 +31,7 @@ SPAN = Span(
     [Link("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b8")],
     "CLIENT",
     "gone",
+    tracestate="rojo=00f067aa0ba902b7,0a@b=c ; d",
 )
 TELEMETRY = "telemetry.traces"
 
@@ -67,6 +68,7 @@ def test_a_span_comes_whole_by_both_protocols(protocol: str, tmp_path: Path) -> 
         SPAN.parent_id,
     )
     assert (span.end - span.start, span.kind, span.failed) == (pytest.approx(0.25), 3, True)
+    assert span.tracestate == SPAN.tracestate
     assert span.attributes == {"tideserve.replica": "r1", "n": 2, "why": ["moved"]}
     assert span.events == [("first_token", {"a": True})]
     assert span.links == [("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b8")]

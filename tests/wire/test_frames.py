@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import msgspec
 import pytest
 import uvloop
+from hypothesis import given
+from hypothesis import strategies as st
 
-from serve_app.wire.data_plane import LENGTH, Beat, Credit, FromEngine, Refusal, Step
+from serve_app.wire.data_plane import LENGTH, Beat, Credit, FromEngine, Piece, Refusal, Step
 from serve_app.wire.frames import Frames
 from tests.stub_engine import LIMIT_S
 
@@ -60,6 +63,26 @@ def test_messages_come_whole_and_in_order_however_they_are_cut(run: Callable[...
             writer.write(data[start : start + piece])
 
     taken, _ = run(exchange(write))
+
+    assert taken == messages
+
+
+_messages = st.one_of(
+    st.builds(Beat, st.text(max_size=20)),
+    st.builds(Step, st.lists(st.builds(Piece, st.integers(0, 9), st.binary(max_size=20)), max_size=3)),
+    st.builds(Refusal, st.text(max_size=300)),
+)
+
+
+@given(st.lists(_messages, max_size=5), st.lists(st.integers(0, 2000), max_size=8))
+def test_messages_do_not_depend_on_the_cuts(messages: list[Any], places: list[int]) -> None:
+    data = b"".join(map(framed, messages))
+    edges = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
+    taken: list[Any] = []
+    frames: Frames[FromEngine] = Frames(FromEngine, taken.append, lambda _: None)
+
+    for begin, end in pairwise(edges):
+        frames.data_received(data[begin:end])
 
     assert taken == messages
 
