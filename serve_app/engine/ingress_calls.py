@@ -11,7 +11,16 @@ from serve_app.api.errors import TRACE_ID, ApiError, internal_error
 from serve_app.api.trace_context import TraceContext
 from serve_app.settings.caller import caller
 from serve_app.wire.continuation import DeliveredTokens
-from serve_app.wire.data_plane import CREDIT_BYTES, LOSSES, Answer, Call, FromIngress, Piece, Step
+from serve_app.wire.data_plane import (
+    CREDIT_BYTES,
+    LOSSES,
+    Answer,
+    Call,
+    FromIngress,
+    Piece,
+    Step,
+    TokenCounts,
+)
 from serve_app.wire.frames import Frames
 
 logger = logging.getLogger("ray.serve")
@@ -119,6 +128,7 @@ class IngressCalls:
         await asyncio.gather(*running, return_exceptions=True)
 
     async def _run(self, stream: _Stream, call: Call) -> None:
+        request = None
         try:
             if call.operation not in OPERATIONS:
                 raise ApiError(404, f"no operation {call.operation!r}")
@@ -126,8 +136,10 @@ class IngressCalls:
             TRACE_ID.set("" if request.trace is None else request.trace.trace_id)
             await self._answer(stream, request)
         except ApiError as error:
-            lost = error.code if error.code in LOSSES else ""
-            self._send(Answer(stream.number, error.status, dict(error.headers), error.body(), lost=lost))
+            answer = Answer(stream.number, error.status, dict(error.headers), error.body())
+            answer.lost = error.code if error.code in LOSSES else ""
+            answer.counts = None if request is None else request.state.counts
+            self._send(answer)
         except Exception:
             logger.exception("request %s failed in the data plane", call.request_id)
             failure = internal_error()
@@ -136,11 +148,13 @@ class IngressCalls:
     async def _answer(self, stream: _Stream, request: EngineRequest) -> None:
         async with self._engine.call(request) as reply:
             head = Answer(stream.number, reply.status, dict(reply.headers), reply.body)
+            counts = request.state.counts
             if reply.stream is None:
-                head.counts = request.state.counts
+                head.counts = counts
                 self._send(head)
                 return
             head.streamed, head.continuable = True, reply.delivered is not None
+            head.prompts = TokenCounts(counts.cached, counts.prompt, counts.input)
             self._send(head)
             await self._send_stream(stream, reply, request)
 
