@@ -102,8 +102,12 @@ class ApiModel:
         return self.alias or (self.name if self.adapter is None else self.adapter.name)
 
     def may_be_used_by(self, key: ApiKey) -> bool:
-        """Return whether `key` allows its id, or the model's own name."""
-        return key.allows(self.id) or key.allows(self.name)
+        """Return whether `key` allows the model's own name, or its adapter's or alias's.
+
+        An alias with wildcards does not count: the client chooses the name that matches.
+        """
+        wild = self.alias and (is_pattern(self.alias) or self.alias not in self.knobs().aliases)
+        return key.allows(self.name) or (not wild and key.allows(self.id))
 
     def card(self) -> dict[str, str | int | None]:
         """Return its entry in `/v1/models`."""

@@ -153,6 +153,22 @@ async def test_a_key_may_use_a_model_by_its_name_or_by_an_alias(named: Server) -
         assert [card["id"] for card in reply.json()["data"]] == names
 
 
+@pytest.mark.parametrize("alias", ["*", "org/*", "o?g/x"])
+async def test_a_name_of_the_clients_choice_gives_no_right(named: Server, alias: str) -> None:
+    named.aliases["tide"] = [alias]
+    for asked in ("org/x", alias):
+        body = {**BODY, "model": asked}
+        assert (await ask(named, "sk-web", body)).status_code == 200
+        for path in (CHAT, "/generate", "/tokenize", "/v1/embeddings"):
+            reply = await ask(named, "sk-lab", {"model": asked, "prompt": "sea"}, path)
+            assert (reply.status_code, error_of(reply)["code"]) == (403, "model_not_allowed")
+    bearer = {"Authorization": "Bearer sk-lab"}
+    assert (await named.http.get("/v1/models/org/x", headers=bearer)).status_code == 403
+    cards = (await named.http.get("/v1/models", headers=bearer)).json()["data"]
+    assert [card["id"] for card in cards] == ["org/embed"]
+    assert all(request.caller.key == "web" for request in named.chat.requests)
+
+
 async def test_models_lists_only_allowed_models(named: Server) -> None:
     bearer = {"Authorization": "Bearer sk-lab"}
     reply = await named.http.get("/v1/models", headers=bearer)
