@@ -303,9 +303,12 @@ class Endpoints:
                     request = replace(request, caller=sender.caller.lowered_to("background"))
                     reservation.headers[LANE_HEADER] = "background"
                     trace.note_request(request)
-                share.belongs_to(model.name, background=request.caller.lane == "background")
+                lowered = request.caller is not sender.caller
+                background = request.caller.lane == "background"
+                share.belongs_to(model.name, background=background, lowered=lowered)
             except ApiError as error:
-                model.traffic.rejected(request, error)
+                if error.status == 429:
+                    model.traffic.rejected(request, error)
                 raise
             return EngineResponse(model.engine, request, model.traffic, share.release, reservation)
         except BaseException:

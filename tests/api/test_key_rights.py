@@ -12,6 +12,7 @@ import pytest
 from httpx import Response
 
 from serve_app.api.api_keys import ApiKeyFile
+from serve_app.api.body import BodyShare
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.api.quotas import Quotas
@@ -262,7 +263,23 @@ async def test_request_above_its_rate_takes_the_body_memory_of_background(
 
     assert (reply.status_code, error_of(reply)["code"]) == (429, "body_memory_full")
     assert "requests of the lane background" in error_of(reply)["message"]
+    assert reply.headers["retry-after"] == "5"  # the body fits again once the key is below its rate
     assert traffic.requests[-1].caller.lane == "background"
+
+
+async def test_body_that_never_fits_the_memory_of_background_is_413(keys: ApiKeyFile, clock: Clock) -> None:
+    traffic = TrafficLog()
+    server = Server(
+        traffic={"tide": traffic}, api_keys=keys, quotas=Quotas(clock), max_body_memory_bytes=8_000
+    )
+    async with server.http:
+        large = {**BODY, "user": "x" * 2_500}  # below half of the memory, and above a quarter
+        reply = await ask(server, "sk-few", large, x_tideserve_lane="background")
+        assert (await ask(server, "sk-few", large)).status_code == 200
+
+    assert (reply.status_code, error_of(reply)["code"]) == (413, "body_too_large")
+    assert "retry-after" not in reply.headers
+    assert "may have 2000, a quarter of http.max_body_memory_bytes = 8000" in error_of(reply)["message"]
 
 
 async def test_request_without_body_memory_frees_its_place(keys: ApiKeyFile, clock: Clock) -> None:
@@ -274,8 +291,11 @@ async def test_request_without_body_memory_frees_its_place(keys: ApiKeyFile, clo
 
     traffic = FrameKeeper()
     server = Server(
-        traffic={"tide": traffic}, api_keys=keys, quotas=Quotas(clock), max_body_memory_bytes=8_000
+        traffic={"tide": traffic}, api_keys=keys, quotas=Quotas(clock), max_body_memory_bytes=12_000
     )
+    other = BodyShare(server.app.state.endpoints.memory, None)
+    other.grow(1_000)
+    other.belongs_to("tide", background=True)
     async with server.http:
         reply = await ask(server, "sk-few", {**BODY, "user": "x" * 2_500}, x_tideserve_lane="background")
         assert (reply.status_code, error_of(reply)["code"]) == (429, "body_memory_full")
