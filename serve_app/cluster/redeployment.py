@@ -1,4 +1,4 @@
-"""The configuration that changes the knobs of a deployed application, and nothing else. Pure."""
+"""The configuration that changes the knobs of a deployed application, and nothing else."""
 
 import copy
 import json
@@ -78,6 +78,26 @@ def redeployment(details: Mapping[str, Any], app: str, user_config: Mapping[str,
             "so a change would overwrite these values"
         )
     return {**document, "applications": configs}
+
+
+def deployed(details: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all of Ray Serve's `details` that a deploy replaces."""
+    configs = {name: deployed_config(application) for name, application in details["applications"].items()}
+    return {"applications": configs, **{key: details.get(key) for key in _INSTANCE_WIDE}}
+
+
+def deploy_unless_changed(controller: Any, before: Mapping[str, Any], config: Any) -> bool:
+    """Deploy `config`, unless the `deployed` configuration is no longer what it was `before`.
+
+    Ray Serve's controller runs this in its event loop (`__ray_call__`), so no other deploy comes between.
+
+    Returns:
+        Whether it was deployed.
+    """
+    if deployed(controller.get_serve_instance_details()) != before:
+        return False
+    controller.apply_config(config)
+    return True
 
 
 def _with_user_config(config: Mapping[str, Any], user_config: Mapping[str, Any]) -> dict[str, Any]:
