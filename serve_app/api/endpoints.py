@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 import msgspec
@@ -298,7 +299,9 @@ class Endpoints:
             trace.note_request(request)
             try:
                 answer_bound = fields.answer_bound if generates else 0
-                reservation = self._quotas.reserve(sender.key, request, answer_bound)
+                # Only a body with one prompt has a prefix.
+                context = (request.prefix and model.max_model_len) or inf
+                reservation = self._quotas.reserve(sender.key, request, answer_bound, context)
                 if reservation is not None and reservation.over_quota:
                     request = replace(request, caller=sender.caller.lowered_to("background"))
                     reservation.headers[LANE_HEADER] = "background"

@@ -272,13 +272,16 @@ class Quotas:
         self._shares: Mapping[str, KeyShare] = {}
         self._equal = _WHOLE
 
-    def reserve(self, key: ApiKey | None, request: EngineRequest, bound: int | None) -> Reservation | None:
+    def reserve(
+        self, key: ApiKey | None, request: EngineRequest, bound: int | None, most: float = math.inf
+    ) -> Reservation | None:
         """Return the request's place in the limits of its key; None without limits.
 
         Args:
             key: The entry of the client's key.
             request: A request whose body has been read.
             bound: The most tokens of its answer; None if the request has no bound.
+            most: The most tokens of its prompt. An image may take megabytes.
 
         Raises:
             ApiError: 429 if a limit is reached. A `work_conserving` key gets 429 only for too many open
@@ -292,7 +295,7 @@ class Quotas:
         rates = [] if quota.requests is None else [(quota.requests, 1.0)]
         if request.operation in GPU_OPERATIONS:
             means = quota.means[request.model, request.operation]
-            prompt = request.prompt_bytes / means.bytes_per_token
+            prompt = min(request.prompt_bytes / means.bytes_per_token, most)
             answer = means.answer_tokens if bound is None else min(means.answer_tokens, bound)
             if quota.tokens is not None:
                 rates.append((quota.tokens, prompt + answer))

@@ -211,6 +211,23 @@ async def test_true_count_of_tokens_is_charged(named: Server, clock: Clock) -> N
     assert 3_700 - 700 < left < 3_700
 
 
+@pytest.mark.parametrize(
+    ("path", "prompt", "estimate"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": "A" * 20_000}]}, 2048),  # the context length
+        ("/v1/completions", {"prompt": ["A" * 10_000] * 2}, 5008),
+    ],
+)
+async def test_estimate_of_one_prompt_is_at_most_the_context_length(
+    keys: ApiKeyFile, clock: Clock, path: str, prompt: dict[str, Any], estimate: int
+) -> None:
+    server = Server(api_keys=keys, quotas=Quotas(clock), max_body_bytes=1 << 16)
+    async with server.http:
+        reply = await ask(server, "sk-slow", {"model": "tide", "max_tokens": 0, **prompt}, path)
+
+    assert int(reply.headers["x-ratelimit-remaining-tokens"]) == pytest.approx(6000 - estimate, abs=10)
+
+
 @pytest.mark.parametrize("answer", [RuntimeError("broken"), EngineReply(400, b"{}"), EngineReply(503, b"{}")])
 async def test_failed_request_costs_no_tokens(named: Server, clock: Clock, answer: Any) -> None:
     clock.now += 60
