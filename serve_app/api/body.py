@@ -123,10 +123,8 @@ class BodyShare:
             of_group = memory.by_group[group]
             share, part = (4, "a quarter") if group == BACKGROUND else (2, "half")
             if share * whole > memory.limit_bytes and not lowered:
-                message = (
-                    f"The body has {whole} bytes; {group} may have {memory.limit_bytes // share}, {part} of "
-                )
-                message += f"http.max_body_memory_bytes = {memory.limit_bytes}."
+                bound = f"{memory.limit_bytes // share}, {part} of http.max_body_memory_bytes"
+                message = f"The body has {whole} bytes; {group} may have {bound} = {memory.limit_bytes}."
                 raise ApiError(413, message, code="body_too_large", headers={"Connection": "close"})
             if full or share * (of_group + more) > memory.limit_bytes:
                 raise ApiError(

@@ -166,8 +166,8 @@ class _KeyQuota:
 
     def __init__(self, key: ApiKey) -> None:
         self.key = key
-        self.tokens: _Bucket | None = None
-        self.requests: _Bucket | None = None
+        self.buckets: dict[str, _Bucket] = {}
+        """By the limited amount: `requests`, `tokens`."""
         self.open_requests = {False: 0, True: 0}
         """Of the lane `background` (True), which may wait for hours, and of the other lanes."""
         self.share = _WHOLE
@@ -177,23 +177,17 @@ class _KeyQuota:
     def follow(self, key: ApiKey, share: KeyShare, now: float) -> None:
         """Apply the key's present limits, and this replica's share of them."""
         self.key, self.share = key, share
-        self.tokens = self._changed(
-            "tokens", self.tokens, key.tokens_per_minute, share.tokens, share.tokens_start, now
-        )
-        self.requests = self._changed(
-            "requests", self.requests, key.requests_per_minute, share.requests, share.requests_start, now
-        )
-
-    def _changed(
-        self, what: str, bucket: _Bucket | None, limit: int | None, share: float, start: float, now: float
-    ) -> _Bucket | None:
-        if limit is None:
-            return None
-        if bucket is None:
-            return _Bucket(what, limit, share, start, now)
-        bucket.advance(now)
-        bucket.limit, bucket.share = limit, share
-        return bucket
+        for what, limit, part, start in (
+            ("requests", key.requests_per_minute, share.requests, share.requests_start),
+            ("tokens", key.tokens_per_minute, share.tokens, share.tokens_start),
+        ):
+            if limit is None:
+                self.buckets.pop(what, None)
+            elif (bucket := self.buckets.get(what)) is None:
+                self.buckets[what] = _Bucket(what, limit, part, start, now)
+            else:
+                bucket.advance(now)
+                bucket.limit, bucket.share = limit, part
 
 
 class Reservation:
@@ -249,7 +243,7 @@ class Reservation:
             return
         self._ended = True
         self._quota.open_requests[self._background] -= 1
-        if not self.over_quota and (tokens := self._quota.tokens) is not None:
+        if not self.over_quota and (tokens := self._quota.buckets.get("tokens")) is not None:
             tokens.level += self._prompt + self._answer - used
 
 
@@ -292,13 +286,13 @@ class Quotas:
         now = self.clock()
         quota = self._quota(key, now)
         prompt = answer = 0.0
-        rates = [] if quota.requests is None else [(quota.requests, 1.0)]
+        rates = [(bucket, 1.0) for what, bucket in quota.buckets.items() if what == "requests"]
         if request.operation in GPU_OPERATIONS:
             means = quota.means[request.model, request.operation]
             prompt = min(request.prompt_bytes / means.bytes_per_token, most)
             answer = means.answer_tokens if bound is None else min(means.answer_tokens, bound)
-            if quota.tokens is not None:
-                rates.append((quota.tokens, prompt + answer))
+            if (tokens := quota.buckets.get("tokens")) is not None:
+                rates.append((tokens, prompt + answer))
         over = False
         for bucket, amount in rates:
             bucket.attempt(now, amount)
@@ -317,10 +311,10 @@ class Quotas:
         now = self.clock()
         found = {}
         for name, quota in self._quotas.items():
-            tokens, lacks_tokens = (0.0, 0.0) if quota.tokens is None else quota.tokens.report(now)
-            requests, lacks_requests = (0.0, 0.0) if quota.requests is None else quota.requests.report(now)
+            reports = {what: bucket.report(now) for what, bucket in quota.buckets.items()}
+            tokens, requests = reports.get("tokens", (0.0, 0.0)), reports.get("requests", (0.0, 0.0))
             opened = quota.open_requests
-            demand = KeyDemand(tokens, requests, opened[False], opened[True], lacks_tokens, lacks_requests)
+            demand = KeyDemand(tokens[0], requests[0], opened[False], opened[True], tokens[1], requests[1])
             if demand != _NO_DEMAND:
                 found[name] = demand
         return found
@@ -371,7 +365,8 @@ class Quotas:
 
     def _coming_share(self, quota: _KeyQuota, bucket: _Bucket) -> float:
         """Return the share with which the bucket will be filled. New demand gets a share within a second."""
-        known = quota.share.own.tokens_per_s if bucket is quota.tokens else quota.share.own.requests_per_s
+        own = quota.share.own
+        known = own.tokens_per_s if bucket.what == "tokens" else own.requests_per_s
         return bucket.share if known else max(bucket.share, self._equal.tokens)
 
 

@@ -117,7 +117,7 @@ def set_knobs(options: argparse.Namespace) -> int:
         failed = other.get("status") == "DEPLOY_FAILED" and other.get("deployed_app_config")
         if failed and name != app.name:
             print(f"tideserve: Ray will also retry application {name!r}, whose last deployment failed")
-    if deployed(dashboard.details()) != deployed(details):
+    if deployed(dashboard.details()) != change.replaced:
         raise CommandError("the configuration has just been changed by somebody else; try again")
     dashboard.deploy(change.document)
     print("tideserve: sent", flush=True)

@@ -6,21 +6,14 @@ import time
 from dataclasses import dataclass, field
 from functools import partial
 
+from msgspec.structs import replace
+
 from serve_app.api.engine_client import OPERATIONS, EngineClient, EngineReply, EngineRequest, RequestState
 from serve_app.api.errors import TRACE_ID, ApiError, internal_error
 from serve_app.api.trace_context import TraceContext
 from serve_app.settings.caller import caller
 from serve_app.wire.continuation import DeliveredTokens
-from serve_app.wire.data_plane import (
-    CREDIT_BYTES,
-    LOSSES,
-    Answer,
-    Call,
-    FromIngress,
-    Piece,
-    Step,
-    TokenCounts,
-)
+from serve_app.wire.data_plane import CREDIT_BYTES, LOSSES, Answer, Call, FromIngress, Piece, Step
 from serve_app.wire.frames import Frames
 
 logger = logging.getLogger("ray.serve")
@@ -136,8 +129,8 @@ class IngressCalls:
             TRACE_ID.set("" if request.trace is None else request.trace.trace_id)
             await self._answer(stream, request)
         except ApiError as error:
-            answer = Answer(stream.number, error.status, dict(error.headers), error.body())
-            answer.lost = error.code if error.code in LOSSES else ""
+            lost = error.code if error.code in LOSSES else ""
+            answer = Answer(stream.number, error.status, dict(error.headers), error.body(), lost=lost)
             answer.counts = None if request is None else request.state.counts
             self._send(answer)
         except Exception:
@@ -148,13 +141,12 @@ class IngressCalls:
     async def _answer(self, stream: _Stream, request: EngineRequest) -> None:
         async with self._engine.call(request) as reply:
             head = Answer(stream.number, reply.status, dict(reply.headers), reply.body)
-            counts = request.state.counts
             if reply.stream is None:
-                head.counts = counts
+                head.counts = request.state.counts
                 self._send(head)
                 return
             head.streamed, head.continuable = True, reply.delivered is not None
-            head.prompts = TokenCounts(counts.cached, counts.prompt, counts.input)
+            head.prompts = replace(request.state.counts, output=None)
             self._send(head)
             await self._send_stream(stream, reply, request)
 

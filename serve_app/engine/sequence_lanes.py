@@ -78,8 +78,9 @@ class SequenceLanes:
         def wrapped(outputs: list[Any], at: Any, iteration: IterationStats | None, **more: Any) -> Any:
             for output in outputs if self._left else ():
                 charge = self._left.pop(output.request_id, None)
-                if charge is not None and output.prefill_stats is not None:
-                    charge.add(output.prefill_stats.num_computed_tokens)
+                stats = getattr(output, "prefill_stats", None)  # which not all releases have
+                if charge is not None and stats is not None:
+                    charge.add(stats.num_computed_tokens)
             if iteration is None:
                 return process(outputs, at, iteration, **more)
             if (

@@ -8,17 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ray.exceptions import RayError
-from ray.serve.schema import ServeDeploySchema
 
 from serve_app.api.autoscaling import ChangedKnobs
 from serve_app.api.errors import ApiError
-from serve_app.cluster.redeployment import (
-    KnobRedeployment,
-    RedeploymentError,
-    deploy_unless_changed,
-    deployed,
-    knob_redeployment,
-)
+from serve_app.cluster.redeployment import KnobRedeployment, RedeploymentError, deploy, knob_redeployment
 from serve_app.settings.knob_changes import INGRESS_SCOPE
 from serve_app.settings.knobs import LiveKnobs
 from serve_app.settings.settings_error import SettingsError
@@ -80,10 +73,7 @@ class KnobSetter:
         while True:
             details = await self.controller.get_serve_instance_details.remote()
             change = knob_redeployment(details, self.app, scope, knobs, self.live)
-            config = ServeDeploySchema.model_validate(change.document)
-            if change.is_deployed or await self.controller.__ray_call__.remote(
-                deploy_unless_changed, deployed(details), config
-            ):
+            if change.is_deployed or await self.controller.__ray_call__.remote(deploy, change):
                 return change
 
 
