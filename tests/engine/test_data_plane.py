@@ -40,6 +40,7 @@ from serve_app.wire.data_plane import (
     TokenCounts,
 )
 from tests.engine.data_plane_port import FakeIngress, listening
+from tests.engine.stub_engine_core import StubEngineCore, front_end
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, failing, stalled
 
 FIRST, DONE = b"data: a\n\n", b"data: [DONE]\n\n"
@@ -105,6 +106,21 @@ async def test_stream_ends_with_its_token_counts() -> None:
 
     assert b"".join(piece.data for piece in rest) == DONE
     assert [piece.counts for piece in rest] == [None] * (len(rest) - 1) + [COUNTS]
+
+
+async def test_first_message_has_the_prompt_tokens_that_vllm_counts() -> None:
+    core = StubEngineCore()
+    core.cached_tokens = 2
+    body = (
+        b'{"model":"tide","prompt":["The sea and the tide","A harbour"],"n":2,"stream":true,"max_tokens":3}'
+    )
+    async with front_end(core) as (_, engine), listening(engine) as port:
+        head = await port.call("completions", body).answer()
+
+    lengths = [len(sent.prompt_token_ids) for sent in core.requests]
+    assert len(lengths) == 4
+    assert head.prompts is not None
+    assert (head.prompts.input, head.prompts.prompt, head.prompts.output) == (sum(lengths), None, None)
 
 
 async def test_failure_tells_what_was_computed_before() -> None:
