@@ -186,7 +186,7 @@ OPTIONAL = {
         "add_request policy running waiting kv_cache_manager pause_state current_step max_model_len "
         "max_num_active_reqs max_num_scheduled_tokens num_waiting_for_streaming_input "
         "kv_holding_waiting num_spec_tokens prev_step_scheduled_req_ids requires_kv_delivery _free_request "
-        "_preempt_request "
+        "_preempt_request finish_requests update_from_output "
         "_handle_blocked_waiting_request _get_local_prefix_cache_hit _request_blocks_can_be_freed"
     ),
     "RequestQueue": (
@@ -200,8 +200,12 @@ OPTIONAL = {
     "Request": (
         "prompt_token_ids num_prompt_tokens num_output_tokens num_tokens _all_token_ids _output_token_ids "
         "sampling_params request_id stop_reason priority is_prefill_chunk next_decode_eligible_step "
-        "num_tokens_with_spec num_output_placeholders num_computed_tokens lora_request"
+        "num_tokens_with_spec num_output_placeholders num_computed_tokens lora_request "
+        "prefill_stats take_prefill_stats client_index"
     ),
+    "EngineCoreOutput": "request_id prefill_stats",
+    "EngineCoreOutputs": "outputs",
+    "vllm.v1.metrics.stats.PrefillStats": "num_computed_tokens num_cached_tokens",
     "CachedRequestState": "prompt_token_ids output_token_ids sampling_params",
     "VllmConfig": "use_v2_model_runner",
     "SamplingParams": "extra_args",

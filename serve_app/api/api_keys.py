@@ -29,6 +29,7 @@ _KEYLESS = frozenset(("/health", "/ready")) | PAGE_PATHS
 _METRICS = "/metrics"
 OPEN_PATHS = _KEYLESS | {_METRICS}
 """Probes, scrapes and the page's own files need no key."""
+_FORM = "Authorization: Bearer KEY"
 _POLICY_VIOLATION = 1008
 """RFC 6455, 7.4.1."""
 SETTING = "http.api_keys_file"
@@ -188,9 +189,8 @@ class ApiKeyMiddleware:
             await self._app(scope, receive, send)
             return
         try:
-            given = _key(scope)
             await self._keys.refresh()
-            key = self._keys.authenticate(given)
+            key = self._key_of(scope)
         except ApiError as error:
             if path == _METRICS:  # which shows more to an admin key
                 await self._app(scope, receive, send)
@@ -205,21 +205,28 @@ class ApiKeyMiddleware:
         state["cache_salt"] = "" if self._share_prefix_cache else key.cache_salt
         await self._app(scope, receive, send)
 
+    def _key_of(self, scope: Scope) -> ApiKey:
+        """Return the entry of the client's key: of a bearer token (RFC 6750, 2.1), or of `x-api-key`.
 
-def _key(scope: Scope) -> bytes:
-    """Return the client's key: a bearer token (RFC 6750, 2.1), or else the header `x-api-key`.
+        Either header may be a gateway's own. If both have a key of the server's, the bearer token goes first.
 
-    Gateways send an `x-api-key` of their own, so a bearer token goes first.
+        Raises:
+            ApiError: neither header has one.
+        """
+        refusals = []
+        for header, scheme in ((b"authorization", b""), (b"x-api-key", b"Bearer ")):
+            if given := [scheme + value for name, value in scope["headers"] if name == header]:
+                try:
+                    return self._keys.authenticate(_key(given))
+                except ApiError as error:
+                    refusals.append(error)
+        raise next(iter(refusals), _refusal(f"an API key is required: {_FORM}"))
 
-    Raises:
-        ApiError: there is not exactly one key.
-    """
-    given: list[bytes] = [value for name, value in scope["headers"] if name == b"authorization"]
-    if not given:
-        given = [b"Bearer " + value for name, value in scope["headers"] if name == b"x-api-key"]
+
+def _key(given: list[bytes]) -> bytes:
+    """Return the key in the values of one header. Raises ApiError 401 unless there is exactly one."""
     if len(given) != 1:
-        what = f"given {len(given)} times; it must be given once" if given else "an API key is required"
-        raise _refusal(f"{what}: Authorization: Bearer KEY")
+        raise _refusal(f"given {len(given)} times; it must be given once: {_FORM}")
     scheme, _, key = given[0].strip().partition(b" ")
     if scheme.lower() != b"bearer" or not key.strip():
         raise _refusal("must have the form: Bearer KEY")

@@ -71,21 +71,24 @@ class BodyShare:
         Nothing is reserved: a client that declares a large body and sends nothing must not block others.
 
         Raises:
-            ApiError: 429.
+            ApiError: 429, or 413 if it can never fit.
         """
         self._check(self._groups, length, length)
 
     def grow(self, more: int) -> None:
-        """Take `more` bytes. If they do not fit, take none and raise ApiError 429."""
+        """Take `more` bytes. If they do not fit, take none and raise ApiError as `expect`."""
         self._check(self._groups, more, more)
         self._count(self._groups, more)
         self._memory.used_bytes += more
         self._bytes += more
 
-    def belongs_to(self, model: str, *, background: bool = False) -> None:
-        """Count a body that is read for its model and lane. Raises ApiError 429 if a share is full."""
+    def belongs_to(self, model: str, *, background: bool = False, lowered: bool = False) -> None:
+        """Count a body that is read for its model and lane. Raises ApiError as `expect`.
+
+        `lowered` means that the lane is `background` only for now, because the key is above a rate.
+        """
         groups = [f"model {model!r}", *([BACKGROUND] if background else [])]
-        self._check(groups, self._bytes, 0)
+        self._check(groups, self._bytes, 0, lowered=lowered)
         if _UNREAD in self._groups:
             self._count([_UNREAD], -self._bytes)
             self._groups.remove(_UNREAD)
@@ -109,13 +112,20 @@ class BodyShare:
             if not by_group[group]:
                 del by_group[group]
 
-    def _check(self, groups: list[str], more: int, uncounted: int) -> None:
-        """Raise ApiError 429 if `more` bytes exceed a group's share, or `uncounted` of them the memory."""
-        memory = self._memory
+    def _check(self, groups: list[str], more: int, uncounted: int, *, lowered: bool = False) -> None:
+        """Raise ApiError 429 if `more` bytes exceed a group's share, or `uncounted` of them the memory.
+
+        It is 413 if even an empty memory could not take the body: no client should send it again.
+        """
+        memory, whole = self._memory, self._bytes + uncounted
         full = memory.used_bytes + uncounted > memory.limit_bytes
         for group in groups:
             of_group = memory.by_group[group]
             share, part = (4, "a quarter") if group == BACKGROUND else (2, "half")
+            if share * whole > memory.limit_bytes and not lowered:
+                bound = f"{memory.limit_bytes // share}, {part} of http.max_body_memory_bytes"
+                message = f"The body has {whole} bytes; {group} may have {bound} = {memory.limit_bytes}."
+                raise ApiError(413, message, code="body_too_large", headers={"Connection": "close"})
             if full or share * (of_group + more) > memory.limit_bytes:
                 raise ApiError(
                     429,

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 import msgspec
@@ -103,8 +104,12 @@ class ApiModel:
         return self.alias or (self.name if self.adapter is None else self.adapter.name)
 
     def may_be_used_by(self, key: ApiKey) -> bool:
-        """Return whether `key` allows its id, or the model's own name."""
-        return key.allows(self.id) or key.allows(self.name)
+        """Return whether `key` allows the model's own name, or its adapter's or alias's.
+
+        An alias with wildcards does not count: the client chooses the name that matches.
+        """
+        wild = self.alias and (is_pattern(self.alias) or self.alias not in self.knobs().aliases)
+        return key.allows(self.name) or (not wild and key.allows(self.id))
 
     def card(self) -> dict[str, str | int | None]:
         """Return its entry in `/v1/models`."""
@@ -296,14 +301,19 @@ class Endpoints:
             trace.note_request(request, document)
             try:
                 answer_bound = fields.answer_bound(operation) if generates else 0
-                reservation = self._quotas.reserve(sender.key, request, answer_bound)
+                # Only a body with one prompt has a prefix.
+                context = (request.prefix and model.max_model_len) or inf
+                reservation = self._quotas.reserve(sender.key, request, answer_bound, context)
                 if reservation is not None and reservation.over_quota:
                     request = replace(request, caller=sender.caller.lowered_to("background"))
                     reservation.headers[LANE_HEADER] = "background"
                     trace.note_request(request, document)
-                share.belongs_to(model.name, background=request.caller.lane == "background")
+                lowered = request.caller is not sender.caller
+                background = request.caller.lane == "background"
+                share.belongs_to(model.name, background=background, lowered=lowered)
             except ApiError as error:
-                model.traffic.rejected(request, error)
+                if error.status == 429:
+                    model.traffic.rejected(request, error)
                 raise
             return EngineResponse(model.engine, request, model.traffic, share.release, reservation)
         except BaseException:

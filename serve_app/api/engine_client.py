@@ -18,6 +18,7 @@ from serve_app.settings.adapters import Adapter
 from serve_app.settings.caller import ANYONE, Caller
 from serve_app.wire.continuation import Continuation, DeliveredTokens
 from serve_app.wire.data_plane import TokenCounts
+from serve_app.wire.signals import MOST_COUNTED_BYTES
 
 Operation = Literal[
     "chat_completions", "completions", "responses", "messages", "embeddings", "score", "rerank", "pooling",
@@ -159,6 +160,11 @@ class EngineRequest:
         if self.operation in SPEECH_OPERATIONS:
             return self.body_bytes // _AUDIO_BYTES
         return self.body_bytes + self.repeated_bytes
+
+    @property
+    def counted_bytes(self) -> int:
+        """The bytes of its body that count in the signals for the policy."""
+        return min(self.body_bytes, MOST_COUNTED_BYTES)
 
     @property
     def waited_s(self) -> float:

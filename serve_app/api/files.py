@@ -40,11 +40,17 @@ def files_router(access: BatchAccess, http: HttpSettings, memory: BodyMemory) ->
 
     @router.post("/v1/files", summary="Upload an input file", openapi_extra={"requestBody": body})
     async def upload(request: Request) -> dict[str, Any]:
-        form = Form(request, access.store.limits.max_file_bytes, http.body_timeout_s, "batch.max_file_bytes")
+        limits = access.store.limits
+        most, setting = min(
+            (limits.max_file_bytes, "batch.max_file_bytes"),
+            (limits.max_bytes_per_key, "batch.max_bytes_per_key"),
+        )
+        form = Form(request, most, http.body_timeout_s, setting)
         share = BodyShare(memory, sender_of(request).group)
         try:
             share.grow(min(UPLOAD_BYTES, memory.limit_bytes // 4))
-            return (await _store(access, form, owner_of(request))).document()
+            most = min(most, form.content.length or most)
+            return (await _store(access, form, owner_of(request), most)).document()
         finally:
             share.release()
 
@@ -145,11 +151,9 @@ def expiry(given: Any, param: str, retention_days: float) -> int | None:
     return int(seconds)
 
 
-async def _store(access: BatchAccess, form: Form, owner: str) -> File:
-    """Read a form, and store its file. After a failure nothing is left of it."""
-    settings = access.store.limits
+async def _store(access: BatchAccess, form: Form, owner: str, most: int) -> File:
+    """Read a form, and store its file of at most so many bytes. After a failure nothing is left of it."""
     now = int(access.clock())
-    most = min(form.content.length or settings.max_file_bytes, settings.max_file_bytes)
     file = File(new_id("file"), owner, "batch", "", most, now)
     await access.run(lambda: access.store.begin_file(file))
     try:
@@ -157,7 +161,7 @@ async def _store(access: BatchAccess, form: Form, owner: str) -> File:
             await access.files.upload(file.object, _checked(form))
         except FAILURES as error:
             raise store_failed(error) from None
-        seconds = _check_form(form, settings.retention_days)
+        seconds = _check_form(form, access.store.limits.retention_days)
         file = replace(file, filename=form.filename or "", bytes=form.size, expires_at=now + seconds)
         await access.run(lambda: access.store.finish_file(file))
     except BaseException:

@@ -1,15 +1,16 @@
 """Limits of API keys: requests per minute, tokens per minute, and requests that are open at once.
 
-Each rate is a token bucket, filled at the rate, up to one minute's worth. When an ingress replica starts, its
-buckets have one second's worth. A request is admitted while the bucket has anything left, and may leave the
+Each rate is a token bucket, filled at the rate, up to one minute's worth. It begins full, less what has been
+used at other ingress replicas. A request is admitted while the bucket has anything left, and may leave the
 bucket in debt. So a request larger than a minute's worth is served too. Further requests are refused until
 the debt is paid.
 
 The tokens of a request are not known when it arrives. So its bucket is charged with an estimate, and the true
-count replaces the estimate at the end. The estimate of the prompt is the size of the body divided by the
-key's mean bytes per prompt token. The estimate of the answer is the key's mean answer, at most the request's
-`max_tokens`. Each model and operation has its own means, because embeddings have no answers. With a charge of
-`max_tokens` itself, a client that asks for 4,096 tokens and gets 200 would stay far below its limit.
+count replaces the estimate at the end. The engine tells the tokens of a stream's prompt with the first
+output, so a client that leaves pays for them too. The estimate of the prompt is the size of the body divided
+by the key's mean bytes per prompt token. The estimate of the answer is the key's mean answer, at most the
+request's `max_tokens`. Each model and operation has its own means, because embeddings have no answers. With a
+charge of `max_tokens` itself, a client that asks for 4,096 tokens and gets 200 would be far below its limit.
 
 Ingress replicas share one quota: each has a share of every rate (`ingress.quota_exchange`).
 """
@@ -27,9 +28,6 @@ from serve_app.api.errors import MOST_RETRY_S, ApiError
 from serve_app.settings.keys_file import ApiKey
 
 _MINUTE_S = 60.0
-_START_S = 1.0
-"""The seconds' worth that a bucket has when its ingress replica starts. So neither a restart nor a new
-ingress replica gives a client a minute's worth."""
 _DEMAND_S = 5.0
 """The time constant of the demand: attempts of 5 s ago count a third of new ones."""
 _OPEN_RETRY_S = 1.0
@@ -38,6 +36,8 @@ _ALMOST_ONE = 0.999
 _ANSWER_TOKENS = 256.0
 _BYTES_PER_TOKEN = 4.0
 """Estimates for a key without an answer yet."""
+_LEAST_BYTES, _MOST_BYTES = 1.0, 8.0
+"""The bounds on the bytes per token of one request. A body may also have media, and fields without effect."""
 _MEMORY = 32
 """A mean covers about this many requests."""
 
@@ -50,6 +50,9 @@ class KeyDemand(msgspec.Struct, frozen=True, array_like=True):
     open_requests: int = 0
     """Without the lane `background`."""
     open_background: int = 0
+    tokens_missing: float = 0.0
+    """The part of a minute's worth that its bucket lacks."""
+    requests_missing: float = 0.0
 
 
 _NO_DEMAND = KeyDemand()
@@ -67,6 +70,9 @@ class KeyShare:
     background_elsewhere: int = 0
     own: KeyDemand = _NO_DEMAND
     """The demand at this replica that decided its share."""
+    tokens_start: float = 1.0
+    """The part of a minute's worth with which a new bucket begins, at most its share."""
+    requests_start: float = 1.0
 
 
 _WHOLE = KeyShare(1.0, 1.0)
@@ -79,20 +85,21 @@ class _Bucket:
         what: `requests` or `tokens`.
         limit: Amount per minute over all ingress replicas.
         share: This replica's share.
-        began: When the bucket began to be filled.
+        start: See `KeyShare`.
+        now: When the bucket begins.
     """
 
     __slots__ = ("_at", "_headers", "demand", "level", "limit", "share", "what")
 
-    def __init__(self, what: str, limit: int, share: float, began: float) -> None:
+    def __init__(self, what: str, limit: int, share: float, start: float, now: float) -> None:
         self.what = what
         self.limit = limit
         self.share = share
-        self.level = limit / _MINUTE_S * share * _START_S
+        self.level = limit * min(share, start)
         """The amount left; below 0 it is a debt."""
         self.demand = 0.0
         """Attempted amount per second."""
-        self._at = began
+        self._at = now
         self._headers = tuple(f"x-ratelimit-{part}-{what}" for part in ("limit", "remaining", "reset"))
 
     def advance(self, now: float) -> None:
@@ -102,6 +109,11 @@ class _Bucket:
         level = self.level + most * passed_s / _MINUTE_S
         self.level = level if level < most else most
         self.demand *= math.exp(-passed_s / _DEMAND_S)
+
+    def report(self, now: float) -> tuple[float, float]:
+        """Fill the bucket. Return the demand, and the part of a minute's worth that the bucket lacks."""
+        self.advance(now)
+        return round(self.demand, 3), round(max(0.0, self.share - self.level / self.limit), 6)
 
     def attempt(self, now: float, amount: float) -> None:
         """Fill the bucket, and count an attempt, admitted or not."""
@@ -145,17 +157,17 @@ class _Means:
         weight = 1.0 / min(self._answers, _MEMORY)
         self.answer_tokens += weight * (output_tokens - self.answer_tokens)
         if input_tokens:
-            self.bytes_per_token += weight * (prompt_bytes / input_tokens - self.bytes_per_token)
+            ratio = min(max(prompt_bytes / input_tokens, _LEAST_BYTES), _MOST_BYTES)
+            self.bytes_per_token += weight * (ratio - self.bytes_per_token)
 
 
 class _KeyQuota:
     """The limits of one key, and the means that its estimates need."""
 
-    def __init__(self, key: ApiKey, began: float) -> None:
+    def __init__(self, key: ApiKey) -> None:
         self.key = key
-        self._began = began
-        self.tokens: _Bucket | None = None
-        self.requests: _Bucket | None = None
+        self.buckets: dict[str, _Bucket] = {}
+        """By the limited amount: `requests`, `tokens`."""
         self.open_requests = {False: 0, True: 0}
         """Of the lane `background` (True), which may wait for hours, and of the other lanes."""
         self.share = _WHOLE
@@ -165,19 +177,17 @@ class _KeyQuota:
     def follow(self, key: ApiKey, share: KeyShare, now: float) -> None:
         """Apply the key's present limits, and this replica's share of them."""
         self.key, self.share = key, share
-        self.tokens = self._changed("tokens", self.tokens, key.tokens_per_minute, share.tokens, now)
-        self.requests = self._changed("requests", self.requests, key.requests_per_minute, share.requests, now)
-
-    def _changed(
-        self, what: str, bucket: _Bucket | None, limit: int | None, share: float, now: float
-    ) -> _Bucket | None:
-        if limit is None:
-            return None
-        if bucket is None:
-            return _Bucket(what, limit, share, self._began)
-        bucket.advance(now)
-        bucket.limit, bucket.share = limit, share
-        return bucket
+        for what, limit, part, start in (
+            ("requests", key.requests_per_minute, share.requests, share.requests_start),
+            ("tokens", key.tokens_per_minute, share.tokens, share.tokens_start),
+        ):
+            if limit is None:
+                self.buckets.pop(what, None)
+            elif (bucket := self.buckets.get(what)) is None:
+                self.buckets[what] = _Bucket(what, limit, part, start, now)
+            else:
+                bucket.advance(now)
+                bucket.limit, bucket.share = limit, part
 
 
 class Reservation:
@@ -207,17 +217,17 @@ class Reservation:
     def settle(self, request: EngineRequest) -> None:
         """End the reservation. The true count of tokens replaces the estimate.
 
-        A request that was refused or failed gets its tokens back. If the client left, or its deadline came,
-        the delivered tokens count. If their number is unknown, the estimate stays, unless no engine had the
-        request.
+        A request that no engine computed gets its tokens back. If the client of a stream left, or its
+        deadline came, the prompt and the delivered tokens count. If no engine has told the tokens, the
+        estimate stays, unless the request failed or no engine had it.
         """
         state = request.state
         used = 0.0
         counts = state.counts
-        if counts.output is not None:
-            used = (self._prompt if counts.input is None else counts.input) + counts.output
+        if counts.input is not None or counts.output is not None:
+            used = (self._prompt if counts.input is None else counts.input) + (counts.output or 0)
             # Of pairs of texts, a cross-encoder reads the query once a document, another model once.
-            if state.outcome == "ok" and not request.repeated_bytes:
+            if state.outcome == "ok" and counts.output is not None and not request.repeated_bytes:
                 means = self._quota.means[request.model, request.operation]
                 means.learn(request.prompt_bytes, counts.input, counts.output)
         elif state.outcome == "ok" or state.left_engine:
@@ -233,7 +243,7 @@ class Reservation:
             return
         self._ended = True
         self._quota.open_requests[self._background] -= 1
-        if not self.over_quota and (tokens := self._quota.tokens) is not None:
+        if not self.over_quota and (tokens := self._quota.buckets.get("tokens")) is not None:
             tokens.level += self._prompt + self._answer - used
 
 
@@ -251,19 +261,21 @@ class Quotas:
         on_limited: Callable[[str, str], None] = lambda key, limit: None,
     ) -> None:
         self.clock = clock
-        self._began = clock()
         self._on_limited = on_limited
         self._quotas: dict[str, _KeyQuota] = {}
         self._shares: Mapping[str, KeyShare] = {}
         self._equal = _WHOLE
 
-    def reserve(self, key: ApiKey | None, request: EngineRequest, bound: int | None) -> Reservation | None:
+    def reserve(
+        self, key: ApiKey | None, request: EngineRequest, bound: int | None, most: float = math.inf
+    ) -> Reservation | None:
         """Return the request's place in the limits of its key; None without limits.
 
         Args:
             key: The entry of the client's key.
             request: A request whose body has been read.
             bound: The most tokens of its answer; None if the request has no bound.
+            most: The most tokens of its prompt. An image may take megabytes.
 
         Raises:
             ApiError: 429 if a limit is reached. A `work_conserving` key gets 429 only for too many open
@@ -274,13 +286,13 @@ class Quotas:
         now = self.clock()
         quota = self._quota(key, now)
         prompt = answer = 0.0
-        rates = [] if quota.requests is None else [(quota.requests, 1.0)]
+        rates = [(bucket, 1.0) for what, bucket in quota.buckets.items() if what == "requests"]
         if request.operation in GPU_OPERATIONS:
             means = quota.means[request.model, request.operation]
-            prompt = request.prompt_bytes / means.bytes_per_token
+            prompt = min(request.prompt_bytes / means.bytes_per_token, most)
             answer = means.answer_tokens if bound is None else min(means.answer_tokens, bound)
-            if quota.tokens is not None:
-                rates.append((quota.tokens, prompt + answer))
+            if (tokens := quota.buckets.get("tokens")) is not None:
+                rates.append((tokens, prompt + answer))
         over = False
         for bucket, amount in rates:
             bucket.attempt(now, amount)
@@ -295,19 +307,14 @@ class Quotas:
         return Reservation(quota, prompt, answer, over, background, _headers(rates))
 
     def demands(self) -> dict[str, KeyDemand]:
-        """Return the demand of each key that has any, for the other ingress replicas."""
+        """Return the demand of each key that has any, or has used a limit, for the other ingress replicas."""
         now = self.clock()
         found = {}
         for name, quota in self._quotas.items():
-            for bucket in (quota.tokens, quota.requests):
-                if bucket is not None:
-                    bucket.advance(now)
-            demand = KeyDemand(
-                0.0 if quota.tokens is None else round(quota.tokens.demand, 3),
-                0.0 if quota.requests is None else round(quota.requests.demand, 3),
-                quota.open_requests[False],
-                quota.open_requests[True],
-            )
+            reports = {what: bucket.report(now) for what, bucket in quota.buckets.items()}
+            tokens, requests = reports.get("tokens", (0.0, 0.0)), reports.get("requests", (0.0, 0.0))
+            opened = quota.open_requests
+            demand = KeyDemand(tokens[0], requests[0], opened[False], opened[True], tokens[1], requests[1])
             if demand != _NO_DEMAND:
                 found[name] = demand
         return found
@@ -328,7 +335,7 @@ class Quotas:
     def _quota(self, key: ApiKey, now: float) -> _KeyQuota:
         quota = self._quotas.get(key.name)
         if quota is None:
-            quota = self._quotas[key.name] = _KeyQuota(key, self._began)
+            quota = self._quotas[key.name] = _KeyQuota(key)
         elif quota.key is key:
             return quota
         quota.follow(key, self._shares.get(key.name, self._equal), now)
@@ -358,7 +365,8 @@ class Quotas:
 
     def _coming_share(self, quota: _KeyQuota, bucket: _Bucket) -> float:
         """Return the share with which the bucket will be filled. New demand gets a share within a second."""
-        known = quota.share.own.tokens_per_s if bucket is quota.tokens else quota.share.own.requests_per_s
+        own = quota.share.own
+        known = own.tokens_per_s if bucket.what == "tokens" else own.requests_per_s
         return bucket.share if known else max(bucket.share, self._equal.tokens)
 
 

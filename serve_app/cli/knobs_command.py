@@ -11,7 +11,7 @@ import yaml
 from serve_app.cli import laboratory
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.dashboard import Dashboard, Deployed, choose, default_address, rollout
-from serve_app.cluster.redeployment import RedeploymentError, knob_redeployment
+from serve_app.cluster.redeployment import RedeploymentError, deployed, knob_redeployment
 from serve_app.settings import knob_defaults, load_settings
 from serve_app.settings.document import parse_yaml
 from serve_app.settings.knob_changes import INGRESS_SCOPE, value_text
@@ -117,6 +117,8 @@ def set_knobs(options: argparse.Namespace) -> int:
         failed = other.get("status") == "DEPLOY_FAILED" and other.get("deployed_app_config")
         if failed and name != app.name:
             print(f"tideserve: Ray will also retry application {name!r}, whose last deployment failed")
+    if deployed(dashboard.details()) != change.replaced:
+        raise CommandError("the configuration has just been changed by somebody else; try again")
     dashboard.deploy(change.document)
     print("tideserve: sent", flush=True)
     _wait(dashboard.details, app.name, change.user_config, app.status == "RUNNING")

@@ -1,4 +1,4 @@
-"""The configuration that changes the knobs of a deployed application, and nothing else. Pure."""
+"""The configuration that changes the knobs of a deployed application, and nothing else."""
 
 import copy
 import json
@@ -33,6 +33,8 @@ class KnobRedeployment:
     """The knobs of this `user_config`."""
     changes: list[str]
     """The changes of the values in force, in words."""
+    replaced: dict[str, Any]
+    """All of Ray Serve's configuration that it replaces."""
 
 
 def knob_redeployment(
@@ -50,7 +52,24 @@ def knob_redeployment(
     new = changed(old, scope, values)
     knobs = live.read(new)
     changes = differences(live.in_force, knobs)
-    return KnobRedeployment(redeployment(details, app, new), new, new == old, knobs, changes)
+    document = redeployment(details, app, new)
+    return KnobRedeployment(document, new, new == old, knobs, changes, deployed(details))
+
+
+def deploy(controller: Any, change: KnobRedeployment) -> bool:
+    """Deploy a change, unless another deploy has come since the configuration was read.
+
+    Ray Serve's controller runs this in its event loop (`__ray_call__`), so nothing comes between.
+
+    Returns:
+        Whether it was deployed.
+    """
+    from ray.serve.schema import ServeDeploySchema  # noqa: PLC0415 the command line loads no Ray
+
+    unchanged = deployed(controller.get_serve_instance_details()) == change.replaced
+    if unchanged:
+        controller.apply_config(ServeDeploySchema.model_validate(change.document))
+    return unchanged
 
 
 def redeployment(details: Mapping[str, Any], app: str, user_config: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,6 +97,12 @@ def redeployment(details: Mapping[str, Any], app: str, user_config: Mapping[str,
             "so a change would overwrite these values"
         )
     return {**document, "applications": configs}
+
+
+def deployed(details: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all of Ray Serve's `details` that a deploy replaces."""
+    configs = {name: deployed_config(application) for name, application in details["applications"].items()}
+    return {"applications": configs, **{key: details.get(key) for key in _INSTANCE_WIDE}}
 
 
 def _with_user_config(config: Mapping[str, Any], user_config: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,8 @@ moves the next tag of its key on by the sequence's tokens, divided by the key's 
 sequences get tokens in proportion to their weights, and an idle key saves up no share.
 
 A sequence's tokens are known only at its end. Until then the mean of its key counts. The end corrects its
-key's next tag. Prompt tokens from the prefix cache do not count.
+key's next tag. Prompt tokens from the prefix cache do not count. If a client leaves within a prefill, the
+engine core tells the computed tokens, which are charged later.
 """
 
 from dataclasses import dataclass, field
@@ -78,7 +79,8 @@ class Charge:
         """Replace the charge by the tokens that the sequence has used, once, when the sequence has ended.
 
         Args:
-            computed_tokens: The prompt tokens that the engine computed; 0 if the sequence never ran.
+            computed_tokens: The prompt tokens that the engine computed; 0 if the sequence never ran, or
+                ended within its prefill.
             generated_tokens: The tokens that the engine generated.
         """
         lane, account = self.shares, self.account
@@ -91,6 +93,10 @@ class Charge:
         if not lane.unfinished:
             lane.epoch += 1
             lane.virtual_time = 0.0
+
+    def add(self, computed_tokens: int) -> None:
+        """Charge prompt tokens that became known after the sequence had ended."""
+        self.account.next_tag += computed_tokens / self.weight
 
 
 class FairShare:

@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass, field
 from functools import partial
 
+from msgspec.structs import replace
+
 from serve_app.api.engine_client import OPERATIONS, EngineClient, EngineReply, EngineRequest, RequestState
 from serve_app.api.errors import TRACE_ID, ApiError, internal_error
 from serve_app.api.trace_context import TraceContext
@@ -119,6 +121,7 @@ class IngressCalls:
         await asyncio.gather(*running, return_exceptions=True)
 
     async def _run(self, stream: _Stream, call: Call) -> None:
+        request = None
         try:
             if call.operation not in OPERATIONS:
                 raise ApiError(404, f"no operation {call.operation!r}")
@@ -127,7 +130,9 @@ class IngressCalls:
             await self._answer(stream, request)
         except ApiError as error:
             lost = error.code if error.code in LOSSES else ""
-            self._send(Answer(stream.number, error.status, dict(error.headers), error.body(), lost=lost))
+            answer = Answer(stream.number, error.status, dict(error.headers), error.body(), lost=lost)
+            answer.counts = None if request is None else request.state.counts
+            self._send(answer)
         except Exception:
             logger.exception("request %s failed in the data plane", call.request_id)
             failure = internal_error()
@@ -141,6 +146,7 @@ class IngressCalls:
                 self._send(head)
                 return
             head.streamed, head.continuable = True, reply.delivered is not None
+            head.prompts = replace(request.state.counts, output=None)
             self._send(head)
             await self._send_stream(stream, reply, request)
 

@@ -10,6 +10,7 @@ and preempts the largest. This module adds:
 - A step that prefills a prompt of another lane runs no `background` sequence.
 - The time of a step that runs `background` beside other lanes is bounded (`background_bound`).
 - `standard` gets a share of the batch while `interactive` sequences wait too.
+- The front end is told how many tokens were computed for a sequence that ends within its prefill.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.request_queue import PriorityRequestQueue, RequestQueue, SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.request import Request
 
 from serve_app.engine.background_bound import BackgroundBound
@@ -110,6 +112,8 @@ class LaneScheduling(Scheduler):  # type: ignore[misc]
         self._by_lane = self.policy == SchedulingPolicy.PRIORITY
         self._background: set[str] = set()
         """The unfinished sequences of `background`."""
+        self._unanswered: list[Request] = []
+        """Sequences without an output that have ended since the last step."""
         self.background_bound = BackgroundBound()
         if self._by_lane:
             self.waiting = LaneQueue()
@@ -134,6 +138,26 @@ class LaneScheduling(Scheduler):  # type: ignore[misc]
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         self._background.discard(request.request_id)
         return super()._free_request(request, *args, **kwargs)
+
+    def finish_requests(self, *args: Any, **kwargs: Any) -> list[Request]:
+        finished: list[Request] = super().finish_requests(*args, **kwargs)
+        self._unanswered += [request for request in finished if request.prefill_stats is not None]
+        return finished
+
+    def update_from_output(self, *args: Any, **kwargs: Any) -> dict[int, EngineCoreOutputs]:
+        """Add what was computed for sequences that ended within their prefill.
+
+        vLLM's front end ignores outputs of aborted sequences. A step follows each abort, even without other
+        sequences, because the workers must forget the sequence.
+        """
+        outputs: dict[int, EngineCoreOutputs] = super().update_from_output(*args, **kwargs)
+        for request in self._unanswered:
+            stats = request.take_prefill_stats()
+            stats.num_computed_tokens = max(0, request.num_computed_tokens - stats.num_cached_tokens)
+            told = EngineCoreOutput(request.request_id, [], prefill_stats=stats)
+            outputs.setdefault(request.client_index, EngineCoreOutputs()).outputs.append(told)
+        self._unanswered.clear()
+        return outputs
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         if not self._by_lane:

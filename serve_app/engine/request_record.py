@@ -34,7 +34,8 @@ class RequestRecord:
         return cls(request, sequences, time.time() - request.waited_s)
 
     def note_first_event(self) -> None:
-        """Record the time of a stream's first event."""
+        """Record the time of a stream's first event, and the tokens of its prompts."""
+        self.note_counts(self.prompt_tokens())
         continued, self.first_token = self.request.continuation, time.perf_counter()
         if continued is not None:
             self.first_token = self.request.arrived + continued.ttft_s
@@ -43,15 +44,22 @@ class RequestRecord:
         """Record that the answer is complete, unless the request has failed already."""
         if self.outcome != FAILED:
             self.outcome = COMPLETED
+        self.note_counts(self.prompt_tokens())
+
+    def note_counts(self, prompt: int) -> None:
+        """Record the tokens so far, with `prompt` tokens of prompts, in the state of the request."""
         if self.sequences:
-            prompt = self.prompt_tokens()
             alone = prompt if len(self.sequences) == 1 else None
             counts = TokenCounts(self.cached_tokens(), alone, prompt, self.output_tokens())
             self.request.state.counts = counts
 
     def fail(self, status: int) -> None:
-        """Record that an error ended the request. `status` counts if the client has not got a status yet."""
+        """Record that an error ended the request. `status` counts if the client has not got a status yet.
+
+        Prompts that the engine has computed count, for example if vLLM refuses its own answer.
+        """
         self.outcome = FAILED
+        self.note_counts(sum(one.prompt_len for one in self.sequences if one.stats.first_token_ts > 0.0))
         if self.status is None:
             self.status = status
 

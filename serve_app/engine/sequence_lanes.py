@@ -12,6 +12,8 @@ from serve_app.engine.fair_share import LANE_KNOB, Charge, FairShare, used_token
 from serve_app.patches.vllm import Method, wrap_method
 from serve_app.settings.caller import ANYONE, LANES, Caller, Lane
 
+_MOST_LEFT = 1024
+
 
 class SequenceLanes:
     """Gives sequences their priorities, and divides the statistics of a step by lane.
@@ -24,6 +26,8 @@ class SequenceLanes:
         self._shares = FairShare()
         self._lanes: dict[str, Lane] = {}
         self._unfinished = dict.fromkeys(LANES, 0)
+        self._left: dict[str, Charge] = {}
+        """The sequences that ended within their prefill, until the engine core tells what it computed."""
         self._iteration: IterationStats | None = None
         """vLLM's own statistics of the step whose `_parts` are kept."""
         self._parts: dict[Lane, IterationStats] = {}
@@ -55,6 +59,10 @@ class SequenceLanes:
     def end(self, state: Any, charge: Charge) -> None:
         """Note that a sequence has ended, for any reason."""
         charge.settle(*used_tokens(state))
+        if state.is_prefilling:
+            if len(self._left) >= _MOST_LEFT:  # the core has refused some, and tells nothing of those
+                self._left.clear()
+            self._left[state.request_id] = charge
         self._unfinished[self._lanes.pop(state.request_id)] -= 1
 
     def divide_statistics(self, engine: AsyncLLM) -> None:
@@ -75,6 +83,11 @@ class SequenceLanes:
 
     def _divided(self, process: Method) -> Method:
         def wrapped(outputs: list[Any], at: Any, iteration: IterationStats | None, **more: Any) -> Any:
+            for output in outputs if self._left else ():
+                charge = self._left.pop(output.request_id, None)
+                stats = getattr(output, "prefill_stats", None)  # which not all releases have
+                if charge is not None and stats is not None:
+                    charge.add(stats.num_computed_tokens)
             if iteration is None:
                 return process(outputs, at, iteration, **more)
             if (

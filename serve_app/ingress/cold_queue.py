@@ -67,8 +67,8 @@ class ColdQueue:
         return [each for each in chain(self._retries, self._newcomers) if each.background == background]
 
     def body_bytes(self, *, background: bool = False) -> int:
-        """Return the size of the bodies of these requests."""
-        return sum(pending.request.body_bytes for pending in self.requests(background=background))
+        """Return the bytes of these requests that count in the signals for the policy."""
+        return sum(pending.request.counted_bytes for pending in self.requests(background=background))
 
     def waits_s(self) -> list[float]:
         """Return the seconds for which each request has been queued, without the lane `background`."""

@@ -155,6 +155,8 @@ class Ingress:
             key_metrics = ApiKeyMetrics(replica)
             self._quotas = Quotas(on_limited=key_metrics.count_limited)
             reports = QuotaReports(app, replica)
+            if keys.has_limits:  # the first request must find what other replicas leave of a limit
+                self._quotas.share(*await asyncio.to_thread(reports.exchange, {}))
             self._tasks += [
                 asyncio.create_task(_publish_keys(keys, key_metrics)),
                 asyncio.create_task(share_quotas(reports, self._quotas, lambda: keys.has_limits)),

@@ -4,15 +4,14 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ray.exceptions import RayError
-from ray.serve.schema import ServeDeploySchema
 
 from serve_app.api.autoscaling import ChangedKnobs
 from serve_app.api.errors import ApiError
-from serve_app.cluster.redeployment import KnobRedeployment, RedeploymentError, knob_redeployment
+from serve_app.cluster.redeployment import KnobRedeployment, RedeploymentError, deploy, knob_redeployment
 from serve_app.settings.knob_changes import INGRESS_SCOPE
 from serve_app.settings.knobs import LiveKnobs
 from serve_app.settings.settings_error import SettingsError
@@ -36,8 +35,6 @@ class KnobSetter:
     """How long Ray may take. The controller may be stopped, and then never answers."""
     in_force_s: float = 5.0
     """How long to wait until the change is in force in this replica, so that the next question finds it."""
-    _lock: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
-    """A change reads the configuration and replaces it, so another change must not come between."""
 
     async def set(self, scope: str, knobs: Mapping[str, Any], sender: str) -> ChangedKnobs:
         """Change the knobs of `scope`, a model or `ingress`, for `sender`, who is named in the log.
@@ -49,7 +46,7 @@ class KnobSetter:
         if scope not in (*self.live.in_force[0], INGRESS_SCOPE):
             raise SettingsError([f"model = {scope[:200]!r}: does not exist"])
         try:
-            async with asyncio.timeout(self.ray_s), self._lock:
+            async with asyncio.timeout(self.ray_s):
                 change = await self._deploy(scope, knobs)
         except RedeploymentError as error:
             raise _unavailable(str(error)) from None
@@ -72,11 +69,12 @@ class KnobSetter:
         return all(getattr(now, name) == getattr(then, name) for name in names)
 
     async def _deploy(self, scope: str, knobs: Mapping[str, Any]) -> KnobRedeployment:
-        details = await self.controller.get_serve_instance_details.remote()
-        change = knob_redeployment(details, self.app, scope, knobs, self.live)
-        if not change.is_deployed:
-            await self.controller.apply_config.remote(ServeDeploySchema.model_validate(change.document))
-        return change
+        """Deploy a change of the present configuration. A deploy in between leads to a new try."""
+        while True:
+            details = await self.controller.get_serve_instance_details.remote()
+            change = knob_redeployment(details, self.app, scope, knobs, self.live)
+            if change.is_deployed or await self.controller.__ray_call__.remote(deploy, change):
+                return change
 
 
 def _unavailable(problem: str) -> ApiError:

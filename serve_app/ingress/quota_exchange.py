@@ -4,12 +4,17 @@ Twice a second a replica writes the demand of each key into Ray's key-value stor
 the other replicas. All replicas compute the shares from the same reports, so the shares add up to the whole.
 A replica that is lost writes no reports, and its share goes to the others after `FRESH_S`. If the store does
 not answer, the last shares stay: nobody knows then which replicas are lost.
+
+A report also has what each bucket lacks. The buckets of a new replica begin with less by this, so neither a
+restart nor a new replica gives a client another minute's worth.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from math import inf
 
 import msgspec
 
@@ -50,21 +55,32 @@ def share_of(own: float, others: Sequence[float], idle: int = 0) -> float:
     return weight / (weight + sum([max(other, least) for other in others]) + idle * least)
 
 
-def shares_of(own: Mapping[str, KeyDemand], others: Sequence[Mapping[str, KeyDemand]]) -> dict[str, KeyShare]:
-    """Return this replica's share of each key that has demand anywhere."""
-    elsewhere: dict[str, list[KeyDemand]] = {key: [] for key in own}
-    for report in others:
-        for key, demand in report.items():
-            elsewhere.setdefault(key, []).append(demand)
+def shares_of(
+    own: Mapping[str, KeyDemand],
+    others: Sequence[Mapping[str, KeyDemand]],
+    lost: Sequence[Mapping[str, KeyDemand]] = (),
+) -> dict[str, KeyShare]:
+    """Return this replica's share of each key in any report, of this replica, the others or lost ones.
+
+    A new bucket begins with less by what other buckets lack. It begins with a debt only if the replica is
+    alone. Among several, it would refuse its part of the rate for minutes.
+    """
     shares = {}
-    for key, demands in elsewhere.items():
-        mine, idle = own.get(key, _NO_DEMAND), len(others) - len(demands)
+    least = 0.0 if others else -inf
+    for key in {*own, *chain(*others, *lost)}:
+        mine, demands = own.get(key, _NO_DEMAND), [report[key] for report in others if key in report]
+        used = demands + [report[key] for report in lost if key in report]
+        idle = len(others) - len(demands)
+        tokens = share_of(mine.tokens_per_s, [each.tokens_per_s for each in demands], idle)
+        requests = share_of(mine.requests_per_s, [each.requests_per_s for each in demands], idle)
         shares[key] = KeyShare(
-            share_of(mine.tokens_per_s, [each.tokens_per_s for each in demands], idle),
-            share_of(mine.requests_per_s, [each.requests_per_s for each in demands], idle),
+            tokens,
+            requests,
             sum([each.open_requests for each in demands]),
             sum([each.open_background for each in demands]),
             mine,
+            max(least, tokens - sum([each.tokens_missing for each in used])),
+            max(least, requests - sum([each.requests_missing for each in used])),
         )
     return shares
 
@@ -100,13 +116,15 @@ class QuotaReports:
         reports.pop(self._replica, None)
         now = self._clock()
         stamps = {replica: report.at for replica, report in reports.items()}
-        fresh = []
+        fresh, lost = [], []
         for replica, at in self._own_clock.times("quotas", stamps, now, self._wall()).items():
             if now - at <= FRESH_S:
                 fresh.append(reports[replica].keys)
             elif now - at > _ERASE_S:
                 erase(self._prefix + replica)
-        return 1 + len(fresh), shares_of(demands, fresh)
+            else:
+                lost.append(reports[replica].keys)
+        return 1 + len(fresh), shares_of(demands, fresh, lost)
 
 
 async def share_quotas(

@@ -99,6 +99,8 @@ class _Attempt:
     """Delivered tokens that other engines generated."""
     spent_before: int = 0
     """The part of the retry budget that was spent before this replica answered."""
+    counted: bool = False
+    """Whether the engine has told how many tokens the prompt has."""
 
 
 class _RelayedRequest:
@@ -182,7 +184,7 @@ class _RelayedRequest:
                 async for piece in self._attempt.stream.pieces(self._write_now):
                     if piece.last:
                         raise_if_lost(piece.lost)
-                        self._learn(piece)
+                        self._learn(self._attempt, piece.counts)
                     if piece.data:
                         yield piece.data
                     self._record(piece)
@@ -295,8 +297,10 @@ class _RelayedRequest:
             self._delivered.identity = reservation.replica.identity
         if answer.status < HTTPStatus.BAD_REQUEST:
             replicas.note_first_byte(reservation)
-            if not answer.streamed:
-                self._learn(answer)
+            if not attempt.continues:
+                self._learn(attempt, answer.prompts if answer.streamed else answer.counts)
+        elif answer.counts is not None and answer.counts.input:
+            self._request.state.counts = answer.counts  # it failed after its tokens were computed
         return answer
 
     def _keep_alive(self, arrives: asyncio.Future[None]) -> Awaitable[None]:
@@ -305,12 +309,14 @@ class _RelayedRequest:
             self._request.state.silent_since = self._request.state.told_at = None
         return self._admission.keep_alive(self._request, arrives, lambda: self._sent)
 
-    def _learn(self, end: Answer | Piece) -> None:
-        """Record the counts of prompt tokens that come with the end of an answer."""
-        counts = self._request.state.counts = end.counts or TokenCounts()
-        if self._attempt is not None and not self._attempt.continues:
-            reservation = self._attempt.reservation
-            self._replicas.learn(reservation, counts.cached, counts.prompt)
+    def _learn(self, attempt: _Attempt, counts: TokenCounts | None) -> None:
+        """Record the tokens that an engine tells with the first output of a stream, or with the end."""
+        if counts is None:
+            return
+        self._request.state.counts = counts
+        if not (attempt.continues or attempt.counted):
+            attempt.counted = True
+            self._replicas.learn(attempt.reservation, counts.cached, counts.prompt)
 
     async def _continue_elsewhere(self, delivered: Delivered, moves: int) -> bool:
         """Let another replica continue the stream of a lost replica. Returns whether one does."""

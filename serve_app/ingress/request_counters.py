@@ -41,7 +41,7 @@ class IngressCounters(Traffic):
         self.open_requests += 1
         if _counts(request):
             self._arrivals += 1
-            self._arrived_bytes += request.body_bytes
+            self._arrived_bytes += request.counted_bytes
             self._metrics.arrivals.inc(1)
 
     def first_byte(self, request: EngineRequest) -> None:
@@ -60,7 +60,7 @@ class IngressCounters(Traffic):
         state = request.state
         if _counts(request) and _was_invalid(request):
             self._arrivals -= 1
-            self._arrived_bytes -= request.body_bytes
+            self._arrived_bytes -= request.counted_bytes
         if request.caller.lane == "background":
             if request.operation in GPU_OPERATIONS:
                 self._metrics.background_responses.inc(1, tags={"outcome": state.outcome})

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iter
 from contextlib import aclosing, suppress
 from math import isinf
 from operator import itemgetter
+from statistics import fmean
 from typing import Any, TypeVar
 
 from serve_app.batch.forecast import Rate, late_s
@@ -19,6 +20,7 @@ from serve_app.batch.results import is_success
 from serve_app.runner.batch_work import BatchWork
 from serve_app.wire.batch_backlog import BatchBacklog
 from serve_app.wire.batch_lines import BatchLine, LineAnswers
+from serve_app.wire.signals import MOST_COUNTED_BYTES
 
 logger = logging.getLogger("ray.serve")
 
@@ -176,7 +178,7 @@ class Runner:
             return 0
         requests = await asyncio.to_thread(self._queue.requests, batch, lines)
         work.in_flight |= {line.line: line for line in lines}
-        work.mean_bytes = sum(len(request.body) for request in requests) / len(requests)
+        work.mean_bytes = fmean(min(len(request.body), MOST_COUNTED_BYTES) for request in requests)
         call = asyncio.create_task(self._call(batch, work, lines, requests))
         work.calls.add(call)
         call.add_done_callback(work.calls.discard)

@@ -170,7 +170,9 @@ class Answer(msgspec.Struct, tag=4, array_like=True):
     lost: str = ""
     """Which of `LOSSES` this answer is; "" for none. Always "" if pieces follow."""
     counts: TokenCounts | None = None
-    """The tokens of a whole answer; None if pieces follow, or for a failure."""
+    """The tokens of a whole answer, or those that were computed before a failure; None if pieces follow."""
+    prompts: TokenCounts | None = None
+    """If pieces follow: the tokens of the prompts, without `output`. The client may leave before the end."""
 
 
 class Piece(msgspec.Struct, array_like=True):

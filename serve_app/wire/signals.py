@@ -76,6 +76,11 @@ class EngineSignals:
     """The requests of the lane `background` among `ongoing_requests`."""
 
 
+MOST_COUNTED_BYTES = 1 << 18
+"""The bytes of one body that count at most: 32,768 tokens of 8 bytes. A body may have megabytes that are no
+prompt, and must not start replicas with them."""
+
+
 @dataclass(frozen=True, slots=True)
 class IngressSignals:
     """One ingress replica's signals about one model. Held requests are queued for a cold start."""
@@ -83,7 +88,8 @@ class IngressSignals:
     arrivals_total: float = 0.0
     """Requests since the start of the replica, without those that turned out to be invalid."""
     arrived_bytes_total: float = 0.0
-    """Bytes of the request bodies. The policy estimates prompt tokens from them: only engines tokenize."""
+    """Bytes of the request bodies, at most `MOST_COUNTED_BYTES` of each. The policy estimates prompt tokens
+    from them: only engines tokenize."""
     held_requests: float = 0.0
     held_bytes: float = 0.0
     oldest_held_s: float = 0.0

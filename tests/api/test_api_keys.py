@@ -121,6 +121,36 @@ async def test_a_wrong_header_is_not_repeated(guarded: Server, value: bytes, tol
     assert error_of(reply)["message"] == f"Authorization: {told}"
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        ("Authorization", "Basic c2stdGlkZS0x"),
+        ("Authorization", "Bearer "),
+        ("Authorization", "Bearer wrong"),
+        ("Authorization", ""),
+        ("x-api-key", "wrong"),
+        ("x-api-key", ""),
+    ],
+)
+@pytest.mark.parametrize("good", [("Authorization", f"Bearer {KEY}"), ("x-api-key", KEY)])
+async def test_a_good_key_in_any_header_counts(
+    guarded: Server, good: tuple[str, str], other: tuple[str, str]
+) -> None:
+    allowed = 200 if good[0] != other[0] else 401  # of one header, nobody knows which value is the client's
+    for headers in ([good, other], [other, good]):
+        assert (await guarded.http.get("/v1/models", headers=headers)).status_code == allowed
+    reply = await guarded.http.get("/v1/models", headers=[other, other])
+    assert (reply.status_code, error_of(reply)["code"]) == (401, "invalid_api_key")
+
+
+async def test_bearer_token_goes_first_if_both_headers_have_a_key(guarded: Server) -> None:
+    await guarded.http.post(CHAT, json=PROMPT, headers={"x-api-key": "sk-other", **BEARER})
+    await guarded.http.post(CHAT, json=PROMPT, headers=BEARER)
+    first, second = guarded.chat.requests
+
+    assert first.caller == second.caller
+
+
 async def test_without_a_file_keys_are_ignored(server: Server) -> None:
     assert (await server.http.get("/v1/models")).status_code == 200
     assert (await server.http.get("/v1/models", headers={"Authorization": "?"})).status_code == 200

@@ -107,7 +107,8 @@ async def test_memory_of_bodies_bounds_forms() -> None:
         undeclared = await server.http.post(PATH, content=pieces(), headers=FORM)
 
     for reply in (declared, undeclared):
-        assert (reply.status_code, error_of(reply)["code"]) == (429, "body_memory_full")
+        assert (reply.status_code, error_of(reply)["code"]) == (413, "body_too_large")
+        assert "half of http.max_body_memory_bytes = 1048576" in error_of(reply)["message"]
     assert server.app.state.endpoints.memory.used_bytes == 0
 
 

@@ -15,6 +15,7 @@ from serve_app.api.errors import ApiError
 from serve_app.api.quotas import Quotas
 from serve_app.api.request_trace import RequestTrace
 from serve_app.api.trace_middleware import RequestTraces
+from serve_app.batch.retries import retry_of
 from serve_app.wire.batch_lines import BatchLine, LineAnswer
 from serve_app.wire.spans import batch_root
 from tests.api.server import MAX_BODY_BYTES, Server
@@ -116,11 +117,26 @@ async def test_limit_of_the_owner_applies_and_says_when_to_come_again(keys: ApiK
     server = Server(quotas=Quotas(clock=lambda: 0.0))
     lines = lines_of(server, keys)
 
-    answers = [await lines.answer("few", "batch_1", CHAT, line(number)) for number in range(2)]
+    answers = [await lines.answer("few", "batch_1", CHAT, line(number)) for number in range(61)]
 
-    assert [answer.status for answer in answers] == [200, 429]
-    assert code_of(answers[1]) == "rate_limit_exceeded"
-    assert answers[1].retry_after_s == pytest.approx(0.001)
+    assert [answer.status for answer in answers] == [200] * 60 + [429]
+    assert code_of(answers[60]) == "rate_limit_exceeded"
+    assert answers[60].retry_after_s == pytest.approx(0.001)
+
+
+async def test_line_that_never_fits_the_memory_has_an_error_as_its_answer() -> None:
+    server = Server(max_body_memory_bytes=8_000)
+    answer = await lines_of(server).answer("", "batch_1", CHAT, line(text="x" * 2_500))
+
+    assert (answer.status, code_of(answer)) == (413, "body_too_large")
+    assert retry_of(answer, attempts=1, faults=0) is None
+
+
+async def test_line_of_a_model_that_its_owner_may_not_use_is_403(server: Server, keys: ApiKeyFile) -> None:
+    server.aliases["org/embed"] = ["*"]
+    answer = await lines_of(server, keys).answer("night", "batch_1", CHAT, line(model="tide-2"))
+
+    assert (answer.status, code_of(answer)) == (403, "model_not_allowed")
 
 
 async def test_refusal_by_an_engine_says_when_to_come_again(server: Server) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.types import Message
 
@@ -319,6 +321,35 @@ def test_error_names_the_bound_and_has_retry_after() -> None:
     assert "max_body_memory_bytes = 1000" in caught.value.message
     assert caught.value.headers == {"Retry-After": "5", "Connection": "close"}
     kept.release()
+
+
+@given(
+    st.integers(1, 2000), st.lists(st.integers(1, 1000), min_size=1, max_size=5), st.booleans(), st.booleans()
+)
+def test_only_a_body_that_never_fits_is_413(
+    used: int, chunks: list[int], background: bool, declared: bool
+) -> None:
+    statuses, refusals = [], []
+    for others in (0, min(used, 1000)):
+        memory = BodyMemory(2000)
+        other = BodyShare(memory, "other")
+        other.grow(others)
+        share = BodyShare(memory, "key")
+        try:
+            if declared:
+                share.expect(sum(chunks))
+            for chunk in chunks:
+                share.grow(chunk)
+            share.belongs_to("tide", background=background)
+            statuses.append(200)
+        except ApiError as error:
+            statuses.append(error.status)
+            refusals.append(error)
+
+    assert all(("Retry-After" in error.headers) == (error.status == 429) for error in refusals)
+    fits = sum(chunks) <= (500 if background else 1000)
+    assert statuses[0] == (200 if fits else 413)
+    assert (statuses[1] == 413) <= (statuses[0] == 413)
 
 
 def test_what_is_released_or_forgotten_is_free_again_once() -> None:

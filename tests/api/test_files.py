@@ -325,6 +325,22 @@ async def test_limit_of_a_key_is_named(tmp_path: Path) -> None:
     assert reply.headers["x-should-retry"] == "false"
 
 
+@pytest.mark.parametrize("declared", [True, False])
+async def test_file_larger_than_all_files_of_a_key_is_413(tmp_path: Path, declared: bool) -> None:
+    server = BatchServer(tmp_path, max_bytes_per_key=2048)
+    large = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + b"x" * 200_000
+
+    async def body() -> AsyncIterator[bytes]:
+        yield large
+
+    content = large if declared else body()
+    reply = await server.http.post("/v1/files", content=content, headers={"Content-Type": FORM})
+
+    assert (reply.status_code, error_of(reply)["code"]) == (413, "file_too_large")
+    assert error_of(reply)["message"] == "The file is larger than 2048 bytes (batch.max_bytes_per_key)."
+    assert (await server.post_form(("purpose", "batch"), ("file", LINE))).status_code == 200
+
+
 class FullFileStore(FileStore):
     """A fake: a disk without space."""
 

@@ -1,6 +1,7 @@
 """The rights and limits of named keys, over HTTP and with OpenAI's own client."""
 
 from collections.abc import AsyncIterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from httpx import Response
 
 from serve_app.api.api_keys import ApiKeyFile
+from serve_app.api.body import BodyShare
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.api.quotas import Quotas
@@ -24,7 +26,7 @@ keys:
   - {name: web, key: sk-web, lane: interactive, weight: 3, models: [tide]}
   - {name: lab, key: sk-lab, models: ["org/*"]}
   - {name: slow, key: sk-slow, requests_per_minute: 60, tokens_per_minute: 6000}
-  - {name: spare, key: sk-spare, requests_per_minute: 60, work_conserving: true}
+  - {name: spare, key: sk-spare, requests_per_minute: 1, work_conserving: true}
   - {name: few, key: sk-few, concurrent_requests: 1}
   - {name: boss, key: sk-boss, admin: true}
 """
@@ -63,6 +65,14 @@ async def named(keys: ApiKeyFile, clock: Clock) -> AsyncIterator[Server]:
 async def ask(server: Server, key: str, body: Any = BODY, path: str = CHAT, **headers: str) -> Response:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return await server.http.post(path, json=body, headers={"Authorization": f"Bearer {key}", **named})
+
+
+async def use_up(server: Server, key: str) -> int:
+    """The key sends requests until one is refused. Returns the number of the others."""
+    for number in count():
+        if (await ask(server, key, {**BODY, "max_tokens": 0})).status_code == 429:
+            return number
+    raise AssertionError("unreachable")
 
 
 async def test_engine_gets_the_caller_of_the_key(named: Server) -> None:
@@ -144,6 +154,22 @@ async def test_a_key_may_use_a_model_by_its_name_or_by_an_alias(named: Server) -
         assert [card["id"] for card in reply.json()["data"]] == names
 
 
+@pytest.mark.parametrize("alias", ["*", "org/*", "o?g/x"])
+async def test_a_name_of_the_clients_choice_gives_no_right(named: Server, alias: str) -> None:
+    named.aliases["tide"] = [alias]
+    for asked in ("org/x", alias):
+        body = {**BODY, "model": asked}
+        assert (await ask(named, "sk-web", body)).status_code == 200
+        for path in (CHAT, "/generate", "/tokenize", "/v1/embeddings"):
+            reply = await ask(named, "sk-lab", {"model": asked, "prompt": "sea"}, path)
+            assert (reply.status_code, error_of(reply)["code"]) == (403, "model_not_allowed")
+    bearer = {"Authorization": "Bearer sk-lab"}
+    assert (await named.http.get("/v1/models/org/x", headers=bearer)).status_code == 403
+    cards = (await named.http.get("/v1/models", headers=bearer)).json()["data"]
+    assert [card["id"] for card in cards] == ["org/embed"]
+    assert all(request.caller.key == "web" for request in named.chat.requests)
+
+
 async def test_models_lists_only_allowed_models(named: Server) -> None:
     bearer = {"Authorization": "Bearer sk-lab"}
     reply = await named.http.get("/v1/models", headers=bearer)
@@ -185,6 +211,23 @@ async def test_true_count_of_tokens_is_charged(named: Server, clock: Clock) -> N
     assert 3_700 - 700 < left < 3_700
 
 
+@pytest.mark.parametrize(
+    ("path", "prompt", "estimate"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": "A" * 20_000}]}, 2048),  # the context length
+        ("/v1/completions", {"prompt": ["A" * 10_000] * 2}, 5008),
+    ],
+)
+async def test_estimate_of_one_prompt_is_at_most_the_context_length(
+    keys: ApiKeyFile, clock: Clock, path: str, prompt: dict[str, Any], estimate: int
+) -> None:
+    server = Server(api_keys=keys, quotas=Quotas(clock), max_body_bytes=1 << 16)
+    async with server.http:
+        reply = await ask(server, "sk-slow", {"model": "tide", "max_tokens": 0, **prompt}, path)
+
+    assert int(reply.headers["x-ratelimit-remaining-tokens"]) == pytest.approx(6000 - estimate, abs=10)
+
+
 @pytest.mark.parametrize("answer", [RuntimeError("broken"), EngineReply(400, b"{}"), EngineReply(503, b"{}")])
 async def test_failed_request_costs_no_tokens(named: Server, clock: Clock, answer: Any) -> None:
     clock.now += 60
@@ -197,7 +240,8 @@ async def test_failed_request_costs_no_tokens(named: Server, clock: Clock, answe
 
 
 async def test_key_above_its_rate_gets_429_and_the_refusal_is_counted(named: Server) -> None:
-    assert (await ask(named, "sk-slow")).status_code == 200
+    named.chat.counts.input = named.chat.counts.output = 0
+    assert await use_up(named, "sk-slow") == 60
     reply = await ask(named, "sk-slow")
 
     assert reply.status_code == 429
@@ -207,7 +251,7 @@ async def test_key_above_its_rate_gets_429_and_the_refusal_is_counted(named: Ser
     assert int(reply.headers["retry-after"]) >= 1
     assert reply.headers["x-should-retry"] == "true"
     assert reply.headers["x-ratelimit-remaining-requests"] == "0"
-    assert len(named.chat.requests) == 1
+    assert len(named.chat.requests) == 60
 
 
 async def test_work_conserving_key_goes_on_in_the_lane_background(named: Server) -> None:
@@ -236,7 +280,23 @@ async def test_request_above_its_rate_takes_the_body_memory_of_background(
 
     assert (reply.status_code, error_of(reply)["code"]) == (429, "body_memory_full")
     assert "requests of the lane background" in error_of(reply)["message"]
+    assert reply.headers["retry-after"] == "5"  # the body fits again once the key is below its rate
     assert traffic.requests[-1].caller.lane == "background"
+
+
+async def test_body_that_never_fits_the_memory_of_background_is_413(keys: ApiKeyFile, clock: Clock) -> None:
+    traffic = TrafficLog()
+    server = Server(
+        traffic={"tide": traffic}, api_keys=keys, quotas=Quotas(clock), max_body_memory_bytes=8_000
+    )
+    async with server.http:
+        large = {**BODY, "user": "x" * 2_500}  # below half of the memory, and above a quarter
+        reply = await ask(server, "sk-few", large, x_tideserve_lane="background")
+        assert (await ask(server, "sk-few", large)).status_code == 200
+
+    assert (reply.status_code, error_of(reply)["code"]) == (413, "body_too_large")
+    assert "retry-after" not in reply.headers
+    assert "may have 2000, a quarter of http.max_body_memory_bytes = 8000" in error_of(reply)["message"]
 
 
 async def test_request_without_body_memory_frees_its_place(keys: ApiKeyFile, clock: Clock) -> None:
@@ -248,8 +308,11 @@ async def test_request_without_body_memory_frees_its_place(keys: ApiKeyFile, clo
 
     traffic = FrameKeeper()
     server = Server(
-        traffic={"tide": traffic}, api_keys=keys, quotas=Quotas(clock), max_body_memory_bytes=8_000
+        traffic={"tide": traffic}, api_keys=keys, quotas=Quotas(clock), max_body_memory_bytes=12_000
     )
+    other = BodyShare(server.app.state.endpoints.memory, None)
+    other.grow(1_000)
+    other.belongs_to("tide", background=True)
     async with server.http:
         reply = await ask(server, "sk-few", {**BODY, "user": "x" * 2_500}, x_tideserve_lane="background")
         assert (reply.status_code, error_of(reply)["code"]) == (429, "body_memory_full")
@@ -288,14 +351,16 @@ def waits(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> list[float]:
 async def test_openais_client_waits_exactly_as_told(
     named: Server, client: openai.AsyncOpenAI, waits: list[float]
 ) -> None:
-    for number in range(20):
-        told = float((await ask(named, "sk-slow")).headers.get("retry-after-ms", 0)) / 1000 if number else 0.0
+    named.chat.counts.input = named.chat.counts.output = 0
+    await use_up(named, "sk-slow")
+    for _ in range(20):
+        told = float((await ask(named, "sk-slow")).headers["retry-after-ms"]) / 1000
         answer = await client.chat.completions.with_raw_response.create(
             model="tide", messages=[{"role": "user", "content": "sea"}], max_tokens=10
         )
-        assert answer.retries_taken == (number > 0)
-        assert waits[-1:] == ([told] if number else [])
-    assert len(named.chat.requests) == 20
+        assert answer.retries_taken == 1
+        assert waits[-1] == told
+    assert len(named.chat.requests) == 60 + 20
 
 
 async def test_openais_client_does_not_wait_for_minutes(

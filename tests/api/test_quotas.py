@@ -37,7 +37,7 @@ def request(
 def end(
     reservation: Reservation | None,
     asked: EngineRequest,
-    tokens: tuple[int, int] | None = None,
+    tokens: tuple[int, int | None] | None = None,
     outcome: Outcome = "ok",
     left_engine: bool = False,
 ) -> None:
@@ -109,7 +109,7 @@ def test_twice_the_limit_admits_the_limit(
         admitted += sum(tokens)
         heapq.heappush(running, (clock.now + draw.uniform(0, 10), next(order), made, asked, tokens))
 
-    allowed = tokens_per_minute / 60 * (clock.now - began)
+    allowed = tokens_per_minute / 60 * (clock.now - began + 60)  # a minute's worth at the start
     assert admitted == pytest.approx(allowed, rel=0.05)
 
 
@@ -122,21 +122,44 @@ def test_requests_per_minute_are_admitted_at_their_rate(quotas: Quotas, clock: C
         except ApiError:
             continue
         admitted += 1
-    assert admitted == pytest.approx(5_000, rel=0.01)
+    assert admitted == pytest.approx(600 + 5_000, rel=0.01)
 
 
-def test_idle_key_may_use_one_minutes_worth_at_once(quotas: Quotas, clock: Clock) -> None:
-    clock.now += 3600
-    limited = key(requests_per_minute=100)
-    for _ in range(100):
+@pytest.mark.parametrize("idle_s", [0, 3600])
+def test_idle_key_may_use_one_minutes_worth_at_once(quotas: Quotas, clock: Clock, idle_s: float) -> None:
+    clock.now += idle_s
+    limited = key(requests_per_minute=3)
+    for _ in range(3):
         quotas.reserve(limited, request(), None)
     refused(quotas, limited)
 
 
+def test_new_bucket_begins_with_what_others_leave(quotas: Quotas) -> None:
+    quotas.share(2, {"team": KeyShare(0.5, 0.5, requests_start=0.2)})
+    limited = key(requests_per_minute=10, tokens_per_minute=10_000)
+    made = quotas.reserve(limited, request(400), 0)
+
+    assert made is not None
+    assert made.headers["x-ratelimit-remaining-requests"] == "2"  # (0.2 * 10 - 1) / 0.5
+    assert made.headers["x-ratelimit-remaining-tokens"] == "9800"  # (0.5 * 10,000 - 100) / 0.5
+
+
+def test_what_a_bucket_lacks_is_reported(quotas: Quotas, clock: Clock) -> None:
+    quotas.share(2, {"team": KeyShare(0.5, 0.5)})
+    limited, asked = key(requests_per_minute=10, tokens_per_minute=10_000), request(4000)
+    end(quotas.reserve(limited, asked, 0), asked, (7000, 0))
+    demand = quotas.demands()["team"]
+    assert (demand.tokens_missing, demand.requests_missing) == (0.7, 0.1)
+
+    clock.now += 30
+    demand = quotas.demands()["team"]
+    assert (demand.tokens_missing, demand.requests_missing) == (pytest.approx(0.45), 0.0)
+
+
 def test_client_that_waits_as_told_is_admitted(quotas: Quotas, clock: Clock) -> None:
     limited = key(tokens_per_minute=60_000)
-    large = request(40_000)
-    end(quotas.reserve(limited, large, 0), large)  # 10,000 tokens: nine seconds of debt
+    large = request(4 * 69_000)
+    end(quotas.reserve(limited, large, 0), large)  # 69,000 tokens: nine seconds of debt
     error = refused(quotas, limited)
 
     assert error.headers["Retry-After-Ms"] == "9001"
@@ -177,7 +200,7 @@ def test_answers_tell_the_limits_and_what_is_left(quotas: Quotas, clock: Clock) 
 
 def test_long_reset_is_in_minutes(quotas: Quotas) -> None:
     limited = key(tokens_per_minute=60)
-    large = request(4 * 301)
+    large = request(4 * 360)
     end(quotas.reserve(limited, large, 0), large)
     assert refused(quotas, limited).headers["x-ratelimit-reset-tokens"] == "6m0s"
 
@@ -195,6 +218,9 @@ def left(quotas: Quotas, limited: ApiKey) -> int:
         ((30, 5), "ok", False, 35),
         ((300, 500), "ok", False, 800),
         ((30, 5), "abandoned", True, 35),
+        ((30_200, None), "abandoned", True, 30_200),
+        ((30, 5), "client_error", False, 35),  # the engine refused its own answer
+        ((30, 5), "error", False, 35),
         (None, "ok", False, 110),
         (None, "abandoned", True, 110),
         (None, "abandoned", False, 0),  # it left the queue
@@ -207,18 +233,18 @@ def left(quotas: Quotas, limited: ApiKey) -> int:
 def test_true_count_replaces_the_estimate(
     quotas: Quotas,
     clock: Clock,
-    tokens: tuple[int, int] | None,
+    tokens: tuple[int, int | None] | None,
     outcome: Outcome,
     left_engine: bool,
     used: int,
 ) -> None:
     clock.now += 60
-    limited, asked = key(tokens_per_minute=10_000), request(400)
+    limited, asked = key(tokens_per_minute=50_000), request(400)
     reservation = quotas.reserve(limited, asked, 10)  # 100 tokens of the prompt and 10 of the answer
-    assert left(quotas, limited) == 9_890
+    assert left(quotas, limited) == 49_890
     end(reservation, asked, tokens, outcome, left_engine)
 
-    assert left(quotas, limited) == 10_000 - used
+    assert left(quotas, limited) == 50_000 - used
 
 
 def test_estimate_is_the_mean_of_the_keys_answers(quotas: Quotas, clock: Clock) -> None:
@@ -234,6 +260,30 @@ def test_estimate_is_the_mean_of_the_keys_answers(quotas: Quotas, clock: Clock) 
     kept = quotas.reserve(limited, request(1200), 4096)
 
     assert left(quotas, limited) == 100_000 - 220
+    del kept
+
+
+@pytest.mark.parametrize(
+    ("operation", "body_bytes", "prompt_tokens", "estimate"),
+    [
+        ("chat_completions", 8 << 20, 10, 125),  # a field that no engine reads
+        ("transcriptions", 79, 4, 1000),  # less than a byte of text
+        ("completions", 200, 400, 1000),
+        ("completions", 2000, 1000, 500),
+    ],
+)
+def test_bytes_per_token_are_bounded(
+    quotas: Quotas, clock: Clock, operation: Operation, body_bytes: int, prompt_tokens: int, estimate: int
+) -> None:
+    limited = key(tokens_per_minute=1_000_000)
+    for _ in range(3):
+        asked = request(body_bytes, operation)
+        end(quotas.reserve(limited, asked, 0), asked, (prompt_tokens, 0))
+    clock.now += 60
+    text = 1000 * (80 if operation == "transcriptions" else 1)
+    kept = quotas.reserve(limited, request(text, operation), 0)
+
+    assert left(quotas, limited) == 1_000_000 - estimate
     del kept
 
 
@@ -310,7 +360,7 @@ def test_work_conserving_key_is_served_above_its_rate_without_charge(quotas: Quo
         assert reservation is not None
         within += not reservation.over_quota
         end(reservation, asked, (100, 0))
-    assert within * 100 == pytest.approx(60_000, rel=0.05)
+    assert within * 100 == pytest.approx(60_000 + 60_000, rel=0.05)
 
 
 def test_each_request_above_a_limit_is_counted(clock: Clock) -> None:
@@ -346,7 +396,7 @@ def test_share_bounds_the_rate_of_one_replica(quotas: Quotas, clock: Clock) -> N
         except ApiError:
             continue
         admitted += 1
-    assert admitted == pytest.approx(250, rel=0.02)
+    assert admitted == pytest.approx(150 + 250, rel=0.02)
 
 
 def test_demand_counts_refused_attempts_and_fades(quotas: Quotas, clock: Clock) -> None:
@@ -392,5 +442,5 @@ def test_debt_is_at_most_the_requests_that_were_open(
         end(reservation, asked, None if fails else (prompt, answer), "error" if fails else "ok")
         if not fails:
             used, largest = used + prompt + answer, max(largest, prompt + answer)
-    # One second's worth at the start, and the last request may leave the bucket in debt.
-    assert used <= limit / 60 * (clock.now - began + 1) + largest + 1e-6
+    # A minute's worth at the start, and the last request may leave the bucket in debt.
+    assert used <= limit / 60 * (clock.now - began + 60) + largest + 1e-6

@@ -59,6 +59,8 @@ class SimulatedCore:
         self._ahead = int(asynchronous)
         self.outputs: dict[str, list[int]] = {}
         """The tokens of each sequence so far."""
+        self.computed: dict[str, int] = {}
+        """The computed prompt tokens of each sequence, once the front end has been told."""
 
     def send(self, name: str, lane: Lane, prompt: int = 20, output: int = 1000, key: str = "") -> Request:
         """A sequence of a lane arrives."""
@@ -116,3 +118,6 @@ class SimulatedCore:
         for output in self.scheduler.update_from_output(step, result).values():
             for one in output.outputs:
                 self.outputs[one.request_id] += one.new_token_ids
+                if one.prefill_stats is not None:
+                    assert one.request_id not in self.computed
+                    self.computed[one.request_id] = one.prefill_stats.num_computed_tokens

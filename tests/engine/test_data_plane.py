@@ -40,10 +40,12 @@ from serve_app.wire.data_plane import (
     TokenCounts,
 )
 from tests.engine.data_plane_port import FakeIngress, listening
+from tests.engine.stub_engine_core import StubEngineCore, front_end
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, failing, stalled
 
 FIRST, DONE = b"data: a\n\n", b"data: [DONE]\n\n"
 COUNTS = TokenCounts(cached=16, input=40, output=5)
+PROMPTS = TokenCounts(cached=16, input=40)
 PIRATE = Adapter("pirate", "/lora/pirate")
 TRACE = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=1")
 
@@ -94,7 +96,8 @@ async def test_stream_ends_with_its_token_counts() -> None:
     engine = StubEngine(generated, counts=COUNTS)
     async with listening(engine) as port:
         stream = port.call()
-        assert (await stream.answer()).counts is None
+        head = await stream.answer()
+        assert (head.counts, head.prompts) == (None, PROMPTS)
         pieces = stream.pieces()
         assert (await anext(pieces)).data == FIRST
         assert (port.plane.open_requests, port.plane.open_background_requests) == (1, 0)
@@ -103,6 +106,28 @@ async def test_stream_ends_with_its_token_counts() -> None:
 
     assert b"".join(piece.data for piece in rest) == DONE
     assert [piece.counts for piece in rest] == [None] * (len(rest) - 1) + [COUNTS]
+
+
+async def test_first_message_has_the_prompt_tokens_that_vllm_counts() -> None:
+    core = StubEngineCore()
+    core.cached_tokens = 2
+    body = (
+        b'{"model":"tide","prompt":["The sea and the tide","A harbour"],"n":2,"stream":true,"max_tokens":3}'
+    )
+    async with front_end(core) as (_, engine), listening(engine) as port:
+        head = await port.call("completions", body).answer()
+
+    lengths = [len(sent.prompt_token_ids) for sent in core.requests]
+    assert len(lengths) == 4
+    assert head.prompts is not None
+    assert (head.prompts.input, head.prompts.prompt, head.prompts.output) == (sum(lengths), None, None)
+
+
+async def test_failure_tells_what_was_computed_before() -> None:
+    async with listening(StubEngine(ApiError(400, "no JSON object"), counts=COUNTS)) as port:
+        answer = await port.answer()
+
+    assert (answer.status, answer.counts, answer.prompts) == (400, COUNTS, None)
 
 
 async def test_open_requests_of_the_lane_background_are_counted_apart() -> None:

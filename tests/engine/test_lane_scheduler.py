@@ -200,6 +200,29 @@ def test_clients_that_leave_free_their_places() -> None:
     assert not core.scheduler.has_unfinished_requests()
 
 
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_front_end_learns_what_an_aborted_prefill_has_computed(asynchronous: bool, alone: bool) -> None:
+    core = SimulatedCore(asynchronous=asynchronous, max_num_seqs=2, max_num_batched_tokens=64)
+    if not alone:
+        core.send("runs", "standard")
+        core.steps(3)
+    core.send("leaves", "standard", prompt=1000)
+    core.send("waits", "standard", prompt=1000)
+    core.send("waits too", "standard", prompt=1000)
+    core.steps(5)
+    assert "leaves" not in core.computed
+    core.abort(["leaves", "waits too"])
+    if alone:
+        core.abort(["waits"])
+    core.steps(1 + asynchronous)
+
+    # Beside the other sequence, a step has 63 tokens of the prompt.
+    assert core.computed["leaves"] == (320 if alone else 315)
+    assert core.computed["waits too"] == 0
+    assert core.outputs["leaves"] == []
+
+
 def test_configured_fcfs_ignores_lanes() -> None:
     core = SimulatedCore(max_num_seqs=8, scheduling_policy="fcfs")
     flood(core, 8)

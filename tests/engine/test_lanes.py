@@ -12,7 +12,7 @@ from serve_app.api.engine_client import EngineRequest, Operation
 from serve_app.engine.fair_share import lane_of
 from serve_app.engine.local_client import LocalEngine
 from serve_app.settings.caller import Caller, Lane
-from tests.engine.stub_engine_core import StubEngineCore, front_end, real_engine
+from tests.engine.stub_engine_core import StubEngineCore, configured, front_end, real_engine, real_serving
 
 STREAMS = 16
 
@@ -105,3 +105,40 @@ async def test_every_sequence_of_a_request_has_its_lane() -> None:
             pass
 
     assert [lane_of(sent.priority) for sent in core.requests] == ["background"] * 3
+
+
+async def test_client_that_leaves_within_a_prefill_pays_what_was_computed() -> None:
+    priorities: dict[str, int] = {}
+    settings, namespace, config = configured(max_model_len=2048, max_num_seqs=4, max_num_batched_tokens=64)
+    async with real_serving(namespace, config) as serving:
+        client, core = LocalEngine(serving, settings, lambda _: None), serving.engine.engine_core
+        send = core.add_request_async
+
+        async def note(message: Any) -> None:
+            priorities[message.external_req_id] = message.priority
+            await send(message)
+
+        core.add_request_async = note
+
+        async def priority_of_next(key: str) -> int:
+            async with client.call(request(Caller(key), f"next-{key}", max_tokens=1)):
+                pass
+            return next(priority for name, priority in priorities.items() if f"next-{key}" in name)
+
+        long = request(Caller("leaves"), "leaves", prompt="the sea " * 900, max_tokens=1)
+        busy = request(Caller("busy"), "busy", stream=True, max_tokens=1000)
+        async with client.call(busy) as reply:
+            assert reply.stream is not None
+            leaving = asyncio.create_task(client.call(long).__aenter__())
+            steps = 0
+            async for _ in reply.stream:
+                steps += len(priorities) == 2
+                if steps == 8:
+                    leaving.cancel()
+                elif steps == 16:
+                    break
+            await asyncio.gather(leaving, return_exceptions=True)
+            other = await priority_of_next("other")
+            paid = await priority_of_next("leaves") - other
+
+    assert 6 * 63 <= paid <= 16 * 63

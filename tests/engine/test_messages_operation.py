@@ -314,9 +314,15 @@ async def test_arguments_that_are_no_object_are_not_blamed_on_messages(arguments
     async with front_end(core, tool_call_parser="hermes") as (serving, engine):
         said_by_model = f'<tool_call>\n{{"name": "get_weather", "arguments": {arguments}}}\n</tool_call>'
         core.answer = serving.engine.get_tokenizer().encode(said_by_model, add_special_tokens=False)
-        error = await refusal(engine, call(**{**FORCED, "max_tokens": len(core.answer)}))
+        asked = call(**{**FORCED, "max_tokens": len(core.answer)})
+        error = await refusal(engine, asked)
 
     assert (error.status, error.param, error.code) == (400, "tools", "invalid_tool_call")
+    (sent,) = core.requests  # all of it was computed, and counts
+    assert (asked.state.counts.input, asked.state.counts.output) == (
+        len(sent.prompt_token_ids),
+        len(core.answer),
+    )
     assert "strict: true" in error.message
 
 

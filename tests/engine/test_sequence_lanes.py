@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 from vllm.sampling_params import SamplingParams
-from vllm.v1.metrics.stats import IterationStats
+from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
 from serve_app.engine.fair_share import LANE_KNOB
 from serve_app.engine.sequence_lanes import SequenceLanes
@@ -83,3 +83,28 @@ def test_sequences_of_one_lane_stay_together() -> None:
     lanes.end(*chat)
 
     assert processor.step("mail", "mail") == ({"background": 2}, {"mail"})
+
+
+def test_key_pays_for_a_prefill_that_its_client_left() -> None:
+    lanes = SequenceLanes()
+    processor = Processor(lanes)
+
+    def priority(key: str) -> int:
+        message = SimpleNamespace(sampling_params=None)
+        state = SimpleNamespace(request_id=f"next of {key}", prompt_len=10, is_prefilling=True, stats=None)
+        lanes.begin(Caller(key), message, state)
+        return int(message.priority)
+
+    lanes.begin(
+        Caller("busy"), SimpleNamespace(sampling_params=None), SimpleNamespace(request_id="a", prompt_len=1)
+    )
+    for key in ("computed", "waited"):
+        state = SimpleNamespace(request_id=key, prompt_len=900, is_prefilling=True, stats=None)
+        lanes.end(state, lanes.begin(Caller(key), SimpleNamespace(sampling_params=None), state))
+    told = [
+        SimpleNamespace(request_id=key, prefill_stats=PrefillStats(num_computed_tokens=tokens))
+        for key, tokens in (("computed", 320), ("waited", 0), ("computed", 320))
+    ]
+    processor.process_outputs(told, 1.0, IterationStats())
+
+    assert priority("computed") - priority("waited") == 320

@@ -9,9 +9,11 @@ import pytest
 
 from serve_app.api.body import KEPT, BodyMemory, BodyShare
 from serve_app.api.errors import ApiError
+from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.api.trace_context import TraceContext
 from serve_app.ingress.retry_state import MOST_BODY_BYTES
 from serve_app.wire.continuation import DeliveredTokens
+from serve_app.wire.data_plane import TokenCounts
 from tests.ingress.fleet import (
     DIED,
     DONE,
@@ -30,6 +32,7 @@ from tests.ingress.fleet import (
 from tests.stub_engine import StubEngine, stalled
 
 TRACE = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=1")
+PREFIX = PromptPrefix(2000, (1, 2, 3), 9)
 
 
 def refusing() -> StubEngine:
@@ -181,6 +184,40 @@ async def test_stream_that_its_client_leaves_counts_delivered_tokens(fleet: Flee
     # The tokens of the last piece count once the client has asked for more.
     assert asked.state.counts.output in (24, 25)
     assert asked.state.counts.input is None
+
+
+@pytest.mark.parametrize("moves", [False, True])
+async def test_stream_that_its_client_leaves_counts_its_prompt_once(fleet: Fleet, moves: bool) -> None:
+    first, second = CountingEngine(until=25), CountingEngine(until=30)
+    first.counts = TokenCounts(16, 30_000, 30_000, 1)
+    second.counts = TokenCounts(0, 30_025, 30_025, 1)  # delivered tokens are prompt to it
+    asked = request(wants_stream=True, prefix=PREFIX)
+    plane, text = await fleet.start(first), b""
+    async with fleet.client.call(asked) as reply:
+        assert reply.stream is not None
+        async for chunk in reply.stream:
+            text += chunk
+            if moves and text.endswith(frame(24)):
+                await fleet.start(second)
+                await lose(plane)
+            if text.endswith(frame(29 if moves else 24)):
+                break
+
+    counts = asked.state.counts
+    assert (counts.cached, counts.input) == (16, 30_000)
+    # The tokens of the last pieces count once the client has asked for more.
+    assert counts.output in (range(25, 31) if moves else range(20, 26))
+
+
+async def test_stream_that_its_client_leaves_corrects_the_prefix_index(fleet: Fleet) -> None:
+    engine = CountingEngine(until=25)
+    engine.counts = TokenCounts(0, 1000, 1000, 1)
+    await fleet.start(engine)
+    async with reading(fleet, request(wants_stream=True, prefix=PREFIX)) as answer:
+        await engine.reached.wait()
+        answer.cancel()
+
+    assert fleet.known.prefixes.bytes_per_token == 2.0
 
 
 @pytest.mark.parametrize("identity", ["old", "new"])

@@ -59,6 +59,13 @@ class Fleet:
         self.replicas[name] = Replica(reports, Quotas(self.clock), load)
         self.replicas[name].exchange()  # before it gets requests
 
+    def use_up(self) -> None:
+        """The key uses the minute's worth that all replicas have at the start."""
+        for replica in self.replicas.values():
+            while not replica.refused:
+                self._attempt(replica)
+            replica.admitted = replica.refused = 0
+
     def run(self, seconds: float) -> float:
         """Return the tokens admitted in so many seconds, as a multiple of the limit."""
         before = {name: replica.admitted for name, replica in self.replicas.items()}
@@ -93,7 +100,8 @@ def fleet(kv: StubKv) -> Fleet:
 
 def settled(fleet: Fleet) -> float:
     """The rate over 30 s, once the replicas have learned of each other."""
-    fleet.run(15)
+    fleet.use_up()
+    fleet.run(60)
     return fleet.run(30)
 
 
@@ -112,9 +120,50 @@ def test_below_the_limit_nothing_is_refused(fleet: Fleet, loads: tuple[float, ..
     assert all(replica.refused <= 0.02 * replica.admitted for replica in fleet.replicas.values())
 
 
+@pytest.mark.parametrize("names", [("i0",), ("i0", "i1")])
+def test_restarts_admit_no_more_than_the_limit(fleet: Fleet, names: tuple[str, ...]) -> None:
+    for name in names:
+        fleet.join(name, 150)
+    total = fleet.run(30) * 30
+    for restart in range(4):
+        for name in list(fleet.replicas):
+            del fleet.replicas[name]
+        fleet.clock.now += 5
+        for name in names:
+            fleet.join(f"{name}-{restart}", 150)
+        total += fleet.run(10) * 10
+
+    assert total <= 60 + 30 + 4 * 15  # in seconds of the limit: a minute's worth, and what time has filled
+
+
+def test_new_replicas_admit_no_more_than_the_limit(fleet: Fleet) -> None:
+    fleet.join("i0", 300)
+    total = fleet.run(3) * 3
+    for number in range(1, 8):
+        fleet.join(f"i{number}", 300)
+        total += fleet.run(3) * 3
+
+    assert total <= (60 + 8 * 3) * 1.05
+
+
+def test_replica_alone_takes_over_a_debt(fleet: Fleet) -> None:
+    fleet.join("i0", 0)
+    large = EngineRequest("score", b"x" * 4 * 3 * LIMIT, "r-1")
+    kept = fleet.replicas["i0"].quotas.reserve(KEY, large, 0)
+    fleet.replicas.pop("i0").exchange()
+    fleet.clock.now += 5
+    fleet.join("i1", 0)
+
+    with pytest.raises(ApiError) as refused:
+        fleet.replicas["i1"].quotas.reserve(KEY, large, 0)
+    assert int(refused.value.headers["Retry-After"]) == 121
+    del kept
+
+
 def test_share_of_a_lost_replica_goes_to_the_other(fleet: Fleet) -> None:
     fleet.join("i0", 100)
     fleet.join("i1", 100)
+    fleet.use_up()
     fleet.run(15)
     del fleet.replicas["i1"]
     fleet.replicas["i0"].load = 200
@@ -126,6 +175,7 @@ def test_share_of_a_lost_replica_goes_to_the_other(fleet: Fleet) -> None:
 
 def test_replica_that_joins_gets_its_share_within_seconds(fleet: Fleet) -> None:
     fleet.join("i0", 200)
+    fleet.use_up()
     fleet.run(15)
     fleet.join("i1", 100)
     fleet.replicas["i0"].load = 100
@@ -146,6 +196,7 @@ def test_wait_is_told_by_the_share_of_its_replica(fleet: Fleet, load: float, sha
     fleet.join("i0", 150)
     fleet.join("i1", load)
     fleet.run(30)
+    fleet.use_up()
     fleet.clock.now += 1
     quotas, minutes_worth = fleet.replicas["i1"].quotas, EngineRequest("score", b"x" * 4 * LIMIT, "r-1")
     kept = quotas.reserve(KEY, minutes_worth, 0)
@@ -159,6 +210,7 @@ def test_wait_is_told_by_the_share_of_its_replica(fleet: Fleet, load: float, sha
 def test_store_that_fails_leaves_the_last_shares(fleet: Fleet, kv: StubKv) -> None:
     fleet.join("i0", 100)
     fleet.join("i1", 100)
+    fleet.use_up()
     fleet.run(15)
     for replica in fleet.replicas.values():
         replica.reports.exchange = lambda demands: (2, {"team": KeyShare(0.5, 0.5)})  # type: ignore[method-assign]
@@ -209,10 +261,10 @@ def test_report_of_a_killed_replica_is_erased(kv: StubKv) -> None:
     killed.exchange({"team": KeyDemand(1.0, 1.0, 3)})
     assert alive.exchange({})[1]["team"].open_elsewhere == 3
     clock.now += 3
-    assert alive.exchange({}) == (1, {})
+    assert alive.exchange({})[1]["team"].open_elsewhere == 0
     assert len(kv.kept) == 2
     clock.now += 60
-    alive.exchange({})
+    assert alive.exchange({}) == (1, {})
     assert len(kv.kept) == 1
 
 

@@ -104,6 +104,17 @@ def test_only_work_for_a_gpu_is_counted(operation: Operation) -> None:
     }
 
 
+def test_body_without_a_prompt_counts_as_at_most_a_long_prompt() -> None:
+    counted = Counted()
+    asked = request(body=b" " * (8 << 20))
+
+    counted.counters.opened(asked)
+    assert counted.counters.signals().arrived_bytes_total == 32_768 * 8
+    asked.state.outcome = "client_error"
+    counted.counters.closed(asked)
+    assert counted.counters.signals().arrived_bytes_total == 0
+
+
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_background_requests_have_only_their_own_series(operation: Operation) -> None:
     counted = Counted()

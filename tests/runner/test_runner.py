@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -17,7 +18,7 @@ from serve_app.runner.batch_work import BatchWork
 from serve_app.runner.runner import LEASE_S, Runner
 from serve_app.wire.batch_backlog import NO_BATCHES
 from serve_app.wire.batch_lines import BatchLine, LineAnswer, LineAnswers
-from tests.batch.stored import HOUR_S, NOW, Stored
+from tests.batch.stored import HOUR_S, NOW, Stored, body
 
 LIMIT_S = 60.0
 
@@ -342,8 +343,12 @@ async def test_a_broken_batch_stops_no_other(bench: Bench, caplog: pytest.LogCap
     assert caplog.text.count("batches wait, because their store cannot be used") == 1
 
 
-async def test_backlog_says_what_is_left(bench: Bench) -> None:
-    batch = bench.stored.add(30, hours=2)
+@pytest.mark.parametrize(("padding", "counted"), [(0, 70), (1 << 20, 32_768 * 8)])
+async def test_backlog_says_what_is_left(bench: Bench, padding: int, counted: int) -> None:
+    def line(number: int, model: str) -> dict[str, Any]:
+        return {**body(number, model), **({"unread": "x" * padding} if padding else {})}
+
+    batch = bench.stored.add(30, hours=2, line=line)
     bench.ingress.gate.clear()
     async with bench.running() as runner:
         await until(lambda: runner.backlogs().get("tide", NO_BATCHES).body_bytes, bench.wait)
@@ -351,7 +356,7 @@ async def test_backlog_says_what_is_left(bench: Bench) -> None:
 
     assert (left.batches, left.lines, left.late) == (1, 30, 0)
     assert left.due == ((30, batch.expires_at),)
-    assert left.body_bytes == pytest.approx(30 * 70, rel=0.1)
+    assert left.body_bytes == pytest.approx(30 * counted, rel=0.1)
 
 
 async def test_a_new_batch_is_validated(bench: Bench) -> None:
