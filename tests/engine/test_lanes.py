@@ -107,6 +107,7 @@ async def test_every_sequence_of_a_request_has_its_lane() -> None:
     assert [lane_of(sent.priority) for sent in core.requests] == ["background"] * 3
 
 
+@pytest.mark.long
 async def test_client_that_leaves_within_a_prefill_pays_what_was_computed() -> None:
     priorities: dict[str, int] = {}
     settings, namespace, config = configured(max_model_len=2048, max_num_seqs=4, max_num_batched_tokens=64)
