@@ -9,6 +9,7 @@ the engine core, a custom scheduler and a worker extension turn these tokens int
 from __future__ import annotations
 
 import logging
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -43,6 +44,19 @@ def let_core_continue(config: VllmConfig) -> None:
     scheduler.scheduler_cls = _SCHEDULERS[bool(scheduler.async_scheduling)]
     if not config.use_v2_model_runner:  # the second model runner receives prompts and outputs apart
         parallel.worker_extension_cls = _path(ContinuingWorker)
+
+
+def let_workers_check(config: VllmConfig) -> None:
+    """Have every worker of `config` refuse an adapter that it cannot apply in full (`checking_worker`).
+
+    Raises:
+        ValueError: the configuration has its own worker extension, which is no subclass of ours.
+    """
+    ours, own = "serve_app.engine.checking_worker.CheckingWorker", config.parallel_config.worker_extension_cls
+    if own in ("", _path(ContinuingWorker)):
+        config.parallel_config.worker_extension_cls = ours
+    elif not issubclass(resolve_name(own), resolve_name(ours)):
+        raise ValueError(f"worker_extension_cls = {own!r}: with `lora` it must be a subclass of {ours}")
 
 
 def core_continues(config: VllmConfig) -> bool:

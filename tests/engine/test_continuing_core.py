@@ -9,6 +9,7 @@ from vllm.config import VllmConfig
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
+from serve_app.engine.checking_worker import CheckingWorker
 from serve_app.engine.continuing_core import (
     ContinuingWorker,
     core_continues,
@@ -53,6 +54,24 @@ def test_the_second_model_runner_needs_no_worker_extension(
 
     assert core_continues(untouched)
     assert untouched.parallel_config.worker_extension_cls == ""
+
+
+class OwnWorker(CheckingWorker):
+    """A worker extension of a configuration, made from the one that checks adapters."""
+
+
+@pytest.mark.parametrize("extension", ["", "tests.engine.test_continuing_core.OwnWorker"])
+def test_workers_with_adapters_check_them(extension: str) -> None:
+    own = {"engine_args": {"worker_extension_cls": extension}} if extension else {}
+
+    _, _, config = configured(lora={}, **own)
+
+    assert issubclass(named(config.parallel_config.worker_extension_cls), CheckingWorker)
+
+
+def test_worker_that_cannot_check_adapters_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"worker_extension_cls = 'collections\.Counter'.*CheckingWorker"):
+        configured(lora={}, engine_args={"worker_extension_cls": "collections.Counter"})
 
 
 @pytest.mark.parametrize(
