@@ -9,7 +9,6 @@ the engine core, a custom scheduler and a worker extension turn these tokens int
 from __future__ import annotations
 
 import logging
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -50,13 +49,11 @@ def let_workers_check(config: VllmConfig) -> None:
     """Have every worker of `config` refuse an adapter that it cannot apply in full (`checking_worker`).
 
     Raises:
-        ValueError: the configuration has its own worker extension, which is no subclass of ours.
+        ValueError: the configuration has a worker extension of its own.
     """
-    ours, own = "serve_app.engine.checking_worker.CheckingWorker", config.parallel_config.worker_extension_cls
-    if own in ("", _path(ContinuingWorker)):
-        config.parallel_config.worker_extension_cls = ours
-    elif not issubclass(resolve_name(own), resolve_name(ours)):
-        raise ValueError(f"worker_extension_cls = {own!r}: with `lora` it must be a subclass of {ours}")
+    if (own := config.parallel_config.worker_extension_cls) not in ("", _path(ContinuingWorker)):
+        raise ValueError(f"worker_extension_cls = {own!r}: `lora` needs the place for the check of adapters")
+    config.parallel_config.worker_extension_cls = "serve_app.engine.checking_worker.CheckingWorker"
 
 
 def core_continues(config: VllmConfig) -> bool:
