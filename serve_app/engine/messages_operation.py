@@ -5,6 +5,7 @@ from __future__ import annotations
 from json import JSONDecodeError
 from typing import Any
 
+import msgspec
 from pydantic import ValidationError
 from vllm.entrypoints.anthropic.protocol import (
     AnthropicContentBlock,
@@ -12,7 +13,8 @@ from vllm.entrypoints.anthropic.protocol import (
     AnthropicMessagesRequest,
 )
 
-from serve_app.api.engine_client import EngineRequest
+from serve_app.api.body import MEMBERS, NULL
+from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError, invalid_field
 from serve_app.engine.operations import ReplyOrFrames, Serving, ask
 from serve_app.engine.request_body import RequestModel, check_block
@@ -32,7 +34,7 @@ async def create_message(serving: Serving, call: EngineRequest) -> ReplyOrFrames
         # A model that does not think keeps within any budget. vLLM refuses the field, which agents send.
         request.thinking = None
     try:
-        return await ask(handler.create_messages, request, call, exclude_none=True)
+        answer = await ask(handler.create_messages, request, call, exclude_none=True)
     except ApiError as error:
         if _is_of_arguments(error.__cause__):
             why = (
@@ -41,6 +43,11 @@ async def create_message(serving: Serving, call: EngineRequest) -> ReplyOrFrames
             )
             raise invalid_field("tools", why, "invalid_tool_call") from error
         raise
+    if isinstance(answer, EngineReply):  # Anthropic's messages always have the field, as streams do
+        message = MEMBERS.decode(answer.body)
+        message.setdefault("stop_sequence", NULL)
+        return EngineReply(answer.status, msgspec.json.encode(message))
+    return answer
 
 
 async def count_tokens(serving: Serving, call: EngineRequest) -> ReplyOrFrames:

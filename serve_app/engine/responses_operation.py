@@ -80,14 +80,21 @@ async def create_response(serving: Serving, call: EngineRequest) -> ReplyOrFrame
     request.store = False
     request.request_id = response_id(call.request_id)
     answer = await ask(handler.create_responses, request, call, by_alias=True)
-    return answer if isinstance(answer, EngineReply) else _frames(answer)
+    if isinstance(answer, EngineReply):
+        return EngineReply(answer.status, answer.body[:-1] + b',"error":null}')  # OpenAI's always have it
+    return _frames(answer)
 
 
 async def _frames(events: Any) -> AsyncIterator[bytes]:
-    """Yield the SSE frames of vLLM's events, as vLLM's server writes them."""
+    """Yield the SSE frames of vLLM's events. The end of an answer that was cut is OpenAI's."""
     try:
         async for event in events:
-            yield f"event: {event.type}\ndata: {event.model_dump_json(by_alias=True)}\n\n".encode()
+            if event.type == "response.completed" and event.response.status == "incomplete":
+                event.type = "response.incomplete"  # a value that vLLM's model of the event does not know
+            if (response := getattr(event, "response", None)) is not None:
+                response.error = None  # OpenAI's always have it
+            data = event.model_dump_json(by_alias=True, warnings=False)
+            yield f"event: {event.type}\ndata: {data}\n\n".encode()
     finally:
         await events.aclose()
 
