@@ -18,6 +18,7 @@ def write_adapter(
     values: int = VALUES,
     layers: int = LAYERS,
     module: str = "v_proj",
+    prefix: str = "base_model.model.model.",
     **config: Any,
 ) -> Path:
     """Write an adapter of one projection in each layer. Its weights are large enough to change answers."""
@@ -25,7 +26,7 @@ def write_adapter(
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
     for layer in range(layers):
-        name = f"base_model.model.model.layers.{layer}.self_attn.{module}"
+        name = f"{prefix}layers.{layer}.self_attn.{module}"
         tensors[f"{name}.lora_A.weight"] = torch.randn(rank, hidden, generator=generator)
         tensors[f"{name}.lora_B.weight"] = torch.randn(values, rank, generator=generator)
     save_file(tensors, folder / "adapter_model.safetensors")

@@ -80,6 +80,7 @@ REPLACED = {
     "SamplingParams._validate_structured_outputs": "model_config structured_outputs_config tokenizer",
     "validate_structural_tag_payload": "payload parameter",
     f"{_MESSAGES}.message_stream_converter": "generator",
+    "WorkerLoRAManager._load_adapter": "lora_request",
     f"{_SERVING}openai.models.serving.OpenAIModelRegistry.is_base_model": "model_name",
     f"{_SERVING}openai.models.serving.OpenAIServingModels.model_name": "lora_request",
     "OpenAIServingChat.chat_completion_stream_generator": (
@@ -110,6 +111,9 @@ MEMBERS = {
         "is_multimodal_model enable_prompt_embeds hf_text_config"
     ),
     "LoRARequest": "lora_name lora_int_id lora_path",
+    "LoRAModelManager": "model modules packed_modules is_pooling_model",
+    "LoRAModel": "loras modules_to_save",
+    "vllm.lora.lora_weights.LoRALayerWeights": "rank lora_a lora_b",
     f"{_SERVING}openai.models.serving.OpenAIServingModels": "registry lora_requests",
     "AsyncLLM": "errored vllm_config model_config output_processor renderer engine_core",
     "vllm.renderers.base.BaseRenderer": "default_cmpl_tok_params",

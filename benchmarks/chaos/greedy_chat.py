@@ -25,7 +25,7 @@ _MOVED = b": continued on another replica"
 
 PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses"}
 """By the names of the APIs in options."""
-_ENDS = {"chat": "[DONE]", "messages": "message_stop", "responses": "response.completed"}
+_ENDS = {"chat": "[DONE]", "messages": "message_stop", "responses": "response.incomplete"}
 
 
 def request_body(model: str, subject: str, tokens: int, api: str = "chat") -> dict[str, Any]:
@@ -115,7 +115,7 @@ class GreedyChat:
             self._add(delta if isinstance(delta, str) else delta["text"], now)
         elif kind in ("content_block_start", "response.content_part.added"):
             found["roles"] += 1
-        elif kind in ("message_delta", "response.completed"):
+        elif kind in ("message_delta", "response.incomplete"):
             usage = event.get("usage") or whole["usage"]
             found["usage"] = {"completion_tokens": usage["output_tokens"]}
             found["finish_reasons"].append(whole.get("status") or event["delta"]["stop_reason"])

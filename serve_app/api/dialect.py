@@ -29,8 +29,8 @@ class Dialect:
     """The start of the frame in which vLLM's handler reports an error."""
     prelude: tuple[bytes, ...] = ()
     """The starts of frames that vLLM's handler sends before the engine has generated anything."""
-    answered = DONE
-    """The start of the last frame of a whole answer."""
+    answered: tuple[bytes, ...] = (DONE,)
+    """The possible starts of the last frame of a whole answer."""
     failure = DONE
     """The start of the last frame of an answer that failed."""
     usage_mark: bytes | None = b'"choices":[],'  # inside a JSON string the quotes would be escaped
@@ -46,7 +46,7 @@ class Dialect:
 
     def ends(self, frames: bytes) -> bool:
         """Return whether the last of these whole frames is the last of a stream."""
-        return last_frame(frames).startswith((self.answered, self.failure))
+        return last_frame(frames).startswith((*self.answered, self.failure))
 
     def failed(self, before: bytes, last: bytes) -> bool:
         """Return whether a stream ended without an answer, by its last two chunks of whole frames.
@@ -57,7 +57,7 @@ class Dialect:
         if not last_frame(last).startswith(self.answered):
             return True
         # `[DONE]` also follows an error event.
-        return self.answered == DONE and last_frame(last[: -len(DONE)] or before).startswith(ERROR_EVENT)
+        return self.answered == (DONE,) and last_frame(last[: -len(DONE)] or before).startswith(ERROR_EVENT)
 
     def has_usage(self, frame: bytes) -> bool:
         """Return whether `frame` gets the latency figures of its request."""
@@ -76,7 +76,7 @@ class _Responses(Dialect):
     """OpenAI's Responses. Events have names, and the last one has the response's end in its name."""
 
     prelude = (b"event: response.created\n", b"event: response.in_progress\n")
-    answered = b"event: response.completed\n"
+    answered = (b"event: response.completed\n", b"event: response.incomplete\n")
     failure = b"event: response.failed\n"
     usage_mark = None
 
@@ -174,7 +174,7 @@ class _Messages(Dialect):
     """Anthropic's Messages. Its clients find an event by its name, and ignore `ping` anywhere."""
 
     id_header = "Request-Id"
-    answered = b"event: message_stop\n"
+    answered = (b"event: message_stop\n",)
     failure = ERROR_EVENT
     usage_mark = None
 

@@ -7,9 +7,8 @@ itself, and enters loaded adapters where vLLM's handlers look for them.
 
 import asyncio
 import itertools
+import json
 import logging
-import math
-import re
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +22,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from serve_app.api.errors import ApiError
 from serve_app.settings.adapters import Adapter, LoraSettings
-from serve_app.weights.adapter_store import WEIGHTS, AdapterError, AdapterStore, StoredAdapter, url
+from serve_app.weights.adapter_store import CONFIG, WEIGHTS, AdapterError, AdapterStore, StoredAdapter, url
 
 logger = logging.getLogger("ray.serve")
 
@@ -35,11 +34,6 @@ _USES_PER_PLACE = 100
 """The uses that count: a mean adapter then has 100, and its share of all uses is known within 10 %."""
 _DOWNLOADS = 32
 """While so many sources hang, each for `STALL_S`, loads from others wait. A download has 6 MiB in memory."""
-_WIDTHS = re.compile(
-    r"\bmodel\.layers\.(\d+)\.(self_attn|mlp)"
-    r"\.(([qkv]|qkv|gate|up)_proj\.lora_A|(o|down)_proj\.(?P<output>lora_B))\.weight$"
-)
-"""Projections from or to the hidden state, whose width is the model's hidden size."""
 _MOST_CHARACTERS = 500
 
 
@@ -186,10 +180,8 @@ class Adapters:
 
     def _fetch(self, source: str) -> StoredAdapter:
         stored = self.store.fetch(source)
-        config = self.engine.model_config
-        layers = getattr(config.hf_text_config, "num_hidden_layers", math.inf)
         try:
-            check_widths(stored.path / WEIGHTS, config.get_hidden_size(), layers)
+            check_files(stored.path, self.engine.model_config.get_vocab_size())
         except Exception as error:
             stored.close()
             raise _reason(error, stored) from error
@@ -241,25 +233,22 @@ def _api_error(name: str, error: AdapterError) -> ApiError:
     return ApiError(error.status, f"model = {name!r}: {error}", param="model", code=code, headers=headers)
 
 
-def check_widths(weights: Path, hidden_size: int, layers: float) -> None:
-    """Check that an adapter fits a model of this hidden size and number of layers.
-
-    vLLM loads the adapter of a smaller model, and ignores layers that the model does not have.
+def check_files(folder: Path, vocabulary: int) -> None:
+    """Check what vLLM ignores in the files of an adapter. `checking_worker` checks the rest.
 
     Raises:
-        ValueError: it does not, with the projection, its width or layer, and what the model has.
-        Exception: from safetensors, for a broken file.
+        ValueError: the adapter is no LoRA, or was trained with other tokens than the model's `vocabulary`.
+        Exception: from json and safetensors, for a broken file.
     """
-    with safe_open(weights, framework="np") as tensors:
+    kind = json.loads((folder / CONFIG).read_bytes()).get("peft_type", "LORA")
+    if kind != "LORA":
+        raise ValueError(f"{CONFIG}: peft_type = {kind!r}; only 'LORA' can be served")
+    with safe_open(folder / WEIGHTS, framework="np") as tensors:
         for name in tensors.keys():  # noqa: SIM118  it is no mapping
-            if (found := _WIDTHS.search(name)) is None:
-                continue
-            shape = tensors.get_slice(name).get_shape() or [0]
-            width = shape[0 if found["output"] else -1]
-            if width != hidden_size:
-                raise ValueError(f"{name} has width {width}; the hidden size of the model is {hidden_size}")
-            if int(found[1]) >= layers:
-                raise ValueError(f"{name}; the model has {layers} layers")
+            if name.endswith(".base_layer.weight"):  # the model's own embeddings, which PEFT adds
+                rows = tensors.get_slice(name).get_shape()[0]
+                if rows != vocabulary:
+                    raise ValueError(f"{name} has {rows} rows; the vocabulary of the model has {vocabulary}")
 
 
 def _reason(error: Exception, stored: StoredAdapter) -> AdapterError:

@@ -7,7 +7,7 @@ from vllm.config import StructuredOutputsConfig, VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from serve_app.engine.continuing_core import let_core_continue
+from serve_app.engine.continuing_core import let_core_continue, let_workers_check
 from serve_app.patches.vllm_compat import CONTINUED_STREAMS, STEP_DETAILS, make_arg_parser
 from serve_app.settings.tree import EMBEDDED, ModelSettings
 from serve_app.weights import embedded_model_path
@@ -87,4 +87,6 @@ def engine_config(namespace: Namespace) -> VllmConfig:
     config = AsyncEngineArgs.from_cli_args(namespace).create_engine_config()
     if CONTINUED_STREAMS:
         let_core_continue(config)
+    if config.lora_config is not None:
+        let_workers_check(config)
     return config

@@ -45,6 +45,17 @@ def let_core_continue(config: VllmConfig) -> None:
         parallel.worker_extension_cls = _path(ContinuingWorker)
 
 
+def let_workers_check(config: VllmConfig) -> None:
+    """Have every worker of `config` refuse an adapter that it cannot apply in full (`checking_worker`).
+
+    Raises:
+        ValueError: the configuration has a worker extension of its own.
+    """
+    if (own := config.parallel_config.worker_extension_cls) not in ("", _path(ContinuingWorker)):
+        raise ValueError(f"worker_extension_cls = {own!r}: `lora` needs the place for the check of adapters")
+    config.parallel_config.worker_extension_cls = "serve_app.engine.checking_worker.CheckingWorker"
+
+
 def core_continues(config: VllmConfig) -> bool:
     """Return whether the engine core of `config` continues sequences of other engines."""
     return config.scheduler_config.scheduler_cls in _SCHEDULERS.values()

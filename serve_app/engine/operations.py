@@ -29,7 +29,9 @@ from serve_app.engine.sequence_lanes import SequenceLanes
 from serve_app.patches.vllm import Method, keep_chat_errors, raise_generation_errors, read_speech
 from serve_app.patches.vllm_compat import PLAIN_STREAMS, ErrorResponse, init_app_state
 
-CHAT = RequestModel(ChatCompletionRequest)
+CHAT = RequestModel(
+    ChatCompletionRequest, ignored=("functions", "function_call", "audio", "web_search_options")
+)
 COMPLETION = RequestModel(CompletionRequest)
 TOKENIZE = RequestModel(TokenizeRequest)
 _DETOKENIZE = RequestModel(DetokenizeRequest)

@@ -1,7 +1,7 @@
 """Parse a request body into vLLM's request model. Errors name the field at fault."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Annotated, Any, get_args, get_origin
@@ -16,6 +16,7 @@ from serve_app.api.body import DOCUMENTS, MEMBERS, NULL
 from serve_app.api.errors import NOT_JSON, ApiError, invalid_field, invalid_value, missing_field
 from serve_app.engine.api_errors import from_exception, from_validation
 from serve_app.engine.number_bounds import check_numbers
+from serve_app.patches.vllm_compat import MM_PARSER_MAP
 
 logger = logging.getLogger("ray.serve")
 
@@ -23,12 +24,25 @@ _TEXT_IN = {
     "text": "text",
     "input_text": "text",
     "output_text": "text",
+    "reasoning_text": "text",
+    "summary_text": "text",
     "refusal": "refusal",
     "thinking": "thinking",
     "tool_reference": "name",
 }
 """The field with a content part's text, by the part's type."""
+_BLOCKS = {
+    # By the place: the types of Anthropic's blocks that vLLM reads there, with the field of their content.
+    "user": {"text": "text", "image": "source", "tool_result": "tool_use_id"},
+    "assistant": {"text": "text", "image": "source", "thinking": "thinking", "tool_use": "name"},
+    "system": {"text": "text", "tool_addition": "tool", "tool_removal": "tool"},
+    "tool_result": {"text": "text", "image": "source", "tool_reference": "tool_name"},
+    "source": {"base64": "data", "url": "url"},
+}
 _NULLABLE_TEXT = ("text", "refusal")
+_GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
+"""Earlier releases of vLLM constrained answers with these fields. `structured_outputs` has replaced them."""
+_NOTHING = msgspec.Raw(b"[]")
 _PROMPTS = ("messages", "prompt", "input", *DOCUMENTS)
 _BODY_FIELDS_OF = {
     # vLLM's name of a parameter: the fields of the body that set it.
@@ -50,10 +64,12 @@ class RequestModel:
     Args:
         model: The type of a body.
         messages: The field that has the conversation.
+        ignored: The fields that vLLM ignores, although their clients expect another answer.
     """
 
-    def __init__(self, model: Any, messages: str = "messages") -> None:
+    def __init__(self, model: Any, messages: str = "messages", ignored: Iterable[str] = ()) -> None:
         self._messages = messages
+        self._ignored = {name: f'"{name}"'.encode() for name in (*ignored, *_GUIDED)}
         self._adapter: TypeAdapter[Any] = TypeAdapter(model)
         union = get_args(model)[0] if get_origin(model) is Annotated else model
         self._models: tuple[type[BaseModel], ...] = get_args(union) or (union,)
@@ -72,6 +88,9 @@ class RequestModel:
             request = self._adapter.validate_json(body)
         except Exception as error:
             raise self._failure(body, error) from error
+        for name, key in self._ignored.items():
+            if key in body and MEMBERS.decode(body).get(name, _NOTHING) != _NOTHING:
+                raise invalid_field(name, "this server has no such feature", "unsupported_feature")
         check_numbers(request)
         messages = getattr(request, self._messages, None)
         if isinstance(messages, list):
@@ -158,11 +177,8 @@ def _check_messages(path: str, messages: list[Any], media: bool) -> None:
         if isinstance(message, list):  # one conversation of several
             _check_messages(at, message, media)
             continue
-        if isinstance(message, AnthropicMessage):  # pydantic has validated the rest
-            content = message.content
-            for number, block in enumerate(content if isinstance(content, list) else ()):
-                if block.type == "image":
-                    _check_part(f"{at}.content[{number}]", {"type": "image"}, media)
+        if isinstance(message, AnthropicMessage):
+            _check_blocks(at, message.role, message.model_dump(exclude_none=True), media)
             continue
         if not isinstance(message, dict):
             raise invalid_field(at, "must have a role")
@@ -172,26 +188,61 @@ def _check_messages(path: str, messages: list[Any], media: bool) -> None:
                     message[name] = list(value)
                 except ValidationError as error:
                     raise from_validation(error, f"{at}.{name}") from None
+        for name in ("function_call", "audio"):
+            if message.get(name) is not None:
+                raise invalid_field(f"{at}.{name}", "prompts have no place for it", "unsupported_feature")
+        if isinstance(refusal := message.get("refusal"), str):  # vLLM reads it as a part only
+            content = message.get("content") or []
+            texts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+            message["content"] = [*texts, {"type": "refusal", "refusal": refusal}]
         for part_path, part in _parts(at, message):
-            _check_part(part_path, part, media)
+            check_part(part_path, part, media)
 
 
-def _check_part(path: str, part: dict[str, Any], media: bool) -> None:
+def check_part(path: str, part: dict[str, Any], media: bool) -> str:
+    """Return the text of a content part; "" for media. Raises ApiError 400 for a part that cannot be read."""
     kind = part.get("type")
     if kind is not None and not isinstance(kind, str):
         raise invalid_value(f"{path}.type", kind, "must be a string")
     name = _TEXT_IN.get(kind or "")
     if name is None:
         if media:
-            return
+            if kind is not None and kind not in MM_PARSER_MAP:
+                raise invalid_value(f"{path}.type", kind, f"must be one of {', '.join(MM_PARSER_MAP)}")
+            if kind == "input_image" and part.get("image_url") is None:
+                raise missing_field(f"{path}.image_url")
+            return ""
         if kind is None and "text" in part:
             raise missing_field(f"{path}.type")
-        why = f"this model takes text, and no part of type {kind!r:.100}"
+        why = f"only text can be here, and no part of type {kind!r:.100}"
         raise invalid_field(path, why, "unsupported_feature")
     if name not in part:
         raise missing_field(f"{path}.{name}")
     value = part[name]
     if not isinstance(value, str) and (value is not None or kind not in _NULLABLE_TEXT):
+        raise invalid_value(f"{path}.{name}", value, "must be a string")
+    return value or ""
+
+
+def _check_blocks(path: str, place: str, holder: dict[str, Any], media: bool) -> None:
+    for at, block in _parts(path, holder):
+        check_block(at, place, block)
+        if block["type"] == "image":
+            if not media:
+                raise invalid_field(at, "this model takes text, and no image", "unsupported_feature")
+            check_block(f"{at}.source", "source", block["source"])
+        elif block["type"] == "tool_result":
+            _check_blocks(at, "tool_result", block, media)
+
+
+def check_block(path: str, place: str, block: Any) -> None:
+    """Raise ApiError 400 for a block of Anthropic's that vLLM would leave out in this `place`."""
+    kind = block.get("type") if isinstance(block, dict) else None
+    if kind not in list(_BLOCKS[place]):
+        raise invalid_value(f"{path}.type", kind, f"must be one of {', '.join(_BLOCKS[place])} in this place")
+    if (value := block.get(name := _BLOCKS[place][kind])) is None:
+        raise missing_field(f"{path}.{name}")
+    if name == "text" and not isinstance(value, str):
         raise invalid_value(f"{path}.{name}", value, "must be a string")
 
 
@@ -237,8 +288,9 @@ def _path_of(param: str | None, message: str, request: Any) -> str | None:
 
 
 def _parts(path: str, message: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (path, part) for the parts of the message at `path`."""
-    parts = message.get("content")
-    for number, part in enumerate(parts if isinstance(parts, list) else ()):
-        if isinstance(part, dict):
-            yield f"{path}.content[{number}]", part
+    """Yield (path, part) for the parts of the message, or of the output of a tool, at `path`."""
+    for name in ("content", "output"):
+        parts = message.get(name)
+        for number, part in enumerate(parts if isinstance(parts, list) else ()):
+            if isinstance(part, dict):
+                yield f"{path}.{name}[{number}]", part

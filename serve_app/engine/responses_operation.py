@@ -10,12 +10,11 @@ from openai.types.responses import (
     ResponseCustomToolCallOutputParam,
     ResponseCustomToolCallParam,
     ResponseFunctionToolCallParam,
-    ResponseOutputMessage,
     ResponseReasoningItemParam,
+    ToolChoiceAllowed,
 )
 from openai.types.responses.response_input_item_param import FunctionCallOutput
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import from_json
+from pydantic import TypeAdapter, ValidationError, model_validator
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
 from serve_app.api.dialect import response_id
@@ -25,10 +24,9 @@ from serve_app.engine.api_errors import from_validation
 from serve_app.engine.engine_stream import EngineStream
 from serve_app.engine.number_bounds import check_sampling
 from serve_app.engine.operations import ReplyOrFrames, Serving, ask
-from serve_app.engine.request_body import RequestModel
+from serve_app.engine.request_body import RequestModel, check_part
 from serve_app.patches.vllm import Method, replace_random_ids
 
-RESPONSES = RequestModel(ResponsesRequest, "input")
 _CALLABLE_TOOLS = ("function", "custom", "namespace")
 """Tools that the model can call, and the client runs. A server would have to run all others."""
 _ITEMS: dict[str, TypeAdapter[Any]] = {
@@ -41,54 +39,68 @@ _ITEMS: dict[str, TypeAdapter[Any]] = {
 }
 """The items of `input` that vLLM knows, by their type."""
 _WHOLE_CONVERSATION = "this server stores no responses: send the whole conversation in `input`"
-_NOBODY_FETCHES = "nobody could fetch the response later, because this server stores none"
+_STORED = {
+    "previous_response_id": _WHOLE_CONVERSATION,
+    "conversation": _WHOLE_CONVERSATION,
+    "background": "nobody could fetch the response later, because this server stores none",
+    "store": "this server stores no responses: leave `store` out, or send false",
+}
+"""The fields that need a stored response."""
+
+
+class _Request(ResponsesRequest):  # type: ignore[misc]  # vLLM has no types
+    """vLLM's model of a request, with items that vLLM reads whole, and no need of a stored response."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def check(cls, body: Any) -> Any:
+        """Return the fields of a body. Raises ApiError 400 for what would not be done."""
+        fields = body if isinstance(body, dict) else {}
+        for name, why in _STORED.items():
+            if fields.get(name) not in (None, False):
+                raise _refusal(name, why)
+        if isinstance(items := fields.get("input"), list):
+            if not items:
+                raise invalid_value("input", items, "must have at least one item")
+            fields["input"] = [_whole(f"input[{number}]", item) for number, item in enumerate(items)]
+        return body
+
+
+RESPONSES = RequestModel(_Request, "input")
 
 
 async def create_response(serving: Serving, call: EngineRequest) -> ReplyOrFrames:
     """Create a response. Returns a reply, or the frames of a stream."""
     handler = serving.handler("openai_serving_responses", "responses")
-    try:
-        request = serving.parse(call, RESPONSES)
-    except ApiError as error:
-        if error.param == "background" and "`store`" in error.message:
-            # vLLM's message would lead to a field that is refused too.
-            raise _refusal("background", _NOBODY_FETCHES) from error
-        raise _wrong_item(error, call.body) from error
-    _refuse_storage(request)
+    request = serving.parse(call, RESPONSES)
     if request.previous_input_messages is not None and not handler.use_harmony:
         raise _refusal("previous_input_messages", "this model reads its messages from `input` only")
-    _check_answers(request.input)
     check_sampling(request, 1, serving.max_sequences, serving.vocabulary)
     request.tools = _callable_tools(request)
     request.store = False
     request.request_id = response_id(call.request_id)
     answer = await ask(handler.create_responses, request, call, by_alias=True)
-    return answer if isinstance(answer, EngineReply) else _frames(answer)
+    if isinstance(answer, EngineReply):
+        return EngineReply(answer.status, answer.body[:-1] + b',"error":null}')  # OpenAI's always have it
+    return _frames(answer)
 
 
 async def _frames(events: Any) -> AsyncIterator[bytes]:
-    """Yield the SSE frames of vLLM's events, as vLLM's server writes them."""
+    """Yield the SSE frames of vLLM's events. The end of an answer that was cut is OpenAI's."""
     try:
         async for event in events:
-            yield f"event: {event.type}\ndata: {event.model_dump_json(by_alias=True)}\n\n".encode()
+            if event.type == "response.completed" and event.response.status == "incomplete":
+                event.type = "response.incomplete"  # a value that vLLM's model of the event does not know
+            if (response := getattr(event, "response", None)) is not None:
+                response.error = None  # OpenAI's always have it
+            data = event.model_dump_json(by_alias=True, warnings=False)
+            yield f"event: {event.type}\ndata: {data}\n\n".encode()
     finally:
         await events.aclose()
 
 
-def _refuse_storage(request: ResponsesRequest) -> None:
-    """Raise ApiError 400 for a request that needs a stored response."""
-    if request.previous_response_id is not None:
-        raise _refusal("previous_response_id", _WHOLE_CONVERSATION)
-    if (request.model_extra or {}).get("conversation") is not None:
-        raise _refusal("conversation", _WHOLE_CONVERSATION)
-    if request.background:
-        raise _refusal("background", _NOBODY_FETCHES)
-    if request.store and "store" in request.model_fields_set:
-        raise _refusal("store", "this server stores no responses: leave `store` out, or send false")
-
-
 def _callable_tools(request: ResponsesRequest) -> list[Any]:
-    """Return the tools that the model can call.
+    """Return the tools that the model can call. A `tool_choice` of some tools becomes its mode.
 
     Agents offer tools such as `web_search` to every server. So the other tools are left out, as vLLM does,
     unless the request depends on them.
@@ -104,39 +116,61 @@ def _callable_tools(request: ResponsesRequest) -> list[Any]:
         raise _refusal("tool_choice", f"type {choice.type!r}: {known}")
     if others and not tools:
         raise _refusal("tools", f"type {others[0]!r}: {known}")
+    if isinstance(choice, ToolChoiceAllowed):  # vLLM would let the model call every tool, or none
+        names, allowed = [tool.name for tool in tools], [tool.get("name") for tool in choice.tools]
+        if not allowed or any(name not in names for name in allowed):
+            raise invalid_value("tool_choice.tools", choice.tools, "must name some of `tools`")
+        request.tool_choice = choice.mode
+        tools = [tool for tool in tools if tool.name in allowed]
     return tools
 
 
-def _wrong_item(error: ApiError, body: bytes) -> ApiError:
-    """Return the error of the first wrong item of `input`, if `error` is there.
+def _whole(path: str, item: Any) -> Any:
+    """Return the item at `path` of `input` in a form that vLLM reads whole, without fields that are null.
 
-    Pydantic reports errors for each of 60 models of an item. The item's type selects one of them.
+    Of an answer and of its reasoning, vLLM reads the first part only, and no refusal.
+
+    Raises:
+        ApiError: 400 for an item or a part that vLLM does not read. Pydantic would report errors for each of
+            60 models of an item.
     """
-    there = isinstance(error.__cause__, ValidationError) and (error.param or "").startswith("input")
-    items = from_json(body).get("input") if there else None
-    for number, item in enumerate(items if isinstance(items, list) else ()):
-        path = f"input[{number}]"
-        if not isinstance(item, dict):
-            return invalid_value(path, item, "must be an object")
-        kind = item.get("type", "message")
-        adapter = _ITEMS.get(kind) if isinstance(kind, str) else None
-        if adapter is None:
-            return invalid_value(f"{path}.type", kind, f"must be one of {', '.join(_ITEMS)}")
-        try:
-            adapter.validate_python({"id": "", **item})  # vLLM makes an id for an item without one
-        except ValidationError as wrong:
-            return from_validation(wrong, path)
-    return error
+    if not isinstance(item, dict):
+        raise invalid_value(path, item, "must be an object")
+    item = {name: value for name, value in item.items() if value is not None}
+    kind, content = item.get("type", "message"), item.get("content")
+    if kind not in list(_ITEMS):
+        raise invalid_value(f"{path}.type", kind, f"must be one of {', '.join(_ITEMS)}")
+    for part in (*_list(content), *_list(item.get("output"))):
+        if isinstance(part, dict) and part.get("type") == "input_image":
+            part["detail"] = part.get("detail") or "auto"
+    checked = item
+    if kind == "message" and item.get("role") == "assistant" and isinstance(content, list):
+        text = "".join(_texts(f"{path}.content", content))
+        checked = {**item, "content": text}
+        item = {**item, "type": kind, "content": [{"type": "output_text", "text": text}]}
+    elif kind == "reasoning":
+        if item.get("encrypted_content"):
+            why = "only the server that encrypted it can read it: leave the item out"
+            raise _refusal(f"{path}.encrypted_content", why)
+        if texts := _texts(f"{path}.content", content) or _texts(f"{path}.summary", item.get("summary")):
+            text = "\n".join(texts)
+            item = checked = {"summary": [], **item, "content": [{"type": "reasoning_text", "text": text}]}
+    try:
+        _ITEMS[kind].validate_python({"id": "", **checked})  # vLLM makes an id for an item without one
+    except ValidationError as wrong:
+        raise from_validation(wrong, path) from None
+    return item
 
 
-def _check_answers(items: Any) -> None:
-    """Raise ApiError 400 for earlier answers that vLLM cannot read."""
-    if items == []:
-        raise invalid_value("input", items, "must have at least one item")
-    for number, item in enumerate(items if isinstance(items, list) else ()):
-        if isinstance(item, ResponseOutputMessage) and not hasattr(next(iter(item.content), None), "text"):
-            path = f"input[{number}].content"
-            raise invalid_field(path, "must begin with a text")
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _texts(path: str, parts: Any) -> list[str]:
+    return [
+        check_part(f"{path}[{number}]", part if isinstance(part, dict) else {}, media=False)
+        for number, part in enumerate(_list(parts))
+    ]
 
 
 def _refusal(field: str, why: str) -> ApiError:

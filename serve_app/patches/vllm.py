@@ -32,6 +32,7 @@ _NAMED_BY = (
 
 _CHAT_ERROR, _MESSAGE_ERROR = 'data: {"error"', "event: error\n"
 """The starts of the frames in which vLLM reports an error in a chat and in a message."""
+_THINKING = '"content_block":{"type":"thinking","thinking":""'
 
 validate_structured_outputs: Method = SamplingParams._validate_structured_outputs
 """vLLM's own check, as it was before `skip_structured_output_checks`."""
@@ -116,7 +117,7 @@ def keep_chat_errors(handler: Any) -> None:
     """Have this Messages handler end a failed stream with the chat's own error frame.
 
     That frame has the error's status and field. vLLM cannot convert the frame, and would report that the
-    frame has no `choices`.
+    frame has no `choices`. A thinking block gets its `signature` at once, which Anthropic's types require.
     """
 
     def keep(convert: Method) -> Method:
@@ -135,7 +136,7 @@ def keep_chat_errors(handler: Any) -> None:
                 async for event in convert(until_failure()):
                     if event.startswith(_MESSAGE_ERROR):
                         raise RuntimeError(f"vLLM could not convert a chat completion: {event}")
-                    yield event
+                    yield event.replace(_THINKING, _THINKING + ',"signature":""')
                 if failure:
                     yield failure
 

@@ -58,6 +58,7 @@ MOVED = {
     "GenerationError": ("vllm.exceptions", "vllm.entrypoints.openai.engine.protocol"),  # 0.29
     "GracefulHTTPError": ("vllm.exceptions",),  # 0.29
     "check_json_nesting": ("vllm.sampling_params",),  # 0.32
+    "MM_PARSER_MAP": ("vllm.renderers.chat_utils", "vllm.entrypoints.chat_utils"),
 }
 """The places of each name, newest first, with the release that moved the name there."""
 
@@ -100,6 +101,8 @@ def name_missing_imports() -> Iterator[None]:
 make_arg_parser: Any = find("make_arg_parser")
 init_app_state: Any = find("init_app_state")
 ErrorResponse: Any = find("ErrorResponse")
+MM_PARSER_MAP: Any = find("MM_PARSER_MAP")
+"""The types of content parts that vLLM knows."""
 create_error_response: Any = find("create_error_response")
 TranscriptionRequest: Any = find("TranscriptionRequest")
 TranslationRequest: Any = find("TranslationRequest")

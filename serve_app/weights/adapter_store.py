@@ -27,8 +27,9 @@ import xxhash
 from serve_app.settings.adapters import EMBEDDED_ADAPTER
 from serve_app.weights import embedded_adapter_path
 
+CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
-FILES = ("adapter_config.json", WEIGHTS)
+FILES = (CONFIG, WEIGHTS)
 """The files of an adapter, as PEFT writes them. Weights in pickles are not read."""
 STALL_S = 30.0
 """A copy fails after so long without a block from its source. Blocks of fsspec have up to 6 MiB, so a source

@@ -60,6 +60,7 @@ END = (
     + event("response.output_item.done", 6, output_index=0, item=MESSAGE)
     + event("response.completed", 7, response=response("completed", output=[MESSAGE], usage=USAGE))
 )
+CUT = event("response.incomplete", 7, response=response("incomplete", output=[MESSAGE], usage=USAGE))
 
 
 @dataclass
@@ -280,10 +281,11 @@ async def test_whole_response_is_parsed(client_of: Any) -> None:
         (END, True),
         (BEGINNING, False),
         (b"", False),
+        (CUT, True),
         (event("response.failed", 1, response=response("failed")), True),
         (event("response.output_text.delta", 1, delta="\n\nevent: response.completed\n"), False),
     ],
 )
 def test_end_of_a_stream_is_in_the_name_of_its_last_event(last: bytes, ends: bool) -> None:
     assert RESPONSES.ends(last) == ends
-    assert RESPONSES.failed(b"", last) == (last != END)
+    assert RESPONSES.failed(b"", last) == (last not in (END, CUT))

@@ -51,7 +51,9 @@ RESPONSE = [
     named("response.output_text.delta", delta="Wo"),
     b": continued on another replica after 0.31 s\n\n",
     named("response.output_text.delta", delta="lf"),
-    named("response.completed", response={"id": "r-1", "status": "completed", "usage": {"output_tokens": 3}}),
+    named(
+        "response.incomplete", response={"id": "r-1", "status": "incomplete", "usage": {"output_tokens": 3}}
+    ),
 ]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
-from safetensors.numpy import save
+from safetensors.numpy import load_file, save
 
 from serve_app.api.engine_client import EngineRequest, Operation, Traffic
 from serve_app.api.engine_response import EngineResponse
@@ -145,11 +145,18 @@ async def test_least_used_adapter_is_unloaded(lora: Lora) -> None:
     [
         ("rank", {"rank": 16}, 400, "LoRA rank 16 is greater than max_lora_rank 8"),
         ("module", {"module": "elsewhere"}, 400, "expected target modules"),
-        ("narrow", {"hidden": 64}, 400, "has width 64; the hidden size of the model is 256"),
-        ("wide", {"hidden": 512}, 400, "has width 512"),
-        ("odd", {"values": 192}, 400, "cannot be loaded"),
-        ("deep", {"layers": 3}, 400, "the model has 2 layers"),
+        ("narrow", {"hidden": 64}, 400, r"v_proj\.lora_A: \(4, 64\) in .* the module takes \(4, 256\)"),
+        ("wide", {"hidden": 512}, 400, r"the module takes \(4, 256\)"),
+        ("odd", {"values": 96}, 400, r"v_proj\.lora_B: \(96, 4\) in .* the module takes \(128, 4\)"),
+        ("deep", {"layers": 3}, 400, r"layers\.2\.self_attn\.v_proj: no module with this name"),
+        ("weaker", {"r": 8}, 400, r"\(4, 256\) in .* takes \(8, 256\) with the rank 8"),
+        ("rank-pattern", {"rank_pattern": {"1.self_attn.v_proj": 2}}, 400, "with the rank 2"),
+        ("multimodal", {"prefix": "base_model.model.language_model."}, 400, r"does is model\.layers\.0"),
+        ("text-part", {"prefix": "base_model.model.model.language_model."}, 400, "no module with this name"),
+        ("headless", {"prefix": "base_model.model."}, 400, r"layers\.0\.self_attn\.v_proj: no module"),
         ("dora", {"use_dora": True}, 400, "DoRA"),
+        ("other-kind", {"peft_type": "ADALORA"}, 400, r"adapter_config\.json: peft_type = 'ADALORA'"),
+        ("no-tensors", {"layers": 0}, 400, "no tensors of an adapter"),
     ],
 )
 async def test_broken_adapter_is_refused_with_the_reason(
@@ -166,6 +173,19 @@ async def test_broken_adapter_is_refused_with_the_reason(
     assert lora.adapters.names() == kept
     good = lora.adapter("one")
     assert (await lora.text(good))["model"] == "one"
+
+
+@pytest.mark.parametrize("name", ["model.embed_tokens", "lm_head"])
+async def test_adapter_of_more_tokens_is_refused(lora: Lora, name: str) -> None:
+    source = Path(lora.adapter(f"more-{name}").source)
+    tensors = load_file(source / "adapter_model.safetensors")
+    rows = {f"base_model.model.{name}.base_layer.weight": np.zeros((2050, 256), np.float32)}
+    (source / "adapter_model.safetensors").write_bytes(save(tensors | rows))
+
+    with pytest.raises(ApiError, match="has 2050 rows; the vocabulary of the model has 2048") as refused:
+        await lora.text(Adapter(f"more-{name}", str(source)))
+
+    assert refused.value.status == 400
 
 
 async def test_broken_files_are_refused(lora: Lora) -> None:

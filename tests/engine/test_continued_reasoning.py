@@ -103,3 +103,14 @@ async def test_reasoning_of_other_dialects_goes_on(
 
     for cut, chunks in await at_each({*cuts[1:9:3], *cuts[:: 1 + len(cuts) // 3], cuts[-1]}, rest_after):
         assert read(chunks) == expected, cut
+
+
+async def test_a_thinking_block_begins_with_its_signature(client: LocalEngine) -> None:
+    document = json.dumps({"stream": True, "model": "tide", "temperature": 0, **MESSAGE}).encode()
+
+    frames = b"".join((await hear(client, EngineRequest("messages", document, "r-1"))).chunks)
+
+    begun = next(
+        line for line in frames.split(b"\n") if line.startswith(b'data: {"type":"content_block_start"')
+    )
+    assert json.loads(begun[6:])["content_block"] == {"type": "thinking", "thinking": "", "signature": ""}

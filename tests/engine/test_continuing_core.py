@@ -9,6 +9,7 @@ from vllm.config import VllmConfig
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
+from serve_app.engine.checking_worker import CheckingWorker
 from serve_app.engine.continuing_core import (
     ContinuingWorker,
     core_continues,
@@ -53,6 +54,18 @@ def test_the_second_model_runner_needs_no_worker_extension(
 
     assert core_continues(untouched)
     assert untouched.parallel_config.worker_extension_cls == ""
+
+
+def test_workers_with_adapters_check_them() -> None:
+    _, _, config = configured(lora={})
+
+    assert named(config.parallel_config.worker_extension_cls) is CheckingWorker
+    assert issubclass(CheckingWorker, ContinuingWorker)
+
+
+def test_worker_that_cannot_check_adapters_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"worker_extension_cls = 'collections\.Counter': `lora`"):
+        configured(lora={}, engine_args={"worker_extension_cls": "collections.Counter"})
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ WEATHER = {
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 }
 SEARCH = {"type": "web_search"}
+ALLOWED = {"type": "allowed_tools", "mode": "required"}
 TEXT_EVENTS = [
     "response.created",
     "response.in_progress",
@@ -38,7 +39,7 @@ TEXT_EVENTS = [
     "response.output_text.done",
     "response.content_part.done",
     "response.output_item.done",
-    "response.completed",
+    "response.incomplete",
 ]
 
 
@@ -70,11 +71,17 @@ def stub(serving: Serving) -> LocalEngine:
 
 
 async def vllm_events(serving: Serving, **body: Any) -> list[Any]:
-    """Return the events of vLLM's handler itself."""
+    """Return the events of vLLM's handler itself, with the end of a cut answer and the fields of OpenAI."""
     request = ResponsesRequest.model_validate({"input": "Write a story about the sea.", **GREEDY, **body})
     raw = Request({"type": "http", "method": "POST", "headers": []})
     events = await serving.state.openai_serving_responses.create_responses(request, raw)
-    return [json.loads(event.model_dump_json(by_alias=True)) async for event in events]
+    found = [json.loads(event.model_dump_json(by_alias=True)) async for event in events]
+    assert found[-1]["type"] == "response.completed"
+    found[-1]["type"] = "response.incomplete"
+    for event in found:
+        if "response" in event:
+            event["response"]["error"] = None
+    return found
 
 
 async def test_events_are_those_of_vllms_server(stub: LocalEngine, serving: Serving) -> None:
@@ -93,7 +100,17 @@ async def test_whole_and_streamed_responses_say_the_same(engine: LocalEngine) ->
     assert response["output"][0]["content"][0]["text"] == text_of(streamed)
     assert response["usage"]["output_tokens"] == 24
     assert response["status"] == "incomplete"
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
     assert without_varying(response) == without_varying(events_of(streamed)[-1]["response"])
+
+
+async def test_a_response_that_ends_by_itself_is_completed(engine: LocalEngine) -> None:
+    asked_for = {"input": "What is the weather in Oslo?", "tools": [WEATHER], "max_output_tokens": 200}
+    *_, last = events_of(await frames_of(engine, **asked_for))
+    response = await whole(engine, **asked_for)
+
+    assert (last["type"], last["response"]["status"]) == ("response.completed", "completed")
+    assert (response["status"], response["incomplete_details"]) == ("completed", None)
 
 
 async def test_first_chunk_waits_for_the_first_output() -> None:
@@ -191,7 +208,7 @@ def message(*parts: Any, role: str = "user") -> dict[str, Any]:
         ({"input": [{}]}, "missing_field", "input[0].content"),
         ({"input": [{"role": "user"}]}, "missing_field", "input[0].content"),
         ({"input": [{"role": "nobody", "content": "sea"}]}, "invalid_value", "input[0].role"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "invalid_value", "input"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "invalid_value", "input[0].type"),
         ({"input": [{"type": "reasoning"}]}, "missing_field", "input[0].summary"),
         ({"input": [{"type": "function_call", "name": "f"}]}, "missing_field", "input[0].arguments"),
         ({"input": [{"type": "function_call_output", "call_id": "c"}]}, "missing_field", "input[0].output"),
@@ -204,13 +221,13 @@ def message(*parts: Any, role: str = "user") -> dict[str, Any]:
             "unsupported_feature",
             "input[0].content[1]",
         ),
-        (message(role="assistant"), "invalid_value", "input[0].content"),
+        ({"input": [OUTPUT]}, "unsupported_feature", "input[0].output[0]"),
+        ({"tools": [WEATHER], "tool_choice": {**ALLOWED, "tools": []}}, "invalid_value", "tool_choice.tools"),
         (
-            message({"type": "refusal", "refusal": "no"}, role="assistant"),
+            {"tools": [WEATHER], "tool_choice": {**ALLOWED, "tools": [{"type": "function", "name": "g"}]}},
             "invalid_value",
-            "input[0].content",
+            "tool_choice.tools",
         ),
-        ({"input": [OUTPUT]}, "invalid_value", "input"),
         ({"tools": [NAMESPACE], "tool_choice": "required"}, "invalid_value", "tools"),
         ({"input": "sea " * 2000}, "context_length_exceeded", "input"),
         ({"previous_response_id": "resp_1"}, "unsupported_feature", "previous_response_id"),
@@ -281,6 +298,20 @@ async def test_an_agents_conversation_is_answered(engine: LocalEngine) -> None:
         tools=[WEATHER],
     )
     assert second["status"] in ("completed", "incomplete")
+
+
+@pytest.mark.parametrize("name", ["get_weather", "get_time"])
+async def test_only_an_allowed_tool_is_called(engine: LocalEngine, name: str) -> None:
+    tools = [WEATHER, {**WEATHER, "name": "get_time", "description": "The time of a place"}]
+
+    response = await whole(
+        engine,
+        tools=tools,
+        tool_choice={**ALLOWED, "tools": [{"type": "function", "name": name}]},
+        max_output_tokens=80,
+    )
+
+    assert [(item["type"], item["name"]) for item in response["output"]] == [("function_call", name)]
 
 
 async def test_structured_output_follows_its_schema(engine: LocalEngine) -> None:
@@ -371,6 +402,6 @@ async def test_continued_frames_keep_the_first_engines_time() -> None:
             assert reply.stream is not None
             chunks = [chunk async for chunk in reply.stream]
     *_, last = events_of(b"".join(chunks))
-    assert last["type"] == "response.completed"
+    assert last["type"] == "response.incomplete"
     assert last["response"]["created_at"] == CREATED
     assert last["response"]["usage"]["output_tokens"] == 24
