@@ -222,4 +222,5 @@ async def test_bytes_that_are_no_json_are_no_fault_of_the_engine(
         async with engine.call(EngineRequest(operation, body, "r-1")):
             pass
 
-    assert (caught.value.status, "JSON" in caught.value.message) == (400, True)
+    assert caught.value.status == 400
+    assert "JSON" in caught.value.message or "nested too deeply" in caught.value.message
