@@ -147,8 +147,12 @@ async def front_end(core: StubEngineCore, **model: Any) -> AsyncIterator[tuple[S
 
 @asynccontextmanager
 async def real_engine(**model: Any) -> AsyncIterator[LocalEngine]:
-    """The embedded model in a real engine core, with a prefix cache and a compile sandbox."""
-    settings, namespace, config = configured(max_model_len=512, **model)
+    """The embedded model in a real engine core, with a prefix cache and a compile sandbox.
+
+    In bfloat16, a processor with AMX rounds a prefill otherwise than single steps, and tokens tie often. So a
+    stream that another engine continues would go on with other tokens.
+    """
+    settings, namespace, config = configured(**{"max_model_len": 512, "dtype": "float32", **model})
     async with real_serving(namespace, config) as serving:
         local = LocalEngine(serving, settings, lambda _: None)
         guard = guard_grammars(serving.engine, settings.structured_output)
