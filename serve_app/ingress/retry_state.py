@@ -6,6 +6,8 @@ engines that failed by themselves, of four that were killed, or of one and two.
 
 import re
 from array import array
+from collections.abc import Sequence
+from itertools import pairwise
 
 from serve_app.api.body import BodyShare
 from serve_app.api.errors import ApiError
@@ -19,6 +21,8 @@ MOST_TOKENS = 64 << 10
 _RESERVED_TOKENS = 1024
 """Memory is reserved in steps of so many tokens."""
 _TOKEN_BYTES = 4
+_BEGINS_OUTPUT = 1 << 31
+"""The bit of a kept token that is the first token of one of vLLM's outputs. No id is as large."""
 _CREATED = re.compile(rb'"created(?:_at)?":(\d+)')
 _BUDGET = 4
 _FAILED, _KILLED = 2, 1
@@ -42,6 +46,7 @@ class Delivered:
         self._share = share
         self._reserved = 0
         self._tokens: list[array[int]] = []
+        """By sequence: the ids, with `_BEGINS_OUTPUT` at the first one of each output."""
         self._created: int | None = None
 
     def keep(self, body: bytes) -> bool:
@@ -56,7 +61,8 @@ class Delivered:
         for sequence, ids in piece.tokens:
             while len(self._tokens) <= sequence:
                 self._tokens.append(array("I"))
-            self._tokens[sequence].extend(ids)
+            if ids:
+                self._tokens[sequence].extend((ids[0] | _BEGINS_OUTPUT, *ids[1:]))
             self.count += len(ids)
         if self.count <= self._reserved:
             return self.count <= MOST_TOKENS
@@ -68,8 +74,9 @@ class Delivered:
         """Return the record for the next engine; None if the client has got nothing yet."""
         if self._created is None:
             return None
-        tokens = [list(ids) for ids in self._tokens] or [[]]
-        return Continuation(tokens, self._created, ttft_s, moves, self.identity)
+        tokens = [[kept & ~_BEGINS_OUTPUT for kept in ids] for ids in self._tokens] or [[]]
+        sizes = [_output_sizes(ids) for ids in self._tokens]
+        return Continuation(tokens, self._created, ttft_s, moves, self.identity, sizes)
 
     def _reserve(self, size: int) -> bool:
         try:
@@ -78,6 +85,11 @@ class Delivered:
         except ApiError:  # no memory: the stream goes on, and cannot be continued elsewhere
             return False
         return True
+
+
+def _output_sizes(kept: Sequence[int]) -> list[int]:
+    begins = [index for index, token in enumerate(kept) if token & _BEGINS_OUTPUT]
+    return [end - begin for begin, end in pairwise([*begins, len(kept)])]
 
 
 class EngineFailedError(ConnectionError):

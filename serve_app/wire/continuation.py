@@ -6,6 +6,7 @@ lost, the ingress sends them to another engine in a `Continuation`.
 """
 
 from collections.abc import Sequence
+from itertools import islice
 
 import msgspec
 
@@ -24,6 +25,19 @@ class Continuation(msgspec.Struct, array_like=True, frozen=True):
     identity: str = ""
     """The model that generated the tokens (`weights.model_identity`). An engine of another identity answers
     409. "" from an earlier version: then identities are not compared."""
+    sizes: Sequence[Sequence[int]] = ()
+    """The numbers of tokens in vLLM's outputs, by sequence and in order. Empty from an earlier version."""
+
+    def outputs(self, sequence: int) -> list[list[int]]:
+        """Return the delivered tokens of a sequence, divided as vLLM's handler got them.
+
+        Some parsers of tool calls and reasoning emit other text after several tokens at once than after each
+        of them. Tokens whose division is unknown come one by one.
+        """
+        rest = iter(self.tokens[sequence])
+        sizes = self.sizes[sequence] if sequence < len(self.sizes) else ()
+        outputs = [list(islice(rest, size)) for size in sizes]
+        return [*filter(None, outputs), *([token] for token in rest)]
 
     def is_of(self, identity: str, vocabulary: int) -> bool:
         """Whether an engine of the model `identity`, with token ids below `vocabulary`, can continue it."""
@@ -45,12 +59,12 @@ class DeliveredTokens:
         self._noted: list[tuple[int, Sequence[int]]] = []
 
     def note(self, sequence: int, ids: Sequence[int]) -> None:
-        """Note tokens of a sequence whose events have all left."""
+        """Note the tokens of one output of vLLM for a sequence. Their events have all left."""
         self.outputs += 1
         self.tokens += len(ids)
         self._noted.append((sequence, ids))
 
     def take(self) -> list[tuple[int, Sequence[int]]]:
-        """Return the tokens noted since the last call, as pairs of sequence and ids."""
+        """Return the tokens noted since the last call: a pair of sequence and ids for each call of `note`."""
         noted, self._noted = self._noted, []
         return noted

@@ -183,7 +183,8 @@ class Piece(msgspec.Struct, array_like=True):
     """Whole SSE frames, or nothing. At most `CREDIT_BYTES` are on the way without a `Credit`, except that the
     last frames may exceed the bound."""
     tokens: list[tuple[int, list[int]]] = []
-    """Ids of tokens, by sequence. All events of these tokens have been sent, in this piece or before."""
+    """Pairs of a sequence and ids of its tokens, one pair for each output of vLLM. All events of these tokens
+    have been sent, in this piece or before."""
     last: bool = False
     """Whether it ends the stream."""
     lost: str = ""

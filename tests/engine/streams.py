@@ -7,13 +7,16 @@ import json
 import time
 import uuid
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from serve_app.api.engine_client import EngineRequest, Operation
+from serve_app.ingress.retry_state import Delivered
 from serve_app.wire.continuation import Continuation
+from serve_app.wire.data_plane import Piece
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from serve_app.engine.local_client import LocalEngine
 
@@ -40,29 +43,50 @@ def strict(schema: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Heard:
-    """What a client was sent of a stream, and the ids that had been told when each chunk came."""
+    """What a client was sent of a stream, and the outputs that had been told when each chunk came."""
 
     chunks: list[bytes] = field(default_factory=list)
-    told_before: list[int] = field(default_factory=list)
-    """By chunk: how many tokens had been told."""
-    tokens: list[int] = field(default_factory=list)
-    sequences: list[int] = field(default_factory=list)
-    """By token: the sequence that it is of."""
+    outputs: list[tuple[int, Sequence[int]]] = field(default_factory=list)
+    """vLLM's outputs, in order: the sequence and its tokens."""
+    outputs_before: list[int] = field(default_factory=list)
+    """By chunk: how many outputs had been told."""
 
-    def of(self, sequence: int, told: int | None = None) -> list[int]:
-        """The tokens of one sequence, among the first `told` of all."""
-        pairs = zip(self.tokens[:told], self.sequences, strict=False)
-        return [token for token, of in pairs if of == sequence]
+    @property
+    def tokens(self) -> list[int]:
+        return [token for _, tokens in self.outputs for token in tokens]
+
+    @property
+    def told_before(self) -> list[int]:
+        """By chunk: how many tokens had been told."""
+        told = [0, *accumulate(len(tokens) for _, tokens in self.outputs)]
+        return [told[count] for count in self.outputs_before]
+
+    def of(self, sequence: int) -> list[int]:
+        """The tokens of one sequence."""
+        return [token for of, tokens in self.outputs if of == sequence for token in tokens]
 
     def cuts(self) -> list[int]:
         """The chunks before which a stream may be cut: those with which a new output begins."""
         told = self.told_before
         return [index for index in range(1, len(told)) if told[index] > told[index - 1]]
 
-    def until(self, cut: int) -> tuple[list[bytes], list[list[int]]]:
-        """The chunks before `cut`, and the tokens behind them, by sequence."""
-        sequences = 1 + max(self.sequences, default=0)
-        return self.chunks[:cut], [self.of(one, self.told_before[cut]) for one in range(sequences)]
+    def continuation(self, cut: int, moves: int = 1) -> Continuation:
+        """The record with which another engine continues the stream, as the ingress keeps it."""
+        delivered = Delivered("", None)
+        told = [(sequence, list(tokens)) for sequence, tokens in self.outputs[: self.outputs_before[cut]]]
+        delivered.note(Piece(0, b"".join(self.chunks[:cut]), told))
+        continuation = delivered.continuation(0.25, moves)
+        assert continuation is not None
+        return continuation
+
+    def then(self, cut: int, rest: Heard) -> Heard:
+        """What a client was sent that got only what is before `cut`, and then `rest`."""
+        told = self.outputs_before[cut]
+        return Heard(
+            self.chunks[:cut] + rest.chunks,
+            self.outputs[:told] + rest.outputs,
+            self.outputs_before[:cut] + [told + more for more in rest.outputs_before],
+        )
 
 
 async def hear(client: LocalEngine, request: EngineRequest) -> Heard:
@@ -72,10 +96,8 @@ async def hear(client: LocalEngine, request: EngineRequest) -> Heard:
         assert reply.stream is not None
         assert reply.delivered is not None
         async for chunk in reply.stream:
-            for sequence, tokens in reply.delivered.take():
-                heard.tokens += tokens
-                heard.sequences += [sequence] * len(tokens)
-            heard.told_before.append(len(heard.tokens))
+            heard.outputs += reply.delivered.take()
+            heard.outputs_before.append(len(heard.outputs))
             heard.chunks.append(chunk)
     return heard
 
@@ -83,12 +105,11 @@ async def hear(client: LocalEngine, request: EngineRequest) -> Heard:
 def asked(operation: Operation, body: dict[str, Any], continuation: Continuation | None = None) -> Any:
     """A request for a stream, or for the rest of it, with a salt that finds no prompt in a cache."""
     document = {"stream": True, "temperature": 0, **body}
-    if operation != "generate":
+    if operation in ("chat_completions", "completions"):
         document.setdefault("stream_options", {"include_usage": True})
-    body = json.dumps(document).encode()
     return EngineRequest(
         operation,
-        body,
+        json.dumps(document).encode(),
         "r-1",
         time.perf_counter() - 0.5,
         continuation=continuation,
@@ -100,17 +121,8 @@ async def continued(
     client: LocalEngine, operation: Operation, body: dict[str, Any], before: Heard, cut: int, moves: int = 1
 ) -> Heard:
     """The rest of a stream that was cut, behind what its client had been sent before."""
-    chunks, tokens = before.until(cut)
-    created = events(before.chunks)[0].get("created", 0)
-    continuation = Continuation(tuple(map(tuple, tokens)), created, ttft_s=0.25, moves=moves)
-    rest = await hear(client, asked(operation, body, continuation))
-    told = before.told_before[cut]
-    return Heard(
-        chunks + rest.chunks,
-        before.told_before[:cut] + [told + more for more in rest.told_before],
-        before.tokens[:told] + rest.tokens,
-        before.sequences[:told] + rest.sequences,
-    )
+    rest = await hear(client, asked(operation, body, before.continuation(cut, moves)))
+    return before.then(cut, rest)
 
 
 async def at_each(cuts: Iterable[int], rest_after: Callable[[int], Awaitable[T]]) -> list[tuple[int, T]]:

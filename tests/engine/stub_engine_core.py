@@ -75,6 +75,11 @@ class StubEngineCore:
         count = 0 if pooled else max(1, request.sampling_params.max_tokens - outputs)
         tokens = [self.answer[number % len(self.answer)] for number in range(count)]
         steps = [tokens[at : at + self.tokens_a_step] for at in range(0, count, self.tokens_a_step)] or [[]]
+        self.put_steps(request, steps, FinishReason.STOP if pooled else FinishReason.LENGTH)
+
+    def put_steps(self, request: Any, steps: list[list[int]], reason: FinishReason) -> None:
+        """Have the front end get the tokens of each step, as far as the request gets without a stall."""
+        pooled = request.pooling_params is not None
         prefill = PrefillStats()
         prefill.set(len(request.prompt_token_ids), self.cached_tokens, 0)
         events = [
@@ -82,7 +87,6 @@ class StubEngineCore:
             for kind in (EngineCoreEventType.QUEUED, EngineCoreEventType.SCHEDULED)
         ]
         for number, step in enumerate(steps[: self.most_steps]):
-            reason = FinishReason.STOP if pooled else FinishReason.LENGTH
             output = EngineCoreOutput(
                 request.request_id,
                 step,

@@ -97,9 +97,7 @@ async def test_reasoning_of_other_dialects_goes_on(
     assert expected[2]
 
     async def rest_after(cut: int) -> list[bytes]:
-        chunks, tokens = whole.until(cut)
-        continuation = Continuation(tuple(map(tuple, tokens)), created=1, ttft_s=0.25)
-        return chunks + (await hear(client, ask(continuation))).chunks
+        return whole.then(cut, await hear(client, ask(whole.continuation(cut)))).chunks
 
     for cut, chunks in await at_each({*cuts[1:9:3], *cuts[:: 1 + len(cuts) // 3], cuts[-1]}, rest_after):
         assert read(chunks) == expected, cut

@@ -12,7 +12,6 @@ from serve_app.api.errors import ApiError
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
 from serve_app.settings import ModelSettings
-from serve_app.wire.continuation import Continuation
 from tests.engine.local import FakeLog
 from tests.engine.streams import Heard, at_each, hear
 from tests.engine.stub_engine_core import StubEngineCore, front_end
@@ -383,10 +382,8 @@ async def test_a_model_without_text_has_no_messages() -> None:
 
 async def continued(engine: LocalEngine, fields: dict[str, Any], before: Heard, cut: int) -> list[bytes]:
     """The frames that a client gets of a stream that is cut, and continued on another engine."""
-    chunks, tokens = before.until(cut)
-    continuation = Continuation(tuple(map(tuple, tokens)), 0, ttft_s=0.25)
-    rest = await hear(engine, replace(uncached(fields), continuation=continuation))
-    return chunks + rest.chunks
+    rest = await hear(engine, replace(uncached(fields), continuation=before.continuation(cut)))
+    return before.then(cut, rest).chunks
 
 
 def uncached(fields: dict[str, Any]) -> EngineRequest:

@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 from serve_app.api.body import KEPT, BodyMemory, BodyShare
+from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
 from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.api.trace_context import TraceContext
 from serve_app.ingress.retry_state import MOST_BODY_BYTES
-from serve_app.wire.continuation import DeliveredTokens
+from serve_app.wire.continuation import Continuation, DeliveredTokens
 from serve_app.wire.data_plane import TokenCounts
 from tests.ingress.fleet import (
     DIED,
@@ -47,6 +48,40 @@ class LingeringEngine(CountingEngine):
             yield data
         self.reached.set()
         await self.more.acquire()
+
+
+class OutputsEngine(StubEngine):
+    """Sends the next script's outputs, with an event for every second one. Dies, unless it was the last.
+
+    Args:
+        scripts: The outputs for each call, which several engines share.
+        continued: Gets the record of each call.
+    """
+
+    def __init__(
+        self, scripts: list[list[tuple[int, list[int]]]], continued: list[Continuation | None]
+    ) -> None:
+        super().__init__(RuntimeError("unused"))
+        self.scripts, self.continued = scripts, continued
+
+    async def _reply(self) -> EngineReply:
+        self.continued.append(self.request.continuation)
+        delivered = DeliveredTokens()
+        return EngineReply(200, stream=self._send(self.scripts.pop(0), delivered), delivered=delivered)
+
+    async def _send(
+        self, outputs: list[tuple[int, list[int]]], delivered: DeliveredTokens
+    ) -> AsyncIterator[bytes]:
+        for number, (sequence, tokens) in enumerate(outputs):
+            if number % 2 == 0:
+                yield frame(number)
+            delivered.note(sequence, tokens)
+        if not self.scripts:
+            yield DONE
+            return
+        await asyncio.sleep(0)
+        self.request.state.lost = KILLED.code or ""
+        yield KILLED.last_frames()
 
 
 # Lost replicas.
@@ -89,6 +124,29 @@ async def test_a_stream_may_lose_one_engine_per_sixteen_tokens(
     assert (moves, sum(len(engine.requests) for engine in engines)) == (begun - 1, begun)
     assert text.startswith(b"".join(frame(token) for token in range(24)))
     assert text == WHOLE if begun == 3 else b'"code":"replica_lost"' in text
+
+
+async def test_outputs_keep_their_sizes_over_two_losses(fleet: Fleet) -> None:
+    scripts = [
+        [(0, [1]), (0, [2, 3]), (1, [4, 5, 6]), (0, [7]), (1, [8])],
+        [(1, [9, 10]), (0, [11]), (0, [12, 13])],
+        [(0, [14])],
+    ]
+    continued: list[Continuation | None] = []
+    for _ in range(3):
+        await fleet.start(OutputsEngine(scripts, continued))
+    async with reading(fleet) as answer:
+        assert (await answer).endswith(DONE)
+
+    before, once, twice = continued
+    assert before is None
+    assert once is not None
+    assert twice is not None
+    assert [once.outputs(0), once.outputs(1)] == [[[1], [2, 3], [7]], [[4, 5, 6], [8]]]
+    assert [twice.outputs(0), twice.outputs(1)] == [
+        [[1], [2, 3], [7], [11], [12, 13]],
+        [[4, 5, 6], [8], [9, 10]],
+    ]
 
 
 @pytest.mark.parametrize("why", ["not continuable", "a long body", "refused"])

@@ -1,6 +1,9 @@
 from itertools import repeat
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from serve_app.ingress.engine_channel import NeverBegunError
 from serve_app.ingress.retry_state import (
@@ -11,6 +14,7 @@ from serve_app.ingress.retry_state import (
     RetryBudget,
     raise_if_lost,
 )
+from serve_app.wire.continuation import Continuation
 from serve_app.wire.data_plane import Piece
 
 FAILED, KILLED = EngineFailedError("by itself"), ConnectionError("killed")
@@ -76,3 +80,26 @@ def test_long_bodies_and_streams_are_not_kept() -> None:
     assert [delivered.keep(bytes(MOST_BODY_BYTES + more)) for more in (0, 1)] == [True, False]
     assert delivered.note(Piece(0, b"", [(1, list(repeat(7, MOST_TOKENS)))]))
     assert not delivered.note(Piece(0, b"", [(0, [7])]))
+
+
+IDS = st.lists(st.integers(0, (1 << 31) - 1), max_size=5)
+PIECES = st.lists(st.lists(st.tuples(st.integers(0, 2), IDS)))
+
+
+@given(PIECES)
+def test_next_engine_gets_the_same_outputs(pieces: list[list[tuple[int, list[int]]]]) -> None:
+    delivered = Delivered("a 7B", None)
+    for tokens in pieces:
+        assert delivered.note(Piece(0, b"data: a\n\n", tokens))
+    sent = msgspec.msgpack.encode(delivered.continuation(0.1, 1) if pieces else Continuation([], 0, 0.1))
+    got = msgspec.msgpack.decode(sent, type=Continuation)
+    # An earlier ingress replica leaves the sizes out. Then each token counts as an output.
+    earlier = msgspec.msgpack.decode(
+        msgspec.msgpack.encode(msgspec.msgpack.decode(sent)[:5]), type=Continuation
+    )
+
+    for sequence in range(len(got.tokens)):
+        outputs = [ids for tokens in pieces for number, ids in tokens if number == sequence and ids]
+        assert got.outputs(sequence) == outputs
+        assert got.tokens[sequence] == [token for ids in outputs for token in ids]
+        assert earlier.outputs(sequence) == [[token] for ids in outputs for token in ids]
