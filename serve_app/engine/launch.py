@@ -97,6 +97,7 @@ async def launch(
         ValueError: from vLLM, for an invalid argument.
         RuntimeError: from vLLM, if the engine core does not start.
     """
+    env.find_compilers(os.environ)
     with startup.phase("imports"), collector_off():
         # These imports take seconds, and only the process of an engine needs them.
         from serve_app.patches.vllm_compat import lacking, name_missing_imports, unchecked  # noqa: PLC0415

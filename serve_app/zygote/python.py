@@ -50,6 +50,7 @@ def main() -> None:
     """Run Python's command line, in a fork of the zygote if there is one."""
     parent = os.getppid()
     os.environ[env.PROCESS_ASKED_AT] = str(time.time())
+    env.find_compilers(os.environ)  # vLLM looks for them when it is imported
     path, owner = _zygote_socket(sys.argv[1:])
     connection = _connect(path, owner) if path else None
     signal.pthread_sigmask(

@@ -1,0 +1,85 @@
+"""What NVML tells of the GPUs that this process may use."""
+
+from types import SimpleNamespace
+
+import pytest
+from ray._private.thirdparty import pynvml
+
+from serve_app import env
+from serve_app.gpus import GIB, read_driver
+
+UUIDS = ["GPU-a", "GPU-b"]
+GPUS = {
+    0: ("NVIDIA H100 80GB HBM3", 79, []),
+    1: ("NVIDIA A100-SXM4-40GB", 2, [SimpleNamespace(pid=1 << 30, usedGpuMemory=70 * GIB)]),
+}
+
+
+@pytest.fixture
+def _nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    def by_index(index: int) -> int:
+        if index not in GPUS:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        return index
+
+    def by_uuid(uuid: str) -> int:
+        if uuid not in UUIDS:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return UUIDS.index(uuid)
+
+    answers = {
+        "Init": lambda: None,
+        "SystemGetDriverVersion": lambda: "580.65.06",
+        "DeviceGetCount": lambda: len(GPUS),
+        "DeviceGetHandleByIndex": by_index,
+        "DeviceGetHandleByUUID": by_uuid,
+        "DeviceGetName": lambda index: GPUS[index][0],
+        "DeviceGetMemoryInfo": lambda index: SimpleNamespace(total=80 * GIB, free=GPUS[index][1] * GIB),
+        "DeviceGetComputeRunningProcesses": lambda index: GPUS[index][2],
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(pynvml, f"nvml{name}", answer)
+
+
+@pytest.mark.usefixtures("_nvml")
+@pytest.mark.parametrize(
+    ("visible", "kinds"),
+    [(None, ["H100", "A100"]), ("1", ["A100"]), ("GPU-b,0", ["A100", "H100"]), ("7,0", ["H100"]), ("", [])],
+)
+def test_only_visible_gpus_are_read(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, kinds: list[str]
+) -> None:
+    if visible is not None:
+        monkeypatch.setenv(env.VISIBLE_GPUS, visible)
+    else:
+        monkeypatch.delenv(env.VISIBLE_GPUS, raising=False)
+
+    driver = read_driver()
+
+    assert driver is not None
+    assert driver.version == "580.65.06"
+    assert [gpu.kind for gpu in driver.gpus] == kinds
+
+
+@pytest.mark.usefixtures("_nvml")
+def test_gpu_without_room_names_the_process_that_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(env.VISIBLE_GPUS, raising=False)
+    driver = read_driver()
+    assert driver is not None
+    free, full = driver.gpus
+
+    assert free.lacks(0.9) == ""
+    assert full.lacks(0.02) == ""
+    assert full.lacks(0.9) == (
+        "GPU 1 (NVIDIA A100-SXM4-40GB) has 2.0 of 80.0 GiB free, and an engine takes 72.0; "
+        f"process {1 << 30} (of another container) holds 70.0 GiB"
+    )
+
+
+def test_machine_without_a_driver_has_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", fail)
+
+    assert read_driver() is None
