@@ -119,6 +119,7 @@ class Engine:
             step_tokens=self._engine.limits().max_num_batched_tokens,
             adapters=names,
             adapter_load_s=load_s,
+            first_runs_left=sorted(self._engine.first_runs.left),
         )
 
     def _start_ledger(self, settings: LedgerSettings, process_s: float) -> UsageMeter | None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
     from serve_app.engine.adapters import Adapters
+    from serve_app.engine.first_runs import FirstRuns
     from serve_app.engine.grammar.guard import GrammarGuard
     from serve_app.engine.local_client import LocalEngine
     from serve_app.engine.step_statistics import EngineReport
@@ -51,6 +52,7 @@ class RunningEngine:
     llm: AsyncLLM
     client: LocalEngine
     report: EngineReport
+    first_runs: FirstRuns
     model_identity: str
     """Only engines of the same identity continue each other's streams; see `weights.model_identity`."""
     guard: GrammarGuard | None = None
@@ -109,6 +111,7 @@ async def launch(
 
             from serve_app.engine.adapters import Adapters  # noqa: PLC0415
             from serve_app.engine.arguments import engine_config, vllm_namespace  # noqa: PLC0415
+            from serve_app.engine.first_runs import FirstRuns  # noqa: PLC0415
             from serve_app.engine.grammar.guard import guard_grammars  # noqa: PLC0415
             from serve_app.engine.local_client import LocalEngine  # noqa: PLC0415
             from serve_app.engine.operations import Serving  # noqa: PLC0415
@@ -154,7 +157,9 @@ async def launch(
                 serving, model, metrics.count_error, metrics.count_call, await identity, adapters
             )
         with startup.phase("warm_up"):
+            first_runs = FirstRuns(llm, model)
             await _warm_up(client, model)
+            await first_runs.warm_up(client)
         if archive is not None:
             # In a thread, because requests must not wait for a slow volume.
             Thread(target=compile_cache.store, args=(archive, Path.home()), daemon=True).start()
@@ -169,7 +174,7 @@ async def launch(
             guard.stop()
         llm.shutdown(timeout=_SHUTDOWN_TIMEOUT_S)
         raise
-    return RunningEngine(llm, client, report, await identity, guard, adapters)
+    return RunningEngine(llm, client, report, first_runs, await identity, guard, adapters)
 
 
 async def _warm_up(client: LocalEngine, model: ModelSettings) -> None:

@@ -40,7 +40,7 @@ validate_structured_outputs: Method = SamplingParams._validate_structured_output
 class InProcessExecutor(UniProcExecutor):  # type: ignore[misc]  # vLLM has no types
     """Runs the model in the process of the engine core, with one thread for all gloo process groups.
 
-    Every engine on a CPU has it, unless its `engine_args` name another one.
+    Every engine on a CPU or on one GPU has it, unless its `engine_args` name another one.
 
     vLLM imports this class by its path, `serve_app.patches.vllm.InProcessExecutor`.
     """
@@ -228,7 +228,7 @@ def split_prompts_in_workers(outputs_in_prompt: Callable[[Any], int]) -> None:
 
 def compute_adapters_apart() -> None:
     """Have vLLM compute LoRA adapters on a CPU as `cpu_lora` does. GPUs have other kernels."""
-    from vllm.platforms.cpu import CpuPlatform  # noqa: PLC0415
+    from vllm.platforms.cpu import CpuPlatform  # noqa: PLC0415  it initialises no device
 
     CpuPlatform.get_punica_wrapper = staticmethod(lambda: "serve_app.patches.cpu_lora.PerAdapterWrapper")
 
