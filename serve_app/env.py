@@ -102,6 +102,9 @@ ALWAYS = {
     # By default Ray starts no more workers at once than a node has CPUs, and cancels prestarted ones beyond.
     # Of three replicas that started on two CPUs, one waited 5 s for its process.
     "RAY_worker_maximum_startup_concurrency": "8",
+    # By default Ray ends a worker that has not registered after 60 s. The first import of vLLM for GPUs takes
+    # up to four minutes from a cold disk, and a worker that is forked from the zygote waits for that import.
+    "RAY_worker_register_timeout_seconds": "600",
     "RAY_USAGE_STATS_ENABLED": "0",
     "VLLM_NO_USAGE_STATS": "1",
 }

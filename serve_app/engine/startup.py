@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 
 from serve_app import env
 
@@ -119,36 +120,60 @@ class Startup:
     """Changes with weights, hardware and arguments; see `serve_app.settings.identity`."""
     failed: bool = False
     """Whether a phase failed: `/ready` then shows its document, which outlives the replica."""
+    current: str = ""
+    """The phase that runs now; "" between phases."""
+    stalled: str = ""
+    """Why the start was ended: it showed no progress. See `start_watch`."""
+    _since: float = 0.0
+    _lock: Lock = field(default_factory=Lock)
+    """Another thread notes progress."""
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Time the block as phase `name`. A failure is published with its reason and raised again."""
-        self._publish(name)
+        with self._lock:
+            self.current, self._since = name, self.wall()
+            self._publish(name)
         started = self.clock()
         try:
             yield
         except BaseException as error:
-            self.failed = True
-            self._publish("failed", during=name, reason=self._reason(error))
+            self.fail(f"{type(error).__name__}: {error}")
             raise
+        finally:
+            with self._lock:
+                self.current = ""
         self.durations[name] = self.durations.get(name, 0.0) + self.clock() - started
         logger.info("model %s: phase %s took %.2f s", self.model, name, self.durations[name])
 
+    def note(self, detail: str) -> None:
+        """Publish how far the current phase is, if any."""
+        with self._lock:
+            if self.current:
+                self._publish(self.current, detail=detail)
+
+    def fail(self, reason: str) -> None:
+        """Publish that the current phase has failed."""
+        with self._lock:
+            self.failed, self._since = True, self.wall()
+            self._publish("failed", during=self.current, reason=self._reason(reason))
+
     def finish(self) -> None:
         """Publish readiness and log all phases in one line."""
+        self._since = self.wall()
         self._publish("ready")
         spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.durations.items())
         node = "warm" if self.warm_node else "cold"
         total = sum(self.durations.values())
         logger.info("model %s: ready after %.2f s on a %s node (%s)", self.model, total, node, spent)
 
-    def _reason(self, error: BaseException) -> str:
-        reason = f"{type(error).__name__}: {error}"[:2000]
+    def _reason(self, error: str) -> str:
+        reason = f"{self.stalled}; {error}"[:2000] if self.stalled else error[:2000]
         more = "; ".join(filter(None, (self.hint, self.log and f"log: {self.log}")))
         return f"{reason} ({more})" if more else reason
 
     def _publish(self, phase: str, **more: str) -> None:
-        document = {"phase": phase, "since": self.wall(), "durations_s": self.durations}
+        document = {"phase": phase, "since": self._since, "durations_s": self.durations}
         kind = {"warm_node": self.warm_node, "identity": self.engine_identity}
         self.publish(json.dumps({**document, **kind, **more}))
 
@@ -169,11 +194,19 @@ def lower_priority(core: int = 0) -> Iterator[None]:
     try:
         yield
     finally:
-        own, group = os.getpid(), os.getpgrp()  # the engine core is in the group
-        for process in (int(each.name) for each in Path("/proc").iterdir() if each.name.isdecimal()):
+        own = os.getpid()
+        for process in group_processes():
             with suppress(OSError):  # the process has ended
-                if os.getpgid(process) == group and (restores or (core and process != own)):
+                if restores or (core and process != own):
                     _set(process, before + (0 if process == own else core))
+
+
+def group_processes() -> Iterator[int]:
+    """Yield the processes of this process's group: a replica with its engine core."""
+    for process in (int(each.name) for each in Path("/proc").iterdir() if each.name.isdecimal()):
+        with suppress(OSError):  # the process has ended
+            if os.getpgid(process) == os.getpgrp():
+                yield process
 
 
 def may_undo() -> bool:
