@@ -1,6 +1,8 @@
 """The NVIDIA GPUs of this machine, as their driver reports them (NVML). Nothing starts on the GPUs."""
 
 import os
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +11,9 @@ from typing import Any, NamedTuple
 from serve_app import env
 
 GIB = 1 << 30
+MEMORY_WAIT_S = 300.0
+"""An engine waits so long for its GPU's memory, and less than its start may stand still."""
+_LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,40 @@ def read_driver() -> Driver | None:
         with suppress(pynvml.NVMLError):  # CUDA would not see it either
             gpus.append(_read_gpu(pynvml, number.strip()))
     return Driver(pynvml.nvmlSystemGetDriverVersion(), tuple(gpus))
+
+
+def lacking_memory(share: float) -> str:
+    """Return which GPUs of this process lack `share` of their memory, and who holds it; "" if none does."""
+    driver = read_driver()
+    return "; ".join(filter(None, (gpu.lacks(share) for gpu in driver.gpus))) if driver else ""
+
+
+def wait_for_memory(
+    lacking: Callable[[], str],
+    tell: Callable[[str], None],
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Wait until `lacking` returns "".
+
+    Ray gives a killed engine's GPU to the next engine at once, but the driver frees its memory later: after a
+    hardware error (Xid) or a hang in NCCL, much later.
+
+    Args:
+        lacking: Returns which memory is not free, and who holds it.
+        tell: Called with that at each look.
+        clock: Seconds.
+        sleep: Sleeps for seconds.
+
+    Raises:
+        RuntimeError: after `MEMORY_WAIT_S`, with what is lacking.
+    """
+    until = clock() + MEMORY_WAIT_S
+    while lack := lacking():
+        if clock() >= until:
+            raise RuntimeError(f"after a wait of {MEMORY_WAIT_S:g} s {lack}")
+        tell(f"waits for memory: {lack}")
+        sleep(_LOOK_S)
 
 
 def _read_gpu(nvml: Any, number: str) -> Gpu:

@@ -3,10 +3,12 @@
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from ray._private.thirdparty import pynvml
 
 from serve_app import env
-from serve_app.gpus import GIB, read_driver
+from serve_app.gpus import GIB, MEMORY_WAIT_S, lacking_memory, read_driver, wait_for_memory
 
 UUIDS = ["GPU-a", "GPU-b"]
 GPUS = {
@@ -83,3 +85,40 @@ def test_machine_without_a_driver_has_no_gpus(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(pynvml, "nvmlInit", fail)
 
     assert read_driver() is None
+    assert lacking_memory(0.9) == ""
+
+
+class Wait:
+    """A wait for memory that is freed `freed_after_s` after its begin, on a clock of its own."""
+
+    def __init__(self, freed_after_s: float) -> None:
+        self.freed_after_s = freed_after_s
+        self.now = 1000.0
+        self.told: list[str] = []
+
+    def run(self) -> None:
+        begin = self.now
+
+        def sleep(seconds: float) -> None:
+            self.now += seconds
+
+        wait_for_memory(
+            lambda: "" if self.now - begin >= self.freed_after_s else "GPU 0 is full; process 42 holds it",
+            self.told.append,
+            lambda: self.now,
+            sleep,
+        )
+
+
+@given(st.floats(0, 2 * MEMORY_WAIT_S))
+def test_wait_for_memory_is_bounded_and_names_the_holder(freed_after_s: float) -> None:
+    wait = Wait(freed_after_s)
+
+    if freed_after_s <= MEMORY_WAIT_S:
+        wait.run()
+        assert wait.now - 1000.0 <= freed_after_s + 1.0
+    else:
+        with pytest.raises(RuntimeError, match="after a wait of 300 s GPU 0 is full; process 42 holds it"):
+            wait.run()
+        assert wait.now - 1000.0 == MEMORY_WAIT_S
+    assert set(wait.told) <= {"waits for memory: GPU 0 is full; process 42 holds it"}

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import wave
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import resource_tracker
 from pathlib import Path
 from threading import Thread
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 from serve_app import env
 from serve_app.engine import compile_cache
 from serve_app.engine.startup import Startup
+from serve_app.gpus import lacking_memory, wait_for_memory
 from serve_app.ledger.meter import UsageMeter
 from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.replica_metrics import EngineLimits, EngineMetrics
@@ -137,6 +139,10 @@ async def launch(
             compile_cache.fetch(archive, Path.home())
         namespace = vllm_namespace(model)
         config = engine_config(namespace)
+    if model.device == "gpu" and model.tensor_parallel_size == 1:  # else its workers own the GPUs, and wait
+        with startup.phase("gpu_memory"):
+            needed = partial(lacking_memory, model.gpu_memory_utilization)
+            await asyncio.to_thread(wait_for_memory, needed, startup.note)
     # In a thread, in parallel with the engine core, which reads the same files and takes longer.
     identity = asyncio.get_running_loop().run_in_executor(None, model_identity, model)
     with startup.phase("weights_and_kv_cache"):
