@@ -92,7 +92,7 @@ test-long: setup-dev .venv/checkov.done
 
 # Installs 8.3 GB and takes half an hour, so that `make test` leaves it out.
 test-gpu-stack: setup-dev setup-gpu
-	@GPU_STACK=$(abspath $(GPU_VENV)) $(BIN)/python -m pytest -p no:schemathesis -v tests/gpu_stack
+	@GPU_STACK=$(abspath $(GPU_VENV)) $(BIN)/python -m pytest -p no:schemathesis -v --timeout 1800 tests/gpu_stack
 
 fuzz: setup-dev
 	@FUZZ_SEED=$(SEED) FUZZ_MINUTES=$(MINUTES) $(BIN)/python -m pytest -m long -s tests/integration/test_flood.py
