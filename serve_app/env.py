@@ -186,27 +186,19 @@ NO_COLOR = "NO_COLOR"
 """If it is set to anything, the command line prints no colours (no-color.org)."""
 
 
-CUDA_HOME = "CUDA_HOME"
-"""The CUDA toolkit with which vLLM's kernels are compiled. FlashInfer and torch read it."""
-VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
-"""The GPUs that CUDA shows to a process. Ray sets it in a replica that owns GPUs."""
-
-
 def find_compilers(environment: MutableMapping[str, str]) -> None:
-    """Add the CUDA toolkit of this Python environment, and the folder of its `ninja`, to `environment`.
+    """Add the CUDA toolkit of this Python environment, if it has one, and its `ninja` to `environment`.
 
-    FlashInfer compiles kernels when an engine on a GPU starts: it looks for nvcc in `CUDA_HOME` and for ninja
-    in `PATH`. A toolkit that the operator has set is kept. Without a toolkit in this Python environment,
-    which is made for CPUs then, nothing changes.
+    FlashInfer compiles kernels when an engine on a GPU starts. It looks for nvcc in `CUDA_HOME`, where the
+    operator's value is kept, and for ninja in `PATH`.
     """
     python = f"python{sys.version_info.major}.{sys.version_info.minor}"
     toolkit = os.path.join(sys.prefix, "lib", python, "site-packages", "nvidia", "cu13")
-    if not os.path.exists(os.path.join(toolkit, "bin", "nvcc")):
-        return
-    environment.setdefault(CUDA_HOME, toolkit)
-    programs, path = os.path.join(sys.prefix, "bin"), environment.get("PATH", os.defpath)
-    if programs not in path.split(os.pathsep):
-        environment["PATH"] = f"{programs}{os.pathsep}{path}"
+    if os.path.exists(os.path.join(toolkit, "bin", "nvcc")):
+        environment.setdefault("CUDA_HOME", toolkit)
+        programs, path = os.path.join(sys.prefix, "bin"), environment.get("PATH", os.defpath)
+        if programs not in path.split(os.pathsep):
+            environment["PATH"] = f"{programs}{os.pathsep}{path}"
 
 
 def has_haproxy() -> bool:

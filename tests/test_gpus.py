@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray._private.thirdparty import pynvml
 
-from serve_app import env
 from serve_app.gpus import GIB, MEMORY_WAIT_S, lacking_memory, read_driver, wait_for_memory
 
 UUIDS = ["GPU-a", "GPU-b"]
@@ -52,9 +51,9 @@ def test_only_visible_gpus_are_read(
     monkeypatch: pytest.MonkeyPatch, visible: str | None, kinds: list[str]
 ) -> None:
     if visible is not None:
-        monkeypatch.setenv(env.VISIBLE_GPUS, visible)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     else:
-        monkeypatch.delenv(env.VISIBLE_GPUS, raising=False)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     driver = read_driver()
 
@@ -65,7 +64,7 @@ def test_only_visible_gpus_are_read(
 
 @pytest.mark.usefixtures("_nvml")
 def test_gpu_without_room_names_the_process_that_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(env.VISIBLE_GPUS, raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     driver = read_driver()
     assert driver is not None
     free, full = driver.gpus
@@ -78,6 +77,23 @@ def test_gpu_without_room_names_the_process_that_holds_it(monkeypatch: pytest.Mo
     )
 
 
+@pytest.mark.usefixtures("_nvml")
+@pytest.mark.parametrize(
+    ("visible", "count", "waits"),
+    [("0", 1, False), ("1", 1, True), ("", 2, True), ("", 1, False), ("0,1", 1, False), ("", 4, True)],
+)
+def test_engine_waits_until_enough_gpus_have_room(
+    monkeypatch: pytest.MonkeyPatch, visible: str, count: int, waits: bool
+) -> None:
+    """GPU 0 has room and GPU 1 has none. A replica with several GPUs is shown none of them."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+    lacking = lacking_memory(0.9, count)
+
+    assert bool(lacking) is waits
+    assert ("holds 70.0 GiB" in lacking) is waits
+
+
 def test_machine_without_a_driver_has_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
@@ -85,7 +101,7 @@ def test_machine_without_a_driver_has_no_gpus(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(pynvml, "nvmlInit", fail)
 
     assert read_driver() is None
-    assert lacking_memory(0.9) == ""
+    assert lacking_memory(0.9, 1) == ""
 
 
 class Wait:
@@ -94,7 +110,6 @@ class Wait:
     def __init__(self, freed_after_s: float) -> None:
         self.freed_after_s = freed_after_s
         self.now = 1000.0
-        self.told: list[str] = []
 
     def run(self) -> None:
         begin = self.now
@@ -104,7 +119,6 @@ class Wait:
 
         wait_for_memory(
             lambda: "" if self.now - begin >= self.freed_after_s else "GPU 0 is full; process 42 holds it",
-            self.told.append,
             lambda: self.now,
             sleep,
         )
@@ -121,4 +135,3 @@ def test_wait_for_memory_is_bounded_and_names_the_holder(freed_after_s: float) -
         with pytest.raises(RuntimeError, match="after a wait of 300 s GPU 0 is full; process 42 holds it"):
             wait.run()
         assert wait.now - 1000.0 == MEMORY_WAIT_S
-    assert set(wait.told) <= {"waits for memory: GPU 0 is full; process 42 holds it"}

@@ -10,7 +10,7 @@ from serve_app.batch.store_check import check_database, check_files
 from serve_app.cli.application_checks import Cpus, local_cpus
 from serve_app.cli.config_file import read_config
 from serve_app.cli.formats import count, seconds
-from serve_app.cli.gpu_machine import missing_pieces, read_machine
+from serve_app.cli.gpu_machine import missing_here
 from serve_app.cli.keys_command import describe_keys
 from serve_app.cli.listening import check_host, describe_listening
 from serve_app.settings import AppSettings, ModelSettings
@@ -64,10 +64,8 @@ def check(options: argparse.Namespace) -> int:
         print(f"  ledger: {_ledger_text(app.settings)}")
         print(*(f"  {line}" for line in _batch_lines(app.settings.batch)), sep="\n")
     print(*describe_listening(config.keyless, host, config.port), sep="\n")
-    if not certain and (models := config.on_gpus):
-        lines = list(missing_pieces(models, read_machine(models)))
-        print("this machine has all that its GPUs need" if not lines else "to serve on this machine:")
-        print(*(f"  {line}" for line in lines), sep="\n", end="\n" if lines else "")
+    for line in () if certain else missing_here(config):
+        print(f"this machine cannot serve it yet: {line}")
     return 0
 
 

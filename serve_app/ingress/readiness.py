@@ -185,8 +185,7 @@ def judge(
         return replace(found, state="idle_at_zero", reason=_rollout_failure(known))
     message = known.deployment.message or None
     if newest is not None:
-        said = _why_failed(newest) if newest["phase"] == FAILED else newest.get("detail") or message
-        return _loading(found, newest, now, "", said)
+        return _loading(found, newest, now, "", _why_failed(newest) if newest["phase"] == FAILED else message)
     if known.scaling is None and not total:
         return _loading(found, None, now, "waiting_for_the_policy", message or _NO_POLICY)
     if scaling.get("pending"):

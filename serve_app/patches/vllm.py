@@ -2,7 +2,6 @@
 
 import gc
 import importlib
-import logging
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
@@ -15,11 +14,8 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.engine.output_processor import RequestOutputCollector
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-from serve_app.gpus import lacking_memory, wait_for_memory
 from serve_app.patches.torch import one_gloo_device
 from serve_app.patches.vllm_compat import check_json_nesting, structural_tag_module
-
-logger = logging.getLogger("vllm")
 
 Forward = Callable[[RequestOutput], bool]
 Method = Callable[..., Any]
@@ -230,33 +226,9 @@ def split_prompts_in_workers(outputs_in_prompt: Callable[[Any], int]) -> None:
     CachedRequestState.__post_init__ = split
 
 
-def have_workers_wait_for_memory() -> None:
-    """Have vLLM's workers wait for the memory of a GPU, where vLLM raises if less than its share is free."""
-    worker = importlib.import_module("vllm.v1.worker.gpu_worker")
-
-    def waiting(request: Method) -> Method:
-        def wrapped(snapshot: Any, cache: Any, *more: Any) -> Any:
-            requested: list[Any] = []
-
-            def lacking() -> str:
-                snapshot.measure()
-                try:
-                    requested.append(request(snapshot, cache, *more))
-                except ValueError as error:
-                    return f"{error} {lacking_memory(cache.gpu_memory_utilization)}"
-                return ""
-
-            wait_for_memory(lacking, logger.warning)
-            return requested[0]
-
-        return wrapped
-
-    wrap_method(worker, "request_memory", waiting)
-
-
 def compute_adapters_apart() -> None:
     """Have vLLM compute LoRA adapters on a CPU as `cpu_lora` does. GPUs have other kernels."""
-    from vllm.platforms.cpu import CpuPlatform  # noqa: PLC0415  it initialises no device
+    from vllm.platforms.cpu import CpuPlatform  # noqa: PLC0415
 
     CpuPlatform.get_punica_wrapper = staticmethod(lambda: "serve_app.patches.cpu_lora.PerAdapterWrapper")
 

@@ -219,9 +219,6 @@ def _import(modules: Iterable[str]) -> None:
 
 def _has_used_cuda() -> bool:
     """Whether forks of this process could not use CUDA, as after a mere count of the devices."""
-    descriptors = (os.path.join("/proc/self/fd", number) for number in os.listdir("/proc/self/fd"))
-    if any(os.path.realpath(each).endswith("/nvidia-uvm") for each in descriptors):
-        return True  # the driver has it open since `cuInit`, whoever called that
     if (torch := sys.modules.get("torch")) is None:
         return False
     if (child := os.fork()) == 0:

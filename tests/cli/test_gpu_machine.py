@@ -1,7 +1,6 @@
 """The sentences about what a machine lacks for engines on GPUs, from facts of imagined machines."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,32 +12,25 @@ from serve_app.settings import ModelSettings
 
 REQUIREMENTS = Path(__file__).parents[2] / "requirements"
 H100 = Gpu("GPU 0 (NVIDIA H100 80GB HBM3)", "H100", 80 * GIB, 79 * GIB)
-FULL = replace(H100, free_bytes=3 * GIB, holders="process 42 (VLLM::EngineCore) holds 76.0 GiB")
+FULL = H100._replace(free_bytes=3 * GIB, holders="process 42 (VLLM::EngineCore) holds 76.0 GiB")
 READY = Machine(
     has_packages=True,
     driver=Driver("580.65.06", (H100,)),
     toolkit="/venv/nvidia/cu13",
     nvcc=13,
     links=True,
-    programs=frozenset(("c++", "ninja")),
+    compiler=True,
     header="",
     to_download={"llm": 16 * 10**9},
-    free={
-        "weights": ("/root/.cache/huggingface/hub", 100 * 10**9),
-        "caches": ("/root", 100 * 10**9),
-        "shared": ("/dev/shm", SHARED_BYTES),
-    },
+    weights=("/root/.cache/huggingface/hub", 100 * 10**9),
+    caches=("/root", 100 * 10**9),
+    shared_bytes=SHARED_BYTES,
 )
 MODEL: dict[str, Any] = {"name": "llm", "model": "org/llm", "accelerator_type": None}
 
 
 def sentences(machine: Machine, **model: Any) -> list[str]:
     return list(missing_pieces([ModelSettings.model_validate(MODEL | model)], machine))
-
-
-def free(folder: str, size: int) -> dict[str, Any]:
-    path, _ = READY.free[folder]
-    return {"free": {**READY.free, folder: (path, size)}}
 
 
 @pytest.mark.parametrize(
@@ -48,8 +40,7 @@ def free(folder: str, size: int) -> dict[str, Any]:
         ({"nvcc": None}, {}, "/venv/nvidia/cu13/bin/nvcc is missing", "`make setup-gpu`"),
         ({"nvcc": 12}, {}, "is of CUDA 12, and torch is built for CUDA 13", "`unset CUDA_HOME`"),
         ({"links": False}, {}, "/venv/nvidia/cu13/lib64/libcudart.so is missing", "`make setup-gpu`"),
-        ({"programs": frozenset(["ninja"])}, {}, "no C++ compiler", "`sudo apt install g++`"),
-        ({"programs": frozenset(["c++"])}, {}, "`ninja` is not in PATH", "`make setup-gpu`"),
+        ({"compiler": False}, {}, "no C++ compiler", "`sudo apt install g++`"),
         ({"header": "/usr/include/python3.11/Python.h"}, {}, "Python.h is missing", "install python3-dev`"),
         ({"driver": None}, {}, "no NVIDIA driver answers", "`sudo apt install nvidia-open`"),
         (
@@ -67,31 +58,31 @@ def free(folder: str, size: int) -> dict[str, Any]:
         (
             {},
             {"tensor_parallel_size": 2},
-            "model 'llm': tensor_parallel_size = 2: this machine shows 1 GPUs",
+            "model 'llm': tensor_parallel_size = 2: 1 GPUs are here",
             "`nvidia-smi -L`",
         ),
         (
             {},
             {"accelerator_type": "A100"},
-            "accelerator_type = 'A100': this machine has H100",
+            "accelerator_type = 'A100': this is 'H100'",
             "set that, or null",
         ),
         (
-            free("weights", 16 * 10**9),
+            {"weights": (READY.weights[0], 16 * 10**9)},
             {},
             "16.0 GB are to be downloaded, and /root/.cache/huggingface/hub has 16.0",
             "`export HF_HOME=…`",
         ),
         (
-            free("caches", CACHE_BYTES - 1),
+            {"caches": ("/root", CACHE_BYTES - 1)},
             {},
             "/root has 2.1 GB free, and compiled kernels need 2.1",
             "`export HOME=…`",
         ),
         (
-            {"driver": Driver("580.65.06", (H100, H100)), **free("shared", 64 << 20)},
+            {"driver": Driver("580.65.06", (H100, H100)), "shared_bytes": 64 << 20},
             {"tensor_parallel_size": 2},
-            "/dev/shm has 67 MB free, and 2 GPUs need 1074",
+            "/dev/shm has 0.1 GB free, and 2 GPUs need 1.1",
             "--shm-size=8g`",
         ),
     ],
@@ -99,7 +90,7 @@ def free(folder: str, size: int) -> dict[str, Any]:
 def test_each_missing_piece_is_one_sentence_with_its_mend(
     lacks: dict[str, Any], model: dict[str, Any], said: str, mend: str
 ) -> None:
-    (sentence,) = sentences(replace(READY, **lacks), **model)
+    (sentence,) = sentences(READY._replace(**lacks), **model)
 
     assert said in sentence
     assert mend in sentence
@@ -112,9 +103,9 @@ def test_each_missing_piece_is_one_sentence_with_its_mend(
         (READY, {}),
         (READY, {"accelerator_type": "H100"}),
         (READY, {"accelerator_type": "H100-80G"}),
-        (replace(READY, driver=Driver("610.43.02", (FULL,))), {"gpu_memory_utilization": 0.03}),
-        (replace(READY, **free("shared", 0)), {}),  # one GPU shares no memory
-        (replace(READY, to_download={}, **free("weights", 0)), {}),  # all weights are here
+        (READY._replace(driver=Driver("610.43.02", (FULL,))), {"gpu_memory_utilization": 0.03}),
+        (READY._replace(shared_bytes=0), {}),  # one GPU shares no memory
+        (READY._replace(to_download={}, weights=("/hub", 0)), {}),  # all weights are here
     ],
 )
 def test_nothing_is_said_of_a_machine_that_has_all(machine: Machine, model: dict[str, Any]) -> None:
@@ -122,17 +113,16 @@ def test_nothing_is_said_of_a_machine_that_has_all(machine: Machine, model: dict
 
 
 def test_all_missing_pieces_are_named_at_once() -> None:
-    bare = replace(
-        READY,
+    bare = READY._replace(
         has_packages=False,
         driver=None,
         nvcc=None,
         links=False,
-        programs=frozenset(),
+        compiler=False,
         header="/Python.h",
     )
 
-    assert len(sentences(bare, tensor_parallel_size=4)) == 6
+    assert len(sentences(bare, tensor_parallel_size=4)) == 5
 
 
 def test_the_lock_is_of_the_release_that_the_driver_bound_is_for() -> None:

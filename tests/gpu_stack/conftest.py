@@ -45,9 +45,10 @@ class Stack:
             check=False,
         )
 
-    def initialisations(self) -> list[str]:
-        """Return who has initialised CUDA so far: process ids and functions."""
-        return self.cuda_log.read_text().splitlines() if self.cuda_log.exists() else []
+    def initialisers(self) -> set[int]:
+        """Return the processes that have initialised CUDA so far."""
+        lines = self.cuda_log.read_text().splitlines() if self.cuda_log.exists() else []
+        return {int(line.split()[0]) for line in lines}
 
 
 @pytest.fixture(scope="session")

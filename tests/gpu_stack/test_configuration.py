@@ -91,12 +91,11 @@ def test_eagle_keeps_asynchronous_scheduling(fork: Fork) -> None:
     assert (found["executor"], found["scheduler"]) == (IN_PROCESS, ASYNC)
 
 
-def test_tensor_parallel_workers_wait_for_the_memory_of_their_gpus(fork: Fork) -> None:
+def test_tensor_parallel_engine_gets_workers_of_ray(fork: Fork) -> None:
     two = {"FAKE_GPUS": "2", "CUDA_VISIBLE_DEVICES": ""}
     found = configured(fork, two, tensor_parallel_size=2)
 
     assert (found.get("executor"), found.get("scheduler")) == ("ray", ASYNC), found
-    assert found["extension"] == "serve_app.engine.gpu_worker.GpuWorker"
     assert not found["initialised"]
 
 

@@ -71,4 +71,4 @@ def test_start_comes_as_far_as_the_device(stack: Stack, tmp_path: Path) -> None:
     said = Path(log.split(")")[0]).read_text(errors="replace")
     assert "No CUDA GPUs are available" in said or "no device" in said, said[-8000:]
     assert os.path.commonpath([log, stack.variables["RAY_TMPDIR"]]) == stack.variables["RAY_TMPDIR"]
-    assert stack.initialisations()
+    assert stack.initialisers()

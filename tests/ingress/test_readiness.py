@@ -250,18 +250,6 @@ def test_ready_names_the_kinds_that_no_replica_has_run() -> None:
     assert (judged.state, judged.first_runs_left) == ("up", ["adapter", "grammar"])
 
 
-def test_ready_tells_the_progress_of_a_phase() -> None:
-    loading = {**phase("weights_and_kv_cache", NOW - 9), "detail": "Loading shards: 25 %"}
-
-    judged = judge(deployment(STARTING=1), {"r1": loading})
-
-    assert (judged.state, judged.phase, judged.reason) == (
-        "loading",
-        "weights_and_kv_cache",
-        "Loading shards: 25 %",
-    )
-
-
 def test_a_missing_policy_is_told() -> None:
     judged = judge(deployment(HEALTHY), scaling=None)
 

@@ -1,9 +1,5 @@
 import asyncio
 import gc
-import logging
-import sys
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from vllm.outputs import CompletionOutput, RequestOutput
@@ -11,7 +7,7 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.output_processor import RequestOutputCollector
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-from serve_app.patches.vllm import InProcessExecutor, forward_at_once, have_workers_wait_for_memory
+from serve_app.patches.vllm import InProcessExecutor, forward_at_once
 
 
 def output(text: str, finished: bool = False) -> RequestOutput:
@@ -107,32 +103,3 @@ def test_the_end_of_a_core_collects_no_frozen_garbage(monkeypatch: pytest.Monkey
     InProcessExecutor.shutdown(object.__new__(InProcessExecutor))
     unfreeze()
     assert found[0] > 10_000
-
-
-def test_workers_wait_until_vllm_finds_the_memory_of_its_gpu(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    free = iter([3, 3, 75])
-    snapshot = SimpleNamespace(free=0)
-    snapshot.measure = lambda: setattr(snapshot, "free", next(free))
-
-    def request_memory(snapshot: Any, cache: Any, external: int) -> int:
-        if snapshot.free < cache.gpu_memory_utilization * 80:
-            raise ValueError(f"Free memory on device cuda:0 ({snapshot.free}/80 GiB) is less than desired.")
-        return 72 - external
-
-    worker = SimpleNamespace(request_memory=request_memory)
-    monkeypatch.setitem(sys.modules, "vllm.v1.worker.gpu_worker", worker)  # it needs a GPU's packages
-    monkeypatch.setattr("serve_app.gpus._LOOK_S", 0.0)
-    monkeypatch.setattr(
-        "serve_app.patches.vllm.lacking_memory", lambda share: "process 42 (python) holds 70.0 GiB"
-    )
-
-    have_workers_wait_for_memory()
-    with caplog.at_level(logging.WARNING, "vllm"):
-        assert worker.request_memory(snapshot, SimpleNamespace(gpu_memory_utilization=0.9), 2) == 70
-
-    assert [record.message for record in caplog.records if record.name == "vllm"] == [
-        "waits for memory: Free memory on device cuda:0 (3/80 GiB) is less than desired. "
-        "process 42 (python) holds 70.0 GiB"
-    ] * 2
