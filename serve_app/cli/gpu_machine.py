@@ -59,7 +59,7 @@ def missing_pieces(models: Sequence[ModelSettings], machine: Machine) -> Iterato
     if not machine.has_packages:
         yield f"vLLM for GPUs is not installed beside this command: {setup} and use .venv-gpu/bin/tideserve"
     if machine.nvcc is None:
-        yield f"{toolkit}/bin/nvcc is missing, with which FlashInfer compiles at the start: {setup}"
+        yield f"{toolkit}/bin/nvcc is missing, with which FlashInfer compiles: {setup} and `unset CUDA_HOME`"
     elif machine.nvcc != CUDA:
         which = f"nvcc in {toolkit} is of CUDA {machine.nvcc}, and torch is built for CUDA {CUDA}"
         yield f"{which}: run `unset CUDA_HOME` to use the nvcc of the installed packages"
@@ -81,9 +81,9 @@ def missing_pieces(models: Sequence[ModelSettings], machine: Machine) -> Iterato
     for model in models:
         name, ranks, kind = f"model {model.name!r}", model.tensor_parallel_size, model.accelerator_type
         if driver is not None and ranks > len(gpus):
-            yield f"{name}: tensor_parallel_size = {ranks}: {len(gpus)} GPUs are here; see `nvidia-smi -L`"
+            yield f"{name}: tensor_parallel_size = {ranks}, and `nvidia-smi -L` shows {len(gpus)}: lower it"
         elif gpus and kind is not None and kind.removesuffix("-40G").removesuffix("-80G") != gpus[0].kind:
-            yield f"{name}: accelerator_type = {kind!r}: this is {gpus[0].kind!r}; set that, or null for any"
+            yield f"{name}: accelerator_type = {kind!r}, and this is {gpus[0].kind!r}: set that, or null"
         missing = machine.to_download.get(model.name, 0)
         if missing and missing + CACHE_BYTES > machine.weights[1]:
             what = f"{name}: {missing / 1e9:.1f} GB are to be downloaded, and {_free(*machine.weights)}"

@@ -58,13 +58,13 @@ def sentences(machine: Machine, **model: Any) -> list[str]:
         (
             {},
             {"tensor_parallel_size": 2},
-            "model 'llm': tensor_parallel_size = 2: 1 GPUs are here",
-            "`nvidia-smi -L`",
+            "model 'llm': tensor_parallel_size = 2, and `nvidia-smi -L` shows 1",
+            "lower it",
         ),
         (
             {},
             {"accelerator_type": "A100"},
-            "accelerator_type = 'A100': this is 'H100'",
+            "accelerator_type = 'A100', and this is 'H100'",
             "set that, or null",
         ),
         (

@@ -50,7 +50,9 @@ def test_old_driver_is_one_sentence(stack: Stack, config: Path) -> None:
 
 def test_missing_compiler_is_one_sentence(stack: Stack, config: Path) -> None:
     (line,) = check(stack, config, CUDA_HOME="/usr/local/no-cuda")
-    assert "/usr/local/no-cuda/bin/nvcc is missing, with which FlashInfer compiles" in line
+    assert (
+        "/usr/local/no-cuda/bin/nvcc is missing, with which FlashInfer compiles: run `make setup-gpu`" in line
+    )
     missing = check(stack, config, PATH="/nowhere")
     assert [line.strip().split(",")[0] for line in missing] == ["no C++ compiler (`c++`) is in PATH"]
 
