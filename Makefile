@@ -1,19 +1,22 @@
-# Two commands: `make serve` and `make test`. Both set up what they need and say what they do.
+# Two commands: `make serve` and `make test`, and `make serve-gpu` with GPUs. They set up what they need and say what they do.
 CONFIG ?= config/serve.yaml
 PYTHON ?= $(firstword $(shell command -v python3.11 python3.12 python3 2>/dev/null))
 BIN := .venv/bin
 PIP_INSTALL := install --quiet --disable-pip-version-check --no-deps --require-hashes
 SCENARIO ?= zero-to-n-to-zero
-GPU_PYTHON ?= .venv/bin/python
+GPU_VENV ?= .venv-gpu
+GPU_PYTHON ?= $(GPU_VENV)/bin/python
 LOADTEST_CONFIG ?= config/serve.zero.yaml
 WAITING := $(addprefix tests/,haproxy loadtests runner telemetry)
 
-.PHONY: help serve test test-unit test-waiting test-integration test-long fuzz lint loadtest chaos bench-policy cold-start gpu-proof chart pictures setup setup-dev lock licenses sbom audit clean
+.PHONY: help serve serve-gpu test test-unit test-waiting test-integration test-long test-gpu-stack fuzz lint loadtest chaos bench-policy cold-start gpu-proof chart pictures setup setup-gpu setup-dev lock licenses sbom audit clean
 
 help:
 	@echo 'make serve [CONFIG=...] [ARGS=--verbose] set up, then serve config/serve.yaml or CONFIG until Ctrl-C'
+	@echo 'make serve-gpu CONFIG=... [ARGS=...]     set up for NVIDIA GPUs, then serve CONFIG until Ctrl-C'
 	@echo 'make test                               set up, then lint, type-check and test: 10 to 15 minutes'
 	@echo 'make test-long                          the tests that make test leaves out, in over half an hour'
+	@echo 'make test-gpu-stack [GPU_VENV=...]       the packages for GPUs with fake drivers, on a machine without a GPU'
 	@echo 'make fuzz [SEED=... MINUTES=5]          odd requests as a flood on a server of its own, from a seed'
 	@echo 'make loadtest [SCENARIO=...]            a server of its own from zero to N and back, judged and drawn'
 	@echo 'make chaos [ARGS=...]                   kill and stop each process under load, and print what clients saw'
@@ -26,10 +29,14 @@ help:
 	@echo 'make licenses                           check the licences of the locked packages, and list them'
 	@echo 'make sbom [ARGS=...]                    bills of materials of the images, in build/sbom'
 	@echo 'make audit                              known vulnerabilities of the locked packages'
-	@echo 'make clean                              remove .venv'
+	@echo 'make clean                              remove .venv and .venv-gpu'
 
 serve: setup
 	@exec $(BIN)/tideserve run $(CONFIG) $(ARGS)
+
+serve-gpu: CONFIG = config/serve.gpu.yaml
+serve-gpu: setup-gpu
+	@exec $(GPU_VENV)/bin/tideserve run $(CONFIG) $(ARGS)
 
 # Without bytecode each of pytest's processes would compile its plugins and all test modules anew: 10 s.
 test: export PYTHONDONTWRITEBYTECODE :=
@@ -83,6 +90,10 @@ gpu-proof:
 test-long: setup-dev .venv/checkov.done
 	@$(BIN)/python -m pytest -m 'long or hypothesis' --hypothesis-profile new-examples tests
 
+# Installs 8.3 GB and takes half an hour, so that `make test` leaves it out.
+test-gpu-stack: setup-dev setup-gpu
+	@GPU_STACK=$(abspath $(GPU_VENV)) $(BIN)/python -m pytest -p no:schemathesis -v --timeout 1800 tests/gpu_stack
+
 fuzz: setup-dev
 	@FUZZ_SEED=$(SEED) FUZZ_MINUTES=$(MINUTES) $(BIN)/python -m pytest -m long -s tests/integration/test_flood.py
 
@@ -93,10 +104,15 @@ pictures:
 	@for file in docs/images/*.dot; do dot -Tsvg $$file -o $${file%.dot}.svg; done
 
 setup: .venv/cpu.done
+setup-gpu: $(GPU_VENV)/gpu.done
 setup-dev: .venv/dev.done .venv/tools.done .venv/moto.done
 
 .venv/cpu.done: requirements/cpu.txt requirements/install.sh pyproject.toml
-	@requirements/install.sh $(PYTHON)
+	@requirements/install.sh $(PYTHON) cpu .venv
+	@touch $@
+
+$(GPU_VENV)/gpu.done: requirements/gpu.txt requirements/install.sh requirements/link-cuda.sh pyproject.toml
+	@requirements/install.sh $(PYTHON) gpu $(GPU_VENV)
 	@touch $@
 
 .venv/dev.done: requirements/dev.txt .venv/cpu.done
@@ -129,4 +145,4 @@ audit: setup-dev
 	@exec $(BIN)/python -m tools.supply_chain.audit $(ARGS)
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-gpu

@@ -6,6 +6,7 @@ sets them; on a cluster of your own, set the same flags before `ray start`.
 
 import os
 import sys
+from collections.abc import MutableMapping
 from importlib.util import find_spec
 
 HAPROXY_FLAG = "RAY_SERVE_ENABLE_HA_PROXY"
@@ -101,6 +102,9 @@ ALWAYS = {
     # By default Ray starts no more workers at once than a node has CPUs, and cancels prestarted ones beyond.
     # Of three replicas that started on two CPUs, one waited 5 s for its process.
     "RAY_worker_maximum_startup_concurrency": "8",
+    # By default Ray ends a worker that has not registered after 60 s. The first import of vLLM for GPUs takes
+    # up to four minutes from a cold disk, and a worker that is forked from the zygote waits for that import.
+    "RAY_worker_register_timeout_seconds": "600",
     "RAY_USAGE_STATS_ENABLED": "0",
     "VLLM_NO_USAGE_STATS": "1",
 }
@@ -180,6 +184,21 @@ KUBERNETES_SERVICE_HOST = "KUBERNETES_SERVICE_HOST"
 """Kubernetes sets it in every pod to the address of its API."""
 NO_COLOR = "NO_COLOR"
 """If it is set to anything, the command line prints no colours (no-color.org)."""
+
+
+def find_compilers(environment: MutableMapping[str, str]) -> None:
+    """Add the CUDA toolkit of this Python environment, if it has one, and its `ninja` to `environment`.
+
+    FlashInfer compiles kernels when an engine on a GPU starts. It looks for nvcc in `CUDA_HOME`, where the
+    operator's value is kept, and for ninja in `PATH`.
+    """
+    python = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    toolkit = os.path.join(sys.prefix, "lib", python, "site-packages", "nvidia", "cu13")
+    if os.path.exists(os.path.join(toolkit, "bin", "nvcc")):
+        environment.setdefault("CUDA_HOME", toolkit)
+        programs, path = os.path.join(sys.prefix, "bin"), environment.get("PATH", os.defpath)
+        if programs not in path.split(os.pathsep):
+            environment["PATH"] = f"{programs}{os.pathsep}{path}"
 
 
 def has_haproxy() -> bool:

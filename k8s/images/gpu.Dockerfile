@@ -25,9 +25,20 @@ RUN python3 -m venv /opt/pip \
         /opt/tideserve/lib >/dev/null 2>&1 || true; }
 # CUDA comes with the wheels, the driver from the node. What compiles kernels at run time looks for a CUDA
 # toolkit's folders and names, which the wheels leave out.
-RUN cd /opt/tideserve/lib/python3.11/site-packages/nvidia/cu13 \
-    && ln -s lib lib64 \
-    && ln -s libcudart.so.13 lib/libcudart.so
+RUN requirements/link-cuda.sh /opt/tideserve
+
+# FlashInfer's sampler, which every engine needs, for every kind of GPU: no pod compiles it then. Its release has no
+# package of compiled kernels on the index. On two cores this stage takes over half an hour.
+FROM dependencies AS kernels
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends g++ python3-dev \
+    && rm -rf /var/lib/apt/lists/*
+ARG CUDA_ARCHITECTURES="7.5 8.0 9.0a 10.0f 12.0f"
+COPY k8s/images/compile_kernels.py .
+RUN PATH=/opt/tideserve/bin:$PATH \
+    CUDA_HOME=/opt/tideserve/lib/python3.11/site-packages/nvidia/cu13 \
+    FLASHINFER_CUDA_ARCH_LIST="$CUDA_ARCHITECTURES" \
+    python compile_kernels.py /opt/kernels/lib/python3.11/site-packages/flashinfer/data/aot
 
 FROM dependencies AS application
 COPY pyproject.toml README.md LICENSE ./
@@ -51,6 +62,7 @@ RUN apt-get update \
     && find / -xdev -type f -perm /6000 -exec chmod a-s {} +
 # Two layers: a release with the same lock file brings only the second, which is small.
 COPY --from=dependencies /opt/tideserve /opt/tideserve
+COPY --from=kernels /opt/kernels /opt/tideserve
 COPY --from=application /opt/application /opt/tideserve
 
 ENV PATH=/opt/tideserve/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \

@@ -37,6 +37,8 @@ class ModelReadiness:
     startup_seconds: dict[str, float] = field(default_factory=dict)
     replicas_out: dict[str, str] = field(default_factory=dict)
     """The trouble of each replica that Ray lists and that gets no requests."""
+    first_runs_left: list[str] = field(default_factory=list)
+    """The kinds of requests that some replica has not run yet. The first of each may take minutes."""
     warm_node: bool | None = None
     """Whether a node with a warm zygote has room for the next replica; None if the policy has no status."""
     warm_node_start_s: float | None = None

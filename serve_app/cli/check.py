@@ -10,6 +10,7 @@ from serve_app.batch.store_check import check_database, check_files
 from serve_app.cli.application_checks import Cpus, local_cpus
 from serve_app.cli.config_file import read_config
 from serve_app.cli.formats import count, seconds
+from serve_app.cli.gpu_machine import missing_here
 from serve_app.cli.keys_command import describe_keys
 from serve_app.cli.listening import check_host, describe_listening
 from serve_app.settings import AppSettings, ModelSettings
@@ -32,7 +33,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--show", action="store_true", help=show_help)
     cpus_help = (
         "CPUs of the cluster that will serve the file; by default a file without GPUs is checked against the "
-        "CPUs of this machine"
+        "CPUs of this machine, and for one with GPUs the pieces are listed that this machine lacks"
     )
     parser.add_argument("--cpus", type=_cpus, metavar="N", help=cpus_help)
     parser.set_defaults(command=check)
@@ -63,6 +64,8 @@ def check(options: argparse.Namespace) -> int:
         print(f"  ledger: {_ledger_text(app.settings)}")
         print(*(f"  {line}" for line in _batch_lines(app.settings.batch)), sep="\n")
     print(*describe_listening(config.keyless, host, config.port), sep="\n")
+    for line in () if certain else missing_here(config):
+        print(f"this machine cannot serve it yet: {line}")
     return 0
 
 

@@ -21,6 +21,7 @@ from serve_app import env
 from serve_app.cli.application_checks import Cpus, local_cpus
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.config_file import ConfigFile, read_config
+from serve_app.cli.gpu_machine import missing_here
 from serve_app.cli.listening import LOOPBACK, check_host, check_port, describe_listening, port_taken, url_here
 from serve_app.cli.progress import Progress, say, show
 from serve_app.cli.ray_processes import Cluster, reap_orphans, stop_descendants
@@ -200,8 +201,10 @@ def _prepare(options: argparse.Namespace) -> Start:
     key = "--host" if options.host else "http_options.host"
     host = check_host(key, options.host or config.host, haproxy=values[env.HAPROXY_FLAG] == "1")
     port = config.port if options.port is None else check_port("--port", options.port)
-    if local:  # On another cluster the files need not be on this machine.
+    if local:  # On another cluster the files need not be on this machine, nor the GPUs.
         config.check_files()
+        if lines := missing_here(config):
+            raise CommandError("\n  ".join(["this machine cannot serve on GPUs yet:", *lines]))
     if port_taken(port):
         raise CommandError(f"port {port} is taken; stop the program that listens on it, or give --port")
     if local:

@@ -18,6 +18,7 @@ def environment(proxy: str, *, local: bool) -> dict[str, str]:
     already runs and has its own flags.
     """
     values = {**env.ALWAYS, **(env.LOCAL if local else {}), **os.environ}
+    env.find_compilers(values)
     fast = env.has_haproxy() if proxy == "auto" else proxy == "haproxy"
     for name, value in env.FAST_PATH.items():
         if proxy == "auto":

@@ -13,9 +13,10 @@ from serve_app.settings.tree import EMBEDDED, ModelSettings
 from serve_app.weights import embedded_model_path
 
 _DEFAULT_CPU_KV_CACHE_BYTES = 256 << 20
-# On the CPU vLLM replaces its own name "uni" by "mp", because "mp" pins OpenMP threads. With the model in the
-# engine core's process, a replica has one process less (0.5 GB). Two processes would spin on their shared
-# memory, and on two cores nothing else would run. Ray gives OpenMP as many threads as the replica has CPUs.
+# It frees a GPU sooner than vLLM's own "uni" does. On the CPU vLLM replaces "uni" by "mp", because "mp" pins
+# OpenMP threads. With the model in the engine core's process, a replica has one process less (0.5 GB). Two
+# processes would spin on their shared memory, and on two cores nothing else would run. Ray gives OpenMP as
+# many threads as the replica has CPUs.
 _IN_PROCESS_EXECUTOR = "serve_app.patches.vllm.InProcessExecutor"
 # Settings with vLLM's name and meaning. The other settings are Tideserve's own.
 _PASSED = (
@@ -67,9 +68,7 @@ def vllm_overrides(model: ModelSettings) -> dict[str, Any]:
         del values["enable_prefix_caching"]  # vLLM's default: with an encoder's cache it would not start
     if model.device == "cpu":
         values.setdefault("kv_cache_memory_bytes", _DEFAULT_CPU_KV_CACHE_BYTES)
-        values["distributed_executor_backend"] = _IN_PROCESS_EXECUTOR
-    elif model.tensor_parallel_size > 1:
-        values["distributed_executor_backend"] = "ray"
+    values["distributed_executor_backend"] = "ray" if model.tensor_parallel_size > 1 else _IN_PROCESS_EXECUTOR
     values.update(model.engine_args)
     return values
 
@@ -83,8 +82,14 @@ def vllm_namespace(model: ModelSettings) -> Namespace:
 
 
 def engine_config(namespace: Namespace) -> VllmConfig:
-    """Return vLLM's configuration of an engine. Raises vLLM's own ValueError on a bad value."""
+    """Return vLLM's configuration of an engine. Raises vLLM's own ValueError on a bad value.
+
+    vLLM leaves the warm-up of kernels out for an eager engine. On a GPU that has it all the same: otherwise
+    nvcc would run in the step of the first request with `top_p`.
+    """
     config = AsyncEngineArgs.from_cli_args(namespace).create_engine_config()
+    if config.device_config.device_type == "cuda" and namespace.enforce_eager:
+        config.kernel_config.enable_jit_warmup = True
     if CONTINUED_STREAMS:
         let_core_continue(config)
     if config.lora_config is not None:

@@ -20,6 +20,7 @@ from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.engine.data_plane import DataPlane
 from serve_app.engine.engine_health import EngineHealth
 from serve_app.engine.launch import launch
+from serve_app.engine.start_watch import watched
 from serve_app.engine.startup import CPU_CORE, Startup, error_log, lower_priority, process_start
 from serve_app.engine.startup_spans import trace_startup
 from serve_app.ledger.meter import UsageMeter
@@ -92,7 +93,12 @@ class Engine:
             self._stop.push_async_callback(log.close)
 
         core = CPU_CORE if self._model.device == "cpu" else 0
-        with lower_priority(core), keep_log_handlers(), self._import_core_beside():
+        with (
+            lower_priority(core),
+            keep_log_handlers(),
+            self._import_core_beside(),
+            watched(self._startup),
+        ):
             self._engine = await launch(traced, self._metrics, self._startup, log, self._meter)
         self._stop.callback(self._stop_engine)
         if env.ZYGOTE in os.environ:
@@ -119,6 +125,7 @@ class Engine:
             step_tokens=self._engine.limits().max_num_batched_tokens,
             adapters=names,
             adapter_load_s=load_s,
+            first_runs_left=sorted(self._engine.first_runs.left),
         )
 
     def _start_ledger(self, settings: LedgerSettings, process_s: float) -> UsageMeter | None:

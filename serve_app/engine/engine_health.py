@@ -27,6 +27,8 @@ _LOOK_INTERVAL_S = 0.5
 have been stopped."""
 NOTICED_AFTER_S = 3.5
 """With the intervals of looks and of heartbeats, an ingress knows within 5 s."""
+FIRST_RUN_S = 600.0
+"""A step that runs a kind of requests for the first time may compile for so long: see `first_runs`."""
 _LONGEST_STEPS = 3.0
 """A step may take three times the longest step so far. On a CPU, a prefill step of a large model takes many
 seconds."""
@@ -37,7 +39,8 @@ class EngineHealth:
 
     A stall is the time for which the engine has taken no step although it has sequences, and for which its
     core has not answered that it has no work. An engine without any step never stalls, because its statistics
-    may be off. While the core loads an adapter, it takes no step, and stalls only after `hang_timeout_s`.
+    may be off. While the core loads an adapter, it takes no step, and stalls only after `hang_timeout_s`. A
+    first run of a kind of requests stalls only after `FIRST_RUN_S`.
     """
 
     def __init__(self, engine: RunningEngine, hang_timeout_s: float) -> None:
@@ -48,8 +51,8 @@ class EngineHealth:
         """The longest finished step, measured by two looks per second."""
         self._steps = 0
         self._looked_at: float | None = None
-        self._adding = False
-        """Whether the core loaded an adapter at the last look."""
+        self._allowed_s = 0.0
+        """How long a step might take at the last look, because of an adapter or a first run; else 0."""
         self._still_since: float | None = None
         """When a step was last seen, or when an idle engine first had sequences again."""
         self._unknown: dict[str, float] = {}
@@ -73,12 +76,15 @@ class EngineHealth:
         steps, unfinished = self._engine.report.steps, len(self._engine.report.sequences)
         passed = min(now - self._looked_at, 2 * _LOOK_INTERVAL_S) if self._looked_at is not None else 0.0
         self._looked_at = now
-        added, adapters = self._adding, self._engine.adapters
-        self._adding = adapters is not None and adapters.adding
-        if steps != self._steps and not added:
+        allowed_s, adapters = self._allowed_s, self._engine.adapters
+        adding = adapters is not None and adapters.adding
+        self._allowed_s = self._hang_timeout_s if adding else 0.0
+        if self._engine.first_runs.under_way():
+            self._allowed_s = max(FIRST_RUN_S, self._hang_timeout_s)
+        if steps != self._steps and not allowed_s:
             self._longest_step_s = max(self._longest_step_s, self._stalled_s)
         idle = not unfinished and not self.stalls()
-        if steps != self._steps or idle or not steps or (added and not self._adding):
+        if steps != self._steps or idle or not steps or (allowed_s and not self._allowed_s):
             self._still_since = None if idle else now
             self._stalled_s = 0.0
             self._steps = steps
@@ -108,9 +114,7 @@ class EngineHealth:
 
     def stalls(self, after_s: float = NOTICED_AFTER_S) -> bool:
         """Return whether no step came for `after_s` seconds, nor for three times the longest step."""
-        if self._adding:
-            after_s = self._hang_timeout_s
-        return self._stalled_s >= max(after_s, _LONGEST_STEPS * self._longest_step_s)
+        return self._stalled_s >= max(after_s, self._allowed_s, _LONGEST_STEPS * self._longest_step_s)
 
     def standstill_s(self, now: float) -> float:
         """Return the least time for which a stalled engine has stood still; 0 for any other trouble.

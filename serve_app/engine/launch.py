@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import wave
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import resource_tracker
 from pathlib import Path
 from threading import Thread
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from serve_app import env
 from serve_app.engine import compile_cache
 from serve_app.engine.startup import Startup
+from serve_app.gpus import lacking_memory, wait_for_memory
 from serve_app.ledger.meter import UsageMeter
 from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.replica_metrics import EngineLimits, EngineMetrics
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
     from serve_app.engine.adapters import Adapters
+    from serve_app.engine.first_runs import FirstRuns
     from serve_app.engine.grammar.guard import GrammarGuard
     from serve_app.engine.local_client import LocalEngine
     from serve_app.engine.step_statistics import EngineReport
@@ -51,6 +54,7 @@ class RunningEngine:
     llm: AsyncLLM
     client: LocalEngine
     report: EngineReport
+    first_runs: FirstRuns
     model_identity: str
     """Only engines of the same identity continue each other's streams; see `weights.model_identity`."""
     guard: GrammarGuard | None = None
@@ -97,6 +101,7 @@ async def launch(
         ValueError: from vLLM, for an invalid argument.
         RuntimeError: from vLLM, if the engine core does not start.
     """
+    env.find_compilers(os.environ)
     with startup.phase("imports"), collector_off():
         # These imports take seconds, and only the process of an engine needs them.
         from serve_app.patches.vllm_compat import lacking, name_missing_imports, unchecked  # noqa: PLC0415
@@ -109,6 +114,7 @@ async def launch(
 
             from serve_app.engine.adapters import Adapters  # noqa: PLC0415
             from serve_app.engine.arguments import engine_config, vllm_namespace  # noqa: PLC0415
+            from serve_app.engine.first_runs import FirstRuns  # noqa: PLC0415
             from serve_app.engine.grammar.guard import guard_grammars  # noqa: PLC0415
             from serve_app.engine.local_client import LocalEngine  # noqa: PLC0415
             from serve_app.engine.operations import Serving  # noqa: PLC0415
@@ -134,6 +140,11 @@ async def launch(
             compile_cache.fetch(archive, Path.home())
         namespace = vllm_namespace(model)
         config = engine_config(namespace)
+    if model.device == "gpu":
+        here = model.tensor_parallel_size if model.placement_group_strategy == "STRICT_PACK" else 1
+        with startup.phase("gpu_memory"):
+            lacking_here = partial(lacking_memory, model.gpu_memory_utilization, here)
+            await asyncio.to_thread(wait_for_memory, lacking_here)
     # In a thread, in parallel with the engine core, which reads the same files and takes longer.
     identity = asyncio.get_running_loop().run_in_executor(None, model_identity, model)
     loggers: list[Any] = [lambda *_: stats, *((RayPrometheusStatLogger,) if model.vllm_metrics else ())]
@@ -155,7 +166,9 @@ async def launch(
                 serving, model, metrics.count_error, metrics.count_call, await identity, adapters
             )
         with startup.phase("warm_up"):
+            first_runs = FirstRuns(llm, model)
             await _warm_up(client, model)
+            await first_runs.warm_up(client)
         if archive is not None:
             # In a thread, because requests must not wait for a slow volume.
             Thread(target=compile_cache.store, args=(archive, Path.home()), daemon=True).start()
@@ -170,7 +183,7 @@ async def launch(
             guard.stop()
         llm.shutdown(timeout=_SHUTDOWN_TIMEOUT_S)
         raise
-    return RunningEngine(llm, client, report, await identity, guard, adapters)
+    return RunningEngine(llm, client, report, first_runs, await identity, guard, adapters)
 
 
 async def _warm_up(client: LocalEngine, model: ModelSettings) -> None:

@@ -119,20 +119,29 @@ class Startup:
     """Changes with weights, hardware and arguments; see `serve_app.settings.identity`."""
     failed: bool = False
     """Whether a phase failed: `/ready` then shows its document, which outlives the replica."""
+    current: str = ""
+    """The last phase that began."""
+    stalled: str = ""
+    """Why the start was ended, if it showed no progress (see `start_watch`)."""
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Time the block as phase `name`. A failure is published with its reason and raised again."""
+        self.current = name
         self._publish(name)
         started = self.clock()
         try:
             yield
         except BaseException as error:
-            self.failed = True
-            self._publish("failed", during=name, reason=self._reason(error))
+            self.fail(f"{type(error).__name__}: {error}")
             raise
         self.durations[name] = self.durations.get(name, 0.0) + self.clock() - started
         logger.info("model %s: phase %s took %.2f s", self.model, name, self.durations[name])
+
+    def fail(self, reason: str) -> None:
+        """Publish that the current phase has failed."""
+        self.failed = True
+        self._publish("failed", during=self.current, reason=self._reason(reason))
 
     def finish(self) -> None:
         """Publish readiness and log all phases in one line."""
@@ -142,8 +151,8 @@ class Startup:
         total = sum(self.durations.values())
         logger.info("model %s: ready after %.2f s on a %s node (%s)", self.model, total, node, spent)
 
-    def _reason(self, error: BaseException) -> str:
-        reason = f"{type(error).__name__}: {error}"[:2000]
+    def _reason(self, error: str) -> str:
+        reason = "; ".join(filter(None, (self.stalled, error)))[:2000]
         more = "; ".join(filter(None, (self.hint, self.log and f"log: {self.log}")))
         return f"{reason} ({more})" if more else reason
 
@@ -169,11 +178,19 @@ def lower_priority(core: int = 0) -> Iterator[None]:
     try:
         yield
     finally:
-        own, group = os.getpid(), os.getpgrp()  # the engine core is in the group
-        for process in (int(each.name) for each in Path("/proc").iterdir() if each.name.isdecimal()):
+        own = os.getpid()
+        for process in group_processes():
             with suppress(OSError):  # the process has ended
-                if os.getpgid(process) == group and (restores or (core and process != own)):
+                if restores or (core and process != own):
                     _set(process, before + (0 if process == own else core))
+
+
+def group_processes() -> Iterator[int]:
+    """Yield the processes of this process's group: a replica with its engine core."""
+    for process in (int(each.name) for each in Path("/proc").iterdir() if each.name.isdecimal()):
+        with suppress(OSError):  # the process has ended
+            if os.getpgid(process) == os.getpgrp():
+                yield process
 
 
 def may_undo() -> bool:

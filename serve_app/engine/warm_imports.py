@@ -36,6 +36,7 @@ slow core. The modules for a GPU are untested: they might initialize CUDA, which
 _WITH_RAY = (
     "serve_app.engine.arguments",
     "serve_app.engine.engine_deployment",
+    "serve_app.engine.first_runs",
     "serve_app.engine.grammar.guard",
     "serve_app.engine.local_client",
     "serve_app.engine.request_record",

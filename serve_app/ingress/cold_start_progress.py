@@ -166,13 +166,17 @@ def expected_s(document: Mapping[str, Any], status: Mapping[str, Any]) -> Mappin
 
 
 def remaining_s(document: Mapping[str, Any], expected: Mapping[str, float], now: float) -> float | None:
-    """Return the seconds left of a replica's phase and all later ones; None for an unmeasured phase."""
+    """Return the seconds left of a replica's phase and all later ones; None for an unmeasured phase.
+
+    A phase that has exceeded its typical time by x is expected to take x more: durations have long tails, as
+    when kernels are compiled once, and a client must not be told "0 s" for minutes.
+    """
     phase = document["phase"]
     if phase not in expected:
         return None
     order = list(expected)
     later = sum(expected[name] for name in order[order.index(phase) + 1 :])
-    return max(0.0, expected[phase] - (now - float(document["since"]))) + later
+    return abs(expected[phase] - (now - float(document["since"]))) + later
 
 
 class ProgressReader:

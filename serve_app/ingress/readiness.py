@@ -106,12 +106,15 @@ class LiveReplicas:
     """The number of replicas that get requests."""
     out: Mapping[str, str] = field(default_factory=dict)
     """The trouble of each other replica, by replica."""
+    first_runs_left: frozenset[str] = frozenset()
+    """The kinds of requests that some replica has not run yet."""
 
     @classmethod
     def of(cls, replicas: ReplicaSet) -> LiveReplicas:
         """Return the replicas of a set."""
         out = {replica.replica_id: replica.trouble for replica in replicas.listed() if replica.trouble}
-        return cls(len(replicas), out)
+        left = frozenset(kind for replica in replicas.listed() for kind in replica.first_runs_left)
+        return cls(len(replicas), out, left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,7 @@ def judge(
         target_replicas=max(total, live.usable),
         startup_seconds={k: round(v, 3) for k, v in newest["durations_s"].items()} if newest else {},
         replicas_out=dict(live.out),
+        first_runs_left=sorted(live.first_runs_left),
         warm_node=scaling.get("warm_node"),
         warm_node_start_s=_rounded(scaling.get("warm_node_start_s")),
         cold_node_start_s=_rounded(scaling.get("cold_node_start_s")),

@@ -133,6 +133,7 @@ class Heartbeats:
             known.choice.step_tokens = beat.step_tokens
         replica.adapters = set(beat.adapters)
         replica.adapter_load_s = beat.adapter_load_s
+        replica.first_runs_left = beat.first_runs_left
         for prefix in beat.prefixes:
             known.prefixes.add(replica.replica_id, prefix)
         if beat.trouble:

@@ -41,7 +41,7 @@ validate_structured_outputs: Method = SamplingParams._validate_structured_output
 class InProcessExecutor(UniProcExecutor):  # type: ignore[misc]  # vLLM has no types
     """Runs the model in the process of the engine core, with one thread for all gloo process groups.
 
-    Every engine on a CPU has it, unless its `engine_args` name another one.
+    Every engine on a CPU or on one GPU has it, unless its `engine_args` name another one.
 
     vLLM imports this class by its path, `serve_app.patches.vllm.InProcessExecutor`.
     """

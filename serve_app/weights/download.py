@@ -116,6 +116,14 @@ def download_all(wanted: Sequence[Wanted]) -> int:
     return 0 if not permanent else 2 if all(permanent) else 1
 
 
+def missing_bytes(wanted: Wanted) -> int:
+    """Return the bytes of `wanted` that the cache lacks; 0 if the hub does not tell."""
+    try:
+        return _missing_bytes(_plan(wanted)[1])
+    except Exception:  # of the network or the hub: the engine will name it, or find all it needs in the cache
+        return 0
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return the exit status."""
     parser = argparse.ArgumentParser("python -m serve_app.weights.download", description="Download models.")

@@ -218,6 +218,8 @@ class Beat(msgspec.Struct, tag=6, array_like=True):
     """The names of the adapters that its engine has loaded or is loading."""
     adapter_load_s: float = 0.0
     """The time for which a load of an adapter occupies its engine, as a mean; 0 before the first load."""
+    first_runs_left: list[str] = []
+    """The kinds of requests that its engine has not run yet, and whose first may take minutes."""
 
 
 class Refusal(msgspec.Struct, tag=7, array_like=True):

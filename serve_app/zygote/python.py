@@ -39,8 +39,9 @@ _IMPORTED = (
 """The imports of a zygote: vLLM at once, the rest with the first request."""
 _RAYLET_SOCKET = "--raylet-name="
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-_ANSWER_S = 120.0
-"""Bound on a zygote's first answer. The zygote may still import, which takes seconds of CPU."""
+_ANSWER_S = 600.0
+"""Bound on a zygote's first answer. The zygote may still import: vLLM for GPUs took 230 s from a cold disk.
+If the zygote dies, the wait ends at once."""
 _STATUS_S = 5.0
 """How long a process's status may come after its end."""
 _LOOK_S = 0.02
@@ -50,6 +51,7 @@ def main() -> None:
     """Run Python's command line, in a fork of the zygote if there is one."""
     parent = os.getppid()
     os.environ[env.PROCESS_ASKED_AT] = str(time.time())
+    env.find_compilers(os.environ)  # vLLM looks for them when it is imported
     path, owner = _zygote_socket(sys.argv[1:])
     connection = _connect(path, owner) if path else None
     signal.pthread_sigmask(

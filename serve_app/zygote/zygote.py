@@ -40,6 +40,8 @@ class Zygote:
     owner: int
     with_ray: tuple[str, ...] = ()
     """Modules to import in the environment of the first request."""
+    set_by_imports: dict[str, str] = field(default_factory=dict)
+    """Variables that the first imports have set, as vLLM does for torch. Each fork gets them as well."""
     ready_at: float = 0.0
     """When all imports were done (Unix time); 0 before."""
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
@@ -104,7 +106,7 @@ class Zygote:
 
     def get_ready(self, environment: Mapping[str, str]) -> None:
         """Adopt `environment` and import the remaining modules."""
-        adopt(environment)
+        adopt({**self.set_by_imports, **environment})
         _import(self.with_ray)
         gc.collect()
         gc.freeze()  # otherwise a collection would write to, and so copy, all pages that the forks share
@@ -201,7 +203,7 @@ def run(arguments: list[str]) -> None:
 def _import(modules: Iterable[str]) -> None:
     """Import `modules`, and call the function of each `module:function`.
 
-    Raises SystemExit if this process has threads or CUDA state and can no longer be forked.
+    Raises SystemExit if this process has threads or has used CUDA, and can no longer be forked.
     """
     with collector_off():
         for name in modules:
@@ -211,8 +213,17 @@ def _import(modules: Iterable[str]) -> None:
                 getattr(module, function)()
     if (threads := len(os.listdir("/proc/self/task"))) > 1:
         raise SystemExit(f"{threads} threads after the imports: a fork would lack all but one")
-    if (torch := sys.modules.get("torch")) and torch.cuda.is_initialized():
-        raise SystemExit("an import has initialized CUDA, which no fork could use")
+    if _has_used_cuda():
+        raise SystemExit("an import has used CUDA, which no fork could use")
+
+
+def _has_used_cuda() -> bool:
+    """Whether forks of this process could not use CUDA, as after a mere count of the devices."""
+    if (torch := sys.modules.get("torch")) is None:
+        return False
+    if (child := os.fork()) == 0:
+        os._exit(torch.cuda._is_in_bad_fork())  # only a fork knows
+    return bool(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 @contextmanager
@@ -255,9 +266,11 @@ def main() -> None:
     listener.bind(path)
     os.chmod(path, 0o600)
     listener.listen(128)
+    before = dict(os.environ)
     with _without_ray():
         _import(modules[:border])
-    zygote = Zygote(listener, owner, tuple(modules[border + 1 :]))
+    changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
+    zygote = Zygote(listener, owner, tuple(modules[border + 1 :]), changed)
     if not zygote.with_ray:
         zygote.get_ready(dict(os.environ))
     task = zygote.serve()
@@ -267,6 +280,8 @@ def main() -> None:
         return
     request, passed = task
     request.environment[env.ZYGOTE_READY_AT] = str(zygote.ready_at)
+    for name, value in changed.items():
+        request.environment.setdefault(name, value)
     specialise(request, passed)
 
 

@@ -62,6 +62,7 @@ async def test_readiness_has_all_that_is_known_of_a_model() -> None:
         "reason": None,
         "startup_seconds": {},
         "replicas_out": {},
+        "first_runs_left": [],
         "warm_node": True,
         "warm_node_start_s": 3.4,
         "cold_node_start_s": 41.2,

@@ -177,10 +177,24 @@ def test_bounds_that_leave_an_engine_no_room_are_refused(
     assert main(["check", str(path), "--cpus", "2.4"]) == 0
 
 
+def test_check_lists_what_this_machine_lacks_for_gpus(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("serve_app.cli.gpu_machine.read_driver", lambda: None)
+    monkeypatch.setenv(env.RAY_RESOURCES, '{"CPU": 8}')
+    path = tmp_path / "serve.yaml"
+    for device, options, told in (("gpu", (), True), ("gpu", ("--cpus", "8"), False), ("cpu", (), False)):
+        path.write_text(document(f"{{name: a, device: {device}}}"))
+        assert main(["check", str(path), *options]) == 0
+        out = capsys.readouterr().out
+        assert ("this machine cannot serve it yet: no NVIDIA driver answers" in out) is told
+
+
 @pytest.mark.parametrize(
     ("name", "replicas"),
     [
         ("serve.yaml", "1 to 1"),
+        ("serve.gpu.yaml", "1 to 2"),
         ("serve.zero.yaml", "1 to 1"),
         ("serve.multi-model.yaml", "1 to 1"),
         ("serve.a100.yaml", "2 to 4"),

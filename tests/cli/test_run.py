@@ -98,6 +98,28 @@ def test_bad_options_and_files_are_refused_before_ray_starts(
         assert told.format(tmp=tmp_path) in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("config", "asked"), [("serve.gpu.yaml", True), ("serve.yaml", False)])
+@pytest.mark.usefixtures("handlers")
+def test_machine_without_a_gpu_serves_models_on_cpus_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], config: str, asked: bool
+) -> None:
+    monkeypatch.setenv(env.AUTH_TOKEN, "a-token")
+    monkeypatch.setattr(run, "port_taken", lambda port: False)
+    monkeypatch.setattr(run, "adopt_orphans", start)
+    monkeypatch.setattr("serve_app.cli.gpu_machine.read_driver", lambda: None)
+    command = ["run", str(CONFIG.with_name(config))]
+
+    if not asked:
+        with pytest.raises(StartedError):
+            main(command)
+        assert "driver" not in capsys.readouterr().err
+        return
+    assert main(command) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "tideserve: this machine cannot serve on GPUs yet:"
+    assert any("no NVIDIA driver answers" in line for line in lines[1:])
+
+
 def test_a_taken_port_is_refused_before_ray_starts(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("", 0)) as listener:
         port = listener.getsockname()[1]

@@ -46,7 +46,7 @@ def test_every_shared_setting_is_passed() -> None:
             {
                 "model": str(embedded_model_path()),
                 "enable_auto_tool_choice": False,
-                "distributed_executor_backend": None,
+                "distributed_executor_backend": "serve_app.patches.vllm.InProcessExecutor",
                 "kv_cache_memory_bytes": None,
                 "chat_template": None,
                 "runner": None,

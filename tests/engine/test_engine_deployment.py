@@ -38,6 +38,7 @@ class StubRunning:
         self.report = EngineReport(self.core.requests, 1000)
         self.client = StubEngine(EngineReply(200, b"{}", headers={"Retry-After": "2"}))
         self.llm = SimpleNamespace(errored=False, check_health=self._check_health)
+        self.first_runs = SimpleNamespace(left={"grammar"}, under_way=lambda: False)
         self.prefix_cache_tokens = 1000
         self.model_identity = "292856a350e198018ed7b0dfa182b5ca"
         self.stopped = False

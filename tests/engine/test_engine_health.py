@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from serve_app.engine.engine_health import NOTICED_AFTER_S, EngineHealth
+from serve_app.engine.engine_health import FIRST_RUN_S, NOTICED_AFTER_S, EngineHealth
 from tests.stub_engine import LIMIT_S
 
 LOOKS_PER_S = 2
@@ -13,6 +13,8 @@ BUSY = {"sequences": 8, "stepping": True}
 STUCK = {"sequences": 8, "stepping": False}
 ADDING = {**STUCK, "adding": True}
 """The core loads an adapter."""
+FIRST = {**STUCK, "first": True}
+"""The core compiles kernels for the first request of a kind."""
 IDLE = {"sequences": 0, "stepping": False}
 
 
@@ -22,6 +24,8 @@ class FakeEngine:
     def __init__(self, *past: tuple[float, dict[str, int]]) -> None:
         self.report = SimpleNamespace(steps=0, sequences=())
         self.adapters = SimpleNamespace(adding=False)
+        self.first_run = False
+        self.first_runs = SimpleNamespace(under_way=lambda: self.first_run)
         self.answers = asyncio.Event()
         self.has_work = False
         self.aborted: list[str] = []
@@ -58,8 +62,11 @@ class FakeEngine:
             self.health.look(self.now)
             await self.health.ask_core(self.now)
 
-    def go_on(self, seconds: float, *, sequences: int, stepping: int, adding: bool = False) -> None:
+    def go_on(
+        self, seconds: float, *, sequences: int, stepping: int, adding: bool = False, first: bool = False
+    ) -> None:
         self.adapters.adding = adding
+        self.first_run = first
         self.report.sequences = [f"s{each}" for each in range(sequences)]
         for _ in range(round(seconds * LOOKS_PER_S)):
             self.now += 1 / LOOKS_PER_S
@@ -94,6 +101,11 @@ class FakeEngine:
         ([(5, BUSY), (30, ADDING)], "no step for 30 s", True),
         ([(5, BUSY), (29, ADDING), (3, STUCK)], "", False),
         ([(5, BUSY), (29, ADDING), (0.5, BUSY), (4, STUCK)], "no step for 4 s", False),
+        # The first request of a kind may take minutes, which say nothing about later steps.
+        ([(5, BUSY), (FIRST_RUN_S - 1, FIRST)], "", False),
+        ([(5, BUSY), (FIRST_RUN_S, FIRST)], "no step for 600 s", True),
+        ([(5, BUSY), (300, FIRST), (3, STUCK)], "", False),
+        ([(5, BUSY), (300, FIRST), (0.5, BUSY), (4, STUCK)], "no step for 4 s", False),
     ],
 )
 async def test_stall_needs_sequences_and_no_steps(

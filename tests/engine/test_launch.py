@@ -113,6 +113,7 @@ async def test_an_engine_is_started_warmed_up_and_stopped(monkeypatch: pytest.Mo
     assert [document["phase"] for document in start.documents] == PHASES
     assert [request.sampling_params.max_tokens for request in core.requests] == [2]
     assert engine.guard is not None
+    assert engine.first_runs.left == set()  # on a CPU the warm-up stays one request
     start.request_log.add.assert_not_called()
     signals = engine.report.take(0)
     assert (signals.finished_requests_total, signals.ttft_count) == (0, 0)  # not the warm-up's

@@ -238,6 +238,18 @@ def test_a_model_with_a_usable_replica_is_up(status: DeploymentStatus) -> None:
     assert judged.startup_seconds == {"imports": 7.123}
 
 
+def test_ready_names_the_kinds_that_no_replica_has_run() -> None:
+    replicas = ReplicaSet()
+    left = {"r1": ["adapter"], "r2": ["adapter", "grammar"], "r3": []}
+    replicas.update({name: {"address": "10.0.0.1:1", "token": "t"} for name in left})
+    for replica in replicas.listed():
+        replica.first_runs_left = left[replica.replica_id]
+
+    judged = judge(deployment(HEALTHY, RUNNING=3), live=LiveReplicas.of(replicas))
+
+    assert (judged.state, judged.first_runs_left) == ("up", ["adapter", "grammar"])
+
+
 def test_a_missing_policy_is_told() -> None:
     judged = judge(deployment(HEALTHY), scaling=None)
 

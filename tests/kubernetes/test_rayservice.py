@@ -357,8 +357,8 @@ def test_a_model_can_run_on_any_gpu() -> None:
 
 
 def test_engines_share_compiled_kernels_only_on_the_volume() -> None:
-    claim, on = 'modelCache={"type":"pvc"}', "modelCache.compiled=true"
-    for sets, folders in (((claim, on), {"cpu": "/models/.compiled"}), ((claim,), {}), ((on,), {})):
+    claim, off = 'modelCache={"type":"pvc"}', "modelCache.compiled=false"
+    for sets, folders in (((claim,), {"cpu": "/models/.compiled"}), ((claim, off), {}), ((), {})):
         found = {
             name: variables(template).get(env.COMPILE_CACHE)
             for name, template in templates(LAPTOP, *sets).items()

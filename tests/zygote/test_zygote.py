@@ -30,10 +30,23 @@ def test_it_ends_with_its_owner_and_takes_its_socket_away(tmp_path: Path) -> Non
     assert not path.exists()
 
 
-def test_it_refuses_to_fork_from_more_than_one_thread(tmp_path: Path) -> None:
-    (tmp_path / "threaded.py").write_text(
-        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
-    )
+_COUNT = "import torch.cuda as c\nc._is_in_bad_fork = lambda: True\n"
+"""A count of the devices, as torch makes it with a driver, after which `is_initialized` is still false."""
+
+
+@pytest.mark.parametrize(
+    ("imported", "why"),
+    [
+        (
+            "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n",
+            "2 threads after the imports",
+        ),
+        (_COUNT, "an import has used CUDA"),
+    ],
+    ids=["threads", "cuda"],
+)
+def test_it_refuses_to_fork_what_would_be_broken(tmp_path: Path, imported: str, why: str) -> None:
+    (tmp_path / "threaded.py").write_text(imported)
     command = [sys.executable, "-m", "serve_app.zygote.zygote", str(tmp_path / "zygote"), str(os.getpid())]
     ended = subprocess.run(
         [*command, "threaded"],
@@ -45,7 +58,19 @@ def test_it_refuses_to_fork_from_more_than_one_thread(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
     )
     assert ended.returncode == 1
-    assert "2 threads after the imports" in ended.stderr
+    assert why in ended.stderr
+
+
+def test_forks_have_what_imports_set_unless_they_are_given_another(tmp_path: Path, python: Start) -> None:
+    (tmp_path / "setting.py").write_text("import os\nos.environ.update(SET='by import', GIVEN='by import')\n")
+    path = tmp_path / "zygote"
+    command = [sys.executable, "-m", "serve_app.zygote.zygote", str(path), str(os.getpid()), "setting"]
+    search = os.pathsep.join([str(tmp_path), *sys.path])
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": search}) as zygote:
+        wait_for(path)
+        fork = python("-c", "import os; print(os.environ['SET'], '/', os.environ['GIVEN'])")
+        assert fork.communicate(timeout=60)[0].strip() == "by import / to the fork"
+        zygote.kill()
 
 
 def test_a_client_that_says_nothing_or_leaves_costs_nobody_anything(

@@ -1,8 +1,8 @@
 // What the requests that were held waited for: a bar each, from the intended time to the first token.
 
 const PHASES = [
-  "", "requested", "pending_capacity", "process", "imports", "configuration", "weights_and_kv_cache",
-  "serving_layer", "warm_up", "data_plane", "ready", "busy", "unknown",
+  "", "requested", "pending_capacity", "process", "imports", "configuration", "gpu_memory",
+  "weights_and_kv_cache", "serving_layer", "warm_up", "data_plane", "ready", "busy", "unknown",
 ];
 
 const phaseWords = (phase) => (phase ? phase.replaceAll("_", " ") : "before the first comment");
