@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
@@ -112,9 +113,7 @@ def refused(path: Path, data: bytes, descriptors: list[int]) -> None:
 
 
 def whole_request(descriptors: list[int]) -> bytes:
-    body = Request(["-c", ""], {}, "/", 0, 0, descriptors)
-    fields = ("arguments", "environment", "folder", "group", "niceness", "descriptors")
-    data = json.dumps({name: getattr(body, name) for name in fields}).encode()
+    data = json.dumps(asdict(Request(["-c", ""], {}, "/", 0, 0, [0], [], descriptors))).encode()
     return struct.pack("!I", len(data)) + data
 
 
