@@ -71,7 +71,7 @@ async def test_engine_core_has_the_runner_and_scheduler_of_gpus(engine: LocalEng
     [
         short(),
         short(logprobs=True, top_logprobs=3),
-        short(presence_penalty=0.7, frequency_penalty=0.5, repetition_penalty=1.2),
+        short(max_tokens=40, presence_penalty=2, frequency_penalty=0.8, repetition_penalty=1.1),
         short(n=2, **NEARLY_GREEDY),
         chat("Describe Oslo.", max_tokens=60, response_format=strict(OSLO)),
         (
