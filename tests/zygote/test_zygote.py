@@ -163,6 +163,12 @@ def test_a_fork_that_fails_leaves_no_descriptor_open(tmp_path: Path) -> None:
         zygote.kill()
 
 
+@pytest.mark.usefixtures("zygote")
+def test_fork_keeps_what_the_zygote_has_frozen(python: Start) -> None:
+    code = "import gc; frozen = gc.get_freeze_count(); gc.unfreeze(); print(gc.get_freeze_count() == frozen > 0)"
+    assert python("-c", code).communicate(timeout=60)[0].strip() == "True"
+
+
 def test_collector_is_off_only_within_the_block() -> None:
     with collector_off():
         assert not gc.isenabled()
