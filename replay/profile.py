@@ -212,7 +212,7 @@ def profile_for(settings: AppSettings | ModelSettings) -> ChosenProfile:
         model = next((one for one in model.models if one.task == "generate"), model.models[0])
     name = _BY_ACCELERATOR.get(model.accelerator_type or "") if model.device == "gpu" else None
     profile = load_profile(name or _FALLBACK)
-    given: dict[str, Any] = {"max_num_seqs": model.max_num_seqs, "gpus": model.tensor_parallel_size}
+    given: dict[str, Any] = {"max_num_seqs": model.max_num_seqs, "gpus": model.ranks}
     if model.max_num_batched_tokens is not None:
         given["max_num_batched_tokens"] = model.max_num_batched_tokens
     try:

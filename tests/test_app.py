@@ -76,12 +76,20 @@ def test_an_a100_replica_holds_its_gpu() -> None:
     assert only.ray_actor_options["accelerator_type"] == "A100"
 
 
-def test_a_tensor_parallel_replica_has_a_bundle_per_gpu() -> None:
+def test_a_tensor_parallel_replica_has_its_gpus_on_one_node() -> None:
     _, (only,) = built(config("serve.tp4.yaml"))
 
-    bundles = only._replica_config.placement_group_bundles
-    assert [bundle["GPU"] for bundle in bundles] == [1, 1, 1, 1]
-    assert only._replica_config.placement_group_strategy == "STRICT_PACK"
+    assert only.ray_actor_options["num_gpus"] == 4
+    assert only._replica_config.placement_group_bundles is None
+
+
+def test_a_replica_over_several_nodes_has_a_bundle_per_gpu() -> None:
+    args = config("serve.tp4.yaml")
+    args["models"][0] |= {"pipeline_parallel_size": 2, "placement_group_strategy": "PACK"}
+    _, (only,) = built(args)
+
+    assert [bundle["GPU"] for bundle in only._replica_config.placement_group_bundles] == [1] * 8
+    assert only._replica_config.placement_group_strategy == "PACK"
     assert not only.ray_actor_options.get("num_gpus")
 
 
@@ -202,7 +210,12 @@ def test_custom_resources_place_engines_and_ingress() -> None:
         {
             "models": [
                 {"name": "a", "resources": {"profile_l4": 1}},
-                {"name": "b", "tensor_parallel_size": 2, "resources": {"profile_x2": 1}},
+                {
+                    "name": "b",
+                    "tensor_parallel_size": 2,
+                    "placement_group_strategy": "SPREAD",
+                    "resources": {"profile_x2": 1},
+                },
             ],
             "ingress": {"resources": {"ingress": 0.001}},
         }

@@ -90,11 +90,11 @@ REPLACED = {
 }
 MEMBERS = {
     "AsyncEngineArgs": (
-        "model revision tokenizer dtype quantization tensor_parallel_size gpu_memory_utilization "
-        "kv_cache_memory_bytes load_format max_model_len max_num_batched_tokens max_num_seqs "
-        "enable_prefix_caching enforce_eager scheduling_policy trust_remote_code reasoning_parser "
-        "served_model_name disable_log_stats enable_logging_iteration_details enable_log_requests "
-        "otlp_traces_endpoint enable_lora max_lora_rank max_loras max_cpu_loras "
+        "model revision tokenizer dtype quantization tensor_parallel_size pipeline_parallel_size "
+        "gpu_memory_utilization kv_cache_memory_bytes load_format max_model_len max_num_batched_tokens "
+        "max_num_seqs enable_prefix_caching enforce_eager scheduling_policy trust_remote_code "
+        "reasoning_parser served_model_name disable_log_stats enable_logging_iteration_details "
+        "enable_log_requests otlp_traces_endpoint enable_lora max_lora_rank max_loras max_cpu_loras "
         "structured_outputs_config runner convert distributed_executor_backend allowed_media_domains"
     ),
     "make_arg_parser:BaseFrontendArgs": "tool_call_parser chat_template enable_auto_tool_choice",
@@ -105,7 +105,7 @@ MEMBERS = {
     ),
     "vllm.config.CacheConfig": "kv_cache_size_tokens",
     "vllm.config.SchedulerConfig": "max_num_seqs max_num_batched_tokens scheduler_cls async_scheduling",
-    "vllm.config.ParallelConfig": "worker_extension_cls",
+    "vllm.config.ParallelConfig": "worker_extension_cls use_ray ray_runtime_env",
     "ModelConfig": (
         "max_model_len get_vocab_size get_hidden_size allowed_media_domains allowed_local_media_path "
         "is_multimodal_model enable_prompt_embeds hf_text_config"

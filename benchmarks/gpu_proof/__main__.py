@@ -9,8 +9,7 @@ from benchmarks.common.supervise import TERM_S
 from benchmarks.gpu_proof.bench import Bench
 from benchmarks.gpu_proof.hardware import look
 from benchmarks.gpu_proof.options import Options, parse
-from benchmarks.gpu_proof.page import PAGE, to_markdown
-from benchmarks.gpu_proof.proof import SMOKE, STAGES, prove, titles
+from benchmarks.gpu_proof.proof import SMOKE, STAGES, prove, write_page
 from benchmarks.gpu_proof.store import RefusedError, Store
 from serve_app.cli.ray_processes import stop_descendants
 
@@ -34,9 +33,7 @@ def main(argv: list[str]) -> int:
         return _INTERRUPTED
     finally:
         stop_descendants(TERM_S)
-        document = bench.store.write_document(titles())
-        (options.out / PAGE).write_text(to_markdown(document), encoding="utf-8")
-        say(f"{options.out / PAGE}: written")
+        say(f"{write_page(bench)}: written")
     return 0 if well else 1
 
 

@@ -40,6 +40,43 @@ def _model(found: Figures) -> Blocks:
     return [f"Served: {found['title']}{size}."]
 
 
+def _smoke(found: Figures) -> Blocks:
+    return [
+        f"`tideserve run` is ready after {found['start_s']:.0f} s ({_phases(found)}). "
+        f"The first chat: {_chat(found['chat'])}."
+    ]
+
+
+def _eager_start(found: Figures) -> Blocks:
+    rows = [[kind, *map(_chat, chats)] for kind, chats in found["chats"].items()]
+    return [
+        f"`tideserve run` with `enforce_eager` is ready after {found['start_s']:.0f} s. Each kind of "
+        f"request is sent twice. Replicas lost meanwhile: {found['lost_replicas']}.",
+        table(("kind", "first", "second"), rows),
+    ]
+
+
+def _lost_replica(found: Figures) -> Blocks:
+    return [
+        f"SIGKILL of the replica at 0 s. Its engine core ends at {found['core_ended_s']:.1f} s. The engine "
+        f"core of its successor runs at {found['successor_core_s']:.1f} s and has answered at "
+        f"{found['answered_s']:.1f} s ({_phases(found)}).",
+        f"The first chat with `top_p` after the loss: {_chat(found['chat'])}.",
+    ]
+
+
+def _phases(found: Figures) -> str:
+    listed = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in found["phases_s"].items())
+    return listed or "phases unknown"
+
+
+def _chat(one: Figures) -> str:
+    if "error" in one:
+        return f"failed: {one['error']}"
+    longest = _ms(one["longest_gap_s"])
+    return f"first token after {_ms(one['first_token_s'])}, longest gap {longest}"
+
+
 _FIT_HEADER = ("step time", "base", "per sequence", "per KV token", "per prefill token", "median error")
 
 
@@ -210,6 +247,9 @@ def _ms(seconds: float | None) -> str:
 
 _READERS: Mapping[str, Callable[[Figures], Sequence[str]]] = {
     "model": _model,
+    "smoke": _smoke,
+    "eager-start": _eager_start,
+    "lost-replica": _lost_replica,
     "step-time": _step_time,
     "capacity": _capacity,
     "slo": _slo,

@@ -13,6 +13,8 @@ from benchmarks.common.progress import say
 from benchmarks.common.server_process import ServerError as ProcessError
 from benchmarks.gpu_proof.bench import Bench, plain
 from benchmarks.gpu_proof.beside_vllm import cold_start, overhead
+from benchmarks.gpu_proof.first_requests import eager_start, lost_replica, smoke
+from benchmarks.gpu_proof.page import PAGE, to_markdown
 from benchmarks.gpu_proof.random_weights import make, parameters
 from benchmarks.gpu_proof.step_time import quantization, step_time, tensor_parallel
 from benchmarks.gpu_proof.store import CannotError, NeedError, Outcome, State
@@ -102,19 +104,23 @@ def replay_windows(bench: Bench) -> dict[str, Any]:
 
 STAGES = (
     Stage("model", "The model", find_model),
+    Stage("smoke", "The first start and the first answer", smoke, ("model",)),
+    Stage("eager-start", "A start without CUDA graphs", eager_start, ("model",)),
+    Stage("lost-replica", "A killed replica and its successor", lost_replica, ("model",)),
+    Stage("cold-start", "Cold start", cold_start, ("model",)),
     Stage("step-time", "The time of an engine step", step_time, ("model",)),
     Stage("capacity", "The capacity of one replica", capacity, ("model", "step-time")),
     Stage("slo", "The SLO table", slo, ("model", "capacity")),
     Stage("prefix-cache", "Shared prompts", prefix_cache, ("model", "capacity")),
     Stage("prefill-groups", "Prompts one by one and in groups", prefill_groups, ("model", "capacity")),
-    Stage("cold-start", "Cold start", cold_start, ("model",)),
+    Stage("tensor-parallel", "Several GPUs for one replica", tensor_parallel, ("model", "step-time")),
     Stage("overhead", "Overhead on top of vLLM", overhead, ("model",)),
     Stage("quantization", "Quantization", quantization, ("model", "step-time")),
-    Stage("tensor-parallel", "Several GPUs for one replica", tensor_parallel, ("model", "step-time")),
     Stage("replay", "Recorded traffic on the measured fleet", replay_windows, ("capacity",)),
 )
-"""Stages that use the same server follow each other; the most telling come first."""
-SMOKE = ("model", "step-time")
+"""The least known come first, because a lent GPU may go away at any time. Stages of one server follow each
+other."""
+SMOKE = ("model", "smoke", "step-time")
 _FAILURES = (
     NeedError, CommandError, MeasurementError, FitError, SettingsError, ServerError, ProcessError, LoadError,
     SpoiledError, HTTPError, RuntimeError, OSError,
@@ -147,13 +153,20 @@ def prove(
                 continue
             outcome = _measure(bench, stage, clock)
             bench.store.keep(outcome)
-            bench.store.write_document(titles())
+            write_page(bench)
             well = well and outcome.state != "failed"
             ended = f"{outcome.state}: {outcome.why}" if outcome.why else outcome.state
             say(f"{stage.name}: {ended} (after {outcome.took_s:.0f} s)")
     finally:
         bench.stop()
     return well
+
+
+def write_page(bench: Bench) -> Path:
+    """Write the document and the page of the stages that have ended, and return the page."""
+    page = bench.store.folder / PAGE
+    page.write_text(to_markdown(bench.store.write_document(titles())), encoding="utf-8")
+    return page
 
 
 def _measure(bench: Bench, stage: Stage, clock: Callable[[], float]) -> Outcome:

@@ -86,7 +86,7 @@ def values_of(application: Mapping[str, Any], checked: CheckedApplication) -> di
             entry["autoscaling"] = knobs
         models[_key(model.name, models)] = entry
         own = profiles.setdefault(profile, {} if _is_known(model) else _new_profile(model))
-        group = (profile, model.tensor_parallel_size)
+        group = (profile, model.ranks)
         pods[group] = pods.get(group, 0.0) + checked.knobs[model.name].max_replicas * _pods_each(model, own)
         if (most := math.ceil(pods[group] - 1e-9)) > _MAX_WORKERS[model.device]:
             own["maxWorkers"] = max(most, own.get("maxWorkers", 0))

@@ -82,7 +82,7 @@ def _cpus(text: str) -> float:
 
 
 def _placement_text(model: ModelSettings) -> str:
-    gpus = f"{model.tensor_parallel_size} x {model.accelerator_type or 'any GPU'} per replica"
+    gpus = f"{model.ranks} x {model.accelerator_type or 'any GPU'} per replica"
     return f"{model.model} on {'CPU' if model.device == 'cpu' else gpus}"
 
 

@@ -12,22 +12,25 @@ from serve_app.settings.tree import EMBEDDED, ModelSettings
 def placement(model: ModelSettings) -> dict[str, Any]:
     """Return the deployment options that place one replica.
 
-    A single GPU belongs to the replica itself. Several GPUs have one placement-group bundle each. The replica
-    is in the first bundle and claims no GPU there, because the GPUs belong to vLLM's worker actors, one per
-    bundle. Custom resources and CPUs belong to the replica, and so to the first bundle.
+    GPUs of one node belong to the replica itself, and vLLM's workers are its child processes. If the GPUs may
+    be on several nodes, each has a placement-group bundle, and vLLM starts a worker actor in each bundle. The
+    replica is in the first bundle and claims no GPU there. Custom resources and CPUs belong to the replica,
+    and so to the first bundle. With `PACK`, Ray fills one node after another, and vLLM ranks the bundles node
+    by node. So a pipeline stage is on one node if each node has free GPUs for whole stages.
     """
     options = actor_options(model.cpus_per_replica, model.resources)
     placed: dict[str, Any] = {"ray_actor_options": options}
-    if model.device == "gpu" and model.tensor_parallel_size == 1:
-        options["num_gpus"] = 1
+    if model.device == "cpu":
+        return placed
+    if not model.spans_nodes:
+        options["num_gpus"] = model.ranks
         if model.accelerator_type is not None:
             options["accelerator_type"] = model.accelerator_type
-    elif model.device == "gpu":
-        bundle = {"GPU": 1.0, **_accelerator(model)}
-        first = {"CPU": model.cpus_per_replica, **bundle, **model.resources}
-        others = [dict(bundle) for _ in range(model.tensor_parallel_size - 1)]
-        placed["placement_group_bundles"] = [first, *others]
-        placed["placement_group_strategy"] = model.placement_group_strategy
+        return placed
+    bundle = {"GPU": 1.0, **_accelerator(model)}
+    first = {"CPU": model.cpus_per_replica, **bundle, **model.resources}
+    placed["placement_group_bundles"] = [first, *(dict(bundle) for _ in range(model.ranks - 1))]
+    placed["placement_group_strategy"] = model.placement_group_strategy
     return placed
 
 
@@ -40,13 +43,13 @@ def replica_resources(model: ModelSettings) -> dict[str, float]:
     """Return the resources of one replica, by Ray's names."""
     needed = {"CPU": model.cpus_per_replica, **model.resources}
     if model.device == "gpu":
-        needed |= {"GPU": float(model.tensor_parallel_size), **_accelerator(model)}
+        needed |= {"GPU": float(model.ranks), **_accelerator(model)}
     return needed
 
 
 def resources_on_one_node(model: ModelSettings) -> dict[str, float]:
     """Return the least resources of a node for a part of one replica."""
-    return {**replica_resources(model), **({"GPU": 1.0} if model.device == "gpu" else {})}
+    return {**replica_resources(model), **({"GPU": 1.0} if model.spans_nodes else {})}
 
 
 def engine_environment(model: ModelSettings, zygote: bool) -> dict[str, Any]:

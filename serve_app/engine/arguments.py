@@ -8,6 +8,7 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from serve_app.engine.continuing_core import let_core_continue, let_workers_check
+from serve_app.env import ZYGOTE
 from serve_app.patches.vllm_compat import CONTINUED_STREAMS, STEP_DETAILS, make_arg_parser
 from serve_app.settings.tree import EMBEDDED, ModelSettings
 from serve_app.weights import embedded_model_path
@@ -26,6 +27,7 @@ _PASSED = (
     "quantization",
     "load_format",
     "tensor_parallel_size",
+    "pipeline_parallel_size",
     "gpu_memory_utilization",
     "kv_cache_memory_bytes",
     "max_model_len",
@@ -68,7 +70,10 @@ def vllm_overrides(model: ModelSettings) -> dict[str, Any]:
         del values["enable_prefix_caching"]  # vLLM's default: with an encoder's cache it would not start
     if model.device == "cpu":
         values.setdefault("kv_cache_memory_bytes", _DEFAULT_CPU_KV_CACHE_BYTES)
-    values["distributed_executor_backend"] = "ray" if model.tensor_parallel_size > 1 else _IN_PROCESS_EXECUTOR
+    values["distributed_executor_backend"] = _IN_PROCESS_EXECUTOR
+    if model.ranks > 1:
+        # Processes fork from the node's zygote. Ray's executor opens a Ray job, which no zygote serves.
+        values["distributed_executor_backend"] = "ray" if model.spans_nodes else "mp"
     values.update(model.engine_args)
     return values
 
@@ -90,6 +95,13 @@ def engine_config(namespace: Namespace) -> VllmConfig:
     config = AsyncEngineArgs.from_cli_args(namespace).create_engine_config()
     if config.device_config.device_type == "cuda" and namespace.enforce_eager:
         config.kernel_config.enable_jit_warmup = True
+    parallel = config.parallel_config
+    if parallel.use_ray and parallel.ray_runtime_env:
+        # Ray is imported in a zygote for one job, and each engine core of Ray's executor opens its own. So
+        # each start left a zygote of 0.7 GB on each node. These workers import for themselves.
+        variables = {**parallel.ray_runtime_env.get("env_vars", {})}
+        variables.pop(ZYGOTE, None)
+        parallel.ray_runtime_env = {**parallel.ray_runtime_env, "env_vars": variables}
     if CONTINUED_STREAMS:
         let_core_continue(config)
     if config.lora_config is not None:

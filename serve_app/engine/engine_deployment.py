@@ -134,7 +134,7 @@ class Engine:
             return None
         model = self._model
         price = settings.gpu_hour_price(model.device, model.accelerator_type)
-        meter = UsageMeter(model.name, model.tensor_parallel_size, price, process_s)
+        meter = UsageMeter(model.name, model.ranks, price, process_s)
         store = UsageStore(ledger_url(settings))
         writer = UsageWriter(meter, store, settings.retention_days, self._metrics.count_usage)
         writer.start()
@@ -144,9 +144,9 @@ class Engine:
     def _import_core_beside(self) -> AbstractContextManager[None]:
         """If the node has no zygote, import vLLM for the engine core in parallel with this process.
 
-        Not for a tensor parallel engine, whose core needs Ray, and not if vLLM is already imported.
+        Not for an engine over several nodes, whose core needs Ray, and not if vLLM is already imported.
         """
-        if env.ZYGOTE_SOCKET in os.environ or "vllm" in sys.modules or self._model.tensor_parallel_size > 1:
+        if env.ZYGOTE_SOCKET in os.environ or "vllm" in sys.modules or self._model.spans_nodes:
             return nullcontext()
         return own_zygote("serve_app.engine.warm_imports:import_core")
 

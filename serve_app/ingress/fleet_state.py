@@ -76,7 +76,7 @@ class FleetState:
         prices = {}
         for model in self.settings.models:
             price = ledger.gpu_hour_price(model.device, model.accelerator_type)
-            prices[model.name] = model.tensor_parallel_size * price or None
+            prices[model.name] = model.ranks * price or None
         return {
             "samples": samples[::-every][::-1],
             "decisions": [decisions[seq] for seq in sorted(decisions)],

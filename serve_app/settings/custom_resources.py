@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field
 
 _RAYS_OWN_RESOURCES = {
     "CPU": "cpus_per_replica sets it",
-    "GPU": "the tensor_parallel_size of a model sets it",
+    "GPU": "tensor_parallel_size and pipeline_parallel_size of a model set it",
     "accelerator_type:": "the accelerator_type of a model sets it",
     "memory": "Ray counts it in bytes by itself",
     "object_store_memory": "Ray counts it in bytes by itself",

@@ -14,6 +14,7 @@ _DECISIVE = (
     "tokenizer",
     "dtype",
     "quantization",
+    "pipeline_parallel_size",
     "kv_cache_memory_bytes",
     "max_num_batched_tokens",
     "max_num_seqs",
@@ -44,7 +45,7 @@ def _hardware(model: ModelSettings) -> str:
     if model.device == "cpu":
         kind = f"{model.cpus_per_replica:g} x CPU"  # vLLM computes in as many threads
     else:
-        kind = f"{model.tensor_parallel_size} x {model.accelerator_type or 'any GPU'}"
+        kind = f"{model.ranks} x {model.accelerator_type or 'any GPU'}"
     return " with ".join([kind, *sorted(model.resources)])
 
 

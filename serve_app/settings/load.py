@@ -41,6 +41,23 @@ OWNED = frozenset(ModelSettings.model_fields) | {
     "lora_modules",
 }
 """Settings of Tideserve decide these arguments. A second way to set them could contradict the first."""
+_DATA_PARALLEL = (
+    "replicas are Tideserve's data parallelism: raise max_replicas; enable_expert_parallel splits a mixture "
+    "of experts over the GPUs of one replica"
+)
+_PLACED = "Ray places the workers of a replica on nodes and GPUs: set placement_group_strategy"
+REFUSED: Mapping[str, str] = {
+    "prefill_context_parallel_size": "it would take more GPUs than a replica has, which are "
+    "tensor_parallel_size x pipeline_parallel_size",
+    **dict.fromkeys(("enable_elastic_ep", "elastic_ep_max_dp_size"), _DATA_PARALLEL),
+    **dict.fromkeys(("enable_fault_tolerance", "fault_tolerance_config"), _DATA_PARALLEL),
+    **{f"data_parallel_{name}": _DATA_PARALLEL for name in (
+        "size", "size_local", "rank", "start_rank", "address", "rpc_port", "backend", "hybrid_lb",
+        "external_lb", "multi_port_external_lb",
+    )},
+    **dict.fromkeys(("nnodes", "node_rank", "master_addr", "master_port", "device_ids"), _PLACED),
+}  # fmt: skip
+"""vLLM's arguments for GPUs and processes that Tideserve does not place, with the reason."""
 
 
 def load_settings(args: Mapping[str, Any] | None) -> AppSettings:
@@ -140,8 +157,27 @@ def check_engine_args(path: str, model: ModelSettings) -> list[str]:
     for name, value in model.engine_args.items():
         if name in OWNED:
             problems.append(f"{path}.{name} = {value!r}: Tideserve's own settings decide this; set it there")
+        elif name in REFUSED:
+            problems.append(f"{path}.{name} = {value!r}: not supported; {REFUSED[name]}")
         elif known is not None and name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             problems.append(f"{path}.{name} = {value!r}: vLLM has no such argument{hint}")
+        elif why := _misplaced(name, value, model):
+            problems.append(f"{path}.{name} = {value!r}: {why}")
     return problems
+
+
+def _misplaced(name: str, value: Any, model: ModelSettings) -> str:
+    """Return why an argument of vLLM does not fit the placement of the model's workers, or ""."""
+    strategy, size = model.placement_group_strategy, model.tensor_parallel_size
+    if name == "distributed_executor_backend" and model.device == "gpu":
+        return f"placement_group_strategy = {strategy!r} decides this on GPUs"
+    if name == "decode_context_parallel_size" and (not isinstance(value, int) or value < 1 or size % value):
+        return f"must divide tensor_parallel_size = {size}"
+    if name == "numa_bind" and value and model.spans_nodes:
+        return (
+            "binds no worker of a replica over several nodes: placement_group_strategy = "
+            f"{strategy!r} must be 'STRICT_PACK'"
+        )
+    return ""

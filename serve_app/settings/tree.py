@@ -145,16 +145,18 @@ class ModelSettings(ClosedModel):
     accelerator_type: str | None = "A100"
     """Ray's name of the GPU type for replicas; null for any. Ignored with `device: cpu`."""
     gpus_per_replica: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """GPUs of one replica; by default `tensor_parallel_size`, which it must equal."""
+    """GPUs of one replica; by default `ranks`, which it must equal."""
     cpus_per_replica: Annotated[float, Field(ge=0)] = 1.0
     resources: CustomResources = Field(default_factory=dict)
     """Ray's custom resources that one replica takes, however many GPUs it has."""
     placement_group_strategy: Literal["PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD"] = "STRICT_PACK"
+    """How Ray places the GPUs of one replica. Only with `STRICT_PACK` are they always on one node."""
 
     dtype: Literal["auto", "float16", "bfloat16", "float32", "half", "float"] = "auto"
     quantization: Quantization | None = None
     load_format: LoadFormat = "auto"
     tensor_parallel_size: Annotated[int, Field(ge=1, le=1024)] = 1
+    pipeline_parallel_size: Annotated[int, Field(ge=1, le=1024)] = 1
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
     kv_cache_memory_bytes: Annotated[int, Field(ge=1 << 20)] | None = None
     """Exact size of the KV cache; required on CPU, where 256 MiB is the default."""
@@ -222,20 +224,32 @@ class ModelSettings(ClosedModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.device == "cpu" and self.tensor_parallel_size > 1:
-            raise ValueError(
-                f"tensor_parallel_size = {self.tensor_parallel_size} must be 1 with device = 'cpu'"
-            )
+        for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+            if self.device == "cpu" and (size := getattr(self, name)) > 1:
+                raise ValueError(f"{name} = {size} must be 1 with device = 'cpu'")
         if self.device == "cpu" and self.load_format in _ONTO_GPUS:
             raise ValueError(f"load_format = {self.load_format!r} loads onto GPUs, and device = 'cpu'")
         if self.gpus_per_replica is None:
             return self
-        gpus, ranks = f"gpus_per_replica = {self.gpus_per_replica}", self.tensor_parallel_size
+        gpus = f"gpus_per_replica = {self.gpus_per_replica}"
         if self.device == "cpu":
             raise ValueError(f"{gpus} has no meaning with device = 'cpu'")
-        if self.gpus_per_replica != ranks:
-            raise ValueError(f"{gpus} must equal tensor_parallel_size = {ranks}: vLLM uses one GPU per rank")
+        if self.gpus_per_replica != self.ranks:
+            raise ValueError(
+                f"{gpus} must equal tensor_parallel_size x pipeline_parallel_size = {self.ranks}: vLLM uses "
+                "one GPU per rank"
+            )
         return self
+
+    @property
+    def ranks(self) -> int:
+        """vLLM's workers of one replica: one per GPU, and one on the CPU."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def spans_nodes(self) -> bool:
+        """Whether the GPUs of one replica may be on several nodes."""
+        return self.ranks > 1 and self.placement_group_strategy != "STRICT_PACK"
 
     @property
     def deployment_name(self) -> str:

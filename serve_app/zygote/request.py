@@ -9,6 +9,8 @@ import struct
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
+from serve_app.zygote.numa import memory_policy
+
 _LENGTH = struct.Struct("!I")
 _MOST_DESCRIPTORS = 253
 """The kernel's limit per message. `send` raises OSError above this limit."""
@@ -29,6 +31,9 @@ class Request:
     group: int
     """The process group to join."""
     niceness: int
+    cpus: list[int]
+    """The CPUs that it may run on."""
+    memory_policy: list[int]
     descriptors: list[int]
     """The descriptor numbers in the new process, in the order of the passed descriptors."""
 
@@ -37,8 +42,16 @@ class Request:
         """Describe this process, with all of its open descriptors except `without`."""
         numbers = sorted(int(name) for name in os.listdir("/proc/self/fd"))
         passed = [number for number in numbers if number != without and _is_open(number)]
-        niceness = os.getpriority(os.PRIO_PROCESS, 0)
-        return cls(arguments, dict(os.environ), os.getcwd(), os.getpgrp(), niceness, passed)
+        return cls(
+            arguments,
+            dict(os.environ),
+            os.getcwd(),
+            os.getpgrp(),
+            os.getpriority(os.PRIO_PROCESS, 0),
+            sorted(os.sched_getaffinity(0)),
+            memory_policy(),
+            passed,
+        )
 
     def send(self, connection: socket.socket) -> None:
         """Send the request and its descriptors."""

@@ -9,6 +9,7 @@ Ray with the first request, in the environment of that request.
 
 import fcntl
 import gc
+import multiprocessing
 import os
 import runpy
 import selectors
@@ -26,6 +27,7 @@ from setproctitle import setproctitle
 
 from serve_app import env
 from serve_app.patches.ray import use_setproctitle
+from serve_app.zygote.numa import set_memory_policy
 from serve_app.zygote.python import STATUS
 from serve_app.zygote.request import MalformedRequestError, Request, close_all, is_own
 
@@ -148,6 +150,11 @@ def specialise(request: Request, passed: list[int]) -> None:
         os.setpgid(0, request.group)
     with suppress(OSError):  # this process may not raise its priority
         os.setpriority(os.PRIO_PROCESS, 0, request.niceness)
+    with suppress(OSError):  # those CPUs may be offline now
+        os.sched_setaffinity(0, request.cpus)
+    set_memory_policy(request.memory_policy)
+    if "--multiprocessing-fork" in request.arguments:
+        multiprocessing.set_executable(env.PYTHON)  # an engine core's workers are forks of the zygote too
     highest = max([*request.descriptors, *passed, 2]) + 1
     moved = [_move(number, highest) for number in passed]
     for source, number in zip(moved, request.descriptors, strict=True):
@@ -161,6 +168,9 @@ def specialise(request: Request, passed: list[int]) -> None:
     if (torch := sys.modules.get("torch")) and threads.isdecimal():
         torch.set_num_threads(int(threads))
     use_setproctitle(setproctitle)
+    # vLLM's workers call it when they stop, and would then search and copy all that the zygote has imported:
+    # two workers ended after more than 5 s, now after 1 s.
+    gc.unfreeze = lambda: None
     run(request.arguments)
 
 

@@ -74,13 +74,13 @@ def test_the_next_run_measures_only_missing_and_failed_stages(tmp_path: Path) ->
 
 def test_a_stage_waits_for_the_stage_it_needs(tmp_path: Path) -> None:
     first, after = Counted(httpx.ReadError("the server died")), Counted({})
-    stages = (Stage("capacity", "", first), Stage("slo", "", after, ("capacity",)))
+    stages = (Stage("first", "", first), Stage("after", "", after, ("first",)))
     running = bench(tmp_path, stages)
     assert not prove(running, stages)
-    outcome = running.store.outcome("slo")
+    outcome = running.store.outcome("after")
     assert outcome is not None
     assert (outcome.state, after.times) == ("failed", 0)
-    assert outcome.why == "it needs the stage capacity, which ended with: the server died"
+    assert outcome.why == "it needs the stage first, which ended with: the server died"
     first.result = {}
     assert prove(bench(tmp_path, stages), stages)
     assert after.times == 1

@@ -28,8 +28,16 @@ LOADED = {
     "latencies_s": {"TTFT": TIMES, "ITL": TIMES},
 }  # fmt: skip
 START = {"first_token_s": 21.0, "phases_s": {"imports": 4.0, "weights_and_kv_cache": 12.0}}
+CHAT = {"first_token_s": 0.2, "all_s": 1.5, "longest_gap_s": 0.05}
 MEASURED: dict[str, dict[str, Any]] = {
     "model": {"model": "m", "title": "random weights", "load_format": "dummy", "parameters": 8_030_261_248},
+    "smoke": {"start_s": 41.0, "phases_s": {"imports": 4.0}, "chat": CHAT},
+    "eager-start": {
+        "start_s": 30.0, "lost_replicas": 1, "chats": {"top_p": [{"error": "503: starts"}, CHAT]},
+    },
+    "lost-replica": {
+        "core_ended_s": 0.5, "successor_core_s": 3.0, "answered_s": 30.0, "phases_s": {}, "chat": CHAT,
+    },
     "step-time": {
         "fit": FIT,
         "shipped": {"name": "a100-80gb", "median_relative_error": 0.5, "median_ratio": 1.5},
@@ -113,7 +121,9 @@ def test_a_stage_that_was_not_measured_says_why(tmp_path: Path) -> None:
     text = to_markdown(document(tmp_path, ended, failed))
     assert "Not measured: it takes two GPUs." in text
     assert "Failed: nothing answers." in text
-    assert "Not measured yet: model, step-time, capacity, prefix-cache," in text
+    assert (
+        "Not measured yet: model, smoke, eager-start, lost-replica, cold-start, step-time, capacity, " in text
+    )
 
 
 def test_the_page_has_sentences_and_tables_of_the_figures(tmp_path: Path) -> None:

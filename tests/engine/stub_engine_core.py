@@ -165,10 +165,12 @@ async def real_engine(**model: Any) -> AsyncIterator[LocalEngine]:
 
 
 @asynccontextmanager
-async def real_serving(namespace: Namespace, config: VllmConfig) -> AsyncIterator[Serving]:
-    """vLLM's handlers around a real engine core."""
+async def real_serving(
+    namespace: Namespace, config: VllmConfig, zygote: str | None = None
+) -> AsyncIterator[Serving]:
+    """vLLM's handlers around a real engine core, a fork of the zygote at this socket."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setenv(env.ZYGOTE_SOCKET, zygote_of_cores())
+        monkeypatch.setenv(env.ZYGOTE_SOCKET, zygote or zygote_of_cores())
         executable = os.fsdecode(multiprocessing.spawn.get_executable())
         multiprocessing.set_executable(env.PYTHON)
         llm = AsyncLLM.from_vllm_config(config, disable_log_stats=False)
@@ -181,13 +183,16 @@ async def real_serving(namespace: Namespace, config: VllmConfig) -> AsyncIterato
 
 
 @cache
-def zygote_of_cores() -> str:
-    """The socket of a zygote, which forks every engine core of this process: to import vLLM takes 8 s."""
+def zygote_of_cores(*first: str) -> str:
+    """The socket of a zygote, which forks every engine core of this process: to import vLLM takes 8 s.
+
+    Before that, the zygote imports the modules `first`.
+    """
     resource_tracker.ensure_running()  # not as a fork
     folder = tempfile.mkdtemp(prefix="ts-")
     socket = os.path.join(folder, "zygote")
-    imports = "serve_app.engine.warm_imports:import_core"
-    zygote = start_zygote(socket, os.getpid(), os.environ, subprocess.DEVNULL, [imports])
+    imports = [*first, "serve_app.engine.warm_imports:import_core"]
+    zygote = start_zygote(socket, os.getpid(), os.environ, subprocess.DEVNULL, imports)
     while not os.path.exists(socket):
         assert zygote.poll() is None
         time.sleep(0.01)

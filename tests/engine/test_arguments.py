@@ -61,7 +61,18 @@ def test_every_shared_setting_is_passed() -> None:
             },
         ),
         ({"device": "cpu", "kv_cache_memory_bytes": 1 << 20}, {"kv_cache_memory_bytes": 1 << 20}),
-        ({"tensor_parallel_size": 4}, {"distributed_executor_backend": "ray"}),
+        (
+            {"tensor_parallel_size": 4, "pipeline_parallel_size": 2},
+            {
+                "distributed_executor_backend": "mp",
+                "tensor_parallel_size": 4,
+                "pipeline_parallel_size": 2,
+            },
+        ),
+        (
+            {"pipeline_parallel_size": 2, "placement_group_strategy": "PACK"},
+            {"distributed_executor_backend": "ray"},
+        ),
         ({"tool_call_parser": "hermes"}, {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}),
         ({"task": "embed"}, {"runner": "pooling", "convert": "embed", "enable_prefix_caching": None}),
         (

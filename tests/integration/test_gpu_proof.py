@@ -21,7 +21,8 @@ from benchmarks.gpu_proof.publish import publish
 from benchmarks.gpu_proof.store import DOCUMENT, RefusedError, read_document
 
 STAGES = tuple(titles())
-CUT_IN, KEPT = "slo", ["model", "step-time", "capacity"]
+CUT_IN = "slo"
+KEPT = ["model", "smoke", "eager-start", "lost-replica", "cold-start", "step-time", "capacity"]
 CANNOT = {"tensor-parallel": "it takes two GPUs, and there is none"}
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.long]

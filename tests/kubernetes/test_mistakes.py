@@ -46,7 +46,10 @@ TOGETHER = (
     (r"(nameOverride|fullnameOverride)$", "the name"),
     (r"(preStopSeconds|terminationGracePeriodSeconds)$", "the time to end"),
     (r"models\.qwen-7b\.(autoscaling|max_ongoing_requests)\b", "models.qwen-7b.autoscaling"),
-    (r"(models\.qwen-7b\.(gpuProfile|tensor_parallel_size)|gpuProfiles\.a100-80gb)\b", "the GPU profile"),
+    (
+        r"(models\.qwen-7b\.(gpuProfile|(tensor|pipeline)_parallel_size)|gpuProfiles\.a100-80gb)\b",
+        "the GPU profile",
+    ),
     (r"models\.(tiny|e|other|one|two|bucket)\b", "models.tiny"),
     (r"serviceAccount\b", "models.accounts"),
     (r"(podSecurityContext|securityContext)$", "the user of containers"),

@@ -22,8 +22,12 @@ def model(**settings: Any) -> ModelSettings:
             "org/llama-70b@v2 on 4 x A100, quantization=fp8",
         ),
         (
-            {"gpu_memory_utilization": 0.8, "engine_args": {"pipeline_parallel_size": 2}},
-            "org/llama-7b on 1 x A100, gpu_memory_utilization=0.8, pipeline_parallel_size=2",
+            {"gpu_memory_utilization": 0.8, "engine_args": {"enable_expert_parallel": True}},
+            "org/llama-7b on 1 x A100, gpu_memory_utilization=0.8, enable_expert_parallel=true",
+        ),
+        (
+            {"tensor_parallel_size": 4, "pipeline_parallel_size": 2},
+            "org/llama-7b on 8 x A100, pipeline_parallel_size=2",
         ),
         (
             {"accelerator_type": None, "resources": {"pool-l4": 1.0}, "env": {"VLLM_X": "1", "HF_HOME": "/"}},

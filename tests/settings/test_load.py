@@ -1,6 +1,8 @@
+import re
 import subprocess
 import sys
 from importlib import resources
+from typing import Any
 
 import pytest
 
@@ -9,10 +11,13 @@ from serve_app.settings.knobs import Knobs
 from serve_app.settings.load import (
     KNOBS,
     PROFILES,
+    REFUSED,
     apply_profile,
     check_engine_args,
     known_arguments,
 )
+
+_MORE_PROCESSES = "data_parallel|nnodes|node_rank|master|elastic|context_parallel|device_ids"
 
 
 @pytest.mark.parametrize("args", [None, [], "models", 5])
@@ -80,6 +85,56 @@ def test_an_argument_that_a_setting_decides_is_refused(name: str) -> None:
     assert check(**{name: "x"}) == [
         f"m.engine_args.{name} = 'x': Tideserve's own settings decide this; set it there"
     ]
+
+
+@pytest.mark.usefixtures("with_vllm")
+def test_each_parallel_argument_of_vllm_is_placed_or_refused() -> None:
+    known = known_arguments()
+    assert known is not None
+    more_processes = {name for name in known if re.search(_MORE_PROCESSES, name)}
+    taken = {"decode_context_parallel_size"}  # divides the GPUs of tensor parallelism
+
+    assert more_processes - taken <= set(REFUSED) <= known
+    for name in REFUSED:
+        (problem,) = check(**{name: 2})
+        assert problem.startswith(f"m.engine_args.{name} = 2: not supported; ")
+
+
+@pytest.mark.parametrize(
+    ("model", "argument", "problem"),
+    [
+        ({"tensor_parallel_size": 4}, {"decode_context_parallel_size": 2}, ""),
+        ({"tensor_parallel_size": 4}, {"enable_expert_parallel": True, "enable_eplb": True}, ""),
+        ({"tensor_parallel_size": 4}, {"numa_bind": True}, ""),
+        (
+            {"tensor_parallel_size": 4},
+            {"decode_context_parallel_size": 3},
+            "decode_context_parallel_size = 3: must divide tensor_parallel_size = 4",
+        ),
+        ({}, {"decode_context_parallel_size": 0}, "decode_context_parallel_size = 0: must divide tensor_par"),
+        (
+            {"tensor_parallel_size": 2},
+            {"distributed_executor_backend": "ray"},
+            "distributed_executor_backend = 'ray': placement_group_strategy = 'STRICT_PACK' decides this on "
+            "GPUs",
+        ),
+        ({"device": "cpu"}, {"distributed_executor_backend": "mp"}, ""),
+        (
+            {"pipeline_parallel_size": 2, "placement_group_strategy": "PACK"},
+            {"numa_bind": True},
+            "numa_bind = True: binds no worker of a replica over several nodes: placement_group_strategy = "
+            "'PACK' must be 'STRICT_PACK'",
+        ),
+    ],
+)
+def test_engine_arguments_fit_the_placement_of_workers(
+    model: dict[str, Any], argument: dict[str, Any], problem: str
+) -> None:
+    problems = check_engine_args(
+        "m", ModelSettings.model_validate({"name": "a", "engine_args": argument} | model)
+    )
+
+    assert [line.startswith(f"m.{problem}") for line in problems] == ([True] if problem else [])
 
 
 def test_without_vllm_unknown_names_are_left_to_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:

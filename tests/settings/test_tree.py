@@ -53,13 +53,23 @@ def test_replica_counts_in_args_are_refused_with_their_place(
             "tensor_parallel_size = 2 must be 1 with device = 'cpu'",
         ),
         (
+            {"device": "cpu", "pipeline_parallel_size": 2},
+            "pipeline_parallel_size = 2 must be 1 with device = 'cpu'",
+        ),
+        (
             {"device": "cpu", "load_format": "fastsafetensors"},
             "load_format = 'fastsafetensors' loads onto GPUs, and device = 'cpu'",
         ),
         ({"device": "cpu", "gpus_per_replica": 1}, "gpus_per_replica = 1 has no meaning with device = 'cpu'"),
         (
             {"gpus_per_replica": 2, "tensor_parallel_size": 4},
-            "gpus_per_replica = 2 must equal tensor_parallel_size = 4: vLLM uses one GPU per rank",
+            "gpus_per_replica = 2 must equal tensor_parallel_size x pipeline_parallel_size = 4: vLLM uses "
+            "one GPU per rank",
+        ),
+        (
+            {"gpus_per_replica": 2, "tensor_parallel_size": 2, "pipeline_parallel_size": 3},
+            "gpus_per_replica = 2 must equal tensor_parallel_size x pipeline_parallel_size = 6: vLLM uses "
+            "one GPU per rank",
         ),
     ],
 )
@@ -68,7 +78,21 @@ def test_settings_that_a_device_lacks_are_refused(given: dict[str, Any], problem
         ModelSettings.model_validate({"name": "a", **given})
 
     assert message(error) == f"Value error, {problem}"
-    assert ModelSettings(name="a", gpus_per_replica=4, tensor_parallel_size=4).gpus_per_replica == 4
+
+
+def test_replica_has_one_gpu_per_rank() -> None:
+    model = ModelSettings(name="a", gpus_per_replica=8, tensor_parallel_size=4, pipeline_parallel_size=2)
+    assert model.ranks == 8
+
+
+@pytest.mark.parametrize(
+    ("ranks", "strategy", "spans"),
+    [(1, "SPREAD", False), (2, "STRICT_PACK", False), (2, "PACK", True), (2, "STRICT_SPREAD", True)],
+)
+def test_only_strict_pack_keeps_gpus_on_one_node(ranks: int, strategy: Any, spans: bool) -> None:
+    for size in ("tensor_parallel_size", "pipeline_parallel_size"):
+        given = {"name": "a", size: ranks, "placement_group_strategy": strategy}
+        assert ModelSettings.model_validate(given).spans_nodes is spans
 
 
 @pytest.mark.parametrize(

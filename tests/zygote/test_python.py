@@ -12,6 +12,7 @@ import pytest
 
 from serve_app import env
 from serve_app.zygote import python as command
+from serve_app.zygote.numa import memory_policy, set_memory_policy
 from tests.zygote.conftest import MARK, Start
 
 FORKED = f"import sys; print({MARK!r} in sys.modules)"
@@ -51,6 +52,45 @@ def test_it_has_the_niceness_of_the_process_that_asked(
         preexec_fn=lambda: os.nice(3),
     )
     assert asking.communicate(timeout=60)[0].split() == [str(nice), "True"]
+
+
+@needs_zygote
+def test_fork_has_cpus_and_memory_policy_of_its_asker(python: Start) -> None:
+    cpu = max(os.sched_getaffinity(0))
+    before = memory_policy()
+    if not before:
+        pytest.skip("this kernel tells no memory policy")
+    preferred = [1, 1, *before[2:]]  # MPOL_PREFERRED, node 0
+
+    def bind() -> None:  # as `numactl --physcpubind --preferred` does
+        os.sched_setaffinity(0, {cpu})
+        set_memory_policy(preferred)
+
+    tell = "import os; from serve_app.zygote.numa import memory_policy\n"
+    tell += f"import sys; print({MARK!r} in sys.modules, os.sched_getaffinity(0), memory_policy())"
+    assert said(python("-c", tell, preexec_fn=bind)) == f"True {{{cpu}}} {preferred}"
+    assert said(python("-c", tell)) == f"True {os.sched_getaffinity(0)} {before}"
+
+
+@needs_zygote
+def test_processes_of_a_forked_engine_core_are_forks_too(python: Start, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import multiprocessing, sys\n"
+        "from serve_app import env\n"
+        "def start(deeper, answers):\n"
+        "    context = multiprocessing.get_context('spawn')\n"
+        "    process = context.Process(target=deeper[0], args=(deeper[1:], answers))\n"
+        "    process.start()\n"
+        "    process.join()\n"
+        f"def tell(_, answers): answers.put({MARK!r} in sys.modules)\n"
+        "if __name__ == '__main__':\n"
+        "    multiprocessing.set_executable(env.PYTHON)\n"  # as an engine replica does
+        "    answers = multiprocessing.get_context('spawn').SimpleQueue()\n"
+        "    start([start, tell], answers)\n"
+        "    print(answers.get())\n"
+    )
+    assert said(python(str(program))) == "True"
 
 
 def test_it_runs_files_and_modules_as_main(python: Start, tmp_path: Path) -> None:

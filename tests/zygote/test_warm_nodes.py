@@ -101,8 +101,12 @@ def test_task_runs_on_each_node_with_room(ray: StubRay) -> None:
     assert ray.ran == [(node, engine_environment(settings, zygote=True)) for node in (A, B)]
 
 
-def test_node_without_gpus_is_left_alone(ray: StubRay) -> None:
-    warm_nodes.warm([model(device="gpu", tensor_parallel_size=16)], set())
+def test_node_without_gpus_for_its_part_is_left_alone(ray: StubRay) -> None:
+    sixteen = {"device": "gpu", "tensor_parallel_size": 8, "pipeline_parallel_size": 2}
+    warm_nodes.warm([model(**sixteen)], set())
+    assert nodes(ray) == []
+
+    warm_nodes.warm([model(**sixteen, placement_group_strategy="PACK")], set())
     assert nodes(ray) == [B]
 
 

@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
@@ -137,9 +138,7 @@ def refused(path: Path, data: bytes, descriptors: list[int]) -> None:
 
 
 def whole_request(descriptors: list[int]) -> bytes:
-    body = Request(["-c", ""], {}, "/", 0, 0, descriptors)
-    fields = ("arguments", "environment", "folder", "group", "niceness", "descriptors")
-    data = json.dumps({name: getattr(body, name) for name in fields}).encode()
+    data = json.dumps(asdict(Request(["-c", ""], {}, "/", 0, 0, [0], [], descriptors))).encode()
     return struct.pack("!I", len(data)) + data
 
 
@@ -187,6 +186,12 @@ def test_a_fork_that_fails_leaves_no_descriptor_open(tmp_path: Path) -> None:
 
         assert open_descriptors(zygote) == before
         zygote.kill()
+
+
+@pytest.mark.usefixtures("zygote")
+def test_fork_keeps_what_the_zygote_has_frozen(python: Start) -> None:
+    code = "import gc; frozen = gc.get_freeze_count(); gc.unfreeze(); print(gc.get_freeze_count() == frozen > 0)"
+    assert python("-c", code).communicate(timeout=60)[0].strip() == "True"
 
 
 def test_collector_is_off_only_within_the_block() -> None:

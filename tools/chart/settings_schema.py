@@ -12,7 +12,7 @@ from serve_app.settings.batch import BatchSettings
 from serve_app.settings.keys_file import ApiKey
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.ledger import LedgerSettings
-from serve_app.settings.load import OWNED, known_arguments
+from serve_app.settings.load import OWNED, REFUSED, known_arguments
 from serve_app.settings.telemetry import TelemetrySettings
 from serve_app.settings.tree import HttpSettings, IngressSettings, ModelSettings, RequestLogSettings
 from tools.chart.conditions import when
@@ -139,7 +139,7 @@ class SettingsTypes:
 
 
 def engine_arguments() -> dict[str, Any]:
-    """`engine_args` of a model: vLLM's arguments, except those that a setting of Tideserve decides.
+    """`engine_args` of a model: vLLM's arguments that Tideserve does not decide or refuse.
 
     Raises RuntimeError without vLLM, whose source has the names.
     """
@@ -149,7 +149,7 @@ def engine_arguments() -> dict[str, Any]:
     return {
         "type": "object",
         "additionalProperties": False,
-        "properties": {name: {} for name in sorted(known - set(OWNED))},
+        "properties": {name: {} for name in sorted(known - OWNED - set(REFUSED))},
     }
 
 

@@ -58,14 +58,16 @@ models is empty: name at least one, as in helm/tideserve/examples
 {{- $_ := set $names $name $key -}}
 {{- $_ := set $deployments $deployment $name -}}
 {{- $profile := get $.Values.gpuProfiles $model.gpuProfile -}}
-{{- $gpus := int (default 1 $model.tensor_parallel_size) -}}
+{{- $gpus := include "tideserve.ranks" $model | int -}}
 {{- if not $profile }}
 {{ $at }}.gpuProfile = {{ quote $model.gpuProfile }} is none of gpuProfiles: {{ keys $.Values.gpuProfiles | sortAlpha | join ", " }}
 {{- else -}}
+{{- $sizes := printf "%s.tensor_parallel_size = %d" $at (int (default 1 $model.tensor_parallel_size)) -}}
+{{- with $model.pipeline_parallel_size }}{{- $sizes = printf "%s x pipeline_parallel_size = %d" $sizes (int .) -}}{{ end -}}
 {{- if and (eq $profile.device "cpu") (gt $gpus 1) }}
-{{ $at }}.tensor_parallel_size = {{ $gpus }} must be 1 on gpuProfile {{ quote $model.gpuProfile }}, which has no GPUs
+{{ $sizes }} must be 1 on gpuProfile {{ quote $model.gpuProfile }}, which has no GPUs
 {{- else if and (eq $profile.device "gpu") (gt $gpus (int $profile.gpusPerNode)) }}
-{{ $at }}.tensor_parallel_size = {{ $gpus }} is above gpuProfiles.{{ $model.gpuProfile }}.gpusPerNode = {{ $profile.gpusPerNode }}: the GPUs of a replica are on one node
+{{ $sizes }} is above gpuProfiles.{{ $model.gpuProfile }}.gpusPerNode = {{ $profile.gpusPerNode }}: the GPUs of a replica are on one node
 {{- end -}}
 {{- if and (eq $profile.device "cpu") (regexMatch "^(fastsafetensors|instanttensor|runai_)" (default "" $model.load_format)) }}
 {{ $at }}.load_format = {{ quote $model.load_format }} loads onto GPUs, and gpuProfile {{ quote $model.gpuProfile }} has none
@@ -122,7 +124,7 @@ models.{{ $key }} with its own modelCache has the worker group {{ quote $group }
 {{- $of := ternary (printf "models.%s" $key) (printf "gpuProfiles.%s" $model.gpuProfile) (not (empty $model.modelCache)) -}}
 {{- $other := get $profiles $group -}}
 {{- if and $other (ne $other $of) }}
-{{ $other }} and {{ $of }} would both have the worker group {{ quote $group }}, because -xN stands for tensor_parallel_size = N, and -KEY for a model with its own modelCache: rename one
+{{ $other }} and {{ $of }} would both have the worker group {{ quote $group }}, because -xN stands for N GPUs per replica, and -KEY for a model with its own modelCache: rename one
 {{- end -}}
 {{- $_ := set $profiles $group $of -}}
 {{- end -}}

@@ -10,7 +10,7 @@ a node that a replica needs whole.
 {{- $profile := get $.Values.gpuProfiles (default "" $model.gpuProfile) -}}
 {{- if $profile -}}
 {{- $name := include "tideserve.groupOf" (dict "key" $key "model" $model) -}}
-{{- $gpus := ternary 0 (int (default 1 $model.tensor_parallel_size)) (eq $profile.device "cpu") -}}
+{{- $gpus := ternary 0 (include "tideserve.ranks" $model | int) (eq $profile.device "cpu") -}}
 {{- $others := dig $name "models" (list) $groups -}}
 {{- $_ := set $groups $name (dict "profile" $model.gpuProfile "gpus" $gpus "models" (append $others $key) "cache" (ternary $key "" (not (empty $model.modelCache)))) -}}
 {{- end -}}
@@ -18,9 +18,14 @@ a node that a replica needs whole.
 {{- toYaml $groups -}}
 {{- end -}}
 
+{{/* vLLM's workers of one replica of a model: one per GPU. */}}
+{{- define "tideserve.ranks" -}}
+{{- mul (default 1 .tensor_parallel_size) (default 1 .pipeline_parallel_size) -}}
+{{- end -}}
+
 {{/* The worker group of a model. Arguments: key, model. */}}
 {{- define "tideserve.groupOf" -}}
-{{- $gpus := int (default 1 .model.tensor_parallel_size) -}}
+{{- $gpus := include "tideserve.ranks" .model | int -}}
 {{- default "" .model.gpuProfile -}}
 {{- if gt $gpus 1 }}{{ printf "-x%d" $gpus }}{{ end -}}
 {{- if .model.modelCache }}{{ printf "-%s" .key }}{{ end -}}
