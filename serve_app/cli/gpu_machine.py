@@ -79,9 +79,9 @@ def missing_pieces(models: Sequence[ModelSettings], machine: Machine) -> Iterato
     if machine.caches[1] < CACHE_BYTES:
         yield f"{_free(*machine.caches)}, and compiled kernels need {CACHE_BYTES / 1e9:.1f}: `export HOME=…`"
     for model in models:
-        name, ranks, kind = f"model {model.name!r}", model.tensor_parallel_size, model.accelerator_type
+        name, ranks, kind = f"model {model.name!r}", model.ranks, model.accelerator_type
         if driver is not None and ranks > len(gpus):
-            yield f"{name}: tensor_parallel_size = {ranks}, and `nvidia-smi -L` shows {len(gpus)}: lower it"
+            yield f"{name}: a replica takes {ranks} GPUs, and `nvidia-smi -L` shows {len(gpus)}"
         elif gpus and kind is not None and kind.removesuffix("-40G").removesuffix("-80G") != gpus[0].kind:
             yield f"{name}: accelerator_type = {kind!r}, and this is {gpus[0].kind!r}: set that, or null"
         missing = machine.to_download.get(model.name, 0)

@@ -141,7 +141,7 @@ async def launch(
         namespace = vllm_namespace(model)
         config = engine_config(namespace)
     if model.device == "gpu":
-        here = model.tensor_parallel_size if model.placement_group_strategy == "STRICT_PACK" else 1
+        here = 1 if model.spans_nodes else model.ranks
         with startup.phase("gpu_memory"):
             lacking_here = partial(lacking_memory, model.gpu_memory_utilization, here)
             await asyncio.to_thread(wait_for_memory, lacking_here)
