@@ -58,8 +58,8 @@ def sentences(machine: Machine, **model: Any) -> list[str]:
         (
             {},
             {"tensor_parallel_size": 2},
-            "model 'llm': tensor_parallel_size = 2, and `nvidia-smi -L` shows 1",
-            "lower it",
+            "model 'llm': a replica takes 2 GPUs",
+            "and `nvidia-smi -L` shows 1",
         ),
         (
             {},
