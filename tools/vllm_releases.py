@@ -74,6 +74,7 @@ REPLACED = {
     "StatLoggerBase.record": "scheduler_stats iteration_stats mm_cache_stats engine_idx",
     "StatLoggerBase.log_engine_initialized": "",
     "UniProcExecutor._init_executor": "",
+    "vllm.distributed.device_communicators.shm_broadcast.MessageQueue.wait_until_ready": "",
     "MediaConnector.load_from_url": "url media_io fetch_timeout",
     "MediaConnector.load_from_url_async": "url media_io fetch_timeout",
     "HTTPConnection.get_async_client": "",

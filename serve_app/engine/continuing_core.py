@@ -17,7 +17,11 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
 
 from serve_app.engine.lane_scheduler import LaneScheduling
-from serve_app.patches.vllm import compute_adapters_apart, split_prompts_in_workers
+from serve_app.patches.vllm import (
+    compute_adapters_apart,
+    free_shared_memory_early,
+    split_prompts_in_workers,
+)
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -41,7 +45,8 @@ def let_core_continue(config: VllmConfig) -> None:
         )
         return
     scheduler.scheduler_cls = _SCHEDULERS[bool(scheduler.async_scheduling)]
-    if not config.use_v2_model_runner:  # the second model runner receives prompts and outputs apart
+    # The second model runner receives prompts and outputs apart. Ray's workers are no forks of a zygote.
+    if not config.use_v2_model_runner or parallel.use_ray:
         parallel.worker_extension_cls = _path(ContinuingWorker)
 
 
@@ -87,6 +92,7 @@ class ContinuingWorker:
 
 split_prompts_in_workers(delivered_count)
 compute_adapters_apart()  # for workers in processes of their own; `InProcessExecutor` does it too
+free_shared_memory_early()  # a zygote has done it for its forks
 
 
 def _path(cls: type) -> str:

@@ -61,8 +61,9 @@ def import_core() -> None:
     import_module("vllm.v1.engine.core")
     from vllm.platforms import current_platform  # noqa: PLC0415
 
-    from serve_app.patches.vllm import register_kernels_once  # noqa: PLC0415
+    from serve_app.patches.vllm import free_shared_memory_early, register_kernels_once  # noqa: PLC0415
 
+    free_shared_memory_early()
     if not current_platform.is_cpu():
         return
     _import(_CORE_ON_CPU)

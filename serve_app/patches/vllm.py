@@ -5,6 +5,7 @@ import importlib
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
+from functools import wraps
 from importlib.util import find_spec
 from typing import Any
 
@@ -246,10 +247,31 @@ def register_kernels_once() -> None:
         current_platform.register_triton_kernel_overrides = lambda: None
 
 
+def free_shared_memory_early() -> None:
+    """Have vLLM remove the name of a queue's shared memory once each reader of the queue has opened it.
+
+    The kernel then frees the memory with the last process, however that ends. vLLM removes the name when the
+    queue is deleted. So a killed worker left up to 240 MiB in `/dev/shm`, and too little was left to start.
+    """
+    from vllm.distributed.device_communicators.shm_broadcast import MessageQueue  # noqa: PLC0415
+
+    wait = MessageQueue.wait_until_ready
+
+    @wraps(wait)
+    def wait_and_unlink(queue: Any) -> None:
+        wait(queue)
+        buffer = queue.buffer
+        if buffer is not None and buffer.is_creator:
+            buffer.is_creator = False
+            buffer.shared_memory.unlink()
+
+    MessageQueue.wait_until_ready = wait_and_unlink
+
+
 def find_ray_again() -> None:
     """Have vLLM look for Ray again, after vLLM was imported in a process without Ray.
 
-    Without Ray, vLLM refuses to run tensor parallel engines.
+    Without Ray, vLLM refuses to run engines over several nodes.
     """
     if module := sys.modules.get("vllm.v1.executor.ray_utils"):
         importlib.reload(module)

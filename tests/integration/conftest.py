@@ -36,6 +36,7 @@ ORDER = [
     "test_other_ways",
     "test_traces",
     "test_gpu_placement",
+    "test_gpu_workers",
     "test_flood",
     "test_speech",
 ]

@@ -6,19 +6,18 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import psutil
+import ray
 from vllm.config import VllmConfig
 from vllm.platforms import current_platform
 from vllm.v1.executor import Executor, ray_executor_v2
 from vllm.v1.executor.ray_executor_v2 import RayWorkerProc
 
-from serve_app import env
-
 NAME = f"{__name__}.StubWorker"
 """What `worker_cls` is set to."""
 
 
-class StubWorker:
-    """Says where it runs. It has the methods that vLLM calls before a model is loaded."""
+class Worker:
+    """The methods that vLLM calls before a model is loaded."""
 
     def __init__(self, vllm_config: VllmConfig, rank: int, **_: Any) -> None:
         self.parallel, self.rank = vllm_config.parallel_config, rank
@@ -29,6 +28,10 @@ class StubWorker:
 
     def shutdown(self) -> None: ...
 
+
+class StubWorker(Worker):
+    """Says where it runs. vLLM adds the worker extension to the bases of this class."""
+
     def describe(self) -> dict[str, Any]:
         parents = psutil.Process().parents()
         return {
@@ -37,8 +40,7 @@ class StubWorker:
             "zygote": next((each.pid for each in parents if "Zygote" in "".join(each.cmdline())), None),
             "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
             "gpus_of_node": self.parallel.assigned_physical_gpu_ids,
-            "node": os.environ.get("RAY_NODE_ID"),
-            "named_zygote": os.environ.get(env.ZYGOTE_SOCKET),
+            "node": ray.get_runtime_context().get_node_id() if ray.is_initialized() else None,
         }
 
 
@@ -60,7 +62,6 @@ def run_core(config: VllmConfig, replica: Connection) -> None:
     claim_gpus()
     ray_executor_v2.RayWorkerProc = StubRayWorker
     config.parallel_config.worker_cls = NAME
-    config.parallel_config.worker_extension_cls = ""
     executor = Executor.get_class(config)(config)
     replica.send(executor.collective_rpc("describe"))
     with suppress(EOFError):

@@ -62,13 +62,29 @@ def test_one_gpu_is_the_replicas_own() -> None:
 
 
 @pytest.mark.usefixtures("fake_gpus")
-def test_tensor_parallel_takes_a_bundle_per_gpu() -> None:
-    where = placed({"accelerator_type": "A100", "tensor_parallel_size": 4, "resources": {"gpu-profile": 1}})
+def test_gpus_of_one_node_are_the_replicas_own() -> None:
+    where = placed({"accelerator_type": "A100", "tensor_parallel_size": 2, "pipeline_parallel_size": 2})
+    assert where["assigned"]["GPU"] == 4
+    assert where["assigned"]["accelerator_type:A100"] > 0
+    assert len(where["gpu_ids"]) == 4
+    assert where["bundles"] is None
+
+
+@pytest.mark.usefixtures("fake_gpus")
+def test_gpus_of_several_nodes_have_a_bundle_each() -> None:
+    where = placed(
+        {
+            "accelerator_type": "A100",
+            "tensor_parallel_size": 4,
+            "placement_group_strategy": "PACK",
+            "resources": {"gpu-profile": 1},
+        }
+    )
     assert [bundle["GPU"] for bundle in where["bundles"]] == [1, 1, 1, 1]
     assert all(bundle["accelerator_type:A100"] > 0 for bundle in where["bundles"])
     for name in ("CPU", "gpu-profile"):
         assert [name in bundle for bundle in where["bundles"]] == [True, False, False, False]
-    assert where["strategy"] == "STRICT_PACK"
+    assert where["strategy"] == "PACK"
     # The GPUs are left to vLLM's workers, one a bundle.
     assert where["gpu_ids"] == []
     assert where["assigned"] == {"CPU": 1, "gpu-profile": 1}
