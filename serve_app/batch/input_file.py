@@ -230,7 +230,7 @@ class _Check:
                 "A batch has one model.",
                 "body.model",
             )
-        if body.stream:
+        if body.stream is True:  # the ingress refuses the lines that ask otherwise
             return LineError("invalid_value", "A request of a batch cannot be a stream.", "body.stream")
         self.model = body.model
         return None

@@ -61,7 +61,7 @@ class SequenceLanes:
         charge.settle(*used_tokens(state))
         if state.is_prefilling:
             if len(self._left) >= _MOST_LEFT:  # the core has refused some, and tells nothing of those
-                self._left.clear()
+                self._left.pop(next(iter(self._left)))
             self._left[state.request_id] = charge
         self._unfinished[self._lanes.pop(state.request_id)] -= 1
 

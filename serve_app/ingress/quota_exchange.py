@@ -79,8 +79,8 @@ def shares_of(
             sum([each.open_requests for each in demands]),
             sum([each.open_background for each in demands]),
             mine,
-            max(least, tokens - sum([each.tokens_missing for each in used])),
-            max(least, requests - sum([each.requests_missing for each in used])),
+            max(least, tokens * (1.0 - sum([each.tokens_missing for each in used]))),
+            max(least, requests * (1.0 - sum([each.requests_missing for each in used]))),
         )
     return shares
 
@@ -120,11 +120,26 @@ class QuotaReports:
         for replica, at in self._own_clock.times("quotas", stamps, now, self._wall()).items():
             if now - at <= FRESH_S:
                 fresh.append(reports[replica].keys)
-            elif now - at > _ERASE_S:
-                erase(self._prefix + replica)
             else:
-                lost.append(reports[replica].keys)
+                left = _left(reports[replica].keys, (now - at) / 60.0)
+                if now - at <= _ERASE_S or any(
+                    each.tokens_missing or each.requests_missing for each in left.values()
+                ):
+                    lost.append(left)
+                else:
+                    erase(self._prefix + replica)
         return 1 + len(fresh), shares_of(demands, fresh, lost)
+
+
+def _left(keys: Mapping[str, KeyDemand], minutes: float) -> dict[str, KeyDemand]:
+    """Return what buckets of a lost replica still lack, had they been filled since its report."""
+    return {
+        key: KeyDemand(
+            tokens_missing=max(0.0, demand.tokens_missing - minutes),
+            requests_missing=max(0.0, demand.requests_missing - minutes),
+        )
+        for key, demand in keys.items()
+    }
 
 
 async def share_quotas(

@@ -101,7 +101,8 @@ def forward_at_once(collector: RequestOutputCollector | None, forward: Forward) 
 
 def wrap_method(owner: Any, name: str, wrapper: Wrapper) -> None:
     """Replace the method `name` of one of vLLM's objects. Other objects of its class keep theirs."""
-    setattr(owner, name, wrapper(getattr(owner, name)))
+    replaced = getattr(owner, name)
+    setattr(owner, name, wraps(replaced)(wrapper(replaced)))
 
 
 def raise_generation_errors(handler: Any) -> None:
@@ -186,6 +187,7 @@ def skip_structured_output_checks() -> None:
     structural_tag_module.validate_structural_tag_payload = _check_tag_without_compiling
 
 
+@wraps(validate_structured_outputs)
 def _validate_unless_marked(self: SamplingParams, model: Any, config: Any, tokenizer: Any) -> None:
     given = self.structured_outputs
     if given is not None and given._backend is None:

@@ -178,7 +178,7 @@ class Runner:
             return 0
         requests = await asyncio.to_thread(self._queue.requests, batch, lines)
         work.in_flight |= {line.line: line for line in lines}
-        work.mean_bytes = fmean(min(len(request.body), MOST_COUNTED_BYTES) for request in requests)
+        work.mean_bytes = fmean(len(request.body) for request in requests)
         call = asyncio.create_task(self._call(batch, work, lines, requests))
         work.calls.add(call)
         call.add_done_callback(work.calls.discard)
@@ -298,7 +298,11 @@ class Runner:
             len(batches),
             sum(lines for lines, _ in due),
             sum(len(self._work[batch.id].in_flight) for batch in batches),
-            int(sum(batch.left * self._work[batch.id].mean_bytes for batch in batches)),
+            int(
+                sum(
+                    batch.left * min(self._work[batch.id].mean_bytes, MOST_COUNTED_BYTES) for batch in batches
+                )
+            ),
             rate.lines_per_s,
             tuple(due),
             len(late),

@@ -69,7 +69,7 @@ async def test_a_call_reaches_the_engine_with_all_its_fields(operation: Operatio
         arrived, state = time.perf_counter() - 1.25, RequestState(queued_s=1.0)
         names = {"alias": "gpt-4o", "adapter": PIRATE}
         request = EngineRequest(operation, body, "r-1", arrived, trace=TRACE, state=state, **names)
-        continuation = Continuation([[5, 6]], 17, 0.5, 1)
+        continuation = Continuation([[5, 6]], 17, 0.5, 1, sizes=[[2]])
         answer = await port.channel.call(request, body, continuation, 48, 0.02).answer()
         await port.answer()
 
@@ -78,7 +78,7 @@ async def test_a_call_reaches_the_engine_with_all_its_fields(operation: Operatio
     got, plain = engine.requests
     assert (got.operation, got.body, got.request_id, got.state.queued_s) == (operation, body, "r-1", 1.0)
     assert got.waited_s >= 1.25
-    assert got.continuation == Continuation([[5, 6]], 17, 0.5, 1)
+    assert got.continuation == continuation
     assert (got.trace, got.expected_cached_tokens, got.lane_knob) == (TRACE, 48, 0.02)
     assert (plain.trace, plain.expected_cached_tokens, plain.continuation) == (None, None, None)
     assert (got.alias, plain.alias, plain.lane_knob) == ("gpt-4o", "", None)
