@@ -11,8 +11,9 @@ continue the stream from the delivered tokens (`continued_stream`).
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextvars import ContextVar
+from secrets import token_hex
 from typing import Any
 
 from vllm.outputs import RequestOutput
@@ -52,6 +53,7 @@ class EngineStream:
         """The tokens generated here. None if no other engine can continue the stream."""
         self.encode: Callable[[RequestOutput], bytes] | None = None
         """Encodes an output as events. None if the events depend on more than the output."""
+        self._suffix = f"-{token_hex(8)}"
         self._generations = 0
         self._seed = xxh3_64_intdigest(request.body, xxh3_64_intdigest(request.request_id.encode()))
         self._ids = 0
@@ -83,6 +85,14 @@ class EngineStream:
         self._generations += 1
         single = self._generations == 1
         self.delivered = DeliveredTokens() if single and _is_continuable(prompt, params) else None
+
+    def own_id(self, given: str) -> str:
+        """Return the name of a sequence in vLLM's engine, from the name that a handler `given` it.
+
+        Handlers use the request's id, which clients choose, and two clients may choose the same. vLLM aborts
+        by these names.
+        """
+        return given + self._suffix
 
     def new_id(self) -> str:
         """Return the next id of 16 hexadecimal digits; "" before the generation.
@@ -169,8 +179,27 @@ def follow_streams(engine: AsyncLLM, lanes: SequenceLanes) -> None:
 
         return wrapped
 
+    def add_by_own_id(add: Method) -> Method:
+        def wrapped(request_id: str, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+            stream = EngineStream.current()
+            added: Awaitable[Any] = add(stream.own_id(request_id) if stream else request_id, *args, **kwargs)
+            return added
+
+        return wrapped
+
+    def abort_by_own_id(abort: Method) -> Method:
+        async def wrapped(request_id: str | Iterable[str], internal: bool = False) -> None:
+            if not internal and (stream := EngineStream.current()):
+                given = [request_id] if isinstance(request_id, str) else request_id
+                request_id = [stream.own_id(each) for each in given]
+            await abort(request_id, internal)
+
+        return wrapped
+
     if continues:
         wrap_method(engine, "generate", generate_part)
+    wrap_method(engine, "add_request", add_by_own_id)
+    wrap_method(engine, "abort", abort_by_own_id)
     wrap_method(processor, "add_request", add_to_stream)
     lanes.divide_statistics(engine)
 

@@ -1,9 +1,11 @@
-"""Images, audio and video that prompts name by URL: only from the hosts that the settings allow.
+"""Images, audio and video that prompts name by URL or by `uuid`.
 
-By default vLLM fetches from any host, and from any address of an allowed host. A client could make an engine
-replica call services that only the replica can reach, such as a cloud's metadata service.
+URLs may have only the hosts that the settings allow. By default vLLM fetches from any host, and from any
+address of an allowed host. A client could make an engine replica call services that only the replica can
+reach, such as a cloud's metadata service.
 """
 
+import hmac
 import socket
 from collections.abc import Callable, Iterator
 from copy import copy
@@ -20,6 +22,7 @@ from vllm.multimodal.media.connector import MEDIA_CONNECTOR_REGISTRY, MediaConne
 
 from serve_app.api.body import DOCUMENTS, QUERIES
 from serve_app.api.errors import NOT_JSON, invalid_value
+from serve_app.patches.vllm import Method, wrap_method
 from serve_app.settings.settings_error import shown
 
 _SETTING = "allowed_media_domains"
@@ -117,6 +120,34 @@ class _Connection(HTTPConnection):  # type: ignore[misc]
 def guard_media() -> None:
     """Have vLLM's handlers in this process load media with `GuardedConnector`."""
     MEDIA_CONNECTOR_REGISTRY.register("http")(GuardedConnector)
+
+
+def keyed(key: str, name: str) -> str:
+    """Return a name of 64 characters that stands for `name` with this `key` only."""
+    return hmac.new(key.encode(), name.encode("utf-8", "surrogatepass"), "sha256").hexdigest()
+
+
+def keep_media_apart(renderer: Any) -> None:
+    """Have vLLM's `renderer` keep the media of each cache salt apart.
+
+    vLLM keeps media by the `uuid` that a client gives them, and shows them for any later part with this
+    `uuid`. Clients of two API keys may choose the same `uuid`.
+    """
+
+    def salted(process: Method) -> Method:
+        def wrapped(prompt: Any, **kwargs: Any) -> Any:
+            salt, uuids = prompt.get("cache_salt"), prompt.get("multi_modal_uuids")
+            if salt and uuids:
+                prompt["multi_modal_uuids"] = {
+                    modality: [None if name is None else keyed(salt, name) for name in names]
+                    for modality, names in uuids.items()
+                }
+            return process(prompt, **kwargs)
+
+        return wrapped
+
+    for name in ("_process_tokens", "_process_tokens_async"):
+        wrap_method(renderer, name, salted)
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 from argparse import Namespace
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import invalid_field, unsupported_feature
 from serve_app.engine.api_errors import from_response
 from serve_app.engine.engine_stream import follow_aliases, follow_streams
-from serve_app.engine.media import check_media, guard_media
+from serve_app.engine.media import check_media, guard_media, keep_media_apart, keyed
 from serve_app.engine.number_bounds import check_characters, check_sampling, check_token_ids, guard_intake
 from serve_app.engine.plain_stream import prefer_plain_streams
 from serve_app.engine.request_body import RequestModel, name_field_in_errors
@@ -72,6 +71,7 @@ class Serving:
         follow_streams(engine, lanes or SequenceLanes())
         follow_aliases(state.openai_serving_models)
         guard_intake(engine)
+        keep_media_apart(engine.renderer)
         return cls(engine, state)
 
     @property
@@ -182,7 +182,7 @@ def _cache_salt(call: EngineRequest, own: str | None) -> str | None:
     """Return the salt of a prompt's prefix cache: the API key's salt, combined with the client's `own`."""
     if not call.cache_salt or own is None:
         return call.cache_salt or own
-    return hmac.new(call.cache_salt.encode(), own.encode("utf-8", "surrogatepass"), "sha256").hexdigest()
+    return keyed(call.cache_salt, own)
 
 
 def text_of(messages: list[Any]) -> str:

@@ -156,7 +156,8 @@ class Ingress:
             self._quotas = Quotas(on_limited=key_metrics.count_limited)
             reports = QuotaReports(app, replica)
             if keys.has_limits:  # the first request must find what other replicas leave of a limit
-                self._quotas.share(*await asyncio.to_thread(reports.exchange, {}))
+                with suppress(Exception):  # `share_quotas` logs it, and goes on without Ray's GCS
+                    self._quotas.share(*await asyncio.to_thread(reports.exchange, {}))
             self._tasks += [
                 asyncio.create_task(_publish_keys(keys, key_metrics)),
                 asyncio.create_task(share_quotas(reports, self._quotas, lambda: keys.has_limits)),

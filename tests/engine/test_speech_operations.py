@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import re
@@ -206,6 +207,30 @@ async def test_answer_and_stream_report_tokens_of_all_chunks(speech: Both) -> No
     assert request.state.counts.output >= 3 * 4
     assert request.state.counts.input == request.state.counts.output  # four tokens before each chunk's text
     assert request.body == b""
+
+
+@pytest.mark.parametrize(
+    ("fields", "sequences"), [({"language": "en"}, 3), ({}, 1)], ids=["three chunks", "detecting a language"]
+)
+async def test_cancelled_client_ends_no_call_with_the_same_id(
+    speech: Both, fields: dict[str, str], sequences: int
+) -> None:
+    states = speech.local._engine.output_processor.request_states
+
+    async def text(name: str) -> Any:
+        body = speech_body({**fields, "max_completion_tokens": 40, "temperature": 0}, tone(300, seconds=5))
+        async with speech.local.call(EngineRequest("transcriptions", body, name)) as reply:
+            return json.loads(reply.body)["text"]
+
+    expected = await text("alone")
+    leaves, stays = (asyncio.create_task(text("the same")) for _ in range(2))
+    while len(states) < 2 * sequences:
+        await asyncio.sleep(0)
+    leaves.cancel()
+
+    assert await stays == expected != ""
+    assert leaves.cancelled()
+    assert not states
 
 
 @pytest.mark.parametrize("operation", ["transcriptions", "translations"])

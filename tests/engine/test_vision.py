@@ -59,8 +59,11 @@ async def engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Loca
         yield LocalEngine(serving, settings, lambda _: None)
 
 
-async def ask(engine: LocalEngine, operation: Operation, body: dict[str, Any]) -> dict[str, Any]:
-    async with engine.call(EngineRequest(operation, json.dumps(body).encode(), "r-1")) as reply:
+async def ask(
+    engine: LocalEngine, operation: Operation, body: dict[str, Any], salt: str = ""
+) -> dict[str, Any]:
+    request = EngineRequest(operation, json.dumps(body).encode(), "r-1", cache_salt=salt)
+    async with engine.call(request) as reply:
         found: dict[str, Any] = json.loads(reply.body)
         return found
 
@@ -84,6 +87,25 @@ async def test_each_api_shows_the_model_the_same_image(engine: LocalEngine) -> N
 
     text = chatted["choices"][0]["message"]["content"]
     assert responded["output"][0]["content"][0]["text"] == messaged["content"][0]["text"] == text
+
+
+async def test_a_uuid_means_the_media_of_its_own_key(engine: LocalEngine) -> None:
+    async def text(salt: str, colour: str | None, uuid: str | None) -> str:
+        body = chat("data:image/png;base64," + png(colour or "red"))
+        image = body["messages"][0]["content"][1]
+        if uuid is not None:
+            image["uuid"] = uuid
+        if colour is None:
+            image["image_url"] = None
+        answer = await ask(engine, "chat_completions", body, salt)
+        return str(answer["choices"][0]["message"]["content"])
+
+    red, blue = await text("", "red", None), await text("", "blue", None)
+    assert await text("of one key", "red", "logo") == red
+    assert await text("of another", "blue", "logo") == blue
+    assert await text("of one key", None, "logo") == red
+    with pytest.raises(ApiError):
+        await text("of a third", None, "logo")
 
 
 @pytest.mark.parametrize(
