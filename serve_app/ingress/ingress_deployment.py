@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any
 
