@@ -255,9 +255,9 @@ def free_shared_memory_early() -> None:
 
     wait = MessageQueue.wait_until_ready
 
-    def wait_and_unlink(queue: Any) -> None:
-        wait(queue)
-        buffer = queue.buffer
+    def wait_and_unlink(self: Any) -> None:
+        wait(self)
+        buffer = self.buffer
         if buffer is not None and buffer.is_creator:
             buffer.is_creator = False
             buffer.shared_memory.unlink()

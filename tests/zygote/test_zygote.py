@@ -165,7 +165,9 @@ def test_a_fork_that_fails_leaves_no_descriptor_open(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("zygote")
 def test_fork_keeps_what_the_zygote_has_frozen(python: Start) -> None:
-    code = "import gc; frozen = gc.get_freeze_count(); gc.unfreeze(); print(gc.get_freeze_count() == frozen > 0)"
+    code = (
+        "import gc; frozen = gc.get_freeze_count(); gc.unfreeze(); print(gc.get_freeze_count() == frozen > 0)"
+    )
     assert python("-c", code).communicate(timeout=60)[0].strip() == "True"
 
 
