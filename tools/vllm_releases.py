@@ -106,6 +106,8 @@ MEMBERS = {
     ),
     "vllm.config.CacheConfig": "kv_cache_size_tokens",
     "vllm.config.SchedulerConfig": "max_num_seqs max_num_batched_tokens scheduler_cls async_scheduling",
+    "vllm.distributed.device_communicators.shm_broadcast.MessageQueue": "buffer",
+    "vllm.distributed.device_communicators.shm_broadcast.ShmRingBuffer": "is_creator shared_memory",
     "vllm.config.ParallelConfig": "worker_extension_cls use_ray ray_runtime_env",
     "ModelConfig": (
         "max_model_len get_vocab_size get_hidden_size allowed_media_domains allowed_local_media_path "

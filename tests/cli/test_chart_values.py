@@ -83,7 +83,7 @@ def test_the_chart_serves_what_the_file_serves(
     ("args", "model"),
     [
         ({}, {**GPU, "accelerator_type": "B200"}),
-        ({}, {**GPU, "accelerator_type": None, "tensor_parallel_size": 2}),
+        ({}, {**GPU, "accelerator_type": None, "tensor_parallel_size": 2, "pipeline_parallel_size": 2}),
         ({"request_log": {"enabled": False}, "ui": False, "zygote": False}, {"cpus_per_replica": 6.5}),
         ({"telemetry": {"traces": {"enabled": True}}, "ledger": {"url": "postgresql://db/usage"}}, GPU),
         ({"batch": {"database": "postgresql://db/batch", "files": "s3://b", "resources": {"node": 1}}}, {}),

@@ -106,6 +106,7 @@ ADVISE = {"min_replicas": 1, "mode": "advise", "ttft_target_s": 2, "ttft_percent
         ),
         ("{name: a}", {"schedules": [WINDOW, WINDOW], **ADVISE}, "2 schedules"),
         ("{name: a, model: m/M, tensor_parallel_size: 4}", {}, "  a: m/M on 4 x A100 per replica; "),
+        ("{name: a, tensor_parallel_size: 2, pipeline_parallel_size: 3}", {}, " on 6 x A100 per replica; "),
         ("{name: a, accelerator_type: null}", {}, "  a: embedded on 1 x any GPU per replica"),
     ],
 )

@@ -99,10 +99,13 @@ class Replica:
                 raise self.fails
         return self.running
 
-    async def start(self, ledger: LedgerSettings | None = None, **request_log: Any) -> None:
+    async def start(
+        self, ledger: LedgerSettings | None = None, model: dict[str, Any] | None = None, **request_log: Any
+    ) -> None:
         settings = RequestLogSettings(**({"enabled": False} | request_log)).model_dump(mode="json")
         given = None if ledger is None else ledger.model_dump(mode="json")
-        await self.engine.__init__(ModelSettings(name="tide").model_dump(mode="json"), settings, ledger=given)
+        whole = ModelSettings(name="tide", **(model or {})).model_dump(mode="json")
+        await self.engine.__init__(whole, settings, ledger=given)
 
     async def stop(self) -> None:
         await self.engine.__del__()
@@ -149,6 +152,24 @@ async def test_a_replica_writes_its_whole_life_to_the_ledger(
     store.close()
     assert set(unused) == {"starting", "idle", "draining"}
     assert all(amounts.cost == pytest.approx(amounts.gpu_seconds) for amounts in unused.values())
+
+
+async def test_every_gpu_of_a_replica_is_metered(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    metered: list[int] = []
+
+    def meter(name: str, gpus: int, *more: Any) -> UsageMeter:
+        metered.append(gpus)
+        return UsageMeter(name, gpus, *more)
+
+    monkeypatch.setattr("serve_app.engine.engine_deployment.UsageMeter", meter)
+    replica = Replica(monkeypatch)
+    await replica.start(
+        LedgerSettings(url=f"sqlite:///{tmp_path}/usage.db"),
+        {"tensor_parallel_size": 4, "pipeline_parallel_size": 2},
+    )
+    await replica.stop()
+
+    assert metered == [8]
 
 
 async def test_a_replica_that_could_not_start_leaves_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ class Fleet:
         self.now = 1000.0
         ledger = {"gpu_hour_prices": prices}
         names = ["tide", *(f"tide-{number}" for number in range(1, models))]
-        given = [{"name": name, "tensor_parallel_size": 4} for name in names]
+        given = [{"name": name, "tensor_parallel_size": 2, "pipeline_parallel_size": 2} for name in names]
         self.settings = AppSettings.model_validate({"models": given, "ledger": ledger})
         self.policy, self.observer = FakePolicy(), FakeObserver(*names)
         self.stored = BoundedCall("documents", StoredState, 0.5)

@@ -1,13 +1,16 @@
 import asyncio
 import gc
+import threading
+from pathlib import Path
 
 import pytest
+from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.output_processor import RequestOutputCollector
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-from serve_app.patches.vllm import InProcessExecutor, forward_at_once
+from serve_app.patches.vllm import InProcessExecutor, forward_at_once, free_shared_memory_early
 
 
 def output(text: str, finished: bool = False) -> RequestOutput:
@@ -103,3 +106,22 @@ def test_the_end_of_a_core_collects_no_frozen_garbage(monkeypatch: pytest.Monkey
     InProcessExecutor.shutdown(object.__new__(InProcessExecutor))
     unfreeze()
     assert found[0] > 10_000
+
+
+def test_shared_memory_has_no_name_once_its_readers_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        MessageQueue, "wait_until_ready", MessageQueue.wait_until_ready
+    )  # restored at the end
+    free_shared_memory_early()
+    writer = MessageQueue(1, 1, max_chunk_bytes=1 << 16, max_chunks=2)
+    name = Path("/dev/shm", writer.buffer.shared_memory.name)
+    assert name.exists()
+    reader = MessageQueue.create_from_handle(writer.export_handle(), 0)
+    waiting = threading.Thread(target=reader.wait_until_ready)
+    waiting.start()
+    writer.wait_until_ready()
+    waiting.join()
+
+    assert not name.exists()
+    writer.enqueue("a step")
+    assert reader.dequeue(timeout=60) == "a step"

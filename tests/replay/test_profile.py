@@ -120,6 +120,13 @@ def test_a_configuration_gets_the_profile_of_its_gpu(given: dict[str, Any], name
     assert why in chosen.why
 
 
+def test_every_gpu_of_a_replica_counts_in_its_profile() -> None:
+    chosen = profile_for(ModelSettings(name="m", tensor_parallel_size=4, pipeline_parallel_size=2))
+
+    assert chosen.profile.gpus == 8
+    assert "8 GPUs a replica are counted" in chosen.why
+
+
 def test_the_configurations_that_come_along_find_theirs() -> None:
     document = yaml.safe_load((CONFIG / "serve.a100.yaml").read_text())
     chosen = profile_for(load_settings(document["applications"][0]["args"]))
