@@ -36,7 +36,9 @@ CALLED = {
     "vllm.v1.engine.core_client.AsyncMPClient.call_utility_async": "method",
     "vllm.v1.engine.core.EngineCoreProc.has_work": "",
     "AsyncLLM.shutdown": "timeout",
+    "AsyncLLM.add_request": "request_id prompt params",
     "vllm.renderers.base.BaseRenderer.render_cmpl_async": "prompts tok_params",
+    "vllm.renderers.base.BaseRenderer._process_tokens": "prompt",
     "IncrementalDetokenizer.from_new_request": "tokenizer request",
     "IncrementalDetokenizer.update": "new_token_ids stop_terminated",
     "IncrementalDetokenizer.get_next_output_text": "finished delta",
@@ -187,6 +189,7 @@ OPTIONAL = {
     # What the engine does without, or has its own of.
     "check_json_nesting": "",
     "GracefulHTTPError": "",
+    "vllm.renderers.base.BaseRenderer": "_process_tokens_async",
     "AsyncScheduler": "",
     "Scheduler": (
         "schedule requests structured_output_manager grammar_compile_error_reqs use_v2_model_runner "

@@ -8,6 +8,7 @@ reach, such as a cloud's metadata service.
 import hmac
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from copy import copy
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
@@ -146,8 +147,9 @@ def keep_media_apart(renderer: Any) -> None:
 
         return wrapped
 
-    for name in ("_process_tokens", "_process_tokens_async"):
-        wrap_method(renderer, name, salted)
+    wrap_method(renderer, "_process_tokens", salted)
+    with suppress(AttributeError):  # other releases have only the first
+        wrap_method(renderer, "_process_tokens_async", salted)
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:

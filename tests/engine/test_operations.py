@@ -110,6 +110,34 @@ def test_handlers_read_request_id_and_trace_headers() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("operation", "body"),
+    [
+        ("chat_completions", {"messages": SEA}),
+        ("completions", {"prompt": ["sea", "moon"]}),
+        ("responses", {"input": "sea"}),
+        ("messages", {"messages": SEA}),
+        ("generate", {"prompt": "sea"}),
+    ],
+)
+async def test_engine_knows_calls_with_the_same_id_apart(
+    serving: Serving, operation: Operation, body: dict[str, Any]
+) -> None:
+    client = LocalEngine(serving, ModelSettings(name="tide"), lambda _: None)
+    core: Any = serving.engine.engine_core
+    bound = "max_output_tokens" if operation == "responses" else "max_tokens"
+    names: list[set[str]] = []
+    for _ in range(2):
+        before = len(core.requests)
+        document = json.dumps({"model": "tide", bound: 1, **body}).encode()
+        async with client.call(EngineRequest(operation, document, "r-1")) as reply:
+            assert reply.status == 200
+        names.append({request.external_req_id for request in core.requests[before:]})
+
+    assert names[0]
+    assert names[0].isdisjoint(names[1])
+
+
 async def test_answers_have_the_name_that_the_client_asked_for(serving: Serving) -> None:
     client = LocalEngine(serving, ModelSettings(name="tide"), lambda _: None)
 

@@ -104,8 +104,9 @@ async def test_a_uuid_means_the_media_of_its_own_key(engine: LocalEngine) -> Non
     assert await text("of one key", "red", "logo") == red
     assert await text("of another", "blue", "logo") == blue
     assert await text("of one key", None, "logo") == red
-    with pytest.raises(ApiError):
+    with pytest.raises(ApiError) as caught:
         await text("of a third", None, "logo")
+    assert caught.value.status == 400
 
 
 @pytest.mark.parametrize(
