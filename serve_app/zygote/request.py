@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from serve_app.zygote.numa import memory_policy
 
 _LENGTH = struct.Struct("!I")
+OOM_SCORE = "/proc/self/oom_score_adj"
 _MOST_DESCRIPTORS = 253
 """The kernel's limit per message. `send` raises OSError above this limit."""
 
@@ -34,6 +35,8 @@ class Request:
     cpus: list[int]
     """The CPUs that it may run on."""
     memory_policy: list[int]
+    oom_score_adj: int
+    """Ray raises it for its workers, so that they are killed before the raylet when memory runs out."""
     descriptors: list[int]
     """The descriptor numbers in the new process, in the order of the passed descriptors."""
 
@@ -42,6 +45,8 @@ class Request:
         """Describe this process, with all of its open descriptors except `without`."""
         numbers = sorted(int(name) for name in os.listdir("/proc/self/fd"))
         passed = [number for number in numbers if number != without and _is_open(number)]
+        with open(OOM_SCORE) as file:
+            oom_score = int(file.read())
         return cls(
             arguments,
             dict(os.environ),
@@ -50,6 +55,7 @@ class Request:
             os.getpriority(os.PRIO_PROCESS, 0),
             sorted(os.sched_getaffinity(0)),
             memory_policy(),
+            oom_score,
             passed,
         )
 

@@ -29,7 +29,7 @@ from serve_app import env
 from serve_app.patches.ray import use_setproctitle
 from serve_app.zygote.numa import set_memory_policy
 from serve_app.zygote.python import STATUS
-from serve_app.zygote.request import MalformedRequestError, Request, close_all, is_own
+from serve_app.zygote.request import OOM_SCORE, MalformedRequestError, Request, close_all, is_own
 
 _REQUEST_S = 5.0
 
@@ -153,6 +153,8 @@ def specialise(request: Request, passed: list[int]) -> None:
     with suppress(OSError):  # those CPUs may be offline now
         os.sched_setaffinity(0, request.cpus)
     set_memory_policy(request.memory_policy)
+    with suppress(OSError), open(OOM_SCORE, "w") as file:  # this process may not lower it
+        file.write(str(request.oom_score_adj))
     if "--multiprocessing-fork" in request.arguments:
         multiprocessing.set_executable(env.PYTHON)  # an engine core's workers are forks of the zygote too
     highest = max([*request.descriptors, *passed, 2]) + 1

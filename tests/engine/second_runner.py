@@ -58,7 +58,7 @@ def runner_of(worker: Any) -> str:
 async def second_runner_engine(triton: Path, **model: Any) -> AsyncIterator[LocalEngine]:
     """The embedded model in an engine core as on a GPU, with its adapters if it has `lora`."""
     from serve_app.engine.adapters import Adapters
-    from serve_app.engine.continuing_core import let_core_continue
+    from serve_app.engine.continuing_core import let_core_continue, let_workers_check
     from serve_app.engine.local_client import LocalEngine
     from serve_app.weights.adapter_store import AdapterStore
     from tests.engine.stub_engine_core import configured, real_serving, zygote_of_cores
@@ -76,9 +76,12 @@ async def second_runner_engine(triton: Path, **model: Any) -> AsyncIterator[Loca
             monkeypatch.setenv(name, value)
         monkeypatch.setattr("vllm.config.vllm.HAS_TRITON", True)
         settings, namespace, config = configured(**model)
-        # vLLM's platform of CPUs turns it off; that of GPUs leaves it on.
+        # vLLM's platform of CPUs turns asynchronous scheduling off; that of GPUs leaves it on.
         config.scheduler_config.async_scheduling, config.scheduler_config.scheduler_cls = True, None
+        config.parallel_config.worker_extension_cls = ""
         let_core_continue(config)
+        if settings.lora is not None:
+            let_workers_check(config)
         async with real_serving(namespace, config, zygote_of_cores(REGISTER)) as serving:
             adapters = None
             if settings.lora is not None:

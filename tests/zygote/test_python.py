@@ -13,6 +13,7 @@ import pytest
 from serve_app import env
 from serve_app.zygote import python as command
 from serve_app.zygote.numa import memory_policy, set_memory_policy
+from serve_app.zygote.request import OOM_SCORE
 from tests.zygote.conftest import MARK, Start
 
 FORKED = f"import sys; print({MARK!r} in sys.modules)"
@@ -70,6 +71,15 @@ def test_fork_has_cpus_and_memory_policy_of_its_asker(python: Start) -> None:
     tell += f"import sys; print({MARK!r} in sys.modules, os.sched_getaffinity(0), memory_policy())"
     assert said(python("-c", tell, preexec_fn=bind)) == f"True {{{cpu}}} {preferred}"
     assert said(python("-c", tell)) == f"True {os.sched_getaffinity(0)} {before}"
+
+
+@needs_zygote
+def test_fork_is_killed_as_early_as_its_asker_when_memory_runs_out(python: Start) -> None:
+    own = Path(OOM_SCORE)
+    score = min(1000, int(own.read_text()) + 300)  # anybody may raise it
+    tell = f"import sys; print({MARK!r} in sys.modules, open({OOM_SCORE!r}).read())"
+    process = python("-c", tell, preexec_fn=lambda: own.write_text(str(score)))
+    assert said(process).split() == ["True", str(score)]
 
 
 @needs_zygote

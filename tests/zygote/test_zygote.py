@@ -138,7 +138,7 @@ def refused(path: Path, data: bytes, descriptors: list[int]) -> None:
 
 
 def whole_request(descriptors: list[int]) -> bytes:
-    data = json.dumps(asdict(Request(["-c", ""], {}, "/", 0, 0, [0], [], descriptors))).encode()
+    data = json.dumps(asdict(Request(["-c", ""], {}, "/", 0, 0, [0], [], 0, descriptors))).encode()
     return struct.pack("!I", len(data)) + data
 
 
