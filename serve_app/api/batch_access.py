@@ -53,8 +53,14 @@ class BatchAccess:
         Raises:
             ApiError: 429 for a limit, 507 without space, 503 if a store does not answer.
         """
+        job = self._threads.submit(work)
+        future = asyncio.wrap_future(job)
         try:
-            return await asyncio.wrap_future(self._threads.submit(work))
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:  # the client has left
+            if not job.cancel():  # the thread goes on, and its work may have to be undone
+                await asyncio.wait([future])
+            raise
         except LimitError as error:
             raise ApiError(429, f"{error}.", code="limit_exceeded", headers=_NO_RETRY) from None
         except FAILURES as error:

@@ -1,5 +1,6 @@
 """`/v1/files`: upload, list, read and delete files of batches, as OpenAI's Files API."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -155,7 +156,11 @@ async def _store(access: BatchAccess, form: Form, owner: str, most: int) -> File
     """Read a form, and store its file of at most so many bytes. After a failure nothing is left of it."""
     now = int(access.clock())
     file = File(new_id("file"), owner, "batch", "", most, now)
-    await access.run(lambda: access.store.begin_file(file))
+    try:
+        await access.run(lambda: access.store.begin_file(file))
+    except asyncio.CancelledError:
+        await access.run(lambda: _delete(access, file))
+        raise
     try:
         try:
             await access.files.upload(file.object, _checked(form))
@@ -165,7 +170,7 @@ async def _store(access: BatchAccess, form: Form, owner: str, most: int) -> File
         file = replace(file, filename=form.filename or "", bytes=form.size, expires_at=now + seconds)
         await access.run(lambda: access.store.finish_file(file))
     except BaseException:
-        await access.run(lambda: _discard(access, file))
+        await access.run(lambda: _delete(access, file))
         raise
     return file
 
@@ -211,6 +216,8 @@ async def _read(access: BatchAccess, file: File, offset: int) -> bytes:
         return b""
     try:
         return await access.files.read_async(file.object, offset, length)
+    except FileNotFoundError:
+        raise not_found(file.id, "file_id") from None
     except FAILURES as error:
         raise store_failed(error) from None
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import AsyncIterable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -21,11 +23,14 @@ UPLOAD_BYTES = 2 * _PART_BYTES
 STORE_ERRORS = (BaseError, OSError)
 
 
+class DamagedError(Exception):
+    """One object is missing or not as it was written, while its store works. The message names the object."""
+
+
 class FileStore:
     """Objects by name. An object is written whole or not at all, and is never changed.
 
-    All methods raise FileNotFoundError for a missing object, and `STORE_ERRORS` if the store does not answer.
-    Methods without `async` block.
+    Methods without `async` block, and raise DamagedError. All raise `STORE_ERRORS` if the store is away.
 
     Args:
         url: `file:///folder`, `s3://bucket/folder`, `gs://bucket/folder` or `az://container/folder`. A
@@ -44,30 +49,37 @@ class FileStore:
         await obstore.put_async(
             self._store, name, chunks, use_multipart=True, chunk_size=_PART_BYTES, max_concurrency=1
         )
+        await asyncio.to_thread(self._sync, name)
 
-    def write(self, name: str, chunks: Iterable[bytes]) -> None:
-        """Write an object from chunks, in bounded memory."""
+    def write(self, name: str, chunks: Iterable[bytes]) -> int:
+        """Write an object from chunks, in bounded memory. Return its bytes."""
         # Not `put`, within which the iterator of the chunks could not read from a store.
         writer = obstore.open_writer(self._store, name, buffer_size=_PART_BYTES, max_concurrency=1)
-        for chunk in chunks:
-            writer.write(chunk)
+        size = sum(writer.write(chunk) for chunk in chunks)
         writer.close()
+        self._sync(name)
+        return size
 
-    def size(self, name: str) -> int:
-        """Return the bytes of an object."""
-        return obstore.head(self._store, name)["size"]
+    def whole(self, name: str) -> bytes:
+        """Return all bytes of an object."""
+        with self._object(name):
+            return bytes(obstore.get(self._store, name).bytes())
 
     def read(self, name: str, offset: int, length: int) -> bytes:
         """Return `length` bytes of an object from `offset`."""
-        return bytes(obstore.get_range(self._store, name, start=offset, length=length))
+        return self.ranges(name, [(offset, length)])[0]
 
     def ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Return parts of an object, each given by its offset and length."""
         starts, lengths = [offset for offset, _ in ranges], [length for _, length in ranges]
-        return [bytes(part) for part in obstore.get_ranges(self._store, name, starts=starts, lengths=lengths)]
+        with self._object(name):
+            parts = obstore.get_ranges(self._store, name, starts=starts, lengths=lengths)
+        if [len(part) for part in parts] != lengths:
+            raise DamagedError(f"the object {name} is damaged: it is too short")
+        return [bytes(part) for part in parts]
 
     async def read_async(self, name: str, offset: int, length: int) -> bytes:
-        """Return `length` bytes of an object from `offset`."""
+        """Return `length` bytes of an object from `offset`. Raises FileNotFoundError without the object."""
         return bytes(await obstore.get_range_async(self._store, name, start=offset, length=length))
 
     def chunks(self, name: str, size: int, chunk_bytes: int = READ_BYTES) -> Iterator[bytes]:
@@ -81,9 +93,12 @@ class FileStore:
 
     def delete(self, names: Sequence[str]) -> None:
         """Delete objects. Missing objects are no error."""
-        for name in names:
-            with suppress(FileNotFoundError):
-                obstore.delete(self._store, name)
+        try:
+            obstore.delete(self._store, names)
+        except FileNotFoundError:  # which ends the deletion of the others
+            for name in names:
+                with suppress(FileNotFoundError):
+                    obstore.delete(self._store, name)
 
     def delete_torn(self, before: float) -> None:
         """Delete what killed processes left of objects in a folder, older than `before`, Unix time.
@@ -95,6 +110,25 @@ class FileStore:
                 with suppress(FileNotFoundError):
                     if path.stat().st_mtime < before:
                         path.unlink()
+
+    @contextmanager
+    def _object(self, name: str) -> Iterator[None]:
+        """Tell a fault of this object from one of the store: then no other object can be written either."""
+        try:
+            yield
+        except STORE_ERRORS as error:
+            self.write("probe", [b"x"])
+            raise DamagedError(f"the object {name} is missing or damaged") from error
+
+    def _sync(self, name: str) -> None:
+        """Make an object of a folder outlast a loss of power, before the database has its row."""
+        if (folder := _local_folder(self._url)) is not None:
+            for place in (Path(name), *Path(name).parents):
+                descriptor = os.open(folder / place, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
 
 
 def _open(url: str) -> ObjectStore:

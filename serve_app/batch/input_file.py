@@ -75,19 +75,20 @@ def validate(store: BatchStore, files: FileStore, batch: Batch, max_line_bytes: 
 
     Returns:
         Whether the batch has begun. If not, it has failed, or is no longer `validating`.
+
+    Raises:
+        DamagedError: the input file cannot be read.
     """
-    try:
-        file = store.file(batch.input_file_id, batch.owner, now)
-        if file is None:
-            raise FileNotFoundError
-        chunks = files.chunks(file.object, file.bytes)
-        checked = check_lines(chunks, batch.endpoint, store.limits.max_requests, max_line_bytes)
-    except FileNotFoundError:
-        message = f"The file {batch.input_file_id} has been deleted."
-        checked = Checked("", [], [LineError("invalid_input_file", message, "input_file_id")])
+    file = store.file(batch.input_file_id, batch.owner, now)
     if now >= batch.expires_at:
         message = "The completion window ended before the input file was checked."
-        checked.errors[:] = [LineError("batch_expired", message)]
+        checked = Checked("", [], [LineError("batch_expired", message)])
+    elif file is None:
+        message = f"The file {batch.input_file_id} has been deleted."
+        checked = Checked("", [], [LineError("invalid_input_file", message, "input_file_id")])
+    else:
+        chunks = files.chunks(file.object, file.bytes)
+        checked = check_lines(chunks, batch.endpoint, store.limits.max_requests, max_line_bytes)
     if checked.errors:
         store.fail(batch.id, checked.errors, now)
         return False
@@ -97,11 +98,15 @@ def validate(store: BatchStore, files: FileStore, batch: Batch, max_line_bytes: 
 def check_lines(chunks: Iterable[bytes], endpoint: str, max_requests: int, max_line_bytes: int) -> Checked:
     """Check the lines of an input file, which comes in chunks."""
     check = _Check(endpoint, max_line_bytes)
+    blanks = 0
     for number, offset, length, text in split_lines(chunks, max_line_bytes):
-        if text is not None and not text.strip():
-            continue  # such as the end of the file
-        if len(check.lines) >= max_requests:
-            message = f"The file has more than {max_requests} requests, which one batch may have."
+        blank = text is not None and not text.strip()
+        blanks += blank
+        if blank and blanks <= max_requests:  # such as the end of the file
+            continue
+        if blank or len(check.lines) >= max_requests:
+            kind = "blank lines" if blank else "requests"
+            message = f"The file has more than {max_requests} {kind}, which one batch may have."
             check.errors.append(LineError("too_many_requests", message, line=number))
             break
         if (error := check.line(number, offset, length, text)) is not None:

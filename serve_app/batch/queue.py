@@ -1,27 +1,30 @@
 """The lines of open batches as a queue: lease, answer, and in the end join the answers to result files.
 
-Answers are written in parts: an object with some answers, then one transaction that gives the lines their
-outcome. Only the first outcome of a line counts. Before a join, all other lines get the outcome `none`. So a
-runner may be killed at any moment, and two runners may work at the same time: each line has one answer in the
-result files.
+Answers are written in parts: first the object, then one transaction that gives the lines their outcome. Only
+the first outcome of a line counts. Before a join, all other lines get the outcome `none`. So a runner may be
+killed at any moment, and two runners may work at the same time: each line has one answer in the result files.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Row, func, select
 
-from serve_app.batch.file_store import FileStore
-from serve_app.batch.records import Batch, File, Status, new_id
+from serve_app.batch.file_store import DamagedError, FileStore
+from serve_app.batch.records import Batch, File, LineError, Status, new_id
 from serve_app.batch.results import (
     CANCELLED,
     EXPIRED,
+    FAILED,
+    LOST,
     Tokens,
     answered_line,
     is_success,
@@ -32,8 +35,13 @@ from serve_app.batch.store import UPLOAD_S, BatchStore, set_status
 from serve_app.batch.tables import BATCHES, FILES, LINES
 from serve_app.wire.batch_lines import BatchLine, LineAnswer
 
+_T = TypeVar("_T")
+
 _AT_ONCE = 1_000
 """The most lines of one statement or one read."""
+_READ_AT_ONCE = 32
+"""An object store takes 10 to 50 ms for each part, of which a slow batch makes 43,200 in a day."""
+_MANY_PARTS = 1_000
 
 
 class LeasedLine(NamedTuple):
@@ -90,12 +98,7 @@ class BatchQueue:
 
     def set_lease(self, batch_id: str, lines: Sequence[int], until: float) -> None:
         """Let the leases of lines end at `until`, Unix time, to renew them or to give them back."""
-        with self.store.begin() as connection:
-            for some in _slices(lines):
-                of_lines = (LINES.c.batch_id == batch_id) & LINES.c.line.in_(some)
-                connection.execute(
-                    LINES.update().where(of_lines, LINES.c.outcome.is_(None)).values(lease_until=until)
-                )
+        self._change(batch_id, lines, lease_until=until)
 
     def requests(self, batch: Batch, lines: Sequence[LeasedLine]) -> list[BatchLine]:
         """Return the bodies of lines, from the input file."""
@@ -108,9 +111,9 @@ class BatchQueue:
 
     def finish(self, batch_id: str, answered: Sequence[Answered]) -> int:
         """Store final answers. Return how many of them are the first of their line, and count."""
-        part = f"{_folder(batch_id)}/{uuid.uuid4().hex}"
-        self.files.write(part, [b"".join(map(_part_line, answered))])
-        by_line = {each.answer.number: each.answer for each in answered}
+        by_line = {each.line.line: each.answer for each in answered}
+        texts = {each.line.line: answered_line(each.line.custom_id, each.answer) for each in answered}
+        part = self._write_part(batch_id, texts)
         counted = 0
         with self.store.begin() as connection:
             for outcome, wanted in (("completed", True), ("failed", False)):
@@ -127,13 +130,22 @@ class BatchQueue:
                 counted += len(first)
         return counted
 
-    def end(self, batch: Batch, now: float) -> Status | None:
+    def end(self, batch: Batch, now: float, fault: LineError | None = None) -> Status | None:
         """Join the answers of a batch to its result files, and give the batch its last status.
 
-        Call it for a batch without lines in flight. Called again after an interruption, it begins anew.
+        Call it for a batch without lines in flight. Called again after an interruption, it begins anew, but
+        does not copy small parts again.
+
+        Args:
+            batch: The batch.
+            now: Unix time.
+            fault: Why the batch fails, as after a damaged part. Then answers that cannot be read are lost.
 
         Returns:
             The last status; None if the batch has ended already, or was cancelled just now.
+
+        Raises:
+            DamagedError: an answer cannot be read, and there is no `fault`.
         """
         last: Status = "cancelled"
         if batch.status != "cancelling":
@@ -144,24 +156,28 @@ class BatchQueue:
                     return None
             counted = self.store.batch(batch.id)
             assert counted is not None
-            last = "expired" if counted.left else "completed"
+            last = "failed" if fault else "expired" if counted.left else "completed"
         if batch.in_progress_at is None:  # an interrupted check of the input file may have added lines
             self._delete_lines(batch.id)
         self._close_lines(batch.id)
-        reason = CANCELLED if last == "cancelled" else EXPIRED
-        output = self._write_file(batch, "output", self._answers(batch.id, "completed"), now)
+        reason = {"cancelled": CANCELLED, "failed": FAILED}.get(last, EXPIRED)
+        answers, failures = (self._answers(batch.id, each, bool(fault)) for each in ("completed", "failed"))
+        output = self._write_file(batch, "output", answers, now)
         errors = None
         try:
-            errors = self._write_file(batch, "error", self._errors(batch.id, reason), now)
+            failures = chain(failures, self._unanswered(batch.id, reason))
+            errors = self._write_file(batch, "error", failures, now)
             with self.store.begin() as connection:
                 ended = set_status(
                     connection,
                     batch.id,
-                    ("finalizing", "cancelling"),
+                    ("validating", "finalizing", "cancelling"),
                     last,
                     now,
                     output_file_id=output.id if output else None,
                     error_file_id=errors.id if errors else None,
+                    errors=[asdict(fault)] if fault else None,
+                    **_outcomes(connection, batch.id),
                 )
                 for file in (output, errors) if ended else ():
                     if file is not None:
@@ -244,53 +260,86 @@ class BatchQueue:
             int(now),
             None if kept_s is None else int(now) + kept_s,
         )
-        size = 0
-
-        def counted() -> Iterator[bytes]:
-            nonlocal size
-            for line in chain([first], lines):
-                size += len(line) + 1
-                yield line + b"\n"
-
         self.store.begin_file(file, limited=False)
         try:
-            self.files.write(file.object, counted())
+            size = self.files.write(file.object, (line + b"\n" for line in chain([first], lines)))
         except Exception:
             self._discard(file)
             raise
         return replace(file, bytes=size)
 
-    def _answers(self, batch_id: str, outcome: str) -> Iterator[bytes]:
-        """Yield the lines of all answers with `outcome`. One part is in memory at a time."""
-        for part in self.files.names(_folder(batch_id)):
-            of_part = (LINES.c.batch_id == batch_id) & (LINES.c.part == part)
-            with self.store.begin() as connection:
-                query = select(LINES.c.line).where(of_part, LINES.c.outcome == outcome)
-                lines = set(connection.execute(query).scalars())
-            if not lines:
-                continue
-            for row in self.files.read(part, 0, self.files.size(part)).splitlines():
-                number, _, text = row.partition(b" ")
-                if int(number) in lines:
-                    yield text
+    def _write_part(self, batch_id: str, answers: Mapping[int, bytes]) -> str:
+        """Write result lines, by the number of their line in the input file. Return the name of the part."""
+        part = f"{_folder(batch_id)}/{uuid.uuid4().hex}"
+        self.files.write(part, [b"".join(b"%d %b\n" % answer for answer in answers.items())])
+        return part
 
-    def _errors(self, batch_id: str, reason: tuple[str, str]) -> Iterator[bytes]:
-        yield from self._answers(batch_id, "failed")
-        last = 0
+    def _answers(self, batch_id: str, outcome: str, damaged: bool) -> Iterator[bytes]:
+        """Yield result lines. If parts may be `damaged`, lines without an answer get the outcome `lost`."""
+        parts = self._parts(batch_id, outcome)
+        if len(parts) > _MANY_PARTS:  # a join that begins anew finds these answers in larger parts
+            small = {part: lines for part, lines in parts.items() if len(lines) < _READ_AT_ONCE}
+            for answers in self._read(batch_id, small, damaged):
+                self._change(batch_id, answers, part=self._write_part(batch_id, answers))
+            parts = self._parts(batch_id, outcome)
+        for answers in self._read(batch_id, parts, damaged):
+            yield from answers.values()
+
+    def _parts(self, batch_id: str, outcome: str) -> Mapping[str, Set[int]]:
+        """Return the lines with `outcome`, by the part that has their answers."""
+        parts: defaultdict[str, set[int]] = defaultdict(set)
+        for row in self._lines(batch_id, outcome):
+            parts[row.part].add(row.line)
+        return parts
+
+    def _read(
+        self, batch_id: str, parts: Mapping[str, Set[int]], damaged: bool
+    ) -> Iterator[dict[int, bytes]]:
+        """Yield the wanted lines of some parts, which are read at once."""
+
+        def read(part: str) -> dict[int, bytes]:
+            try:
+                found = _whole_lines(self.files.whole(part), parts[part])
+            except DamagedError:
+                found = {}
+            if not damaged and len(found) < len(parts[part]):
+                raise DamagedError(f"the object {part} is missing or damaged")
+            return found
+
+        with ThreadPoolExecutor(_READ_AT_ONCE) as readers:
+            for some in _slices(list(parts), _READ_AT_ONCE):
+                answers = dict(chain.from_iterable(found.items() for found in readers.map(read, some)))
+                lost = set().union(*(parts[part] for part in some)) - answers.keys()
+                self._change(batch_id, lost, outcome="lost")
+                yield answers
+
+    def _lines(self, batch_id: str, outcome: str) -> Iterator[Row[Any, Any, Any, Any]]:
+        """Yield the lines with `outcome`, in the order of sending, in which an index has them."""
+        last = -1
         while True:
             query = (
-                select(LINES.c.line, LINES.c.custom_id)
-                .where(LINES.c.batch_id == batch_id, LINES.c.outcome == "none", LINES.c.line > last)
-                .order_by(LINES.c.line)
+                select(LINES.c.position, LINES.c.line, LINES.c.custom_id, LINES.c.part)
+                .where(LINES.c.batch_id == batch_id, LINES.c.outcome == outcome, LINES.c.position > last)
+                .order_by(LINES.c.position)
                 .limit(_AT_ONCE)
             )
             with self.store.begin() as connection:
                 rows = connection.execute(query).all()
-            if not rows:
+            yield from rows
+            if len(rows) < _AT_ONCE:
                 return
-            for _, custom_id in rows:
-                yield unanswered_line(custom_id, reason)
-            last = rows[-1][0]
+            last = rows[-1].position
+
+    def _change(self, batch_id: str, lines: Iterable[int], **values: Any) -> None:
+        for some in _slices(list(lines)):
+            of_lines = (LINES.c.batch_id == batch_id) & LINES.c.line.in_(some)
+            with self.store.begin() as connection:
+                connection.execute(LINES.update().where(of_lines).values(values))
+
+    def _unanswered(self, batch_id: str, reason: tuple[str, str]) -> Iterator[bytes]:
+        for outcome, (code, message) in (("lost", LOST), ("none", reason)):
+            for row in self._lines(batch_id, outcome):
+                yield unanswered_line(row.custom_id, (code, message.format(row.part)))
 
 
 _PARTS = "parts"
@@ -304,14 +353,15 @@ def _batch_of(part: str) -> str:
     return part.split("/")[1]
 
 
-def _part_line(answered: Answered) -> bytes:
-    """Return a line of a part: the number in the input file, a space, and the line of the result file."""
-    line = answered_line(answered.line.custom_id, answered.answer)
-    return b"%d %b\n" % (answered.line.line, line)
+def _whole_lines(part: bytes, wanted: Set[int]) -> dict[int, bytes]:
+    """Return the wanted lines of a part. After a loss of power, it may end early or have zeros."""
+    rows = (row.partition(b" ") for row in part.split(b"\n")[:-1] if row.endswith(b"}") and b"\0" not in row)
+    numbers = {b"%d" % line: line for line in wanted}
+    return {numbers[number]: text for number, _, text in rows if number in numbers}
 
 
-def _slices(lines: Sequence[int]) -> Iterator[Sequence[int]]:
-    return (lines[first : first + _AT_ONCE] for first in range(0, len(lines), _AT_ONCE))
+def _slices(items: Sequence[_T], size: int = _AT_ONCE) -> Iterator[Sequence[_T]]:
+    return (items[first : first + size] for first in range(0, len(items), size))
 
 
 def _set_outcome(
@@ -328,3 +378,10 @@ def _set_outcome(
         )
         first += connection.execute(change).scalars()
     return first
+
+
+def _outcomes(connection: Connection, batch_id: str) -> dict[str, int]:
+    """Return how many answers were joined, and how many lines failed. A lost answer counts as a failure."""
+    query = select(LINES.c.outcome, func.count()).where(LINES.c.batch_id == batch_id)
+    counts: Counter[str] = Counter(dict(connection.execute(query.group_by(LINES.c.outcome)).all()))
+    return {"completed": counts["completed"], "failed": counts["failed"] + counts["lost"]}

@@ -9,6 +9,8 @@ from serve_app.wire.batch_lines import LineAnswer
 
 EXPIRED = ("batch_expired", "This request could not be executed before the completion window expired.")
 CANCELLED = ("batch_cancelled", "The batch was cancelled before this request was executed.")
+FAILED = ("batch_failed", "The batch failed before this request was executed. Its `errors` name the reason.")
+LOST = ("answer_lost", "The answer to this request is lost, because the object {} is missing or damaged.")
 
 
 class Tokens(NamedTuple):
@@ -81,7 +83,7 @@ def answered_line(custom_id: str, answer: LineAnswer) -> bytes:
 
 
 def unanswered_line(custom_id: str, reason: tuple[str, str]) -> bytes:
-    """Return the line of a request without an answer, for the reason `EXPIRED` or `CANCELLED`."""
+    """Return the line of a request without an answer, for a reason such as `EXPIRED`."""
     code, message = reason
     request_id = f"batch_req_{uuid.uuid4().hex}"
     error = {"code": code, "message": message}

@@ -72,6 +72,6 @@ LINES = Table(
     Index("batch_lines_to_send", "batch_id", "outcome", "position"),
 )
 """The lines of open batches. A line is free when `outcome` is null and `lease_until` (Unix time) has passed.
-`outcome` is `completed` or `failed`, and `part` then names the object that has the answer. It is `none` if
-the batch ended before an answer. Only the first `outcome` counts: a part may repeat a line that another part
-answered."""
+`outcome` is `completed` or `failed`, and `part` then names the object that has the answer. It is `lost` if
+that object cannot be read at the end of the batch, and `none` if the batch ended before an answer. Only the
+first `outcome` counts: a part may repeat a line that another part answered."""

@@ -35,7 +35,8 @@ def add_command(commands: Any) -> None:
         "batch",
         help="submit, list, show, cancel and fetch batches",
         description="Work with batches: files of requests that use idle GPU time.",
-        epilog="Exit status: 1 if the command failed, or if a batch waited for did not complete.",
+        epilog="Exit status: 1 if the command failed, or if a batch waited for or fetched did not complete "
+        "or has no answers.",
     )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
 
@@ -164,14 +165,15 @@ async def _fetch(api: BatchApi, options: argparse.Namespace) -> int:
         (batch["output_file_id"], options.output, True),
         (batch["error_file_id"], options.errors, False),
     ):
-        if file_id is not None and path is not None:
-            with path.open("wb") as file:
-                await api.save(file_id, file.write)
+        if path is not None:
+            with path.open("wb") as file:  # without lines it becomes empty: an old one is of another batch
+                if file_id is not None:
+                    await api.save(file_id, file.write)
         elif file_id is not None and printed:
             await api.save(file_id, sys.stdout.buffer.write)
             sys.stdout.flush()
     print(_summary(batch), file=sys.stderr)
-    return 0 if batch["status"] == "completed" else 1
+    return 0 if batch["status"] == "completed" and batch["output_file_id"] is not None else 1
 
 
 async def _wait(api: BatchApi, batch_id: str) -> int:

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from serve_app.batch.queue import Answered, LeasedLine
+from serve_app.batch.records import LineError
 from serve_app.batch.retries import Retry, backoff_s, retry_of
 from serve_app.wire.batch_lines import LineAnswer
 
@@ -42,7 +43,11 @@ class BatchWork:
     step: asyncio.Task[None] | None = None
     """The validation of the input file, or the join of the results."""
     trouble: str = ""
-    """Why the last step failed; "" if it did not."""
+    """Why a store failed in the last step; "" if none did."""
+    failures: int = 0
+    """The failures of this batch alone, in a row."""
+    fault: LineError | None = None
+    """Why the batch must fail."""
     model: str = ""
     """The served model, once an ingress replica has named it; "" too if it serves no such model."""
     _faults: Counter[int] = field(default_factory=Counter)

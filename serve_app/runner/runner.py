@@ -13,10 +13,15 @@ from operator import itemgetter
 from statistics import fmean
 from typing import Any, TypeVar
 
+from sqlalchemy.exc import DataError, SQLAlchemyError
+
+from serve_app.batch.file_store import STORE_ERRORS, DamagedError
 from serve_app.batch.forecast import Rate, late_s
+from serve_app.batch.migrate import NewerTablesError
 from serve_app.batch.queue import BatchQueue, LeasedLine
-from serve_app.batch.records import Batch
+from serve_app.batch.records import Batch, LineError
 from serve_app.batch.results import is_success
+from serve_app.batch.retries import backoff_s
 from serve_app.runner.batch_work import BatchWork
 from serve_app.wire.batch_backlog import BatchBacklog
 from serve_app.wire.batch_lines import BatchLine, LineAnswers
@@ -47,6 +52,9 @@ _WRITE_BYTES = 4 << 20
 """Answers are written after this time, in this number, or with so many bytes."""
 _MOST_UNWRITTEN = 4
 """No lines are sent while so many times these cannot be written, as with a full disk."""
+_STORE_FAULTS = (SQLAlchemyError, NewerTablesError, *STORE_ERRORS)
+_MOST_FAULTS = 6
+"""Attempts at what a batch itself prevents, such as the reading of a damaged object. They take 16 s."""
 
 
 class Runner:
@@ -80,6 +88,8 @@ class Runner:
         self._wanted: dict[str, int] = {}
         """The lines in flight that ingress replicas want, by model."""
         self._rates: defaultdict[str, Rate] = defaultdict(Rate)
+        self._served: Counter[str] = Counter()
+        """When each owner's last step began, as a number in the order of all steps."""
         self._running: list[Batch] = []
         self._renewed_at = self._warned_at = 0.0
         self._woken = asyncio.Event()
@@ -115,27 +125,33 @@ class Runner:
     async def turn(self) -> bool:
         """Do what is due now. Return whether any batch is open."""
         self._found = ""
+        # A step that ends after this has changed the row that is read now.
+        in_step = {batch_id for batch_id, work in self._work.items() if work.in_step}
         batches = await asyncio.to_thread(self._queue.store.open_batches)
         now = self._clock()
         await self._renew(now)
-        running: list[Batch] = []
-        steps = sum(work.in_step for work in self._work.values())
-        for batch in _in_turns(batches):
+        running, waiting = list[Batch](), list[Batch]()
+        for batch in batches:
             work = self._work[batch.id]
-            if work.in_step:
+            if batch.id in in_step:
                 continue
-            if batch.status == "in_progress" and now < batch.expires_at and (batch.left or work.in_flight):
+            unended = now < batch.expires_at and (batch.left or work.in_flight) and not work.fault
+            if batch.status == "in_progress" and unended:
                 running.append(batch)
-            elif steps < _MOST_STEPS:
-                steps += 1
-                if batch.status == "validating":
-                    self._start(work, asyncio.to_thread(self._validate, batch))
-                else:
-                    await self._alone(self._end(batch, work))
+            elif not work.failures or now >= work.paused_until:
+                waiting.append(batch)
+        owners = [batch.owner for batch in batches if batch.id in in_step]
+        for batch in self._in_turns(waiting, owners)[: max(0, _MOST_STEPS - len(in_step))]:
+            work = self._work[batch.id]
+            self._served[batch.owner] = max(self._served.values(), default=0) + 1
+            if batch.status == "validating" and not work.fault:
+                self._start(batch, asyncio.to_thread(self._validate, batch))
+            else:
+                await self._alone(batch, self._end(batch, work))
         for batch in running:
-            await self._alone(self._write(batch, now))
+            await self._alone(batch, self._write(batch, now))
         await self._send(running, now)
-        for gone in self._work.keys() - {batch.id for batch in batches}:
+        for gone in self._work.keys() - {batch.id for batch in batches} - in_step:
             self._work.pop(gone).cancel_calls()
         self._running = running
         troubles = [self._found, *(work.trouble for work in self._work.values())]
@@ -163,7 +179,7 @@ class Runner:
         """Send up to `free` lines of these batches."""
         for batch in batches:
             if free > 0:
-                free -= await self._alone(self._send_some(batch, free, now)) or 0
+                free -= await self._alone(batch, self._send_some(batch, free, now)) or 0
 
     async def _send_some(self, batch: Batch, free: int, now: float) -> int:
         """Send up to `free` lines of a batch, and return how many."""
@@ -177,6 +193,7 @@ class Runner:
         if not lines:
             return 0
         requests = await asyncio.to_thread(self._queue.requests, batch, lines)
+        work.failures = 0
         work.in_flight |= {line.line: line for line in lines}
         work.mean_bytes = fmean(len(request.body) for request in requests)
         call = asyncio.create_task(self._call(batch, work, lines, requests))
@@ -248,31 +265,60 @@ class Runner:
         """Stop the calls of a batch, write its last answers, and begin to join its results."""
         await self._stop_calls([work])
         await self._write(batch, self._clock(), all_=True)
-        self._start(work, asyncio.to_thread(self._join, batch))
+        self._start(batch, asyncio.to_thread(self._join, batch, work.fault))
 
-    def _join(self, batch: Batch) -> None:
-        if self._queue.end(batch, self._clock()) is not None:
+    def _join(self, batch: Batch, fault: LineError | None) -> None:
+        if self._queue.end(batch, self._clock(), fault) is not None:
             self._note_end(batch.id)
 
-    def _start(self, work: BatchWork, step: Coroutine[Any, Any, None]) -> None:
+    def _start(self, batch: Batch, step: Coroutine[Any, Any, None]) -> None:
+        work = self._work[batch.id]
+
         async def watched() -> None:
             try:
                 await step
-                work.trouble = ""
+                work.trouble, work.failures = "", 0
             except Exception as error:  # a later turn begins it anew
-                work.trouble = _text(error)
-                await asyncio.sleep(_BUSY_S)
+                work.trouble = self._fault_of_store(batch, error)
+                if work.trouble:
+                    await asyncio.sleep(_BUSY_S)
             self._woken.set()
 
         work.step = asyncio.create_task(watched())
 
-    async def _alone(self, work: Awaitable[_T]) -> _T | None:
+    async def _alone(self, batch: Batch, work: Awaitable[_T]) -> _T | None:
         """Do something for one batch. Its failure must not stop other batches."""
         try:
             return await work
         except Exception as error:
-            self._found = _text(error)
+            self._found = self._fault_of_store(batch, error) or self._found
             return None
+
+    def _fault_of_store(self, batch: Batch, error: Exception) -> str:
+        """Return a failure of a store, for which all batches wait. Note another one for its batch alone."""
+        if isinstance(error, _STORE_FAULTS) and not isinstance(error, DataError):
+            return _text(error)
+        work = self._work[batch.id]
+        work.failures += 1
+        work.paused_until = self._clock() + backoff_s(work.failures)
+        known = isinstance(error, DamagedError)
+        logger.warning("batch %s, fault %d: %s", batch.id, work.failures, _text(error), exc_info=not known)
+        if work.failures >= _MOST_FAULTS:
+            message = f"{work.failures} attempts failed: {error if known else 'an error of the server'}."
+            work.fault = LineError("batch_failed", message)
+        return ""
+
+    def _in_turns(self, batches: Iterable[Batch], in_step: Iterable[str]) -> list[Batch]:
+        """Return each owner's oldest batch first, beginning with the owner who has waited longest for a step.
+
+        So nobody waits for all batches of others. `in_step` has the owners of steps that are not done.
+        """
+        earlier = Counter(in_step)
+        turns = []
+        for batch in batches:
+            turns.append((earlier[batch.owner], self._served[batch.owner], batch))
+            earlier[batch.owner] += 1
+        return [batch for *_, batch in sorted(turns, key=itemgetter(0, 1))]
 
     @staticmethod
     async def _stop_calls(works: Iterable[BatchWork]) -> None:
@@ -319,16 +365,6 @@ class Runner:
         elif self._trouble and not trouble:
             logger.warning("batches go on: their store can be used again")
         self._trouble = trouble
-
-
-def _in_turns(batches: Iterable[Batch]) -> list[Batch]:
-    """Return each owner's oldest batch first, then the second ones. So nobody waits for all of another's."""
-    earlier: Counter[str] = Counter()
-    turns = []
-    for batch in batches:
-        turns.append((earlier[batch.owner], batch))
-        earlier[batch.owner] += 1
-    return [batch for _, batch in sorted(turns, key=itemgetter(0))]
 
 
 def _text(error: Exception) -> str:

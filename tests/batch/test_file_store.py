@@ -1,13 +1,14 @@
 """One contract for all file stores."""
 
 import os
+import shutil
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from serve_app.batch.file_store import FileStore
+from serve_app.batch.file_store import STORE_ERRORS, DamagedError, FileStore
 
 PART = b"0123456789abcdef" * (1 << 16)
 """A mebibyte."""
@@ -28,7 +29,7 @@ class TestFileStore:
     async def test_upload_of_many_parts_is_read_back(self, files: FileStore) -> None:
         await files.upload("files/a", parts(12))
 
-        assert files.size("files/a") == 12 << 20
+        assert files.whole("files/a") == PART * 12
         assert files.read("files/a", (6 << 20) - 4, 8) == b"cdef0123"
         assert await files.read_async("files/a", 1, 3) == b"123"
         assert b"".join(files.chunks("files/a", 12 << 20)) == PART * 12
@@ -66,9 +67,52 @@ class TestFileStore:
 
         assert files.names("files") == []
 
-    def test_missing_object_is_not_found(self, files: FileStore) -> None:
+    async def test_damaged_object_is_named(self, files: FileStore) -> None:
+        files.write("files/empty", [b""])
+        files.write("files/short", [b"abc"])
+
+        for name in ("files/empty", "files/short", "files/missing"):
+            with pytest.raises(DamagedError, match=name):
+                files.read(name, 1, 9)
+        with pytest.raises(DamagedError, match="files/missing"):
+            files.whole("files/missing")
         with pytest.raises(FileNotFoundError):
-            files.read("files/a", 0, 1)
+            await files.read_async("files/missing", 0, 1)
+
+    def test_many_objects_are_deleted_at_once(self, files: FileStore) -> None:
+        names = [f"parts/b/{number}" for number in range(1_010)]
+        for name in names[1:]:
+            files.write(name, [b"x"])
+
+        files.delete([])
+        files.delete(names)
+
+        assert files.names("parts") == []
+
+
+def test_a_store_that_is_away_is_no_damaged_object(tmp_path: Path) -> None:
+    files = FileStore(f"file://{tmp_path}/batch")
+    files.write("files/a", [b"x"])
+    shutil.rmtree(tmp_path / "batch")
+    (tmp_path / "batch").touch()
+
+    with pytest.raises(STORE_ERRORS):
+        files.read("files/a", 0, 1)
+
+
+def test_object_is_on_the_disk_once_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the folders that lead to it."""
+    synced = []
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().relative_to(tmp_path))
+
+    monkeypatch.setattr(os, "fsync", note)
+    FileStore(f"file://{tmp_path}").write("parts/b/1", [b"x"])
+
+    assert list(map(str, synced)) == ["parts/b/1", "parts/b", "parts", "."]
 
 
 def test_killed_write_is_deleted_after_a_day(tmp_path: Path) -> None:

@@ -108,6 +108,13 @@ def test_too_many_requests_are_counted() -> None:
     assert error.message == "The file has more than 3 requests, which one batch may have."
 
 
+def test_blank_lines_are_counted() -> None:
+    [error] = check(b"\n\n" + line("a") + b"\n \r\n\n\n", most=4).errors
+
+    assert (error.code, error.line) == ("too_many_requests", 6)
+    assert error.message == "The file has more than 4 blank lines, which one batch may have."
+
+
 def test_errors_are_bounded() -> None:
     checked = check(b"x\n" * 1000)
 

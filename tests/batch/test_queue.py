@@ -2,15 +2,17 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 
+from serve_app.batch.file_store import DamagedError
 from serve_app.batch.queue import Answered, LeasedLine
-from serve_app.batch.records import File, new_id
+from serve_app.batch.records import File, LineError, new_id
 from serve_app.batch.tables import BATCHES, LINES
 from serve_app.wire.batch_lines import LineAnswer
 from tests.batch.stored import NOW, Stored, body
@@ -159,11 +161,11 @@ def test_a_join_that_was_interrupted_begins_anew(stored: Stored, monkeypatch: py
     written = []
     write = stored.files.write
 
-    def fail_second(name: str, chunks: object) -> None:
+    def fail_second(name: str, chunks: object) -> int:
         if written:
             raise OSError("no space left on device")
         written.append(name)
-        write(name, chunks)  # type: ignore[arg-type]
+        return write(name, chunks)  # type: ignore[arg-type]
 
     monkeypatch.setattr(stored.files, "write", fail_second)
     with pytest.raises(OSError, match="no space"):
@@ -183,22 +185,109 @@ def test_a_join_that_was_interrupted_begins_anew(stored: Stored, monkeypatch: py
 def test_answer_that_comes_during_the_join_does_not_count(
     stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another runner has the last answer just when the parts have been listed."""
+    """Another runner has the last answer just when the error file is written."""
     batch = stored.add(1)
     line = stored.queue.lease(batch.id, 1, NOW, 30)[0]
-    names = stored.files.names
+    write = stored.files.write
 
-    def answered_late(folder: str) -> list[str]:
-        found = names(folder)
-        stored.queue.finish(batch.id, [answered(line)])
-        return found
+    def answered_late(name: str, chunks: object) -> int:
+        monkeypatch.setattr(stored.files, "write", write)
+        assert stored.queue.finish(batch.id, [answered(line)]) == 0
+        return write(name, chunks)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(stored.files, "names", answered_late)
+    monkeypatch.setattr(stored.files, "write", answered_late)
     assert stored.queue.end(stored.batch(batch), NOW) == "expired"
 
     output, errors = stored.results(batch)
     assert (output.keys(), errors.keys()) == (set(), {"r1"})
     assert stored.batch(batch).completed == 0
+
+
+FAULT = LineError("batch_failed", "A part is damaged.")
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "cut", "zeros"])
+def test_each_line_of_a_damaged_part_has_an_error(stored: Stored, damage: str) -> None:
+    batch = stored.add(3)
+    for count in (2, 1):
+        stored.queue.finish(batch.id, list(map(answered, stored.queue.lease(batch.id, count, NOW, 30))))
+    parts = {name: stored.files.whole(name) for name in stored.files.names("parts")}
+    (name, content) = next(part for part in parts.items() if part[1].count(b"\n") == 2)
+    lost = {"missing": {"r1", "r2"}, "empty": {"r1", "r2"}}.get(damage, {"r2"})
+    if damage == "missing":
+        stored.files.delete([name])
+    else:
+        zeros = content[:-20] + bytes(18) + b"}\n"
+        stored.files.write(name, [{"empty": b"", "cut": content[:-1], "zeros": zeros}[damage]])
+
+    with pytest.raises(DamagedError, match=name):
+        stored.queue.end(stored.batch(batch), NOW)
+    assert stored.queue.end(stored.batch(batch), NOW, FAULT) == "failed"
+
+    output, errors = stored.results(batch)
+    assert (output.keys(), errors.keys()) == ({"r1", "r2", "r3"} - lost, lost)
+    assert all(line["error"]["code"] == "answer_lost" for line in errors.values())
+    assert all(name in line["error"]["message"] for line in errors.values())
+    found = stored.batch(batch)
+    assert (found.completed, found.failed, found.errors) == (3 - len(lost), len(lost), [asdict(FAULT)])
+
+
+def test_a_damaged_part_does_not_keep_a_batch_from_its_cancellation(stored: Stored) -> None:
+    batch = stored.add(2)
+    stored.queue.finish(batch.id, list(map(answered, stored.queue.lease(batch.id, 1, NOW, 30))))
+    stored.files.delete(stored.files.names("parts"))
+    assert stored.store.cancel(batch.id, NOW)
+
+    assert stored.queue.end(stored.batch(batch), NOW, FAULT) == "cancelled"
+
+    _, errors = stored.results(batch)
+    codes = {name: line["error"]["code"] for name, line in errors.items()}
+    assert codes == {"r1": "answer_lost", "r2": "batch_cancelled"}
+
+
+def test_a_join_of_many_parts_goes_on_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads most parts once. The disk is full in the middle of the first attempt."""
+    stored = Stored(tmp_path)
+    batch = stored.add(1_200)
+    rows = []
+    for line in stored.queue.lease(batch.id, 1_000, NOW, 30) + stored.queue.lease(batch.id, 200, NOW, 30):
+        part = f"parts/{batch.id}/{line.line}"
+        (tmp_path / "batch" / part).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "batch" / part).write_bytes(
+            b'%d {"custom_id":"%b"}\n' % (line.line, line.custom_id.encode())
+        )
+        rows.append({"number": line.line, "name": part})
+    with stored.store.begin() as connection:
+        answer = LINES.update().where(LINES.c.line == bindparam("number"))
+        connection.execute(answer.values(outcome="completed", part=bindparam("name")), rows)
+        connection.execute(BATCHES.update().values(completed=1_200))
+    whole, write = stored.files.whole, stored.files.write
+    reads: list[str] = []
+    writes: list[str] = []
+
+    def count(name: str) -> bytes:
+        reads.append(name)
+        return whole(name)
+
+    def fill(name: str, chunks: object) -> int:
+        if len(writes) == 20:
+            raise OSError("no space left on device")
+        writes.append(name)
+        return write(name, chunks)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(stored.files, "whole", count)
+    monkeypatch.setattr(stored.files, "write", fill)
+    with pytest.raises(OSError, match="no space"):
+        stored.queue.end(stored.batch(batch), NOW)
+    before = set(reads)
+    reads.clear()
+    monkeypatch.setattr(stored.files, "write", write)
+
+    assert stored.queue.end(stored.batch(batch), NOW) == "completed"
+
+    assert len(stored.results(batch)[0]) == 1_200
+    assert len(before & set(reads)) <= 32
+    stored.store.close()
 
 
 def test_parts_of_another_database_are_kept(stored: Stored) -> None:

@@ -165,6 +165,22 @@ def test_fetch_prints_the_answers_and_saves_the_errors(
     assert errors.read_bytes() == b'{"custom_id":"b"}\n'
 
 
+def test_fetch_without_answers_leaves_no_old_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = output, errors = tmp_path / "output.jsonl", tmp_path / "errors.jsonl"
+    for ended, written in (
+        (batch("completed", 0, 4, error_file_id="file-err"), ["", '{"custom_id":"b"}\n']),
+        (batch("completed", 4, output_file_id="file-out"), ['{"custom_id":"a"}\n', ""]),
+    ):
+        for path in paths:
+            path.write_text("old\n")
+        with serving(Server(ended)) as url:
+            options = ["--url", url, "--output", str(output), "--errors", str(errors)]
+            status = main(["batch", "fetch", "batch_1", *options])
+
+        assert (status, [path.read_text() for path in paths]) == (0 if written[0] else 1, written)
+        assert "batch_1: completed" in capsys.readouterr().err
+
+
 def test_fetch_of_an_open_batch_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(Server(batch("in_progress", 2))) as url:
         assert main(["batch", "fetch", "batch_1", "--url", url]) == 1

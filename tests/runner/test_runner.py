@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from serve_app.batch.queue import LeasedLine
-from serve_app.batch.records import Batch
+from serve_app.batch.queue import Answered, LeasedLine
+from serve_app.batch.records import Batch, LineError
 from serve_app.batch.tables import LINES
 from serve_app.runner.batch_work import BatchWork
 from serve_app.runner.runner import LEASE_S, Runner
@@ -80,12 +80,13 @@ class Bench:
         self.now = NOW
         self.counted: dict[str, int] = {}
         self.validated: list[str] = []
+        self.validate: Callable[[Batch], None] = lambda batch: self.validated.append(batch.id)
         self.ended: list[str] = []
 
     def runner(self) -> Runner:
         return Runner(
             self.stored.queue,
-            lambda batch: self.validated.append(batch.id),
+            self.validate,
             self.ingress,
             self.ended.append,
             self._count,
@@ -95,9 +96,27 @@ class Bench:
     def _count(self, model: str, outcome: str, lines: int) -> None:
         self.counted[outcome] = self.counted.get(outcome, 0) + lines
 
-    def wait(self) -> None:
-        """Let half a second pass."""
-        self.now += 0.5
+    def wait(self, seconds: float = 0.5) -> None:
+        """Let some time pass."""
+        self.now += seconds
+
+    def answer(self, batch: Batch) -> None:
+        """Store an answer to each line."""
+        queue = self.stored.queue
+        lines = queue.lease(batch.id, batch.total, self.now, LEASE_S)
+        queue.finish(
+            batch.id,
+            [
+                Answered(each, ok(line))
+                for each, line in zip(lines, queue.requests(batch, lines), strict=True)
+            ],
+        )
+
+    def reason(self, batch: Batch) -> str:
+        """Return the error of a batch."""
+        errors = self.stored.batch(batch).errors
+        assert errors is not None
+        return str(errors[0]["message"])
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Runner]:
@@ -332,15 +351,58 @@ async def test_answers_wait_while_the_store_is_away(
     assert caplog.text.count("No space left") == 1
 
 
-async def test_a_broken_batch_stops_no_other(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_batch_without_its_input_fails_and_stops_no_other(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     broken, good = bench.stored.add(3, hours=1), bench.stored.add(3)
-    bench.stored.files.delete([f"files/{broken.input_file_id}"])
+    bench.stored.files.delete([name := f"files/{broken.input_file_id}"])
     async with bench.running():
         await bench.until(good, "completed")
-        bench.now = NOW + HOUR_S
-        await bench.until(broken, "expired")
+        await until(lambda: bench.stored.batch(broken).status == "failed", lambda: bench.wait(LEASE_S))
 
-    assert caplog.text.count("batches wait, because their store cannot be used") == 1
+    assert name in bench.reason(broken)
+    _, errors = bench.stored.results(broken)
+    assert {line["error"]["code"] for line in errors.values()} == {"batch_failed"}
+    assert len(errors) == 3
+    assert "their store cannot be used" not in caplog.text
+
+
+async def test_damaged_parts_end_their_batches_alone(bench: Bench) -> None:
+    """More of them than there are places for a join."""
+    damaged = [bench.stored.add(2) for _ in range(3)]
+    for batch in damaged:
+        bench.answer(batch)
+    parts = bench.stored.files.names("parts")
+    for part in parts:
+        bench.stored.files.write(part, [b""])
+    good = bench.stored.add(3)
+    async with bench.running():
+        await bench.until(good, "completed")
+        for batch in damaged:
+            await until(lambda b=batch: bench.stored.batch(b).status == "failed", bench.wait)  # type: ignore[misc]
+
+    assert sorted(part for batch in damaged for part in parts if part in bench.reason(batch)) == parts
+    for batch in damaged:
+        output, errors = bench.stored.results(batch)
+        assert (output, errors.keys()) == ({}, {"r1", "r2"})
+
+
+@pytest.mark.parametrize("status", ["cancelled", "failed"])
+async def test_a_batch_whose_check_fails_ends(bench: Bench, status: str) -> None:
+    """Whether a client cancels it or not."""
+    batch = bench.stored.add(1)
+    with bench.stored.store.begin() as connection:
+        connection.exec_driver_sql("UPDATE batches SET status = 'validating', in_progress_at = NULL")
+    name = f"files/{batch.input_file_id}"
+    bench.stored.files.write(name, [b""])
+    bench.validate = lambda each: bench.validated.append(bench.stored.files.read(name, 0, 9).decode())
+    async with bench.running():
+        if status == "cancelled":
+            await asyncio.to_thread(bench.stored.store.cancel, batch.id, bench.now)
+        await until(lambda: bench.stored.batch(batch).status == status, bench.wait)
+
+    assert bench.stored.results(batch) == ({}, {})
+    assert status == "cancelled" or name in bench.reason(batch)
 
 
 @pytest.mark.parametrize(("padding", "counted"), [(0, 70), (1 << 20, 32_768 * 8)])
@@ -380,14 +442,57 @@ async def test_checks_of_one_owner_delay_no_other(bench: Bench) -> None:
         bench.validated.append(batch.id)
         assert go.wait(LIMIT_S)
 
-    runner = Runner(bench.stored.queue, check, bench.ingress, clock=lambda: bench.now)
-    task = asyncio.create_task(runner.run())
-    try:
-        await until(lambda: bench.stored.batch(running).completed == 20, bench.wait)
-        begun = list(bench.validated)
-    finally:
-        go.set()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    bench.validate = check
+    async with bench.running():
+        try:
+            await until(lambda: bench.stored.batch(running).completed == 20, bench.wait)
+            begun = list(bench.validated)
+        finally:
+            go.set()
 
     assert begun == [many[0].id, mine.id]
+
+
+async def test_a_third_owner_waits_for_one_check_of_others(bench: Bench) -> None:
+    owners = ["a"] * 4 + ["b"] * 4 + ["c"]
+    batches = {bench.stored.add(1, owner=owner).id: owner for owner in owners}
+    with bench.stored.store.begin() as connection:
+        connection.exec_driver_sql("UPDATE batches SET status = 'validating'")
+
+    def refuse(batch: Batch) -> None:
+        bench.validated.append(batch.id)
+        bench.stored.store.fail(batch.id, [LineError("empty_file", "It is empty.")], bench.now)
+
+    bench.validate = refuse
+    async with bench.running():
+        await until(lambda: len(bench.validated) >= 9)
+
+    assert sorted(batches[each] for each in bench.validated[:3]) == ["a", "b", "c"]
+
+
+async def test_a_file_is_checked_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check ends just when a turn has read the batch as it was before."""
+    batch = bench.stored.add(1)
+    with bench.stored.store.begin() as connection:
+        connection.exec_driver_sql("UPDATE batches SET status = 'validating'")
+    read, begun, checked = bench.stored.store.open_batches, threading.Event(), threading.Event()
+
+    def stale() -> list[Batch]:
+        found = read()
+        if bench.validated and not checked.is_set():
+            begun.set()
+            assert checked.wait(LIMIT_S)
+        return found
+
+    def check(batch: Batch) -> None:
+        bench.validated.append(batch.id)
+        assert begun.wait(LIMIT_S)
+        bench.stored.store.start(batch.id, "tide", [], bench.now)
+        checked.set()
+
+    monkeypatch.setattr(bench.stored.store, "open_batches", stale)
+    bench.validate = check
+    async with bench.running():
+        await until(lambda: bench.stored.batch(batch).status == "completed", bench.wait)
+
+    assert bench.validated == [batch.id]
