@@ -1,6 +1,7 @@
 import asyncio
 import gzip
 import json
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from openai import AsyncOpenAI, BadRequestError, NotFoundError
 from serve_app.api.api_keys import ApiKeyFile
 from serve_app.api.batch_access import BatchAccess
 from serve_app.batch.file_store import FileStore
+from serve_app.batch.records import File
 from serve_app.batch.store import BatchStore
 from serve_app.settings.batch import BatchSettings
 from tests.api.server import Server, error_of
 from tests.api.slow_client import SlowClient, serving, until
+from tests.stub_engine import LIMIT_S
 
 NOW = 1_800_000_000
 LINE = b'{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"model": "tide"}}\n'
@@ -339,6 +342,41 @@ async def test_file_larger_than_all_files_of_a_key_is_413(tmp_path: Path, declar
     assert (reply.status_code, error_of(reply)["code"]) == (413, "file_too_large")
     assert error_of(reply)["message"] == "The file is larger than 2048 bytes (batch.max_bytes_per_key)."
     assert (await server.post_form(("purpose", "batch"), ("file", LINE))).status_code == 200
+
+
+@pytest.mark.parametrize("step", ["begin_file", "finish_file"])
+async def test_client_that_leaves_meanwhile_leaves_nothing(
+    server: BatchServer, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    done, go = threading.Event(), threading.Event()
+    work = getattr(server.store, step)
+
+    def slow(file: File) -> None:
+        work(file)
+        done.set()
+        assert go.wait(LIMIT_S)
+
+    monkeypatch.setattr(server.store, step, slow)
+    upload = asyncio.create_task(server.post_form(("purpose", "batch"), ("file", LINE)))
+    assert await asyncio.to_thread(done.wait, LIMIT_S)
+    upload.cancel()
+    await asyncio.wait([upload], timeout=0.1)
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await upload
+
+    assert server.files.names("files") == []
+    assert server.store.files("alice", NOW) == []
+    assert server.store.expire(NOW + 2 * DAY_S) == []
+
+
+async def test_file_whose_content_is_lost_is_not_found(server: BatchServer) -> None:
+    file = (await server.post_form(("purpose", "batch"), ("file", LINE))).json()["id"]
+    server.files.delete([f"files/{file}"])
+
+    reply = await server.http.get(f"/v1/files/{file}/content")
+
+    assert (reply.status_code, error_of(reply)["code"]) == (404, "file_not_found")
 
 
 class FullFileStore(FileStore):
