@@ -53,8 +53,7 @@ class BatchAccess:
         Raises:
             ApiError: 429 for a limit, 507 without space, 503 if a store does not answer.
         """
-        job = self._threads.submit(work)
-        future = asyncio.wrap_future(job)
+        future = asyncio.wrap_future(job := self._threads.submit(work))
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:  # the client has left

@@ -30,7 +30,7 @@ class DamagedError(Exception):
 class FileStore:
     """Objects by name. An object is written whole or not at all, and is never changed.
 
-    Methods without `async` block, and raise DamagedError. All raise `STORE_ERRORS` if the store is away.
+    Methods without `async` block; reads raise DamagedError. All raise `STORE_ERRORS` if the store is away.
 
     Args:
         url: `file:///folder`, `s3://bucket/folder`, `gs://bucket/folder` or `az://container/folder`. A

@@ -100,8 +100,7 @@ def check_lines(chunks: Iterable[bytes], endpoint: str, max_requests: int, max_l
     check = _Check(endpoint, max_line_bytes)
     blanks = 0
     for number, offset, length, text in split_lines(chunks, max_line_bytes):
-        blank = text is not None and not text.strip()
-        blanks += blank
+        blanks += (blank := text is not None and not text.strip())
         if blank and blanks <= max_requests:  # such as the end of the file
             continue
         if blank or len(check.lines) >= max_requests:

@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, Row, func, select
 
 from serve_app.batch.file_store import DamagedError, FileStore
-from serve_app.batch.records import Batch, File, LineError, Status, new_id
+from serve_app.batch.records import OPEN, Batch, File, LineError, Status, new_id
 from serve_app.batch.results import (
     CANCELLED,
     EXPIRED,
@@ -34,8 +34,6 @@ from serve_app.batch.results import (
 from serve_app.batch.store import UPLOAD_S, BatchStore, set_status
 from serve_app.batch.tables import BATCHES, FILES, LINES
 from serve_app.wire.batch_lines import BatchLine, LineAnswer
-
-_T = TypeVar("_T")
 
 _AT_ONCE = 1_000
 """The most lines of one statement or one read."""
@@ -133,13 +131,8 @@ class BatchQueue:
     def end(self, batch: Batch, now: float, fault: LineError | None = None) -> Status | None:
         """Join the answers of a batch to its result files, and give the batch its last status.
 
-        Call it for a batch without lines in flight. Called again after an interruption, it begins anew, but
-        does not copy small parts again.
-
-        Args:
-            batch: The batch.
-            now: Unix time.
-            fault: Why the batch fails, as after a damaged part. Then answers that cannot be read are lost.
+        Call it for a batch without lines in flight. Called again after an interruption, it begins anew. With
+        a `fault` the batch fails, and answers that cannot be read are lost.
 
         Returns:
             The last status; None if the batch has ended already, or was cancelled just now.
@@ -147,19 +140,19 @@ class BatchQueue:
         Raises:
             DamagedError: an answer cannot be read, and there is no `fault`.
         """
-        last: Status = "cancelled"
-        if batch.status != "cancelling":
+        if batch.status == "in_progress":
             with self.store.begin() as connection:
-                if batch.status == "in_progress" and not set_status(
-                    connection, batch.id, ("in_progress",), "finalizing", now
-                ):
+                if not set_status(connection, batch.id, ("in_progress",), "finalizing", now):
                     return None
-            counted = self.store.batch(batch.id)
-            assert counted is not None
-            last = "failed" if fault else "expired" if counted.left else "completed"
+        mine = LINES.c.batch_id == batch.id
         if batch.in_progress_at is None:  # an interrupted check of the input file may have added lines
-            self._delete_lines(batch.id)
-        self._close_lines(batch.id)
+            self._in_parts(LINES.delete(), mine)
+        self._in_parts(LINES.update().values(outcome="none"), mine & LINES.c.outcome.is_(None))
+        last: Status = "failed" if fault else "completed"
+        if batch.status == "cancelling":
+            last = "cancelled"
+        elif not fault and next(self._lines(batch.id, "none"), None) is not None:
+            last = "expired"
         reason = {"cancelled": CANCELLED, "failed": FAILED}.get(last, EXPIRED)
         answers, failures = (self._answers(batch.id, each, bool(fault)) for each in ("completed", "failed"))
         output = self._write_file(batch, "output", answers, now)
@@ -168,17 +161,16 @@ class BatchQueue:
             failures = chain(failures, self._unanswered(batch.id, reason))
             errors = self._write_file(batch, "error", failures, now)
             with self.store.begin() as connection:
-                ended = set_status(
-                    connection,
-                    batch.id,
-                    ("validating", "finalizing", "cancelling"),
-                    last,
-                    now,
-                    output_file_id=output.id if output else None,
-                    error_file_id=errors.id if errors else None,
-                    errors=[asdict(fault)] if fault else None,
-                    **_outcomes(connection, batch.id),
-                )
+                query = select(LINES.c.outcome, func.count()).where(mine).group_by(LINES.c.outcome)
+                counts = Counter[str](dict(connection.execute(query).all()))
+                values = {
+                    "output_file_id": output and output.id,
+                    "error_file_id": errors and errors.id,
+                    "errors": fault and [asdict(fault)],
+                    "completed": counts["completed"],
+                    "failed": counts["failed"] + counts["lost"],
+                }
+                ended = set_status(connection, batch.id, OPEN, last, now, **values)
                 for file in (output, errors) if ended else ():
                     if file is not None:
                         change = FILES.update().where(FILES.c.id == file.id)
@@ -189,7 +181,7 @@ class BatchQueue:
         if not ended:
             self._discard(output, errors)
             return None
-        self._delete_lines(batch.id)
+        self._in_parts(LINES.delete(), mine)
         self.files.delete(self.files.names(_folder(batch.id)))
         return last
 
@@ -204,7 +196,7 @@ class BatchQueue:
         ended = self.store.ended([*{_batch_of(name) for name in names} | with_lines])
         self.files.delete([name for name in names if _batch_of(name) in ended])
         for batch_id in with_lines & ended:
-            self._delete_lines(batch_id)
+            self._in_parts(LINES.delete(), LINES.c.batch_id == batch_id)
 
     def delete_old(self, now: float) -> int:
         """Delete expired files, interrupted uploads, and batches that ended long ago.
@@ -227,39 +219,22 @@ class BatchQueue:
         self.files.delete([file.object for file in hidden])
         self.store.forget_files([file.id for file in hidden])
 
-    def _close_lines(self, batch_id: str) -> None:
-        """Give all lines without an outcome the outcome `none`, so that no later answer counts."""
-        free = (LINES.c.batch_id == batch_id) & LINES.c.outcome.is_(None)
-        some = select(LINES.c.line).where(free).limit(_AT_ONCE)
-        closed = _AT_ONCE
-        while closed:
+    def _in_parts(self, change: Any, lines: Any) -> None:
+        """Update or delete many `lines`, for the sake of other writers not at once."""
+        some = select(LINES.c.line).where(lines).limit(_AT_ONCE)
+        changed = _AT_ONCE
+        while changed:
             with self.store.begin_part() as connection:
-                change = LINES.update().where(free, LINES.c.line.in_(some)).values(outcome="none")
-                closed = connection.execute(change).rowcount
-
-    def _delete_lines(self, batch_id: str) -> None:
-        some = select(LINES.c.line).where(LINES.c.batch_id == batch_id).limit(_AT_ONCE)
-        deleted = _AT_ONCE
-        while deleted:
-            with self.store.begin_part() as connection:
-                of_lines = (LINES.c.batch_id == batch_id) & LINES.c.line.in_(some)
-                deleted = connection.execute(LINES.delete().where(of_lines)).rowcount
+                changed = connection.execute(change.where(lines, LINES.c.line.in_(some))).rowcount
 
     def _write_file(self, batch: Batch, kind: str, lines: Iterator[bytes], now: float) -> File | None:
         """Write a result file that no client sees yet; None if it would be empty."""
         first = next(lines, None)
         if first is None:
             return None
-        kept_s = batch.output_expires_after
-        file = File(
-            new_id("file"),
-            batch.owner,
-            "batch_output",
-            f"{batch.id}_{kind}.jsonl",
-            0,
-            int(now),
-            None if kept_s is None else int(now) + kept_s,
-        )
+        kept_s, name = batch.output_expires_after, f"{batch.id}_{kind}.jsonl"
+        expires_at = None if kept_s is None else int(now) + kept_s
+        file = File(new_id("file"), batch.owner, "batch_output", name, 0, int(now), expires_at)
         self.store.begin_file(file, limited=False)
         try:
             size = self.files.write(file.object, (line + b"\n" for line in chain([first], lines)))
@@ -269,32 +244,28 @@ class BatchQueue:
         return replace(file, bytes=size)
 
     def _write_part(self, batch_id: str, answers: Mapping[int, bytes]) -> str:
-        """Write result lines, by the number of their line in the input file. Return the name of the part."""
+        """Write a part of result lines, by the number of their line in the input file. Return its name."""
         part = f"{_folder(batch_id)}/{uuid.uuid4().hex}"
         self.files.write(part, [b"".join(b"%d %b\n" % answer for answer in answers.items())])
         return part
 
-    def _answers(self, batch_id: str, outcome: str, damaged: bool) -> Iterator[bytes]:
-        """Yield result lines. If parts may be `damaged`, lines without an answer get the outcome `lost`."""
+    def _answers(self, batch_id: str, outcome: str, lose: bool) -> Iterator[bytes]:
+        """Yield result lines. To `lose` those of damaged parts gives their lines the outcome `lost`."""
         parts = self._parts(batch_id, outcome)
         if len(parts) > _MANY_PARTS:  # a join that begins anew finds these answers in larger parts
             small = {part: lines for part, lines in parts.items() if len(lines) < _READ_AT_ONCE}
-            for answers in self._read(batch_id, small, damaged):
+            for answers in self._read(batch_id, small, lose):
                 self._change(batch_id, answers, part=self._write_part(batch_id, answers))
             parts = self._parts(batch_id, outcome)
-        for answers in self._read(batch_id, parts, damaged):
-            yield from answers.values()
+        yield from chain.from_iterable(each.values() for each in self._read(batch_id, parts, lose))
 
     def _parts(self, batch_id: str, outcome: str) -> Mapping[str, Set[int]]:
-        """Return the lines with `outcome`, by the part that has their answers."""
         parts: defaultdict[str, set[int]] = defaultdict(set)
         for row in self._lines(batch_id, outcome):
             parts[row.part].add(row.line)
         return parts
 
-    def _read(
-        self, batch_id: str, parts: Mapping[str, Set[int]], damaged: bool
-    ) -> Iterator[dict[int, bytes]]:
+    def _read(self, batch_id: str, parts: Mapping[str, Set[int]], lose: bool) -> Iterator[dict[int, bytes]]:
         """Yield the wanted lines of some parts, which are read at once."""
 
         def read(part: str) -> dict[int, bytes]:
@@ -302,7 +273,7 @@ class BatchQueue:
                 found = _whole_lines(self.files.whole(part), parts[part])
             except DamagedError:
                 found = {}
-            if not damaged and len(found) < len(parts[part]):
+            if not lose and len(found) < len(parts[part]):
                 raise DamagedError(f"the object {part} is missing or damaged")
             return found
 
@@ -360,7 +331,7 @@ def _whole_lines(part: bytes, wanted: Set[int]) -> dict[int, bytes]:
     return {numbers[number]: text for number, _, text in rows if number in numbers}
 
 
-def _slices(items: Sequence[_T], size: int = _AT_ONCE) -> Iterator[Sequence[_T]]:
+def _slices(items: Sequence[Any], size: int = _AT_ONCE) -> Iterator[Sequence[Any]]:
     return (items[first : first + size] for first in range(0, len(items), size))
 
 
@@ -378,10 +349,3 @@ def _set_outcome(
         )
         first += connection.execute(change).scalars()
     return first
-
-
-def _outcomes(connection: Connection, batch_id: str) -> dict[str, int]:
-    """Return how many answers were joined, and how many lines failed. A lost answer counts as a failure."""
-    query = select(LINES.c.outcome, func.count()).where(LINES.c.batch_id == batch_id)
-    counts: Counter[str] = Counter(dict(connection.execute(query.group_by(LINES.c.outcome)).all()))
-    return {"completed": counts["completed"], "failed": counts["failed"] + counts["lost"]}

@@ -35,8 +35,7 @@ def add_command(commands: Any) -> None:
         "batch",
         help="submit, list, show, cancel and fetch batches",
         description="Work with batches: files of requests that use idle GPU time.",
-        epilog="Exit status: 1 if the command failed, or if a batch waited for or fetched did not complete "
-        "or has no answers.",
+        epilog="Exit status: 1 if the command failed, or if the batch did not complete or has no answers.",
     )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
 

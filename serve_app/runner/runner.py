@@ -52,7 +52,6 @@ _WRITE_BYTES = 4 << 20
 """Answers are written after this time, in this number, or with so many bytes."""
 _MOST_UNWRITTEN = 4
 """No lines are sent while so many times these cannot be written, as with a full disk."""
-_STORE_FAULTS = (SQLAlchemyError, NewerTablesError, *STORE_ERRORS)
 _MOST_FAULTS = 6
 """Attempts at what a batch itself prevents, such as the reading of a damaged object. They take 16 s."""
 
@@ -145,7 +144,7 @@ class Runner:
             work = self._work[batch.id]
             self._served[batch.owner] = max(self._served.values(), default=0) + 1
             if batch.status == "validating" and not work.fault:
-                self._start(batch, asyncio.to_thread(self._validate, batch))
+                self._start(batch, work, asyncio.to_thread(self._validate, batch))
             else:
                 await self._alone(batch, self._end(batch, work))
         for batch in running:
@@ -265,15 +264,13 @@ class Runner:
         """Stop the calls of a batch, write its last answers, and begin to join its results."""
         await self._stop_calls([work])
         await self._write(batch, self._clock(), all_=True)
-        self._start(batch, asyncio.to_thread(self._join, batch, work.fault))
+        self._start(batch, work, asyncio.to_thread(self._join, batch, work.fault))
 
     def _join(self, batch: Batch, fault: LineError | None) -> None:
         if self._queue.end(batch, self._clock(), fault) is not None:
             self._note_end(batch.id)
 
-    def _start(self, batch: Batch, step: Coroutine[Any, Any, None]) -> None:
-        work = self._work[batch.id]
-
+    def _start(self, batch: Batch, work: BatchWork, step: Coroutine[Any, Any, None]) -> None:
         async def watched() -> None:
             try:
                 await step
@@ -296,7 +293,8 @@ class Runner:
 
     def _fault_of_store(self, batch: Batch, error: Exception) -> str:
         """Return a failure of a store, for which all batches wait. Note another one for its batch alone."""
-        if isinstance(error, _STORE_FAULTS) and not isinstance(error, DataError):
+        of_stores = (SQLAlchemyError, NewerTablesError, *STORE_ERRORS)
+        if isinstance(error, of_stores) and not isinstance(error, DataError):
             return _text(error)
         work = self._work[batch.id]
         work.failures += 1
@@ -309,10 +307,7 @@ class Runner:
         return ""
 
     def _in_turns(self, batches: Iterable[Batch], in_step: Iterable[str]) -> list[Batch]:
-        """Return each owner's oldest batch first, beginning with the owner who has waited longest for a step.
-
-        So nobody waits for all batches of others. `in_step` has the owners of steps that are not done.
-        """
+        """Return each owner's first batch first, beginning with the owner whose last step is the oldest."""
         earlier = Counter(in_step)
         turns = []
         for batch in batches:
