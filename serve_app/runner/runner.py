@@ -53,7 +53,7 @@ _WRITE_BYTES = 4 << 20
 _MOST_UNWRITTEN = 4
 """No lines are sent while so many times these cannot be written, as with a full disk."""
 _MOST_FAULTS = 6
-"""Attempts at what a batch itself prevents, such as the reading of a damaged object. They take 16 s."""
+"""Attempts at what a batch itself prevents, as a damaged object does. They and the waits take 32 s."""
 
 
 class Runner:

@@ -1,11 +1,17 @@
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_app.batch.input_file import MOST_ERRORS, Checked, check_lines, split_lines
+from serve_app.batch.file_store import DamagedError
+from serve_app.batch.input_file import MOST_ERRORS, Checked, check_lines, split_lines, validate
+from serve_app.batch.records import Batch
+from serve_app.batch.tables import BATCHES
+from tests.batch.stored import NOW, Stored
 
 CHAT = "/v1/chat/completions"
 BOUND = 4096
@@ -156,3 +162,34 @@ def test_lines_do_not_depend_on_the_chunks(pieces: list[bytes], bound: int) -> N
     assert [text for *_, text in found] == [text if len(text) <= bound else None for text in expected]
     assert [data[offset : offset + length] for _, offset, length, _ in found] == expected
     assert [number for number, *_ in found] == list(range(1, len(expected) + 1))
+
+
+class TestValidate:
+    @pytest.fixture
+    def stored(self, tmp_path: Path) -> Iterator[Stored]:
+        stored = Stored(tmp_path)
+        yield stored
+        stored.store.close()
+
+    @pytest.fixture
+    def batch(self, stored: Stored) -> Batch:
+        """A batch with an empty object in place of its input file."""
+        batch = stored.add(2)
+        with stored.store.begin() as connection:
+            connection.execute(BATCHES.update().values(status="validating", in_progress_at=None))
+        stored.files.write(f"files/{batch.input_file_id}", [b""])
+        return stored.batch(batch)
+
+    def test_a_damaged_input_file_is_named(self, stored: Stored, batch: Batch) -> None:
+        with pytest.raises(DamagedError, match=batch.input_file_id):
+            validate(stored.store, stored.files, batch, BOUND, NOW)
+
+        assert stored.batch(batch).status == "validating"
+
+    def test_a_batch_expires_also_without_its_input_file(self, stored: Stored, batch: Batch) -> None:
+        assert not validate(stored.store, stored.files, batch, BOUND, batch.expires_at)
+
+        found = stored.batch(batch)
+        assert found.status == "failed"
+        assert found.errors is not None
+        assert [error["code"] for error in found.errors] == ["batch_expired"]

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import select
 
 from serve_app.batch.queue import Answered, LeasedLine
-from serve_app.batch.records import Batch, LineError
+from serve_app.batch.records import Batch, Line, LineError
 from serve_app.batch.tables import LINES
 from serve_app.runner.batch_work import BatchWork
 from serve_app.runner.runner import LEASE_S, Runner
@@ -487,7 +487,7 @@ async def test_a_file_is_checked_once(bench: Bench, monkeypatch: pytest.MonkeyPa
     def check(batch: Batch) -> None:
         bench.validated.append(batch.id)
         assert begun.wait(LIMIT_S)
-        bench.stored.store.start(batch.id, "tide", [], bench.now)
+        bench.stored.store.start(batch.id, "tide", [Line(1, "r1", 0, 1)], bench.now)
         checked.set()
 
     monkeypatch.setattr(bench.stored.store, "open_batches", stale)
