@@ -377,6 +377,16 @@ class TestStore:
             older.open_batches()
         older.close()
 
+    def test_an_error_does_not_show_what_a_client_sent(self, store: BatchStore) -> None:
+        with store.begin() as connection:
+            connection.execute(sqlalchemy.text("DROP TABLE batch_files"))
+
+        with pytest.raises(sqlalchemy.exc.SQLAlchemyError) as raised:
+            store.begin_file(File(new_id("file"), "alice", "batch", "my secret.jsonl", 1, NOW))
+
+        assert "batch_files" in str(raised.value)
+        assert "secret" not in str(raised.value)
+
     def test_processes_that_start_at_the_same_time_make_the_tables_once(self, url: str) -> None:
         stores = [BatchStore(url) for _ in range(4)]
         found: list[list[Batch]] = []
