@@ -17,6 +17,7 @@ from serve_app.batch.forecast import Rate, late_s
 from serve_app.batch.queue import BatchQueue, LeasedLine
 from serve_app.batch.records import Batch
 from serve_app.batch.results import is_success
+from serve_app.cancellation import only_own_cancellation
 from serve_app.runner.batch_work import BatchWork
 from serve_app.wire.batch_backlog import BatchBacklog
 from serve_app.wire.batch_lines import BatchLine, LineAnswers
@@ -98,7 +99,8 @@ class Runner:
         """Return whether any batch is open, or may be."""
         busy = True
         try:
-            busy = await self.turn()
+            with only_own_cancellation():
+                busy = await self.turn()
         except Exception as error:  # of any store: batches go on once it is back
             self._found = _text(error)
         self._report(self._found)
@@ -189,19 +191,21 @@ class Runner:
     ) -> None:
         open_lines = {line.line for line in lines}
         try:
-            async with aclosing(self._ask(batch, requests)) as parts:
-                async for part in parts:
-                    work.model = part.model
-                    self._wanted[work.model] = part.wanted
-                    for answer in part.answers:
-                        open_lines.discard(answer.number)
-                        self._rates[work.model].add(work.take(answer, self._clock()))
-                    if part.answers:
-                        self._woken.set()
+            with only_own_cancellation():
+                async with aclosing(self._ask(batch, requests)) as parts:
+                    async for part in parts:
+                        work.model = part.model
+                        self._wanted[work.model] = part.wanted
+                        for answer in part.answers:
+                            open_lines.discard(answer.number)
+                            self._rates[work.model].add(work.take(answer, self._clock()))
+                        if part.answers:
+                            self._woken.set()
         except Exception as error:  # the ingress replica is gone: Ray has many errors for it
             self._warn_of_loss(error)
-        work.lose(sorted(open_lines), self._clock())
-        self._woken.set()
+        finally:
+            work.lose(sorted(open_lines), self._clock())
+            self._woken.set()
 
     def _warn_of_loss(self, error: Exception) -> None:
         """Log a broken call. A lost ingress replica breaks many at the same time."""
@@ -257,7 +261,8 @@ class Runner:
     def _start(self, work: BatchWork, step: Coroutine[Any, Any, None]) -> None:
         async def watched() -> None:
             try:
-                await step
+                with only_own_cancellation():
+                    await step
                 work.trouble = ""
             except Exception as error:  # a later turn begins it anew
                 work.trouble = _text(error)
@@ -269,7 +274,8 @@ class Runner:
     async def _alone(self, work: Awaitable[_T]) -> _T | None:
         """Do something for one batch. Its failure must not stop other batches."""
         try:
-            return await work
+            with only_own_cancellation():
+                return await work
         except Exception as error:
             self._found = _text(error)
             return None
