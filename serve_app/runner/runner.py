@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing, suppress
@@ -21,6 +20,7 @@ from serve_app.cancellation import only_own_cancellation
 from serve_app.runner.batch_work import BatchWork
 from serve_app.wire.batch_backlog import BatchBacklog
 from serve_app.wire.batch_lines import BatchLine, LineAnswers
+from serve_app.wire.own_clock import SteadyTime
 from serve_app.wire.signals import MOST_COUNTED_BYTES
 
 logger = logging.getLogger("ray.serve")
@@ -59,7 +59,7 @@ class Runner:
         ask: Sends lines to an ingress replica.
         note_end: Gets the id of a batch that has ended, in a thread.
         count: Gets the model, the outcome and the number of lines whose answers were written.
-        clock: Unix time in seconds.
+        clock: Unix time in seconds; by default one without steps.
     """
 
     def __init__(
@@ -69,14 +69,14 @@ class Runner:
         ask: Ask,
         note_end: Callable[[str], None] = lambda _: None,
         count: Callable[[str, str, int], None] = lambda *_: None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._queue = queue
         self._validate = validate
         self._ask = ask
         self._note_end = note_end
         self._count = count
-        self._clock = clock
+        self._clock = clock or SteadyTime()
         self._work: defaultdict[str, BatchWork] = defaultdict(BatchWork)
         self._wanted: dict[str, int] = {}
         """The lines in flight that ingress replicas want, by model."""
@@ -233,7 +233,7 @@ class Runner:
         due = (
             len(work.answered) >= _WRITE_LINES
             or work.answered_bytes >= _WRITE_BYTES
-            or now - work.answered_since >= _WRITE_S
+            or not 0 <= now - work.answered_since < _WRITE_S
             or not work.in_flight
         )
         if work.answered and (all_ or due):
@@ -252,10 +252,10 @@ class Runner:
         """Stop the calls of a batch, write its last answers, and begin to join its results."""
         await self._stop_calls([work])
         await self._write(batch, self._clock(), all_=True)
-        self._start(work, asyncio.to_thread(self._join, batch))
+        self._start(work, asyncio.to_thread(self._join, batch, self._clock()))
 
-    def _join(self, batch: Batch) -> None:
-        if self._queue.end(batch, self._clock()) is not None:
+    def _join(self, batch: Batch, now: float) -> None:
+        if self._queue.end(batch, now) is not None:
             self._note_end(batch.id)
 
     def _start(self, work: BatchWork, step: Coroutine[Any, Any, None]) -> None:

@@ -334,6 +334,14 @@ async def test_answers_wait_while_the_store_is_away(
     assert caplog.text.count("No space left") == 1
 
 
+async def test_leases_of_a_clock_that_was_days_ahead_do_not_count(bench: Bench) -> None:
+    batch = bench.stored.add(3)
+    bench.stored.queue.lease(batch.id, 3, NOW + 5 * 86_400, LEASE_S)
+
+    async with bench.running():
+        await bench.until(batch, "completed")
+
+
 async def test_a_cancelled_call_to_the_store_ends_no_runner(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
