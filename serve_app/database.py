@@ -12,6 +12,9 @@ from sqlalchemy.engine import make_url
 WAIT_S = 5
 """How long a statement waits for a lock or for the network, and how long a query may take."""
 
+_COMMON: dict[str, Any] = {"pool_timeout": WAIT_S, "hide_parameters": True}
+"""Errors are logged, and parameters hold names of files and metadata of clients."""
+
 
 def connect(url: str, pool_size: int) -> Engine:
     """Return the engine of a database, which connects with the first use.
@@ -29,10 +32,8 @@ def connect(url: str, pool_size: int) -> Engine:
             "application_name": "tideserve",
         }
         address = address.set(drivername="postgresql+psycopg")
-        return create_engine(
-            address, connect_args=limits, pool_size=pool_size, max_overflow=0, pool_timeout=WAIT_S
-        )
-    engine = create_engine(address, connect_args={"timeout": WAIT_S}, pool_timeout=WAIT_S)
+        return create_engine(address, connect_args=limits, pool_size=pool_size, max_overflow=0, **_COMMON)
+    engine = create_engine(address, connect_args={"timeout": WAIT_S}, **_COMMON)
 
     @event.listens_for(engine, "connect")
     def _use_wal(connection: Any, _: Any) -> None:

@@ -12,7 +12,7 @@ from serve_app.wire.data_plane import TokenCounts
 LIMIT_S = 60.0
 """Far beyond what any awaited event takes; a test that reaches it has hung."""
 
-StubAnswer = EngineReply | Exception | Callable[[], AsyncIterator[bytes]]
+StubAnswer = EngineReply | BaseException | Callable[[], AsyncIterator[bytes]]
 
 
 @dataclass
@@ -44,7 +44,7 @@ class StubEngine:
 
     async def _reply(self) -> EngineReply:
         await asyncio.sleep(0)  # no engine answers without letting others run
-        if isinstance(self.answer, Exception):
+        if isinstance(self.answer, BaseException):
             raise self.answer
         if isinstance(self.answer, EngineReply):
             return self.answer
@@ -85,7 +85,7 @@ def stalled(*chunks: bytes) -> Callable[[], AsyncIterator[bytes]]:
     return stream
 
 
-def failing(error: Exception, *chunks: bytes) -> Callable[[], AsyncIterator[bytes]]:
+def failing(error: BaseException, *chunks: bytes) -> Callable[[], AsyncIterator[bytes]]:
     """A stream of `chunks` that then raises."""
 
     async def stream() -> AsyncIterator[bytes]:

@@ -19,6 +19,7 @@ from serve_app.api.errors import TRACE_ID, ApiError, internal_error
 from serve_app.api.request_trace import UNTRACED, Trace
 from serve_app.api.sender import Sender
 from serve_app.api.trace_middleware import RequestTraces
+from serve_app.cancellation import only_own_cancellation
 from serve_app.settings.caller import ANYONE
 from serve_app.wire.batch_lines import BatchLine, LineAnswer
 from serve_app.wire.spans import batch_root
@@ -59,10 +60,12 @@ class BatchLines:
         trace = self._traces.begin(url, (), time.perf_counter(), [batch_root(batch_id)])
         TRACE_ID.set("" if trace is None else trace.context.trace_id)
         try:
-            sender = await self._sender(owner, request_id, trace or UNTRACED)
-            share = self._endpoints.share(sender, line.body)
-            response = await self._endpoints.respond(operation_at(url), line.body, sender, share, whole=True)
-            await response({"type": "http"}, _never, received.send)
+            with only_own_cancellation():
+                sender = await self._sender(owner, request_id, trace or UNTRACED)
+                share = self._endpoints.share(sender, line.body)
+                operation = operation_at(url)
+                response = await self._endpoints.respond(operation, line.body, sender, share, whole=True)
+                await response({"type": "http"}, _never, received.send)
         except ApiError as error:
             received.fail(error, url, request_id)
         except Exception:

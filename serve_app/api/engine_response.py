@@ -27,6 +27,7 @@ from serve_app.api.engine_client import (
 )
 from serve_app.api.errors import DONE, ApiError, deadline_exceeded, stream_failed
 from serve_app.api.quotas import Reservation
+from serve_app.cancellation import only_own_cancellation
 
 logger = logging.getLogger("ray.serve")
 
@@ -135,10 +136,11 @@ class EngineResponse(Response):
 
     async def _answer(self) -> None:
         try:
-            async with self._engine.call(self._request) as reply:
-                if reply.stream is not None:
-                    await self._send_stream(reply.status, reply.headers, reply.stream)
-                    return
+            with only_own_cancellation():
+                async with self._engine.call(self._request) as reply:
+                    if reply.stream is not None:
+                        await self._send_stream(reply.status, reply.headers, reply.stream)
+                        return
             # The engine has ended the call, so a client that reads slowly takes no place there.
             if reply.status >= HTTPStatus.BAD_REQUEST:
                 await self._send_error(ApiError.from_body(reply.status, reply.body, reply.headers))

@@ -19,8 +19,10 @@ class NewerTablesError(Exception):
     """A newer release has changed the tables. This one must not write to them."""
 
 
-def migrate(engine: Engine) -> None:
-    """Make the tables, or convert those of an older release.
+def migrate(engine: Engine, application: str, version: str = "head") -> None:
+    """Make the tables, or convert those of an older release, up to a `version`.
+
+    `application` gets the older files that no batch names.
 
     Raises:
         NewerTablesError: they are of a newer release.
@@ -28,8 +30,10 @@ def migrate(engine: Engine) -> None:
     config, scripts = _scripts()
     with exclusive(engine, _LOCK) as connection:
         if table_version(connection) != scripts.get_current_head():
-            config.attributes.update(connection=connection, version_table=VERSION_TABLE)
-            command.upgrade(config, "head")
+            config.attributes.update(
+                connection=connection, version_table=VERSION_TABLE, application=application
+            )
+            command.upgrade(config, version)
 
 
 def table_version(connection: Connection) -> str | None:

@@ -31,6 +31,7 @@ from serve_app.batch.results import (
     tokens_of,
     unanswered_line,
 )
+from serve_app.batch.retries import LONGEST_LEASE_S
 from serve_app.batch.store import UPLOAD_S, BatchStore, set_status
 from serve_app.batch.tables import BATCHES, FILES, LINES
 from serve_app.wire.batch_lines import BatchLine, LineAnswer
@@ -79,7 +80,11 @@ class BatchQueue:
         """Take the next free lines, in the order of sending. Nobody else gets them for `lease_s` seconds."""
         free = (
             select(LINES.c.line)
-            .where(LINES.c.batch_id == batch_id, LINES.c.outcome.is_(None), LINES.c.lease_until <= now)
+            .where(
+                LINES.c.batch_id == batch_id,
+                LINES.c.outcome.is_(None),
+                (LINES.c.lease_until <= now) | (LINES.c.lease_until > now + LONGEST_LEASE_S),
+            )
             .order_by(LINES.c.position)
             .limit(min(most, _AT_ONCE))
             .with_for_update(skip_locked=True)

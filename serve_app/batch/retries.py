@@ -15,6 +15,8 @@ _MOST_FAULTS = 3
 """Attempts of one line that end in a fault of the server. Then the fault is the answer."""
 _FIRST_S = 0.5
 _LONGEST_S = 60.0
+LONGEST_LEASE_S = 3600.0
+"""A longer lease is of a clock that was ahead, and does not count."""
 
 
 class _Error(msgspec.Struct):
@@ -45,7 +47,7 @@ def retry_of(answer: LineAnswer, attempts: int, faults: int) -> Retry | None:
         attempts: The attempts so far, the last one included.
         faults: The earlier attempts that ended in a fault of the server.
     """
-    wait_s = max(backoff_s(attempts), answer.retry_after_s)
+    wait_s = min(max(backoff_s(attempts), answer.retry_after_s), LONGEST_LEASE_S)
     if answer.status in _REFUSED and _code(answer.body) != _LOST:
         return Retry(wait_s)
     if answer.status >= 500 and faults + 1 < _MOST_FAULTS:

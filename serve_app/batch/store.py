@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Literal, get_args
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import ColumnElement, Connection, Table, func, select
 
 from serve_app.batch.migrate import migrate
 from serve_app.batch.records import DAY_S, OPEN, Batch, File, Line, LineError, Status
@@ -47,7 +47,7 @@ class BatchStore:
     Args:
         url: The URL of the database.
         limits: The limits of each owner.
-        application: The name of the Ray Serve application. It works only on batches that were sent to it.
+        application: The name of the Ray Serve application. It sees only its own files and batches.
     """
 
     def __init__(self, url: str, limits: BatchSettings | None = None, application: str = "tideserve") -> None:
@@ -63,7 +63,7 @@ class BatchStore:
         with self._lock:
             if not self._ready:
                 make_folder(self._engine)
-                migrate(self._engine)
+                migrate(self._engine, self._application)
                 self._ready = True
         with exclusive(self._engine, _LOCK) if alone else self._engine.begin() as connection:
             yield connection
@@ -95,7 +95,8 @@ class BatchStore:
         with self.begin(alone=True) as connection:
             if limited:
                 self._check_files(connection, file)
-            connection.execute(FILES.insert().values(**asdict(file), stored=False))
+            values = {**asdict(file), "application": self._application, "stored": False}
+            connection.execute(FILES.insert().values(values))
 
     def finish_file(self, file: File) -> None:
         """Make a file visible, once its object of `file.bytes` is stored."""
@@ -106,8 +107,7 @@ class BatchStore:
     def file(self, file_id: str, owner: str | None, now: float) -> File | None:
         """Return a stored file that has not expired; with an `owner`, only a file of this owner."""
         query = select(*_FILE_COLUMNS).where(FILES.c.id == file_id, FILES.c.stored, _unexpired(now))
-        if owner is not None:
-            query = query.where(FILES.c.owner == owner)
+        query = query.where(self._mine(FILES, owner))
         with self.begin() as connection:
             row = connection.execute(query).first()
         return None if row is None else File(*row)
@@ -123,7 +123,7 @@ class BatchStore:
         purpose: str | None = None,
     ) -> list[File]:
         """Return the owner's files that come `after` an id, by the time of their creation."""
-        query = select(*_FILE_COLUMNS).where(FILES.c.owner == owner, FILES.c.stored, _unexpired(now))
+        query = select(*_FILE_COLUMNS).where(self._mine(FILES, owner), FILES.c.stored, _unexpired(now))
         if purpose is not None:
             query = query.where(FILES.c.purpose == purpose)
         if after is not None:
@@ -163,7 +163,9 @@ class BatchStore:
                 FILES.update().where(~_unexpired(now), FILES.c.id.not_in(in_use)).values(stored=False)
             )
             connection.execute(
-                BATCHES.delete().where(_ended_at() < now - kept_s, BATCHES.c.status.not_in(OPEN))
+                BATCHES.delete().where(
+                    self._mine(BATCHES), _ended_at() < now - kept_s, BATCHES.c.status.not_in(OPEN)
+                )
             )
             hidden = select(*_FILE_COLUMNS).where(
                 ~FILES.c.stored, (FILES.c.created_at < now - UPLOAD_S) | ~_unexpired(now)
@@ -184,7 +186,7 @@ class BatchStore:
             purpose = connection.execute(
                 select(FILES.c.purpose).where(
                     FILES.c.id == batch.input_file_id,
-                    FILES.c.owner == batch.owner,
+                    self._mine(FILES, batch.owner),
                     FILES.c.stored,
                     _unexpired(now),
                 )
@@ -197,16 +199,14 @@ class BatchStore:
 
     def batch(self, batch_id: str, owner: str | None = None) -> Batch | None:
         """Return a batch; with an `owner`, only a batch of this owner."""
-        query = select(*_BATCH_COLUMNS).where(BATCHES.c.id == batch_id)
-        if owner is not None:
-            query = query.where(BATCHES.c.owner == owner)
+        query = select(*_BATCH_COLUMNS).where(BATCHES.c.id == batch_id, self._mine(BATCHES, owner))
         with self.begin() as connection:
             row = connection.execute(query).first()
         return None if row is None else Batch(*row)
 
     def batches(self, owner: str, *, after: str | None = None, limit: int = 20) -> list[Batch]:
         """Return the owner's batches that come `after` an id, the newest first."""
-        query = select(*_BATCH_COLUMNS).where(BATCHES.c.owner == owner)
+        query = select(*_BATCH_COLUMNS).where(self._mine(BATCHES, owner))
         if after is not None:
             query = query.where(BATCHES.c.id < after)
         with self.begin() as connection:
@@ -215,7 +215,7 @@ class BatchStore:
 
     def open_batches(self) -> list[Batch]:
         """Return the application's batches of all owners that have not ended, the oldest first."""
-        unended = BATCHES.c.status.in_(OPEN) & (BATCHES.c.application == self._application)
+        unended = BATCHES.c.status.in_(OPEN) & self._mine(BATCHES)
         with self.begin() as connection:
             rows = connection.execute(select(*_BATCH_COLUMNS).where(unended).order_by(BATCHES.c.id))
             return [Batch(*row) for row in rows]
@@ -263,19 +263,33 @@ class BatchStore:
             return failed
 
     def _check_files(self, connection: Connection, file: File) -> None:
-        count, size = _used(connection, file.owner)
+        count, size = self._used(connection, file.owner)
         _check_limit(count + 1, self.limits.max_files_per_key, "files", "max_files_per_key")
         _check_limit(size + file.bytes, self.limits.max_bytes_per_key, "bytes of files", "max_bytes_per_key")
 
     def _check_batches(self, connection: Connection, batch: Batch) -> None:
         limits = self.limits
-        _, size = _used(connection, batch.owner)
-        owned = select(func.count()).where(BATCHES.c.owner == batch.owner)
+        _, size = self._used(connection, batch.owner)
+        owned = select(func.count()).where(self._mine(BATCHES, batch.owner))
         count = connection.execute(owned).scalar_one()
         opened = connection.execute(owned.where(BATCHES.c.status.in_(OPEN))).scalar_one()
         _check_limit(size, limits.max_bytes_per_key, "bytes of files", "max_bytes_per_key")
         _check_limit(count + 1, MOST_BATCHES_PER_KEY, "batches", "a fixed limit")
         _check_limit(opened + 1, limits.max_open_batches_per_key, "open batches", "max_open_batches_per_key")
+
+    def _used(self, connection: Connection, owner: str) -> tuple[int, int]:
+        """Return the number and the bytes of an owner's files, with those that are not stored yet."""
+        sums = select(func.count(), func.coalesce(func.sum(FILES.c.bytes), 0))
+        count, size = connection.execute(sums.where(self._mine(FILES, owner))).one()
+        return int(count), int(size)
+
+    def _mine(self, table: Table, owner: str | None = None) -> ColumnElement[bool]:
+        """Return what chooses the rows of this application; with an `owner`, only those of this owner.
+
+        Keys of two applications may have the same name, and belong to different people.
+        """
+        mine = table.c.application == self._application
+        return mine if owner is None else mine & (table.c.owner == owner)
 
 
 _FILE_COLUMNS = [FILES.c[name] for name in File.__dataclass_fields__]
@@ -308,10 +322,3 @@ def _ended_at() -> Any:
 
 def _unexpired(now: float) -> Any:
     return (FILES.c.expires_at.is_(None)) | (FILES.c.expires_at > int(now))
-
-
-def _used(connection: Connection, owner: str) -> tuple[int, int]:
-    """Return the number and the bytes of an owner's files, with those that are not stored yet."""
-    sums = select(func.count(), func.coalesce(func.sum(FILES.c.bytes), 0)).where(FILES.c.owner == owner)
-    count, size = connection.execute(sums).one()
-    return int(count), int(size)

@@ -9,6 +9,7 @@ FILES = Table(
     TABLES,
     Column("id", String, primary_key=True),
     Column("owner", String, nullable=False),
+    Column("application", String, nullable=False),
     Column("purpose", String, nullable=False),
     Column("filename", String, nullable=False),
     Column("bytes", BigInteger, nullable=False),

@@ -6,7 +6,6 @@ block every deployment of the cluster. So the policy never waits: a thread reads
 
 import logging
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,7 +32,7 @@ from serve_app.wire.documents import (
     read_document,
 )
 from serve_app.wire.ingress_reports import IngressReport, forget_report, read_reports
-from serve_app.wire.own_clock import OwnClock
+from serve_app.wire.own_clock import OwnClock, SteadyTime
 from serve_app.wire.phases import FAILED, forget_phase, read_phases, written_deployments
 from serve_app.wire.served_models import ServedApplication, ServedModel, read_served
 
@@ -192,8 +191,9 @@ class DocumentExchange(Mailbox):
         self._wake.set()
 
     def _run(self) -> None:
+        clock = SteadyTime()
         while not self._stop.is_set():
-            self.turn(time.time())
+            self.turn(clock())
             self._wake.wait(self._poll_s)
             self._wake.clear()
 

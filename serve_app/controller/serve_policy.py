@@ -6,7 +6,6 @@ instance each time it builds the application, and calls the instance about ten t
 
 import json
 import logging
-import time
 import weakref
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -23,6 +22,7 @@ from serve_app.policy.ingress_scaling import decide_ingress
 from serve_app.policy.inputs import Need, Snapshot
 from serve_app.settings.tree import INGRESS
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics, ReplicaTime
+from serve_app.wire.own_clock import SteadyTime
 from serve_app.wire.served_models import ServedApplication, ServedModel
 
 logger = logging.getLogger("ray.serve")
@@ -42,7 +42,7 @@ class ServePolicy:
     zero. Subclasses may replace `decide`.
 
     Args:
-        clock: Unix time in seconds; by default the system's.
+        clock: Unix time in seconds; by default one without steps.
         mailbox: Replaces the documents in Ray's key-value store.
         metrics: Replaces Ray's metrics.
         log: Replaces Ray Serve's log.
@@ -55,7 +55,7 @@ class ServePolicy:
         metrics: AutoscalingMetrics | None = None,
         log: logging.Logger = logger,
     ) -> None:
-        self._clock = clock
+        self._clock = clock or SteadyTime()
         self._log = log
         self.mailbox = mailbox
         self.metrics = metrics
@@ -89,7 +89,7 @@ class ServePolicy:
         """
         if not contexts:
             return {}, {}
-        now = time.time() if self._clock is None else self._clock()
+        now = self._clock()
         try:
             if 0.0 < self._next_at - now <= _DECIDE_INTERVAL_S and not has_requests_at_zero(
                 contexts.values()

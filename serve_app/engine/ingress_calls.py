@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from serve_app.api.engine_client import OPERATIONS, EngineClient, EngineReply, EngineRequest, RequestState
 from serve_app.api.errors import TRACE_ID, ApiError, internal_error
 from serve_app.api.trace_context import TraceContext
+from serve_app.cancellation import only_own_cancellation
 from serve_app.settings.caller import caller
 from serve_app.wire.continuation import DeliveredTokens
 from serve_app.wire.data_plane import CREDIT_BYTES, LOSSES, Answer, Call, FromIngress, Piece, Step
@@ -127,7 +128,8 @@ class IngressCalls:
                 raise ApiError(404, f"no operation {call.operation!r}")
             request = engine_request(call)
             TRACE_ID.set("" if request.trace is None else request.trace.trace_id)
-            await self._answer(stream, request)
+            with only_own_cancellation():
+                await self._answer(stream, request)
         except ApiError as error:
             lost = error.code if error.code in LOSSES else ""
             answer = Answer(stream.number, error.status, dict(error.headers), error.body(), lost=lost)

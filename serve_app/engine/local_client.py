@@ -1,6 +1,5 @@
 """An `EngineClient` for an engine in this process."""
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -9,6 +8,7 @@ from dataclasses import replace
 from serve_app.api.dialect import dialect_of
 from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError, stream_failed, unsupported_feature
+from serve_app.cancellation import is_cancelled
 from serve_app.engine.adapters import Adapters
 from serve_app.engine.api_errors import from_exception, from_frame, lost_engine, not_continuable
 from serve_app.engine.continued_stream import ContinuedStream
@@ -118,7 +118,7 @@ class LocalEngine:
                     reply = await self._open_stream(frames, record, stream)
             except Exception as error:
                 failure = self._lost(request) if self._engine.errored else from_exception(error)
-                if not _cancelled():
+                if not is_cancelled():  # vLLM's handlers turn a cancellation into an error
                     record.fail(failure.status)
                 self._on_error(failure)
                 raise failure from error
@@ -190,12 +190,6 @@ class LocalEngine:
             if not self._unlogged:
                 self._unlogged = True
                 logger.exception("a request could not be logged; the request log is incomplete")
-
-
-def _cancelled() -> bool:
-    """Return whether the client has left. vLLM's handlers turn a cancellation into an error."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _bytes(frame: str | bytes) -> bytes:

@@ -14,6 +14,7 @@ from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import FIFOMixin, PendingRequest, RequestRouter, RunningReplica
 
+from serve_app.cancellation import only_own_cancellation
 from serve_app.ingress.replica_set import ReplicaSet, replica_set
 from serve_app.patches.ray import run_router_here
 
@@ -96,8 +97,10 @@ class Wake:
     async def _run(self) -> None:
         while self._needed():
             try:
-                async with asyncio.timeout(self._ask_again_s) as asking, self._handle.choose_replica():
-                    pass
+                async with asyncio.timeout(self._ask_again_s) as asking:
+                    with only_own_cancellation():
+                        async with self._handle.choose_replica():
+                            pass
             except DeploymentUnavailableError:
                 self._on_unavailable()
                 return

@@ -43,6 +43,7 @@ _LOOK_STEPS = 10_000
 _LOCK = 0x7469_6465
 """The number of the advisory lock for making and shrinking tables."""
 _HOUR_S = 3600
+_DAY_S = 86_400
 
 _TABLES = MetaData()
 _VERSION = Table("ledger_version", _TABLES, Column("version", Integer, primary_key=True))
@@ -164,6 +165,21 @@ class UsageStore:
             connection.execute(_USAGE.delete().where(merged))
             for table in (_USAGE, _WRITERS):
                 connection.execute(table.delete().where(table.c.minute < delete_before))
+
+    def confirmed(self, now: float) -> float:
+        """Return `now` or the database's time, whichever is earlier, if usage confirms it; else 0.
+
+        A clock may be set years ahead. It is confirmed once there is usage of the last 31 days that is older
+        than a day.
+        """
+        self._prepare()
+        postgres = self._engine.dialect.name == "postgresql"
+        clock = func.extract("epoch", func.now()) if postgres else func.strftime("%s", "now")
+        minute = _USAGE.c.minute
+        with self._engine.connect() as connection:
+            now = min(now, float(connection.execute(select(clock)).scalar_one()))
+            recent = select(minute).where(minute >= now - 31 * _DAY_S, minute < now - _DAY_S).limit(1)
+            return 0.0 if connection.execute(recent).first() is None else now
 
     def close(self) -> None:
         """Close the connections."""

@@ -94,9 +94,10 @@ class UsageWriter:
                     self._sending, self._waiting = self._waiting, {}
                 self._store.add(self._name, self._number, self._sending)
                 self._sending = {}
-            if now - self._shrunk_at > _SHRINK_INTERVAL_S:
+            if not 0 <= now - self._shrunk_at <= _SHRINK_INTERVAL_S:
                 self._shrunk_at = now
-                self._store.shrink(now - _MINUTES_KEPT_S, now - self._retention_s)
+                confirmed = self._store.confirmed(now)
+                self._store.shrink(confirmed - _MINUTES_KEPT_S, confirmed - self._retention_s)
         except (SQLAlchemyError, OSError, LedgerVersionError) as error:
             merge_minutes(self._waiting, MOST_ROWS)
             self._say(str(getattr(error, "orig", None) or error).strip())

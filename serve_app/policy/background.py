@@ -13,6 +13,8 @@ _LARGEST_BATCH = 256.0
 _URGENT_SHARE = 0.5
 """The share of the time until a completion window ends that the work of one replica must take, before the
 policy acts. The estimate of the work may be half of the truth."""
+_LEAST_MARGIN_S = 10.0
+"""The least margin of a start's estimate. Reports of batches and replicas are seconds old."""
 _LEAST_SHARE = 0.1
 """The least time for which a backlog is planned, as a share of `background_backlog_s`. It counts for a
 backlog that is late, or that grows all the time."""
@@ -88,19 +90,36 @@ def _line_s(inputs: Inputs) -> float:
 def _for_windows(inputs: Inputs) -> tuple[int, str] | None:
     """Return the replicas with which each batch meets its completion window; None while there is time.
 
-    The batch with the earliest end goes first, so a batch waits for all batches before it.
+    The batch with the earliest end goes first, so a batch waits for all batches before it. Running replicas
+    work while others start. A new replica must be ready in time, even if its start takes half as long again.
     """
-    one_s, lines, share = _line_s(inputs), 0, 0.0
-    for of_batch, due in inputs.snapshot.batches.due:
-        lines += of_batch
-        share = max(share, lines * one_s / max(due - inputs.now - inputs.snapshot.horizon_s, 1.0))
-    if share < _URGENT_SHARE and (not lines or not inputs.snapshot.target):
-        return None  # a running replica stays, because its start would have to be repeated
+    snapshot, one_s = inputs.snapshot, _line_s(inputs)
+    start_s = snapshot.horizon_s
+    margin_s = max(start_s / 2, _LEAST_MARGIN_S)
     busy = inputs.arrivals.rps * (inputs.sizing.step.prefill_s(inputs.sizing.mix) + one_s)
+    free = max(0.0, snapshot.ready - busy)
+    lines, share, urgent, out_of_reach = 0, 0.0, False, False
+    for of_batch, due in snapshot.batches.due:
+        lines += of_batch
+        work, left_s = lines * one_s, max(due - inputs.now, 1.0)
+        spare_s = left_s - start_s - margin_s
+        urgent = urgent or 0 < spare_s <= max(work / _URGENT_SHARE, margin_s)
+        if work <= free * left_s:
+            need = work / left_s
+        else:
+            need = free + (work - free * left_s) / max(left_s - start_s, margin_s)
+            most = max(free, snapshot.target - busy)
+            if need > most and (spare_s <= 0 or snapshot.ready < snapshot.target):
+                need, out_of_reach = most, out_of_reach or spare_s <= 0
+        share = max(share, need)
+    if not urgent and (not lines or not snapshot.target):
+        return None  # a running replica stays, because its start would have to be repeated
     replicas = max(1, round_up(share + busy))
     why = f"The work of batches takes {amount(share, 2)} replicas until their completion windows end."
     if busy:
         why += f" Other lanes use the time of {amount(busy, 2)} replicas."
+    if out_of_reach:
+        why += " Some of the work is left out, because a new replica would not be ready in time."
     return replicas, f"{why} So {are(replicas, 'replica')} needed."
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing, suppress
@@ -22,9 +21,11 @@ from serve_app.batch.queue import BatchQueue, LeasedLine
 from serve_app.batch.records import Batch, LineError
 from serve_app.batch.results import is_success
 from serve_app.batch.retries import backoff_s
+from serve_app.cancellation import only_own_cancellation
 from serve_app.runner.batch_work import BatchWork
 from serve_app.wire.batch_backlog import BatchBacklog
 from serve_app.wire.batch_lines import BatchLine, LineAnswers
+from serve_app.wire.own_clock import SteadyTime
 from serve_app.wire.signals import MOST_COUNTED_BYTES
 
 logger = logging.getLogger("ray.serve")
@@ -65,7 +66,7 @@ class Runner:
         ask: Sends lines to an ingress replica.
         note_end: Gets the id of a batch that has ended, in a thread.
         count: Gets the model, the outcome and the number of lines whose answers were written.
-        clock: Unix time in seconds.
+        clock: Unix time in seconds; by default one without steps.
     """
 
     def __init__(
@@ -75,14 +76,14 @@ class Runner:
         ask: Ask,
         note_end: Callable[[str], None] = lambda _: None,
         count: Callable[[str, str, int], None] = lambda *_: None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._queue = queue
         self._validate = validate
         self._ask = ask
         self._note_end = note_end
         self._count = count
-        self._clock = clock
+        self._clock = clock or SteadyTime()
         self._work: defaultdict[str, BatchWork] = defaultdict(BatchWork)
         self._wanted: dict[str, int] = {}
         """The lines in flight that ingress replicas want, by model."""
@@ -107,7 +108,8 @@ class Runner:
         """Return whether any batch is open, or may be."""
         busy = True
         try:
-            busy = await self.turn()
+            with only_own_cancellation():
+                busy = await self.turn()
         except Exception as error:  # of any store: batches go on once it is back
             self._found = _text(error)
         self._report(self._found)
@@ -205,19 +207,21 @@ class Runner:
     ) -> None:
         open_lines = {line.line for line in lines}
         try:
-            async with aclosing(self._ask(batch, requests)) as parts:
-                async for part in parts:
-                    work.model = part.model
-                    self._wanted[work.model] = part.wanted
-                    for answer in part.answers:
-                        open_lines.discard(answer.number)
-                        self._rates[work.model].add(work.take(answer, self._clock()))
-                    if part.answers:
-                        self._woken.set()
+            with only_own_cancellation():
+                async with aclosing(self._ask(batch, requests)) as parts:
+                    async for part in parts:
+                        work.model = part.model
+                        self._wanted[work.model] = part.wanted
+                        for answer in part.answers:
+                            open_lines.discard(answer.number)
+                            self._rates[work.model].add(work.take(answer, self._clock()))
+                        if part.answers:
+                            self._woken.set()
         except Exception as error:  # the ingress replica is gone: Ray has many errors for it
             self._warn_of_loss(error)
-        work.lose(sorted(open_lines), self._clock())
-        self._woken.set()
+        finally:
+            work.lose(sorted(open_lines), self._clock())
+            self._woken.set()
 
     def _warn_of_loss(self, error: Exception) -> None:
         """Log a broken call. A lost ingress replica breaks many at the same time."""
@@ -245,7 +249,7 @@ class Runner:
         due = (
             len(work.answered) >= _WRITE_LINES
             or work.answered_bytes >= _WRITE_BYTES
-            or now - work.answered_since >= _WRITE_S
+            or not 0 <= now - work.answered_since < _WRITE_S
             or not work.in_flight
         )
         if work.answered and (all_ or due):
@@ -264,16 +268,17 @@ class Runner:
         """Stop the calls of a batch, write its last answers, and begin to join its results."""
         await self._stop_calls([work])
         await self._write(batch, self._clock(), all_=True)
-        self._start(batch, work, asyncio.to_thread(self._join, batch, work.fault))
+        self._start(batch, work, asyncio.to_thread(self._join, batch, self._clock(), work.fault))
 
-    def _join(self, batch: Batch, fault: LineError | None) -> None:
-        if self._queue.end(batch, self._clock(), fault) is not None:
+    def _join(self, batch: Batch, now: float, fault: LineError | None) -> None:
+        if self._queue.end(batch, now, fault) is not None:
             self._note_end(batch.id)
 
     def _start(self, batch: Batch, work: BatchWork, step: Coroutine[Any, Any, None]) -> None:
         async def watched() -> None:
             try:
-                await step
+                with only_own_cancellation():
+                    await step
                 work.trouble, work.failures = "", 0
             except Exception as error:  # a later turn begins it anew
                 work.trouble = self._fault_of_store(batch, error)
@@ -286,7 +291,8 @@ class Runner:
     async def _alone(self, batch: Batch, work: Awaitable[_T]) -> _T | None:
         """Do something for one batch. Its failure must not stop other batches."""
         try:
-            return await work
+            with only_own_cancellation():
+                return await work
         except Exception as error:
             self._found = self._fault_of_store(batch, error) or self._found
             return None

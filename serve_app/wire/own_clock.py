@@ -1,6 +1,7 @@
-"""Convert time stamps of other nodes to the reader's clock. Pure."""
+"""Convert time stamps of other nodes to the reader's clock, and keep that clock from steps."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any
 
@@ -57,3 +58,29 @@ class OwnClock:
             if "until" in document:
                 document["until"] += since - stamps[replica]
         return moved
+
+
+_MOST_SLEW = 0.1
+"""Durations are at most this share too long or too short while a step is taken over."""
+_JUMP_S = 7200.0
+"""A larger step is taken over at once: the clock was wrong before, or the machine was suspended."""
+
+
+class SteadyTime:
+    """Unix time for durations: a step of the machine's clock is taken over slowly. Use it in one thread."""
+
+    def __init__(
+        self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._wall = wall
+        self._monotonic = monotonic
+        self._now, self._last = wall(), monotonic()
+
+    def __call__(self) -> float:
+        """Return the Unix time in seconds."""
+        wall, last, self._last = self._wall(), self._last, self._monotonic()
+        passed = self._last - last
+        step = wall - self._now - passed
+        slewed = max(-_MOST_SLEW * passed, min(step, _MOST_SLEW * passed))
+        self._now += passed + (slewed if abs(step) < _JUMP_S else step)
+        return self._now

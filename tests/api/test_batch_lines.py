@@ -155,15 +155,19 @@ async def test_error_of_an_engine_is_the_answer(server: Server) -> None:
     assert (answer.status, code_of(answer)) == (400, "invalid_value")
 
 
+@pytest.mark.parametrize(
+    ("fault", "logged"),
+    [(RuntimeError("a fault"), "a fault"), (asyncio.CancelledError(), "cancelled at its other end")],
+)
 async def test_fault_of_the_server_is_a_500_and_logged(
-    server: Server, caplog: pytest.LogCaptureFixture
+    server: Server, caplog: pytest.LogCaptureFixture, fault: BaseException, logged: str
 ) -> None:
-    server.chat.answer = RuntimeError("a fault")
+    server.chat.answer = fault
 
     answer = await lines_of(server).answer("", "batch_1", CHAT, line())
 
     assert (answer.status, code_of(answer)) == (500, "internal_error")
-    assert "a fault" in caplog.text
+    assert logged in caplog.text
 
 
 async def test_lines_count_as_requests_and_free_their_memory() -> None:

@@ -77,9 +77,17 @@ async def test_a_stream_is_sent_chunk_by_chunk_as_it_comes() -> None:
     assert [message["more_body"] for message in connection.sent[1:]] == [True, True, False]
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError("secret"), ApiError(502, "secret"), OSError("secret")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ZeroDivisionError("secret"),
+        ApiError(502, "secret"),
+        OSError("secret"),
+        asyncio.CancelledError("secret"),
+    ],
+)
 async def test_failure_within_a_stream_ends_in_an_error_event(
-    error: Exception, caplog: pytest.LogCaptureFixture
+    error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = StubEngine(failing(error, FIRST))
 

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -14,11 +14,11 @@ import sqlalchemy
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
-from serve_app.batch.migrate import VERSION_TABLE, NewerTablesError
+from serve_app.batch.migrate import VERSION_TABLE, NewerTablesError, migrate
 from serve_app.batch.records import Batch, File, Line, LineError, new_id
 from serve_app.batch.store import BatchStore, LimitError, StatusError
 from serve_app.batch.tables import BATCHES, LINES, TABLES
-from serve_app.database import connect
+from serve_app.database import connect, make_folder
 from serve_app.settings.batch import BatchSettings
 
 NOW = 1_800_000_000
@@ -268,12 +268,70 @@ class TestStore:
 
         assert store.batch(batch.id) is not None
 
-    def test_application_sees_only_its_own_open_batches(self, store: BatchStore, url: str) -> None:
-        batch = make_batch(store, make_file(store))
+    def test_application_sees_only_its_own_files_and_batches(self, store: BatchStore, url: str) -> None:
+        file = make_file(store)
+        batch = make_batch(store, file)
         other = BatchStore(url, LIMITS, "other")
 
         assert (store.open_batches(), other.open_batches()) == ([batch], [])
+        assert (store.batches("alice"), other.batches("alice")) == ([batch], [])
+        assert (store.batch(batch.id), other.batch(batch.id), other.batch(batch.id, "alice")) == (
+            batch,
+            None,
+            None,
+        )
+        assert (store.files("alice", NOW), other.files("alice", NOW)) == ([file], [])
+        assert (other.file(file.id, "alice", NOW), other.file(file.id, None, NOW)) == (None, None)
+        with pytest.raises(StatusError, match="no such file"):
+            make_batch(other, file)
         other.close()
+
+    def test_each_application_has_its_own_limits(self, store: BatchStore, url: str) -> None:
+        file = make_file(store, size=1000)
+        make_batch(store, file)
+        make_batch(store, file)
+        other = BatchStore(url, LIMITS, "other")
+
+        make_batch(other, make_file(other, size=1000))
+
+        assert len(other.batches("alice")) == 1
+        other.close()
+
+    def test_retention_of_an_application_spares_batches_of_others(self, store: BatchStore, url: str) -> None:
+        batch = make_batch(store, make_file(store))
+        store.fail(batch.id, [], NOW)
+        other = BatchStore(url, BatchSettings(retention_days=1), "other")
+
+        other.expire(NOW + 2 * 86_400)
+
+        assert store.batch(batch.id) is not None
+        other.close()
+
+    def test_files_of_an_older_release_keep_an_owner_that_sees_them(self, url: str) -> None:
+        """Those of a batch stay with its application. The application that converts gets the rest."""
+        ids = {name: new_id("file") for name in ("input", "output", "free")}
+        engine = connect(url, 1)
+        make_folder(engine)
+        migrate(engine, "tideserve", "2")
+        with engine.begin() as connection:
+            for id_ in ids.values():
+                connection.execute(
+                    sqlalchemy.text(
+                        "INSERT INTO batch_files VALUES (:i, 'alice', 'batch', 'a', 1, 1, NULL, true)"
+                    ),
+                    {"i": id_},
+                )
+            batch = Batch(new_id("batch"), "alice", "/v1/completions", ids["input"], "24h", "completed", 1, 2)
+            done = replace(batch, output_file_id=ids["output"])
+            connection.execute(BATCHES.insert().values(**asdict(done), application="day"))
+        engine.dispose()
+
+        night, day = BatchStore(url, application="night"), BatchStore(url, application="day")
+
+        assert [file.id for file in night.files("alice", NOW)] == [ids["free"]]
+        assert {file.id for file in day.files("alice", NOW)} == {ids["input"], ids["output"]}
+        night.close()
+        day.close()
 
     def test_page_of_ten_thousand_batches_takes_little_time(self, url: str) -> None:
         store = BatchStore(url, BatchSettings(max_open_batches_per_key=100_000))
@@ -315,9 +373,19 @@ class TestStore:
 
         older = BatchStore(url)
 
-        with pytest.raises(NewerTablesError, match="version 99; this release knows versions up to 2"):
+        with pytest.raises(NewerTablesError, match="version 99; this release knows versions up to 3"):
             older.open_batches()
         older.close()
+
+    def test_an_error_does_not_show_what_a_client_sent(self, store: BatchStore) -> None:
+        with store.begin() as connection:
+            connection.execute(sqlalchemy.text("DROP TABLE batch_files"))
+
+        with pytest.raises(sqlalchemy.exc.SQLAlchemyError) as raised:
+            store.begin_file(File(new_id("file"), "alice", "batch", "my secret.jsonl", 1, NOW))
+
+        assert "batch_files" in str(raised.value)
+        assert "secret" not in str(raised.value)
 
     def test_processes_that_start_at_the_same_time_make_the_tables_once(self, url: str) -> None:
         stores = [BatchStore(url) for _ in range(4)]

@@ -13,7 +13,7 @@ def test_database_is_writable_and_has_a_version(url: str) -> None:
     store.open_batches()
     store.close()
 
-    assert check_database(url) == "writable, tables of version 2"
+    assert check_database(url) == "writable, tables of version 3"
 
 
 def test_check_changes_no_table(url: str) -> None:
@@ -35,7 +35,7 @@ def test_tables_of_a_newer_release_are_named(url: str) -> None:
         connection.execute(sqlalchemy.text(f"UPDATE {VERSION_TABLE} SET version_num = '99'"))
     store.close()
 
-    assert "version 99; this release knows versions up to 2" in check_database(url)
+    assert "version 99; this release knows versions up to 3" in check_database(url)
 
 
 def test_missing_folders_will_be_made(tmp_path: Path) -> None:

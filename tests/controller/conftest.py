@@ -8,5 +8,5 @@ from tests.policy.fake_application import Clock
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The time that a `ServePolicy` goes by."""
     clock = Clock()
-    monkeypatch.setattr(serve_policy, "time", clock)
+    monkeypatch.setattr(serve_policy, "SteadyTime", lambda: clock.time)
     return clock

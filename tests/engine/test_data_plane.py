@@ -286,10 +286,12 @@ async def limited(stream: RelayedStream, count: int) -> AsyncIterator[object]:
         yield await anext(pieces)
 
 
+@pytest.mark.parametrize("failure", [RuntimeError("engine"), asyncio.CancelledError("engine")])
 async def test_stream_failure_is_a_lost_replica_to_ingress(
+    failure: BaseException,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    engine = StubEngine(failing(RuntimeError("engine"), FIRST))
+    engine = StubEngine(failing(failure, FIRST))
 
     with caplog.at_level(logging.CRITICAL, "ray.serve"):
         async with listening(engine) as port:

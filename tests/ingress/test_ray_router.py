@@ -109,9 +109,11 @@ async def test_a_wake_reports_engines_that_cannot_start() -> None:
     assert handle.asking == 0
 
 
-@pytest.mark.parametrize("oddity", [RuntimeError("odd"), TimeoutError("Ray's own")])
+@pytest.mark.parametrize(
+    "oddity", [RuntimeError("odd"), TimeoutError("Ray's own"), asyncio.CancelledError("Ray's own")]
+)
 async def test_a_wake_logs_a_failure_and_asks_again(
-    oddity: Exception, caplog: pytest.LogCaptureFixture
+    oddity: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     handle = FakeHandle(refuses=oddity, on_choose=lambda: setattr(asked, "needed", False))
     asked = Asked(handle, pause_s=0.0)

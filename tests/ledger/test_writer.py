@@ -144,6 +144,17 @@ def test_usage_older_than_its_retention_is_deleted(ledger: Writing) -> None:
     assert ledger.stored() == Amounts()
 
 
+@pytest.mark.parametrize("days", [400, 4000])
+def test_usage_is_kept_when_the_clock_jumps_ahead(ledger: Writing, days: int) -> None:
+    ledger.answer()
+    ledger.writer.write()
+    ledger.replica.now += days * 86_400
+    ledger.answer()
+    ledger.writer.write()
+
+    assert ledger.stored().requests == 2
+
+
 def test_the_thread_writes_the_rest_when_it_is_closed(ledger: Writing) -> None:
     ledger.writer.start()
     ledger.answer(5)

@@ -1,5 +1,6 @@
 """Batches in decisions: replicas are added only for a window at risk, and only if a knob says so."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -70,6 +71,45 @@ def test_a_batch_wakes_a_model_when_it_must(seconds: float, hours: tuple[Window,
     loop = PolicyLoop(knobs(background_deadlines=True, background_hours=hours))
 
     assert loop.decide(fleet(left((100, seconds), bytes_=HEAVY), 0)).target == target
+
+
+@pytest.mark.parametrize(
+    ("lines", "seconds", "replicas", "target"),
+    [
+        (14, 61.0, 3, 3),  # 175 s of work, which three replicas do in time
+        (40, 61.0, 3, 3),  # 500 s of work, for which a new replica would be ready in the last second
+        (40, 20.0, 3, 3),
+        (40, 61.0, 0, 0),
+        (40, 100.0, 3, 9),  # 207 s more than three replicas do, in the 40 s of new ones
+    ],
+)
+def test_work_no_new_replica_reaches_in_time_asks_for_none(
+    lines: int, seconds: float, replicas: int, target: int
+) -> None:
+    """A start takes 60 s."""
+    loop = PolicyLoop(knobs(background_deadlines=True, background_keep_s=0, max_replicas=32))
+
+    assert loop.decide(fleet(left((lines, seconds), bytes_=HEAVY), replicas)).target == target
+
+
+def test_replicas_that_start_for_a_batch_ask_for_no_more() -> None:
+    """24 lines are 300 s of work: five replicas for 60 s. The last of their starts leaves 45 s."""
+    loop = PolicyLoop(knobs(background_deadlines=True, max_replicas=32))
+    held = {"i0": ingress(background_held_requests=1, background_held_bytes=4)}
+    target, targets = 0, []
+    for second in range(75):
+        work = left((24, 120.0 - second), bytes_=HEAVY)
+        work = replace(work, due=((24, NOW + 120.0),))
+        target = loop.decide(snapshot(at=held, target=target, ready=0, batches=work)).target
+        targets.append(target)
+
+    assert set(targets) == {6}
+
+
+def test_one_short_line_wakes_a_model_before_its_window_ends() -> None:
+    loop = PolicyLoop(knobs(background_deadlines=True))
+
+    assert loop.decide(fleet(left((1, 110.0)), 0)).target == 1
 
 
 def test_a_replica_that_runs_for_a_batch_stays_until_it_is_done() -> None:

@@ -46,7 +46,8 @@ class FakeIngress:
         self.cancelled = 0
         self.open = self.most_open = 0
         self.lost_calls = 0
-        """The next calls that end with an error, as if the replica were killed."""
+        """The next calls that end with `loss`, as if the replica were killed."""
+        self.loss: BaseException = ConnectionError("the replica is gone")
 
     async def __call__(self, batch: Batch, lines: Sequence[BatchLine]) -> AsyncGenerator[LineAnswers]:
         self.sent.append((batch.id, [line.number for line in lines]))
@@ -58,7 +59,7 @@ class FakeIngress:
             await self.gate.wait()
             if self.lost_calls:
                 self.lost_calls -= 1
-                raise ConnectionError("the replica is gone")
+                raise self.loss
             yield LineAnswers(tuple(map(self.answer, lines)), "tide", self.wanted)
         except (asyncio.CancelledError, GeneratorExit):
             self.cancelled += 1
@@ -204,9 +205,10 @@ async def test_refused_lines_come_again_after_the_wait(bench: Bench) -> None:
     assert bench.ingress.numbers == [1, 1]
 
 
-async def test_lines_of_a_lost_ingress_replica_come_again(bench: Bench) -> None:
+@pytest.mark.parametrize("loss", [ConnectionError("the replica is gone"), asyncio.CancelledError()])
+async def test_lines_of_a_lost_ingress_replica_come_again(bench: Bench, loss: BaseException) -> None:
     batch = bench.stored.add(3)
-    bench.ingress.lost_calls = 1
+    bench.ingress.lost_calls, bench.ingress.loss = 1, loss
     async with bench.running():
         await asyncio.wait_for(bench.ingress.called.wait(), LIMIT_S)
         bench.now += 60.0
@@ -349,6 +351,31 @@ async def test_answers_wait_while_the_store_is_away(
     assert sorted(bench.ingress.numbers) == list(range(1, 31))
     assert "No space left on device" in caplog.text
     assert caplog.text.count("No space left") == 1
+
+
+async def test_leases_of_a_clock_that_was_days_ahead_do_not_count(bench: Bench) -> None:
+    batch = bench.stored.add(3)
+    bench.stored.queue.lease(batch.id, 3, NOW + 5 * 86_400, LEASE_S)
+
+    async with bench.running():
+        await bench.until(batch, "completed")
+
+
+async def test_a_cancelled_call_to_the_store_ends_no_runner(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = bench.stored.add(3)
+    failed = threading.Event()
+
+    def cancelled(*_: object) -> None:
+        failed.set()
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(bench.stored.store, "open_batches", cancelled)
+    async with bench.running():
+        await until(failed.is_set)
+        monkeypatch.undo()
+        await bench.until(batch, "completed")
 
 
 async def test_a_batch_without_its_input_fails_and_stops_no_other(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.wire.own_clock import OwnClock
+from serve_app.wire.own_clock import OwnClock, SteadyTime
 
 NOW, UNIX = 1000.0, 1_700_000_000.0
 
@@ -47,3 +47,28 @@ def test_drain_keeps_its_written_length() -> None:
     moved = clock.phases("Engine-a", {"r": document}, NOW + 1.0, UNIX + 1.0)
 
     assert moved["r"] == {"phase": "draining", "since": NOW, "until": NOW + 300.0}
+
+
+@pytest.mark.parametrize("step_s", [-3600.0, -310.0, 310.0, 3600.0])
+def test_step_of_the_clock_changes_durations_by_a_tenth(step_s: float) -> None:
+    wall, monotonic = [1_800_000_000.0], [50.0]
+    clock = SteadyTime(lambda: wall[0], lambda: monotonic[0])
+
+    def wait(seconds: float) -> float:
+        wall[0] += seconds
+        monotonic[0] += seconds
+        return clock()
+
+    began = clock()
+    wall[0] += step_s
+    assert clock() == began
+    assert abs(wait(10.0) - began - 10.0) == pytest.approx(1.0)
+    assert wait(40_000.0) == pytest.approx(wall[0])
+
+
+def test_clock_that_was_days_ahead_is_corrected_at_once() -> None:
+    wall = [1_800_000_000.0]
+    clock = SteadyTime(lambda: wall[0], lambda: 50.0)
+    wall[0] -= 5 * 86_400.0
+
+    assert clock() == wall[0]
