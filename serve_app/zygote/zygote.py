@@ -28,10 +28,14 @@ from setproctitle import setproctitle
 from serve_app import env
 from serve_app.patches.ray import use_setproctitle
 from serve_app.zygote.numa import set_memory_policy
-from serve_app.zygote.python import STATUS
+from serve_app.zygote.python import STATUS, refusal_file
 from serve_app.zygote.request import OOM_SCORE, MalformedRequestError, Request, close_all, is_own
 
 _REQUEST_S = 5.0
+
+
+class Refusal(SystemExit):  # noqa: N818  # no error of this code
+    """Why this process ends instead of forking."""
 
 
 @dataclass(slots=True)
@@ -215,7 +219,8 @@ def run(arguments: list[str]) -> None:
 def _import(modules: Iterable[str]) -> None:
     """Import `modules`, and call the function of each `module:function`.
 
-    Raises SystemExit if this process has threads or has used CUDA, and can no longer be forked.
+    Raises:
+        Refusal: this process has threads or has used CUDA, and can no longer be forked.
     """
     with collector_off():
         for name in modules:
@@ -224,9 +229,9 @@ def _import(modules: Iterable[str]) -> None:
             if function:
                 getattr(module, function)()
     if (threads := len(os.listdir("/proc/self/task"))) > 1:
-        raise SystemExit(f"{threads} threads after the imports: a fork would lack all but one")
+        raise Refusal(f"{threads} threads after the imports: a fork would lack all but one")
     if _has_used_cuda():
-        raise SystemExit("an import has used CUDA, which no fork could use")
+        raise Refusal("an import has used CUDA, which no fork could use")
 
 
 def _has_used_cuda() -> bool:
@@ -279,13 +284,18 @@ def main() -> None:
     os.chmod(path, 0o600)
     listener.listen(128)
     before = dict(os.environ)
-    with _without_ray():
-        _import(modules[:border])
-    changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
-    zygote = Zygote(listener, owner, tuple(modules[border + 1 :]), changed)
-    if not zygote.with_ray:
-        zygote.get_ready(dict(os.environ))
-    task = zygote.serve()
+    try:
+        with _without_ray():
+            _import(modules[:border])
+        changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
+        zygote = Zygote(listener, owner, tuple(modules[border + 1 :]), changed)
+        if not zygote.with_ray:
+            zygote.get_ready(dict(os.environ))
+        task = zygote.serve()
+    except Refusal as refusal:
+        with open(refusal_file(path), "w", encoding="utf-8") as file:  # another zygote would refuse too
+            file.write(str(refusal))
+        raise
     if task is None:
         with suppress(FileNotFoundError):
             os.unlink(path)
