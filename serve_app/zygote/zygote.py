@@ -34,7 +34,7 @@ from serve_app.zygote.request import OOM_SCORE, MalformedRequestError, Request, 
 _REQUEST_S = 5.0
 
 
-class Refusal(SystemExit):  # noqa: N818  # no error of this code
+class Refusal(SystemExit):
     """Why this process ends instead of forking."""
 
 
