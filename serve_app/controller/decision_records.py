@@ -5,6 +5,7 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Any, Literal
 
 from serve_app.policy.decide import Decision
+from serve_app.wire.phases import Loss
 
 HEARTBEAT_S = 10.0
 FLICKER_S = 1.0
@@ -80,9 +81,14 @@ class Journal:
         )
         return self._add("error", deployment, model, "", target, ready, kept, now)
 
+    def note_loss(self, model: str, target: int, ready: int, loss: Loss, now: float) -> dict[str, Any]:
+        """Return the record of a lost replica."""
+        kept = Decision(target, target, "loss", loss.reason, "Ray replaces it. The target is kept.")
+        return self._add("loss", loss.deployment, model, "", target, ready, kept, now)
+
     def _add(
         self,
-        kind: Literal["change", "heartbeat", "error"],
+        kind: Literal["change", "heartbeat", "error", "loss"],
         deployment: str,
         model: str,
         mode: str,

@@ -7,7 +7,7 @@ block every deployment of the cluster. So the policy never waits: a thread reads
 import logging
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -34,7 +34,7 @@ from serve_app.wire.documents import (
 )
 from serve_app.wire.ingress_reports import IngressReport, forget_report, read_reports
 from serve_app.wire.own_clock import OwnClock
-from serve_app.wire.phases import FAILED, forget_phase, read_phases, written_deployments
+from serve_app.wire.phases import FAILED, READY, Loss, forget_phase, read_phases, written_deployments
 from serve_app.wire.served_models import ServedApplication, ServedModel, read_served
 
 logger = logging.getLogger("ray.serve")
@@ -136,6 +136,8 @@ class Mailbox:
     def __init__(self, inbox: Inbox | None = None) -> None:
         self.inbox = inbox or Inbox()
         self.outbox = Outbox()
+        self.losses: deque[Loss] = deque()
+        """Lost replicas that the policy has not counted yet, oldest first."""
 
     def send(self) -> None:
         """Have the outbox written soon. This base class writes nothing."""
@@ -251,6 +253,14 @@ class DocumentExchange(Mailbox):
             timed[name] = self._own_clock.phases(name, phases.existing, now, now)
             deployments[name] = replace(known, phases=timed[name], cold_starts=cold_starts)
         self.inbox = replace(self.inbox, deployments=deployments)
+        lost = [
+            (name, replica, document)
+            for name in names
+            for replica, document in found[name].left_behind.items()
+            if document["phase"] == READY
+        ]
+        nodes = {node.name for node in self._nodes()} if lost else ()
+        self.losses += [Loss.of(*each, nodes) for each in lost]
         if everything:
             self._done_at["phases"] = now
         for name, phases in found.items():

@@ -23,6 +23,7 @@ from serve_app.policy.ingress_scaling import decide_ingress
 from serve_app.policy.inputs import Need, Snapshot
 from serve_app.settings.tree import INGRESS
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics, ReplicaTime
+from serve_app.wire.phases import Loss
 from serve_app.wire.served_models import ServedApplication, ServedModel
 
 logger = logging.getLogger("ray.serve")
@@ -121,6 +122,8 @@ class ServePolicy:
         engines = {name: by_name[name][1] for name in served.models if name in by_name}
         answer: dict[Any, int] = {}
         unsettled: set[str] = set()
+        while mailbox.losses:
+            self._note_loss(mailbox.losses.popleft(), served, engines, metrics, now)
         for name, ctx in engines.items():
             model = served.models[name]
             try:
@@ -143,6 +146,21 @@ class ServePolicy:
                 self._report_error(INGRESS, "", ingress, error, now)
         self._send(mailbox, unsettled)
         return answer
+
+    def _note_loss(
+        self,
+        loss: Loss,
+        served: ServedApplication,
+        engines: Mapping[str, Any],
+        metrics: AutoscalingMetrics,
+        now: float,
+    ) -> None:
+        if (ctx := engines.get(loss.deployment)) is None:
+            return  # its model has just been removed
+        model = served.models[loss.deployment].name
+        metrics.count_loss(model, loss.cause)
+        self._journal.note_loss(model, ctx.target_num_replicas, ctx.current_num_replicas, loss, now)
+        self._log.warning("model %s: %s", model, loss.reason)
 
     def _forget(self, served: frozenset[str], metrics: AutoscalingMetrics, now: float) -> None:
         """Forget the deployments that are not `served`: memories after a day, all else at once."""

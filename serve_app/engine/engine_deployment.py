@@ -83,6 +83,7 @@ class Engine:
             durations={"process": process},
             warm_node=warm_node,
             engine_identity=engine_identity(self._model),
+            node=ray.get_runtime_context().get_node_id(),
             log=error_log(),
         )
         self._stop.push_async_callback(self._forget_phase)
@@ -175,7 +176,15 @@ class Engine:
 
     async def check_health(self) -> None:
         """Raise RuntimeError once the engine core is gone or hangs; Ray then replaces the replica."""
-        await self._health.check()
+        trouble = "", ""
+        try:
+            await self._health.check()
+        except RuntimeError as error:
+            trouble = self._health.cause(), self._health.trouble() or str(error)
+            raise
+        finally:
+            if trouble != self._startup.trouble:  # it outlives this replica, which Ray may soon kill
+                await self._ask(_PHASE, partial(self._startup.note_trouble, *trouble))
 
     async def _drain(self) -> None:
         if self._meter is not None:

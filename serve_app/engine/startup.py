@@ -20,8 +20,8 @@ Publish = Callable[[str], None]
 _AT_HAND_S = 1.0
 """A fork with a longer idle time had been started in advance."""
 _LONGEST_IDLE_S = 30.0
-"""The same bound for a process that imports for itself, and waits for its disk meanwhile. It also bounds the age
-of a process whose idle time is unknown."""
+"""The bound for a process that imports for itself, and waits for its disk meanwhile. It also bounds the
+age of a process whose idle time is unknown."""
 STARTING = 5
 """The niceness of a starting replica: a third of a serving process's weight. On two cores, two starting
 replicas take one core and leave the other core to a running engine."""
@@ -121,6 +121,10 @@ class Startup:
     """Whether vLLM was imported on the node before the start; see `process_phase`."""
     engine_identity: str = ""
     """Changes with weights, hardware and arguments; see `serve_app.settings.identity`."""
+    node: str = ""
+    """Ray's identifier of this node."""
+    trouble: tuple[str, str] = ("", "")
+    """Why the health check fails: one of `wire.phases.CAUSES`, and the reason; empty while it does not."""
     failed: bool = False
     """Whether a phase failed: `/ready` then shows its document, which outlives the replica."""
     current: str = ""
@@ -147,6 +151,11 @@ class Startup:
         self.failed = True
         self._publish("failed", during=self.current, reason=self._reason(reason))
 
+    def note_trouble(self, cause: str, reason: str) -> None:
+        """Publish why Ray will replace this replica, or with empty texts that it no longer will."""
+        self.trouble = cause, reason
+        self._publish("ready")
+
     def finish(self) -> None:
         """Publish readiness and log all phases in one line."""
         self._publish("ready")
@@ -163,7 +172,8 @@ class Startup:
     def _publish(self, phase: str, **more: str) -> None:
         document = {"phase": phase, "since": self.wall(), "durations_s": self.durations}
         kind = {"warm_node": self.warm_node, "identity": self.engine_identity}
-        self.publish(json.dumps({**document, **kind, **more}))
+        known = {"node": self.node, "cause": self.trouble[0], "trouble": self.trouble[1], **more}
+        self.publish(json.dumps({**document, **kind, **{name: text for name, text in known.items() if text}}))
 
 
 @contextmanager
