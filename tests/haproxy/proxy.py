@@ -82,10 +82,12 @@ def replica() -> Iterator[int]:
     with Replicas(("127.0.0.1", 0), Replica) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        yield server.server_port
-        Replica.go_on.set()
-        server.shutdown()
-        thread.join()
+        try:
+            yield server.server_port
+        finally:  # after a failed test too: the thread would keep pytest from its end
+            Replica.go_on.set()
+            server.shutdown()
+            thread.join()
 
 
 @dataclass(slots=True)
