@@ -34,7 +34,7 @@ from serve_app.wire.documents import (
 )
 from serve_app.wire.ingress_reports import IngressReport, forget_report, read_reports
 from serve_app.wire.own_clock import OwnClock
-from serve_app.wire.phases import FAILED, READY, Loss, forget_phase, read_phases, written_deployments
+from serve_app.wire.phases import FAILED, Loss, forget_phase, read_phases, written_deployments
 from serve_app.wire.served_models import ServedApplication, ServedModel, read_served
 
 logger = logging.getLogger("ray.serve")
@@ -253,21 +253,16 @@ class DocumentExchange(Mailbox):
             timed[name] = self._own_clock.phases(name, phases.existing, now, now)
             deployments[name] = replace(known, phases=timed[name], cold_starts=cold_starts)
         self.inbox = replace(self.inbox, deployments=deployments)
-        lost = [
-            (name, replica, document)
-            for name in names
-            for replica, document in found[name].left_behind.items()
-            if document["phase"] == READY
-        ]
-        nodes = {node.name for node in self._nodes()} if lost else ()
-        self.losses += [Loss.of(*each, nodes) for each in lost]
         if everything:
             self._done_at["phases"] = now
         for name, phases in found.items():
             for replica, document in timed[name].items():
                 if document["phase"] == FAILED and now - document["since"] > _FORGOTTEN_S:
                     forget_phase(self._app, name, replica)
-            for replica in phases.left_behind:
+            for replica, last in phases.left_behind.items():
+                if last["phase"] == "ready" and name in models:
+                    nodes = {node.name for node in self._nodes()}
+                    self.losses.append(Loss.of(name, replica, last, nodes))
                 forget_phase(self._app, name, replica)
 
     def _remembered_deployments(self) -> dict[str, Deployment]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from serve_app.controller.cold_starts import ColdStarts
 from serve_app.controller.contexts import SnapshotBuilder, has_requests_at_zero, ingress_room
-from serve_app.controller.decision_records import HEARTBEAT_S, Journal
+from serve_app.controller.decision_records import HEARTBEAT_S, Journal, Kind
 from serve_app.controller.document_exchange import DocumentExchange, Inbox, Mailbox
 from serve_app.learning.next_decision import next_decision
 from serve_app.learning.state import Memory, PolicyState, drop_forgotten
@@ -23,7 +23,6 @@ from serve_app.policy.ingress_scaling import decide_ingress
 from serve_app.policy.inputs import Need, Snapshot
 from serve_app.settings.tree import INGRESS
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics, ReplicaTime
-from serve_app.wire.phases import Loss
 from serve_app.wire.served_models import ServedApplication, ServedModel
 
 logger = logging.getLogger("ray.serve")
@@ -123,7 +122,12 @@ class ServePolicy:
         answer: dict[Any, int] = {}
         unsettled: set[str] = set()
         while mailbox.losses:
-            self._note_loss(mailbox.losses.popleft(), served, engines, metrics, now)
+            loss = mailbox.losses.popleft()
+            if (ctx := engines.get(loss.deployment)) is not None:  # else its model has just been removed
+                model = served.models[loss.deployment]
+                metrics.count_loss(model.name, loss.cause)
+                self._log.warning("model %s: %s", model.name, loss.reason)
+                self._keep("loss", loss.deployment, model.name, ctx, loss.reason, "Ray replaces it.", now)
         for name, ctx in engines.items():
             model = served.models[name]
             try:
@@ -146,21 +150,6 @@ class ServePolicy:
                 self._report_error(INGRESS, "", ingress, error, now)
         self._send(mailbox, unsettled)
         return answer
-
-    def _note_loss(
-        self,
-        loss: Loss,
-        served: ServedApplication,
-        engines: Mapping[str, Any],
-        metrics: AutoscalingMetrics,
-        now: float,
-    ) -> None:
-        if (ctx := engines.get(loss.deployment)) is None:
-            return  # its model has just been removed
-        model = served.models[loss.deployment].name
-        metrics.count_loss(model, loss.cause)
-        self._journal.note_loss(model, ctx.target_num_replicas, ctx.current_num_replicas, loss, now)
-        self._log.warning("model %s: %s", model, loss.reason)
 
     def _forget(self, served: frozenset[str], metrics: AutoscalingMetrics, now: float) -> None:
         """Forget the deployments that are not `served`: memories after a day, all else at once."""
@@ -267,8 +256,17 @@ class ServePolicy:
         self._log.exception(
             "autoscaling of %s: the policy raised; its target is kept", deployment or "the application"
         )
+        reason = f"The policy raised {text[:500]}. The target is kept."
+        otherwise = "The target changes when the policy works again."
+        self._keep("error", deployment, model, ctx, reason, otherwise, now)
+
+    def _keep(
+        self, kind: Kind, deployment: str, model: str, ctx: Any, reason: str, otherwise: str, now: float
+    ) -> None:
+        """Record an event that keeps the target."""
         target, ready = (0, 0) if ctx is None else (ctx.target_num_replicas, ctx.current_num_replicas)
-        self._journal.note_error(deployment, model, target, ready, text[:500], now)
+        kept = Decision(target, target, kind, reason, otherwise)
+        self._journal.add(kind, deployment, model, "", target, ready, kept, now)
 
 
 def _model_status(

@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from serve_app.wire.phases import ENGINE_DIED, ENGINE_HUNG
-
 if TYPE_CHECKING:
     from serve_app.engine.launch import RunningEngine
 
@@ -136,10 +134,6 @@ class EngineHealth:
             left = f"with {unfinished} unfinished sequences" if unfinished else "and does not answer"
             return f"its engine has taken no step for {self._stalled_s:.0f} s, {left}"
         return ""
-
-    def cause(self) -> str:
-        """Return the cause of the replica's loss, if Ray replaces it now."""
-        return ENGINE_DIED if self._engine.llm.errored else ENGINE_HUNG
 
     async def check(self) -> None:
         """Raise RuntimeError once the engine core is gone or hangs; Ray then replaces the replica."""

@@ -57,11 +57,7 @@ class LaneQueue(RequestQueue):  # type: ignore[misc]  # vLLM has no types
         """The last sequence that vLLM has popped, and what `_owed` becomes if vLLM admits it."""
 
     def charge_admitted(self) -> None:
-        """Charge the last popped sequence for its place, if it runs.
-
-        vLLM also pops a sequence to pass over it, for example while its adapter has no place. It puts the
-        sequence back after the step.
-        """
+        """Charge the last popped sequence for its place, if it runs. Others vLLM only passes over."""
         if self._popped is not None and self._popped[0].status == RequestStatus.RUNNING:
             self._owed = self._popped[1]
         self._popped = None
@@ -238,14 +234,15 @@ class LaneScheduling(Scheduler):  # type: ignore[misc]
         blocks = self.kv_cache_manager.block_pool.get_num_free_blocks()
         tokens = self.max_num_scheduled_tokens
         prefills = False
-        adapters = {_adapter(request) for request in self.running if not _is_background(request)} - {0}
+        loras = [request.lora_request for request in self.running if not _is_background(request)]
+        adapters = {lora.lora_int_id for lora in loras if lora is not None}
         for request in self.waiting.foreground():
             if not self._handle_blocked_waiting_request(request):
                 continue  # its grammar is not compiled yet
-            if (adapter := _adapter(request)) and adapter not in adapters:
+            if (lora := request.lora_request) is not None and lora.lora_int_id not in adapters:
                 if len(adapters) >= self.lora_config.max_loras:
                     continue  # vLLM passes over it too
-                adapters.add(adapter)
+                adapters.add(lora.lora_int_id)
             victims = [running for running in self.running if _makes_way(running, request)]
             if free < 1 and not victims:
                 break
@@ -293,11 +290,6 @@ class LaneScheduling(Scheduler):  # type: ignore[misc]
 def _new_tokens(request: Request) -> int:
     """Return the tokens that vLLM schedules for a running sequence, drafts included."""
     return int(request.num_tokens_with_spec + request.num_output_placeholders - request.num_computed_tokens)
-
-
-def _adapter(request: Request) -> int:
-    """Return the number of a sequence's adapter; 0 for none."""
-    return 0 if request.lora_request is None else int(request.lora_request.lora_int_id)
 
 
 def _makes_way(running: Request, waiting: Request) -> bool:

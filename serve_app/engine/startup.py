@@ -57,9 +57,8 @@ def process_phase(
     """Return the seconds that a process took to reach its own code, and whether its node was warm.
 
     Ray may use a worker process that it started in advance, whose age says nothing about the start. Such a
-    process was idle, so it counts as 0 s. A process that was at work all the time counts in full, however
-    long that was: its replica has its GPUs since then. A negative age, after the clock was set back, counts
-    as 0 s.
+    process was idle, and counts as 0 s. A process that was at work counts in full: its replica has had its
+    GPUs for so long. A negative age, after the clock was set back, counts as 0 s.
 
     A node is warm if its zygote had imported vLLM before the process was requested, so that the start
     includes no import. The node is cold for a process that was not forked, or that waited for the zygote's
@@ -121,10 +120,8 @@ class Startup:
     """Whether vLLM was imported on the node before the start; see `process_phase`."""
     engine_identity: str = ""
     """Changes with weights, hardware and arguments; see `serve_app.settings.identity`."""
-    node: str = ""
-    """Ray's identifier of this node."""
-    trouble: tuple[str, str] = ("", "")
-    """Why the health check fails: one of `wire.phases.CAUSES`, and the reason; empty while it does not."""
+    about: dict[str, str] = field(default_factory=dict)
+    """More for the documents: the node, and why the health check fails (`wire.phases.Loss`)."""
     failed: bool = False
     """Whether a phase failed: `/ready` then shows its document, which outlives the replica."""
     current: str = ""
@@ -151,14 +148,13 @@ class Startup:
         self.failed = True
         self._publish("failed", during=self.current, reason=self._reason(reason))
 
-    def note_trouble(self, cause: str, reason: str) -> None:
-        """Publish why Ray will replace this replica, or with empty texts that it no longer will."""
-        self.trouble = cause, reason
+    def publish_readiness(self) -> None:
+        """Publish that the replica serves."""
         self._publish("ready")
 
     def finish(self) -> None:
         """Publish readiness and log all phases in one line."""
-        self._publish("ready")
+        self.publish_readiness()
         spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.durations.items())
         node = "warm" if self.warm_node else "cold"
         total = sum(self.durations.values())
@@ -172,8 +168,7 @@ class Startup:
     def _publish(self, phase: str, **more: str) -> None:
         document = {"phase": phase, "since": self.wall(), "durations_s": self.durations}
         kind = {"warm_node": self.warm_node, "identity": self.engine_identity}
-        known = {"node": self.node, "cause": self.trouble[0], "trouble": self.trouble[1], **more}
-        self.publish(json.dumps({**document, **kind, **{name: text for name, text in known.items() if text}}))
+        self.publish(json.dumps({**document, **kind, **self.about, **more}))
 
 
 @contextmanager

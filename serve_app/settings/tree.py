@@ -135,12 +135,7 @@ class ModelSettings(ClosedModel):
     """One model: its weights, how vLLM runs them, and on which hardware."""
 
     name: Annotated[
-        str,
-        Field(
-            min_length=1,
-            max_length=200,
-            json_schema_extra={"pattern": f"^{_MODEL_NAME}$", "not": {"const": INGRESS_SCOPE}},
-        ),
+        str, Field(min_length=1, max_length=200, json_schema_extra={"pattern": f"^{_MODEL_NAME}$"})
     ]
     """The name that clients send in `model`."""
     model: Annotated[str, Field(min_length=1)] = EMBEDDED

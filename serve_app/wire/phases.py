@@ -19,14 +19,9 @@ from serve_app.wire.documents import erase, keys, read_all, write
 
 DRAINING = "draining"
 """The phase of a replica that finishes its requests and then ends."""
-READY = "ready"
-"""The phase of a replica that serves."""
-ENGINE_HUNG, ENGINE_DIED, PROCESS_ENDED, NODE_LOST = CAUSES = (
-    "engine_hung",
-    "engine_died",
-    "process_ended",
-    "node_lost",
-)
+CAUSES = ENGINE_HUNG, ENGINE_DIED, PROCESS_ENDED, NODE_LOST = (
+    "engine_hung", "engine_died", "process_ended", "node_lost"
+)  # fmt: skip
 """Why a replica was lost. `process_ended` also stands for a process that did not answer Ray."""
 FAILED = "failed"
 """The phase of a replica that could not start. Its document is kept, because it says why."""
@@ -43,12 +38,11 @@ class Loss:
 
     @classmethod
     def of(cls, deployment: str, replica: str, document: Mapping[str, Any], nodes: Container[str]) -> Loss:
-        """Return the loss of a replica that left `document` behind, in a cluster of these nodes."""
-        node, cause = document.get("node", ""), document.get("cause", "")
-        why = str(document.get("trouble", ""))
-        if not cause and node and node not in nodes:
+        """Return the loss of a replica that left `document` behind, in a cluster of these `nodes`."""
+        node, cause, why = (document.get(name, "") for name in ("node", "cause", "trouble"))
+        if cause not in CAUSES and node and node not in nodes:
             cause, why = NODE_LOST, f"its node {node[:8]} has left the cluster"
-        if cause not in CAUSES:
+        elif cause not in CAUSES:
             cause, why = PROCESS_ENDED, "its process ended, or did not answer Ray"
         return cls(deployment, cause, f"Replica {replica} was lost ({cause}): {why}.")
 

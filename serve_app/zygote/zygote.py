@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType
+from typing import NoReturn
 
 from setproctitle import setproctitle
 
@@ -32,10 +33,6 @@ from serve_app.zygote.python import STATUS, refusal_file
 from serve_app.zygote.request import OOM_SCORE, MalformedRequestError, Request, close_all, is_own
 
 _REQUEST_S = 5.0
-
-
-class Refusal(SystemExit):
-    """Why this process ends instead of forking."""
 
 
 @dataclass(slots=True)
@@ -219,8 +216,7 @@ def run(arguments: list[str]) -> None:
 def _import(modules: Iterable[str]) -> None:
     """Import `modules`, and call the function of each `module:function`.
 
-    Raises:
-        Refusal: this process has threads or has used CUDA, and can no longer be forked.
+    Raises SystemExit if this process has threads or has used CUDA, and can no longer be forked.
     """
     with collector_off():
         for name in modules:
@@ -229,9 +225,15 @@ def _import(modules: Iterable[str]) -> None:
             if function:
                 getattr(module, function)()
     if (threads := len(os.listdir("/proc/self/task"))) > 1:
-        raise Refusal(f"{threads} threads after the imports: a fork would lack all but one")
+        _refuse(f"{threads} threads after the imports: a fork would lack all but one")
     if _has_used_cuda():
-        raise Refusal("an import has used CUDA, which no fork could use")
+        _refuse("an import has used CUDA, which no fork could use")
+
+
+def _refuse(reason: str) -> NoReturn:
+    with open(refusal_file(sys.argv[1]), "w", encoding="utf-8") as file:  # another zygote would refuse too
+        file.write(reason)
+    raise SystemExit(reason)
 
 
 def _has_used_cuda() -> bool:
@@ -284,18 +286,13 @@ def main() -> None:
     os.chmod(path, 0o600)
     listener.listen(128)
     before = dict(os.environ)
-    try:
-        with _without_ray():
-            _import(modules[:border])
-        changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
-        zygote = Zygote(listener, owner, tuple(modules[border + 1 :]), changed)
-        if not zygote.with_ray:
-            zygote.get_ready(dict(os.environ))
-        task = zygote.serve()
-    except Refusal as refusal:
-        with open(refusal_file(path), "w", encoding="utf-8") as file:  # another zygote would refuse too
-            file.write(str(refusal))
-        raise
+    with _without_ray():
+        _import(modules[:border])
+    changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
+    zygote = Zygote(listener, owner, tuple(modules[border + 1 :]), changed)
+    if not zygote.with_ray:
+        zygote.get_ready(dict(os.environ))
+    task = zygote.serve()
     if task is None:
         with suppress(FileNotFoundError):
             os.unlink(path)
