@@ -82,7 +82,9 @@ class RequestState:
     while the reader waits for `stream`. None until the first chunk has been sent, and on other servers than
     uvicorn."""
     queued_s: float = 0.0
-    """The time before the first token in which no replica could take the request."""
+    """The time before the first token in which no replica could take the request, unless one was lost."""
+    lost_s: float = 0.0
+    """The time before the first token on lost replicas, and after a loss until another took the request."""
     charged_tokens: int | None = None
     """At the ingress: the tokens charged to the request's key when it left the queue; None if it was not
     queued, and once the true number is charged."""
@@ -101,6 +103,11 @@ class RequestState:
     """Whether the request was refused with 429 or 503, and counted so."""
     trace: Trace = UNTRACED
     """Each stage notes when it begins and ends."""
+
+    def lose(self, seconds: float) -> None:
+        """Count time that a lost replica cost."""
+        if self.ttft_s is None:
+            self.lost_s += seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ class GenerateTimings(BaseModel):
 
     cold_wait_ms: float
     """The part of `ttft_ms` for which the request was queued for a cold start."""
+    lost_ms: float | None = None
+    """The part of `ttft_ms` that lost replicas cost. Left out if it is 0."""
     ttft_ms: float
     inter_token_ms: float
     total_time_ms: float

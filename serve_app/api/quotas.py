@@ -113,7 +113,8 @@ class _Bucket:
     def report(self, now: float) -> tuple[float, float]:
         """Fill the bucket. Return the demand, and the part of a minute's worth that the bucket lacks."""
         self.advance(now)
-        return round(self.demand, 3), round(max(0.0, self.share - self.level / self.limit), 6)
+        demand = self.demand + max(0.0, -self.level) / _MINUTE_S  # a share of the limit pays the debt
+        return round(demand, 3), round(max(0.0, self.share - self.level / self.limit), 6)
 
     def attempt(self, now: float, amount: float) -> None:
         """Fill the bucket, and count an attempt, admitted or not."""

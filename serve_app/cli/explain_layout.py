@@ -55,7 +55,7 @@ class RecordDocument(_Document):
     at: float
     deployment: str = ""
     model: str = ""
-    kind: Literal["change", "heartbeat", "error"]
+    kind: Literal["change", "heartbeat", "error", "loss"]
     mode: str = ""
     old_target: int
     new_target: int
@@ -167,7 +167,7 @@ def history_line(
     model = f"{record.model or 'application'}  " if with_model else ""
     head = f"  {_clock(record.at, zone, dated)}  {model}{arrow:<8}  {record.binding:<12}  "
     lines = _wrap_after(head, _strip_binding(record.reason, record.binding))
-    if record.kind == "error":
+    if record.kind in ("error", "loss"):
         lines = [style.warn(line) for line in lines]
     elif record.kind == "heartbeat":
         lines = [style.dim(line) for line in lines]

@@ -14,10 +14,10 @@ from serve_app.cli.dashboard import Dashboard, Deployed, choose, default_address
 from serve_app.cluster.redeployment import RedeploymentError, deployed, knob_redeployment
 from serve_app.settings import knob_defaults, load_settings
 from serve_app.settings.document import parse_yaml
-from serve_app.settings.knob_changes import INGRESS_SCOPE, value_text
+from serve_app.settings.knob_changes import value_text
 from serve_app.settings.knobs import IngressKnobs, Knobs, LiveKnobs
 from serve_app.settings.settings_error import SettingsError, shown
-from serve_app.settings.tree import INGRESS
+from serve_app.settings.tree import INGRESS, INGRESS_SCOPE
 
 _POLL_S = 0.25
 _TIMEOUT_S = 120.0

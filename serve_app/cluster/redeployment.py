@@ -91,6 +91,8 @@ def redeployment(details: Mapping[str, Any], app: str, user_config: Mapping[str,
                 f"Ray does not report the configuration of application {name!r}, so a change would delete "
                 "the application; try again in a moment"
             )
+    if app not in (names := [config["name"] for config in configs]):
+        raise RedeploymentError(f"Ray Serve has no application {app!r} with a configuration, only {names}")
     if _HIDDEN in json.dumps(configs):
         raise RedeploymentError(
             f"the dashboard hides the values of environment variables (as {_HIDDEN}), "

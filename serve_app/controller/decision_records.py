@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from serve_app.policy.decide import Decision
 
+Kind = Literal["change", "heartbeat", "error", "loss"]
 HEARTBEAT_S = 10.0
 FLICKER_S = 1.0
 KEPT = 500
@@ -64,25 +65,12 @@ class Journal:
                 return None
         advised = mode == "advise" and last is not None and last[2] != decision.wanted
         self._last[deployment] = (now, *key)
-        kind: Literal["change", "heartbeat"] = "change" if moved or advised else "heartbeat"
-        return self._add(kind, deployment, model, mode, old, ready, decision, now)
+        kind: Kind = "change" if moved or advised else "heartbeat"
+        return self.add(kind, deployment, model, mode, old, ready, decision, now)
 
-    def note_error(
-        self, deployment: str, model: str, target: int, ready: int, text: str, now: float
-    ) -> dict[str, Any]:
-        """Return the record of a policy that raised."""
-        kept = Decision(
-            target=target,
-            wanted=target,
-            binding="error",
-            reason=f"The policy raised {text}. The target is kept.",
-            counterfactual="The target changes when the policy works again.",
-        )
-        return self._add("error", deployment, model, "", target, ready, kept, now)
-
-    def _add(
+    def add(
         self,
-        kind: Literal["change", "heartbeat", "error"],
+        kind: Kind,
         deployment: str,
         model: str,
         mode: str,
@@ -91,6 +79,7 @@ class Journal:
         decision: Decision,
         now: float,
     ) -> dict[str, Any]:
+        """Return the new record of a decision. An `error` or a `loss` keeps the target."""
         record = {
             "seq": self.seq + 1,
             "at": round(now, 3),

@@ -6,7 +6,7 @@ block every deployment of the cluster. So the policy never waits: a thread reads
 
 import logging
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -33,7 +33,7 @@ from serve_app.wire.documents import (
 )
 from serve_app.wire.ingress_reports import IngressReport, forget_report, read_reports
 from serve_app.wire.own_clock import OwnClock, SteadyTime
-from serve_app.wire.phases import FAILED, forget_phase, read_phases, written_deployments
+from serve_app.wire.phases import FAILED, Loss, forget_phase, read_phases, written_deployments
 from serve_app.wire.served_models import ServedApplication, ServedModel, read_served
 
 logger = logging.getLogger("ray.serve")
@@ -135,6 +135,8 @@ class Mailbox:
     def __init__(self, inbox: Inbox | None = None) -> None:
         self.inbox = inbox or Inbox()
         self.outbox = Outbox()
+        self.losses: deque[Loss] = deque()
+        """Lost replicas that the policy has not counted yet, oldest first."""
 
     def send(self) -> None:
         """Have the outbox written soon. This base class writes nothing."""
@@ -257,7 +259,10 @@ class DocumentExchange(Mailbox):
             for replica, document in timed[name].items():
                 if document["phase"] == FAILED and now - document["since"] > _FORGOTTEN_S:
                     forget_phase(self._app, name, replica)
-            for replica in phases.left_behind:
+            for replica, last in phases.left_behind.items():
+                if last["phase"] == "ready" and name in models:
+                    nodes = {node.name for node in self._nodes()}
+                    self.losses.append(Loss.of(name, replica, last, nodes))
                 forget_phase(self._app, name, replica)
 
     def _remembered_deployments(self) -> dict[str, Deployment]:

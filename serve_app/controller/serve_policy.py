@@ -13,7 +13,7 @@ from typing import Any
 
 from serve_app.controller.cold_starts import ColdStarts
 from serve_app.controller.contexts import SnapshotBuilder, has_requests_at_zero, ingress_room
-from serve_app.controller.decision_records import HEARTBEAT_S, Journal
+from serve_app.controller.decision_records import HEARTBEAT_S, Journal, Kind
 from serve_app.controller.document_exchange import DocumentExchange, Inbox, Mailbox
 from serve_app.learning.next_decision import next_decision
 from serve_app.learning.state import Memory, PolicyState, drop_forgotten
@@ -121,6 +121,13 @@ class ServePolicy:
         engines = {name: by_name[name][1] for name in served.models if name in by_name}
         answer: dict[Any, int] = {}
         unsettled: set[str] = set()
+        while mailbox.losses:
+            loss = mailbox.losses.popleft()
+            if (ctx := engines.get(loss.deployment)) is not None:  # else its model has just been removed
+                model = served.models[loss.deployment]
+                metrics.count_loss(model.name, loss.cause)
+                self._log.warning("model %s: %s", model.name, loss.reason)
+                self._keep("loss", loss.deployment, model.name, ctx, loss.reason, "Ray replaces it.", now)
         for name, ctx in engines.items():
             model = served.models[name]
             try:
@@ -249,8 +256,17 @@ class ServePolicy:
         self._log.exception(
             "autoscaling of %s: the policy raised; its target is kept", deployment or "the application"
         )
+        reason = f"The policy raised {text[:500]}. The target is kept."
+        otherwise = "The target changes when the policy works again."
+        self._keep("error", deployment, model, ctx, reason, otherwise, now)
+
+    def _keep(
+        self, kind: Kind, deployment: str, model: str, ctx: Any, reason: str, otherwise: str, now: float
+    ) -> None:
+        """Record an event that keeps the target."""
         target, ready = (0, 0) if ctx is None else (ctx.target_num_replicas, ctx.current_num_replicas)
-        self._journal.note_error(deployment, model, target, ready, text[:500], now)
+        kept = Decision(target, target, kind, reason, otherwise)
+        self._journal.add(kind, deployment, model, "", target, ready, kept, now)
 
 
 def _model_status(

@@ -34,7 +34,7 @@ from serve_app.settings.tree import ModelSettings, RequestLogSettings
 from serve_app.telemetry.replica_metrics import EngineMetrics
 from serve_app.telemetry.request_log import RequestLog, request_log_segments
 from serve_app.wire.data_plane import Beat
-from serve_app.wire.phases import DRAINING, forget_phase, publish_phase
+from serve_app.wire.phases import DRAINING, ENGINE_DIED, ENGINE_HUNG, forget_phase, publish_phase
 from serve_app.wire.signals import ENGINE_IDENTITY
 from serve_app.zygote.start import own_zygote
 from serve_app.zygote.warm_nodes import start_spare_here
@@ -83,6 +83,7 @@ class Engine:
             durations={"process": process},
             warm_node=warm_node,
             engine_identity=engine_identity(self._model),
+            about={"node": ray.get_runtime_context().get_node_id()},
             log=error_log(),
         )
         self._stop.push_async_callback(self._forget_phase)
@@ -175,7 +176,17 @@ class Engine:
 
     async def check_health(self) -> None:
         """Raise RuntimeError once the engine core is gone or hangs; Ray then replaces the replica."""
-        await self._health.check()
+        about = {"node": self._startup.about["node"]}
+        try:
+            await self._health.check()
+        except RuntimeError as error:
+            cause = ENGINE_DIED if self._engine.llm.errored else ENGINE_HUNG
+            about |= {"cause": cause, "trouble": self._health.trouble() or str(error)}
+            raise
+        finally:
+            if about.keys() != self._startup.about.keys():  # it outlives this replica, which Ray may kill
+                self._startup.about = about
+                await self._ask(_PHASE, self._startup.publish_readiness)
 
     async def _drain(self) -> None:
         if self._meter is not None:

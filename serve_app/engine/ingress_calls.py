@@ -219,5 +219,5 @@ def engine_request(call: Call) -> EngineRequest:
         lane_knob=call.lane_knob,
         alias=call.alias,
         adapter=call.adapter,
-        state=RequestState(queued_s=call.queued_s),
+        state=RequestState(queued_s=call.queued_s, lost_s=call.lost_s),
     )

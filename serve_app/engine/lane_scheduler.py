@@ -24,7 +24,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.request_queue import PriorityRequestQueue, RequestQueue, SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 
 from serve_app.engine.background_bound import BackgroundBound
 from serve_app.engine.fair_share import BACKGROUND, LANE_KNOB, lane_of
@@ -53,8 +53,17 @@ class LaneQueue(RequestQueue):  # type: ignore[misc]  # vLLM has no types
         self._owed = 0.0
         """The places that `standard` is behind its share; negative if it is ahead. The queue of the ingress
         counts in the same way (`FairQueue`)."""
+        self._popped: tuple[Request, float] | None = None
+        """The last sequence that vLLM has popped, and what `_owed` becomes if vLLM admits it."""
+
+    def charge_admitted(self) -> None:
+        """Charge the last popped sequence for its place, if it runs. Others vLLM only passes over."""
+        if self._popped is not None and self._popped[0].status == RequestStatus.RUNNING:
+            self._owed = self._popped[1]
+        self._popped = None
 
     def _next(self) -> PriorityRequestQueue:
+        self.charge_admitted()
         if self.standard and (not self.interactive or self._owed > 0):
             return self.standard
         return self.interactive or self.background
@@ -63,12 +72,14 @@ class LaneQueue(RequestQueue):  # type: ignore[misc]  # vLLM has no types
         return self._next().peek_request()
 
     def pop_request(self) -> Request:
-        queue = self._next()
+        queue, owed = self._next(), self._owed
         if self.interactive and self.standard:
-            self._owed += self.standard_share - (queue is self.standard)
+            owed += self.standard_share - (queue is self.standard)
         elif queue is not self.background:
-            self._owed = 0.0  # a lane that waits for nothing saves up no share
-        return queue.pop_request()
+            owed = 0.0  # a lane that waits for nothing saves up no share
+        request = queue.pop_request()
+        self._popped = request, owed
+        return request
 
     def add_request(self, request: Request) -> None:
         self._lanes[lane_of(request.priority)].add_request(request)
@@ -184,6 +195,11 @@ class LaneScheduling(Scheduler):  # type: ignore[misc]
         self.background_bound.end_step(sum(tokens[name] for name in tokens if name in self._background))
         return step
 
+    def _update_after_schedule(self, *args: Any) -> None:
+        if self._by_lane:
+            self.waiting.charge_admitted()
+        super()._update_after_schedule(*args)
+
     def _beside_background(self) -> list[Request]:
         """Return the running sequences of other lanes if the step may have `background` beside them."""
         if self.waiting.hold_background or not all(map(_is_background, self.kv_holding_waiting)):
@@ -218,9 +234,15 @@ class LaneScheduling(Scheduler):  # type: ignore[misc]
         blocks = self.kv_cache_manager.block_pool.get_num_free_blocks()
         tokens = self.max_num_scheduled_tokens
         prefills = False
+        loras = [request.lora_request for request in self.running if not _is_background(request)]
+        adapters = {lora.lora_int_id for lora in loras if lora is not None}
         for request in self.waiting.foreground():
             if not self._handle_blocked_waiting_request(request):
                 continue  # its grammar is not compiled yet
+            if (lora := request.lora_request) is not None and lora.lora_int_id not in adapters:
+                if len(adapters) >= self.lora_config.max_loras:
+                    continue  # vLLM passes over it too
+                adapters.add(lora.lora_int_id)
             victims = [running for running in self.running if _makes_way(running, request)]
             if free < 1 and not victims:
                 break

@@ -102,6 +102,9 @@ class Serving:
         check_media(call.body, self.engine.model_config)
         if "cache_salt" in type(request).model_fields:
             request.cache_salt = _cache_salt(call, request.cache_salt)
+        if call.adapter is None and call.alias and getattr(request, "model", None) == call.alias:
+            # vLLM may have an adapter of this name.
+            request.model = self.engine.model_config.served_model_name
         return request
 
 

@@ -148,6 +148,7 @@ class RequestRecord:
             lane=request.caller.lane,
             alias=request.alias,
             adapter=request.adapter_name,
+            lost_s=round(request.state.lost_s, 6),
         )
 
 
@@ -163,8 +164,10 @@ def latency_figures(request: EngineRequest, first: float, tokens: int, now: floa
     total = now - request.arrived
     first = first or now
     between = (now - first) / (tokens - 1) if tokens > 1 else 0.0
+    lost_ms = round(request.state.lost_s * 1e3, 3)
     return {
         "cold_wait_ms": round(request.state.queued_s * 1e3, 3),
+        **({"lost_ms": lost_ms} if lost_ms else {}),
         "ttft_ms": round((first - request.arrived) * 1e3, 3),
         "inter_token_ms": round(between * 1e3, 3),
         "total_time_ms": round(total * 1e3, 3),

@@ -17,9 +17,11 @@ logger = logging.getLogger("ray.serve")
 
 Publish = Callable[[str], None]
 
-_LONGEST_PROCESS_START_S = 30.0
 _AT_HAND_S = 1.0
-"""A process with a longer idle time had been started in advance."""
+"""A fork with a longer idle time had been started in advance."""
+_LONGEST_IDLE_S = 30.0
+"""The bound for a process that imports for itself, and waits for its disk meanwhile. It also bounds the
+age of a process whose idle time is unknown."""
 STARTING = 5
 """The niceness of a starting replica: a third of a serving process's weight. On two cores, two starting
 replicas take one core and leave the other core to a running engine."""
@@ -54,9 +56,9 @@ def process_phase(
 ) -> tuple[float, bool]:
     """Return the seconds that a process took to reach its own code, and whether its node was warm.
 
-    Ray may use a worker process that it started in advance, whose age says nothing about the start. A process
-    takes a few seconds to start, ten under load. So an age above 30 s counts as 0 s. A negative age, after
-    the clock was set back, also counts as 0 s.
+    Ray may use a worker process that it started in advance, whose age says nothing about the start. Such a
+    process was idle, and counts as 0 s. A process that was at work counts in full: its replica has had its
+    GPUs for so long. A negative age, after the clock was set back, counts as 0 s.
 
     A node is warm if its zygote had imported vLLM before the process was requested, so that the start
     includes no import. The node is cold for a process that was not forked, or that waited for the zygote's
@@ -68,12 +70,13 @@ def process_phase(
         now: Unix time.
         busy_s: The seconds that the process has run or waited for a core; see `busy_seconds`.
     """
-    age, ready_at = now - created, environment.get(env.ZYGOTE_READY_AT)
-    process_s = age if 0.0 <= age <= _LONGEST_PROCESS_START_S else 0.0
-    if ready_at is None:
-        return process_s, False
-    if not process_s or process_s - busy_s > _AT_HAND_S:
-        return 0.0, True  # a spare process
+    process_s, ready_at = max(0.0, now - created), environment.get(env.ZYGOTE_READY_AT)
+    known = math.isfinite(busy_s)
+    idle_s = process_s - busy_s if known else process_s
+    if idle_s > (_LONGEST_IDLE_S if ready_at is None or not known else _AT_HAND_S):
+        process_s = 0.0  # a spare process
+    if ready_at is None or not process_s:
+        return process_s, ready_at is not None
     asked_at = float(environment[env.PROCESS_ASKED_AT])
     return process_s + max(0.0, created - asked_at), float(ready_at) <= asked_at
 
@@ -117,6 +120,8 @@ class Startup:
     """Whether vLLM was imported on the node before the start; see `process_phase`."""
     engine_identity: str = ""
     """Changes with weights, hardware and arguments; see `serve_app.settings.identity`."""
+    about: dict[str, str] = field(default_factory=dict)
+    """More for the documents: the node, and why the health check fails (`wire.phases.Loss`)."""
     failed: bool = False
     """Whether a phase failed: `/ready` then shows its document, which outlives the replica."""
     current: str = ""
@@ -143,9 +148,13 @@ class Startup:
         self.failed = True
         self._publish("failed", during=self.current, reason=self._reason(reason))
 
+    def publish_readiness(self) -> None:
+        """Publish that the replica serves."""
+        self._publish("ready")
+
     def finish(self) -> None:
         """Publish readiness and log all phases in one line."""
-        self._publish("ready")
+        self.publish_readiness()
         spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.durations.items())
         node = "warm" if self.warm_node else "cold"
         total = sum(self.durations.values())
@@ -159,7 +168,7 @@ class Startup:
     def _publish(self, phase: str, **more: str) -> None:
         document = {"phase": phase, "since": self.wall(), "durations_s": self.durations}
         kind = {"warm_node": self.warm_node, "identity": self.engine_identity}
-        self.publish(json.dumps({**document, **kind, **more}))
+        self.publish(json.dumps({**document, **kind, **self.about, **more}))
 
 
 @contextmanager

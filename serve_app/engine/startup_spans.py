@@ -43,6 +43,8 @@ class StartupSpans:
     def __call__(self, document: str) -> None:
         """Publish a phase document, and note its phase."""
         self.publish(document)
+        if self.spans:
+            return  # the start has ended
         phase: dict[str, Any] = json.loads(document)
         name, since = phase["phase"], int(phase["since"] * 1e9)
         root = cold_start_root(self.replica)

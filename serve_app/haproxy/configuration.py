@@ -140,7 +140,8 @@ def keep_servers(text: str, last: str) -> str:
         body = _section(backend.name, text)
         if body.count(_SERVERS) != 1:
             raise UnknownConfigurationError(f"no line {_SERVERS.strip()!r} in Ray's backend {backend.name}")
-        text = text.replace(body, body.replace(_SERVERS, _SERVERS + "".join(lines)), 1)
+        head = f"\nbackend {backend.name}\n"  # another backend may have the same body
+        text = text.replace(head + body, head + body.replace(_SERVERS, _SERVERS + "".join(lines)))
     return text
 
 

@@ -122,7 +122,8 @@ class Admission:
         """Return a reservation on a replica for `request`. The caller gives it back with `replicas.release`.
 
         Args:
-            request: The time in the queue before its first token is added to its `queued_s`.
+            request: The time in the queue before its first token is added to its `queued_s`, or to its
+                `lost_s` if the last replica has just been lost.
             retry: Whether the request has lost a replica. Such a request is queued even if all replicas are
                 full. It goes before all others, and the bound of the queue does not refuse it.
             identity: The model that began the answer: only its replicas can continue a stream. None for an
@@ -299,6 +300,7 @@ class Admission:
         self._progress.start()
         self._wake_if_needed()
         cold = self.cold
+        recovers = pending.retry or self.replicas.clock() - self.replicas.lost_at < knobs.cold_wait_timeout_s
         try:
             await self._until_released(pending, future, knobs, stage)
             end_queue(stage, future.result(), cold=cold)
@@ -311,8 +313,11 @@ class Admission:
             raise
         finally:
             self._leave(pending)
-            if state.ttft_s is None:  # else it is a pause within a stream, and no part of the TTFT
-                state.queued_s += self._clock() - pending.since
+            waited_s = self._clock() - pending.since
+            if recovers:
+                state.lose(waited_s)
+            elif state.ttft_s is None:  # else it is a pause within a stream, and no part of the TTFT
+                state.queued_s += waited_s
 
     async def _until_released(
         self, pending: Pending, released: asyncio.Future[Reservation], knobs: Knobs, stage: Stage

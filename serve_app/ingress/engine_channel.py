@@ -123,6 +123,7 @@ class EngineChannel:
             lane_knob=lane_knob,
             alias=request.alias,
             adapter=request.adapter,
+            lost_s=request.state.lost_s,
         )
         self.send(call)
         return stream

@@ -12,9 +12,9 @@ from ray.exceptions import RayError
 from serve_app.api.autoscaling import ChangedKnobs
 from serve_app.api.errors import ApiError
 from serve_app.cluster.redeployment import KnobRedeployment, RedeploymentError, deploy, knob_redeployment
-from serve_app.settings.knob_changes import INGRESS_SCOPE
 from serve_app.settings.knobs import LiveKnobs
 from serve_app.settings.settings_error import SettingsError
+from serve_app.settings.tree import INGRESS_SCOPE
 
 logger = logging.getLogger("ray.serve")
 

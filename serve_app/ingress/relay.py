@@ -165,6 +165,7 @@ class _RelayedRequest:
             # The request has no reservation while it waits for Ray to notice the loss.
             pause = self._request.state.trace.begin(BACKOFF)
             await asyncio.sleep(self._client.backoff_s * number)
+            self._request.state.lose(self._client.backoff_s * number)
             pause.end()
         why = "replicas were lost one after another."
         raise unavailable(self._client.model, why, code="replicas_lost") from lost
@@ -386,6 +387,7 @@ class _RelayedRequest:
     def _record_loss(self, error: ConnectionError) -> None:
         logger.warning("request %s: replica lost: %s", self._request.request_id, error)
         if (attempt := self._attempt) is not None:
+            self._request.state.lose(time.perf_counter() - attempt.sent_at)
             if self._delivered is not None:
                 tokens = self._delivered.count - attempt.delivered_before
                 self._budget.refund(attempt.spent_before, tokens)

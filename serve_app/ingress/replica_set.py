@@ -1,5 +1,6 @@
 """The running engine replicas of a deployment, and the requests of this process on them."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
@@ -35,6 +36,8 @@ class ReplicaSet:
     with requests."""
     on_trouble: Callable[[Replica], None] = lambda _: None
     """Called when a replica gets trouble, and again when others may take over its requests."""
+    lost_at: float = -math.inf
+    """When the last usable replica got trouble, until one is usable again; else minus infinity."""
     _usable: dict[str, Replica] = field(default_factory=dict)
     """The replicas that can be picked, the least recently used first."""
     _listed: dict[str, Replica] = field(default_factory=dict)
@@ -243,7 +246,8 @@ class ReplicaSet:
             return
         begins = not replica.trouble
         replica.trouble = trouble
-        self._usable.pop(replica.replica_id, None)
+        if self._usable.pop(replica.replica_id, None) is not None and not self._usable:
+            self.lost_at = self.clock()
         if begins or replica.unlisted_at is not None:
             self.on_trouble(replica)
 
@@ -256,6 +260,8 @@ class ReplicaSet:
                 self._changed()
 
     def _changed(self) -> None:
+        if self._usable:
+            self.lost_at = -math.inf
         self.on_change()
         for replica in [*self._listed.values(), *self._missed.values()]:
             if replica.trouble and replica.all_in_flight:  # no other could take its requests so far

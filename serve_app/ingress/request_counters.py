@@ -71,6 +71,8 @@ class IngressCounters(Traffic):
                 self._metrics.abandonments.inc(1)
         if state.queued_s > COLD_AFTER_S:
             self._metrics.cold_wait.observe(state.queued_s)
+        if state.lost_s:
+            self._metrics.lost_wait.observe(state.lost_s)
 
     def publish_queue(self) -> None:
         """Publish the number of queued requests, and the wait of the oldest.

@@ -10,9 +10,8 @@ from pydantic import BaseModel
 
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.settings_error import SettingsError, shown
+from serve_app.settings.tree import INGRESS_SCOPE
 
-INGRESS_SCOPE = "ingress"
-"""The word that selects the ingress's knobs instead of a model's."""
 DEFAULT = "default"
 """The value that removes an override."""
 

@@ -21,6 +21,8 @@ INGRESS = "Ingress"
 """The name of the ingress deployment."""
 BATCH_RUNNER = "BatchRunner"
 """The name of the deployment that works on batches."""
+INGRESS_SCOPE = "ingress"
+"""The word that selects the ingress's knobs instead of a model's. No model has this name."""
 ENGINE_PREFIX = "Engine-"
 """Prefix of the names of engine deployments."""
 EMBEDDED = "embedded"
@@ -220,6 +222,8 @@ class ModelSettings(ClosedModel):
     def _printable(cls, name: str) -> str:
         if not re.fullmatch(_MODEL_NAME, name):
             raise ValueError("must consist of letters, digits and ._:/@+-, and begin with a letter or digit")
+        if name == INGRESS_SCOPE:
+            raise ValueError("is reserved: `tideserve knobs set ingress` changes the knobs of the ingress")
         return name
 
     @model_validator(mode="after")

@@ -6,6 +6,7 @@ from typing import Any
 from ray.util.metrics import Counter, Gauge
 
 from serve_app.patches.ray import show_zero
+from serve_app.wire.phases import CAUSES
 
 _GAUGES = {
     "wanted_replicas": "Replicas that the terms need within the bounds: the target without delays and mode.",
@@ -79,6 +80,11 @@ class AutoscalingMetrics:
             "Time of all replicas together, by their state.",
             tag_keys=("model", "state"),
         )
+        self._losses = Counter(
+            "llm_autoscaling_losses_total",
+            "Replicas that served and were lost, by cause.",
+            tag_keys=("model", "cause"),
+        )
         self._terms: dict[str, set[str]] = {}
         show_zero(self._errors)
 
@@ -91,6 +97,8 @@ class AutoscalingMetrics:
                 show_zero(self._decisions, model=model, direction=direction)
             for state in ("starting", "ready", "draining"):
                 show_zero(self._replica_seconds, model=model, state=state)
+            for cause in CAUSES:
+                show_zero(self._losses, model=model, cause=cause)
         terms = self._terms.setdefault(model, set())
         terms.add(binding)
         for term in terms:
@@ -106,6 +114,10 @@ class AutoscalingMetrics:
     def count_change(self, model: str, old: int, new: int) -> None:
         """Count a change of the target."""
         self._decisions.inc(1, tags={"model": model, "direction": "up" if new > old else "down"})
+
+    def count_loss(self, model: str, cause: str) -> None:
+        """Count a lost replica."""
+        self._losses.inc(1, tags={"model": model, "cause": cause})
 
     def count_replica_seconds(self, model: str, seconds: Mapping[str, float]) -> None:
         """Count the time of replicas, by their state."""

@@ -302,6 +302,9 @@ class IngressMetrics:
         self.cold_wait = histogram(
             "llm_cold_wait_seconds", "How long requests were queued, of those queued over 0.5 s.", COLD_WAIT_S
         )
+        self.lost_wait = histogram(
+            "llm_lost_wait_seconds", "How long lost replicas delayed requests, of those delayed.", COLD_WAIT_S
+        )
         self.ttft = histogram(
             "llm_user_ttft_seconds", "Time to first token, from the arrival at the ingress.", TTFT_S, "cold"
         )

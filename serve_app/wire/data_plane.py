@@ -120,6 +120,8 @@ class Call(msgspec.Struct, tag=1, array_like=True):
     """The name by which the client asked for the model; "" for the model's own name."""
     adapter: Adapter | None = None
     """The LoRA adapter; None for the model itself. The first use loads the adapter."""
+    lost_s: float = 0.0
+    """The part of `waited_s` that lost replicas cost."""
 
 
 class Credit(msgspec.Struct, tag=2, array_like=True):

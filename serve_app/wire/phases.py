@@ -4,8 +4,10 @@ A loading replica cannot be called through Serve, so it stores a document with i
 leaves its document behind. Ray's list of actors shows which replicas exist.
 """
 
+from __future__ import annotations
+
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +19,32 @@ from serve_app.wire.documents import erase, keys, read_all, write
 
 DRAINING = "draining"
 """The phase of a replica that finishes its requests and then ends."""
+CAUSES = ENGINE_HUNG, ENGINE_DIED, PROCESS_ENDED, NODE_LOST = (
+    "engine_hung", "engine_died", "process_ended", "node_lost"
+)  # fmt: skip
+"""Why a replica was lost. `process_ended` also stands for a process that did not answer Ray."""
 FAILED = "failed"
 """The phase of a replica that could not start. Its document is kept, because it says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A replica that served, and that Ray has killed or found dead."""
+
+    deployment: str
+    cause: str
+    """One of `CAUSES`."""
+    reason: str
+
+    @classmethod
+    def of(cls, deployment: str, replica: str, document: Mapping[str, Any], nodes: Container[str]) -> Loss:
+        """Return the loss of a replica that left `document` behind, in a cluster of these `nodes`."""
+        node, cause, why = (document.get(name, "") for name in ("node", "cause", "trouble"))
+        if cause not in CAUSES and node and node not in nodes:
+            cause, why = NODE_LOST, f"its node {node[:8]} has left the cluster"
+        elif cause not in CAUSES:
+            cause, why = PROCESS_ENDED, "its process ended, or did not answer Ray"
+        return cls(deployment, cause, f"Replica {replica} was lost ({cause}): {why}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +119,7 @@ def _parse(data: bytes) -> dict[str, Any]:
         found["warm_node"] = bool(document["warm_node"])
     if "identity" in document:  # absent too
         found["identity"] = str(document["identity"])
+    found |= {name: str(document[name]) for name in ("node", "cause", "trouble") if name in document}
     if "until" in document:
         found["until"] = float(document["until"])
     return found

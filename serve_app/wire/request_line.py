@@ -50,3 +50,5 @@ class RequestLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """The name by which the client asked for the model. Left out for the model's own name."""
     adapter: str = ""
     """The name of the LoRA adapter. Left out for a request to the model itself."""
+    lost_s: float = 0.0
+    """The part of both times that lost replicas cost. Left out if it is 0."""

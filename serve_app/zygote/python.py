@@ -100,6 +100,9 @@ def _connect(path: str, owner: int | None) -> socket.socket | None:
             connection = _try_connect(path)
         if connection is not None:
             return connection
+        with suppress(FileNotFoundError), open(refusal_file(path), encoding="utf-8") as file:
+            print(f"Not forked, because the zygote refused: {file.read()}.", file=sys.stderr, flush=True)
+            return None
         with suppress(FileNotFoundError):
             os.unlink(path)
         folder = os.path.join(os.path.dirname(os.path.dirname(path)), "logs")
@@ -125,6 +128,11 @@ def _try_connect(path: str) -> socket.socket | None:
 def early_socket(folder: str, key: str) -> str:
     """Return the socket of a zygote started before Ray. The first worker with its key takes the zygote."""
     return os.path.join(folder, f"zygote-{key}")
+
+
+def refusal_file(path: str) -> str:
+    """Return the file in which the zygote of a socket writes why it forks nothing."""
+    return f"{os.path.realpath(path)}.refused"
 
 
 def start_zygote(

@@ -22,13 +22,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType
+from typing import NoReturn
 
 from setproctitle import setproctitle
 
 from serve_app import env
 from serve_app.patches.ray import use_setproctitle
 from serve_app.zygote.numa import set_memory_policy
-from serve_app.zygote.python import STATUS
+from serve_app.zygote.python import STATUS, refusal_file
 from serve_app.zygote.request import OOM_SCORE, MalformedRequestError, Request, close_all, is_own
 
 _REQUEST_S = 5.0
@@ -224,9 +225,15 @@ def _import(modules: Iterable[str]) -> None:
             if function:
                 getattr(module, function)()
     if (threads := len(os.listdir("/proc/self/task"))) > 1:
-        raise SystemExit(f"{threads} threads after the imports: a fork would lack all but one")
+        _refuse(f"{threads} threads after the imports: a fork would lack all but one")
     if _has_used_cuda():
-        raise SystemExit("an import has used CUDA, which no fork could use")
+        _refuse("an import has used CUDA, which no fork could use")
+
+
+def _refuse(reason: str) -> NoReturn:
+    with open(refusal_file(sys.argv[1]), "w", encoding="utf-8") as file:  # another zygote would refuse too
+        file.write(reason)
+    raise SystemExit(reason)
 
 
 def _has_used_cuda() -> bool:

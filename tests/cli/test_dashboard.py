@@ -250,3 +250,11 @@ def test_knobs_are_in_force_when_the_ingress_is_settled(
 )
 def test_what_keeps_knobs_from_coming_into_force_is_told(now: dict[str, Any], failure: str) -> None:
     assert rollout(now, "tide", KNOBS, was_running=True).failure == failure
+
+
+@pytest.mark.parametrize("others", [[], [{**entry("tide", None, "RUNNING"), "source": "imperative"}]])
+def test_application_without_a_configuration_is_an_error(others: list[dict[str, Any]]) -> None:
+    with pytest.raises(
+        RedeploymentError, match=r"no application 'tide' with a configuration, only \['other'\]"
+    ):
+        redeployment(details(other(), *others), "tide", {})

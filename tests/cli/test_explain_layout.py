@@ -343,3 +343,12 @@ def test_loaded_adapters_are_named_with_their_replicas() -> None:
 
     assert "Adapters loaded: pirate on 2 replicas, adapter-0 on 1 replica," in text
     assert text.endswith("and 5 more.")
+
+
+def test_history_shows_a_lost_replica() -> None:
+    lost = "Replica r1 was lost (engine_hung): its engine hangs."
+    loss = record(NOON - 5, 1, 1, kind="loss", binding="loss", reason=lost, terms=[])
+
+    lines = explained(status(**{"Engine-tiny": state_of()}), loss)
+
+    assert lines[-1] == f"  11:59:55  1 -> 1    loss          {lost}"

@@ -41,9 +41,11 @@ def serve(*, zygote: bool = True, **knobs: Any) -> None:
     put_document(KNOBS, "shop", served.document(START))
 
 
-def phase(replica: str, name: str, since: float = START, **durations_s: float) -> None:
+def phase(
+    replica: str, name: str, since: float = START, more: dict[str, str] | None = None, **durations_s: float
+) -> None:
     """What an engine replica writes."""
-    document = {"phase": name, "since": since, "durations_s": durations_s, "warm_node": True}
+    document = {"phase": name, "since": since, "durations_s": durations_s, "warm_node": True, **(more or {})}
     if name == "failed":
         document |= {"during": "imports", "reason": "?"}
     publish_phase("shop", TIDE, replica, json.dumps(document))

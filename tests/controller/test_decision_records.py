@@ -86,18 +86,6 @@ def test_a_clock_set_back_does_not_silence_the_journal() -> None:
     assert note(journal, -3600, decision(1), old=1) is not None
 
 
-def test_an_exception_is_recorded_with_the_kept_target() -> None:
-    record = Journal().note_error("Engine-a", "a", 4, 3, "ValueError: no", NOW)
-
-    assert (record["kind"], record["new_target"], record["ready"], record["binding"]) == (
-        "error",
-        4,
-        3,
-        "error",
-    )
-    assert "ValueError: no" in record["reason"]
-
-
 def test_the_ring_keeps_the_newest() -> None:
     journal = Journal()
     for n in range(KEPT + 2):
@@ -109,7 +97,7 @@ def test_the_ring_keeps_the_newest() -> None:
 
 def test_earlier_records_come_before_own_records() -> None:
     journal = Journal()
-    journal.note_error("Engine-a", "a", 2, 2, "ZeroDivisionError", NOW)
+    note(journal, 0, decision(2), old=2)
 
     journal.load([{"seq": 40}, {"seq": 41}])
 

@@ -170,6 +170,31 @@ def test_documents_of_ended_replicas_are_removed(exchange: DocumentExchange, kv:
     assert exchange.inbox.deployments[TIDE].cold_starts.total_s == 8.0
 
 
+def test_lost_replicas_are_found_with_their_causes(exchange: DocumentExchange) -> None:
+    hung, died = "its engine has taken no step for 40 s", "its engine core has died"
+    phase("a", "ready", more={"node": "node 0", "cause": "engine_hung", "trouble": hung})
+    phase("b", "ready", more={"node": "gone", "cause": "engine_died", "trouble": died})
+    phase("c", "ready", more={"node": "node 1"})
+    phase("d", "ready", more={"node": "0123456789"})
+    phase("e", "ready")  # of an earlier version
+    phase("runs", "ready", more={"node": "node 0", "cause": "engine_hung", "trouble": hung})
+    for name in ("imports", "draining", "failed"):
+        phase(f"not lost in {name}", name)
+
+    exchange.turn(START)
+    exchange.turn(START + 10)
+
+    ended = "its process ended, or did not answer Ray"
+    assert sorted((loss.cause, loss.reason) for loss in exchange.losses) == [
+        ("engine_died", f"Replica b was lost (engine_died): {died}."),
+        ("engine_hung", f"Replica a was lost (engine_hung): {hung}."),
+        ("node_lost", "Replica d was lost (node_lost): its node 01234567 has left the cluster."),
+        ("process_ended", f"Replica c was lost (process_ended): {ended}."),
+        ("process_ended", f"Replica e was lost (process_ended): {ended}."),
+    ]
+    assert {loss.deployment for loss in exchange.losses} == {TIDE}
+
+
 def test_status_is_written_on_change_and_every_ten_seconds(exchange: DocumentExchange, kv: StubKv) -> None:
     exchange.turn(START)
     assert written(kv, STATUS) == 0  # the policy has said nothing

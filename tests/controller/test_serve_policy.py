@@ -18,6 +18,7 @@ from serve_app.controller.cold_starts import ColdStarts, StartUp
 from serve_app.controller.document_exchange import Deployment, DocumentExchange
 from serve_app.controller.serve_policy import ServePolicy
 from serve_app.settings.knobs import Knobs
+from serve_app.wire.phases import Loss
 from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS
 from tests.policy.fake_application import KNOBS, Clock, FakeApplication, holding
 from tests.stub_engine import LIMIT_S
@@ -352,3 +353,19 @@ def test_an_unreadable_report_is_counted_as_an_error(clock: Clock) -> None:
     clock.now += 0.1
     assert app.policy({"Ingress": Unreadable()}) == ({}, {})
     assert app.metrics.errors == 1
+
+
+def test_lost_replica_is_counted_and_recorded_once(clock: Clock) -> None:
+    app = FakeApplication(clock, {"a": knobs(min_replicas=1), "b": KNOBS}, targets={"a": 1, "b": 0})
+    app.tick()
+    app.mailbox.losses.append(Loss("Engine-a", "engine_hung", "Replica r1 was lost (engine_hung): it hung."))
+    app.mailbox.losses.append(Loss("Engine-removed", "engine_hung", "of a model that is no longer served"))
+
+    for _ in range(3):
+        app.tick()
+
+    assert app.metrics.losses == [("a", "engine_hung")]
+    (record,) = [each for each in app.mailbox.outbox.decisions if each["kind"] == "loss"]
+    assert (record["model"], record["old_target"], record["new_target"]) == ("a", 1, 1)
+    assert (record["binding"], record["reason"]) == ("loss", "Replica r1 was lost (engine_hung): it hung.")
+    assert app.mailbox.sent

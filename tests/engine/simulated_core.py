@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from vllm.lora.request import LoRARequest
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -62,8 +63,10 @@ class SimulatedCore:
         self.computed: dict[str, int] = {}
         """The computed prompt tokens of each sequence, once the front end has been told."""
 
-    def send(self, name: str, lane: Lane, prompt: int = 20, output: int = 1000, key: str = "") -> Request:
-        """A sequence of a lane arrives."""
+    def send(
+        self, name: str, lane: Lane, prompt: int = 20, output: int = 1000, key: str = "", adapter: int = 0
+    ) -> Request:
+        """A sequence of a lane arrives. `adapter` is the number of its adapter; 0 for none."""
         charge = self._shares.charge(Caller(key, lane), prompt, output)
         extra = {LANE_KNOB: self.lane_knobs[lane]} if lane in self.lane_knobs else None
         message = EngineCoreRequest(
@@ -73,7 +76,7 @@ class SimulatedCore:
             sampling_params=SamplingParams(max_tokens=output, ignore_eos=True, extra_args=extra),
             pooling_params=None,
             arrival_time=float(len(self.outputs)),
-            lora_request=None,
+            lora_request=LoRARequest(f"adapter-{adapter}", adapter, "/nowhere") if adapter else None,
             cache_salt=None,
             data_parallel_rank=None,
             priority=charge.priority,

@@ -56,9 +56,10 @@ class Lora:
         self, adapter: Adapter | None = None, operation: Operation = "chat_completions", **body: Any
     ) -> dict[str, Any]:
         prompt: dict[str, Any] = {"messages": [{"role": "user", "content": "Tell me about the sea."}]}
-        if operation != "chat_completions":
+        if operation not in ("chat_completions", "messages"):
             prompt = {"prompt": "The sea is"}
         lane, begun = body.pop("lane", "standard"), body.pop("begun", None)
+        alias = body.pop("alias", "")
         name = "tide" if adapter is None else adapter.name
         document = {"model": name, "max_tokens": 8, "temperature": 0.0, **prompt, **body}
         request = EngineRequest(
@@ -68,6 +69,7 @@ class Lora:
             adapter=adapter,
             caller=caller("anyone", lane, 1.0),
             continuation=begun,
+            alias=alias,
         )
         async with self.engine.call(request) as reply:
             if reply.stream is not None:
@@ -105,6 +107,17 @@ async def test_adapter_changes_the_answer_and_names_itself(lora: Lora, operation
     what = "text" if operation == "generate" else "choices"
     assert (base["model"], adapted["model"]) == ("tide", "one")
     assert adapted[what] != base[what] == again[what]
+
+
+@pytest.mark.parametrize("operation", ["chat_completions", "completions", "messages"])
+async def test_alias_with_the_name_of_a_loaded_adapter_is_the_model(lora: Lora, operation: Operation) -> None:
+    base = await lora.text(operation=operation)
+    await lora.text(lora.adapter("one"))
+
+    aliased = await lora.text(operation=operation, model="one", alias="one")
+
+    what = "content" if operation == "messages" else "choices"
+    assert (aliased["model"], aliased[what]) == ("one", base[what])
 
 
 async def test_tokenize_knows_an_adapter(lora: Lora) -> None:

@@ -66,7 +66,7 @@ async def test_a_call_reaches_the_engine_with_all_its_fields(operation: Operatio
     body = b"x" * (5 << 20)
 
     async with listening(engine) as port:
-        arrived, state = time.perf_counter() - 1.25, RequestState(queued_s=1.0)
+        arrived, state = time.perf_counter() - 1.25, RequestState(queued_s=1.0, lost_s=0.25)
         names = {"alias": "gpt-4o", "adapter": PIRATE}
         request = EngineRequest(operation, body, "r-1", arrived, trace=TRACE, state=state, **names)
         continuation = Continuation([[5, 6]], 17, 0.5, 1, sizes=[[2]])
@@ -77,6 +77,7 @@ async def test_a_call_reaches_the_engine_with_all_its_fields(operation: Operatio
     assert answer.counts == COUNTS
     got, plain = engine.requests
     assert (got.operation, got.body, got.request_id, got.state.queued_s) == (operation, body, "r-1", 1.0)
+    assert got.state.lost_s == 0.25
     assert got.waited_s >= 1.25
     assert got.continuation == continuation
     assert (got.trace, got.expected_cached_tokens, got.lane_knob) == (TRACE, 48, 0.02)

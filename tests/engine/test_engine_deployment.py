@@ -65,12 +65,15 @@ class Replica:
         for kind in ("Counter", "Gauge", "Histogram"):
             monkeypatch.setattr(replica_metrics, kind, StubMetric)
         self.phases: list[Any] = []
+        self.documents: list[Any] = []
         self.running = StubRunning()
         self.fails: Exception | None = None
         self.spares = 0
         context = SimpleNamespace(app_name="app", deployment="Engine-tide", replica_tag="r1")
         monkeypatch.setattr(engine_deployment.serve, "get_replica_context", lambda: context)
         monkeypatch.setattr(engine_deployment.ray.util, "get_node_ip_address", lambda: "127.0.0.1")
+        node = SimpleNamespace(get_node_id=lambda: "node 0")
+        monkeypatch.setattr(engine_deployment.ray, "get_runtime_context", lambda: node)
         monkeypatch.setattr(engine_deployment, "launch", self._launch)
         monkeypatch.setattr(data_plane, "_DRAIN_CHECK_S", 0.0)
         monkeypatch.setattr(engine_deployment, "publish_phase", self._publish)
@@ -83,7 +86,8 @@ class Replica:
 
     def _publish(self, app: str, deployment: str, replica: str, document: str) -> None:
         assert (app, deployment, replica) == ("app", "Engine-tide", "r1")
-        self.phases.append(json.loads(document)["phase"])
+        self.documents.append(json.loads(document))
+        self.phases.append(self.documents[-1]["phase"])
 
     def _start_spare(self) -> None:
         assert not self.running.stopped  # the process may be killed while the engine stops
@@ -274,3 +278,23 @@ async def test_ingress_can_call_until_the_core_is_dead(replica: Replica) -> None
         while (await beats.get()).trouble != "its engine core has died":
             pass
     channel.close()
+
+
+async def test_replica_publishes_why_ray_will_replace_it(replica: Replica) -> None:
+    await replica.engine.check_health()
+    assert replica.phases[-1] == "ready"
+    assert replica.documents[-1]["node"] == "node 0"
+    written = len(replica.documents)
+
+    replica.running.llm.errored = True
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            await replica.engine.check_health()
+
+    assert len(replica.documents) == written + 1
+    document = replica.documents[-1]
+    assert (document["phase"], document["cause"]) == ("ready", "engine_died")
+    assert document["trouble"] == "its engine core has died"
+    replica.running.llm.errored = False
+    await replica.engine.check_health()
+    assert "cause" not in replica.documents[-1]

@@ -150,6 +150,60 @@ def test_standard_gets_its_share_of_the_batch(max_num_seqs: int, share: float) -
     assert tokens["standard"] / sum(tokens.values()) == pytest.approx(share, abs=0.02)
 
 
+@BOTH
+@pytest.mark.parametrize("blocked", [[], ["standard"], ["interactive"], ["standard", "interactive"]])
+def test_sequence_without_place_for_adapter_takes_no_share(asynchronous: bool, blocked: list[Lane]) -> None:
+    core = SimulatedCore(
+        asynchronous=asynchronous, max_num_seqs=6, lora={"max_loaded": 1, "max_cached": 1}, blocks=4000
+    )
+    core.send("adapted", "interactive", adapter=1)
+    core.step()
+    for lane in blocked:
+        core.send(f"blocked {lane}", lane, adapter=2)
+    for number in range(400):
+        core.send(f"interactive-{number}", "interactive", output=5)
+        core.send(f"standard-{number}", "standard", output=5)
+
+    core.steps(300)
+
+    begun = Counter(name.partition("-")[0] for name, tokens in core.outputs.items() if tokens)
+    assert not any(name.startswith("blocked") for name in begun)
+    assert begun["standard"] / (begun["standard"] + begun["interactive"]) == pytest.approx(0.2, abs=0.01)
+
+
+@BOTH
+def test_sequence_without_place_for_adapter_stops_no_background(asynchronous: bool) -> None:
+    core = SimulatedCore(asynchronous=asynchronous, max_num_seqs=4, lora={"max_loaded": 1, "max_cached": 1})
+    core.send("adapted", "interactive", adapter=1)
+    flood(core, 8)
+    core.steps(3)
+    running = core.running
+    core.send("blocked", "interactive", adapter=2)
+
+    assert set(core.step()) == running
+    core.abort(["adapted"])
+    assert "blocked" in core.step()
+
+
+def test_sequence_of_a_loaded_adapter_takes_a_place_of_background() -> None:
+    core = SimulatedCore(max_num_seqs=4, lora={"max_loaded": 1, "max_cached": 1})
+    core.send("adapted", "interactive", adapter=1)
+    flood(core, 8)
+    core.steps(3)
+    core.send("same adapter", "interactive", adapter=1)
+
+    assert "same adapter" in core.step()
+
+
+def test_sequence_takes_the_place_of_the_adapter_of_background() -> None:
+    core = SimulatedCore(max_num_seqs=4, lora={"max_loaded": 1, "max_cached": 1})
+    core.send("adapted", "background", adapter=1)
+    core.steps(3)
+    core.send("other adapter", "interactive", adapter=2)
+
+    assert set(core.step()) == {"other adapter"}
+
+
 def test_standard_owes_nothing_for_places_taken_while_interactive_was_absent() -> None:
     core = SimulatedCore(max_num_seqs=10)
     for number in range(10):

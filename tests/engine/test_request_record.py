@@ -37,7 +37,7 @@ def request(continuation: Continuation | None = None, **body: Any) -> EngineRequ
         "r-1",
         time.perf_counter() - 40.0,
         continuation=continuation,
-        state=RequestState(queued_s=39.5),
+        state=RequestState(queued_s=30.0, lost_s=9.5),
     )
 
 
@@ -83,7 +83,9 @@ async def test_finished_request_has_tokens_and_times_since_arrival(logged: Logge
     assert line.input_tokens == events(chunks)[-1]["usage"]["prompt_tokens"] == asked.state.counts.prompt
     assert asked.state.counts.cached == 8
     assert (asked.state.counts.input, asked.state.counts.output) == (line.input_tokens, 5)
-    assert (line.status, line.outcome, line.held_s) == (200, "completed", 39.5)
+    assert (line.status, line.outcome, line.held_s) == (200, "completed", 30.0)
+    assert line.lost_s == 9.5
+    assert latency["lost_ms"] == 9500.0
     assert before - 40.001 <= line.arrived_at <= time.time() - 40.0
     assert line.ttft_s is not None
     assert line.ttft_s + 1e-5 >= 40.0

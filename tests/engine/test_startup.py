@@ -125,8 +125,8 @@ FORK = 98.0
         (98.0, None, FORK, 2.0, False),
         (None, None, FORK, 2.0, False),
         (None, None, 31.0, 0.0, False),
-        (None, None, 70.0, 30.0, False),
-        (None, None, 69.5, 0.0, False),  # made in advance
+        (None, None, 68.0, 32.0, False),
+        (None, None, 67.5, 0.0, False),  # made in advance
         (None, None, 1100.0, 0.0, False),  # the clock was set back
     ],
 )
@@ -152,6 +152,14 @@ def test_a_fork_that_was_idle_had_been_started_in_advance(busy_s: float, process
 
     assert process_phase(environment, 80.0, now=100.0, busy_s=busy_s) == (process_s, True)
     assert process_phase({}, 80.0, now=100.0, busy_s=busy_s) == (20.0, False)
+
+
+@pytest.mark.parametrize("busy_s", [99.5, 85.0, math.inf])
+def test_long_start_of_a_process_counts_if_it_was_busy(busy_s: float) -> None:
+    fork = {env.PROCESS_ASKED_AT: "-0.5", env.ZYGOTE_READY_AT: "-10.0"}
+
+    assert process_phase(fork, 0.0, now=100.0, busy_s=busy_s)[0] == (100.5 if busy_s == 99.5 else 0.0)
+    assert process_phase({}, 0.0, now=100.0, busy_s=busy_s)[0] == (0.0 if busy_s == math.inf else 100.0)
 
 
 @pytest.mark.parametrize(

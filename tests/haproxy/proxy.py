@@ -82,10 +82,12 @@ def replica() -> Iterator[int]:
     with Replicas(("127.0.0.1", 0), Replica) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        yield server.server_port
-        Replica.go_on.set()
-        server.shutdown()
-        thread.join()
+        try:
+            yield server.server_port
+        finally:  # after a failed test too: the thread would keep pytest from its end
+            Replica.go_on.set()
+            server.shutdown()
+            thread.join()
 
 
 @dataclass(slots=True)
@@ -133,13 +135,20 @@ class Proxy:
         self.__post_init__()
         await self.api.start()
 
-    async def deploy(self, *ports: int, prefix: str = "/", fallback: int = 9) -> None:
+    async def deploy(self, *ports: int, prefix: str = "/", fallback: int = 9, others: str = "") -> None:
+        """Deploy an application with replicas, and others without replicas at the prefixes in `others`."""
         servers = [ray_haproxy.ServerConfig(name=f"s{port}", host="127.0.0.1", port=port) for port in ports]
         proxy = ray_haproxy.ServerConfig(name="proxy", host="127.0.0.1", port=fallback)
         backend = ray_haproxy.BackendConfig(
             name="http-app", path_prefix=prefix, app_name="app", servers=servers, fallback_server=proxy
         )
-        self.api.set_backend_configs({"http-app": backend})
+        without = {
+            f"http-{other[1:]}": ray_haproxy.BackendConfig(
+                name=f"http-{other[1:]}", path_prefix=other, app_name=other[1:], fallback_server=proxy
+            )
+            for other in others.split()
+        }
+        self.api.set_backend_configs({**without, "http-app": backend})
         await self.api.reload()
 
     @property

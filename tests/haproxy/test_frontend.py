@@ -43,6 +43,18 @@ async def test_briefly_unlisted_only_replica_keeps_serving(proxy: Proxy) -> None
     await proxy.until("/anything", 503)
 
 
+async def test_new_application_gets_no_replica_of_another(proxy: Proxy) -> None:
+    with replica() as port:
+        await proxy.deploy(port)
+        await proxy.until("/anything", 200)
+
+        await proxy.deploy(others="/new /newer")
+
+        assert proxy.get("/new/anything").status == 503
+        assert proxy.get("/newer/anything").status == 503
+        assert proxy.get("/anything").status == 200
+
+
 async def test_draining_only_replica_gets_requests(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """It accepts them until the next one runs."""
     with replica() as port:

@@ -231,6 +231,52 @@ async def test_a_pause_within_a_stream_is_no_queue_time() -> None:
     assert asked.state.queued_s == 3.0
 
 
+async def test_wait_after_a_loss_is_no_wait_for_a_cold_start() -> None:
+    model = Model(cold_wait_timeout_s=60.0)
+    replicas = model.admission.replicas
+    replicas.clock = lambda: model.now
+    model.up("a")
+    (lost,) = model.replicas
+    replicas.keep_away(lost, "its engine has taken no step for 4 s")
+
+    async def waits(seconds: float, retry: bool = False) -> tuple[float, float]:
+        asked = request()
+        taking = asyncio.create_task(model.admission.take(asked, retry=retry))
+        await asyncio.sleep(0)
+        model.now += seconds
+        model.up("b")
+        replicas.release(await taking)
+        model.up()  # at zero, by the policy
+        return asked.state.queued_s, asked.state.lost_s
+
+    model.up()  # Ray replaces it
+    assert await waits(35.0) == (0.0, 35.0)
+    assert await waits(35.0) == (35.0, 0.0)  # a cold start, because another replica served since the loss
+    assert await waits(35.0, retry=True) == (0.0, 35.0)
+    model.up("c")
+    replicas.keep_away(model.replicas[0], "it has sent no heartbeat for 2 s")
+    model.up()
+    model.now += 61.0
+    assert await waits(35.0) == (35.0, 0.0)  # the loss was too long ago
+
+
+async def test_a_drained_replica_is_not_lost() -> None:
+    model = Model()
+    model.up("a")
+    (drained,) = model.replicas
+    model.up()
+    model.admission.replicas.keep_away(drained, "its data plane cannot be reached")
+    asked = request()
+
+    taking = asyncio.create_task(model.admission.take(asked))
+    await asyncio.sleep(0)
+    model.now += 9.0
+    model.up("b")
+    await taking
+
+    assert (asked.state.queued_s, asked.state.lost_s) == (9.0, 0.0)
+
+
 # The progress that a queued client hears.
 
 

@@ -161,6 +161,19 @@ def test_replica_alone_takes_over_a_debt(fleet: Fleet) -> None:
     del kept
 
 
+def test_debt_of_one_replica_binds_the_key_at_all_replicas(fleet: Fleet) -> None:
+    fleet.join("i0", 0)
+    fleet.join("i1", 100)
+    large = EngineRequest("score", b"x" * 4 * 3 * LIMIT, "r-1")
+    kept = fleet.replicas["i0"].quotas.reserve(KEY, large, 0)
+
+    admitted = fleet.run(120) * 2
+
+    # The debt is 2.5 minutes' worth. Without its share, the other replica would admit two minutes' worth.
+    assert admitted < 1.0
+    del kept
+
+
 def test_second_request_at_another_replica_is_served(fleet: Fleet) -> None:
     fleet.join("i0", 0)
     fleet.join("i1", 0)

@@ -175,6 +175,18 @@ def test_a_wait_over_half_a_second_is_a_cold_start(queued_s: float, cold: str) -
     assert counted.seen.get("llm_cold_wait_seconds", []) == ([(0.51, {})] if cold == "true" else [])
 
 
+def test_time_lost_with_a_replica_is_no_cold_start() -> None:
+    counted = Counted()
+    served = request(ttft_s=42.0, lost_s=35.0, outcome="ok")
+
+    counted.counters.first_byte(served)
+    counted.counters.closed(served)
+
+    assert counted.seen["llm_user_ttft_seconds"] == [(42.0, {"cold": "false"})]
+    assert counted.seen["llm_lost_wait_seconds"] == [(35.0, {})]
+    assert "llm_cold_wait_seconds" not in counted.seen
+
+
 def test_the_policy_reads_every_signal_of_the_report() -> None:
     """Queued requests are not open ones: another ingress replica would take a place of an engine."""
     tide, other = Counted("Engine-tide"), Counted("Engine-other")

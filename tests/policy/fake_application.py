@@ -75,6 +75,7 @@ class FakeMetrics:
     def __init__(self) -> None:
         self.changes: list[tuple[str, int, int]] = []
         self.errors = 0
+        self.losses: list[tuple[str, str]] = []
         self.knobs_rejected: bool | None = None
         self.withdrawn: list[str] = []
         self.values: dict[str, dict[str, float]] = {}
@@ -88,6 +89,9 @@ class FakeMetrics:
 
     def count_change(self, model: str, old: int, new: int) -> None:
         self.changes.append((model, old, new))
+
+    def count_loss(self, model: str, cause: str) -> None:
+        self.losses.append((model, cause))
 
     def count_replica_seconds(self, model: str, seconds: Mapping[str, float]) -> None:
         totals = self.replica_seconds.setdefault(model, {})

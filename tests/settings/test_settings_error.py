@@ -51,6 +51,11 @@ def test_every_problem_is_a_line_of_the_message() -> None:
             "models[0].name = 'sea horse': must consist of letters, digits and ._:/@+-, and begin with a "
             "letter or digit",
         ),
+        (
+            {"name": "ingress"},
+            "models[0].name = 'ingress': is reserved: `tideserve knobs set ingress` changes the knobs of the "
+            "ingress",
+        ),
     ],
 )
 def test_a_problem_names_key_value_and_bound(model: object, problem: str) -> None:

@@ -26,6 +26,7 @@ def test_the_series_are_those_dashboards_and_alerts_name(metrics: AutoscalingMet
         "replica_seconds_total": ("model", "state"),
         "binding": ("model", "term"),
         "decisions_total": ("model", "direction"),
+        "losses_total": ("model", "cause"),
         "policy_errors_total": (),
         "knobs_rejected": (),
     }
@@ -56,6 +57,7 @@ def test_changes_times_and_errors_are_counted(metrics: AutoscalingMetrics) -> No
     metrics.set_knobs_rejected(True)
     metrics.set_knobs_rejected(False)
     metrics.count_error()
+    metrics.count_loss("tide", "engine_hung")
 
     counted = {name.removeprefix("llm_autoscaling_"): series.values for name, series in SERIES.items()}
     assert {name: values for name, values in counted.items() if values} == {
@@ -63,6 +65,7 @@ def test_changes_times_and_errors_are_counted(metrics: AutoscalingMetrics) -> No
             (1, {"model": "tide", "direction": "up"}),
             (1, {"model": "tide", "direction": "down"}),
         ],
+        "losses_total": [(1, {"model": "tide", "cause": "engine_hung"})],
         # Ray refuses to count zero.
         "replica_seconds_total": [
             (1.5, {"model": "tide", "state": "ready"}),
@@ -81,6 +84,10 @@ def test_counters_exist_before_the_first_decision(metrics: AutoscalingMetrics) -
     assert SERIES["llm_autoscaling_decisions_total"].shown == [
         {"model": "tide", "direction": "up"},
         {"model": "tide", "direction": "down"},
+    ]
+    assert SERIES["llm_autoscaling_losses_total"].shown == [
+        {"model": "tide", "cause": cause}
+        for cause in ("engine_hung", "engine_died", "process_ended", "node_lost")
     ]
     assert SERIES["llm_autoscaling_replica_seconds_total"].shown == [
         {"model": "tide", "state": "starting"},

@@ -72,6 +72,7 @@ def test_ingress_series_have_the_names_and_labels_that_dashboards_use() -> None:
             "background_held_requests": (),
             "background_responses_total": ("outcome",),
             "cold_wait_seconds": (),
+            "lost_wait_seconds": (),
             "user_ttft_seconds": ("cold",),
         }.items()
     }
@@ -103,6 +104,7 @@ def test_histograms_have_ascending_boundaries() -> None:
         "llm_prefill_seconds": list(TTFT_S),
         "llm_e2e_seconds": list(E2E_S),
         "llm_cold_wait_seconds": list(COLD_WAIT_S),
+        "llm_lost_wait_seconds": list(COLD_WAIT_S),
         "llm_user_ttft_seconds": list(TTFT_S),
     }
     for bounds in (TTFT_S, INTER_TOKEN_S, E2E_S, COLD_WAIT_S):

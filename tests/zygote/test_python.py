@@ -246,3 +246,48 @@ def test_workers_child_restarts_a_dead_zygote(tmp_path: Path) -> None:
     zygote, forked = said(core).split()
     assert forked == "True"
     psutil.Process(int(zygote)).kill()
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("order", [(), ("--",)], ids=["at once", "with the first request"])
+def test_zygote_that_refuses_to_fork_is_not_tried_again(
+    tmp_path: Path, early: bool, order: tuple[str, ...]
+) -> None:
+    (tmp_path / "sockets").mkdir()
+    (tmp_path / "threaded.py").write_text(
+        "import threading, time\nprint('imported', file=open(__file__ + '.log', 'a'))\n"
+        "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+    )
+    search = os.pathsep.join([str(tmp_path), *sys.path])
+    given = {**os.environ, "PYTHONPATH": search, env.ZYGOTE: "abc", env.RAY_JOB: "01"}
+    modules = (*order, "threaded")
+    if early:
+        given[env.EARLY_ZYGOTES] = str(tmp_path)
+        path = command.early_socket(str(tmp_path), "abc")
+        zygote = command.start_zygote(path, os.getpid(), given, subprocess.DEVNULL, modules)
+        while not os.path.exists(path):
+            time.sleep(0.01)
+        if not order:
+            zygote.wait(60)
+    program = f"import serve_app.zygote.python as it; it._IMPORTED = {modules!r}; it.main()"
+    report = f"import sys; print({MARK!r} in sys.modules)"
+    errors = []
+    for _ in range(3):
+        worker = subprocess.Popen(
+            [sys.executable, "-c", program, "-c", report, f"--raylet-name={tmp_path}/sockets/raylet"],
+            cwd=tmp_path,
+            env=given,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        answer, error = worker.communicate(timeout=60)
+        assert answer.strip() == "False"
+        errors.append(error)
+
+    if early:
+        assert zygote.wait(60) == 1
+    assert (tmp_path / "threaded.py.log").read_text().count("imported") == 1
+    assert "2 threads after the imports" in errors[1]
+    assert "2 threads after the imports" in errors[2]

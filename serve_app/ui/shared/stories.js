@@ -2,7 +2,7 @@
 
 function moved({ kind, mode, wanted, old_target: old, new_target: target }) {
   const to = mode === "advise" ? wanted : target;
-  return kind === "error" ? kind : to > old ? "up" : to < old ? "down" : "same";
+  return kind === "error" || kind === "loss" ? "error" : to > old ? "up" : to < old ? "down" : "same";
 }
 
 const change = ({ mode, wanted, old_target: old, new_target: target }) => (mode === "advise" ? `${old} (${wanted})` : `${old} → ${target}`);
