@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from loadtests.scenario import read_scenario
 from serve_app.cli.main import main
 from tests.markdown import INLINE, LINK, anchors, blocks, commands, prose
 
@@ -125,3 +126,18 @@ def test_blocks_of_data_can_be_read(document: Path) -> None:
         assert tomllib.loads(block)
     for block in blocks(document, "python"):
         compile(block, str(document), "exec")
+
+
+def test_the_sample_of_keys_is_valid(tmp_path: Path) -> None:
+    (sample,) = (block for block in blocks(PROJECT / "docs/api.md", "yaml") if block.startswith("keys:"))
+    (tmp_path / "keys.yaml").write_text(sample)
+    assert main(["keys", "check", str(tmp_path / "keys.yaml")]) == 0
+
+
+def test_scenarios_in_the_documents_are_valid(tmp_path: Path) -> None:
+    samples = blocks(PROJECT / "loadtests/README.md", "yaml")
+    assert len(samples) >= 2
+    for number, sample in enumerate(samples):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(sample)
+        read_scenario(path)
