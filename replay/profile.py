@@ -234,7 +234,7 @@ def _why(model: ModelSettings, profile: Profile, *, known: bool) -> str:
     if profile.gpus > 1:
         doubts.append(f"{profile.gpus} GPUs a replica are counted, but its step time is one GPU's")
     if model.model != EMBEDDED or model.device == "gpu":
-        doubts.append("its step time is an 8B model's in bf16")
+        doubts.append("its step time is a 7B or 8B model's in bf16")
     doubts.append("measure yours with `tideserve capacity`")
     limits = f"max_num_seqs {profile.max_num_seqs} as configured"
     return f"profile {profile.name}: {reason}; {limits}; {'; '.join(doubts)}"

@@ -1,13 +1,17 @@
 """The documents name only what exists: links, anchors, files, make targets, modules, commands, options."""
 
+import json
 import re
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import yaml
 
+from loadtests.scenario import read_scenario
 from serve_app.cli.main import main
-from tests.markdown import INLINE, LINK, anchors, commands, prose
+from tests.markdown import INLINE, LINK, anchors, blocks, commands, prose
 
 PROJECT = Path(__file__).parents[1]
 _PLACES = ("*.md", "docs/**/*.md", "loadtests/*.md", "benchmarks/**/*.md", "helm/**/*.md", "k8s/*.md")
@@ -95,3 +99,45 @@ def _options(command: str, capsys: pytest.CaptureFixture[str]) -> frozenset[str]
                 return frozenset()
         found |= set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
     return frozenset(found)
+
+
+def configurations() -> list[tuple[Path, str]]:
+    """The blocks of YAML that are whole Serve configurations."""
+    return [(path, block) for path in DOCUMENTS for block in blocks(path, "yaml") if "import_path:" in block]
+
+
+def test_the_documents_have_a_configuration() -> None:
+    assert PROJECT / "README.md" in [document for document, _ in configurations()]
+
+
+@pytest.mark.parametrize(("document", "block"), configurations(), ids=lambda each: Path(each).name[:20])
+def test_configurations_are_valid_on_two_cores(document: Path, block: str, tmp_path: Path) -> None:
+    (tmp_path / "serve.yaml").write_text(block)
+    assert main(["check", "--cpus", "2", str(tmp_path / "serve.yaml")]) == 0
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=names)
+def test_blocks_of_data_can_be_read(document: Path) -> None:
+    for block in blocks(document, "yaml"):
+        assert isinstance(yaml.safe_load(block), dict)
+    for block in blocks(document, "json"):
+        assert isinstance(json.loads(block), dict)
+    for block in blocks(document, "toml"):
+        assert tomllib.loads(block)
+    for block in blocks(document, "python"):
+        compile(block, str(document), "exec")
+
+
+def test_the_sample_of_keys_is_valid(tmp_path: Path) -> None:
+    (sample,) = (block for block in blocks(PROJECT / "docs/api.md", "yaml") if block.startswith("keys:"))
+    (tmp_path / "keys.yaml").write_text(sample)
+    assert main(["keys", "check", str(tmp_path / "keys.yaml")]) == 0
+
+
+def test_scenarios_in_the_documents_are_valid(tmp_path: Path) -> None:
+    samples = blocks(PROJECT / "loadtests/README.md", "yaml")
+    assert len(samples) >= 2
+    for number, sample in enumerate(samples):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(sample)
+        read_scenario(path)

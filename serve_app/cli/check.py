@@ -8,7 +8,7 @@ import yaml
 
 from serve_app.batch.store_check import check_database, check_files
 from serve_app.cli.application_checks import Cpus, local_cpus
-from serve_app.cli.config_file import read_config
+from serve_app.cli.config_file import missing_folders, read_config
 from serve_app.cli.formats import count, seconds
 from serve_app.cli.gpu_machine import missing_here
 from serve_app.cli.keys_command import describe_keys
@@ -55,6 +55,8 @@ def check(options: argparse.Namespace) -> int:
         print(f"{config.path}: application {name!r} is valid")
         for model in app.settings.models:
             print(f"  {model.name}: {_placement_text(model)}; {_scaling_text(app.knobs[model.name])}")
+        for line in missing_folders(app.settings.models):
+            print(f"  WARNING: {line}: `tideserve run` refuses it here; each node that serves needs it")
         streams = f"{app.ingress_knobs.target_ongoing_requests:g} streams per replica"
         print(f"  ingress: {_range_text(app.ingress_knobs)}; {streams}")
         if app.ingress_knobs.min_replicas == 1:

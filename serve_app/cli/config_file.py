@@ -1,7 +1,7 @@
 """Reading a Serve configuration file and the Tideserve applications in it."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,13 +64,17 @@ class ConfigFile:
         for app in self.applications.values():
             if app.settings.http.api_keys_file is not None:
                 ApiKeyFile(app.settings.http.api_keys_file)
-            missing = [
-                f"models[{number}].model = {model.model!r}: no such folder on this machine"
-                for number, model in enumerate(app.settings.models)
-                if os.path.isabs(model.model) and not os.path.isdir(model.model)
-            ]
-            if missing:
+            if missing := missing_folders(app.settings.models):
                 raise SettingsError(missing)
+
+
+def missing_folders(models: Sequence[ModelSettings]) -> list[str]:
+    """Return a line for each model whose folder is not on this machine."""
+    return [
+        f"models[{number}].model = {model.model!r}: no such folder on this machine"
+        for number, model in enumerate(models)
+        if os.path.isabs(model.model) and not os.path.isdir(model.model)
+    ]
 
 
 def read_config(path: Path, cpus: Cpus | None = None) -> ConfigFile:

@@ -102,13 +102,17 @@ def set_knobs(options: argparse.Namespace) -> int:
     try:
         live.apply(app.user_config)
     except SettingsError:  # Ray does not say which knobs are in force instead
-        rejected = "; its deployed knobs are rejected, so the old values are defaults"
+        rejected = "; its deployed knobs are rejected, and these replace them"
     try:
         change = knob_redeployment(details, app.name, scope, values, live)
     except RedeploymentError as error:
         raise CommandError(str(error)) from None
     print(f"tideserve: application {app.name!r} at {dashboard.address}{rejected}")
-    for line in change.changes or ["no value in force changes"]:
+    lines = change.changes or ["no value in force changes"]
+    if rejected:
+        after = change.knobs[1] if scope == INGRESS_SCOPE else change.knobs[0][scope]
+        lines = [f"{scope}.{name} = {value_text(getattr(after, name))}" for name in values]
+    for line in lines:
         print(f"  {line}")
     if options.dry_run or change.is_deployed:
         print("tideserve: nothing was sent" + (" (--dry-run)" if options.dry_run else ""))

@@ -1,6 +1,7 @@
 """`tideserve`: the command line's entry point."""
 
 import argparse
+import select
 import sys
 from collections.abc import Sequence
 
@@ -18,14 +19,38 @@ from serve_app.cli import (
     usage_command,
 )
 from serve_app.cli.command_error import CommandError
+from serve_app.cli.terminal_output import LastingStream
 from serve_app.settings.settings_error import SettingsError
+
+_READER_LEFT = 141
+"""The status of a program that SIGPIPE ends in a shell: 128 and the signal's number."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the process's exit status.
 
-    The status is 1 if the command failed, and 2 for invalid settings or an invalid command line.
+    The status is 1 if the command failed, and 2 for invalid settings or an invalid command line. It is 141 if
+    the reader of the output left first, as `| head` does.
     """
+    streams = [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
+    try:
+        try:
+            return _run(argv)
+        finally:
+            for stream in streams:
+                stream.flush()
+    except BrokenPipeError:
+        ends = select.poll()
+        for stream in streams:
+            ends.register(stream, 0)  # an end without a reader is reported even if nothing is asked
+        if not ends.poll(0):
+            raise  # of another pipe or connection
+        for stream in streams:
+            LastingStream(stream).flush()  # discards the text that nobody reads
+        return _READER_LEFT
+
+
+def _run(argv: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="tideserve", description="LLM serving on Ray Serve and vLLM.")
     parser.add_argument("--version", action="version", version=f"tideserve {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)

@@ -1,5 +1,7 @@
 """Turn model settings into vLLM's own argument namespace."""
 
+import os
+import socket
 from argparse import Namespace
 from typing import Any
 
@@ -89,9 +91,16 @@ def vllm_namespace(model: ModelSettings) -> Namespace:
 def engine_config(namespace: Namespace) -> VllmConfig:
     """Return vLLM's configuration of an engine. Raises vLLM's own ValueError on a bad value.
 
+    A folder that is gone is a ValueError too: vLLM would take it for a malformed name of a repository.
+
     vLLM leaves the warm-up of kernels out for an eager engine. On a GPU that has it all the same: otherwise
     nvcc would run in the step of the first request with `top_p`.
     """
+    if os.path.isabs(namespace.model) and not os.path.exists(namespace.model):
+        raise ValueError(
+            f"model = {namespace.model!r}: no such folder on node {socket.gethostname()}; put it on every "
+            "node that may run the model, or correct the path, and deploy again"
+        )
     config = AsyncEngineArgs.from_cli_args(namespace).create_engine_config()
     if config.device_config.device_type == "cuda" and namespace.enforce_eager:
         config.kernel_config.enable_jit_warmup = True

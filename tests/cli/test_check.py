@@ -46,6 +46,22 @@ def test_a_valid_file_is_summed_up_model_by_model(capsys: pytest.CaptureFixture[
     assert err == ""
 
 
+def test_a_folder_that_is_not_here_is_a_warning(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    folder = tmp_path / "gone"
+    path.write_text(document(f"{{name: a, device: cpu, model: {folder}}}"))
+
+    assert main(["check", str(path)]) == 0
+    assert (
+        f"  WARNING: models[0].model = '{folder}': no such folder on this machine: `tideserve run` refuses "
+        "it here; each node that serves needs it"
+    ) in capsys.readouterr().out.splitlines()
+
+    folder.mkdir()
+    assert main(["check", str(path)]) == 0
+    assert "WARNING" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("ledger", "environment", "text"),
     [

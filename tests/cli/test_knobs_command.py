@@ -138,17 +138,19 @@ def test_a_change_repairs_rejected_knobs(
     ray: FakeRay, address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     deployed = ray.details["applications"]["tide"]["deployed_app_config"]["deployments"][0]
-    deployed["user_config"] = {"autoscaling": {"tiny": {"max_replicas": 0, "headroom": 11}}}
+    bad = {"max_replicas": 0, "headroom": 11, "ttft_target_s": 3}
+    deployed["user_config"] = {"autoscaling": {"tiny": bad}}
 
     assert "headroom = 11" in run(capsys, "set", "max_replicas=5")[2]  # both must be repaired at once
     status, out, err = run(capsys, "set", "max_replicas=5", "headroom=default")
 
     assert (status, err) == (0, "")
-    assert out.splitlines()[0].endswith("its deployed knobs are rejected, so the old values are defaults")
-    assert out.splitlines()[1] == "  tiny.max_replicas: 1 -> 5"
+    assert out.splitlines()[0].endswith("its deployed knobs are rejected, and these replace them")
+    assert out.splitlines()[1:3] == ["  tiny.max_replicas = 5", "  tiny.headroom = 0.15"]
+    assert out.splitlines()[3] == "tideserve: sent"
     (document,) = ray.sent
     assert document["applications"][1]["deployments"][0]["user_config"] == {
-        "autoscaling": {"tiny": {"max_replicas": 5}}
+        "autoscaling": {"tiny": {"max_replicas": 5, "ttft_target_s": 3}}
     }
 
 

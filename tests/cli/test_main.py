@@ -1,3 +1,7 @@
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from serve_app import __version__
@@ -31,3 +35,36 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None
 
     assert exit_status.value.code == 0
     assert capsys.readouterr().out == f"tideserve {__version__}\n"
+
+
+_CONFIG = Path(__file__).parents[2] / "config/serve.yaml"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["check", str(_CONFIG), "--show"], ["--help"], ["check", "absent.yaml"], ["chart-values", str(_CONFIG)]],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("buffered", [True, False])
+def test_a_reader_that_leaves_ends_a_command_quietly(words: list[str], buffered: bool) -> None:
+    code = "import sys; from serve_app.cli.main import main; sys.exit(main())"
+    command = [sys.executable, *([] if buffered else ["-u"]), "-c", code, *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        said = process.stderr.read()
+
+    if words[-1] == "absent.yaml":
+        assert (process.returncode, said.splitlines()[0]) == (2, "tideserve: invalid settings:")
+    else:  # argparse itself ignores the failure, and ends with 0
+        assert (process.returncode, said) == (0 if "--help" in words else 141, "")
+
+
+def test_a_broken_connection_is_not_taken_for_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose_the_server(path: Path, cpus: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("serve_app.cli.check.read_config", lose_the_server)
+    with pytest.raises(BrokenPipeError):
+        main(["check", "serve.yaml"])

@@ -1,11 +1,13 @@
+import socket
 from dataclasses import fields
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 from vllm.engine.arg_utils import AsyncEngineArgs
 
-from serve_app.engine.arguments import _PASSED, vllm_namespace, vllm_overrides
+from serve_app.engine.arguments import _PASSED, engine_config, vllm_namespace, vllm_overrides
 from serve_app.patches.vllm_compat import make_arg_parser
 from serve_app.settings import ModelSettings
 from serve_app.settings.load import OWNED, known_arguments
@@ -21,6 +23,13 @@ def overrides(**model: Any) -> dict[str, Any]:
 
 def test_names_in_source_match_vllm() -> None:
     assert known_arguments() == VLLMS
+
+
+def test_a_missing_folder_is_named_with_its_node(tmp_path: Path) -> None:
+    namespace = vllm_namespace(ModelSettings(name="tide", model=str(tmp_path / "gone"), device="cpu"))
+
+    with pytest.raises(ValueError, match=f"no such folder on node {socket.gethostname()}; put it on every"):
+        engine_config(namespace)
 
 
 def test_settings_shared_with_vllm_are_not_engine_args() -> None:

@@ -135,7 +135,7 @@ def test_the_configurations_that_come_along_find_theirs() -> None:
     assert (chosen.profile.max_num_seqs, chosen.profile.max_num_batched_tokens) == (128, 8192)
     assert chosen.why == (
         "profile a100-80gb: accelerator_type of llama-3.1-8b-instruct is A100; max_num_seqs 128 as "
-        "configured; its step time is an 8B model's in bf16; measure yours with `tideserve capacity`"
+        "configured; its step time is a 7B or 8B model's in bf16; measure yours with `tideserve capacity`"
     )
 
 
