@@ -381,7 +381,7 @@ async def test_a_cancelled_call_to_the_store_ends_no_runner(
 async def test_a_batch_without_its_input_fails_and_stops_no_other(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broken, good = bench.stored.add(3, hours=1), bench.stored.add(3)
+    broken, good = bench.stored.add(3, hours=23), bench.stored.add(3)
     bench.stored.files.delete([name := f"files/{broken.input_file_id}"])
     async with bench.running():
         await bench.until(good, "completed")
