@@ -113,13 +113,18 @@ subjects:
     namespace: {{ .root.Release.Namespace | quote }}
 {{- end -}}
 
+{{/* The RayService as it is in the cluster, before Helm writes it: nothing where there is none. */}}
+{{- define "tideserve.live" -}}
+{{- if .Capabilities.APIVersions.Has "ray.io/v1/RayService" -}}
+{{- lookup "ray.io/v1" "RayService" .Release.Namespace (include "tideserve.fullname" .) | toYaml -}}
+{{- end -}}
+{{- end -}}
+
 {{/* The RayService as owner, once there is one: with it, the objects of `helm test` go. */}}
 {{- define "tideserve.owner" -}}
-{{- if .Capabilities.APIVersions.Has "ray.io/v1/RayService" -}}
-{{- with lookup "ray.io/v1" "RayService" .Release.Namespace (include "tideserve.fullname" .) -}}
+{{- with fromYaml (include "tideserve.live" .) -}}
 ownerReferences:
   - {apiVersion: ray.io/v1, kind: RayService, name: {{ .metadata.name | quote }}, uid: {{ .metadata.uid | quote }}}
-{{- end -}}
 {{- end -}}
 {{- end -}}
 
@@ -148,7 +153,16 @@ of its values. A model's own cache has no claim of yours unless the model names 
 
 {{/* Name of the Secret with the file of API keys; empty without keys. */}}
 {{- define "tideserve.apiKeysSecret" -}}
-{{- if .Values.apiKeys.entries }}{{ include "tideserve.fullname" . }}-api-keys{{ else }}{{ .Values.apiKeys.existingSecret }}{{ end }}
+{{- if .Values.apiKeys.entries }}{{ include "tideserve.ownKeysSecret" . }}{{ else }}{{ .Values.apiKeys.existingSecret }}{{ end }}
+{{- end -}}
+
+{{- define "tideserve.ownKeysSecret" -}}
+{{- printf "%s-api-keys" (include "tideserve.fullname" .) -}}
+{{- end -}}
+
+{{/* A hash of all that makes a new cluster if it changes: not the numbers of pods. */}}
+{{- define "tideserve.podsHash" -}}
+{{- regexReplaceAll "\"(min|max)?[rR]eplicas\":[0-9]+" (include "tideserve.rayCluster" . | fromYaml | toJson) "" | sha256sum | trunc 16 -}}
 {{- end -}}
 
 {{/* Objects that must be there before the release, as `kind/name` of kubectl, one a line. */}}
