@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from serve_app.api.upload import MOST_ENVELOPE_BYTES
+from serve_app.settings.batch import BatchSettings
 from serve_app.settings.keys_file import ApiKey, parse_keys
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import HttpSettings
@@ -232,7 +234,16 @@ def test_an_ingress_neither_times_out_nor_buffers() -> None:
     assert int(annotations[f"{NGINX}proxy-read-timeout"]) >= longest
     assert int(annotations[f"{NGINX}proxy-send-timeout"]) >= longest
     assert annotations[f"{NGINX}proxy-buffering"] == "off"
-    assert annotations[f"{NGINX}proxy-body-size"] == str(HttpSettings().max_body_bytes)
+    assert annotations[f"{NGINX}proxy-body-size"] == str(HttpSettings().max_body_bytes + MOST_ENVELOPE_BYTES)
+
+
+def test_files_of_batches_pass_the_ingress_in_their_form() -> None:
+    """A file may have 200 MiB, and its form an envelope."""
+    batch = '{"enabled":true,"database":"postgresql://tide@db/batch","files":"s3://bucket/batch"'
+    for more, most in (("}", BatchSettings().max_file_bytes), (',"max_file_bytes":1048576}', 8 << 20)):
+        [ingress] = of_kind("Ingress", LAPTOP, "ingress.enabled=true", f"app.batch={batch}{more}")
+        size = ingress["metadata"]["annotations"][f"{NGINX}proxy-body-size"]
+        assert size == str(most + MOST_ENVELOPE_BYTES)
     assert "host" not in ingress["spec"]["rules"][0]
     slow = "models.tiny.autoscaling.cold_wait_timeout_s=1800"
     [ingress] = of_kind("Ingress", LAPTOP, "ingress.enabled=true", slow)
@@ -254,7 +265,7 @@ def test_an_ingress_goes_to_the_operators_service_for_each_host() -> None:
     assert rule["host"] == "llm.example.org"
     [path] = rule["http"]["paths"]
     assert path["backend"]["service"] == {"name": "llm-serve-svc", "port": {"number": 8000}}
-    assert ingress["metadata"]["annotations"][f"{NGINX}proxy-body-size"] == "1048576"
+    assert ingress["metadata"]["annotations"][f"{NGINX}proxy-body-size"] == str(1048576 + MOST_ENVELOPE_BYTES)
 
 
 def test_a_route_has_no_time_limit() -> None:

@@ -40,7 +40,7 @@ def changed(*settings: str) -> set[str]:
     """What an upgrade with these settings changes, by kind and path."""
     before, after = documents(A100), documents(A100, *settings)
     named = [{f"{d['kind']} {d['metadata']['name']}": d for d in side} for side in (before, after)]
-    return differing(*named)
+    return differing(named[0], named[1])
 
 
 def test_knobs_change_the_serve_configuration_alone() -> None:
