@@ -287,6 +287,9 @@ ingress.tls[{{ $index }}].hosts has {{ quote $host }}, which is none of ingress.
 {{- if and $account.create (eq $account.name (include "tideserve.workerServiceAccountName" .)) }}
 serviceAccount.name = {{ quote $account.name }} is the name of the workers' account, which has no rights: choose another
 {{- end -}}
+{{- if and (not $account.create) (eq $account.name "default") }}
+serviceAccount.name = "default" must be another with create = false: every pod of the namespace would have the head's rights
+{{- end -}}
 {{- $class := .Values.engineWorkers.priorityClassName -}}
 {{- if and .Values.priorityClass.create (not $class) }}
 engineWorkers.priorityClassName is empty with priorityClass.create = true: it is the name of the class, and without it no pod uses it
