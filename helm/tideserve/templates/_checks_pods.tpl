@@ -125,9 +125,11 @@ extraVolumes[{{ $index }}].name = {{ quote $volume.name }} is the name of two vo
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- range $place := list "ingressWorkers" "engineWorkers" -}}
+{{- $placed := dict "ingressWorkers" .Values.ingressWorkers "engineWorkers" .Values.engineWorkers -}}
+{{- range $name, $profile := .Values.gpuProfiles }}{{- $_ := set $placed (printf "gpuProfiles.%s" $name) $profile }}{{- end -}}
+{{- range $place, $pods := $placed -}}
 {{- $spread := list -}}
-{{- range $index, $its := (get $.Values $place).topologySpreadConstraints -}}
+{{- range $index, $its := $pods.topologySpreadConstraints -}}
 {{- $pair := printf "%s %s" $its.topologyKey $its.whenUnsatisfiable -}}
 {{- if has $pair $spread }}
 {{ $place }}.topologySpreadConstraints[{{ $index }}] has the topologyKey and whenUnsatisfiable of another, which Kubernetes refuses

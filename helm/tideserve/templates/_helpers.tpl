@@ -184,16 +184,19 @@ of its values. A model's own cache has no claim of yours unless the model names 
 {{- end -}}
 {{- $sources := concat (default list $values.extraEnvFrom) (default list $values.extraEnv) (default list $values.head.env) (default list $values.ingressWorkers.env) -}}
 {{- $runtimes := list -}}
+{{- $claimTemplates := list -}}
 {{- range fromYaml (include "tideserve.groups" .) -}}
 {{- $profile := get $values.gpuProfiles .profile -}}
 {{- $sources = concat $sources (default list $profile.env) -}}
 {{- $runtimes = append $runtimes $profile.runtimeClassName -}}
+{{- $classes = append $classes (ternary "" $profile.priorityClassName (and $values.priorityClass.create (eq (default "" $profile.priorityClassName) $values.engineWorkers.priorityClassName))) -}}
+{{- $claimTemplates = append $claimTemplates $profile.resourceClaimTemplate -}}
 {{- end -}}
 {{- range $sources -}}
 {{- $secrets = concat $secrets (list (dig "secretRef" "name" "" .) (dig "valueFrom" "secretKeyRef" "name" "" .)) -}}
 {{- $maps = concat $maps (list (dig "configMapRef" "name" "" .) (dig "valueFrom" "configMapKeyRef" "name" "" .)) -}}
 {{- end -}}
-{{- $kinds := dict "secret" $secrets "configmap" $maps "persistentvolumeclaim" $claims "priorityclass" $classes "runtimeclass" $runtimes "storageclass" $storage
+{{- $kinds := dict "secret" $secrets "configmap" $maps "persistentvolumeclaim" $claims "priorityclass" $classes "resourceclaimtemplate" $claimTemplates "runtimeclass" $runtimes "storageclass" $storage
       "serviceaccount" (list (ternary "" $values.serviceAccount.name $values.serviceAccount.create))
       "ingressclass" (list (ternary $values.ingress.className "" $values.ingress.enabled)) -}}
 {{- range $kind := keys $kinds | sortAlpha -}}
