@@ -119,10 +119,12 @@ def test_dashboards_are_the_files_with_the_price_in_them() -> None:
         next(iter(found["data"])): found for found in maps if "dashboard" in found["metadata"]["name"]
     }
     # Grafana's sidecar makes files of the keys, all in one folder, and ours are not the only ones.
-    assert set(dashboards) == {f"tideserve-{path.name}" for path in CHART.glob("files/dashboards/*.json")}
+    names = {name.rpartition("-")[0] for name in dashboards}
+    assert names == {f"tideserve-{path.stem}" for path in CHART.glob("files/dashboards/*.json")}
     for name, found in dashboards.items():
-        file = CHART / "files/dashboards" / name.removeprefix("tideserve-")
-        text = file.read_text(encoding="utf-8")
+        uid = name.rpartition("-")[0]
+        file = CHART / f"files/dashboards/{uid.removeprefix('tideserve-')}.json"
+        text = file.read_text(encoding="utf-8").replace(f'"uid": "{uid}"', f'"uid": "{Path(name).stem}"')
         assert found["data"][name] == text.strip().replace("__GPU_HOUR_PRICE__", "3.25")
         assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
         assert found["metadata"]["annotations"]["grafana_folder"] == "Tideserve"
@@ -298,3 +300,16 @@ def test_the_chart_is_a_subchart_under_a_condition(
         done = helm("template", "x", str(tmp_path))
         assert done.returncode == 0, done.stderr
         assert ("kind: RayService" in done.stdout) is on
+
+
+def test_two_releases_share_no_dashboard() -> None:
+    found = []
+    for release in ("one", "two"):
+        maps = of_kind("ConfigMap", LAPTOP, "monitoring.dashboards.enabled=true", release=release)
+        files = {name: json.loads(text) for each in maps for name, text in each["data"].items()}
+        assert len(files) == 4
+        for name, document in files.items():
+            assert name == f"{document['uid']}.json"
+            assert len(document["uid"]) <= 40
+        found.append(set(files))
+    assert found[0].isdisjoint(found[1])
