@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from hashlib import sha256
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -36,6 +36,8 @@ SETTING = "http.api_keys_file"
 _LOOK_S = 1.0
 _LOOK_WAIT_S = 1.0
 """How long a request waits for a check of the file. A network file system may never answer."""
+_APPEARS_S = 180
+"""Kubernetes shows a new Secret in a running pod after up to two minutes."""
 
 _Signature = tuple[int, int, int, int, int]
 
@@ -149,6 +151,17 @@ class ApiKeyFile:
         if trouble != self.trouble:
             logger.error(f"{SETTING} = {self._path!r}: {trouble}; the previous keys stay in force")
         self.trouble = trouble
+
+
+async def appeared(path: str, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> ApiKeyFile:
+    """Return the keys of a file, which may appear within three minutes. Raises SettingsError."""
+    for second in range(_APPEARS_S):
+        if await asyncio.to_thread(os.path.exists, path):
+            break
+        if second == 0:
+            logger.warning(f"{SETTING} = {path!r}: does not exist yet; waiting up to {_APPEARS_S} s for it")
+        await sleep(1.0)
+    return ApiKeyFile(path)
 
 
 def _read(path: str) -> tuple[KeysFile, _Signature]:

@@ -16,7 +16,7 @@ from ray import serve
 from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 from ray.serve.handle import DeploymentHandle
 
-from serve_app.api.api_keys import ApiKeyFile
+from serve_app.api.api_keys import ApiKeyFile, appeared
 from serve_app.api.batch_access import BatchAccess
 from serve_app.api.batch_lines import BatchLines
 from serve_app.api.endpoints import ApiModel
@@ -89,7 +89,7 @@ class Ingress:
     ) -> None:
         self._settings = AppSettings.model_validate(settings)
         models, file = self._settings.models, self._settings.http.api_keys_file
-        self._api_keys = None if file is None else ApiKeyFile(file)
+        self._api_keys = None if file is None else await appeared(file)
         controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
         self._listens_on = (await controller.get_http_config.remote()).host
         context = serve.get_replica_context()

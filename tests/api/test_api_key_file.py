@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from serve_app.api import api_keys
-from serve_app.api.api_keys import ApiKeyFile
+from serve_app.api.api_keys import ApiKeyFile, appeared
 from serve_app.api.errors import ApiError
 from serve_app.settings import SettingsError
 from tests.stub_engine import LIMIT_S
@@ -97,6 +97,23 @@ def test_a_start_without_keys_is_an_error(tmp_path: Path) -> None:
     assert problem(empty) == "has no keys; it needs one per line"
     assert problem(folder) == "Is a directory"
     assert problem(closed) == "Too many levels of symbolic links"
+
+
+async def test_a_start_waits_for_a_file_that_kubernetes_has_yet_to_show(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    waited = 0
+
+    async def sleep(_: float) -> None:
+        nonlocal waited
+        waited += 1
+        if waited == 120:
+            path.write_bytes(b"sk-one")
+
+    assert await accepts(await appeared(str(path), sleep), b"sk-one")
+    assert waited == 120
+    path.unlink()
+    with pytest.raises(SettingsError, match="No such file"):
+        await appeared(str(path), sleep)
 
 
 @pytest.mark.parametrize(

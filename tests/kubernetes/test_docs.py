@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.kubernetes.chart import A100, of_kind
+from tests.kubernetes.chart import A100, ALL_VALUES, documents, of_kind
 from tests.kubernetes.tools import CHART, PROJECT, PROMTOOL, helm, needs_promtool
 from tests.markdown import INLINE, blocks, prose
 
 KUBERNETES = PROJECT / "docs/kubernetes.md"
-DOCUMENTS = [KUBERNETES, PROJECT / "k8s/README.md", CHART / "README.md"]
+DOCUMENTS = [KUBERNETES, PROJECT / "docs/kubernetes-sites.md", PROJECT / "k8s/README.md", CHART / "README.md"]
 PLACEHOLDER = "my-values.yaml"
 """The reader's own values in the commands: those of an example here."""
 
@@ -142,3 +142,19 @@ def _has(path: str) -> bool:
 def _schema() -> dict[str, Any]:
     schema: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text("utf-8"))
     return schema
+
+
+def test_the_table_of_rights_has_every_object_of_the_chart() -> None:
+    table = KUBERNETES.read_text(encoding="utf-8").partition("| objects | needed |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (.+?) \| .+? \| (.+?) \|", table, re.M)
+    writes = {name for names, verbs in rows if "patch" in verbs for name in re.findall("`(.+?)`", names)}
+    made = set()
+    for document in (each for values in ALL_VALUES for each in documents(values)):
+        group = document["apiVersion"].rpartition("/")[0]
+        kind = document["kind"].lower()
+        plural = (
+            f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}es" if kind.endswith("s") else f"{kind}s"
+        )
+        made.add(f"{plural}.{group}".rstrip("."))
+    made.add("secrets")  # with apiKeys.entries, and for Helm's own notes of releases
+    assert made == writes

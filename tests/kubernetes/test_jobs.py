@@ -172,7 +172,12 @@ LINES = "\n  # of the web shop\n  first-key\nsecond-key\n"
 
 
 def _run_test(
-    folder: Path, *sets: str, asked: int = 0, explained: int = 0, content: str = LINES
+    folder: Path,
+    *sets: str,
+    asked: int = 0,
+    explained: int = 0,
+    content: str = LINES,
+    open_to_all: bool = False,
 ) -> tuple[int, list[str]]:
     """Its exit status, and the arguments of a fake `tideserve` that ends as told, after its key."""
     found = container(one("ask", LAPTOP, *sets))
@@ -183,12 +188,15 @@ def _run_test(
     said.touch()
     program = folder / "tideserve"
     program.write_text(
-        f'#!/bin/sh\necho "${env.API_KEY} $*" >> {said}\n[ "$1" = ask ] && exit {asked}\nexit {explained}\n'
+        f'#!/bin/sh\necho "${env.API_KEY} $*" >> {said}\n'
+        f'[ "$1$PROTECTED${env.API_KEY}" = askyes ] && exit 1\n'
+        f'[ "$1" = ask ] && exit {asked}\nexit {explained}\n'
     )
     program.chmod(0o755)
+    protected = "yes" if sets and not open_to_all else ""
     done = subprocess.run(
         [*found["command"], script.replace("/etc/tideserve/secrets/api-keys", str(keys)), *arguments],
-        check=False, env={"PATH": f"{folder}:/usr/bin:/bin"},
+        check=False, env={"PATH": f"{folder}:/usr/bin:/bin", "PROTECTED": protected},
     )  # fmt: skip
     return done.returncode, said.read_text().splitlines()
 
@@ -206,17 +214,25 @@ def test_the_test_runs_valid_commands(tmp_path: Path) -> None:
     assert one("ask", LAPTOP)["spec"]["activeDeadlineSeconds"] > asked.timeout
 
 
-@pytest.mark.parametrize("failing", ["asked", "explained"])
-def test_the_test_fails_without_answer_or_with_rejected_knobs(tmp_path: Path, failing: str) -> None:
+def test_the_test_fails_without_answer_or_with_rejected_knobs(tmp_path: Path) -> None:
     # With knobs that were rejected `tideserve explain` exits with 1, though everything is served.
-    assert _run_test(tmp_path, **{failing: 1})[0] == 1
+    assert _run_test(tmp_path, asked=1)[0] == 1
+    assert _run_test(tmp_path, explained=1)[0] == 1
 
 
 def test_the_test_sends_the_first_key_of_the_file(tmp_path: Path) -> None:
     sets = ('apiKeys.existingSecret="clients"',)
-    _, lines = _run_test(tmp_path, *sets)
-    assert [line.split()[:2] for line in lines] == [["first-key", "ask"], ["first-key", "explain"]]
+    status, lines = _run_test(tmp_path, *sets)
+    assert [line.split(" --")[0].strip() for line in lines] == ["first-key ask", "ask", "first-key explain"]
+    assert status == 0
     assert mounts(one("ask", LAPTOP, *sets))["/etc/tideserve/secrets"] == "api-keys"
+
+
+def test_the_test_fails_if_keys_are_set_and_none_is_needed(tmp_path: Path) -> None:
+    """An old cluster from before the keys is still the active one."""
+    status, lines = _run_test(tmp_path, 'apiKeys.existingSecret="clients"', open_to_all=True)
+    assert status == 1
+    assert not any("explain" in line for line in lines)
 
 
 def test_the_test_of_named_keys_needs_a_key_of_its_own(tmp_path: Path) -> None:

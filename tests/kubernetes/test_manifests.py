@@ -59,3 +59,34 @@ def test_kustomize_sets_image_and_namespace(tmp_path: Path) -> None:
             }
         else:
             assert kubernetes_api.problems(document, "1.36") == []
+
+
+@needs_kubectl
+def test_kustomize_renames_what_a_ray_service_names(tmp_path: Path) -> None:
+    folder = shutil.copytree(FOLDER, tmp_path / "k8s", ignore=shutil.ignore_patterns("images"))
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    kustomization |= {"namePrefix": "a-", "nameSuffix": "-z"}
+    names = ("hugging-face-token", "tideserve-api-keys")
+    kustomization["secretGenerator"] = [{"name": name, "literals": ["token=hf_x"]} for name in names]
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    done = subprocess.run(["kubectl", "kustomize", folder], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    documents = list(yaml.safe_load_all(done.stdout))
+    made: dict[str, set[str]] = {}
+    for document in documents:
+        made.setdefault(document["kind"], set()).add(document["metadata"]["name"])
+    [service] = (document for document in documents if document["kind"] == "RayService")
+    named: dict[str, set[str]] = {"ServiceAccount": set(), "PersistentVolumeClaim": set(), "Secret": set()}
+    cluster = service["spec"]["rayClusterConfig"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        pod = group["template"]["spec"]
+        named["ServiceAccount"].add(pod["serviceAccountName"])
+        for volume in pod["volumes"]:
+            named["Secret"] |= {volume["secret"]["secretName"]} if "secret" in volume else set()
+            claim = volume.get("persistentVolumeClaim")
+            named["PersistentVolumeClaim"] |= {claim["claimName"]} if claim else set()
+        for variable in (one for container in pod["containers"] for one in container["env"]):
+            key = variable.get("valueFrom", {}).get("secretKeyRef")
+            named["Secret"] |= {key["name"]} if key else set()
+    assert named == {kind: made[kind] for kind in named}
+    assert all(name.startswith("a-") for names in named.values() for name in names)

@@ -1,5 +1,6 @@
 """What NOTES.txt tells after an installation, and what Helm asks of the cluster."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -7,17 +8,36 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.kubernetes.chart import A100, API_VERSIONS, EXAMPLES, LAPTOP
+from tests.kubernetes.chart import A100, API_VERSIONS, EXAMPLES, LAPTOP, Document, ray_service
 from tests.kubernetes.tools import CHART, helm
 
 EVERYTHING = CHART / "ci/everything-values.yaml"
 HOST_PATH = CHART / "ci/host-path-values.yaml"
 
 
-def notes_of(folder: Path, values: Path, *sets: str, options: tuple[str, ...] = ()) -> str:
-    """NOTES.txt as one line, by way of an object: `helm template` does not print it."""
+def notes_of(
+    folder: Path, values: Path, *sets: str, options: tuple[str, ...] = (), live: Document | None = None
+) -> str:
+    """NOTES.txt as one line, by way of an object: `helm template` does not print it.
+
+    `live` stands for the RayService of the cluster, which `helm template` cannot ask.
+    """
     chart = folder / "tideserve"
     shutil.copytree(CHART, chart)
+    helpers = chart / "templates/_helpers.tpl"
+    if live is not None:
+        options = (
+            *options,
+            "--api-versions",
+            "ray.io/v1/RayService",
+            "--api-versions",
+            "ray.io/v1/RayCronJob",
+        )
+        text, times = re.subn(
+            r'lookup "ray.io/v1".+ \| toYaml', lambda _: json.dumps(json.dumps(live)), helpers.read_text()
+        )
+        assert times == 1
+        helpers.write_text(text, encoding="utf-8")
     text = (chart / "templates/NOTES.txt").read_text(encoding="utf-8")
     (chart / "templates/_notes.tpl").write_text(
         '{{- define "notes" }}' + text + "{{ end }}", encoding="utf-8"
@@ -104,3 +124,35 @@ def test_examples_need_nothing_that_a_bare_cluster_lacks(values: Path, tmp_path:
     notes = notes_of(tmp_path, values)
     assert "kubectl get --namespace" not in notes
     assert "StorageClass" not in notes
+
+
+SWITCH = "PENDING:.status.pendingServiceStatus.rayClusterName"
+SINGLE_GPU = CHART / "examples/single-gpu.yaml"
+
+
+def test_the_notes_say_what_other_pods_need(tmp_path: Path) -> None:
+    live = ray_service(SINGLE_GPU)
+    same = notes_of(
+        tmp_path / "same", SINGLE_GPU, 'apiKeys.existingSecret="demo-tideserve-api-keys"', live=live
+    )
+    assert "This upgrade changes no pods" in same
+    assert SWITCH not in same
+    token = 'huggingFaceToken.existingSecret="hub"'
+    other = notes_of(tmp_path / "other", SINGLE_GPU, token, live=live)
+    assert "THIS UPGRADE CHANGES THE PODS" in other
+    assert "needs a head, 2 ingress pods and 1 GPUs more" in other
+    assert SWITCH in other
+    none = notes_of(tmp_path / "none", SINGLE_GPU, token, 'upgradeStrategy.type="None"', live=live)
+    assert "They change when you delete the RayCluster" in none
+    del live["metadata"]["annotations"]
+    assert "may change the pods" in notes_of(tmp_path / "older", SINGLE_GPU, live=live)
+    assert "changes no pods" not in notes_of(tmp_path / "first", SINGLE_GPU)
+
+
+def test_the_notes_warn_of_a_cluster_that_is_still_pending(tmp_path: Path) -> None:
+    live = ray_service(SINGLE_GPU) | {
+        "status": {"pendingServiceStatus": {"rayClusterName": "demo-tideserve-x"}}
+    }
+    notes = notes_of(tmp_path, SINGLE_GPU, live=live)
+    assert "WARNING: the cluster demo-tideserve-x of an earlier upgrade is not ready yet" in notes
+    assert SWITCH in notes

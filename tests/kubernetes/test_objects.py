@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from serve_app.api.upload import MOST_ENVELOPE_BYTES
+from serve_app.settings.batch import BatchSettings
 from serve_app.settings.keys_file import ApiKey, parse_keys
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import HttpSettings
@@ -117,10 +119,12 @@ def test_dashboards_are_the_files_with_the_price_in_them() -> None:
         next(iter(found["data"])): found for found in maps if "dashboard" in found["metadata"]["name"]
     }
     # Grafana's sidecar makes files of the keys, all in one folder, and ours are not the only ones.
-    assert set(dashboards) == {f"tideserve-{path.name}" for path in CHART.glob("files/dashboards/*.json")}
+    names = {name.rpartition("-")[0] for name in dashboards}
+    assert names == {f"tideserve-{path.stem}" for path in CHART.glob("files/dashboards/*.json")}
     for name, found in dashboards.items():
-        file = CHART / "files/dashboards" / name.removeprefix("tideserve-")
-        text = file.read_text(encoding="utf-8")
+        uid = name.rpartition("-")[0]
+        file = CHART / f"files/dashboards/{uid.removeprefix('tideserve-')}.json"
+        text = file.read_text(encoding="utf-8").replace(f'"uid": "{uid}"', f'"uid": "{Path(name).stem}"')
         assert found["data"][name] == text.strip().replace("__GPU_HOUR_PRICE__", "3.25")
         assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
         assert found["metadata"]["annotations"]["grafana_folder"] == "Tideserve"
@@ -232,7 +236,16 @@ def test_an_ingress_neither_times_out_nor_buffers() -> None:
     assert int(annotations[f"{NGINX}proxy-read-timeout"]) >= longest
     assert int(annotations[f"{NGINX}proxy-send-timeout"]) >= longest
     assert annotations[f"{NGINX}proxy-buffering"] == "off"
-    assert annotations[f"{NGINX}proxy-body-size"] == str(HttpSettings().max_body_bytes)
+    assert annotations[f"{NGINX}proxy-body-size"] == str(HttpSettings().max_body_bytes + MOST_ENVELOPE_BYTES)
+
+
+def test_files_of_batches_pass_the_ingress_in_their_form() -> None:
+    """A file may have 200 MiB, and its form an envelope."""
+    batch = '{"enabled":true,"database":"postgresql://tide@db/batch","files":"s3://bucket/batch"'
+    for more, most in (("}", BatchSettings().max_file_bytes), (',"max_file_bytes":1048576}', 8 << 20)):
+        [ingress] = of_kind("Ingress", LAPTOP, "ingress.enabled=true", f"app.batch={batch}{more}")
+        size = ingress["metadata"]["annotations"][f"{NGINX}proxy-body-size"]
+        assert size == str(most + MOST_ENVELOPE_BYTES)
     assert "host" not in ingress["spec"]["rules"][0]
     slow = "models.tiny.autoscaling.cold_wait_timeout_s=1800"
     [ingress] = of_kind("Ingress", LAPTOP, "ingress.enabled=true", slow)
@@ -254,7 +267,7 @@ def test_an_ingress_goes_to_the_operators_service_for_each_host() -> None:
     assert rule["host"] == "llm.example.org"
     [path] = rule["http"]["paths"]
     assert path["backend"]["service"] == {"name": "llm-serve-svc", "port": {"number": 8000}}
-    assert ingress["metadata"]["annotations"][f"{NGINX}proxy-body-size"] == "1048576"
+    assert ingress["metadata"]["annotations"][f"{NGINX}proxy-body-size"] == str(1048576 + MOST_ENVELOPE_BYTES)
 
 
 def test_a_route_has_no_time_limit() -> None:
@@ -287,3 +300,16 @@ def test_the_chart_is_a_subchart_under_a_condition(
         done = helm("template", "x", str(tmp_path))
         assert done.returncode == 0, done.stderr
         assert ("kind: RayService" in done.stdout) is on
+
+
+def test_two_releases_share_no_dashboard() -> None:
+    found = []
+    for release in ("one", "two"):
+        maps = of_kind("ConfigMap", LAPTOP, "monitoring.dashboards.enabled=true", release=release)
+        files = {name: json.loads(text) for each in maps for name, text in each["data"].items()}
+        assert len(files) == 4
+        for name, document in files.items():
+            assert name == f"{document['uid']}.json"
+            assert len(document["uid"]) <= 40
+        found.append(set(files))
+    assert found[0].isdisjoint(found[1])

@@ -12,8 +12,9 @@ from serve_app import env
 from serve_app.app import build
 from serve_app.cli.config_file import ConfigFile, read_config
 from serve_app.cluster.placement import replica_resources
+from tests.kubernetes import crd, kubernetes_api
 from tests.kubernetes.chart import A100, ALL_VALUES, LAPTOP, Document, ray_service, rendered, serve_config
-from tests.kubernetes.tools import CHART
+from tests.kubernetes.tools import CHART, needs_crds
 
 EVERYTHING = CHART / "ci/everything-values.yaml"
 _OF_THE_OPERATOR = {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
@@ -339,7 +340,8 @@ def test_what_users_set_wins_over_the_chart_once() -> None:
 def test_every_volume_that_ray_writes_to_is_bounded() -> None:
     """The operator adds a volume without a limit at /tmp/ray of the head, unless there is one."""
     for name, template in templates(A100, 'tmpSizeLimit="7Gi"').items():
-        limits = {volume["name"]: volume["emptyDir"]["sizeLimit"] for volume in template["spec"]["volumes"]}
+        written = [volume for volume in template["spec"]["volumes"] if volume["name"] != "api-keys"]
+        limits = {volume["name"]: volume["emptyDir"]["sizeLimit"] for volume in written}
         at = {
             mount["mountPath"]: mount["name"] for mount in template["spec"]["containers"][0]["volumeMounts"]
         }
@@ -364,3 +366,40 @@ def test_engines_share_compiled_kernels_only_on_the_volume() -> None:
             for name, template in templates(LAPTOP, *sets).items()
         }
         assert {name: folder for name, folder in found.items() if folder} == folders
+
+
+@needs_crds
+def test_gpus_may_be_claimed_instead_of_counted() -> None:
+    sets = ('gpuProfiles.a100-80gb.resourceClaimTemplate="one-gpu"', "models.qwen-7b.tensor_parallel_size=2")
+    service = ray_service(A100, *sets)
+    [_, group] = service["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    pod = group["template"]["spec"]
+    assert pod["resourceClaims"] == [
+        {"name": f"gpu-{n}", "resourceClaimTemplateName": "one-gpu"} for n in (0, 1)
+    ]
+    resources = pod["containers"][0]["resources"]
+    assert resources["claims"] == [{"name": "gpu-0"}, {"name": "gpu-1"}]
+    assert "nvidia.com/gpu" not in resources["limits"]
+    assert group["resources"]["GPU"] == "2"
+    as_pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": pod}
+    assert kubernetes_api.problems(as_pod, "1.36") == []
+    assert crd.problems(service) == []
+
+
+def test_a_profile_has_its_own_priority_and_spread() -> None:
+    spread = '[{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"ScheduleAnyway"}]'
+    engines = 'engineWorkers={"priorityClassName":"engines","topologySpreadConstraints":[]}'
+    own = (
+        f"gpuProfiles.a100-80gb.topologySpreadConstraints={spread}",
+        'gpuProfiles.a100-80gb.priorityClassName="urgent"',
+    )
+    for sets, wanted in (((engines,), ("engines", None)), ((engines, *own), ("urgent", "zone"))):
+        groups = ray_service(A100, *sets)["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+        [pod] = [group["template"]["spec"] for group in groups if group["groupName"].startswith("a100-80gb")]
+        constraints = pod.get("topologySpreadConstraints", [{"topologyKey": None}])
+        assert (pod["priorityClassName"], constraints[0]["topologyKey"]) == wanted
+
+
+@pytest.mark.parametrize("name", ["nvidia.com/mig-mine", "nvidia.com/gpu-quarter", "nvidia.com/a100.shared"])
+def test_a_device_plugin_may_have_names_of_its_own(name: str) -> None:
+    assert name in rendered(A100, f'gpuProfiles.a100-80gb.gpuResource="{name}"')

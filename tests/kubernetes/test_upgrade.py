@@ -1,12 +1,15 @@
 """What an upgrade changes: a knob only text that Ray Serve applies to running replicas, an image the pods."""
 
 import copy
+import re
 from typing import Any
 
+import pytest
 from ray.serve._private.deployment_info import DeploymentInfo
 from ray.serve._private.version import DeploymentVersion
 
 from tests.kubernetes.chart import A100, Document, documents, ray_service, serve_config
+from tests.kubernetes.tools import PROJECT
 
 KNOBS = [
     "models.qwen-7b.autoscaling.max_replicas=5",
@@ -37,7 +40,7 @@ def changed(*settings: str) -> set[str]:
     """What an upgrade with these settings changes, by kind and path."""
     before, after = documents(A100), documents(A100, *settings)
     named = [{f"{d['kind']} {d['metadata']['name']}": d for d in side} for side in (before, after)]
-    return differing(*named)
+    return differing(named[0], named[1])
 
 
 def test_knobs_change_the_serve_configuration_alone() -> None:
@@ -63,6 +66,89 @@ def test_a_changed_model_restarts_replicas_and_no_pods() -> None:
     assert changed(setting) == {"/RayService demo-tideserve/spec/serveConfigV2"}
     before, after = version(serve_config(A100)), version(serve_config(A100, setting))
     assert before.requires_actor_restart(after)
+
+
+ENTRIES = 'apiKeys.entries=[{"name":"web","hash":"sha256:' + "0" * 64 + '"}]'
+
+
+def test_keys_come_without_other_pods() -> None:
+    for keys in ('apiKeys.existingSecret="demo-tideserve-api-keys"', ENTRIES):
+        of_the_service = {path for path in changed(keys) if path.startswith("/RayService")}
+        assert of_the_service == {"/RayService demo-tideserve/spec/serveConfigV2"}, keys
+
+
+SMALL_CHANGES = {
+    "apiKeys.existingSecret": '"clients"', "apiKeys.key": '"keys"',
+    "huggingFaceToken.existingSecret": '"hub"', "huggingFaceToken.key": '"hub"',
+    "rayAuth.existingSecret": '"token"', "rayTls.enabled": "true", "rayTls.caSecret": '"ca"',
+    "extraEnv": '[{"name":"A","value":"1"}]', "extraEnvFrom": '[{"secretRef":{"name":"a"}}]',
+    "head.env": '[{"name":"A","value":"1"}]', "ingressWorkers.env": '[{"name":"A","value":"1"}]',
+    "gpuProfiles.*.env": '[{"name":"A","value":"1"}]', "extraVolumes": '[{"name":"a","emptyDir":{}}]',
+    "extraVolumeMounts": '[{"name":"tmp","mountPath":"/a"}]', "image.pullSecrets": '["a"]',
+    "image.tag": '"2"', "image.digest": '"sha256:' + "0" * 64 + '"', "rayVersion": '"2.61.0"',
+    "commonLabels": '{"a":"b"}', "podLabels": '{"a":"b"}', "commonAnnotations": '{"a":"b"}',
+    "podAnnotations": '{"a":"b"}', "app.drain_timeout_s": "601", "preStopSeconds": "11",
+    "fastDataPath": "false", "tmpSizeLimit": '"21Gi"', "homeSizeLimit": '"201Gi"',
+    "gcsFaultTolerance": '{"enabled":true,"redisAddress":"redis:6379"}',
+    "autoscaler": '{"upscalingMode":"Conservative"}', "schedulerName": '"volcano"',
+    "serviceAccount.name": '"mine"', "modelCache.type": '"hostPath"',
+    "app.batch": '{"enabled":false,"max_requests":10}', "app.ledger": '{"enabled":false,"currency":"CHF"}',
+    "app.telemetry": '{"traces":{"enabled":true,"endpoint":"http://a:4317"}}',
+    "app.http": '{"body_timeout_s":20}', "apiKeys.entries": ENTRIES.partition("=")[2],
+    "ingress": '{"enabled":true}', "gateway": '{"enabled":true,"parentRefs":[{"name":"a"}]}',
+    "monitoring": '{"podMonitor":{"enabled":true}}', "networkPolicy": '{"enabled":false}',
+    "tests": '{"timeoutSeconds":60}', "service": '{"type":"NodePort"}',
+}  # fmt: skip
+"""A change of each value that docs/kubernetes.md lists by whether it makes a second cluster."""
+
+
+def documented_changes() -> dict[str, bool]:
+    """Whether each value makes a second cluster, as docs/kubernetes.md lists it."""
+    text = (PROJECT / "docs/kubernetes.md").read_text(encoding="utf-8")
+    table = text.partition("| a small change | second cluster |")[2].partition("\n\n")[0]
+    said: dict[str, bool] = {}
+    for values, second in re.findall(r"^\| (.+?) \| (yes|no) \|", table, re.M):
+        said |= dict.fromkeys(re.findall(r"`([A-Za-z_.*]+)`", values), second == "yes")
+    assert said.keys() == SMALL_CHANGES.keys()
+    return said
+
+
+def small_change(name: str) -> str:
+    return f"{name.replace('*', 'a100-80gb')}={SMALL_CHANGES[name]}"
+
+
+def test_documented_small_changes_make_no_second_cluster() -> None:
+    small = [small_change(name) for name, second in documented_changes().items() if not second]
+    assert pods_hash(*small) == pods_hash()
+
+
+@pytest.mark.long
+def test_documented_large_changes_make_a_second_cluster() -> None:
+    context = {
+        "rayTls.caSecret": ["rayTls.enabled=true"],
+        "huggingFaceToken.key": ['huggingFaceToken.existingSecret="a"'],
+        "apiKeys.key": ['apiKeys.existingSecret="a"'],
+    }
+    large = [name for name, second in documented_changes().items() if second]
+    same = [
+        name
+        for name in large
+        if pods_hash(*(sets := context.get(name, [])), small_change(name)) == pods_hash(*sets)
+    ]
+    assert same == []
+
+
+def pods_hash(*settings: str) -> str:
+    found: str = ray_service(A100, *settings)["metadata"]["annotations"]["tideserve/pods"]
+    return found
+
+
+def test_other_numbers_of_pods_are_the_same_pods() -> None:
+    more = "gpuProfiles.a100-80gb.maxWorkers=16"
+    hashes = [
+        ray_service(A100, *sets)["metadata"]["annotations"] for sets in ((), (more,), ('image.tag="v2"',))
+    ]
+    assert hashes[0] == hashes[1] != hashes[2]
 
 
 def test_a_changed_image_changes_only_pods() -> None:

@@ -32,6 +32,23 @@ _MODE: Schema = {"properties": {"defaultMode": {"minimum": 0, "maximum": 0o777}}
 _WEIGHT: Schema = {"properties": {"weight": {"minimum": 1, "maximum": 100}}}
 
 
+_HANDLERS = ("exec", "grpc", "httpGet", "tcpSocket")
+_PORT: Schema = {"minimum": 1, "maximum": 65535}
+
+
+def _one_of(*names: str) -> list[Schema]:
+    """Return the rules of fields of which a mapping has exactly one: `oneOf` would report each."""
+    none: Schema = {"type": "null"}
+    rules = [
+        {"if": {"required": [name]}, "then": {"properties": dict.fromkeys(names[index + 1 :], none)}}
+        for index, name in enumerate(names[:-1])
+    ]
+    missing: Schema = {"required": [names[0]]}
+    for name in reversed(names):
+        missing = {"if": {"required": [name]}, "else": missing}
+    return [*rules, missing]
+
+
 def _expression(*comparisons: str) -> Schema:
     """Return the rules of an expression: its operators, and how many values go with each."""
     values: Schema = {"values": {"type": "array", "minItems": 1}}
@@ -81,6 +98,19 @@ _BOUNDS: dict[str, Schema] = {
         "then": {"properties": {"value": _ABSENT}},
     },
     f"{_CORE}EnvVarSource": {"minProperties": 1, "maxProperties": 1},
+    f"{_CORE}EnvFromSource": {"allOf": _one_of("secretRef", "configMapRef")},
+    f"{_CORE}Probe": {"allOf": _one_of(*_HANDLERS)},
+    f"{_CORE}LifecycleHandler": {"minProperties": 1, "maxProperties": 1},
+    f"{_CORE}Container": {
+        "properties": {
+            "image": {"type": "string", "minLength": 1},
+            "imagePullPolicy": choice("Always", "IfNotPresent", "Never"),
+        },
+        "required": ["name", "image"],
+    },
+    f"{_CORE}ContainerPort": {
+        "properties": {"containerPort": _PORT, "hostPort": _PORT, "protocol": choice("TCP", "UDP", "SCTP")}
+    },
     # A name and one source.
     f"{_CORE}Volume": {"minProperties": 2, "maxProperties": 2},
     f"{_CORE}ConfigMapVolumeSource": _MODE,

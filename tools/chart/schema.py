@@ -255,6 +255,7 @@ class ValuesSchema:
         of_gpus = {
             "accelerator_type": {"type": "string"},
             "gpuResource": TEXT,
+            "resourceClaimTemplate": {"type": "string"},
             "gpusPerNode": whole(1, 64),
             "perGpu": closed(size, tuple(size)),
         }
@@ -262,7 +263,10 @@ class ValuesSchema:
         absent = {"type": "null"}
         of_device = {
             "if": {"properties": {"device": {"const": "gpu"}}},
-            "then": {"required": [*of_gpus], "properties": dict.fromkeys(of_cpus, absent)},
+            "then": {
+                "required": [name for name in of_gpus if name != "resourceClaimTemplate"],
+                "properties": dict.fromkeys(of_cpus, absent),
+            },
             "else": {"required": [*of_cpus], "properties": dict.fromkeys(of_gpus, absent)},
         }
         [cpu] = [profile for profile in self._defaults["gpuProfiles"].values() if profile["device"] == "cpu"]

@@ -4,7 +4,7 @@ problems, one a line, each with its key, value and bound. All of them are report
 */}}
 {{- define "tideserve.checks" -}}
 {{- $problems := list -}}
-{{- range $part := list "values" "names" "models" "groups" "ingress" "pods" "drain" "cache" "network" "rights" "tests" -}}
+{{- range $part := list "values" "names" "models" "groups" "stores" "ingress" "pods" "drain" "cache" "network" "rights" "tests" -}}
 {{- range $line := include (printf "tideserve.checks.%s" $part) $ | splitList "\n" | compact -}}
 {{- $problems = append $problems (printf "\n  - %s" $line) -}}
 {{- end -}}
@@ -16,8 +16,8 @@ problems, one a line, each with its key, value and bound. All of them are report
 
 {{- define "tideserve.checks.names" -}}
 {{- $name := include "tideserve.fullname" . -}}
-{{- if gt (len $name) 47 }}
-the name {{ quote $name }} has {{ len $name }} characters, and a RayService may have 47: set fullnameOverride, or a shorter release name
+{{- if gt (len $name) 45 }}
+the name {{ quote $name }} has {{ len $name }} characters, and may have 45, because the operator cuts the head's account, {{ $name }}-head, to its last 50: set fullnameOverride, or a shorter release name
 {{- end -}}
 {{- if not (regexMatch "^[a-z]([a-z0-9-]*[a-z0-9])?$" $name) }}
 the name {{ quote $name }} must begin with a letter and hold lower-case letters, digits and dashes only: set fullnameOverride
@@ -144,6 +144,46 @@ models {{ join ", " $its.models }} may want {{ $wanted }} {{ ternary "CPUs" "rep
 {{- end -}}
 {{- end -}}
 
+{{/* Databases, object stores and collectors that all pods share. No message repeats a URL, which may have a password. */}}
+{{- define "tideserve.checks.stores" -}}
+{{- $given := dict -}}
+{{- range $place, $env := dict "extraEnv" .Values.extraEnv "head.env" .Values.head.env "ingressWorkers.env" .Values.ingressWorkers.env -}}
+{{- range $env -}}
+{{- $_ := set $given .name (append (get $given .name | default list) $place) -}}
+{{- if and (has .name (list "TIDESERVE_LEDGER_URL" "TIDESERVE_BATCH_DATABASE_URL")) (regexMatch "^[a-z]+://[^/@]*:[^/@]+@" (default "" .value)) }}
+{{ $place }} sets {{ .name }} with a password in plain text, which everybody reads who may read the release: use valueFrom.secretKeyRef
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range $store := list (list "app.ledger" "url" "TIDESERVE_LEDGER_URL") (list "app.batch" "database" "TIDESERVE_BATCH_DATABASE_URL") -}}
+{{- $section := get $.Values.app (first $store | trimPrefix "app.") -}}
+{{- $key := index $store 1 -}}
+{{- $variable := last $store -}}
+{{- $url := default "" (get $section $key) -}}
+{{- $places := get $given $variable | default list -}}
+{{- if and $section.enabled (hasPrefix "sqlite:" $url) }}
+{{ first $store }}.{{ $key }} must not be a file of SQLite: each pod would have its own; name a Postgres that all pods reach
+{{- else if and $section.enabled (not $url) (not $.Values.extraEnvFrom) (not (has "extraEnv" $places)) (lt (len $places) 2) }}
+{{ first $store }}.{{ $key }} is required with {{ first $store }}.enabled, or {{ $variable }} under extraEnv with a secretKeyRef: without a Postgres each pod would have an SQLite of its own
+{{- end -}}
+{{- if regexMatch "^[a-z]+://[^/@]*:[^/@]+@|[?&]password=" $url }}
+{{ first $store }}.{{ $key }} has a password in plain text, which everybody reads who may read the release: set {{ $variable }} under extraEnv, with a secretKeyRef
+{{- end -}}
+{{- end -}}
+{{- $files := default "" .Values.app.batch.files -}}
+{{- $mounted := not (hasPrefix "file:" $files) -}}
+{{- range .Values.extraVolumeMounts }}{{- $mounted = or $mounted (hasPrefix (printf "%s/" (trimSuffix "/" .mountPath)) (printf "%s/" (trimPrefix "file://" $files))) }}{{ end -}}
+{{- if and .Values.app.batch.enabled (not $files) }}
+app.batch.files is required with app.batch.enabled: an object store that all pods reach, such as s3://bucket/folder
+{{- else if and .Values.app.batch.enabled (not $mounted) }}
+app.batch.files = {{ quote $files }} is in no path of extraVolumeMounts: each pod would have files of its own; name an object store, or mount a shared volume there
+{{- end -}}
+{{- $traces := dig "traces" dict (default dict .Values.app.telemetry) -}}
+{{- if and $traces.enabled (not $traces.endpoint) (not .Values.extraEnvFrom) (not (get $given "OTEL_EXPORTER_OTLP_ENDPOINT")) (not (get $given "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")) }}
+app.telemetry.traces.endpoint is required with app.telemetry.traces.enabled, such as http://tempo.observability:4317: without it, each pod would send its traces to itself
+{{- end -}}
+{{- end -}}
+
 {{- define "tideserve.checks.ingress" -}}
 {{- $app := .Values.app.ingress -}}
 {{- $knobs := default dict $app.autoscaling -}}
@@ -246,6 +286,9 @@ ingress.tls[{{ $index }}].hosts has {{ quote $host }}, which is none of ingress.
 {{- $account := .Values.serviceAccount -}}
 {{- if and $account.create (eq $account.name (include "tideserve.workerServiceAccountName" .)) }}
 serviceAccount.name = {{ quote $account.name }} is the name of the workers' account, which has no rights: choose another
+{{- end -}}
+{{- if and (not $account.create) (eq $account.name "default") }}
+serviceAccount.name = "default" must be another with create = false: every pod of the namespace would have the head's rights
 {{- end -}}
 {{- $class := .Values.engineWorkers.priorityClassName -}}
 {{- if and .Values.priorityClass.create (not $class) }}

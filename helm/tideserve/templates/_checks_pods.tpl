@@ -19,6 +19,9 @@
 {{- end -}}
 {{- $resources := dict "head" .Values.head.resources "ingressWorkers" .Values.ingressWorkers.resources "autoscaler" .Values.autoscaler.resources -}}
 {{- range fromYaml (include "tideserve.caches" .) }}{{- $_ := set $resources (printf "%s.preDownload" .at) .preDownload.resources }}{{- end -}}
+{{- range $place := list "extraInitContainers" "extraContainers" -}}
+{{- range $index, $container := get $.Values $place }}{{- $_ := set $resources (printf "%s[%d]" $place $index) (default dict $container.resources) }}{{- end -}}
+{{- end -}}
 {{- range $place, $its := $resources -}}
 {{- $limits := default dict (default dict $its).limits -}}
 {{- range $name, $asked := default dict (default dict $its).requests -}}
@@ -78,6 +81,7 @@
       "RAY_AUTH_MODE" "the operator sets it, and the token of rayAuth.existingSecret"
       "RAY_AUTH_TOKEN" "set rayAuth.existingSecret"
       "RAY_AUTH_TOKEN_PATH" "set rayAuth.existingSecret"
+      "PATH" "the programs of the image are found by it"
       "HF_TOKEN" "set huggingFaceToken.existingSecret"
       "HF_HOME" "set modelCache.mountPath" -}}
 {{- $seen := dict -}}
@@ -107,8 +111,38 @@ extraVolumes[{{ $index }}].name = {{ quote $volume.name }} is the name of two vo
 {{- range fromYaml (include "tideserve.caches" .) -}}
 {{- if ne .type "none" }}{{- $_ := set $paths (trimSuffix "/" .mountPath) .at }}{{- end -}}
 {{- end -}}
+{{- $containers := list "ray-head" "ray-worker" "autoscaler" "wait-gcs-ready" "certificate" -}}
+{{- range $place := list "extraInitContainers" "extraContainers" -}}
+{{- range $index, $container := get $.Values $place -}}
+{{- if has $container.name $containers }}
+{{ $place }}[{{ $index }}].name = {{ quote $container.name }} must be another: it is the name of a container of the chart or the operator, or of one above
+{{- end -}}
+{{- $containers = append $containers $container.name -}}
+{{- range $number, $mount := $container.volumeMounts -}}
+{{- if not (has $mount.name $names) }}
+{{ $place }}[{{ $index }}].volumeMounts[{{ $number }}].name = {{ quote $mount.name }} is no volume of every pod: {{ join ", " $names }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $placed := dict "ingressWorkers" .Values.ingressWorkers "engineWorkers" .Values.engineWorkers -}}
+{{- range $name, $profile := .Values.gpuProfiles }}{{- $_ := set $placed (printf "gpuProfiles.%s" $name) $profile }}{{- end -}}
+{{- range $place, $pods := $placed -}}
+{{- $spread := list -}}
+{{- range $index, $its := $pods.topologySpreadConstraints -}}
+{{- $pair := printf "%s %s" $its.topologyKey $its.whenUnsatisfiable -}}
+{{- if has $pair $spread }}
+{{ $place }}.topologySpreadConstraints[{{ $index }}] has the topologyKey and whenUnsatisfiable of another, which Kubernetes refuses
+{{- end -}}
+{{- $spread = append $spread $pair -}}
+{{- end -}}
+{{- end -}}
 {{- range $index, $mount := .Values.extraVolumeMounts -}}
 {{- $at := printf "extraVolumeMounts[%d]" $index -}}
+{{- $mounted := printf "%s/" (trimSuffix "/" $mount.mountPath) -}}
+{{- if or (hasPrefix "/opt/tideserve/" $mounted) (hasPrefix $mounted "/opt/tideserve/") }}
+{{ $at }}.mountPath = {{ quote $mount.mountPath }} would hide the programs of the image, in /opt/tideserve
+{{- end -}}
 {{- if not (has $mount.name $names) }}
 {{ $at }}.name = {{ quote $mount.name }} is no volume of every pod: {{ join ", " $names }}
 {{- end -}}

@@ -93,3 +93,19 @@ tideserve/budget: {{ . | int | quote }}
 {{- end }}
 {{- end -}}
 {{- end -}}
+
+{{/* Devices of a pod: `resources` of its container, and `claims` of the pod, if a claim stands for each GPU. Arguments: profile, gpus. */}}
+{{- define "tideserve.devices" -}}
+{{- $asked := pick (fromYaml (include "tideserve.podSize" .)) "cpu" "memory" -}}
+{{- $claims := list -}}
+{{- $names := list -}}
+{{- if .profile.resourceClaimTemplate -}}
+{{- range $index := until (int .gpus) -}}
+{{- $names = append $names (dict "name" (printf "gpu-%d" $index)) -}}
+{{- $claims = append $claims (dict "name" (printf "gpu-%d" $index) "resourceClaimTemplateName" $.profile.resourceClaimTemplate) -}}
+{{- end -}}
+{{- else if .gpus }}{{- $_ := set $asked .profile.gpuResource (.gpus | int | toString) }}{{- end -}}
+{{- $resources := dict "requests" $asked "limits" $asked -}}
+{{- if $names }}{{- $_ := set $resources "claims" $names }}{{- end -}}
+{{- dict "resources" $resources "claims" $claims | toYaml -}}
+{{- end -}}

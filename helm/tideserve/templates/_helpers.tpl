@@ -113,13 +113,18 @@ subjects:
     namespace: {{ .root.Release.Namespace | quote }}
 {{- end -}}
 
+{{/* The RayService as it is in the cluster, before Helm writes it: nothing where there is none. */}}
+{{- define "tideserve.live" -}}
+{{- if .Capabilities.APIVersions.Has "ray.io/v1/RayService" -}}
+{{- lookup "ray.io/v1" "RayService" .Release.Namespace (include "tideserve.fullname" .) | toYaml -}}
+{{- end -}}
+{{- end -}}
+
 {{/* The RayService as owner, once there is one: with it, the objects of `helm test` go. */}}
 {{- define "tideserve.owner" -}}
-{{- if .Capabilities.APIVersions.Has "ray.io/v1/RayService" -}}
-{{- with lookup "ray.io/v1" "RayService" .Release.Namespace (include "tideserve.fullname" .) -}}
+{{- with fromYaml (include "tideserve.live" .) -}}
 ownerReferences:
   - {apiVersion: ray.io/v1, kind: RayService, name: {{ .metadata.name | quote }}, uid: {{ .metadata.uid | quote }}}
-{{- end -}}
 {{- end -}}
 {{- end -}}
 
@@ -148,7 +153,16 @@ of its values. A model's own cache has no claim of yours unless the model names 
 
 {{/* Name of the Secret with the file of API keys; empty without keys. */}}
 {{- define "tideserve.apiKeysSecret" -}}
-{{- if .Values.apiKeys.entries }}{{ include "tideserve.fullname" . }}-api-keys{{ else }}{{ .Values.apiKeys.existingSecret }}{{ end }}
+{{- if .Values.apiKeys.entries }}{{ include "tideserve.ownKeysSecret" . }}{{ else }}{{ .Values.apiKeys.existingSecret }}{{ end }}
+{{- end -}}
+
+{{- define "tideserve.ownKeysSecret" -}}
+{{- printf "%s-api-keys" (include "tideserve.fullname" .) -}}
+{{- end -}}
+
+{{/* A hash of all that makes a new cluster if it changes: not the numbers of pods. */}}
+{{- define "tideserve.podsHash" -}}
+{{- regexReplaceAll "\"(min|max)?[rR]eplicas\":[0-9]+" (include "tideserve.rayCluster" . | fromYaml | toJson) "" | sha256sum | trunc 16 -}}
 {{- end -}}
 
 {{/* Objects that must be there before the release, as `kind/name` of kubectl, one a line. */}}
@@ -170,16 +184,19 @@ of its values. A model's own cache has no claim of yours unless the model names 
 {{- end -}}
 {{- $sources := concat (default list $values.extraEnvFrom) (default list $values.extraEnv) (default list $values.head.env) (default list $values.ingressWorkers.env) -}}
 {{- $runtimes := list -}}
+{{- $claimTemplates := list -}}
 {{- range fromYaml (include "tideserve.groups" .) -}}
 {{- $profile := get $values.gpuProfiles .profile -}}
 {{- $sources = concat $sources (default list $profile.env) -}}
 {{- $runtimes = append $runtimes $profile.runtimeClassName -}}
+{{- $classes = append $classes (ternary "" $profile.priorityClassName (and $values.priorityClass.create (eq (default "" $profile.priorityClassName) $values.engineWorkers.priorityClassName))) -}}
+{{- $claimTemplates = append $claimTemplates $profile.resourceClaimTemplate -}}
 {{- end -}}
 {{- range $sources -}}
 {{- $secrets = concat $secrets (list (dig "secretRef" "name" "" .) (dig "valueFrom" "secretKeyRef" "name" "" .)) -}}
 {{- $maps = concat $maps (list (dig "configMapRef" "name" "" .) (dig "valueFrom" "configMapKeyRef" "name" "" .)) -}}
 {{- end -}}
-{{- $kinds := dict "secret" $secrets "configmap" $maps "persistentvolumeclaim" $claims "priorityclass" $classes "runtimeclass" $runtimes "storageclass" $storage
+{{- $kinds := dict "secret" $secrets "configmap" $maps "persistentvolumeclaim" $claims "priorityclass" $classes "resourceclaimtemplate" $claimTemplates "runtimeclass" $runtimes "storageclass" $storage
       "serviceaccount" (list (ternary "" $values.serviceAccount.name $values.serviceAccount.create))
       "ingressclass" (list (ternary $values.ingress.className "" $values.ingress.enabled)) -}}
 {{- range $kind := keys $kinds | sortAlpha -}}

@@ -120,9 +120,9 @@ cache (one of tideserve.caches), keys (does it mount them?), results (of the GPU
 {{- $all = append $all (list "ray-tls" "/etc/tideserve/tls" (dict "emptyDir" (dict "medium" "Memory" "sizeLimit" "1Mi"))) -}}
 {{- end -}}
 {{- if .results }}{{- $all = append $all (list "proof-results" "/results" (dict "emptyDir" (dict "sizeLimit" "1Gi"))) }}{{- end -}}
-{{- $secret := include "tideserve.apiKeysSecret" .root -}}
-{{- if and (or .keys (eq .component "ingress")) $secret -}}
-{{- $keys := dict "secretName" $secret "defaultMode" 288 "items" (list (dict "key" $values.apiKeys.key "path" "api-keys")) -}}
+{{- if or .keys (eq .component "ingress") -}}
+{{- /* Also without keys: as an optional volume that is there already, they come and go without other pods. */ -}}
+{{- $keys := dict "secretName" (default (include "tideserve.ownKeysSecret" .root) (include "tideserve.apiKeysSecret" .root)) "optional" true "defaultMode" 288 "items" (list (dict "key" $values.apiKeys.key "path" "api-keys")) -}}
 {{- $all = append $all (list "api-keys" "/etc/tideserve/secrets" (dict "secret" $keys)) -}}
 {{- end -}}
 {{- $volumes := list -}}
