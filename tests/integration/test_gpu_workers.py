@@ -64,6 +64,7 @@ def two_nodes(folder: Path) -> Iterator[Path]:
     cluster.add_node(num_cpus=4, num_gpus=2)
     ray.init(address=cluster.address, log_to_driver=False, runtime_env=RUNTIME)
     yield folder
+    serve.shutdown()  # else a thread of its router connects anew
     ray.shutdown()
     cluster.shutdown()
 
