@@ -122,7 +122,7 @@ def quantization(bench: Bench) -> dict[str, Any]:
 
 def _quantizations(bench: Bench) -> dict[str, dict[str, Any]]:
     if not bench.on_gpu:
-        return {"fp8_per_channel": {"quantization": "fp8_per_channel"}}
+        return {"int8_per_channel_weight_only": {"quantization": "int8_per_channel_weight_only"}}
     ways: dict[str, dict[str, Any]] = {
         "fp8": {"quantization": "fp8"},
         "KV cache of fp8": {"engine_args": {"kv_cache_dtype": "fp8"}},

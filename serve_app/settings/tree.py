@@ -29,8 +29,9 @@ EMBEDDED = "embedded"
 """The value of `model` for the demonstration model that is part of the package."""
 Backend = Literal["xgrammar", "guidance", "outlines", "lm-format-enforcer", "auto"]
 Quantization = Literal[
-    "awq", "gptq", "bitsandbytes", "fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "mxfp8"
-]
+    "awq", "gptq", "bitsandbytes",
+    "fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "mxfp8", "int8_per_channel_weight_only",
+]  # fmt: skip
 """The first three need prepared weights. vLLM makes the others while it loads."""
 LoadFormat = Literal[
     "auto", "safetensors", "pt", "npcache", "mistral", "dummy", "sharded_state", "tensorizer",

@@ -109,4 +109,4 @@ def test_the_longer_stages_measure_what_they_are_about(whole: Rehearsal) -> None
     assert {row["how"] for row in figures["prefill-groups"]["rows"]} == {
         "one by one", "4 together", "2 replicas, prefill_groups on", "2 replicas, prefill_groups off",
     }  # fmt: skip
-    assert figures["quantization"]["fp8_per_channel"]["fit"]["samples"] >= 8
+    assert figures["quantization"]["int8_per_channel_weight_only"]["fit"]["samples"] >= 8
