@@ -34,11 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     streams = [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
     try:
-        try:
-            return _run(argv)
-        finally:
-            for stream in streams:
-                stream.flush()
+        status = _run(argv)
+        for stream in streams:
+            stream.flush()
+        return status
     except BrokenPipeError:
         ends = select.poll()
         for stream in streams:

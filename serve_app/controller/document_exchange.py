@@ -260,10 +260,10 @@ class DocumentExchange(Mailbox):
                 if document["phase"] == FAILED and now - document["since"] > _FORGOTTEN_S:
                     forget_phase(self._app, name, replica)
             for replica, last in phases.left_behind.items():
+                forget_phase(self._app, name, replica)  # first: if it fails, the next turn counts the loss
                 if last["phase"] == "ready" and name in models:
                     nodes = {node.name for node in self._nodes()}
                     self.losses.append(Loss.of(name, replica, last, nodes))
-                forget_phase(self._app, name, replica)
 
     def _remembered_deployments(self) -> dict[str, Deployment]:
         """Return the deployments in the inbox that the policy still remembers."""

@@ -184,7 +184,7 @@ class Engine:
             about |= {"cause": cause, "trouble": self._health.trouble() or str(error)}
             raise
         finally:
-            if about.keys() != self._startup.about.keys():  # it outlives this replica, which Ray may kill
+            if about.get("cause") != self._startup.about.get("cause"):  # it outlives this replica, which Ray may kill
                 self._startup.about = about
                 await self._ask(_PHASE, self._startup.publish_readiness)
 

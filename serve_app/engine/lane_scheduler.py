@@ -31,6 +31,7 @@ from serve_app.engine.fair_share import BACKGROUND, LANE_KNOB, lane_of
 from serve_app.settings.caller import Lane
 from serve_app.settings.knobs import Knobs
 
+_ADMITTED = (RequestStatus.RUNNING, RequestStatus.WAITING_FOR_REMOTE_KVS)
 _STANDARD_SHARE: float = Knobs.model_fields["standard_share"].default
 
 
@@ -57,8 +58,8 @@ class LaneQueue(RequestQueue):  # type: ignore[misc]  # vLLM has no types
         """The last sequence that vLLM has popped, and what `_owed` becomes if vLLM admits it."""
 
     def charge_admitted(self) -> None:
-        """Charge the last popped sequence for its place, if it runs. Others vLLM only passes over."""
-        if self._popped is not None and self._popped[0].status == RequestStatus.RUNNING:
+        """Charge the last popped sequence for its place, if it has one. vLLM only passes over others."""
+        if self._popped is not None and self._popped[0].status in _ADMITTED:
             self._owed = self._popped[1]
         self._popped = None
 
@@ -234,16 +235,21 @@ class LaneScheduling(Scheduler):  # type: ignore[misc]
         blocks = self.kv_cache_manager.block_pool.get_num_free_blocks()
         tokens = self.max_num_scheduled_tokens
         prefills = False
-        loras = [request.lora_request for request in self.running if not _is_background(request)]
-        adapters = {lora.lora_int_id for lora in loras if lora is not None}
+        granted, full = set[int](), dict[Lane, set[int]]()
         for request in self.waiting.foreground():
             if not self._handle_blocked_waiting_request(request):
                 continue  # its grammar is not compiled yet
-            if (lora := request.lora_request) is not None and lora.lora_int_id not in adapters:
-                if len(adapters) >= self.lora_config.max_loras:
-                    continue  # vLLM passes over it too
-                adapters.add(lora.lora_int_id)
+            if (adapter := _adapter_of(request)) in full.get(lane_of(request.priority), ()):
+                continue
             victims = [running for running in self.running if _makes_way(running, request)]
+            if adapter:
+                kept = granted | {_adapter_of(each) for each in self.running if not _makes_way(each, request)}
+                if adapter not in kept and len(kept - {0}) >= self.lora_config.max_loras:
+                    full.setdefault(lane_of(request.priority), set()).add(
+                        adapter
+                    )  # and fewer make way for others
+                    continue  # vLLM passes over it too
+                granted.add(adapter)
             if free < 1 and not victims:
                 break
             prefills = True
@@ -304,6 +310,11 @@ def _makes_way(running: Request, waiting: Request) -> bool:
     return bool(
         ahead > running.num_computed_tokens and lane_of(running.priority) == lane_of(waiting.priority)
     )
+
+
+def _adapter_of(request: Request) -> int:
+    """Return the number that vLLM gives a sequence's adapter; 0 for none."""
+    return 0 if request.lora_request is None else int(request.lora_request.lora_int_id)
 
 
 def _is_background(request: Request) -> bool:

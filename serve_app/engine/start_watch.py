@@ -58,7 +58,9 @@ def watched(startup: Startup) -> Iterator[None]:
         if not watch(startup, transferred_bytes, ended.wait):
             return
         startup.stalled = f"nothing was read, compiled or captured for {STILL_S:g} s"
-        others = [process for process in group_processes() if process != os.getpid()]
+        # Without its representer, which leads the group, a fork would be killed before it could say why.
+        own = (os.getpid(), os.getpgrp())
+        others = [process for process in group_processes() if process not in own]
         for process in others:  # without its core, vLLM raises an error
             with suppress(OSError):
                 os.kill(process, signal.SIGKILL)

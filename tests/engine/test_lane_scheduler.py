@@ -195,6 +195,21 @@ def test_sequence_of_a_loaded_adapter_takes_a_place_of_background() -> None:
     assert "same adapter" in core.step()
 
 
+def test_key_behind_its_share_takes_the_place_of_an_adapter() -> None:
+    core = SimulatedCore(max_num_seqs=1, lora={"max_loaded": 1, "max_cached": 1}, blocks=4000)
+    core.send("first", "standard", key="c", prompt=20, output=1500)
+    core.step()
+    for number in range(30):
+        core.send(f"ahead-{number}", "standard", key="a", prompt=400, output=1500, adapter=1)
+    core.abort(["first"])
+    core.steps(2)
+    core.abort([f"ahead-{number}" for number in range(29)])
+    core.steps(10)
+    core.send("behind", "standard", key="b", prompt=20, output=5, adapter=2)
+
+    assert "behind" in core.step()
+
+
 def test_sequence_takes_the_place_of_the_adapter_of_background() -> None:
     core = SimulatedCore(max_num_seqs=4, lora={"max_loaded": 1, "max_cached": 1})
     core.send("adapted", "background", adapter=1)
