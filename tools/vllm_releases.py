@@ -196,7 +196,7 @@ OPTIONAL = {
         "add_request policy running waiting kv_cache_manager pause_state current_step max_model_len "
         "max_num_active_reqs max_num_scheduled_tokens num_waiting_for_streaming_input "
         "kv_holding_waiting num_spec_tokens prev_step_scheduled_req_ids requires_kv_delivery _free_request "
-        "_preempt_request finish_requests update_from_output "
+        "_preempt_request finish_requests update_from_output _update_after_schedule "
         "_handle_blocked_waiting_request _get_local_prefix_cache_hit _request_blocks_can_be_freed"
     ),
     "RequestQueue": (

@@ -55,7 +55,7 @@ def check(options: argparse.Namespace) -> int:
         print(f"{config.path}: application {name!r} is valid")
         for model in app.settings.models:
             print(f"  {model.name}: {_placement_text(model)}; {_scaling_text(app.knobs[model.name])}")
-        for line in missing_folders(app.settings.models):
+        for line in () if certain else missing_folders(app.settings.models):
             print(f"  WARNING: {line}: `tideserve run` refuses it here; each node that serves needs it")
         streams = f"{app.ingress_knobs.target_ongoing_requests:g} streams per replica"
         print(f"  ingress: {_range_text(app.ingress_knobs)}; {streams}")

@@ -73,7 +73,7 @@ def missing_folders(models: Sequence[ModelSettings]) -> list[str]:
     return [
         f"models[{number}].model = {model.model!r}: no such folder on this machine"
         for number, model in enumerate(models)
-        if os.path.isabs(model.model) and not os.path.isdir(model.model)
+        if os.path.isabs(model.model) and not os.path.exists(model.model)
     ]
 
 

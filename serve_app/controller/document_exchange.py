@@ -259,10 +259,10 @@ class DocumentExchange(Mailbox):
             for replica, document in timed[name].items():
                 if document["phase"] == FAILED and now - document["since"] > _FORGOTTEN_S:
                     forget_phase(self._app, name, replica)
+            nodes = {node.name for node in self._nodes()} if phases.left_behind else set()
             for replica, last in phases.left_behind.items():
                 forget_phase(self._app, name, replica)  # first: if it fails, the next turn counts the loss
                 if last["phase"] == "ready" and name in models:
-                    nodes = {node.name for node in self._nodes()}
                     self.losses.append(Loss.of(name, replica, last, nodes))
 
     def _remembered_deployments(self) -> dict[str, Deployment]:

@@ -184,8 +184,8 @@ class Engine:
             about |= {"cause": cause, "trouble": self._health.trouble() or str(error)}
             raise
         finally:
-            if about.get("cause") != self._startup.about.get("cause"):  # it outlives this replica, which Ray may kill
-                self._startup.about = about
+            before, self._startup.about = self._startup.about, about
+            if about.get("cause") != before.get("cause"):  # it outlives this replica, which Ray may kill
                 await self._ask(_PHASE, self._startup.publish_readiness)
 
     async def _drain(self) -> None:

@@ -70,7 +70,8 @@ class FirstRuns:
                 if error.status >= 500:
                     raise
                 logger.info("the engine does not run requests with %s: %s", kind, error)
-                self.left.discard(kind)
+                if kind != "media":  # a model of speech refuses the image, and takes sounds
+                    self.left.discard(kind)
         self.under_way()
 
     def _recording(self, add: Method) -> Method:

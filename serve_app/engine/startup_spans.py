@@ -89,8 +89,9 @@ def trace_startup(
     noted = StartupSpans(model.name, replica, publish)
 
     def publish_and_send(document: str) -> None:
+        ended = bool(noted.spans)  # later documents tell of a replica's trouble
         noted(document)
-        if noted.spans:
+        if noted.spans and not ended:
             Thread(target=_send, args=(collector, replica, tuple(noted.spans)), daemon=True).start()
 
     engine_args = {_ENDPOINT: collector.endpoint, **model.engine_args}

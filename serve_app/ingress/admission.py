@@ -301,6 +301,7 @@ class Admission:
         self._wake_if_needed()
         cold = self.cold
         recovers = pending.retry or self.replicas.clock() - self.replicas.lost_at < knobs.cold_wait_timeout_s
+        recovers &= not pending.background  # which waits for other lanes too, for hours
         try:
             await self._until_released(pending, future, knobs, stage)
             end_queue(stage, future.result(), cold=cold)

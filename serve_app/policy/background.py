@@ -103,7 +103,8 @@ def _for_windows(inputs: Inputs) -> tuple[int, str] | None:
         lines += of_batch
         work, left_s = lines * one_s, max(due - inputs.now, 1.0)
         spare_s = left_s - start_s - margin_s
-        urgent = urgent or 0 < spare_s <= max(work / _URGENT_SHARE, margin_s)
+        reachable = spare_s > 0 or start_s + work <= left_s
+        urgent = urgent or (reachable and spare_s <= max(work / _URGENT_SHARE, margin_s))
         if work <= free * left_s:
             need = work / left_s
         else:

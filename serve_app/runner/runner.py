@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing, suppress
@@ -84,6 +85,7 @@ class Runner:
         self._note_end = note_end
         self._count = count
         self._clock = clock or SteadyTime()
+        self._wall = clock or time.time
         self._work: defaultdict[str, BatchWork] = defaultdict(BatchWork)
         self._wanted: dict[str, int] = {}
         """The lines in flight that ingress replicas want, by model."""
@@ -136,7 +138,8 @@ class Runner:
             work = self._work[batch.id]
             if batch.id in in_step:
                 continue
-            unended = now < batch.expires_at and (batch.left or work.in_flight) and not work.fault
+            open_ = min(now, self._wall()) < batch.expires_at  # both, since wall time set the window
+            unended = open_ and (batch.left or work.in_flight) and not work.fault
             if batch.status == "in_progress" and unended:
                 running.append(batch)
             elif not work.failures or now >= work.paused_until:

@@ -227,6 +227,13 @@ class ModelSettings(ClosedModel):
             raise ValueError("is reserved: `tideserve knobs set ingress` changes the knobs of the ingress")
         return name
 
+    @field_validator("model")
+    @classmethod
+    def _found_from_everywhere(cls, model: str) -> str:
+        if model.startswith((".", "~")):
+            raise ValueError(f"{model!r} must be an absolute path, which is the same on each node")
+        return model
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         for name in ("tensor_parallel_size", "pipeline_parallel_size"):

@@ -260,6 +260,19 @@ async def test_wait_after_a_loss_is_no_wait_for_a_cold_start() -> None:
     assert await waits(35.0) == (35.0, 0.0)  # the loss was too long ago
 
 
+async def test_a_retry_in_background_waits_for_other_lanes() -> None:
+    model = Model()
+    asked = request(caller=Caller("", "background"))
+
+    taking = asyncio.create_task(model.admission.take(asked, retry=True))
+    await asyncio.sleep(0)
+    model.now += 9.0
+    model.up("a")
+    await taking
+
+    assert (asked.state.queued_s, asked.state.lost_s) == (9.0, 0.0)
+
+
 async def test_a_drained_replica_is_not_lost() -> None:
     model = Model()
     model.up("a")

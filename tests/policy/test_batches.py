@@ -80,6 +80,8 @@ def test_a_batch_wakes_a_model_when_it_must(seconds: float, hours: tuple[Window,
         (40, 61.0, 3, 3),  # 500 s of work, for which a new replica would be ready in the last second
         (40, 20.0, 3, 3),
         (40, 61.0, 0, 0),
+        (1, 80.0, 0, 1),  # 12.5 s of work, which a replica of its own still reaches
+        (1, 70.0, 0, 0),
         (40, 100.0, 3, 9),  # 207 s more than three replicas do, in the 40 s of new ones
     ],
 )

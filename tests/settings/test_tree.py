@@ -95,6 +95,12 @@ def test_only_strict_pack_keeps_gpus_on_one_node(ranks: int, strategy: Any, span
         assert ModelSettings.model_validate(given).spans_nodes is spans
 
 
+@pytest.mark.parametrize("model", ["./weights", "../weights", "~/weights", "."])
+def test_a_relative_folder_is_refused(model: str) -> None:
+    with pytest.raises(ValueError, match="must be an absolute path"):
+        ModelSettings.model_validate({"name": "m", "model": model})
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
