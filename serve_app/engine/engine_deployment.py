@@ -136,7 +136,7 @@ class Engine:
         model = self._model
         price = settings.gpu_hour_price(model.device, model.accelerator_type)
         meter = UsageMeter(model.name, model.ranks, price, process_s)
-        store = UsageStore(ledger_url(settings))
+        store = UsageStore(ledger_url(settings), self._replica[0])
         writer = UsageWriter(meter, store, settings.retention_days, self._metrics.count_usage)
         writer.start()
         self._stop.push_async_callback(asyncio.to_thread, writer.close)

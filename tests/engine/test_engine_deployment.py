@@ -151,7 +151,7 @@ async def test_a_replica_writes_its_whole_life_to_the_ledger(
     await replica.start(settings)
     await replica.stop()
 
-    store = UsageStore(ledger_url(settings))
+    store = UsageStore(ledger_url(settings), "app")
     unused = store.unused(0.0, 1e12)
     store.close()
     assert set(unused) == {"starting", "idle", "draining"}
