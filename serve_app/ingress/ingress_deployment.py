@@ -122,7 +122,13 @@ class Ingress:
         ledger = self._settings.ledger
         self._usage = None
         if ledger.enabled:
-            self._usage = UsageView(UsageStore(ledger_url(ledger), app), ledger.currency)
+            self._usage = UsageView(
+                UsageStore(ledger_url(ledger), app),
+                ledger.currency,
+                lambda: max(
+                    (r.unwritten_s for each in replicas.values() for r in each.listed()), default=0.0
+                ),
+            )
         batch = self._settings.batch
         self._batches = None
         if batch.enabled:
