@@ -65,6 +65,13 @@ def insert_into(engine: Engine) -> Any:
     return postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
 
 
+def earlier_time(connection: Connection, now: float) -> float:
+    """Return `now` or the database's time, whichever is earlier, in Unix seconds."""
+    postgres = connection.dialect.name == "postgresql"
+    clock = func.extract("epoch", func.now()) if postgres else func.strftime("%s", "now")
+    return min(now, float(connection.execute(select(clock)).scalar_one()))
+
+
 @contextmanager
 def exclusive(engine: Engine, number: int) -> Iterator[Connection]:
     """Begin a transaction. Of all processes, one at a time is in the transactions of a `number`."""

@@ -32,7 +32,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import Connection
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from serve_app.database import WAIT_S, connect, exclusive, insert_into, make_folder
+from serve_app.database import WAIT_S, connect, earlier_time, exclusive, insert_into, make_folder
 from serve_app.ledger.usage import AMOUNTS, QUERIES, UNUSED, Account, Amounts
 from serve_app.settings.keys_file import OTHER_KEYS
 
@@ -207,11 +207,9 @@ class UsageStore:
         than a day.
         """
         self._prepare()
-        postgres = self._engine.dialect.name == "postgresql"
-        clock = func.extract("epoch", func.now()) if postgres else func.strftime("%s", "now")
         minute = _USAGE.c.minute
         with self._engine.connect() as connection:
-            now = min(now, float(connection.execute(select(clock)).scalar_one()))
+            now = earlier_time(connection, now)
             recent = select(minute).where(minute >= now - 31 * _DAY_S, minute < now - _DAY_S).limit(1)
             return 0.0 if connection.execute(recent).first() is None else now
 
