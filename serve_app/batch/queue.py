@@ -218,10 +218,8 @@ class BatchQueue:
         """Delete expired files, interrupted uploads, and batches that ended long ago.
 
         Several runners may do so at the same time. Nothing is deleted until the earlier of `now` and the
-        database's time has run for an hour without a jump: a clock may be set years ahead.
-
-        Returns:
-            The number of deleted files.
+        database's time has run for an hour without a jump: a clock may be set years ahead. Return the number
+        of deleted files.
         """
         with self.store.begin() as connection:
             now = earlier_time(connection, now)

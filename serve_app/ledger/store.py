@@ -16,7 +16,6 @@ from typing import Any, Literal
 from sqlalchemy import (
     BigInteger,
     Column,
-    ColumnElement,
     Double,
     Index,
     Integer,
@@ -27,7 +26,6 @@ from sqlalchemy import (
     inspect,
     literal,
     select,
-    true,
 )
 from sqlalchemy.engine import Connection
 from sqlalchemy.schema import CreateIndex, CreateTable
@@ -98,6 +96,7 @@ class UsageStore:
 
     def __init__(self, url: str, application: str = "tideserve") -> None:
         self._application = application
+        self._mine = _USAGE.c.application == application
         self._engine = connect(url, QUERIES)
         self._insert = insert_into(self._engine)
         self._lock = threading.Lock()
@@ -195,7 +194,8 @@ class UsageStore:
             connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
             connection.exec_driver_sql(f"LOCK TABLE {_USAGE_1.name} IN EXCLUSIVE MODE")
         columns = [column.name for column in _USAGE_1.columns]
-        old = select(literal(self._application), *_USAGE_1.columns).where(true())
+        # SQLite takes `ON` for a join's without a condition before it.
+        old = select(literal(self._application), *_USAGE_1.columns).where(_USAGE_1.c.minute >= 0)
         insert = self._insert(_USAGE).from_select(["application", *columns], old)
         connection.execute(self._adding(insert))
         connection.execute(_USAGE_1.delete())
@@ -216,10 +216,6 @@ class UsageStore:
     def close(self) -> None:
         """Close the connections."""
         self._engine.dispose()
-
-    @property
-    def _mine(self) -> ColumnElement[bool]:
-        return _USAGE.c.application == self._application
 
     def _sums(self, name: Any, chosen: Any, since: float, until: float) -> dict[str, Amounts]:
         self._prepare()
