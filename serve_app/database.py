@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, func, select
+from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 
@@ -32,7 +32,9 @@ def connect(url: str, pool_size: int) -> Engine:
             "application_name": "tideserve",
         }
         address = address.set(drivername="postgresql+psycopg")
-        return create_engine(address, connect_args=limits, pool_size=pool_size, max_overflow=0, **_COMMON)
+        engine = create_engine(address, connect_args=limits, pool_size=pool_size, max_overflow=0, **_COMMON)
+        event.listen(engine, "handle_error", _hide_detail)
+        return engine
     engine = create_engine(address, connect_args={"timeout": WAIT_S}, **_COMMON)
 
     @event.listens_for(engine, "connect")
@@ -44,6 +46,14 @@ def connect(url: str, pool_size: int) -> Engine:
     return engine
 
 
+def _hide_detail(context: ExceptionContext) -> None:
+    """Keep the first line of an error of Postgres. The lines after it may repeat a row."""
+    if getattr(context.original_exception, "sqlstate", None):
+        for error in (context.original_exception, context.sqlalchemy_exception):
+            if error is not None:
+                error.args = (str(error.args[0]).partition("\n")[0], *error.args[1:])
+
+
 def make_folder(engine: Engine) -> None:
     """Make the folder of an SQLite file. Raises OSError."""
     if engine.dialect.name == "sqlite":
@@ -53,6 +63,13 @@ def make_folder(engine: Engine) -> None:
 def insert_into(engine: Engine) -> Any:
     """Return the dialect's function `insert`, which has `on_conflict_do_update`."""
     return postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
+
+
+def earlier_time(connection: Connection, now: float) -> float:
+    """Return `now` or the database's time, whichever is earlier, in Unix seconds."""
+    postgres = connection.dialect.name == "postgresql"
+    clock = func.extract("epoch", func.now()) if postgres else func.strftime("%s", "now")
+    return min(now, float(connection.execute(select(clock)).scalar_one()))
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from fastapi.responses import Response
 
 from serve_app.api.engine_client import JSON
 from serve_app.api.errors import ApiError
-from serve_app.ledger.usage import AMOUNTS, QUERIES, Amounts
+from serve_app.ledger.usage import AMOUNTS, QUERIES, UNWRITTEN_SINCE, Amounts
 
 logger = logging.getLogger("ray.serve")
 
@@ -51,6 +51,7 @@ class UsageView:
     Args:
         ledger: The ledger.
         currency: The code of the currency of its money.
+        unwritten_s: How many seconds the oldest usage has been waiting for the database; 0 if none waits.
         clock: Unix time in seconds.
         timeout_s: How long a request waits for the ledger.
     """
@@ -59,10 +60,12 @@ class UsageView:
         self,
         ledger: Ledger,
         currency: str,
+        unwritten_s: Callable[[], float] = lambda: 0.0,
         clock: Callable[[], float] = time.time,
         timeout_s: float = _TIMEOUT_S,
     ) -> None:
         self.currency = currency
+        self.unwritten_s = unwritten_s
         self.clock = clock
         self._ledger = ledger
         self._timeout_s = timeout_s
@@ -126,14 +129,19 @@ def usage_router(view: UsageView, has_keys: bool) -> APIRouter:
         sender = request.state.key.name if has_keys else ""
         own = sender if has_keys and not request.state.key.admin else None
         used, unused = await view.read(by, begin, end, own, sender)
+        unwritten_s = view.unwritten_s()
+        unwritten_since = _iso(now - unwritten_s) if unwritten_s else None
+        headers = {UNWRITTEN_SINCE: unwritten_since} if unwritten_since else None
         if format == "csv":
-            return Response(csv_text(by, used, unused, view.currency), media_type="text/csv")
+            text = csv_text(by, used, unused, view.currency)
+            return Response(text, media_type="text/csv", headers=headers)
         document = usage_document(by, used, unused) | {
             "since": _iso(begin),
             "until": _iso(end),
             "currency": view.currency,
+            "unwritten_since": unwritten_since,
         }
-        return Response(msgspec.json.encode(document), media_type=JSON)
+        return Response(msgspec.json.encode(document), media_type=JSON, headers=headers)
 
     return router
 

@@ -7,12 +7,14 @@ killed at any moment, and two runners may work at the same time: each line has o
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
+from math import inf
 from typing import Any, NamedTuple
 
 import msgspec
@@ -34,6 +36,7 @@ from serve_app.batch.results import (
 from serve_app.batch.retries import LONGEST_LEASE_S
 from serve_app.batch.store import UPLOAD_S, BatchStore, set_status
 from serve_app.batch.tables import BATCHES, FILES, LINES
+from serve_app.database import earlier_time
 from serve_app.wire.batch_lines import BatchLine, LineAnswer
 
 _AT_ONCE = 1_000
@@ -41,6 +44,8 @@ _AT_ONCE = 1_000
 _READ_AT_ONCE = 32
 """An object store takes 10 to 50 ms for each part, of which a slow batch makes 43,200 in a day."""
 _MANY_PARTS = 1_000
+_JUMP_S, _STEADY_S = 60.0, 3600.0
+"""A clock has jumped if it is so far from the monotonic clock, and is believed again after an hour."""
 
 
 class LeasedLine(NamedTuple):
@@ -72,9 +77,15 @@ class Answered:
 class BatchQueue:
     """The runner's view of the store. All methods block, and raise the errors of the two stores."""
 
-    def __init__(self, store: BatchStore, files: FileStore) -> None:
+    def __init__(
+        self, store: BatchStore, files: FileStore, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self.store = store
         self.files = files
+        self._monotonic = monotonic
+        self._offset = inf
+        """The difference of the clock that deletes and the monotonic clock."""
+        self._jumped_at = 0.0
 
     def lease(self, batch_id: str, most: int, now: float, lease_s: float) -> list[LeasedLine]:
         """Take the next free lines, in the order of sending. Nobody else gets them for `lease_s` seconds."""
@@ -206,11 +217,18 @@ class BatchQueue:
     def delete_old(self, now: float) -> int:
         """Delete expired files, interrupted uploads, and batches that ended long ago.
 
-        Several runners may do so at the same time.
-
-        Returns:
-            The number of deleted files.
+        Several runners may do so at the same time. Nothing is deleted until the earlier of `now` and the
+        database's time has run for an hour without a jump: a clock may be set years ahead. Return the number
+        of deleted files.
         """
+        with self.store.begin() as connection:
+            now = earlier_time(connection, now)
+        at = self._monotonic()
+        offset, self._offset = self._offset, now - at
+        if abs(self._offset - offset) > _JUMP_S:
+            self._jumped_at = at
+        if at - self._jumped_at < _STEADY_S:
+            return 0
         deleted = 0
         while old := self.store.expire(now):
             self._discard(*old)

@@ -31,6 +31,7 @@ class Reply:
     status: int
     reason: str
     body: bytes
+    headers: Mapping[str, str]
 
 
 def fetch(
@@ -57,7 +58,7 @@ def fetch(
         except urllib.error.HTTPError as error:
             reply = error
         with reply:
-            return Reply(reply.status, reply.reason, reply.read())
+            return Reply(reply.status, reply.reason, reply.read(), reply.headers)
     except (OSError, HTTPException) as error:
         raise NoAnswerError(str(getattr(error, "reason", None) or error)) from None
 

@@ -1,6 +1,7 @@
 """`tideserve usage`: the tokens, GPU-seconds and money of each API key, lane or model."""
 
 import argparse
+import sys
 from typing import Any
 from urllib.parse import urlencode
 
@@ -9,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.formats import plain, whole
 from serve_app.cli.http_client import DEFAULT_URL, NoAnswerError, authorization, check_url, error_words, fetch
+from serve_app.ledger.usage import UNWRITTEN_SINCE
 from serve_app.settings.settings_error import from_pydantic
 
 _TIMEOUT_S = 15.0
@@ -93,6 +95,11 @@ def _ask(url: str, query: dict[str, str]) -> bytes:
         raise CommandError(f"nothing answers at {url}: {error}") from None
     if reply.status >= 300:
         raise CommandError(f"{url} answers {reply.status} {reply.reason}: {error_words(reply.body)}")
+    if since := reply.headers.get(UNWRITTEN_SINCE):
+        print(
+            f"Warning: these figures are old. The ledger stores no usage since {plain(since)}.",
+            file=sys.stderr,
+        )
     return reply.body
 
 

@@ -87,6 +87,7 @@ class Engine:
             log=error_log(),
         )
         self._stop.push_async_callback(self._forget_phase)
+        self._usage_writer: UsageWriter | None = None
         self._meter = self._start_ledger(LedgerSettings.model_validate(ledger or {"enabled": False}), process)
         segments = request_log_segments(RequestLogSettings.model_validate(request_log), *self._replica)
         log = None if segments is None else RequestLog(segments)
@@ -127,6 +128,7 @@ class Engine:
             adapters=names,
             adapter_load_s=load_s,
             first_runs_left=sorted(self._engine.first_runs.left),
+            unwritten_s=self._usage_writer.unwritten_s if self._usage_writer is not None else 0.0,
         )
 
     def _start_ledger(self, settings: LedgerSettings, process_s: float) -> UsageMeter | None:
@@ -136,8 +138,9 @@ class Engine:
         model = self._model
         price = settings.gpu_hour_price(model.device, model.accelerator_type)
         meter = UsageMeter(model.name, model.ranks, price, process_s)
-        store = UsageStore(ledger_url(settings))
+        store = UsageStore(ledger_url(settings), self._replica[0])
         writer = UsageWriter(meter, store, settings.retention_days, self._metrics.count_usage)
+        self._usage_writer = writer
         writer.start()
         self._stop.push_async_callback(asyncio.to_thread, writer.close)
         return meter

@@ -120,7 +120,15 @@ class Ingress:
             self._page = (events, KnobSetter(app, controller, self._live).set)
         self._traces = request_traces(self._settings.telemetry.traces, os.environ, replica)
         ledger = self._settings.ledger
-        self._usage = UsageView(UsageStore(ledger_url(ledger)), ledger.currency) if ledger.enabled else None
+        self._usage = None
+        if ledger.enabled:
+            self._usage = UsageView(
+                UsageStore(ledger_url(ledger), app),
+                ledger.currency,
+                lambda: max(
+                    (r.unwritten_s for each in replicas.values() for r in each.listed()), default=0.0
+                ),
+            )
         batch = self._settings.batch
         self._batches = None
         if batch.enabled:

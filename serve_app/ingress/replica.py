@@ -63,6 +63,8 @@ class Replica:
     """The time for which a load of an adapter occupies its engine; 0 until known."""
     first_runs_left: list[str] = field(default_factory=list)
     """The kinds of requests that its engine has not run yet, by its heartbeats."""
+    unwritten_s: float = 0.0
+    """How long its usage has been waiting for the ledger's database, by its heartbeats."""
 
     def has_adapter(self, name: str) -> bool:
         """Whether the engine has loaded the adapter, or will have loaded it for a request in flight."""

@@ -134,6 +134,7 @@ class Heartbeats:
         replica.adapters = set(beat.adapters)
         replica.adapter_load_s = beat.adapter_load_s
         replica.first_runs_left = beat.first_runs_left
+        replica.unwritten_s = beat.unwritten_s
         for prefix in beat.prefixes:
             known.prefixes.add(replica.replica_id, prefix)
         if beat.trouble:

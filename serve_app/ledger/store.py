@@ -23,12 +23,14 @@ from sqlalchemy import (
     String,
     Table,
     func,
+    inspect,
+    literal,
     select,
 )
 from sqlalchemy.engine import Connection
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from serve_app.database import WAIT_S, connect, exclusive, insert_into, make_folder
+from serve_app.database import WAIT_S, connect, earlier_time, exclusive, insert_into, make_folder
 from serve_app.ledger.usage import AMOUNTS, QUERIES, UNUSED, Account, Amounts
 from serve_app.settings.keys_file import OTHER_KEYS
 
@@ -36,7 +38,7 @@ Row = tuple[int, Account]
 """The begin of a minute in Unix time, and who used something in it."""
 By = Literal["key", "lane", "model"]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """A release that changes the tables raises it, and converts the tables of the last version in `_prepare`."""
 _LOOK_STEPS = 10_000
 """SQLite looks at the clock after so many instructions of its virtual machine, which take about 0.1 ms."""
@@ -55,18 +57,26 @@ _WRITERS = Table(
     Column("minute", BigInteger, nullable=False),
 )
 """The last write of each process."""
-_USAGE = Table(
-    "ledger_usage",
-    _TABLES,
-    Column("minute", BigInteger, primary_key=True),
-    *(Column(name, String, primary_key=True) for name in Account._fields),
-    *(
-        Column(name, Double if name in ("gpu_seconds", "cost") else BigInteger, nullable=False)
-        for name in AMOUNTS
-    ),
-)
-_OF_KEY = Index("ledger_usage_of_key", _USAGE.c.key, _USAGE.c.minute)
+
+
+def _usage_table(name: str, tables: MetaData, *payer: str) -> Table:
+    kinds = {"gpu_seconds": Double, "cost": Double}
+    return Table(
+        name,
+        tables,
+        Column("minute", BigInteger, primary_key=True),
+        *(Column(each, String, primary_key=True) for each in payer),
+        *(Column(each, kinds.get(each, BigInteger), nullable=False) for each in AMOUNTS),
+    )
+
+
+_PAYER = ("application", *Account._fields)
+"""Keys of two applications may have the same name, and belong to different people."""
+_USAGE = _usage_table("ledger_amounts", _TABLES, *_PAYER)
+_OF_KEY = Index("ledger_amounts_of_key", _USAGE.c.application, _USAGE.c.key, _USAGE.c.minute)
 """A key's own usage takes no scan of all keys' rows."""
+_USAGE_1 = _usage_table("ledger_usage", MetaData(), *Account._fields)
+"""The usage of all applications in version 1. Replicas of that release may still write to it."""
 
 
 class LedgerVersionError(Exception):
@@ -78,9 +88,15 @@ class UsageStore:
 
     All methods raise SQLAlchemyError if the database does not answer, OSError if SQLite's folder cannot be
     made, and LedgerVersionError.
+
+    Args:
+        url: The URL of the database.
+        application: The name of the Ray Serve application. It sees only its own usage.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, application: str = "tideserve") -> None:
+        self._application = application
+        self._mine = _USAGE.c.application == application
         self._engine = connect(url, QUERIES)
         self._insert = insert_into(self._engine)
         self._lock = threading.Lock()
@@ -105,7 +121,7 @@ class UsageStore:
         connection.execute(
             self._adding(self._insert(_USAGE)),
             [
-                {"minute": minute, **account._asdict(), **asdict(amounts)}
+                {"minute": minute, "application": self._application, **account._asdict(), **asdict(amounts)}
                 for (minute, account), amounts in sorted(rows.items(), key=lambda row: row[0])
             ],
         )
@@ -154,17 +170,35 @@ class UsageStore:
         self._prepare()
         minute = _USAGE.c.minute
         merged = (minute < merge_before) & (minute % _HOUR_S != 0)
-        payer = [_USAGE.c[name] for name in Account._fields]
+        payer = [_USAGE.c[name] for name in _PAYER]
         sums = [func.sum(_USAGE.c[name]) for name in AMOUNTS]
         hour = minute - minute % _HOUR_S
         hours = select(hour, *payer, *sums).where(merged).group_by(hour, *payer)
         insert = self._insert(_USAGE).from_select([column.name for column in _USAGE.columns], hours)
         # Two processes would add the same minutes to an hour.
         with exclusive(self._engine, _LOCK) as connection:
+            self._convert(connection)
             connection.execute(self._adding(insert))
             connection.execute(_USAGE.delete().where(merged))
-            for table in (_USAGE, _WRITERS):
-                connection.execute(table.delete().where(table.c.minute < delete_before))
+            connection.execute(_USAGE.delete().where(self._mine, minute < delete_before))
+            connection.execute(_WRITERS.delete().where(_WRITERS.c.minute < delete_before))
+
+    def _convert(self, connection: Connection) -> None:
+        """Move usage that a release without applications has written. It becomes this application's.
+
+        Called again and again, because replicas of that release write until they have drained.
+        """
+        if not inspect(connection).has_table(_USAGE_1.name):
+            return
+        if connection.dialect.name == "postgresql":  # a ledger of years takes longer than a statement may
+            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+            connection.exec_driver_sql(f"LOCK TABLE {_USAGE_1.name} IN EXCLUSIVE MODE")
+        columns = [column.name for column in _USAGE_1.columns]
+        # SQLite takes `ON` for a join's without a condition before it.
+        old = select(literal(self._application), *_USAGE_1.columns).where(_USAGE_1.c.minute >= 0)
+        insert = self._insert(_USAGE).from_select(["application", *columns], old)
+        connection.execute(self._adding(insert))
+        connection.execute(_USAGE_1.delete())
 
     def confirmed(self, now: float) -> float:
         """Return `now` or the database's time, whichever is earlier, if usage confirms it; else 0.
@@ -173,11 +207,9 @@ class UsageStore:
         than a day.
         """
         self._prepare()
-        postgres = self._engine.dialect.name == "postgresql"
-        clock = func.extract("epoch", func.now()) if postgres else func.strftime("%s", "now")
         minute = _USAGE.c.minute
         with self._engine.connect() as connection:
-            now = min(now, float(connection.execute(select(clock)).scalar_one()))
+            now = earlier_time(connection, now)
             recent = select(minute).where(minute >= now - 31 * _DAY_S, minute < now - _DAY_S).limit(1)
             return 0.0 if connection.execute(recent).first() is None else now
 
@@ -190,7 +222,7 @@ class UsageStore:
         sums = [func.sum(_USAGE.c[each]).label(each) for each in AMOUNTS]
         query = (
             select(name, *sums)
-            .where(chosen, _USAGE.c.minute >= since, _USAGE.c.minute < until)
+            .where(self._mine, chosen, _USAGE.c.minute >= since, _USAGE.c.minute < until)
             .group_by(name)
         )
         with self._engine.connect() as connection, _bounded_query(connection):
@@ -215,6 +247,8 @@ class UsageStore:
                     self._insert(_VERSION).values(version=SCHEMA_VERSION).on_conflict_do_nothing()
                 )
                 newest = connection.execute(select(func.max(_VERSION.c.version))).scalar_one()
+                if newest == SCHEMA_VERSION:
+                    self._convert(connection)
             if newest > SCHEMA_VERSION:
                 raise LedgerVersionError(
                     f"its tables have version {newest}; this release knows versions up to {SCHEMA_VERSION}"

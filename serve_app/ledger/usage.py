@@ -10,6 +10,8 @@ State = Literal["used", "idle", "starting", "draining"]
 UNUSED: tuple[State, ...] = tuple(state for state in get_args(State) if state != "used")
 BUCKET_S = 60
 """Amounts are summed by the minute."""
+UNWRITTEN_SINCE = "X-Tideserve-Unwritten-Since"
+"""The header of an answer to `GET /usage` that has old figures: since when no usage could be stored."""
 QUERIES = 4
 """The most queries of one process at the same time."""
 

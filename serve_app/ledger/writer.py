@@ -57,6 +57,8 @@ class UsageWriter:
         """The rows of write `_number`. They stay the same until the store has them."""
         self._waiting: dict[Row, Amounts] = {}
         self._written_at = wall()
+        self.unwritten_s = 0.0
+        """How many seconds of usage are not in the store."""
         self._shrunk_at = 0.0
         self._trouble = ""
         self._stopping = threading.Event()
@@ -82,7 +84,8 @@ class UsageWriter:
             self._send(now)
             if not self._trouble:
                 self._written_at = now
-            self._count(usage, now - self._written_at)
+            self.unwritten_s = now - self._written_at
+            self._count(usage, self.unwritten_s)
         except Exception:  # the thread must go on
             logger.exception("ledger: usage could not be counted")
 

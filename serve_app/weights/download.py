@@ -22,6 +22,7 @@ from fnmatch import filter as matching
 from glob import escape
 from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, NamedTuple, Self
 
 from huggingface_hub import DryRunFileInfo, HfApi, constants, errors, snapshot_download
@@ -95,7 +96,7 @@ def download_all(wanted: Sequence[Wanted]) -> int:
         for each in dict.fromkeys(wanted):
             with _report_failure(each, permanent):
                 folder = cache / repo_folder_name(repo_id=each.repository, repo_type="model")
-                _remove_leftovers(folder, time.time())
+                _remove_leftovers(folder)
                 plans[each] = _plan(each)
         missing = sum(_missing_bytes(files) for _, files in plans.values())
         free = shutil.disk_usage(cache).free
@@ -208,10 +209,15 @@ def _report_failure(subject: Wanted | Path, permanent: list[bool]) -> Iterator[N
         )
 
 
-def _remove_leftovers(repository: Path, now: float) -> None:
-    """Remove the files of killed downloads, which the client never resumes."""
+def _remove_leftovers(repository: Path) -> None:
+    """Remove the files of killed downloads, which the client never resumes.
+
+    Their age is by the clock of the volume, which other nodes may share. This node's clock may be ahead.
+    """
     for path in repository.glob("blobs/*.incomplete"):
         try:
+            with TemporaryFile(dir=path.parent) as new:
+                now = os.fstat(new.fileno()).st_mtime
             if now - path.stat().st_mtime > _STALE_S:
                 path.unlink()
                 print(f"{path}: removed, because the download that wrote it was killed", flush=True)

@@ -222,6 +222,8 @@ class Beat(msgspec.Struct, tag=6, array_like=True):
     """The time for which a load of an adapter occupies its engine, as a mean; 0 before the first load."""
     first_runs_left: list[str] = []
     """The kinds of requests that its engine has not run yet, and whose first may take minutes."""
+    unwritten_s: float = 0.0
+    """How long its usage has been waiting for the ledger's database; 0 if the database answers."""
 
 
 class Refusal(msgspec.Struct, tag=7, array_like=True):

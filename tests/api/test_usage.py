@@ -45,6 +45,7 @@ async def test_usage_of_the_last_day_by_key(server: Server) -> None:
         "since": "2023-11-13T22:13:00+00:00",
         "until": "2023-11-14T22:13:00+00:00",
         "currency": "EUR",
+        "unwritten_since": None,
         "data": [
             {
                 "key": "alice",
@@ -82,6 +83,16 @@ async def test_usage_by_lane_and_by_model(server: Server, by: str, name: str) ->
     reply = await server.http.get("/usage", params={"by": by, "since": "1h"})
 
     assert reply.json()["data"][0][by] == name
+
+
+@pytest.mark.parametrize("kind", ["json", "csv"])
+async def test_old_figures_say_since_when_nothing_was_stored(store: UsageStore, kind: str) -> None:
+    view = UsageView(store, "EUR", unwritten_s=lambda: 3600.0, clock=lambda: NOON)
+
+    reply = await Server(usage=view).http.get("/usage", params={"format": kind})
+
+    assert reply.headers["X-Tideserve-Unwritten-Since"] == "2023-11-14T21:13:00+00:00"
+    assert kind == "csv" or reply.json()["unwritten_since"] == "2023-11-14T21:13:00+00:00"
 
 
 async def test_usage_as_csv(server: Server) -> None:

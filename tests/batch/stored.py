@@ -11,7 +11,7 @@ from serve_app.batch.queue import BatchQueue
 from serve_app.batch.records import Batch, File, Line, new_id
 from serve_app.batch.store import BatchStore
 
-NOW = 1_800_000_000.0
+NOW = 1_700_000_000.0
 CHAT = "/v1/chat/completions"
 HOUR_S = 3600
 
@@ -22,7 +22,8 @@ class Stored:
     def __init__(self, folder: Path, database_url: str = "", files_url: str = "") -> None:
         self.store = BatchStore(database_url or f"sqlite:///{folder}/batch.db")
         self.files = FileStore(files_url or f"file://{folder}/batch")
-        self.queue = BatchQueue(self.store, self.files)
+        self.monotonic = 0.0
+        self.queue = BatchQueue(self.store, self.files, lambda: self.monotonic)
 
     def add(
         self,

@@ -1,6 +1,7 @@
 """The queue of lines: one contract over SQLite and a folder, and over Postgres and S3."""
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -345,6 +346,8 @@ def test_expired_and_interrupted_files_are_deleted(stored: Stored) -> None:
     for file in made[1:]:
         stored.store.finish_file(file)
 
+    assert stored.queue.delete_old(NOW + 60.0 - 3600.0) == 0
+    stored.monotonic += 3600.0
     assert stored.queue.delete_old(NOW + 60.0) == 101
     assert stored.queue.delete_old(NOW + 60.0) == 0
 
@@ -378,3 +381,34 @@ def test_each_line_is_in_one_result_file_once(tmp_path: Path, parts: list[tuple[
     assert output.keys() == {name for name, good in first.items() if good}
     refused = {name for name, line in errors.items() if line["response"] is not None}
     assert refused == {name for name, good in first.items() if not good}
+
+
+def test_clock_that_jumps_ahead_deletes_nothing_for_an_hour(stored: Stored) -> None:
+    file = File(new_id("file"), "", "batch", "a", 1, int(NOW), int(NOW) + 90_000)
+    stored.store.begin_file(file)
+    stored.store.finish_file(file)
+    stored.files.write(file.object, [b"x"])
+    stored.queue.delete_old(NOW)
+    stored.monotonic += 7200.0
+
+    deleted = []
+    for passed in (0.0, 3599.0, 1.0):
+        stored.monotonic += passed
+        deleted.append(stored.queue.delete_old(NOW + 100_000.0 + stored.monotonic))
+
+    assert deleted == [0, 0, 1]
+
+
+def test_files_are_kept_that_are_not_old_by_the_databases_clock(stored: Stored) -> None:
+    began = int(time.time()) - 7200
+    made = [File(new_id("file"), "", "batch", "a", 1, began, began + each) for each in (60, 90_000)]
+    for file in made:
+        stored.store.begin_file(file)
+        stored.files.write(file.object, [b"x"])
+        stored.store.finish_file(file)
+    stored.queue.delete_old(began)
+    stored.monotonic += 7200.0
+
+    assert stored.queue.delete_old(began + 400 * 86_400.0) == 1
+
+    assert stored.store.files("", began) == [made[1]]

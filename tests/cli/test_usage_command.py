@@ -86,6 +86,21 @@ def test_csv_is_printed_as_the_server_sends_it(capsys: pytest.CaptureFixture[str
     assert endpoint.queries[0]["since"] == ["2026-11-01"]
 
 
+@pytest.mark.parametrize("options", [[], ["--csv"]])
+def test_old_figures_are_said_beside_the_table(
+    capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    headers = {"X-Tideserve-Unwritten-Since": "2026-11-25T23:00:00+00:00"}
+    with serving(lambda *_: (200, DOCUMENT, headers)) as url:
+        assert main(["usage", "--url", url, *options]) == 0
+
+    printed = capsys.readouterr()
+    assert "old" not in printed.out
+    assert printed.err == (
+        "Warning: these figures are old. The ledger stores no usage since 2026-11-25T23:00:00+00:00.\n"
+    )
+
+
 def test_a_refused_parameter_is_the_servers_message(capsys: pytest.CaptureFixture[str]) -> None:
     error = {"error": {"message": "since = 'x': must be a time.", "code": "invalid_value"}}
     with serving(Endpoint(400, error), []) as url:

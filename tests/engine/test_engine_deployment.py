@@ -151,11 +151,30 @@ async def test_a_replica_writes_its_whole_life_to_the_ledger(
     await replica.start(settings)
     await replica.stop()
 
-    store = UsageStore(ledger_url(settings))
+    store = UsageStore(ledger_url(settings), "app")
     unused = store.unused(0.0, 1e12)
     store.close()
     assert set(unused) == {"starting", "idle", "draining"}
     assert all(amounts.cost == pytest.approx(amounts.gpu_seconds) for amounts in unused.values())
+
+
+async def test_heartbeats_report_usage_that_the_ledger_cannot_store(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    (tmp_path / "file").touch()
+    replica = Replica(monkeypatch)
+    await replica.start(LedgerSettings(url=f"sqlite:///{tmp_path}/file/usage.db"))
+    told = replica.engine.record_replica_metadata()
+    beats: asyncio.Queue[Beat] = asyncio.Queue()
+    channel = await EngineChannel.connect(told["address"], told["token"], LIMIT_S)
+    channel.on_beat = beats.put_nowait
+
+    async with asyncio.timeout(LIMIT_S):
+        while not (await beats.get()).unwritten_s:
+            pass
+
+    channel.close()
+    await replica.stop()
 
 
 async def test_every_gpu_of_a_replica_is_metered(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:

@@ -27,6 +27,7 @@ from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import AppSettings
 from serve_app.telemetry import replica_metrics
 from serve_app.wire.batch_lines import BatchLine
+from serve_app.wire.data_plane import Beat
 from serve_app.wire.documents import KNOBS
 from serve_app.wire.ingress_reports import read_reports
 from serve_app.wire.served_models import read_served
@@ -94,9 +95,11 @@ class Deployed:
         await self._stack.enter_async_context(self.http)
         return self
 
-    async def start(self, engine: StubEngine, deployment: str = "Engine-tide") -> None:
+    async def start(
+        self, engine: StubEngine, deployment: str = "Engine-tide", unwritten_s: float = 0.0
+    ) -> None:
         """A replica around `engine` comes up, and Ray tells the ingress of it."""
-        plane = DataPlane(engine)
+        plane = DataPlane(engine, lambda: Beat("", unwritten_s=unwritten_s))
         await plane.start("127.0.0.1")
         self._stack.push_async_callback(plane.stop)
         named = self._named[deployment]
@@ -159,6 +162,18 @@ async def test_each_model_has_replicas_of_its_own(deployed: Deployed) -> None:
     assert (replies[3].status_code, replies[3].json()["error"]["code"]) == (404, "model_not_found")
     cards = (await deployed.http.get("/v1/models")).json()["data"]
     assert [card["id"] for card in cards] == ["tide", "org/embed"]
+
+
+async def test_usage_says_that_a_replica_cannot_store_its_own(deployed: Deployed, tmp_path: Path) -> None:
+    await deployed.build(ledger={"url": f"sqlite:///{tmp_path}/usage.db"})
+    assert (await deployed.http.get("/usage")).json()["unwritten_since"] is None
+
+    await deployed.start(StubEngine(EngineReply(200)), unwritten_s=3600.0)
+
+    async with asyncio.timeout(LIMIT_S):
+        while (usage := (await deployed.http.get("/usage")).json())["unwritten_since"] is None:
+            await asyncio.sleep(0.01)
+    assert usage["unwritten_since"][:13] < usage["until"][:13]
 
 
 async def test_a_queued_request_is_reported_until_a_replica_comes(

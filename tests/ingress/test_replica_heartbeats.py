@@ -114,8 +114,8 @@ async def test_a_replica_reports_its_adapters_and_the_time_of_a_load(fake: FakeR
     await fake.beat(adapters=["pirate", "sailor"], adapter_load_s=0.25)
     assert (replica.adapters, replica.adapter_load_s) == ({"pirate", "sailor"}, 0.25)
 
-    await fake.beat(adapters=["sailor"], adapter_load_s=0.25, first_runs_left=["grammar"])
-    assert replica.first_runs_left == ["grammar"]
+    await fake.beat(adapters=["sailor"], adapter_load_s=0.25, first_runs_left=["grammar"], unwritten_s=90.0)
+    assert (replica.first_runs_left, replica.unwritten_s) == (["grammar"], 90.0)
     assert replica.adapters == {"sailor"}
 
 

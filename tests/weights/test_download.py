@@ -1,6 +1,7 @@
 """Models are downloaded before replicas need them, here from a hub in this process."""
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -166,6 +167,20 @@ def test_leftovers_of_killed_downloads_are_removed(tmp_path: Path, load: Load) -
     load(FakeHub({"org/model": WHOLE}), "org/model")
     assert not old.exists()
     assert new.exists()
+
+
+def test_a_running_download_is_kept_by_a_node_whose_clock_is_ahead(
+    tmp_path: Path, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs = tmp_path / "models--org--model" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / "a.1.incomplete").touch()
+    ahead = time.time() + 86_400.0
+    monkeypatch.setattr(download.time, "time", lambda: ahead)
+
+    load(FakeHub({"org/model": WHOLE}), "org/model")
+
+    assert [path.name for path in blobs.glob("*.incomplete")] == ["a.1.incomplete"]
 
 
 def test_progress_is_logged_every_half_minute(
