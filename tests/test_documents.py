@@ -146,6 +146,14 @@ def test_blocks_of_commands_are_whole(document: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=names)
+def test_a_page_says_where_its_bare_command_comes_from(document: Path) -> None:
+    said, _, _ = document.read_text("utf-8").partition("\ntideserve ")
+    for block in blocks(document, ""):
+        if any(words[0] == "tideserve" for words in shell_commands(block)):
+            assert "`source .venv/bin/activate` puts" in said
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=names)
 def test_each_block_has_a_language_that_is_checked(document: Path) -> None:
     outputs_and_others = {"text", "promql", "js"}  # output, an expression for Prometheus, code of a web page
     assert languages(document) <= {"", "yaml", "json", "toml", "python", *outputs_and_others}
