@@ -104,6 +104,7 @@ _ALWAYS_THERE = {
     "base64",
     "curl",
     "echo",
+    "eval",
     "export",
     "for",
     "grep",
