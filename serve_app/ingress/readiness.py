@@ -23,8 +23,8 @@ from serve_app.telemetry.exposition import NodeMetrics
 from serve_app.wire.phases import DRAINING, FAILED
 
 SERVE_LOG = "session_latest/logs/serve/controller_*.log in Ray's folder"
-GIVEN_UP = "Ray Serve starts no replica before the next deploy"
-"""Added to the reason of a failed deployment: no target, request or repaired file makes Ray try again."""
+GIVEN_UP = "Ray Serve starts no replica before a deploy that changes a setting of this model"
+"""Added to the reason of a failed deployment. A repaired file or an equal deploy makes Ray try nothing."""
 _UNREACHABLE_S = 2.0
 """The controller or the GCS is reported as unreachable if a question this old has no answer."""
 _NO_POLICY = (
