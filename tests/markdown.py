@@ -1,6 +1,7 @@
 """Reading the documents: fenced blocks, prose, commands, and the anchors of headings."""
 
 import re
+import shlex
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +13,27 @@ _FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 def blocks(document: Path, language: str) -> list[str]:
     """The fenced blocks of a language, or of none."""
     return [body for found, body in _FENCE.findall(document.read_text("utf-8")) if found == language]
+
+
+def languages(document: Path) -> set[str]:
+    """The languages of the fenced blocks. Blocks without a language are commands for a shell."""
+    return {found for found, _ in _FENCE.findall(document.read_text("utf-8"))}
+
+
+def shell_commands(block: str) -> list[list[str]]:
+    """The words of each simple command of a block, without assignments and reserved words."""
+    text = re.sub(r"(^|\s)# .*$", "", block.replace("\\\n", " "), flags=re.MULTILINE)
+    words = shlex.shlex(text, posix=True, punctuation_chars="();<>|&\n")
+    words.whitespace, words.commenters, words.whitespace_split = " \t", "", True
+    found: list[list[str]] = [[]]
+    for word in words:
+        if re.fullmatch(r"[<>]+", word):
+            next(words)  # the file
+        elif set(word) <= set("();|&\n"):
+            found.append([])
+        elif found[-1] or not (word in ("do", "done", "!") or re.match(r"\w+=", word)):
+            found[-1].append(word)
+    return [command for command in found if command]
 
 
 def prose(document: Path) -> str:

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from loadtests.scenario import read_scenario
-from serve_app.cli.main import main
-from tests.markdown import INLINE, LINK, anchors, blocks, commands, prose
+from serve_app.cli.main import command_line, main
+from tests.markdown import INLINE, LINK, anchors, blocks, commands, languages, prose, shell_commands
 
 PROJECT = Path(__file__).parents[1]
 _PLACES = ("*.md", "docs/**/*.md", "loadtests/*.md", "benchmarks/**/*.md", "helm/**/*.md", "k8s/*.md")
@@ -79,6 +79,85 @@ def test_commands_and_their_options_exist(document: Path, capsys: pytest.Capture
         if not known or options - known:
             unknown.append(command)
     assert unknown == []
+
+
+_CLUSTER = "needs a Kubernetes cluster"
+_IMAGES = "builds, signs or runs images of containers"
+_OTHERS = {
+    "apt": "installs packages of the system",
+    "buildah": _IMAGES,
+    "claude": "is a program of Anthropic",
+    "cosign": _IMAGES,
+    "docker": _IMAGES,
+    "helm": _CLUSTER,
+    "/kaniko/executor": _IMAGES,
+    "kubectl": _CLUSTER,
+    "oc": _CLUSTER,
+    "open": "opens a browser",
+    "openssl": "makes the certificates of a sample",
+    "ray": "starts a cluster of several machines",
+    "rsync": "copies from other nodes",
+    "serve": "deploys to a cluster of several machines",
+}
+"""Programs whose commands no test reads, with the reason."""
+_ALWAYS_THERE = {
+    "base64",
+    "curl",
+    "echo",
+    "eval",
+    "export",
+    "for",
+    "grep",
+    "head",
+    "jq",
+    "python",
+    "ruff",
+    "sed",
+    "source",
+    "tail",
+}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=names)
+def test_blocks_of_commands_are_whole(document: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    wrong = []
+    for words in (words for block in blocks(document, "") for words in shell_commands(block)):
+        program, *rest = words[1:] if words[0] == "sudo" else words
+        program = program.removeprefix(".venv/bin/").removeprefix(".venv-gpu/bin/")
+        missing = [
+            word
+            for word in re.split(r"[ =]", " ".join(rest))
+            if word.startswith(_FOLDERS) and not (word.startswith(_WRITTEN) or (PROJECT / word).exists())
+        ]
+        if missing:
+            wrong.append((words, missing))
+        elif program == "tideserve":
+            try:
+                command_line().parse_args([word for word in rest if word != "…"])
+            except SystemExit as end:
+                if end.code:
+                    wrong.append((words, [capsys.readouterr().err]))
+        elif program == "make":
+            if not targets.issuperset(word for word in rest if "=" not in word):
+                wrong.append((words, ["no such target"]))
+        elif program not in _OTHERS and program not in _ALWAYS_THERE:
+            wrong.append((words, ["no test knows this program"]))
+    assert wrong == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=names)
+def test_a_page_says_where_its_bare_command_comes_from(document: Path) -> None:
+    said, _, _ = document.read_text("utf-8").partition("\ntideserve ")
+    for block in blocks(document, ""):
+        if any(words[0] == "tideserve" for words in shell_commands(block)):
+            assert "`source .venv/bin/activate` puts" in said
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=names)
+def test_each_block_has_a_language_that_is_checked(document: Path) -> None:
+    outputs_and_others = {"text", "promql", "js"}  # output, an expression for Prometheus, code of a web page
+    assert languages(document) <= {"", "yaml", "json", "toml", "python", *outputs_and_others}
 
 
 _BELOW = {

@@ -100,19 +100,25 @@ def _identity(record: RecordDocument) -> tuple[str, int, float]:
 
 
 def _with_reasons(document: DecisionsDocument, url: str) -> DecisionsDocument:
-    """Return the document with the reasons of `/ready`, for models of which the policy gives none."""
+    """Return the document with the reasons of `/ready`, for models that failed or have none from the policy.
+
+    The policy does not know whether Ray Serve has given up.
+    """
     status = document.autoscaler
     try:
         ready = json.loads(fetch(f"{url.rstrip('/')}/ready", authorization(), _TIMEOUT_S).body)["models"]
-        reasons = {name: str(found["reason"] or "") for name, found in ready.items()}
+        reasons = {
+            name: (str(found["reason"] or ""), found["state"] == "failed") for name, found in ready.items()
+        }
     except (NoAnswerError, ValueError, LookupError, TypeError, AttributeError):
         return document  # the decisions are shown all the same
     if status is None:
         return document
-    models = {
-        name: state.model_copy(update={"reason": state.reason or reasons.get(state.model, "")})
-        for name, state in status.models.items()
-    }
+    models = {}
+    for name, state in status.models.items():
+        reason, failed = reasons.get(state.model, ("", False))
+        first, second = (reason, state.reason) if failed else (state.reason, reason)
+        models[name] = state.model_copy(update={"reason": first or second, "failed": failed})
     return document.model_copy(update={"autoscaler": status.model_copy(update={"models": models})})
 
 

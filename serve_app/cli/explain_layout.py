@@ -84,6 +84,8 @@ class _ModelStatus(_Document):
     pending_s: float = 0.0
     draining: int = 0
     reason: str = ""
+    failed: bool = False
+    """Whether `/ready` calls the model failed."""
     cold_start_s: float | None = None
     warm_node: bool | None = None
     """None from a server of an earlier version."""
@@ -219,7 +221,8 @@ def _replicas(state: _ModelStatus, zygote: bool, style: Style) -> list[str]:
         lines += _wrap_after("  ", _next_start(state, zygote), indent=4)
     if state.pending:
         have = "replica has" if state.pending == 1 else "replicas have"
-        waits = f"{state.pending} {have} been pending for {seconds(state.pending_s)}."
+        what = "failed to start" if state.failed else f"been pending for {seconds(state.pending_s)}"
+        waits = f"{state.pending} {have} {what}."
         why = f"{waits} Reason: {state.reason or 'the cluster gives none; see /ready'}"
         lines += [style.warn(line) for line in _wrap_after("  ", why, indent=4)]
     elif state.reason:

@@ -49,7 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _READER_LEFT
 
 
-def _run(argv: Sequence[str] | None) -> int:
+def command_line() -> argparse.ArgumentParser:
+    """Return the parser of every command. A parsed command is `options.command`."""
     parser = argparse.ArgumentParser(prog="tideserve", description="LLM serving on Ray Serve and vLLM.")
     parser.add_argument("--version", action="version", version=f"tideserve {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -63,7 +64,11 @@ def _run(argv: Sequence[str] | None) -> int:
     batch_command.add_command(commands)
     chart_values.add_command(commands)
     laboratory.add_commands(commands)
-    options = parser.parse_args(argv)
+    return parser
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    options = command_line().parse_args(argv)
     failure: Exception
     try:
         status: int = options.command(options)

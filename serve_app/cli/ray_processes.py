@@ -40,6 +40,12 @@ class _Role:
 
 _ENDS = ": the raylet ends with it"
 _NO_DASHBOARD = ": requests are served, but `tideserve knobs` and Ray's own `serve` commands cannot connect"
+_WAITED = b"Timed out waiting for file"
+_TOO_BUSY = (
+    "Ray gives its agents 15 s to start, and has no setting for this time; this machine is too busy: start "
+    "again when fewer processes run"
+)
+"""The raylet itself speaks of a bug in Ray."""
 _ROLES = (
     # A process ends because of an earlier one in this list, so ends seen together are reported in this order.
     _Role("Ray's dashboard", r".* .*ray/dashboard/dashboard\.py( |$)", "dashboard.log", then=_NO_DASHBOARD),
@@ -84,6 +90,9 @@ class Cluster:
             self.lost = self.lost or role.needed
             log = self.log_folder / role.log if self.log_folder else f"{role.log} of Ray's session"
             lines.append(f"{role.name} (process {process.pid}) ended{role.then}; its log: {log}")
+            with contextlib.suppress(OSError):  # the line above names the log all the same
+                if role.needed and _WAITED in Path(log).with_suffix(".err").read_bytes():
+                    lines.append(_TOO_BUSY)
         return lines
 
     def _search(self) -> None:

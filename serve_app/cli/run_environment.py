@@ -1,7 +1,9 @@
 """The environment of the Ray that `tideserve run` starts."""
 
 import os
+import shlex
 import stat
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,6 +33,15 @@ def environment(proxy: str, *, local: bool) -> dict[str, str]:
     if local and env.TEMPORARY_FOLDER not in values:
         values[env.TEMPORARY_FOLDER] = str(private_folder(Path(tempfile.gettempdir())))
     return values
+
+
+def exports() -> str:
+    """Return the shell commands that set this environment before `ray start`, on a cluster of your own."""
+    front = str(Path(sys.executable).with_name("tideserve-front"))
+    ours = {**env.HAPROXY, env.HAPROXY_COMMAND: front, env.AUTH_MODE: "token"}
+    values = {**ours, **environment("auto", local=False)}
+    changed = {name: value for name, value in values.items() if os.environ.get(name) != value}
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in changed.items())
 
 
 def private_folder(parent: Path) -> Path:
@@ -69,3 +80,7 @@ def log_folder(values: Mapping[str, str]) -> Path:
     except OSError as error:
         raise SettingsError([f"{env.TEMPORARY_FOLDER} = {folder}: {error.strerror}"]) from None
     return folder
+
+
+if __name__ == "__main__":
+    sys.stdout.write(exports())

@@ -99,7 +99,7 @@ def engine_config(namespace: Namespace) -> VllmConfig:
     if os.path.isabs(namespace.model) and not os.path.exists(namespace.model):
         raise ValueError(
             f"model = {namespace.model!r}: no such folder on node {socket.gethostname()}; put it on every "
-            "node that may run the model, or correct the path, and deploy again"
+            "node that may run the model, or correct the path"
         )
     config = AsyncEngineArgs.from_cli_args(namespace).create_engine_config()
     if config.device_config.device_type == "cuda" and namespace.enforce_eager:

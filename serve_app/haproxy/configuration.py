@@ -217,6 +217,16 @@ def amend(
                 # As in Ray, a node is ready if it reaches the head's proxy. A 503 with a reason is better
                 # than a Service without pods.
                 lines += [line, f"    acl {up} nbsrv({_FALLBACK}) ge 1"]
+            case ["listen stats", "stats", "uri", page] | [
+                "frontend prometheus",
+                "http-request",
+                "use-service",
+                *_,
+                page,
+                "}",
+            ]:
+                # Without a rule for them, other paths would get the 503 of a server without an ingress.
+                lines += [line, f"    http-request redirect location {page} if !{{ path_beg {page} }}"]
             case ["backend default_backend", "http-request", "return", *_]:
                 lines.append((NOT_FOUND if source.backends else NOT_DEPLOYED).rule)
             case _:

@@ -23,6 +23,8 @@ from serve_app.telemetry.exposition import NodeMetrics
 from serve_app.wire.phases import DRAINING, FAILED
 
 SERVE_LOG = "session_latest/logs/serve/controller_*.log in Ray's folder"
+GIVEN_UP = "Ray Serve starts no replica before a deploy that changes a setting of this model"
+"""Added to the reason of a failed deployment. A repaired file or an equal deploy makes Ray try nothing."""
 _UNREACHABLE_S = 2.0
 """The controller or the GCS is reported as unreachable if a question this old has no answer."""
 _NO_POLICY = (
@@ -224,17 +226,18 @@ def _failure(known: Known, newest: Mapping[str, Any] | None, total: int, min_rep
     # and at zero, because other replicas have run since.
     others_ran = min_replicas == 0 and _status(known) == "HEALTHY"
     if newest is not None and newest["phase"] == FAILED and not total and not others_ran:
-        return _why_failed(newest)
+        return _ray_failure(known, newest) or _why_failed(newest)
     return _ray_failure(known, newest)
 
 
 def _ray_failure(known: Known, newest: Mapping[str, Any] | None) -> str | None:
     """Return why Ray Serve calls the deployment failed; None if Ray Serve does not."""
-    if _status(known) not in ("UNHEALTHY", "DEPLOY_FAILED"):
+    status = _status(known)
+    if status not in ("UNHEALTHY", "DEPLOY_FAILED"):
         return None
-    if newest is not None and newest["phase"] == FAILED:
-        return _why_failed(newest)
-    return _shorten(str(known.deployment.message))
+    failed = newest is not None and newest["phase"] == FAILED
+    why = _why_failed(newest) if newest and failed else _shorten(str(known.deployment.message))
+    return f"{why}; {GIVEN_UP}" if status == "DEPLOY_FAILED" else why
 
 
 def _rollout_failure(known: Known) -> str | None:

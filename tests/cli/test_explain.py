@@ -67,6 +67,16 @@ def test_explain_gives_the_reason_of_ready(state: dict[str, Any], capsys: pytest
     assert FAILED in " ".join(capsys.readouterr().out.split())
 
 
+def test_explain_calls_no_failed_replica_pending(capsys: pytest.CaptureFixture[str]) -> None:
+    pending = state_of(pending=2, pending_s=20, reason="the last start failed in imports: no such folder")
+    document = body(record(2)) | {"autoscaler": status(**{"Engine-tiny": pending})}
+    ready = {"models": {"tiny": {"state": "failed", "reason": FAILED}}}
+    with serving(Endpoint((200, document), ready=(503, ready))) as url:
+        assert main(["explain", "--url", url]) == 0
+
+    assert f"2 replicas have failed to start. Reason: {FAILED}" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("ready", [(200, b"[]"), (200, {"models": {"tiny": None}}), (500, b"\xff")])
 def test_explain_does_without_ready(ready: Answer, capsys: pytest.CaptureFixture[str]) -> None:
     document = body(record(2)) | {"autoscaler": status(**{"Engine-tiny": state_of()})}

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 import pytest
@@ -108,6 +109,21 @@ def test_ends_are_told_once_with_the_cause_first(
     assert cluster.look() == [line for line in reversed(lines) if line]
     assert cluster.lost is lost
     assert cluster.look() == []
+    cluster.close()
+
+
+def test_a_raylet_that_waited_in_vain_says_why(processes: Processes, tmp_path: Path) -> None:
+    gcs = (GCS[0], f"--log_dir={tmp_path}/logs")
+    (tmp_path / "logs").mkdir()
+    waited = "likely discovered a bug in Ray. Timed out waiting for file /tmp/ray/metrics_agent_port_1"
+    (tmp_path / "logs/raylet.err").write_bytes(b"\xff\n" + waited.encode())
+    processes.start(gcs, RAYLET)
+    cluster = Cluster(processes.list)
+    assert cluster.look() == []
+    processes.kill(RAYLET)
+
+    _, why = cluster.look()
+    assert "15 s" in why
     cluster.close()
 
 

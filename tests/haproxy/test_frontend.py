@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from serve_app import env
@@ -151,6 +152,19 @@ async def test_sockets_are_for_their_owner_and_pages_for_this_machine(folder: Pa
                 if address is not None:
                     with pytest.raises(ConnectionRefusedError):
                         socket.create_connection((address, port), timeout=5)
+
+
+async def test_other_paths_lead_to_statistics_and_metrics(proxy: Proxy) -> None:
+    for port, page, part in (
+        (proxy.stats_port, "/stats", "Statistics Report"),
+        (proxy.metrics_port, "/metrics", "haproxy_process_uptime_seconds"),
+    ):
+        for path in ("/", "/other", page):
+            reply = await asyncio.to_thread(
+                httpx.get, f"http://127.0.0.1:{port}{path}", follow_redirects=True
+            )
+            assert (reply.status_code, reply.url.path) == (200, page)
+            assert part in reply.text
 
 
 async def test_the_frontend_listens_where_it_is_told(proxy: Proxy, other_address: str) -> None:

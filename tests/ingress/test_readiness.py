@@ -15,7 +15,7 @@ from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.serve_status import ServeStatus
 from serve_app.ingress import readiness
 from serve_app.ingress.cold_start_progress import StoredState, state_reader
-from serve_app.ingress.readiness import Known, LiveReplicas, ServeObserver
+from serve_app.ingress.readiness import GIVEN_UP, Known, LiveReplicas, ServeObserver
 from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.settings import ModelSettings
 from serve_app.settings.knobs import Knobs, LiveKnobs
@@ -158,11 +158,15 @@ CASES: dict[str, tuple[ModelReadiness, Expected]] = {
             deployment(DeploymentStatus.DEPLOY_FAILED, "three times in a row", STARTING=1),
             {"r1": failed(NOW - 5), "r0": phase("imports", NOW - 50)},
         ),
-        ("failed", None, None, FAILURE),
+        ("failed", None, None, f"{FAILURE}; {GIVEN_UP}"),
+    ),
+    "it failed and nothing starts": (
+        judge(deployment(DeploymentStatus.DEPLOY_FAILED, TRACEBACK), {"r1": failed(NOW - 5)}),
+        ("failed", None, None, f"{FAILURE}; {GIVEN_UP}"),
     ),
     "an update failed, and replicas of the former version serve": (
         judge(deployment(DeploymentStatus.DEPLOY_FAILED, TRACEBACK, RUNNING=1), live=LiveReplicas(1)),
-        ("up", None, None, SHORTENED),
+        ("up", None, None, f"{SHORTENED}; {GIVEN_UP}"),
     ),
     "an update failed, and the replica has said why": (
         judge(
@@ -170,7 +174,7 @@ CASES: dict[str, tuple[ModelReadiness, Expected]] = {
             {"r2": failed(NOW - 5), "r1": phase("ready", NOW - 50)},
             live=LiveReplicas(1),
         ),
-        ("up", None, None, FAILURE),
+        ("up", None, None, f"{FAILURE}; {GIVEN_UP}"),
     ),
     "the build failed, and replicas of the former version serve": (
         judge(None, live=LiveReplicas(1), failed_rollout=BUILD), ("up", None, None, BUILD_SHORTENED)
@@ -183,7 +187,8 @@ CASES: dict[str, tuple[ModelReadiness, Expected]] = {
         ("idle_at_zero", None, None, "the last rollout failed: no such keys"),
     ),
     "Ray alone has a traceback": (
-        judge(deployment(DeploymentStatus.DEPLOY_FAILED, TRACEBACK)), ("failed", None, None, SHORTENED)
+        judge(deployment(DeploymentStatus.DEPLOY_FAILED, TRACEBACK)),
+        ("failed", None, None, f"{SHORTENED}; {GIVEN_UP}"),
     ),
     "Ray alone has a reason": (
         judge(deployment(DeploymentStatus.UNHEALTHY, "no such image")),
@@ -231,8 +236,10 @@ def test_a_model_with_a_usable_replica_is_up(status: DeploymentStatus) -> None:
         unreachable=WHY,
     )
 
-    failing = status in (DeploymentStatus.UNHEALTHY, DeploymentStatus.DEPLOY_FAILED)
-    reason = "a replica failed" if failing else None
+    reason = {
+        DeploymentStatus.UNHEALTHY: "a replica failed",
+        DeploymentStatus.DEPLOY_FAILED: f"a replica failed; {GIVEN_UP}",
+    }.get(status)
     assert (judged.state, judged.reason, judged.replicas_out) == ("up", reason, {"r1": DEAD})
     assert (judged.replicas, judged.target_replicas) == (2, 4)
     assert judged.startup_seconds == {"imports": 7.123}
