@@ -34,7 +34,7 @@ class DamagedError(Exception):
 class FileStore:
     """Objects by name. An object is written whole or not at all, and is never changed.
 
-    Methods without `async` block; reads raise DamagedError. All raise `STORE_ERRORS` if the store is away.
+    Methods without `async` block. Reads raise DamagedError. All raise `STORE_ERRORS` if the store is away.
 
     Args:
         url: `file:///folder`, `s3://bucket/folder`, `gs://bucket/folder` or `az://container/folder`. A
@@ -83,12 +83,7 @@ class FileStore:
         return [bytes(part) for part in parts]
 
     async def read_async(self, name: str, offset: int, length: int) -> bytes:
-        """Return `length` bytes of an object from `offset`.
-
-        Raises:
-            FileNotFoundError: there is no such object.
-            DamagedError: the object is too short.
-        """
+        """Return `length` bytes of an object from `offset`. Raises FileNotFoundError without the object."""
         try:
             part = bytes(await obstore.get_range_async(self._store, name, start=offset, length=length))
         except BaseError:  # the object ends before `offset`, or the store is away
