@@ -13,14 +13,14 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from serve_app.api.errors import ApiError
 from serve_app.api.sender import key_of
-from serve_app.batch.file_store import STORE_ERRORS, FileStore
+from serve_app.batch.file_store import STORE_ERRORS, DamagedError, FileStore
 from serve_app.batch.migrate import NewerTablesError
 from serve_app.batch.store import CONNECTIONS, BatchStore, LimitError
 
 logger = logging.getLogger("ray.serve")
 
 T = TypeVar("T")
-FAILURES = (SQLAlchemyError, NewerTablesError, *STORE_ERRORS)
+FAILURES = (SQLAlchemyError, NewerTablesError, DamagedError, *STORE_ERRORS)
 _NO_RETRY = {"X-Should-Retry": "false"}
 _ID = re.compile(r"(file-|batch_)[0-9a-f]{32}")
 _FULL = re.compile(r"no space left|disk is full|disk full|quota exceeded", re.IGNORECASE)
@@ -67,8 +67,14 @@ class BatchAccess:
 
 
 def store_failed(error: Exception) -> ApiError:
-    """Return a 507 if there is no space left, else a 503. The cause is logged, because it may name hosts."""
+    """Return a 500 for a damaged file, a 507 if there is no space left, else a 503.
+
+    The cause is logged, because it may name hosts.
+    """
     logger.warning("files and batches: %s: %s", type(error).__name__, error)
+    if isinstance(error, DamagedError):
+        message = "The stored content of this file is damaged: it cannot be read any more."
+        return ApiError(500, message, param="file_id", code="file_damaged", headers=_NO_RETRY)
     if _FULL.search(str(error)):
         message = "There is no space left for files and batches. Nothing that was stored is lost."
         return ApiError(507, message, code="storage_full", headers=_NO_RETRY)

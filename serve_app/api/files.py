@@ -228,5 +228,5 @@ def _delete(access: BatchAccess, file: File) -> None:
 
 
 def _discard(access: BatchAccess, file: File) -> None:
-    access.files.delete([file.object])
-    access.store.forget_files([file.id])
+    if not access.files.delete([file.object]):  # else the runner tries again
+        access.store.forget_files([file.id])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -14,6 +15,8 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import LocalStore, ObjectStore, from_url
 
+logger = logging.getLogger("ray.serve")
+
 READ_BYTES = 1 << 20
 _PART_BYTES = 5 << 20
 """Object stores take no smaller parts of an object, except the last one."""
@@ -21,6 +24,7 @@ UPLOAD_BYTES = 2 * _PART_BYTES
 """The memory that one upload takes."""
 
 STORE_ERRORS = (BaseError, OSError)
+_PROBE = "probe"
 
 
 class DamagedError(Exception):
@@ -30,7 +34,7 @@ class DamagedError(Exception):
 class FileStore:
     """Objects by name. An object is written whole or not at all, and is never changed.
 
-    Methods without `async` block; reads raise DamagedError. All raise `STORE_ERRORS` if the store is away.
+    Methods without `async` block. Reads raise DamagedError. All raise `STORE_ERRORS` if the store is away.
 
     Args:
         url: `file:///folder`, `s3://bucket/folder`, `gs://bucket/folder` or `az://container/folder`. A
@@ -80,7 +84,11 @@ class FileStore:
 
     async def read_async(self, name: str, offset: int, length: int) -> bytes:
         """Return `length` bytes of an object from `offset`. Raises FileNotFoundError without the object."""
-        return bytes(await obstore.get_range_async(self._store, name, start=offset, length=length))
+        try:
+            part = bytes(await obstore.get_range_async(self._store, name, start=offset, length=length))
+        except BaseError:  # the object ends before `offset`, or the store is away
+            part = b""
+        return part if len(part) == length else await asyncio.to_thread(self.read, name, offset, length)
 
     def chunks(self, name: str, size: int, chunk_bytes: int = READ_BYTES) -> Iterator[bytes]:
         """Yield the `size` bytes of an object."""
@@ -91,14 +99,25 @@ class FileStore:
         """Return the names of the objects in a folder, in order."""
         return sorted(each["path"] for page in obstore.list(self._store, f"{folder}/") for each in page)
 
-    def delete(self, names: Sequence[str]) -> None:
-        """Delete objects. Missing objects are no error."""
+    def delete(self, names: Sequence[str]) -> set[str]:
+        """Delete objects. Return those that cannot be deleted; the log has the reason.
+
+        Missing objects are no error.
+        """
+        undeleted = set()
         try:
             obstore.delete(self._store, names)
-        except FileNotFoundError:  # which ends the deletion of the others
+        except STORE_ERRORS:  # which ends the deletion of the others
+            self.write(_PROBE, [b"x"])
             for name in names:
-                with suppress(FileNotFoundError):
+                try:
                     obstore.delete(self._store, name)
+                except FileNotFoundError:
+                    pass
+                except STORE_ERRORS as error:
+                    logger.warning("the object %s cannot be deleted: %s", name, error)
+                    undeleted.add(name)
+        return undeleted
 
     def delete_torn(self, before: float) -> None:
         """Delete what killed processes left of objects in a folder, older than `before`, Unix time.
@@ -117,7 +136,7 @@ class FileStore:
         try:
             yield
         except STORE_ERRORS as error:
-            self.write("probe", [b"x"])
+            self.write(_PROBE, [b"x"])
             raise DamagedError(f"the object {name} is missing or damaged") from error
 
     def _sync(self, name: str) -> None:

@@ -230,17 +230,18 @@ class BatchQueue:
         if at - self._jumped_at < _STEADY_S:
             return 0
         deleted = 0
-        while old := self.store.expire(now):
-            self._discard(*old)
-            deleted += len(old)
+        while some := self._discard(*self.store.expire(now)):  # else only such as cannot be deleted
+            deleted += some
         self.files.delete_torn(now - UPLOAD_S)
         return deleted
 
-    def _discard(self, *files: File | None) -> None:
-        """Delete hidden files: first their objects, then their rows."""
+    def _discard(self, *files: File | None) -> int:
+        """Delete hidden files: first their objects, then their rows. Return how many could be deleted."""
         hidden = [file for file in files if file is not None]
-        self.files.delete([file.object for file in hidden])
-        self.store.forget_files([file.id for file in hidden])
+        undeleted = self.files.delete([file.object for file in hidden])
+        gone = [file.id for file in hidden if file.object not in undeleted]
+        self.store.forget_files(gone)
+        return len(gone)
 
     def _in_parts(self, change: Any, lines: Any) -> None:
         """Update or delete many `lines`, for the sake of other writers not at once."""

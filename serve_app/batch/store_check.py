@@ -45,7 +45,8 @@ def check_files(url: str) -> str:
     files, name = FileStore(url), f"{_NAME}/{uuid.uuid4().hex}"
     try:
         files.write(name, [b"x"])
-        files.delete([name])
+        if files.delete([name]):
+            raise OSError("an object cannot be deleted")
     except STORE_ERRORS as error:
         return _not_usable(error)
     return "writable"

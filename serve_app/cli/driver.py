@@ -103,7 +103,7 @@ def _watch(interrupted: Event) -> None:
             say(f"Ray has started, with its dashboard at http://{url}")
             # An ingress replica would warm the nodes 10 s later.
             models = read_config(Path(sys.argv[2])).forked
-            Thread(target=warm, args=(models, set()), daemon=True).start()
+            Thread(target=warm, args=(models, {}), daemon=True).start()
     started = False
     reported: set[str] = set()
     while not interrupted.wait(_PERIOD_S) and ray.is_initialized():

@@ -8,6 +8,7 @@ run a task is no spare process, because Ray gives such a worker no actor.
 import asyncio
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -24,6 +25,7 @@ from ray.runtime_env import RuntimeEnv
 from ray.serve._private.utils import override_runtime_envs_except_env_vars
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from serve_app import env
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.placement import engine_environment, replica_resources, resources_on_one_node
 from serve_app.cluster.ray_resources import fitting, lacking
@@ -47,24 +49,25 @@ _CLAIMS = "spares/"
 
 async def keep_nodes_warm(app: str, models: Sequence[ModelSettings]) -> None:
     """Warm each node that joins, until cancelled. If Ray does not answer, try again later."""
-    call = BoundedCall("the zygotes of the nodes", partial(warm_and_report, app, models, set()), 0.0)
+    call = BoundedCall("the zygotes of the nodes", partial(warm_and_report, app, models, {}), 0.0)
     while True:
         await call.get(_WAIT_S)
         await asyncio.sleep(_PERIOD_S)
 
 
-def warm_and_report(app: str, models: Sequence[ModelSettings], warmed: set[tuple[str, str]]) -> None:
+def warm_and_report(app: str, models: Sequence[ModelSettings], warmed: dict[tuple[str, str], bool]) -> None:
     """Warm the nodes, and report the warm nodes to the policy of `app`."""
     warm(models, warmed)
-    put_document(WARMED, app, sorted(warmed))
+    put_document(WARMED, app, sorted(pair for pair, forks in warmed.items() if forks))
 
 
-def warm(models: Sequence[ModelSettings], warmed: set[tuple[str, str]]) -> None:
-    """Run an empty task in each model's environment, on each node with room for a replica of the model.
+def warm(models: Sequence[ModelSettings], warmed: dict[tuple[str, str], bool]) -> None:
+    """Run a tiny task in each model's environment, on each node with room for a replica of the model.
 
     The task's worker starts the zygote, and then spare processes are started. A second task, for which
     nothing waits, has the node's kernel read the weights. If another process has started spares, the first
-    task is skipped, because Ray would run it in a spare process.
+    task is skipped, because Ray would run it in a spare process. `warmed` has, for each node and model that
+    was tried, whether the node's zygote forks. A zygote may refuse to fork.
 
     Raises:
         Exception: the error of the last task or node that failed. The node is not retried, because its
@@ -77,25 +80,27 @@ def warm(models: Sequence[ModelSettings], warmed: set[tuple[str, str]]) -> None:
     for key in claims:
         if key.split("/")[1] not in nodes:
             erase(key)
-    warmed.intersection_update({(node, model) for node, model in warmed if node in nodes})
+    for pair in [pair for pair in warmed if pair[0] not in nodes]:
+        del warmed[pair]
     for name, node in nodes.items():
         for model in models:
             if (name, model.name) in warmed or lacking(node["Resources"], resources_on_one_node(model)):
                 continue
             if _claim_key(name, model) in claims:
-                warmed.add((name, model.name))
+                warmed[name, model.name] = True
                 _read_weights(name, model)
             else:
-                pending[_run(_do_nothing, name, model, zygote=True)] = (name, model)
+                pending[_run(_is_fork, name, model, zygote=True)] = (name, model)
     done, _ = ray.wait(list(pending), num_returns=len(pending), timeout=_WAIT_S) if pending else ([], [])
     failure = None
     for reference in done:
         name, model = pending[reference]
-        warmed.add((name, model.name))
+        warmed[name, model.name] = False
         _read_weights(name, model)
         try:
-            ray.get(reference)
-            _add_spares(nodes[name], model)
+            if ray.get(reference):
+                warmed[name, model.name] = True
+                _add_spares(nodes[name], model)
         except Exception as error:  # other nodes and models must still get their spares
             failure = error
     if failure is not None:
@@ -150,8 +155,9 @@ def _run(function: Callable[..., Any], node: str, model: ModelSettings, *argumen
     return remote.remote(*arguments)
 
 
-def _do_nothing() -> None:
-    """An empty task. Only the worker that Ray starts for the task matters."""
+def _is_fork() -> bool:
+    """Return whether the worker that Ray started for this task is a fork of the zygote."""
+    return env.ZYGOTE_READY_AT in os.environ
 
 
 def start_spares(node: RayNode, environment: Mapping[str, Any], count: int) -> None:

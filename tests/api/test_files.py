@@ -379,6 +379,17 @@ async def test_file_whose_content_is_lost_is_not_found(server: BatchServer) -> N
     assert (reply.status_code, error_of(reply)["code"]) == (404, "file_not_found")
 
 
+@pytest.mark.parametrize("content", [b"", LINE[:-1]])
+async def test_damaged_content_is_named_and_not_retried(server: BatchServer, content: bytes) -> None:
+    file = (await server.post_form(("purpose", "batch"), ("file", LINE))).json()["id"]
+    server.files.write(f"files/{file}", [content])
+
+    reply = await server.http.get(f"/v1/files/{file}/content")
+
+    assert (reply.status_code, error_of(reply)["code"]) == (500, "file_damaged")
+    assert reply.headers["x-should-retry"] == "false"
+
+
 class FullFileStore(FileStore):
     """A fake: a disk without space."""
 

@@ -76,6 +76,9 @@ class TestFileStore:
                 files.read(name, 1, 9)
         with pytest.raises(DamagedError, match="files/missing"):
             files.whole("files/missing")
+        for name in ("files/empty", "files/short"):
+            with pytest.raises(DamagedError, match=name):
+                await files.read_async(name, 0, 9)
         with pytest.raises(FileNotFoundError):
             await files.read_async("files/missing", 0, 1)
 
@@ -98,6 +101,19 @@ def test_a_store_that_is_away_is_no_damaged_object(tmp_path: Path) -> None:
 
     with pytest.raises(STORE_ERRORS):
         files.read("files/a", 0, 1)
+    with pytest.raises(STORE_ERRORS):
+        files.delete(["files/a", "files/b"])
+
+
+def test_object_that_cannot_be_deleted_stops_no_other(tmp_path: Path) -> None:
+    files = FileStore(f"file://{tmp_path}")
+    names = [f"files/{number}" for number in range(40)]
+    for name in names:
+        (tmp_path / name / "x").mkdir(parents=True) if name == "files/3" else files.write(name, [b"x"])
+
+    assert files.delete(names) == {"files/3"}
+
+    assert files.names("files") == []
 
 
 def test_object_is_on_the_disk_once_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """The queue of lines: one contract over SQLite and a folder, and over Postgres and S3."""
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -353,6 +354,21 @@ def test_expired_and_interrupted_files_are_deleted(stored: Stored) -> None:
 
     assert stored.files.names("files") == [made[-1].object]
     assert stored.store.files("", NOW) == [made[-1]]
+
+
+def test_a_file_that_cannot_be_deleted_stops_no_other(tmp_path: Path) -> None:
+    stored, now = Stored(tmp_path), int(NOW)
+    stuck, *others = [File(new_id("file"), "", "batch", "a", 1, now, now + 60) for _ in range(120)]
+    for file in (stuck, *others):
+        stored.store.begin_file(file)
+        stored.store.finish_file(file)
+    (tmp_path / "batch" / stuck.object / "x").mkdir(parents=True)
+
+    assert stored.queue.delete_old(NOW + 60.0) == 119
+    assert stored.queue.delete_old(NOW + 60.0) == 0
+    shutil.rmtree(tmp_path / "batch" / stuck.object)
+    assert stored.queue.delete_old(NOW + 60.0) == 1
+    stored.store.close()
 
 
 @settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -62,9 +62,9 @@ def serve_config(values: Path, *sets: str, **more: str) -> Document:
     return config
 
 
-def refusal(values: Path, *sets: str, release: str = "demo") -> str:
+def refusal(values: Path, *sets: str, release: str = "demo", kube_version: str = "1.36.0") -> str:
     """What `helm template` says of values it refuses."""
-    arguments = ["template", release, str(CHART), "--values", str(values)]
+    arguments = ["template", release, str(CHART), "--values", str(values), "--kube-version", kube_version]
     for setting in sets:
         arguments += ["--set-json", setting]
     done = helm(*arguments)

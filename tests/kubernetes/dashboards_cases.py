@@ -298,7 +298,24 @@ USAGE = Case(
         ("cost", "GPUs without use", "{{state}}"): {'{state="idle"}': 0.25},
     },
 )
+LOST = Case(
+    "a lost replica, and what it cost the requests that it delayed",
+    {
+        f'llm_autoscaling_losses_total{{{POLICY}, cause="engine_hung"}}': "0x38 1x2",
+        f'llm_autoscaling_losses_total{{{POLICY}, cause="node_lost"}}': "0x40",
+        **histogram("llm_lost_wait_seconds", A, {"30": "0x40", "60": "0x38 4x2", "+Inf": "0x38 4x2"}),
+    },
+    600,
+    {
+        ("autoscaling", "Lost replicas", "{{cause}}"): {
+            '{cause="engine_hung"}': 1,
+            '{cause="node_lost"}': 0,
+        },
+        ("autoscaling", "Time lost with replicas", "P50"): {"{}": 45},
+        ("autoscaling", "Time lost with replicas", "P95"): {"{}": 30 + 30 * 0.95},
+    },
+)
 CASES = (
     FIRST_REQUESTS, QUANTILES, NO_TRAFFIC, OUTCOMES, INTERRUPTED, DECISIONS, MARKED_BEFORE, FLEET, ENGINES,
-    COST, MOVED, IDLE, USAGE,
+    COST, MOVED, IDLE, USAGE, LOST,
 )  # fmt: skip

@@ -63,7 +63,7 @@ def test_commands_of_the_documents_render(command: tuple[str, ...]) -> None:
 
 def test_values_in_the_documents_render_together(tmp_path: Path) -> None:
     known = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
-    arguments = ["template", "llm", str(CHART), "--values", str(A100)]
+    arguments = ["template", "llm", str(CHART), "--values", str(A100), "--kube-version", "1.36.0"]
     count = 0
     for document in DOCUMENTS:
         for block in blocks(document, "yaml"):

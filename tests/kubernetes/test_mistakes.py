@@ -155,6 +155,14 @@ def test_a_name_may_have_45_characters() -> None:
     assert len(head) == 50
 
 
+def test_claims_need_a_cluster_that_has_them() -> None:
+    claims = 'gpuProfiles.a100-80gb.resourceClaimTemplate="one-gpu"'
+    said = refusal(A100, claims, kube_version="1.33.4-gke.1")
+    assert "gpuProfiles.a100-80gb.resourceClaimTemplate needs resource.k8s.io/v1" in said
+    assert "This is v1.33.4-gke.1" in said
+    assert documents(A100, claims, kube_version="1.34.0-gke.1")
+
+
 def test_a_refused_url_shows_no_password() -> None:
     said = refusal(A100, 'app.ledger={"enabled":true,"url":"postgresql://tide:hunter2@db/usage"}')
     assert "plain text" in said

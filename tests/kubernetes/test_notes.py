@@ -144,9 +144,22 @@ def test_the_notes_say_what_other_pods_need(tmp_path: Path) -> None:
     assert SWITCH in other
     none = notes_of(tmp_path / "none", SINGLE_GPU, token, 'upgradeStrategy.type="None"', live=live)
     assert "They change when you delete the RayCluster" in none
+    groups = live["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    assert [group["groupName"] for group in groups] == ["ingress", "any-gpu"]
+    for profile, says in (("cpu", "adds worker groups to the running cluster"), ("a10g", "CHANGES THE PODS")):
+        model = f'models.more={{"gpuProfile":"{profile}","model":"embedded"}}'
+        assert says in notes_of(tmp_path / profile, SINGLE_GPU, model, live=live)
     del live["metadata"]["annotations"]
     assert "may change the pods" in notes_of(tmp_path / "older", SINGLE_GPU, live=live)
     assert "changes no pods" not in notes_of(tmp_path / "first", SINGLE_GPU)
+
+
+def test_the_notes_warn_of_a_gpu_profile_for_every_node(tmp_path: Path) -> None:
+    warning = "WARNING: gpuProfiles.any-gpu has no nodeSelector: its pods take every node with nvidia.com/gpu"
+    assert warning in notes_of(tmp_path / "any", SINGLE_GPU)
+    placed = 'gpuProfiles.any-gpu.nodeSelector={"gpu":"h200"}'
+    for values in (SINGLE_GPU, A100, LAPTOP):
+        assert "no nodeSelector" not in notes_of(tmp_path / values.stem, values, placed)
 
 
 def test_the_notes_warn_of_a_cluster_that_is_still_pending(tmp_path: Path) -> None:

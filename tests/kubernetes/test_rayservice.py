@@ -339,16 +339,24 @@ def test_what_users_set_wins_over_the_chart_once() -> None:
 
 def test_every_volume_that_ray_writes_to_is_bounded() -> None:
     """The operator adds a volume without a limit at /tmp/ray of the head, unless there is one."""
-    for name, template in templates(A100, 'tmpSizeLimit="7Gi"').items():
+    for template in templates(A100, 'tmpSizeLimit="7Gi"').values():
         written = [volume for volume in template["spec"]["volumes"] if volume["name"] != "api-keys"]
         limits = {volume["name"]: volume["emptyDir"]["sizeLimit"] for volume in written}
         at = {
             mount["mountPath"]: mount["name"] for mount in template["spec"]["containers"][0]["volumeMounts"]
         }
         assert limits[at["/tmp"]] == "7Gi"
-        assert limits.get("ray-logs") == ("7Gi" if name == "head" else None)
+        assert limits["ray-logs"] == "7Gi"
         # By this name the operator mounts it into the autoscaler.
-        assert at.get("/tmp/ray") == ("ray-logs" if name == "head" else None)
+        assert at["/tmp/ray"] == "ray-logs"
+
+
+def test_sidecars_mount_every_volume_that_all_their_pods_have() -> None:
+    mounts = '[{"name":"ray-logs","mountPath":"/logs"},{"name":"shm","mountPath":"/dev/shm"}]'
+    sidecar = f'extraContainers=[{{"name":"logs","image":"x","volumeMounts":{mounts}}}]'
+    for template in templates(A100, sidecar).values():
+        volumes = {volume["name"] for volume in template["spec"]["volumes"]}
+        assert {mount["name"] for mount in template["spec"]["containers"][1]["volumeMounts"]} <= volumes
 
 
 def test_a_model_can_run_on_any_gpu() -> None:

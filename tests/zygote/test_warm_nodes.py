@@ -29,6 +29,8 @@ class StubRay:
         self.ran: list[tuple[str, Any]] = []
         self.late: set[str] = set()
         self.failing: set[str] = set()
+        self.refused: set[str] = set()
+        """Nodes whose zygote forks nothing."""
         self.read: list[tuple[str, Any]] = []
         self.spares: list[tuple[str, Any, int]] = []
         self.unreachable: set[str] = set()
@@ -69,9 +71,10 @@ class StubRay:
         late = [one for one in references if one[0] in self.late]
         return [one for one in references if one not in late], late
 
-    def get(self, reference: tuple[str, int]) -> None:
+    def get(self, reference: tuple[str, int]) -> bool:
         if reference[0] in self.failing:
             raise RuntimeError("no such module")
+        return reference[0] not in self.refused
 
     def start_spares(self, node: Any, environment: Any, count: int) -> None:
         if node["NodeID"] in self.unreachable:
@@ -97,21 +100,21 @@ def nodes(ray: StubRay) -> list[str]:
 
 def test_task_runs_on_each_node_with_room(ray: StubRay) -> None:
     settings = model(cpus_per_replica=1)
-    warm_nodes.warm([settings], set())
+    warm_nodes.warm([settings], {})
     assert ray.ran == [(node, engine_environment(settings, zygote=True)) for node in (A, B)]
 
 
 def test_node_without_gpus_for_its_part_is_left_alone(ray: StubRay) -> None:
     sixteen = {"device": "gpu", "tensor_parallel_size": 8, "pipeline_parallel_size": 2}
-    warm_nodes.warm([model(**sixteen)], set())
+    warm_nodes.warm([model(**sixteen)], {})
     assert nodes(ray) == []
 
-    warm_nodes.warm([model(**sixteen, placement_group_strategy="PACK")], set())
+    warm_nodes.warm([model(**sixteen, placement_group_strategy="PACK")], {})
     assert nodes(ray) == [B]
 
 
 def test_each_node_is_warmed_once(ray: StubRay) -> None:
-    warmed: set[tuple[str, str]] = set()
+    warmed: dict[tuple[str, str], bool] = {}
     warm_nodes.warm([model()], warmed)
     ray.resources[C] = SMALL
     warm_nodes.warm([model()], warmed)
@@ -119,7 +122,7 @@ def test_each_node_is_warmed_once(ray: StubRay) -> None:
 
 
 def test_task_that_timed_out_runs_again(ray: StubRay) -> None:
-    warmed: set[tuple[str, str]] = set()
+    warmed: dict[tuple[str, str], bool] = {}
     ray.late = {B}
     warm_nodes.warm([model()], warmed)
     ray.late = set()
@@ -128,7 +131,7 @@ def test_task_that_timed_out_runs_again(ray: StubRay) -> None:
 
 
 def test_failed_task_is_reported_and_not_repeated(ray: StubRay) -> None:
-    warmed: set[tuple[str, str]] = set()
+    warmed: dict[tuple[str, str], bool] = {}
     ray.failing = {A, B}
     with pytest.raises(RuntimeError, match="no such module"):
         warm_nodes.warm([model()], warmed)
@@ -138,8 +141,19 @@ def test_failed_task_is_reported_and_not_repeated(ray: StubRay) -> None:
     assert ray.spares == []
 
 
+def test_a_node_whose_zygote_refused_is_not_warm(ray: StubRay, kv: StubKv) -> None:
+    ray.refused = {A}
+    warmed: dict[tuple[str, str], bool] = {}
+    for _ in range(2):
+        warm_nodes.warm_and_report("shop", [model()], warmed)
+        warm_nodes.warm_and_report("shop", [model()], {})  # of another ingress replica
+
+    assert read_document(WARMED, "shop", parse_warmed) == {(B, "tide")}
+    assert nodes(ray) == [A, B, A, A]
+
+
 def test_the_policy_is_told_which_nodes_are_warm(ray: StubRay, kv: StubKv) -> None:
-    warmed: set[tuple[str, str]] = set()
+    warmed: dict[tuple[str, str], bool] = {}
     ray.late = {B}
     warm_nodes.warm_and_report("shop", [model()], warmed)
     assert read_document(WARMED, "shop", parse_warmed) == {(A, "tide")}
@@ -151,13 +165,13 @@ def test_the_policy_is_told_which_nodes_are_warm(ray: StubRay, kv: StubKv) -> No
 
 def test_warm_node_reads_weights_unless_embedded(ray: StubRay) -> None:
     ray.late = {B}
-    warm_nodes.warm([model(name="ours"), model(model="org/8b", revision="v2")], set())
+    warm_nodes.warm([model(name="ours"), model(model="org/8b", revision="v2")], {})
     assert ray.read == [(A, ("org/8b", "v2"))]
 
 
 def test_changed_weights_are_read_with_existing_spares(ray: StubRay) -> None:
-    warm_nodes.warm([model(model="org/8b")], set())
-    warm_nodes.warm([model(model="org/70b")], set())
+    warm_nodes.warm([model(model="org/8b")], {})
+    warm_nodes.warm([model(model="org/70b")], {})
 
     read = [(node, name) for node, (name, _) in ray.read]
     assert read == [(A, "org/8b"), (B, "org/8b"), (A, "org/70b"), (B, "org/70b")]
@@ -169,7 +183,7 @@ def spares(ray: StubRay) -> list[tuple[str, int]]:
 
 
 def test_node_gets_up_to_four_spare_processes(ray: StubRay) -> None:
-    warm_nodes.warm([model(cpus_per_replica=1)], set())
+    warm_nodes.warm([model(cpus_per_replica=1)], {})
 
     assert spares(ray) == [(A, 2), (B, 4)]
 
@@ -178,7 +192,7 @@ def test_spares_are_in_the_environment_that_the_engines_inherit(ray: StubRay) ->
     ray.inherited = RuntimeEnv(working_dir="gcs://code.zip", env_vars={"TEAM": "sea", "VLLM_USE_V1": "0"})
     settings = model(env={"VLLM_USE_V1": "1"})
 
-    warm_nodes.warm([settings], set())
+    warm_nodes.warm([settings], {})
 
     ours = engine_environment(settings, zygote=True)
     assert ray.spares[0][1] == {
@@ -189,24 +203,24 @@ def test_spares_are_in_the_environment_that_the_engines_inherit(ray: StubRay) ->
 
 
 def test_second_warmer_leaves_existing_spares_alone(ray: StubRay, kv: StubKv) -> None:
-    warm_nodes.warm([model()], set())
+    warm_nodes.warm([model()], {})
     ray.resources[C] = SMALL
 
-    second: set[tuple[str, str]] = set()
+    second: dict[tuple[str, str], bool] = {}
     warm_nodes.warm([model()], second)
 
     assert nodes(ray) == [A, B, C]
     assert [node for node, _ in spares(ray)] == [A, B, C]
-    assert second == {(A, "tide"), (B, "tide"), (C, "tide")}
+    assert second == {(A, "tide"): True, (B, "tide"): True, (C, "tide"): True}
 
 
 def test_of_two_warmers_at_the_same_time_one_starts_spares(
     ray: StubRay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    warm_nodes.warm([model()], set())
+    warm_nodes.warm([model()], {})
     monkeypatch.setattr(warm_nodes, "keys", lambda prefix: [])  # as the other one saw them before
 
-    warm_nodes.warm([model()], set())
+    warm_nodes.warm([model()], {})
 
     assert nodes(ray) == [A, B, A, B]
     assert [node for node, _ in spares(ray)] == [A, B]
@@ -224,30 +238,30 @@ def test_of_two_warmers_at_the_same_time_one_starts_spares(
 def test_what_no_spare_would_fit_has_spares_of_its_own(
     ray: StubRay, other: ModelSettings, job: str, inherited: dict[str, Any]
 ) -> None:
-    warm_nodes.warm([model()], set())
+    warm_nodes.warm([model()], {})
     ray.job, ray.inherited = job, RuntimeEnv(**inherited)
-    warm_nodes.warm([other], set())
+    warm_nodes.warm([other], {})
 
     assert [node for node, _ in spares(ray)] == [A, B, A, B]
 
 
 def test_models_of_the_same_environment_share_their_spares(ray: StubRay) -> None:
-    warm_nodes.warm([model(), model(name="other")], set())
+    warm_nodes.warm([model(), model(name="other")], {})
 
     assert [node for node, _ in spares(ray)] == [A, B]
 
 
 def test_the_claims_of_a_node_that_is_gone_are_erased(ray: StubRay, kv: StubKv) -> None:
-    warm_nodes.warm([model(name="org/8b")], set())
+    warm_nodes.warm([model(name="org/8b")], {})
     ray.dead = {B}
-    warm_nodes.warm([model(name="org/8b")], set())
+    warm_nodes.warm([model(name="org/8b")], {})
 
     (claim,) = keys("spares/")
     assert claim.startswith(f"spares/{A}/02000000/")
 
 
 def test_node_without_spares_is_reported_and_blocks_no_other(ray: StubRay) -> None:
-    warmed: set[tuple[str, str]] = set()
+    warmed: dict[tuple[str, str], bool] = {}
     ray.unreachable = {A}
     with pytest.raises(grpc.RpcError, match="the raylet is gone"):
         warm_nodes.warm([model()], warmed)
@@ -260,7 +274,7 @@ def test_node_without_spares_is_reported_and_blocks_no_other(ray: StubRay) -> No
 def test_a_model_that_fails_keeps_no_other_from_its_spares(ray: StubRay) -> None:
     ray.failing = {A}
     with pytest.raises(RuntimeError, match="no such module"):
-        warm_nodes.warm([model()], set())
+        warm_nodes.warm([model()], {})
 
     assert spares(ray) == [(B, 4)]
 

@@ -99,6 +99,7 @@ _BOUNDED: dict[str, Schema] = {
     f"{_THRESHOLDS}.cold_start_factor": {"type": "number", "minimum": 1, "maximum": 100},
     f"{_THRESHOLDS}.cold_start_s": above_zero(_DAY_S),
     f"{_THRESHOLDS}.flaps_per_hour": whole(1, 1000),
+    f"{_THRESHOLDS}.losses_per_hour": whole(1, 1000),
     "monitoring.dashboards.folder": {"type": "string"},
     "monitoring.dashboards.gpuHourPrice": {"type": "number", "minimum": 0},
     "tests.timeoutSeconds": whole(10, _DAY_S),

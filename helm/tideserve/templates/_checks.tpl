@@ -50,6 +50,9 @@ models is empty: name at least one, as in helm/tideserve/examples
 {{- $at := printf "models.%s" $key -}}
 {{- $name := default $key $model.name -}}
 {{- $deployment := regexReplaceAll "[^A-Za-z0-9_-]+" $name "-" -}}
+{{- if eq $name "ingress" }}
+{{ $at }}{{ ternary ".name" "" (not (empty $model.name)) }} = "ingress" is a reserved name: `tideserve knobs set ingress` changes the knobs of the ingress. Set {{ $at }}.name to another
+{{- end -}}
 {{- if hasKey $names $name }}
 {{ $at }}.name = {{ quote $name }} is the name of models.{{ get $names $name }} too: clients could not tell them apart
 {{- else if hasKey $deployments $deployment }}
@@ -131,6 +134,9 @@ models.{{ $key }} with its own modelCache has the worker group {{ quote $group }
 {{- range $its := fromYaml (include "tideserve.groups" .) -}}
 {{- $profile := get $.Values.gpuProfiles $its.profile -}}
 {{- $onCpus := eq $profile.device "cpu" -}}
+{{- if and $its.gpus $profile.resourceClaimTemplate (semverCompare "<1.34.0-0" $.Capabilities.KubeVersion.Version) }}
+gpuProfiles.{{ $its.profile }}.resourceClaimTemplate needs resource.k8s.io/v1, which Kubernetes has from 1.34. This is {{ $.Capabilities.KubeVersion.Version }}: set gpuResource alone, or give `helm template` the cluster's --kube-version
+{{- end -}}
 {{- $wanted := 0.0 -}}
 {{- range $key := $its.models -}}
 {{- $model := get $.Values.models $key -}}

@@ -98,7 +98,7 @@
 {{- end -}}
 
 {{- define "tideserve.checks.volumes" -}}
-{{- $names := list "tmp" "home" "shm" -}}
+{{- $names := list "tmp" "home" -}}
 {{- range $index, $volume := .Values.extraVolumes -}}
 {{- if has $volume.name (list "tmp" "home" "shm" "models" "api-keys" "ray-logs" "ray-tls" "ray-ca" "proof-results") }}
 extraVolumes[{{ $index }}].name = {{ quote $volume.name }} must be another: the chart has a volume of that name
@@ -111,6 +111,16 @@ extraVolumes[{{ $index }}].name = {{ quote $volume.name }} is the name of two vo
 {{- range fromYaml (include "tideserve.caches" .) -}}
 {{- if ne .type "none" }}{{- $_ := set $paths (trimSuffix "/" .mountPath) .at }}{{- end -}}
 {{- end -}}
+{{- $caches := fromYaml (include "tideserve.caches" .) -}}
+{{- $pods := dict "headgroup" (dict "root" . "component" "head" "shm" "1Gi") "ingress" (dict "root" . "component" "ingress" "shm" "1Gi") -}}
+{{- range $name, $group := fromYaml (include "tideserve.groups" .) -}}
+{{- $_ := set $pods $name (dict "root" $ "component" "engine" "shm" "1Gi" "cache" (get $caches $group.cache)) -}}
+{{- end -}}
+{{- range $name, $pod := $pods -}}
+{{- $volumes := list -}}
+{{- range (fromYaml (include "tideserve.storage" $pod)).volumes }}{{- $volumes = append $volumes .name }}{{- end -}}
+{{- $_ := set $pods $name $volumes -}}
+{{- end -}}
 {{- $containers := list "ray-head" "ray-worker" "autoscaler" "wait-gcs-ready" "certificate" -}}
 {{- range $place := list "extraInitContainers" "extraContainers" -}}
 {{- range $index, $container := get $.Values $place -}}
@@ -119,8 +129,10 @@ extraVolumes[{{ $index }}].name = {{ quote $volume.name }} is the name of two vo
 {{- end -}}
 {{- $containers = append $containers $container.name -}}
 {{- range $number, $mount := $container.volumeMounts -}}
-{{- if not (has $mount.name $names) }}
-{{ $place }}[{{ $index }}].volumeMounts[{{ $number }}].name = {{ quote $mount.name }} is no volume of every pod: {{ join ", " $names }}
+{{- range $name, $volumes := $pods -}}
+{{- if not (has $mount.name $volumes) }}
+{{ $place }}[{{ $index }}].volumeMounts[{{ $number }}].name = {{ quote $mount.name }} is no volume of the group {{ $name }}, whose pods get the container too. They have {{ sortAlpha $volumes | join ", " }}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -160,9 +160,15 @@ of its values. A model's own cache has no claim of yours unless the model names 
 {{- printf "%s-api-keys" (include "tideserve.fullname" .) -}}
 {{- end -}}
 
-{{/* A hash of all that makes a new cluster if it changes: not the numbers of pods. */}}
+{{/*
+A hash of all that makes a new cluster if it changes: not the numbers of pods. Arguments: root, and groups, to leave out the
+worker groups after so many: the operator adds those at the end of the list to the running cluster.
+*/}}
 {{- define "tideserve.podsHash" -}}
-{{- regexReplaceAll "\"(min|max)?[rR]eplicas\":[0-9]+" (include "tideserve.rayCluster" . | fromYaml | toJson) "" | sha256sum | trunc 16 -}}
+{{- $cluster := include "tideserve.rayCluster" .root | fromYaml -}}
+{{- $groups := $cluster.workerGroupSpecs -}}
+{{- $_ := set $cluster "workerGroupSpecs" (slice $groups 0 (min (len $groups) (default (len $groups) .groups))) -}}
+{{- regexReplaceAll "\"(min|max)?[rR]eplicas\":[0-9]+" (toJson $cluster) "" | sha256sum | trunc 16 -}}
 {{- end -}}
 
 {{/* Objects that must be there before the release, as `kind/name` of kubectl, one a line. */}}

@@ -107,8 +107,8 @@ cache (one of tideserve.caches), keys (does it mount them?), results (of the GPU
 {{- $values := .root.Values -}}
 {{- $temporary := dict "emptyDir" (dict "sizeLimit" $values.tmpSizeLimit) -}}
 {{- $all := list (list "tmp" "/tmp" $temporary) (list "home" "/home/tideserve" (dict "emptyDir" (dict "sizeLimit" $values.homeSizeLimit))) -}}
-{{- if eq .component "head" -}}
-{{- /* The operator would make this volume, without a limit. */ -}}
+{{- if has .component (list "head" "ingress" "engine") -}}
+{{- /* The operator would make the head's, without a limit. Workers have it too, for sidecars that read Ray's logs. */ -}}
 {{- $all = append $all (list "ray-logs" "/tmp/ray" $temporary) -}}
 {{- end -}}
 {{- with .shm }}{{- $all = append $all (list "shm" "/dev/shm" (dict "emptyDir" (dict "medium" "Memory" "sizeLimit" .))) }}{{- end -}}
