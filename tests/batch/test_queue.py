@@ -364,6 +364,8 @@ def test_a_file_that_cannot_be_deleted_stops_no_other(tmp_path: Path) -> None:
         stored.store.finish_file(file)
     (tmp_path / "batch" / stuck.object / "x").mkdir(parents=True)
 
+    stored.queue.delete_old(NOW + 60.0 - 3600.0)
+    stored.monotonic += 3600.0
     assert stored.queue.delete_old(NOW + 60.0) == 119
     assert stored.queue.delete_old(NOW + 60.0) == 0
     shutil.rmtree(tmp_path / "batch" / stuck.object)

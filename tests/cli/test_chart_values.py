@@ -85,7 +85,13 @@ def test_the_chart_serves_what_the_file_serves(
         ({}, {**GPU, "accelerator_type": "B200"}),
         ({}, {**GPU, "accelerator_type": None, "tensor_parallel_size": 2, "pipeline_parallel_size": 2}),
         ({"request_log": {"enabled": False}, "ui": False, "zygote": False}, {"cpus_per_replica": 6.5}),
-        ({"telemetry": {"traces": {"enabled": True}}, "ledger": {"url": "postgresql://db/usage"}}, GPU),
+        (
+            {
+                "telemetry": {"traces": {"enabled": True, "endpoint": "http://tempo:4317"}},
+                "ledger": {"url": "postgresql://db/usage"},
+            },
+            GPU,
+        ),
         ({"batch": {"database": "postgresql://db/batch", "files": "s3://b", "resources": {"node": 1}}}, {}),
         ({"ingress": {"cpus_per_replica": 3}, "http": {"max_body_bytes": 2048}}, {"cpus_per_replica": 2}),
     ],

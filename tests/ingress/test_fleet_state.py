@@ -243,7 +243,8 @@ async def test_listeners_that_come_at_once_share_samples_and_records(monkeypatch
 
 
 async def test_page_and_first_event_of_20_busy_models_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve_policy, "time", clock := Clock())
+    clock = Clock()
+    monkeypatch.setattr(serve_policy, "SteadyTime", lambda: clock.time)
     fleet, chance = Fleet(models=20), random.Random(1)
     names = [model.name for model in fleet.settings.models]
     counters: dict[str, dict[tuple[str, int], int]] = {name: {} for name in names}

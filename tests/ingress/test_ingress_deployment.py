@@ -6,15 +6,18 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from httpx import ASGITransport, AsyncClient, Response
 from ray.serve._private.common import DeploymentID, ReplicaID, ReplicaMetricReport
 from ray.serve.config import HTTPOptions
 
+from serve_app.api.api_keys import appeared
 from serve_app.api.engine_client import EngineReply
 from serve_app.cluster.serve_status import ServeStatus
 from serve_app.engine.data_plane import DataPlane
@@ -282,7 +285,10 @@ async def test_only_clients_with_a_key_get_in(deployed: Deployed, tmp_path: Path
     assert (await deployed.ask(model="tide")).status_code == 200
 
 
-async def test_without_a_file_of_keys_there_is_no_ingress(deployed: Deployed, tmp_path: Path) -> None:
+async def test_without_a_file_of_keys_there_is_no_ingress(
+    deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingress_deployment, "appeared", partial(appeared, sleep=AsyncMock()))
     with pytest.raises(SettingsError, match=r"http\.api_keys_file"):
         await deployed.build(http={"api_keys_file": str(tmp_path / "missing")})
 

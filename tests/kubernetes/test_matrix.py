@@ -41,7 +41,8 @@ def test_every_object_is_valid_on(version: str) -> None:
 def test_every_version_is_given_the_same_objects() -> None:
     """So they are rendered once for all of them."""
     assert rendered(CI_VALUES[0], kube_version=f"{VERSIONS[0]}.0") == rendered(CI_VALUES[0])
-    asked = [path.read_text() for path in (CHART / "templates").rglob("*.*")]
+    made = [path for path in (CHART / "templates").rglob("*.*") if not path.name.startswith("_checks")]
+    asked = [path.read_text() for path in made]
     assert [text for text in asked if ".Capabilities.KubeVersion" in text] == []
 
 

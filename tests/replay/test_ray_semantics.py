@@ -93,7 +93,7 @@ class Twin:
 @pytest.mark.parametrize("seed", range(2))
 def test_targets_are_rays(policy: type[ServePolicy], seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(serve_policy, "time", clock)
+    monkeypatch.setattr(serve_policy, "SteadyTime", lambda: clock.time)
     app = FakeApplication(clock, {"a": KNOBS, "b": KNOBS}, policy=policy, targets={"a": 2})
     twin = Twin(app, policy)
     draw = random.Random(seed)
