@@ -156,7 +156,7 @@ models {{ join ", " $its.models }} may want {{ $wanted }} {{ ternary "CPUs" "rep
 {{- range $place, $env := dict "extraEnv" .Values.extraEnv "head.env" .Values.head.env "ingressWorkers.env" .Values.ingressWorkers.env -}}
 {{- range $env -}}
 {{- $_ := set $given .name (append (get $given .name | default list) $place) -}}
-{{- if and (has .name (list "TIDESERVE_LEDGER_URL" "TIDESERVE_BATCH_DATABASE_URL")) (regexMatch "^[a-z]+://[^/@]*:[^/@]+@" (default "" .value)) }}
+{{- if and (has .name (list "TIDESERVE_LEDGER_URL" "TIDESERVE_BATCH_DATABASE_URL")) (regexMatch "^[a-z]+://[^/@]*:[^/@$][^/@]*@" (default "" .value)) }}
 {{ $place }} sets {{ .name }} with a password in plain text, which everybody reads who may read the release: use valueFrom.secretKeyRef
 {{- end -}}
 {{- end -}}
