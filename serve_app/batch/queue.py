@@ -38,6 +38,8 @@ from serve_app.wire.batch_lines import BatchLine, LineAnswer
 
 _AT_ONCE = 1_000
 """The most lines of one statement or one read."""
+_LEASE_MARGIN_S = 60.0
+"""The longest lease begins after `now` was read: its answer came later."""
 _READ_AT_ONCE = 32
 """An object store takes 10 to 50 ms for each part, of which a slow batch makes 43,200 in a day."""
 _MANY_PARTS = 1_000
@@ -83,7 +85,8 @@ class BatchQueue:
             .where(
                 LINES.c.batch_id == batch_id,
                 LINES.c.outcome.is_(None),
-                (LINES.c.lease_until <= now) | (LINES.c.lease_until > now + LONGEST_LEASE_S),
+                (LINES.c.lease_until <= now)
+                | (LINES.c.lease_until > now + LONGEST_LEASE_S + _LEASE_MARGIN_S),
             )
             .order_by(LINES.c.position)
             .limit(min(most, _AT_ONCE))
@@ -137,18 +140,22 @@ class BatchQueue:
         """Join the answers of a batch to its result files, and give the batch its last status.
 
         Call it for a batch without lines in flight. Called again after an interruption, it begins anew. With
-        a `fault` the batch fails, and answers that cannot be read are lost.
+        a `fault` the batch fails, and answers that cannot be read are lost. A later call keeps the fault.
 
         Returns:
-            The last status; None if the batch has ended already, or was cancelled just now.
+            The last status; None if the status of the batch has just changed.
 
         Raises:
             DamagedError: an answer cannot be read, and there is no `fault`.
         """
-        if batch.status == "in_progress":
-            with self.store.begin() as connection:
-                if not set_status(connection, batch.id, ("in_progress",), "finalizing", now):
-                    return None
+        begun: Status = "cancelling" if batch.status == "cancelling" else "finalizing"
+        since = getattr(batch, f"{begun}_at") or now
+        values = {"errors": [asdict(fault)]} if fault else {}  # outlives this runner
+        with self.store.begin() as connection:
+            if not set_status(connection, batch.id, (batch.status,), begun, since, **values):
+                return None
+            errors = connection.execute(select(BATCHES.c.errors).where(BATCHES.c.id == batch.id)).scalar()
+        fault = LineError(**errors[0]) if errors else None
         mine = LINES.c.batch_id == batch.id
         if batch.in_progress_at is None:  # an interrupted check of the input file may have added lines
             self._in_parts(LINES.delete(), mine)
@@ -161,30 +168,29 @@ class BatchQueue:
         reason = {"cancelled": CANCELLED, "failed": FAILED}.get(last, EXPIRED)
         answers, failures = (self._answers(batch.id, each, bool(fault)) for each in ("completed", "failed"))
         output = self._write_file(batch, "output", answers, now)
-        errors = None
+        failed = None
         try:
             failures = chain(failures, self._unanswered(batch.id, reason))
-            errors = self._write_file(batch, "error", failures, now)
+            failed = self._write_file(batch, "error", failures, now)
             with self.store.begin() as connection:
                 query = select(LINES.c.outcome, func.count()).where(mine).group_by(LINES.c.outcome)
                 counts = Counter[str](dict(connection.execute(query).all()))
                 values = {
                     "output_file_id": output and output.id,
-                    "error_file_id": errors and errors.id,
-                    "errors": fault and [asdict(fault)],
+                    "error_file_id": failed and failed.id,
                     "completed": counts["completed"],
                     "failed": counts["failed"] + counts["lost"],
                 }
                 ended = set_status(connection, batch.id, OPEN, last, now, **values)
-                for file in (output, errors) if ended else ():
+                for file in (output, failed) if ended else ():
                     if file is not None:
                         change = FILES.update().where(FILES.c.id == file.id)
                         connection.execute(change.values(stored=True, bytes=file.bytes))
         except Exception:
-            self._discard(output, errors)
+            self._discard(output, failed)
             raise
         if not ended:
-            self._discard(output, errors)
+            self._discard(output, failed)
             return None
         self._in_parts(LINES.delete(), mine)
         self.files.delete(self.files.names(_folder(batch.id)))

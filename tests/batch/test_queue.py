@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from sqlalchemy import bindparam, select
 from serve_app.batch.file_store import DamagedError
 from serve_app.batch.queue import Answered, LeasedLine
 from serve_app.batch.records import File, LineError, new_id
+from serve_app.batch.retries import LONGEST_LEASE_S
 from serve_app.batch.tables import BATCHES, LINES
 from serve_app.wire.batch_lines import LineAnswer
 from tests.batch.stored import NOW, Stored, body
@@ -48,6 +49,16 @@ def test_leased_lines_are_taken_once_until_their_lease_ends(stored: Stored) -> N
     assert [line.line for line in second] == [4, 5]
     assert none == []
     assert [(line.line, line.attempts) for line in again] == [(number, 2) for number in range(1, 6)]
+
+
+def test_the_longest_lease_counts_a_moment_earlier(stored: Stored) -> None:
+    """The time of the answer that asks for it is later than that of the next turn."""
+    batch = stored.add(1)
+    stored.queue.lease(batch.id, 1, NOW, 30)
+
+    stored.queue.set_lease(batch.id, [1], NOW + 1 + LONGEST_LEASE_S)
+
+    assert stored.queue.lease(batch.id, 1, NOW, 30) == []
 
 
 def test_a_lease_may_be_renewed_or_given_back(stored: Stored) -> None:
@@ -230,6 +241,41 @@ def test_each_line_of_a_damaged_part_has_an_error(stored: Stored, damage: str) -
     assert all(name in line["error"]["message"] for line in errors.values())
     found = stored.batch(batch)
     assert (found.completed, found.failed, found.errors) == (3 - len(lost), len(lost), [asdict(FAULT)])
+
+
+@pytest.mark.parametrize("lines", [1, 3], ids=["all answered", "some answered"])
+def test_a_fault_outlives_a_kill_of_its_join(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch, lines: int
+) -> None:
+    """The next runner knows of the fault, although it can read what is not lost."""
+    batch = stored.add(lines)
+    stored.queue.finish(batch.id, list(map(answered, stored.queue.lease(batch.id, 1, NOW, 30))))
+    stored.files.delete(stored.files.names("parts"))
+
+    def killed(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stored.files, "write", killed)
+    with pytest.raises(KeyboardInterrupt):
+        stored.queue.end(batch, NOW, FAULT)
+    monkeypatch.undo()
+
+    assert stored.queue.end(stored.batch(batch), NOW + 9) == "failed"
+    assert stored.batch(batch).errors == [asdict(FAULT)]
+    assert stored.batch(batch).finalizing_at == NOW
+
+
+def test_a_fault_of_the_check_spares_a_batch_that_has_begun(stored: Stored) -> None:
+    """Another runner's check of the input file was successful."""
+    batch = stored.add(2)
+    stored.queue.finish(batch.id, list(map(answered, stored.queue.lease(batch.id, 1, NOW, 30))))
+    stale = replace(stored.batch(batch), status="validating", in_progress_at=None)
+
+    assert stored.queue.end(stale, NOW, FAULT) is None
+
+    assert stored.batch(batch).status == "in_progress"
+    assert stored.queue.end(stored.batch(batch), NOW) == "expired"
+    assert stored.results(batch)[0].keys() == {"r1"}
 
 
 def test_a_damaged_part_does_not_keep_a_batch_from_its_cancellation(stored: Stored) -> None:
