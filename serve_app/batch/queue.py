@@ -248,6 +248,7 @@ class BatchQueue:
         file = File(new_id("file"), batch.owner, "batch_output", name, 0, int(now), expires_at)
         self.store.begin_file(file, limited=False)
         try:
+            self.files.check()
             size = self.files.write(file.object, (line + b"\n" for line in chain([first], lines)))
         except Exception:
             self._discard(file)
@@ -256,6 +257,7 @@ class BatchQueue:
 
     def _write_part(self, batch_id: str, answers: Mapping[int, bytes]) -> str:
         """Write a part of result lines, by the number of their line in the input file. Return its name."""
+        self.files.check()
         part = f"{_folder(batch_id)}/{uuid.uuid4().hex}"
         self.files.write(part, [b"".join(b"%d %b\n" % answer for answer in answers.items())])
         return part
