@@ -7,6 +7,7 @@ killed at any moment, and two runners may work at the same time: each line has o
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -42,6 +43,8 @@ _LEASE_MARGIN_S = 60.0
 """The longest lease begins after `now` was read: its answer came later."""
 _READ_AT_ONCE = 32
 """An object store takes 10 to 50 ms for each part, of which a slow batch makes 43,200 in a day."""
+_READ_AGAIN_S = (0.5, 2.0, 0.0)
+"""The waits after failed reads of a part, such as a broken connection. Then its answers count as lost."""
 _MANY_PARTS = 1_000
 
 
@@ -282,10 +285,7 @@ class BatchQueue:
         """Yield the wanted lines of some parts, which are read at once."""
 
         def read(part: str) -> dict[int, bytes]:
-            try:
-                found = _whole_lines(self.files.whole(part), parts[part])
-            except DamagedError:
-                found = {}
+            found = _whole_lines(self._whole(part), parts[part])
             if not lose and len(found) < len(parts[part]):
                 raise DamagedError(f"the object {part} is missing or damaged")
             return found
@@ -296,6 +296,17 @@ class BatchQueue:
                 lost = set().union(*(parts[part] for part in some)) - answers.keys()
                 self._change(batch_id, lost, outcome="lost")
                 yield answers
+
+    def _whole(self, part: str) -> bytes:
+        """Return a part; nothing if it is missing, or if several reads fail."""
+        for wait_s in _READ_AGAIN_S:
+            try:
+                return self.files.whole(part)
+            except DamagedError as error:
+                if isinstance(error.__cause__, FileNotFoundError):
+                    break
+            time.sleep(wait_s)
+        return b""
 
     def _lines(self, batch_id: str, outcome: str) -> Iterator[Row[Any, Any, Any, Any]]:
         """Yield the lines with `outcome`, in the order of sending, in which an index has them."""

@@ -4,10 +4,13 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
+import obstore
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from obstore.exceptions import GenericError
 from sqlalchemy import bindparam, select
 
 from serve_app.batch.file_store import DamagedError
@@ -241,6 +244,29 @@ def test_each_line_of_a_damaged_part_has_an_error(stored: Stored, damage: str) -
     assert all(name in line["error"]["message"] for line in errors.values())
     found = stored.batch(batch)
     assert (found.completed, found.failed, found.errors) == (3 - len(lost), len(lost), [asdict(FAULT)])
+
+
+def test_one_failed_read_loses_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection to the object store breaks, while another part is lost indeed."""
+    stored = Stored(tmp_path)
+    batch = stored.add(2)
+    for _ in range(2):
+        stored.queue.finish(batch.id, list(map(answered, stored.queue.lease(batch.id, 1, NOW, 30))))
+    missing, intact = stored.files.names("parts")
+    stored.files.delete([missing])
+    get, broken = obstore.get, [intact]
+
+    def break_once(store: Any, name: str) -> Any:
+        if name in broken:
+            broken.remove(name)
+            raise GenericError("connection reset")
+        return get(store, name)
+
+    monkeypatch.setattr(obstore, "get", break_once)
+    assert stored.queue.end(batch, NOW, FAULT) == "failed"
+
+    assert list(map(len, stored.results(batch))) == [1, 1]
+    stored.store.close()
 
 
 @pytest.mark.parametrize("lines", [1, 3], ids=["all answered", "some answered"])
