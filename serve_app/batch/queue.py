@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -43,6 +43,8 @@ _LEASE_MARGIN_S = 60.0
 """The longest lease begins after `now` was read: its answer came later."""
 _READ_AT_ONCE = 32
 """An object store takes 10 to 50 ms for each part, of which a slow batch makes 43,200 in a day."""
+_READ_BYTES = 8 << 20
+"""No more are read at once. Parts have up to 4 MB, and their lines are in memory two or three times."""
 _READ_AGAIN_S = (0.5, 2.0, 0.0)
 """The waits after failed reads of a part, such as a broken connection. Then its answers count as lost."""
 _MANY_PARTS = 1_000
@@ -291,11 +293,15 @@ class BatchQueue:
             return found
 
         with ThreadPoolExecutor(_READ_AT_ONCE) as readers:
-            for some in _slices(list(parts), _READ_AT_ONCE):
+            at_once, names = 1, iter(parts)
+            while some := list(islice(names, at_once)):
                 answers = dict(chain.from_iterable(found.items() for found in readers.map(read, some)))
                 lost = set().union(*(parts[part] for part in some)) - answers.keys()
                 self._change(batch_id, lost, outcome="lost")
+                size = sum(map(len, answers.values())) or 1
                 yield answers
+                answers.clear()  # before the next are read
+                at_once = max(1, min(_READ_AT_ONCE, 2 * at_once, len(some) * _READ_BYTES // size))
 
     def _whole(self, part: str) -> bytes:
         """Return a part; nothing if it is missing, or if several reads fail."""

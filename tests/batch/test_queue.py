@@ -1,6 +1,7 @@
 """The queue of lines: one contract over SQLite and a folder, and over Postgres and S3."""
 
 import json
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -359,6 +360,27 @@ def test_a_join_of_many_parts_goes_on_after_a_kill(tmp_path: Path, monkeypatch: 
 
     assert len(stored.results(batch)[0]) == 1_200
     assert len(before & set(reads)) <= 32
+    stored.store.close()
+
+
+def test_a_join_of_large_parts_takes_little_memory(tmp_path: Path) -> None:
+    """24 parts of 4 MB, of which two are read at once, each as a part and as its lines."""
+    stored = Stored(tmp_path)
+    batch = stored.add(24)
+    text = b'"' + b"x" * (4 << 20) + b'"'
+    for line in stored.queue.lease(batch.id, 24, NOW, 30):
+        stored.queue.finish(batch.id, [answered(line, text=text)])
+    tracemalloc.start()
+    try:
+        assert stored.queue.end(batch, NOW) == "completed"
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 50 << 20
+    output = stored.store.file(stored.batch(batch).output_file_id or "", None, NOW)
+    assert output is not None
+    assert output.bytes > 24 * len(text)
     stored.store.close()
 
 
