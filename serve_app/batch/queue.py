@@ -155,7 +155,7 @@ class BatchQueue:
         """
         begun: Status = "cancelling" if batch.status == "cancelling" else "finalizing"
         since = getattr(batch, f"{begun}_at") or now
-        values = {"errors": [asdict(fault)]} if fault else {}  # outlives this runner
+        values: dict[str, Any] = {"errors": [asdict(fault)]} if fault else {}  # outlives this runner
         with self.store.begin() as connection:
             if not set_status(connection, batch.id, (batch.status,), begun, since, **values):
                 return None
