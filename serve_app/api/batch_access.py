@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TypeVar
 
 from fastapi import Request
@@ -57,8 +58,10 @@ class BatchAccess:
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:  # the client has left
-            if not job.cancel():  # the thread goes on, and its work may have to be undone
-                await asyncio.wait([future])
+            job.cancel()
+            while not future.done():  # the thread goes on, and its work may have to be undone
+                with suppress(asyncio.CancelledError):  # as a cancelled scope sends it again and again
+                    await asyncio.wait([future])
             raise
         except LimitError as error:
             raise ApiError(429, f"{error}.", code="limit_exceeded", headers=_NO_RETRY) from None

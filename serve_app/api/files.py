@@ -157,11 +157,12 @@ async def _store(access: BatchAccess, form: Form, owner: str, most: int) -> File
     now = int(access.clock())
     file = File(new_id("file"), owner, "batch", "", most, now)
     try:
-        await access.run(lambda: access.store.begin_file(file))
+        new = await access.run(lambda: access.store.begin_file(file))
     except asyncio.CancelledError:
         await access.run(lambda: _delete(access, file))
         raise
     try:
+        await access.run(lambda: access.files.check(new=new))
         try:
             await access.files.upload(file.object, _checked(form))
         except FAILURES as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import obstore
-from obstore.exceptions import BaseError
+from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import LocalStore, ObjectStore, from_url
 
 logger = logging.getLogger("ray.serve")
@@ -24,7 +24,8 @@ UPLOAD_BYTES = 2 * _PART_BYTES
 """The memory that one upload takes."""
 
 STORE_ERRORS = (BaseError, OSError)
-_PROBE = "probe"
+_REFUSED = (PermissionError, PermissionDeniedError, UnauthenticatedError)
+_MARKER = "store"
 
 
 class DamagedError(Exception):
@@ -47,6 +48,18 @@ class FileStore:
     @cached_property
     def _store(self) -> ObjectStore:
         return _open(self._url)
+
+    def check(self, *, new: bool = False) -> None:
+        """Raise OSError if the store lacks its marker, as an unmounted share does. A `new` one gets it."""
+        try:
+            obstore.head(self._store, _MARKER)
+        except FileNotFoundError:
+            if not new and not self.names("files"):  # an earlier release wrote files without a marker
+                raise OSError(
+                    f"{self._url} is not the store of the files: it lacks the object {_MARKER!r}. "
+                    "Mount the folder, or name the bucket, that has the files."
+                ) from None
+            self.write(_MARKER, [b""])
 
     async def upload(self, name: str, chunks: AsyncIterable[bytes]) -> None:
         """Write an object from chunks as they come, in bounded memory."""
@@ -108,7 +121,8 @@ class FileStore:
         try:
             obstore.delete(self._store, names)
         except STORE_ERRORS:  # which ends the deletion of the others
-            self.write(_PROBE, [b"x"])
+            self.check()
+            self.write(_MARKER, [b""])  # raises if the store is read-only
             for name in names:
                 try:
                     obstore.delete(self._store, name)
@@ -132,11 +146,13 @@ class FileStore:
 
     @contextmanager
     def _object(self, name: str) -> Iterator[None]:
-        """Tell a fault of this object from one of the store: then no other object can be written either."""
+        """Tell a fault of this object from one of the store: then its marker cannot be read either."""
         try:
             yield
+        except _REFUSED:
+            raise
         except STORE_ERRORS as error:
-            self.write(_PROBE, [b"x"])
+            self.check()
             raise DamagedError(f"the object {name} is missing or damaged") from error
 
     def _sync(self, name: str) -> None:

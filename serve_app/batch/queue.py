@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from math import inf
 from typing import Any, NamedTuple
 
@@ -41,8 +41,14 @@ from serve_app.wire.batch_lines import BatchLine, LineAnswer
 
 _AT_ONCE = 1_000
 """The most lines of one statement or one read."""
+_LEASE_MARGIN_S = 60.0
+"""The longest lease begins after `now` was read: its answer came later."""
 _READ_AT_ONCE = 32
 """An object store takes 10 to 50 ms for each part, of which a slow batch makes 43,200 in a day."""
+_READ_BYTES = 8 << 20
+"""No more are read at once. Parts have up to 4 MB, and their lines are in memory two or three times."""
+_READ_AGAIN_S = (0.5, 2.0, 0.0)
+"""The waits after failed reads of a part, such as a broken connection. Then its answers count as lost."""
 _MANY_PARTS = 1_000
 _JUMP_S, _STEADY_S = 60.0, 3600.0
 """A clock has jumped if it is so far from the monotonic clock, and is believed again after an hour."""
@@ -94,7 +100,8 @@ class BatchQueue:
             .where(
                 LINES.c.batch_id == batch_id,
                 LINES.c.outcome.is_(None),
-                (LINES.c.lease_until <= now) | (LINES.c.lease_until > now + LONGEST_LEASE_S),
+                (LINES.c.lease_until <= now)
+                | (LINES.c.lease_until > now + LONGEST_LEASE_S + _LEASE_MARGIN_S),
             )
             .order_by(LINES.c.position)
             .limit(min(most, _AT_ONCE))
@@ -148,18 +155,22 @@ class BatchQueue:
         """Join the answers of a batch to its result files, and give the batch its last status.
 
         Call it for a batch without lines in flight. Called again after an interruption, it begins anew. With
-        a `fault` the batch fails, and answers that cannot be read are lost.
+        a `fault` the batch fails, and answers that cannot be read are lost. A later call keeps the fault.
 
         Returns:
-            The last status; None if the batch has ended already, or was cancelled just now.
+            The last status; None if the status of the batch has just changed.
 
         Raises:
             DamagedError: an answer cannot be read, and there is no `fault`.
         """
-        if batch.status == "in_progress":
-            with self.store.begin() as connection:
-                if not set_status(connection, batch.id, ("in_progress",), "finalizing", now):
-                    return None
+        begun: Status = "cancelling" if batch.status == "cancelling" else "finalizing"
+        since = getattr(batch, f"{begun}_at") or now
+        values: dict[str, Any] = {"errors": [asdict(fault)]} if fault else {}  # outlives this runner
+        with self.store.begin() as connection:
+            if not set_status(connection, batch.id, (batch.status,), begun, since, **values):
+                return None
+            errors = connection.execute(select(BATCHES.c.errors).where(BATCHES.c.id == batch.id)).scalar()
+        fault = LineError(**errors[0]) if errors else None
         mine = LINES.c.batch_id == batch.id
         if batch.in_progress_at is None:  # an interrupted check of the input file may have added lines
             self._in_parts(LINES.delete(), mine)
@@ -172,30 +183,29 @@ class BatchQueue:
         reason = {"cancelled": CANCELLED, "failed": FAILED}.get(last, EXPIRED)
         answers, failures = (self._answers(batch.id, each, bool(fault)) for each in ("completed", "failed"))
         output = self._write_file(batch, "output", answers, now)
-        errors = None
+        failed = None
         try:
             failures = chain(failures, self._unanswered(batch.id, reason))
-            errors = self._write_file(batch, "error", failures, now)
+            failed = self._write_file(batch, "error", failures, now)
             with self.store.begin() as connection:
                 query = select(LINES.c.outcome, func.count()).where(mine).group_by(LINES.c.outcome)
                 counts = Counter[str](dict(connection.execute(query).all()))
                 values = {
                     "output_file_id": output and output.id,
-                    "error_file_id": errors and errors.id,
-                    "errors": fault and [asdict(fault)],
+                    "error_file_id": failed and failed.id,
                     "completed": counts["completed"],
                     "failed": counts["failed"] + counts["lost"],
                 }
                 ended = set_status(connection, batch.id, OPEN, last, now, **values)
-                for file in (output, errors) if ended else ():
+                for file in (output, failed) if ended else ():
                     if file is not None:
                         change = FILES.update().where(FILES.c.id == file.id)
                         connection.execute(change.values(stored=True, bytes=file.bytes))
         except Exception:
-            self._discard(output, errors)
+            self._discard(output, failed)
             raise
         if not ended:
-            self._discard(output, errors)
+            self._discard(output, failed)
             return None
         self._in_parts(LINES.delete(), mine)
         self.files.delete(self.files.names(_folder(batch.id)))
@@ -261,6 +271,7 @@ class BatchQueue:
         file = File(new_id("file"), batch.owner, "batch_output", name, 0, int(now), expires_at)
         self.store.begin_file(file, limited=False)
         try:
+            self.files.check()
             size = self.files.write(file.object, (line + b"\n" for line in chain([first], lines)))
         except Exception:
             self._discard(file)
@@ -269,6 +280,7 @@ class BatchQueue:
 
     def _write_part(self, batch_id: str, answers: Mapping[int, bytes]) -> str:
         """Write a part of result lines, by the number of their line in the input file. Return its name."""
+        self.files.check()
         part = f"{_folder(batch_id)}/{uuid.uuid4().hex}"
         self.files.write(part, [b"".join(b"%d %b\n" % answer for answer in answers.items())])
         return part
@@ -293,20 +305,32 @@ class BatchQueue:
         """Yield the wanted lines of some parts, which are read at once."""
 
         def read(part: str) -> dict[int, bytes]:
-            try:
-                found = _whole_lines(self.files.whole(part), parts[part])
-            except DamagedError:
-                found = {}
+            found = _whole_lines(self._whole(part), parts[part])
             if not lose and len(found) < len(parts[part]):
                 raise DamagedError(f"the object {part} is missing or damaged")
             return found
 
         with ThreadPoolExecutor(_READ_AT_ONCE) as readers:
-            for some in _slices(list(parts), _READ_AT_ONCE):
+            at_once, names = 1, iter(parts)
+            while some := list(islice(names, at_once)):
                 answers = dict(chain.from_iterable(found.items() for found in readers.map(read, some)))
                 lost = set().union(*(parts[part] for part in some)) - answers.keys()
                 self._change(batch_id, lost, outcome="lost")
+                size = sum(map(len, answers.values())) or 1
                 yield answers
+                answers.clear()  # before the next are read
+                at_once = max(1, min(_READ_AT_ONCE, 2 * at_once, len(some) * _READ_BYTES // size))
+
+    def _whole(self, part: str) -> bytes:
+        """Return a part; nothing if it is missing, or if several reads fail."""
+        for wait_s in _READ_AGAIN_S:
+            try:
+                return self.files.whole(part)
+            except DamagedError as error:
+                if isinstance(error.__cause__, FileNotFoundError):
+                    break
+            time.sleep(wait_s)
+        return b""
 
     def _lines(self, batch_id: str, outcome: str) -> Iterator[Row[Any, Any, Any, Any]]:
         """Yield the lines with `outcome`, in the order of sending, in which an index has them."""

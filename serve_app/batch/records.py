@@ -84,7 +84,7 @@ class Batch:
     output_expires_after: int | None = None
     """Seconds from the creation of the result files to their expiry."""
     errors: list[dict[str, Any]] | None = None
-    """The faults of the input file, as `LineError` has them."""
+    """The faults of the input file, or why the batch fails, as `LineError` has them."""
     metadata: dict[str, str] | None = None
     in_progress_at: int | None = None
     finalizing_at: int | None = None

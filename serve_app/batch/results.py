@@ -56,7 +56,7 @@ def tokens_of(body: bytes) -> Tokens:
     """Return the tokens that the body of an answer names; none if it names none."""
     try:
         usage = _body.decode(body).usage
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         usage = None
     if usage is None:
         return Tokens()

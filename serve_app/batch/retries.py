@@ -63,6 +63,6 @@ def backoff_s(attempts: int) -> float:
 def _code(body: bytes) -> str | None:
     try:
         error = _body.decode(body).error
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return None if error is None else error.code

@@ -82,8 +82,10 @@ class BatchStore:
 
     # Files
 
-    def begin_file(self, file: File, *, limited: bool = True) -> None:
-        """Add a file that is not stored yet. `file.bytes` is the most that it may become.
+    def begin_file(self, file: File, *, limited: bool = True) -> bool:
+        """Add a file that is not stored yet. Return whether the application has no stored files.
+
+        `file.bytes` is the most that it may become.
 
         Args:
             file: The file.
@@ -97,6 +99,8 @@ class BatchStore:
                 self._check_files(connection, file)
             values = {**asdict(file), "application": self._application, "stored": False}
             connection.execute(FILES.insert().values(values))
+            stored = select(FILES.c.id).where(self._mine(FILES), FILES.c.stored)
+            return connection.execute(stored.limit(1)).first() is None
 
     def finish_file(self, file: File) -> None:
         """Make a file visible, once its object of `file.bytes` is stored."""

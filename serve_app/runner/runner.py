@@ -270,7 +270,15 @@ class Runner:
     async def _end(self, batch: Batch, work: BatchWork) -> None:
         """Stop the calls of a batch, write its last answers, and begin to join its results."""
         await self._stop_calls([work])
-        await self._write(batch, self._clock(), all_=True)
+        try:
+            await self._write(batch, self._clock(), all_=True)
+        except Exception as error:
+            if not work.fault or _is_of_store(error):
+                raise
+            count = len(work.answered)
+            logger.warning("batch %s: %d answers cannot be written: %s", batch.id, count, _text(error))
+            work.answered.clear()  # they would keep the batch from its end
+            work.answered_bytes = 0
         self._start(batch, work, asyncio.to_thread(self._join, batch, self._clock(), work.fault))
 
     def _join(self, batch: Batch, now: float, fault: LineError | None) -> None:
@@ -302,8 +310,7 @@ class Runner:
 
     def _fault_of_store(self, batch: Batch, error: Exception) -> str:
         """Return a failure of a store, for which all batches wait. Note another one for its batch alone."""
-        of_stores = (SQLAlchemyError, NewerTablesError, *STORE_ERRORS)
-        if isinstance(error, of_stores) and not isinstance(error, DataError):
+        if _is_of_store(error):
             return _text(error)
         work = self._work[batch.id]
         work.failures += 1
@@ -369,6 +376,11 @@ class Runner:
         elif self._trouble and not trouble:
             logger.warning("batches go on: their store can be used again")
         self._trouble = trouble
+
+
+def _is_of_store(error: Exception) -> bool:
+    of_stores = (SQLAlchemyError, NewerTablesError, *STORE_ERRORS)
+    return isinstance(error, of_stores) and not isinstance(error, DataError)
 
 
 def _text(error: Exception) -> str:

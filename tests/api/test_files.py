@@ -409,6 +409,17 @@ async def test_full_disk_is_a_clear_error(tmp_path: Path) -> None:
     assert [each.id async for each in server.openai().files.list()] == [file.id]
 
 
+async def test_share_that_is_not_mounted_takes_no_file(server: BatchServer, tmp_path: Path) -> None:
+    await server.openai().files.create(file=("in.jsonl", LINE), purpose="batch")
+    (tmp_path / "files").rename(tmp_path / "share")
+    (tmp_path / "files").mkdir()
+
+    reply = await server.post_form(("purpose", "batch"), ("file", LINE))
+
+    assert (reply.status_code, error_of(reply)["code"]) == (503, "batch_store_unavailable")
+    assert list((tmp_path / "files").iterdir()) == []
+
+
 async def test_store_that_is_away_is_unavailable(tmp_path: Path) -> None:
     server = BatchServer(tmp_path)
     (tmp_path / "batch.db").mkdir()

@@ -42,7 +42,7 @@ class Stored:
             for n in range(1, lines + 1)
         ]
         file = File(new_id("file"), owner, "batch", "in.jsonl", 0, int(now))
-        self.store.begin_file(file)
+        self.files.check(new=self.store.begin_file(file))
         self.files.write(file.object, [b"\n".join(texts)])
         self.store.finish_file(replace(file, bytes=len(b"\n".join(texts))))
         ends = int(now + hours * HOUR_S)

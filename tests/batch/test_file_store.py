@@ -6,7 +6,9 @@ import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import obstore
 import pytest
+from obstore.exceptions import PermissionDeniedError
 
 from serve_app.batch.file_store import STORE_ERRORS, DamagedError, FileStore
 
@@ -68,6 +70,7 @@ class TestFileStore:
         assert files.names("files") == []
 
     async def test_damaged_object_is_named(self, files: FileStore) -> None:
+        files.check(new=True)
         files.write("files/empty", [b""])
         files.write("files/short", [b"abc"])
 
@@ -114,6 +117,42 @@ def test_object_that_cannot_be_deleted_stops_no_other(tmp_path: Path) -> None:
     assert files.delete(names) == {"files/3"}
 
     assert files.names("files") == []
+
+
+def test_a_share_that_is_not_mounted_is_no_damaged_object(tmp_path: Path) -> None:
+    """Its mount point is an empty folder, which may be written."""
+    files = FileStore(f"file://{tmp_path}/batch")
+    files.check(new=True)
+    files.write("files/a", [b"x"])
+    (tmp_path / "batch").rename(tmp_path / "share")
+    (tmp_path / "batch").mkdir()
+
+    with pytest.raises(OSError, match="lacks the object 'store'"):
+        files.whole("files/a")
+
+
+def test_a_store_of_an_earlier_release_gets_its_marker(tmp_path: Path) -> None:
+    files = FileStore(f"file://{tmp_path}")
+    files.write("files/a", [b"x"])
+
+    files.check()
+    files.delete(["files/a"])
+
+    with pytest.raises(DamagedError, match="files/a"):
+        files.whole("files/a")
+
+
+def test_a_refused_read_is_no_damaged_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The policy of a bucket may forbid reads alone."""
+    files = FileStore(f"file://{tmp_path}")
+    files.check(new=True)
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionDeniedError("403")
+
+    monkeypatch.setattr(obstore, "get", refused)
+    with pytest.raises(PermissionDeniedError):
+        files.whole("files/a")
 
 
 def test_object_is_on_the_disk_once_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,18 +3,23 @@
 import json
 import shutil
 import time
+import tracemalloc
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
+import obstore
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from obstore.exceptions import GenericError
 from sqlalchemy import bindparam, select
 
 from serve_app.batch.file_store import DamagedError
 from serve_app.batch.queue import Answered, LeasedLine
 from serve_app.batch.records import File, LineError, new_id
+from serve_app.batch.retries import LONGEST_LEASE_S
 from serve_app.batch.tables import BATCHES, LINES
 from serve_app.wire.batch_lines import LineAnswer
 from tests.batch.stored import NOW, Stored, body
@@ -50,6 +55,16 @@ def test_leased_lines_are_taken_once_until_their_lease_ends(stored: Stored) -> N
     assert [line.line for line in second] == [4, 5]
     assert none == []
     assert [(line.line, line.attempts) for line in again] == [(number, 2) for number in range(1, 6)]
+
+
+def test_the_longest_lease_counts_a_moment_earlier(stored: Stored) -> None:
+    """The time of the answer that asks for it is later than that of the next turn."""
+    batch = stored.add(1)
+    stored.queue.lease(batch.id, 1, NOW, 30)
+
+    stored.queue.set_lease(batch.id, [1], NOW + 1 + LONGEST_LEASE_S)
+
+    assert stored.queue.lease(batch.id, 1, NOW, 30) == []
 
 
 def test_a_lease_may_be_renewed_or_given_back(stored: Stored) -> None:
@@ -234,6 +249,64 @@ def test_each_line_of_a_damaged_part_has_an_error(stored: Stored, damage: str) -
     assert (found.completed, found.failed, found.errors) == (3 - len(lost), len(lost), [asdict(FAULT)])
 
 
+def test_one_failed_read_loses_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection to the object store breaks, while another part is lost indeed."""
+    stored = Stored(tmp_path)
+    batch = stored.add(2)
+    for _ in range(2):
+        stored.queue.finish(batch.id, list(map(answered, stored.queue.lease(batch.id, 1, NOW, 30))))
+    missing, intact = stored.files.names("parts")
+    stored.files.delete([missing])
+    get, broken = obstore.get, [intact]
+
+    def break_once(store: Any, name: str) -> Any:
+        if name in broken:
+            broken.remove(name)
+            raise GenericError("connection reset")
+        return get(store, name)
+
+    monkeypatch.setattr(obstore, "get", break_once)
+    assert stored.queue.end(batch, NOW, FAULT) == "failed"
+
+    assert list(map(len, stored.results(batch))) == [1, 1]
+    stored.store.close()
+
+
+@pytest.mark.parametrize("lines", [1, 3], ids=["all answered", "some answered"])
+def test_a_fault_outlives_a_kill_of_its_join(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch, lines: int
+) -> None:
+    """The next runner knows of the fault, although it can read what is not lost."""
+    batch = stored.add(lines)
+    stored.queue.finish(batch.id, list(map(answered, stored.queue.lease(batch.id, 1, NOW, 30))))
+    stored.files.delete(stored.files.names("parts"))
+
+    def killed(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stored.files, "write", killed)
+    with pytest.raises(KeyboardInterrupt):
+        stored.queue.end(batch, NOW, FAULT)
+    monkeypatch.undo()
+
+    assert stored.queue.end(stored.batch(batch), NOW + 9) == "failed"
+    assert stored.batch(batch).errors == [asdict(FAULT)]
+    assert stored.batch(batch).finalizing_at == NOW
+
+
+def test_a_fault_of_the_check_spares_a_batch_that_has_begun(stored: Stored) -> None:
+    """Another runner's check of the input file was successful."""
+    batch = stored.add(2)
+    stored.queue.finish(batch.id, list(map(answered, stored.queue.lease(batch.id, 1, NOW, 30))))
+    stale = replace(stored.batch(batch), status="validating", in_progress_at=None)
+
+    assert stored.queue.end(stale, NOW, FAULT) is None
+
+    assert stored.batch(batch).status == "in_progress"
+    assert stored.queue.end(stored.batch(batch), NOW) == "expired"
+    assert stored.results(batch)[0].keys() == {"r1"}
+
+
 def test_a_damaged_part_does_not_keep_a_batch_from_its_cancellation(stored: Stored) -> None:
     batch = stored.add(2)
     stored.queue.finish(batch.id, list(map(answered, stored.queue.lease(batch.id, 1, NOW, 30))))
@@ -289,6 +362,27 @@ def test_a_join_of_many_parts_goes_on_after_a_kill(tmp_path: Path, monkeypatch: 
 
     assert len(stored.results(batch)[0]) == 1_200
     assert len(before & set(reads)) <= 32
+    stored.store.close()
+
+
+def test_a_join_of_large_parts_takes_little_memory(tmp_path: Path) -> None:
+    """24 parts of 4 MB, of which two are read at once, each as a part and as its lines."""
+    stored = Stored(tmp_path)
+    batch = stored.add(24)
+    text = b'"' + b"x" * (4 << 20) + b'"'
+    for line in stored.queue.lease(batch.id, 24, NOW, 30):
+        stored.queue.finish(batch.id, [answered(line, text=text)])
+    tracemalloc.start()
+    try:
+        assert stored.queue.end(batch, NOW) == "completed"
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 50 << 20
+    output = stored.store.file(stored.batch(batch).output_file_id or "", None, NOW)
+    assert output is not None
+    assert output.bytes > 24 * len(text)
     stored.store.close()
 
 

@@ -34,7 +34,8 @@ def test_faults_of_the_server_are_retried_twice(status: int, code: str | None) -
 
 
 def test_a_refusal_without_json_is_retried() -> None:
-    assert retry_of(LineAnswer(1, "r", 503, b"<html>"), 1, 0) == Retry(0.5)
+    for body in (b"<html>", b'{"a":' + b"[" * 2000 + b"]" * 2000 + b"}"):
+        assert retry_of(LineAnswer(1, "r", 503, body), 1, 0) == Retry(0.5)
 
 
 def test_the_wait_doubles_up_to_a_minute() -> None:

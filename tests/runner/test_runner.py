@@ -394,6 +394,59 @@ async def test_a_batch_without_its_input_fails_and_stops_no_other(
     assert "their store cannot be used" not in caplog.text
 
 
+async def test_batches_wait_for_a_share_that_is_not_mounted(bench: Bench, tmp_path: Path) -> None:
+    """Its mount point is an empty folder. An answer that comes meanwhile is kept in memory."""
+    mounted, away = tmp_path / "batch", tmp_path / "share"
+    batch = bench.stored.add(1)
+    bench.ingress.gate.clear()
+    runner = bench.runner()
+    await runner.turn()
+    await bench.ingress.called.wait()
+    joined = bench.stored.add(1)
+    bench.answer(joined)
+    mounted.rename(away)
+    mounted.mkdir()
+    bench.ingress.gate.set()
+    for _ in range(20):
+        await runner.turn()
+        await asyncio.sleep(0.02)
+        bench.wait(60)
+    assert list(mounted.iterdir()) == []
+    mounted.rmdir()
+    away.rename(mounted)
+    async with bench.running():
+        for each in (joined, batch):
+            await until(lambda b=each: bench.stored.batch(b).status == "completed", bench.wait)  # type: ignore[misc]
+
+    assert bench.stored.results(batch)[0].keys() == {"r1"}
+
+
+async def test_answers_may_be_nested_deeply(bench: Bench) -> None:
+    batch = bench.stored.add(1)
+    nested = b'{"tools":' + b"[" * 2000 + b"]" * 2000 + b"}"
+    bench.ingress.answer = lambda line: LineAnswer(line.number, "r", 200, nested)
+    async with bench.running():
+        await until(lambda: bench.stored.batch(batch).status == "completed", bench.wait)
+
+
+async def test_answers_that_cannot_be_written_do_not_keep_a_batch_open(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = bench.stored.add(2)
+
+    def unwritable(*_: object) -> int:
+        raise ValueError("of the answer itself")
+
+    monkeypatch.setattr(bench.stored.queue, "finish", unwritable)
+    async with bench.running():
+        await until(lambda: bench.stored.batch(batch).status == "failed", bench.wait)
+
+    _, errors = bench.stored.results(batch)
+    assert {name: line["error"]["code"] for name, line in errors.items()} == dict.fromkeys(
+        ("r1", "r2"), "batch_failed"
+    )
+
+
 async def test_damaged_parts_end_their_batches_alone(bench: Bench) -> None:
     """More of them than there are places for a join."""
     damaged = [bench.stored.add(2) for _ in range(3)]
