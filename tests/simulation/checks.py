@@ -40,30 +40,42 @@ def _fault_of_whole(world: World, client: Client) -> str:
     document = json.loads(client.body)
     if "error" in document:
         return _fault_of_error(world, document["error"])
-    text = document["choices"][0]["message"]["content"]
-    return _differences(world, client, text, document["usage"])
+    texts = {each["index"]: _text(each, "message") for each in document["choices"]}
+    return _differences(world, client, texts, document["usage"])
+
+
+def _text(choice: dict[str, Any], part: str) -> str:
+    """Return the text of a choice of a chat or of a text completion."""
+    return choice["text"] if "text" in choice else choice[part].get("content") or ""
 
 
 def _fault_of_stream(world: World, client: Client) -> str:
     frames = client.body.decode().split("\n\n")
     if frames[-2:] != [_DONE, ""] or frames.count(_DONE) != 1:
         return f"not one end: {frames[-3:]}"
-    text, usages, finishes, roles = "", [], 0, 0
+    texts: dict[int, str] = {}
+    usages: list[dict[str, Any]] = []
+    finished: list[int] = []
     for frame in frames[:-2]:
         if frame.startswith("event: error\n"):
-            return "" if frame is frames[-3] and not finishes else f"an error within: {frame}"
+            return "" if frame is frames[-3] and not usages else f"an error within: {frame}"
         if frame.startswith(":"):
             continue
         document = json.loads(frame.removeprefix("data: "))
         if document.get("usage"):
             usages.append(document["usage"])
         for choice in document["choices"]:
-            text += choice["delta"].get("content") or ""
-            roles += "role" in choice["delta"]
-            finishes += choice["finish_reason"] is not None
-    if (len(usages), finishes, roles) != (1, 1, 1):
-        return f"{len(usages)} usages, {finishes} finishes, {roles} roles"
-    return _differences(world, client, text, usages[0])
+            index = choice["index"]
+            if index in finished:
+                return f"a choice goes on after its end: {frame}"
+            if index in texts and "role" in choice.get("delta", ()):
+                return f"a choice begins twice: {frame}"
+            texts[index] = texts.get(index, "") + _text(choice, "delta")
+            if choice["finish_reason"]:
+                finished.append(index)
+    if len(usages) != 1 or sorted(finished) != sorted(texts):
+        return f"usages {usages}, ends {finished} of {sorted(texts)}"
+    return _differences(world, client, texts, usages[0])
 
 
 def _fault_of_error(world: World, error: dict[str, Any]) -> str:
@@ -71,13 +83,14 @@ def _fault_of_error(world: World, error: dict[str, Any]) -> str:
     return "" if error["code"] in allowed else f"an error without a reason: {error}"
 
 
-def _differences(world: World, client: Client, text: str, usage: dict[str, Any]) -> str:
-    prompt, count = world.prompts[client.asked.name], client.asked.body["max_tokens"]
+def _differences(world: World, client: Client, texts: dict[int, str], usage: dict[str, Any]) -> str:
+    body = client.asked.body
+    prompt, count, sequences = world.prompts[client.asked.name], body["max_tokens"], range(body["n"])
     counts = (usage["prompt_tokens"], usage["completion_tokens"])
-    if counts != (len(prompt), count):
-        return f"usage {counts} instead of {(len(prompt), count)}"
-    whole = world.text_of(prompt, whole_answer(prompt, count, 0))
-    return "" if text == whole else f"the text is {text!r} instead of {whole!r}"
+    if counts != (len(prompt), count * len(sequences)):
+        return f"usage {counts} instead of {(len(prompt), count * len(sequences))}"
+    whole = {each: world.text_of(prompt, whole_answer(prompt, count, each)) for each in sequences}
+    return "" if texts == whole else f"the text is {texts!r} instead of {whole!r}"
 
 
 def check_quiet(world: World) -> None:

@@ -52,8 +52,9 @@ class Client(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         await asyncio.sleep(asked.at_s)
         body = json.dumps(asked.body).encode()
+        path = "chat/completions" if "messages" in asked.body else "completions"
         head = (
-            f"POST /v1/chat/completions HTTP/1.1\r\nHost: tide\r\nContent-Type: application/json\r\n"
+            f"POST /v1/{path} HTTP/1.1\r\nHost: tide\r\nContent-Type: application/json\r\n"
             f"X-Request-ID: {asked.name}\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         transport, _ = await loop.create_connection(lambda: self, host, port)

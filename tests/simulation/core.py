@@ -79,6 +79,11 @@ class Core(StubEngineCore):
         self.stopped = False
 
     @property
+    def dead(self) -> bool:
+        """Whether it has died."""
+        return bool(self.resources.engine_dead)
+
+    @property
     def unfinished(self) -> int:
         """The sequences that the scheduler has."""
         return int(self._scheduler.scheduler.get_num_unfinished_requests())

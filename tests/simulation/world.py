@@ -105,10 +105,14 @@ class Engine:
         await self.plane.stop()
         self.core.stop()
         _end_output_handler(self.llm)
-        if not (left := self.llm.output_processor.get_num_unfinished_requests()):
-            _front_ends.append((self.core, self.serving))
-        else:
-            self._world.faults.append(f"left: {left} requests of {self.name}'s front end after its stop")
+        processor = self.llm.output_processor
+        left = list(processor.request_states)
+        if self.core.dead:
+            processor.abort_requests(left, internal=True)  # vLLM itself keeps them
+        elif left:
+            self._world.faults.append(f"left: {left} in the front end of {self.name} after its stop")
+            return
+        _front_ends.append((self.core, self.serving))
 
 
 class Ingress:
@@ -171,7 +175,7 @@ class World:
         self.clients = [self._client(number) for number in range(draw.randint(1, 12))]
         kinds = ("cut", "stall", "kill", "core", "drain")
         self.events = sorted(
-            (draw.uniform(0.0, 8.0), draw.choice(kinds)) for _ in range(draw.choice((0, 0, 1, 2, 4)))
+            (draw.uniform(0.0, 6.0), draw.choice(kinds)) for _ in range(draw.choice((0, 1, 2, 4, 8)))
         )
         self.running: list[Engine] = []
         self.trace: list[str] = []
@@ -183,10 +187,13 @@ class World:
 
     def _client(self, number: int) -> Asked:
         draw = self.draw
+        text = " ".join(draw.choices(_WORDS, k=draw.randint(1, 20)))
+        chats = draw.random() < 0.7
         body: dict[str, Any] = {
             "model": "tide",
-            "messages": [{"role": "user", "content": " ".join(draw.choices(_WORDS, k=draw.randint(1, 20)))}],
-            "max_tokens": draw.choice((1, 2, 5, 20, 60)),
+            **({"messages": [{"role": "user", "content": text}]} if chats else {"prompt": text}),
+            "n": draw.choice((1, 1, 1, 2, 3)),
+            "max_tokens": draw.choice((1, 2, 5, 20, 60, 150)),
             "ignore_eos": True,
         }
         if draw.random() < 0.75:
