@@ -16,9 +16,9 @@ _REFUSALS = ("queue_full",)
 _LOSSES = ("replica_lost", "replicas_lost")
 
 
-def check_answers(world: World, clients: list[Client]) -> None:
+def check_answers(world: World) -> None:
     """Each request ends once, with the tokens that a core generates alone, or with one error."""
-    for client in clients:
+    for client in world.clients:
         if fault := _fault(world, client):
             world.faults.append(f"{client.asked.name}: {fault}")
 
@@ -39,7 +39,8 @@ def _fault(world: World, client: Client) -> str:
 def _fault_of_whole(world: World, client: Client) -> str:
     document = json.loads(client.body)
     if "error" in document:
-        return _fault_of_error(world, document["error"])
+        allowed = document["error"]["code"] in _REFUSALS + (_LOSSES if world.events else ())
+        return "" if allowed else f"an error without a reason: {document}"
     texts = {each["index"]: _text(each, "message") for each in document["choices"]}
     return _differences(world, client, texts, document["usage"])
 
@@ -76,11 +77,6 @@ def _fault_of_stream(world: World, client: Client) -> str:
     if len(usages) != 1 or sorted(finished) != sorted(texts):
         return f"usages {usages}, ends {finished} of {sorted(texts)}"
     return _differences(world, client, texts, usages[0])
-
-
-def _fault_of_error(world: World, error: dict[str, Any]) -> str:
-    allowed = _REFUSALS + (_LOSSES if world.events else ())
-    return "" if error["code"] in allowed else f"an error without a reason: {error}"
 
 
 def _differences(world: World, client: Client, texts: dict[int, str], usage: dict[str, Any]) -> str:

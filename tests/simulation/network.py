@@ -45,11 +45,12 @@ class Network:
             raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
         here, there = Transport(self, f"{name}>", draw), Transport(self, f"{name}<", draw)
         here.peer, there.peer = there, here
-        for end, protocol in ((there, accept()), (here, factory())):
+        asker = factory()
+        for end, protocol in ((there, accept()), (here, asker)):
             self.open[end] = None
             end.set_protocol(protocol)
             protocol.connection_made(end)
-        return here, here.get_protocol()
+        return here, asker
 
     def of(self, host: str) -> list[Transport]:
         """Return the ends at the listener `host` of all open connections."""
@@ -85,14 +86,8 @@ class Transport(asyncio.Transport):
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._protocol = protocol
 
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        return self._protocol  # type: ignore[no-any-return]
-
     def is_closing(self) -> bool:
         return self._closing
-
-    def get_write_buffer_size(self) -> int:
-        return len(self._out)
 
     def pause_reading(self) -> None:
         self._reading = False
