@@ -9,7 +9,7 @@ GPU_PYTHON ?= $(GPU_VENV)/bin/python
 LOADTEST_CONFIG ?= config/serve.zero.yaml
 WAITING := $(addprefix tests/,haproxy loadtests runner telemetry)
 
-.PHONY: help serve serve-gpu test test-unit test-waiting test-integration test-long test-gpu-stack fuzz lint loadtest chaos bench-policy cold-start gpu-proof chart pictures setup setup-gpu setup-dev lock licenses sbom audit clean
+.PHONY: help serve serve-gpu test test-unit test-waiting test-integration test-long test-gpu-stack fuzz simulate lint loadtest chaos bench-policy cold-start gpu-proof chart pictures setup setup-gpu setup-dev lock licenses sbom audit clean
 
 help:
 	@echo 'make serve [CONFIG=...] [ARGS=--verbose] set up, then serve config/serve.yaml or CONFIG until Ctrl-C'
@@ -18,6 +18,7 @@ help:
 	@echo 'make test-long                          the tests that make test leaves out, in over half an hour'
 	@echo 'make test-gpu-stack [GPU_VENV=...]       the packages for GPUs with fake drivers, on a machine without a GPU'
 	@echo 'make fuzz [SEED=... MINUTES=5]          odd requests as a flood on a server of its own, from a seed'
+	@echo 'make simulate [MINUTES=5]               the request path in worlds of new seeds, on a simulated clock and network'
 	@echo 'make loadtest [SCENARIO=...]            a server of its own from zero to N and back, judged and drawn'
 	@echo 'make chaos [ARGS=...]                   kill and stop each process under load, and print what clients saw'
 	@echo 'make bench-policy                       every autoscaling policy on recorded traffic, by its targets'
@@ -96,6 +97,10 @@ test-gpu-stack: setup-dev setup-gpu
 
 fuzz: setup-dev
 	@FUZZ_SEED=$(SEED) FUZZ_MINUTES=$(MINUTES) $(BIN)/python -m pytest -m long -s tests/integration/test_flood.py
+
+simulate: MINUTES ?= 5
+simulate: setup-dev
+	@$(BIN)/python -m pytest -p no:schemathesis tests/simulation --minutes $(MINUTES)
 
 chart: setup-dev
 	@$(BIN)/python -m tools.chart

@@ -75,7 +75,7 @@ class Heartbeats:
         Heartbeats of a draining replica are heard until it has no request of this process.
         """
         listed = {replica: known for known in self._deployments for replica in known.listed()}
-        for replica in listed.keys() - self._listeners.keys():
+        for replica in [one for one in listed if one not in self._listeners]:
             listener = self._listeners[replica] = _Listener(replica, listed[replica])
             listener.task = asyncio.create_task(self._listen(listener))
         for replica, listener in list(self._listeners.items()):

@@ -12,7 +12,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.engine import EngineCoreRequest
+from vllm.v1.engine import EngineCoreOutputs, EngineCoreRequest
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
@@ -54,7 +54,7 @@ class SimulatedCore:
         self.step_s: Callable[[dict[str, int]], float] = lambda tokens: 0.0
         self.scheduler.background_bound = BackgroundBound(lambda: self.now)
         init_none_hash(sha256)
-        self._hasher = get_request_block_hasher(BLOCK, sha256)
+        self.hasher = get_request_block_hasher(BLOCK, sha256)
         self._shares = FairShare()
         self._in_flight: deque[tuple[SchedulerOutput, list[bool]]] = deque()
         self._ahead = int(asynchronous)
@@ -81,10 +81,21 @@ class SimulatedCore:
             data_parallel_rank=None,
             priority=charge.priority,
         )
-        request = Request.from_engine_core_request(message, self._hasher)
-        self.outputs[name] = []
-        self.scheduler.add_request(request)
+        request = Request.from_engine_core_request(message, self.hasher)
+        self.take(request)
         return request
+
+    def take(self, request: Request) -> None:
+        """A sequence arrives as vLLM's front end has made it."""
+        self.outputs[request.request_id] = []
+        self.scheduler.add_request(request)
+
+    def sample(self, request: Request) -> int:
+        """Return the next token of a sequence."""
+        return 7
+
+    def emit(self, outputs: EngineCoreOutputs) -> None:
+        """Receive the outputs of a step, as vLLM's front end gets them."""
 
     def step(self) -> dict[str, int]:
         """Schedule a step. Returns its tokens by sequence."""
@@ -116,9 +127,14 @@ class SimulatedCore:
     def _finish(self, step: SchedulerOutput, samples: list[bool]) -> None:
         names = list(step.num_scheduled_tokens)
         there = [name in self.scheduler.requests for name in names]
-        tokens = [[7] if one and sample else [] for one, sample in zip(there, samples, strict=True)]
+        requests = self.scheduler.requests
+        tokens = [
+            [self.sample(requests[name])] if one and sample else []
+            for name, one, sample in zip(names, there, samples, strict=True)
+        ]
         result = ModelRunnerOutput(names, {name: at for at, name in enumerate(names)}, tokens)
         for output in self.scheduler.update_from_output(step, result).values():
+            self.emit(output)
             for one in output.outputs:
                 self.outputs[one.request_id] += one.new_token_ids
                 if one.prefill_stats is not None:

@@ -1,0 +1,1 @@
+"""Worlds whose time, network, order of steps and faults come from a seed."""

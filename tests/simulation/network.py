@@ -1,0 +1,193 @@
+"""Connections in memory, with delays, torn writes, cuts after any byte, half-closes and slow readers."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+_DELAYS_S = (0.00002, 0.001, 0.03)
+_HIGH_WATER = (64, 2 << 10, 64 << 10)
+"""Unread bytes from which a writer is paused. A small number stands for small buffers of the kernel."""
+
+
+class Network:
+    """All connections of one world, and a trace of what has arrived."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, seed: str) -> None:
+        self.loop = loop
+        self.seed = seed
+        self.trace: list[str] = []
+        self.open: dict[Transport, None] = {}
+        """Both ends of each open connection."""
+        self._listeners: dict[tuple[str, int], Callable[[], Any]] = {}
+        self._connections = 0
+        self._ports = 0
+
+    def listen(self, factory: Callable[[], Any], host: str) -> Any:
+        """Return a server, as `create_server` does."""
+        self._ports += 1
+        address = (host, self._ports)
+        self._listeners[address] = factory
+        socket = SimpleNamespace(getsockname=lambda: address)
+        return SimpleNamespace(sockets=[socket], close=lambda: self._listeners.pop(address, None))
+
+    async def connect(self, factory: Callable[[], Any], host: str, port: int) -> tuple[Transport, Any]:
+        """Connect to a listener. Raises ConnectionRefusedError if there is none."""
+        self._connections += 1
+        name = f"{host}#{self._connections}"
+        draw = Random(f"connection {self.seed} {self._connections}")
+        await asyncio.sleep(draw.expovariate(1 / draw.choice(_DELAYS_S)))
+        if (accept := self._listeners.get((host, port))) is None:
+            raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
+        here, there = Transport(self, f"{name}>", draw), Transport(self, f"{name}<", draw)
+        here.peer, there.peer = there, here
+        asker = factory()
+        for end, protocol in ((there, accept()), (here, asker)):
+            self.open[end] = None
+            end.set_protocol(protocol)
+            protocol.connection_made(end)
+        return here, asker
+
+    def of(self, host: str) -> list[Transport]:
+        """Return the ends at the listener `host` of all open connections."""
+        return [end for end in self.open if end.name.startswith(f"{host}#") and end.name.endswith("<")]
+
+    def note(self, text: str) -> None:
+        """Add a line to the trace."""
+        self.trace.append(f"{self.loop.time():.6f} {text}")
+
+
+class Transport(asyncio.Transport):
+    """One end of a connection. What it writes reaches its peer late, and in parts."""
+
+    peer: Transport
+
+    def __init__(self, network: Network, name: str, draw: Random) -> None:
+        super().__init__({"peername": ("10.0.0.1", 1), "sockname": ("10.0.0.2", 2)})
+        self.name = name
+        self._network = network
+        self._draw = draw
+        self._delay_s = draw.choice(_DELAYS_S)
+        self._torn = draw.choice((0.0, 0.2, 1.0))
+        """How often a write arrives in parts."""
+        self._high = draw.choice(_HIGH_WATER)
+        self._out = bytearray()
+        self._pumping = False
+        self._reading = True
+        self._paused = False
+        self._ends = self._closing = self._ended = self._lost = False
+        self._stalled_until = 0.0
+        self._protocol: Any = None
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = protocol
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        if not self._closing:
+            self._reading = True
+            self.peer._start_pump()
+
+    def write(self, data: Any) -> None:
+        if self._ends or self._lost:
+            return
+        self._out += data
+        if len(self._out) > self._high and not self._paused:
+            self._paused = True
+            self._protocol.pause_writing()
+        self._start_pump()
+
+    def write_eof(self) -> None:
+        self._ends = True
+        self._start_pump()
+
+    def close(self) -> None:
+        if not self._closing:
+            self._closing, self._reading = True, False
+            if not self._out:
+                self._network.loop.call_soon(self._finish, None)
+            self.write_eof()
+
+    def abort(self) -> None:
+        self.reset(None)
+        self._network.loop.call_later(self._delay(), self.peer.reset)
+
+    def reset(self, error: Exception | None = ConnectionResetError("cut")) -> None:  # noqa: B008
+        """End this end at once, and drop what it has written."""
+        self._out.clear()
+        self._closing = self._ends = self._ended = True
+        self._reading = False
+        self._network.loop.call_soon(self._finish, error)
+
+    def cut(self) -> None:
+        """Cut the connection. The two ends notice it at different times."""
+        for end in (self, self.peer):
+            end._out.clear()
+            self._network.loop.call_later(self._delay(), end.reset)
+
+    def stall(self, seconds: float) -> None:
+        """Hold back what both ends write."""
+        for end in (self, self.peer):
+            end._stalled_until = self._network.loop.time() + seconds
+
+    def _delay(self) -> float:
+        return self._draw.expovariate(1 / self._delay_s)
+
+    def _start_pump(self) -> None:
+        if not self._pumping and (self._out or (self._ends and not self._ended)):
+            self._pumping = True
+            stalled_s = self._stalled_until - self._network.loop.time()
+            self._network.loop.call_later(max(stalled_s, self._delay()), self._pump)
+
+    def _pump(self) -> None:
+        self._pumping = False
+        peer = self.peer
+        if self._network.loop.time() < self._stalled_until:
+            self._start_pump()
+            return
+        if peer._closing:
+            if self._out and peer._lost and not self._lost:
+                self.reset()
+                return
+            self._out.clear()
+        elif not peer._reading:
+            return  # the peer starts it again
+        if self._out:
+            size = len(self._out)
+            if self._draw.random() < self._torn:
+                size = self._draw.randint(1, size)
+            data = bytes(self._out[:size])
+            del self._out[:size]
+            self._network.note(f"{self.name} {size} {zlib.crc32(data):x}")
+            peer._protocol.data_received(data)
+        if self._paused and len(self._out) <= self._high // 4:
+            self._paused = False
+            self._protocol.resume_writing()
+        if not self._out and self._ends and not self._ended:
+            self._ended = True
+            peer._receive_end()
+            if self._closing:
+                self._finish(None)
+        self._start_pump()
+
+    def _receive_end(self) -> None:
+        if not self._closing:
+            self._network.note(f"{self.name} end")
+            if not self._protocol.eof_received():
+                self.close()
+
+    def _finish(self, error: Exception | None) -> None:
+        if not self._lost:
+            self._lost = self._closing = True
+            self._network.open.pop(self, None)
+            self._network.note(f"{self.name} lost {error}")
+            self._protocol.connection_lost(error)
