@@ -120,9 +120,9 @@ class FileStore:
         undeleted = set()
         try:
             obstore.delete(self._store, names)
-        except STORE_ERRORS:  # which ends the deletion of the others
-            self.check()
-            self.write(_MARKER, [b""])  # raises if the store is read-only
+        except STORE_ERRORS as error:  # which ends the deletion of the others
+            if not isinstance(error, FileNotFoundError):
+                self.check()
             for name in names:
                 try:
                     obstore.delete(self._store, name)

@@ -452,6 +452,7 @@ def test_expired_and_interrupted_files_are_deleted(stored: Stored) -> None:
 
 def test_a_file_that_cannot_be_deleted_stops_no_other(tmp_path: Path) -> None:
     stored, now = Stored(tmp_path), int(NOW)
+    stored.files.check(new=True)
     stuck, *others = [File(new_id("file"), "", "batch", "a", 1, now, now + 60) for _ in range(120)]
     for file in (stuck, *others):
         stored.store.begin_file(file)
