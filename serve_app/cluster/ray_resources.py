@@ -1,27 +1,13 @@
 """Whether a Ray cluster has resources for one more engine replica, and for ingress replicas beside it."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 from ray._private import state
 
+from serve_app.wire.resources import Node, Resources, add, lacking
+
 _ACCELERATOR = "accelerator_type:"
 _BYTES = ("memory", "object_store_memory")
-_SMALLEST = 1e-4
-"""Ray counts resources in ten-thousandths; a smaller difference is a rounding error."""
-
-Resources = Mapping[str, float]
-"""Amounts by Ray's names. A resource that is used up is absent."""
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """The resources of one living node of a Ray cluster, and the free ones among them."""
-
-    total: Resources
-    free: Resources
-    name: str = ""
-    """Ray's identifier of the node."""
 
 
 def read_nodes() -> tuple[Node, ...]:
@@ -70,31 +56,15 @@ def room_for_ingress(
     for need in sorted(awaited, key=lambda need: -need.get("CPU", 0.0)):
         fitting = next((free for _, free in open_nodes if not lacking(free, need)), None)
         if fitting is not None:
-            _take(fitting, need)
+            add(fitting, need, -1)
         else:
             open_nodes = [(node, free) for node, free in open_nodes if lacking(node.total, need)]
     found = 0
     for _, free in open_nodes:
         while found < most and not lacking(free, ingress):
-            _take(free, ingress)
+            add(free, ingress, -1)
             found += 1
     return found
-
-
-def lacking(free: Resources, need: Resources) -> list[str]:
-    """Return the names of the resources in `need` of which `free` has too little."""
-    return [name for name, amount in need.items() if amount > 0 and free.get(name, 0.0) <= amount - _SMALLEST]
-
-
-def fitting(total: Resources, need: Resources, most: int) -> int:
-    """Return how many times `need` goes into `total`, at most `most`."""
-    times = [int((total.get(name, 0.0) + _SMALLEST) / amount) for name, amount in need.items() if amount > 0]
-    return min([most, *times])
-
-
-def _take(free: dict[str, float], need: Resources) -> None:
-    for name, amount in need.items():
-        free[name] = free.get(name, 0.0) - amount
 
 
 def _rank(name: str) -> tuple[int, str]:

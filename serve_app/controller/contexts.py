@@ -7,7 +7,7 @@ from operator import attrgetter, itemgetter
 from types import SimpleNamespace
 from typing import Any
 
-from serve_app.cluster.ray_resources import Resources, room_for_ingress, share_nodes
+from serve_app.cluster.ray_resources import room_for_ingress, share_nodes
 from serve_app.controller.document_exchange import Deployment, Inbox
 from serve_app.policy.inputs import Snapshot
 from serve_app.settings.identity import identity_number
@@ -15,6 +15,7 @@ from serve_app.settings.tree import INGRESS
 from serve_app.wire.batch_backlog import NO_BATCHES
 from serve_app.wire.ingress_reports import IngressReport
 from serve_app.wire.phases import DRAINING, FAILED
+from serve_app.wire.resources import Resources
 from serve_app.wire.served_models import ServedApplication
 from serve_app.wire.signals import (
     ENGINE_FIELDS,

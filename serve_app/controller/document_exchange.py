@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from serve_app.cluster.pending_pods import PendingPods
-from serve_app.cluster.ray_resources import Node, lacking, read_nodes, shortage
+from serve_app.cluster.ray_resources import read_nodes, shortage
 from serve_app.controller.cold_starts import ColdStarts, StartUp
 from serve_app.controller.decision_spans import DecisionSpans
 from serve_app.learning.state import Memory, restore
@@ -34,6 +34,7 @@ from serve_app.wire.documents import (
 from serve_app.wire.ingress_reports import IngressReport, forget_report, read_reports
 from serve_app.wire.own_clock import OwnClock, SteadyTime
 from serve_app.wire.phases import FAILED, Loss, forget_phase, read_phases, written_deployments
+from serve_app.wire.resources import Node, lacking
 from serve_app.wire.served_models import ServedApplication, ServedModel, read_served
 
 logger = logging.getLogger("ray.serve")

@@ -28,10 +28,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from serve_app import env
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.placement import engine_environment, replica_resources, resources_on_one_node
-from serve_app.cluster.ray_resources import fitting, lacking
 from serve_app.settings.tree import EMBEDDED, ModelSettings
 from serve_app.weights.page_cache import prefetch
 from serve_app.wire.documents import WARMED, claim, erase, keys, put_document
+from serve_app.wire.resources import fitting, lacking
 
 RayNode = Mapping[str, Any]
 """One of `ray.nodes()`."""

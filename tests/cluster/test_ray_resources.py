@@ -1,6 +1,7 @@
 import pytest
 
-from serve_app.cluster.ray_resources import Node, fitting, room_for_ingress, share_nodes, shortage
+from serve_app.cluster.ray_resources import room_for_ingress, share_nodes, shortage
+from serve_app.wire.resources import Node, fitting
 
 ONE_GPU = {"CPU": 1.0, "GPU": 1.0, "accelerator_type:A100": 0.001}
 INGRESS = {"CPU": 0.5}

@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-from serve_app.cluster.ray_resources import Node
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.wire.documents import KNOBS, put_document
 from serve_app.wire.phases import publish_phase
+from serve_app.wire.resources import Node
 from serve_app.wire.served_models import ServedApplication, ServedModel
 from tests.stub_kv import StubKv
 

@@ -7,7 +7,6 @@ from typing import cast
 import pytest
 
 from serve_app.cluster.pending_pods import PendingPods
-from serve_app.cluster.ray_resources import Node
 from serve_app.controller.cold_starts import ColdStarts, StartUp
 from serve_app.controller.document_exchange import DocumentExchange, Learned
 from serve_app.learning.state import Memory, PolicyState
@@ -25,6 +24,7 @@ from serve_app.wire.documents import (
 )
 from serve_app.wire.ingress_reports import publish_report, read_reports
 from serve_app.wire.phases import publish_phase
+from serve_app.wire.resources import Node
 from tests.controller.fake_cluster import START, TIDE, FakeCluster, left, phase, serve, written
 from tests.stub_engine import LIMIT_S
 from tests.stub_kv import StubKv, stored

@@ -2,10 +2,10 @@
 
 import pytest
 
-from serve_app.cluster.ray_resources import Node
 from serve_app.controller.document_exchange import Deployment
 from serve_app.settings.knobs import IngressKnobs
 from serve_app.settings.tree import INGRESS
+from serve_app.wire.resources import Node
 from tests.policy.fake_application import KNOBS, Clock, FakeApplication, holding
 
 

@@ -24,12 +24,12 @@ from ray.serve._private.deployment_info import DeploymentInfo
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from serve_app.app import ENGINE_INTERVAL_S, open_bounds
-from serve_app.cluster.ray_resources import Node
 from serve_app.controller.document_exchange import Deployment, Inbox, Learned, Mailbox
 from serve_app.controller.serve_policy import ServePolicy
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.tree import INGRESS
 from serve_app.wire.ingress_reports import IngressReport
+from serve_app.wire.resources import Node
 from serve_app.wire.served_models import ServedApplication, ServedModel
 from serve_app.wire.signals import EngineSignals, IngressSignals, ingress_key
 from tests.policy.build import NOW
