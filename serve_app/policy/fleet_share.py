@@ -1,0 +1,312 @@
+"""Which model gets the next place of a shared fleet, and which model gives one. Pure: no Ray, clock or I/O.
+
+A model whose requests wait for room takes the replica whose loss costs other models the fewest requests: at
+once from a model that has been idle for half a start, after four starts if the taker would serve half as many
+requests again, weighted by `share_weight`, and otherwise when the turn (`turn_s`) of a replica is over.
+"""
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+from serve_app.policy.fleet_members import (
+    GAIN,
+    Member,
+    Plan,
+    best_plan,
+    gives_idle,
+    gives_kept,
+    gives_turn,
+    remaining_s,
+)
+from serve_app.wire.resources import Node, Resources, add, lacking
+
+_DRAIN_S = 5.0
+"""The assumed seconds of a hand-over until one has been measured."""
+_PLACED_WITHIN_S = 15.0
+"""A place that has been free for this long without its taker goes to whoever needs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComingNode:
+    """A node that is being added to the cluster."""
+
+    total: Resources
+    eta_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """A place on its way from one model, or several, to another."""
+
+    taker: str
+    node: str
+    givers: tuple[tuple[str, str], ...]
+    """Engine deployment and replica."""
+    since: float
+    had: int
+    """The replicas that the taker had when the hand-over began."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class FleetState:
+    """What one decision leaves to the next."""
+
+    handovers: tuple[Handover, ...] = ()
+    waiting_since: Mapping[str, float] = field(default_factory=dict)
+    """By engine deployment, since when a model has waited without any replica."""
+    drain_s: float = _DRAIN_S
+    """The typical seconds from the beginning of a hand-over until the place is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The share of one model."""
+
+    target: int
+    stop: tuple[str, ...] = ()
+    """The replicas to stop, if replicas are stopped."""
+    why: str = ""
+    """Who gives a place to whom and why; empty if the model's own decision stands."""
+    otherwise: str = ""
+    """When that will change."""
+    gives_to: str = ""
+    """The name of the model that gets a place of this model, at the decision that says so."""
+    place: int = 0
+    """The place in the line of models that wait for room; 0 if the model does not wait."""
+    eta_s: float | None = None
+    """For a model that waits: the expected seconds until its first replica is ready."""
+
+
+def share(
+    members: Sequence[Member],
+    nodes: Sequence[Node],
+    state: FleetState,
+    now: float,
+    coming: Sequence[ComingNode] = (),
+) -> tuple[dict[str, Grant], FleetState]:
+    """Return the grant of every model by engine deployment, and the new memory.
+
+    If every model's own target fits, each grant is that target. `now` is in seconds, on any clock.
+    """
+    return _Sharing(members, nodes, state, now, coming).decide()
+
+
+class _Sharing:
+    """One decision. Places are handed out in order, so each step sees what earlier steps took."""
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        nodes: Sequence[Node],
+        state: FleetState,
+        now: float,
+        coming: Sequence[ComingNode],
+    ) -> None:
+        self._by_key = {member.key: member for member in members}
+        self._members, self._nodes, self._now = members, nodes, now
+        self._coming = list(coming)
+        self._state = self._continue(state)
+        self._begun: list[Handover] = []
+        self._free = self._unpromised()
+        self._taken = {name for handover in self._state.handovers for _, name in handover.givers}
+        self._settled = dict.fromkeys(self._by_key, 0)
+        self._places: dict[str, tuple[int, float | None]] = {}
+        self._line: list[tuple[float, int, Member]] = []
+        """A heap of the turns that are planned: when each ends, from now."""
+
+    def decide(self) -> tuple[dict[str, Grant], FleetState]:
+        """Hand out what is free, then what others give, and return the grants."""
+        for member in sorted(self._members, key=self._turn):
+            self._claim(member)
+        for member in self._members:
+            missing = member.wanted - member.present - self._settled[member.key]
+            while missing > 0 and self._take_free(member):
+                missing -= 1
+        state = replace(self._state, handovers=(*self._state.handovers, *self._begun))
+        return {member.key: self._grant(member, state) for member in self._members}, state
+
+    # The hand-overs and what is free.
+
+    def _continue(self, state: FleetState) -> FleetState:
+        """Return the memory with the hand-overs that are still under way, and who waits since when."""
+        kept, drain_s = [], state.drain_s
+        holding = {replica.name for m in self._members for replica in (*m.replicas, *m.draining)}
+        for handover in state.handovers:
+            taker, age_s = self._by_key.get(handover.taker), self._now - handover.since
+            if taker is None or taker.wanted <= handover.had:
+                continue
+            if taker.present > handover.had:
+                drain_s = (drain_s + age_s) / 2
+            elif age_s < _PLACED_WITHIN_S or any(name in holding for _, name in handover.givers):
+                kept.append(handover)
+        since = {
+            member.key: state.waiting_since.get(member.key, self._now)
+            for member in self._members
+            if not member.present and member.claimed > 0
+        }
+        return FleetState(tuple(kept), since, drain_s)
+
+    def _unpromised(self) -> dict[str, dict[str, float]]:
+        """Return what is free on each node or drains there, without what hand-overs have promised."""
+        free = {node.name: dict(node.free) for node in self._nodes}
+        giving = {name for handover in self._state.handovers for _, name in handover.givers}
+        for member in self._members:
+            for replica in (*member.draining, *(r for r in member.replicas if r.name in giving)):
+                if replica.node in free:
+                    add(free[replica.node], member.need)
+        for handover in self._state.handovers:
+            if handover.node in free:
+                add(free[handover.node], self._by_key[handover.taker].need, -1.0)
+        # While a taker has its place and has not said so, the place counts twice.
+        return {
+            node: {name: max(0.0, left) for name, left in amounts.items()} for node, amounts in free.items()
+        }
+
+    def _take_free(self, member: Member) -> bool:
+        """Whether one more replica of `member` fits beside all that is promised; if so, take the room.
+
+        Ray picks the node. So a replica that would also fit on a node of a hand-over has to wait.
+        """
+        open_on = {handover.node for handover in (*self._state.handovers, *self._begun)}
+        for node in self._nodes:
+            if node.name in open_on and not lacking(node.free, member.need):
+                return False
+        for free in self._free.values():
+            if not lacking(free, member.need):
+                add(free, member.need, -1.0)
+                self._settled[member.key] += 1
+                return True
+        return False
+
+    # The line.
+
+    def _turn(self, member: Member) -> tuple[float, float]:
+        """Put models without a replica first, the longest wait before others; then the largest gain."""
+        since = self._state.waiting_since.get(member.key)
+        return (0.0, since) if since is not None else (1.0, -member.gain)
+
+    def _claim(self, member: Member) -> None:
+        """Find room for the replicas that the model's requests need."""
+        missing = member.claimed - member.present
+        under_way = [each for each in self._state.handovers if each.taker == member.key]
+        if missing > 0 and under_way:
+            self._settled[member.key] += 1
+            missing -= 1
+            left_s = max(0.0, self._state.drain_s - (self._now - under_way[0].since))
+            self._wait(member, left_s + member.start_s)
+        while missing > 0 and self._take_free(member):
+            missing -= 1
+        room = any(not lacking(free, member.need) for free in self._free.values())
+        if missing > 0 and not under_way and not room:  # with room, a hand-over on the same node comes first
+            self._take_from_others(member)
+
+    def _take_from_others(self, member: Member) -> None:
+        """Begin a hand-over to `member`, or give it a place in the line."""
+        plan = self._plan(member)
+        if plan is not None:
+            free = self._free[plan.node]
+            for giver, replica in plan.victims:
+                self._taken.add(replica.name)
+                add(free, giver.need)
+            add(free, member.need, -1.0)
+            givers = tuple((giver.key, replica.name) for giver, replica in plan.victims)
+            begun = Handover(member.key, plan.node, givers, self._now, member.present, plan.reason(member))
+            self._begun.append(begun)
+            self._settled[member.key] += 1
+            idle = all(gives_idle(*victim) for victim in plan.victims)
+            self._wait(member, (0.0 if idle else self._state.drain_s) + member.start_s)
+            return
+        node_s = self._coming_s(member)
+        if member.present or node_s is not None:
+            if node_s is not None:
+                self._wait(member, node_s + member.start_s)
+            return
+        promised = frozenset(name for each in self._state.handovers for _, name in each.givers)
+        then, ever = (
+            best_plan(member, self._members, self._nodes, self._free, taken, lambda _, __: True, soonest=True)
+            for taken in (frozenset(self._taken), promised)
+        )
+        if then is not None:
+            self._taken.update(replica.name for _, replica in then.victims)  # nobody behind may take them
+            add(self._free[then.node], member.need, -1.0)
+            for giver, _ in then.victims:
+                add(self._free[then.node], giver.need)
+            turn_s = remaining_s(then.victims)
+        elif ever is not None and self._line:
+            turn_s = heapq.heappop(self._line)[0]
+        else:
+            self._wait(member, None)
+            return
+        self._wait(member, turn_s + self._state.drain_s + member.start_s)
+
+    def _plan(self, member: Member) -> Plan | None:
+        """Return the replicas that go for `member` now."""
+        taken = frozenset(self._taken)
+        plan = best_plan(member, self._members, self._nodes, self._free, taken, gives_idle)
+        if plan is not None:
+            return plan
+        coming_s = self._coming_s(member, take=False)
+        if coming_s is not None and coming_s <= self._state.drain_s + 2.0 * member.start_s:
+            return None  # the new node costs nobody a replica
+        plan = best_plan(member, self._members, self._nodes, self._free, taken, gives_kept)
+        if plan is not None and member.gain > 0 and member.gain >= GAIN * plan.loss:
+            return plan
+        if member.present or member.key not in self._state.waiting_since:
+            return None
+        return best_plan(member, self._members, self._nodes, self._free, taken, gives_turn)
+
+    def _coming_s(self, member: Member, *, take: bool = True) -> float | None:
+        """Return when a new node has room for `member`; None if none is expected."""
+        for index, node in enumerate(self._coming):
+            if not lacking(node.total, member.need):
+                if take:
+                    left = dict(node.total)
+                    add(left, member.need, -1.0)
+                    self._coming[index] = ComingNode(left, node.eta_s)
+                return node.eta_s
+        return None
+
+    def _wait(self, member: Member, eta_s: float | None) -> None:
+        """Give a model without a replica the next place in the line."""
+        if member.present:
+            return
+        self._places[member.key] = len(self._places) + 1, eta_s
+        if eta_s is not None:
+            heapq.heappush(self._line, (eta_s + member.turn, len(self._places), member))
+
+    # The answer.
+
+    def _grant(self, member: Member, state: FleetState) -> Grant:
+        """Return the grant of one model. Without hand-overs, a replica without room is asked for anyway.
+
+        The demand of a pending replica is what a node autoscaler sees. While a hand-over is under way, only
+        its taker may be pending, because Ray would give the free place to any pending replica.
+        """
+        place, eta_s = self._places.get(member.key, (0, None))
+        giving = {name for handover in state.handovers for _, name in handover.givers}
+        stop = tuple(replica.name for replica in member.replicas if replica.name in giving)
+        has = member.present - len(stop) + self._settled[member.key]
+        begun = [each for each in self._begun if any(key == member.key for key, _ in each.givers)]
+        takes = next((each for each in state.handovers if each.taker == member.key), None)
+        if member.wanted <= has or not state.handovers:
+            target, why, otherwise = min(member.wanted, has) if stop else member.wanted, "", ""
+        else:
+            next_one = self._by_key[state.handovers[0].taker].name
+            target, why = has, f"{next_one} gets the next place."
+            otherwise = f"The model's own target stands again when the replica of {next_one} starts."
+        gives_to = ""
+        if stop:
+            handover = next(each for each in state.handovers if any(n in stop for _, n in each.givers))
+            why, gives_to = handover.why, self._by_key[handover.taker].name if begun else ""
+            otherwise = f"{member.name} gets a place again when its requests wait: it then takes one, too."
+        elif takes is not None:
+            why = takes.why
+            otherwise = f"Without that, {member.name} would wait until a node has room."
+        elif place and not why:
+            otherwise = f"{member.name} starts sooner if another model becomes idle, or a node is added."
+            when = "no other model may give its place" if eta_s is None else f"ready in about {ceil(eta_s)} s"
+            why = f"{member.name} waits for room, at place {place} in the line: {when}."
+        return Grant(target, stop, why, otherwise, gives_to, place, eta_s)
