@@ -1,0 +1,173 @@
+"""A small fleet of several models in simulated time: replicas start, serve, drain and end on nodes.
+
+Each model has a plain policy of its own. The cluster gives free room to any pending replica, as Ray does.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from math import ceil
+from random import Random
+
+from serve_app.policy.fleet_members import Member, Replica
+from serve_app.policy.fleet_share import ComingNode, FleetState, Grant, share
+from serve_app.wire.resources import Node, Resources, add, lacking
+
+TICK_S = 0.5
+BATCH = 4
+AWAKE_S = 300.0
+
+
+@dataclass
+class Running:
+    name: str
+    node: str
+    began: float
+    ready_at: float
+    requests: list[float] = field(default_factory=list)
+    """When each request ends."""
+    drains: bool = False
+
+
+@dataclass
+class Model:
+    name: str
+    need: Resources = field(default_factory=lambda: {"GPU": 1.0})
+    start_s: float = 3.0
+    minimum: int = 0
+    most: int = 4
+    weight: float = 1.0
+    turn_s: float | None = None
+    arrivals: list[tuple[float, float]] = field(default_factory=list)
+    """Time and seconds of service of each request, in order."""
+    waiting: list[tuple[float, float]] = field(default_factory=list)
+    replicas: list[Running] = field(default_factory=list)
+    pending_since: list[float] = field(default_factory=list)
+    seen: list[float] = field(default_factory=list)
+    busy_at: float = -1e9
+    wanted: int = 0
+    target: int = 0
+    longest_wait_s: float = 0.0
+    """The longest time without any ready replica while a request waited."""
+    without_since: float | None = None
+
+    def up(self) -> list[Running]:
+        return [replica for replica in self.replicas if not replica.drains]
+
+    @property
+    def running(self) -> int:
+        return sum(len(replica.requests) for replica in self.replicas)
+
+
+class SimulatedFleet:
+    def __init__(self, models: Sequence[Model], nodes: Sequence[Resources], seed: int = 0) -> None:
+        self.models = list(models)
+        self.nodes = {f"n{index}": dict(total) for index, total in enumerate(nodes)}
+        self.random = Random(seed)
+        self.state = FleetState()
+        self.grants: dict[str, Grant] = {}
+        self.now = 0.0
+        self.coming: list[ComingNode] = []
+        self.drains = 0
+        self.starts = 0
+        self.starting_s = 0.0
+        self.held_s = 0.0
+        self.identical = True
+        self.fewest_of_minimum: dict[str, int] = {}
+        self._names = count()
+
+    def free(self) -> dict[str, dict[str, float]]:
+        free = {name: dict(total) for name, total in self.nodes.items()}
+        for model in self.models:
+            for replica in model.replicas:
+                add(free[replica.node], model.need, -1.0)
+        return free
+
+    def run(self, until: float, *, shared: bool = True) -> None:
+        while self.now < until:
+            self.now += TICK_S
+            self._serve()
+            self._decide(shared=shared)
+            self._place()
+
+    def _serve(self) -> None:
+        for model in self.models:
+            while model.arrivals and model.arrivals[0][0] <= self.now:
+                model.waiting.append(model.arrivals.pop(0))
+                model.seen.append(self.now)
+            for replica in list(model.replicas):
+                replica.requests = [end for end in replica.requests if end > self.now]
+                if replica.drains and not replica.requests:
+                    model.replicas.remove(replica)
+                self.held_s += TICK_S
+                self.starting_s += TICK_S * (replica.ready_at > self.now)
+            for replica in model.up():
+                while model.waiting and replica.ready_at <= self.now and len(replica.requests) < BATCH:
+                    replica.requests.append(self.now + model.waiting.pop(0)[1])
+            ready = any(replica.ready_at <= self.now for replica in model.up())
+            if model.waiting and not ready:
+                model.without_since = self.now if model.without_since is None else model.without_since
+                model.longest_wait_s = max(model.longest_wait_s, self.now - model.without_since)
+            else:
+                model.without_since = None
+            if model.waiting or model.running:
+                model.busy_at = self.now
+            if model.minimum:
+                least = min(self.fewest_of_minimum.get(model.name, 99), len(model.up()))
+                if len(model.up()) >= model.minimum or model.name in self.fewest_of_minimum:
+                    self.fewest_of_minimum[model.name] = least
+
+    def member(self, model: Model) -> Member:
+        load = len(model.waiting) + model.running
+        model.seen = [at for at in model.seen if self.now - at < 60]
+        claim = min(ceil(load / BATCH), model.most)
+        awake = int(self.now - model.busy_at < AWAKE_S)
+        model.wanted = max(claim, awake, model.minimum)
+        replicas = tuple(
+            Replica(r.name, r.node, self.now - r.ready_at if r.ready_at <= self.now else None)
+            for r in model.up()
+        )
+        draining = tuple(Replica(r.name, r.node) for r in model.replicas if r.drains)
+        return Member(
+            model.name, model.name, model.wanted, claim, model.minimum, model.need, model.start_s,
+            replicas, draining,
+            waiting=len(model.waiting), running=model.running, rps=len(model.seen) / 60,
+            idle_s=self.now - model.busy_at, weight=model.weight, turn_s=model.turn_s,
+        )  # fmt: skip
+
+    def _decide(self, *, shared: bool) -> None:
+        free = self.free()
+        nodes = [Node(total, free[name], name) for name, total in self.nodes.items()]
+        members = [self.member(model) for model in self.models]
+        self.grants = {}
+        if shared:
+            self.grants, self.state = share(members, nodes, self.state, self.now, self.coming)
+        for model in self.models:
+            grant = self.grants.get(model.name, Grant(model.wanted))
+            self.identical &= grant.target == model.wanted and not grant.why
+            model.target = grant.target
+            up = model.up()
+            excess = len(up) + len(model.pending_since) - model.target
+            while excess > 0 and model.pending_since:
+                model.pending_since.pop()
+                excess -= 1
+            up.sort(key=lambda replica: (replica.name not in grant.stop, -replica.began))
+            for replica in up[: max(excess, 0)]:
+                replica.drains = True
+                self.drains += 1
+            while len(model.up()) + len(model.pending_since) < model.target:
+                model.pending_since.append(self.now)
+
+    def _place(self) -> None:
+        free = self.free()
+        waiting = [model for model in self.models for _ in model.pending_since]
+        self.random.shuffle(waiting)
+        for model in waiting:
+            fits = [node for node, left in free.items() if not lacking(left, model.need)]
+            if fits:
+                node = self.random.choice(fits)
+                add(free[node], model.need, -1.0)
+                model.pending_since.pop()
+                name = f"{model.name}-{next(self._names)}"
+                model.replicas.append(Running(name, node, self.now, self.now + model.start_s))
+                self.starts += 1

@@ -1,0 +1,283 @@
+"""Models share a fleet: over random fleets and traffic, and in the situations of the documentation."""
+
+from math import ceil, inf
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from serve_app.policy.fleet_members import Member, Replica
+from serve_app.policy.fleet_share import ComingNode, FleetState, share
+from serve_app.wire.resources import Node
+from tests.policy.simulated_fleet import TICK_S, Model, SimulatedFleet
+
+GPU = {"GPU": 1.0}
+
+
+def member(name: str, *ready_s: float | None, node: str = "n0", **rest: Any) -> Member:
+    """A model with a replica on `node` for each age."""
+    replicas = tuple(Replica(f"{name}-{number}", node, age) for number, age in enumerate(ready_s))
+    defaults = {"wanted": max(1, len(ready_s)), "claim": 0, "minimum": 0, "need": GPU, "start_s": 10.0}
+    return Member(name, name, replicas=replicas, **{**defaults, **rest})
+
+
+def waits(name: str, **rest: Any) -> Member:
+    return member(name, **{"wanted": 1, "claim": 1, "waiting": 1.0, **rest})
+
+
+def busy(name: str, *ready_s: float | None, **rest: Any) -> Member:
+    return member(name, *ready_s, **{"claim": len(ready_s), "running": 4.0, "rps": 0.5, **rest})
+
+
+def node(free: float, total: float = 1.0, name: str = "n0") -> Node:
+    return Node({"GPU": total}, {"GPU": free}, name)
+
+
+# An idle model.
+
+
+def test_idle_replica_gives_way_at_once() -> None:
+    grants, state = share([waits("b"), member("a", 100.0, idle_s=40.0)], [node(0)], FleetState(), 0.0)
+
+    assert grants["a"].target == 0
+    assert grants["a"].stop == ("a-0",)
+    assert grants["a"].gives_to == "b"
+    assert grants["b"].target == 1
+    assert (grants["b"].place, grants["b"].eta_s) == (1, 10.0)
+    assert grants["a"].why == "b waits; a has been idle for 40 s and gives its place."
+    assert len(state.handovers) == 1
+
+
+def test_replica_that_has_just_answered_is_kept_for_half_a_start() -> None:
+    for idle_s, target in ((4.0, 1), (5.0, 0)):
+        a = member("a", 60.0, idle_s=idle_s, rps=0.1)
+        grants, _ = share([waits("b"), a], [node(0)], FleetState(), 0.0)
+        assert grants["a"].target == target
+
+
+def test_minimum_is_never_taken() -> None:
+    grants, _ = share([waits("b"), member("a", 100.0, idle_s=900.0, minimum=1)], [node(0)], FleetState(), 0.0)
+
+    assert grants["a"].target == 1
+    assert grants["b"].eta_s is None
+
+
+def test_background_requests_take_nothing() -> None:
+    asks = member("b", wanted=1, claim=0)
+    grants, _ = share([asks, member("a", 100.0, idle_s=900.0)], [node(0)], FleetState(), 0.0)
+
+    assert grants["a"].target == 1
+    assert grants["b"].place == 0
+
+
+def test_model_with_the_fewest_requests_gives_first() -> None:
+    members = [
+        waits("c"),
+        member("a", 100.0, idle_s=40.0, rps=0.2),
+        member("b", 100.0, idle_s=30.0),
+    ]
+    grants, _ = share(members, [node(0, 2.0)], FleetState(), 0.0)
+
+    assert (grants["a"].target, grants["b"].target) == (1, 0)
+
+
+def test_handover_drains_nothing_twice() -> None:
+    a, c = member("a", 100.0, idle_s=40.0), member("c", 100.0, idle_s=40.0)
+    _, state = share([waits("b"), a, c], [node(0, 2.0)], FleetState(), 0.0)
+    for now in (0.5, 5.0, 14.0):  # the replica still listed, then draining
+        grants, state = share([waits("b"), a, c], [node(0, 2.0)], state, now)
+        assert grants["a"].target + grants["c"].target == 1
+
+
+def test_freed_place_is_for_the_taker_alone() -> None:
+    a = member("a", 100.0, idle_s=40.0)
+    _, state = share([waits("b"), a], [node(0)], FleetState(), 0.0)
+
+    grants, _ = share([waits("b"), member("a", wanted=0), waits("c")], [node(1)], state, 1.0)
+
+    assert grants["b"].target == 1
+    assert grants["c"].target == 0
+
+
+# Busy models.
+
+
+def test_replica_moves_to_where_it_serves_more() -> None:
+    a = busy("a", 100.0, 100.0, rps=1.1, running=0.0)
+    gets, keeps = waits("b", rps=0.8), waits("b", rps=0.1)
+    assert share([gets, a], [node(0, 2.0)], FleetState(), 0.0)[0]["a"].target == 1
+    assert share([keeps, a], [node(0, 2.0)], FleetState(), 0.0)[0]["a"].target == 1  # its turn is over
+    young = busy("a", 50.0, 50.0, rps=1.9, running=0.0)
+    assert share([keeps, young], [node(0, 2.0)], FleetState(), 0.0)[0]["a"].target == 2
+
+
+def test_share_weight_counts_a_models_requests() -> None:
+    a = busy("a", 50.0, rps=0.5, running=0.0)
+    for weight, target in ((1.0, 1), (2.0, 0)):
+        b = waits("b", rps=0.5, weight=weight)
+        assert share([b, a], [node(0)], FleetState(), 0.0)[0]["a"].target == target
+
+
+def test_busy_replica_is_kept_for_four_starts() -> None:
+    for age, target in ((39.0, 1), (41.0, 0)):
+        grants, _ = share([waits("b", rps=0.9), busy("a", age)], [node(0)], FleetState(), 0.0)
+        assert grants["a"].target == target
+
+
+def test_turn_ends_for_models_without_a_replica() -> None:
+    for age, target in ((90.0, 1), (101.0, 0)):
+        grants, _ = share([waits("b"), busy("a", age)], [node(0)], FleetState(), 0.0)
+        assert grants["a"].target == target
+
+
+def test_waiting_models_know_their_place_and_eta() -> None:
+    members = [waits("b"), waits("c"), waits("d"), busy("a", 40.0)]
+    state = FleetState(waiting_since={"b": 2.0, "c": 1.0, "d": 3.0})
+
+    grants, _ = share(members, [node(0)], state, 10.0)
+
+    assert [grants[name].place for name in "cbd"] == [1, 2, 3]
+    etas = [grants[name].eta_s for name in "cbd"]
+    assert etas == [75.0, 190.0, 305.0]  # the rest of a's turn, the drain and a start; then turns of 100 s
+
+
+# Replicas of several sizes.
+
+
+def test_places_of_a_large_replica_are_on_one_node() -> None:
+    small = [member(f"s{n}", 100.0, node=f"n{n % 2}", idle_s=60.0 + n) for n in range(6)]
+    large = waits("large", need={"GPU": 4.0})
+    nodes = [node(0, 3.0, "n0"), node(1, 4.0, "n1")]
+
+    grants, state = share([large, *small], nodes, FleetState(), 0.0)
+
+    assert state.handovers[0].node == "n1"
+    assert [grants[f"s{n}"].target for n in range(6)] == [1, 0, 1, 0, 1, 0]
+
+
+def test_nothing_drains_if_the_large_replica_would_not_fit() -> None:
+    small = [member(f"s{n}", 100.0, idle_s=60.0, minimum=int(n == 0)) for n in range(4)]
+
+    grants, state = share([waits("large", need={"GPU": 4.0}), *small], [node(0, 4.0)], FleetState(), 0.0)
+
+    assert not state.handovers
+    assert grants["large"].target == 1
+    assert grants["large"].eta_s is None
+
+
+def test_small_replica_leaves_the_room_of_a_large_one() -> None:
+    idle = [member(f"s{n}", 100.0, idle_s=60.0) for n in range(3)]
+    large = waits("large", need={"GPU": 4.0})
+    _, state = share([large, *idle], [node(1, 4.0)], FleetState(), 0.0)
+
+    grants, _ = share([large, *idle, waits("small")], [node(1, 4.0)], state, 0.5)
+
+    assert grants["small"].target == 0
+
+
+def test_no_more_replicas_go_than_the_large_one_needs() -> None:
+    half = member("half", 100.0, idle_s=90.0, need={"GPU": 0.5})
+    whole = member("whole", 100.0, idle_s=60.0)
+
+    grants, _ = share([waits("b"), half, whole], [node(0.0, 1.5)], FleetState(), 0.0)
+
+    assert (grants["half"].target, grants["whole"].target) == (1, 0)
+
+
+def test_coming_node_is_awaited_if_it_costs_nobody_a_replica() -> None:
+    coming = [ComingNode({"GPU": 1.0}, 15.0)]
+    members = [waits("b", rps=0.9), busy("a", 500.0)]
+    grants, _ = share(members, [node(0)], FleetState(), 0.0, coming)
+    assert grants["a"].target == 1
+    assert grants["b"].eta_s == 25.0
+
+    late = [ComingNode({"GPU": 1.0}, 300.0)]
+    grants, _ = share(members, [node(0)], FleetState(), 0.0, late)
+    assert grants["a"].target == 0
+
+
+# Over random fleets and traffic.
+
+
+@st.composite
+def traffic(draw: st.DrawFn, end: float) -> list[tuple[float, float]]:
+    """Requests in bursts: when each arrives, and for how long it is served."""
+    found: list[tuple[float, float]] = []
+    for _ in range(draw(st.integers(0, 6))):
+        at = draw(st.floats(0, end))
+        gap = draw(st.sampled_from([0.0, 0.3, 2.0, 7.0]))
+        service = draw(st.sampled_from([0.2, 2.0, 8.0]))
+        found += [(at + gap * index, service) for index in range(draw(st.integers(1, 40)))]
+    return sorted(request for request in found if request[0] < end)
+
+
+END = 400.0
+
+
+@st.composite
+def fleets(draw: st.DrawFn, places: st.SearchStrategy[int] = st.integers(1, 4)) -> SimulatedFleet:
+    gpus = draw(places)
+    models = [
+        Model(f"m{n}", start_s=draw(st.sampled_from([1.0, 3.0, 10.0])), arrivals=draw(traffic(END)))
+        for n in range(draw(st.integers(2, 6)))
+    ]
+    return SimulatedFleet(models, [{"GPU": float(gpus)}], draw(st.integers(0, 99)))
+
+
+several = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@several
+@given(fleets())
+def test_no_model_with_waiting_requests_waits_longer_than_its_bound(fleet: SimulatedFleet) -> None:
+    fleet.run(END)
+    places = fleet.nodes["n0"]["GPU"]
+    turn = max(max(10 * model.start_s, 30.0) for model in fleet.models)
+    one_turn = turn + 8.0 + max(model.start_s for model in fleet.models) + 4 * TICK_S
+    for model in fleet.models:
+        assert model.longest_wait_s <= ceil((len(fleet.models) - 1) / places) * one_turn
+
+
+@several
+@given(fleets())
+def test_starts_take_a_bounded_share_of_time(fleet: SimulatedFleet) -> None:
+    fleet.run(END)
+    unfinished = max(model.start_s for model in fleet.models) * fleet.nodes["n0"]["GPU"]
+    assert fleet.starting_s <= 2 / 3 * fleet.held_s + unfinished
+
+
+@several
+@given(fleets(), st.integers(0, 2))
+def test_minimum_is_kept_under_any_traffic(fleet: SimulatedFleet, minimum: int) -> None:
+    fleet.models[0].minimum = min(minimum, int(fleet.nodes["n0"]["GPU"]))
+    fleet.run(END)
+    assert fleet.fewest_of_minimum.get("m0", inf) >= fleet.models[0].minimum
+
+
+@several
+@given(fleets(places=st.just(24)))
+def test_with_room_for_all_every_own_decision_stands(fleet: SimulatedFleet) -> None:
+    fleet.run(END)
+    assert fleet.identical
+
+
+@several
+@given(fleets())
+def test_each_place_has_at_most_one_drain(fleet: SimulatedFleet) -> None:
+    """A drain makes room for a start, except when a model ends its own replica: here none does."""
+    for model in fleet.models:
+        model.most = 1
+    fleet.run(END - 110)  # no model is idle for `AWAKE_S`
+    assert fleet.drains <= fleet.starts
+
+
+@several
+@given(fleets(), st.data())
+def test_large_replica_gets_its_node_in_turn(fleet: SimulatedFleet, data: st.DataObject) -> None:
+    fleet.nodes = {"n0": {"GPU": 4.0}, "n1": {"GPU": 2.0}}
+    large = fleet.models[0]
+    large.need = {"GPU": data.draw(st.sampled_from([2.0, 4.0]))}
+    large.arrivals = [(float(at), 2.0) for at in range(50, 400, 5)]
+    fleet.run(END)
+    turn = max(max(10 * model.start_s, 30.0) for model in fleet.models)
+    assert large.longest_wait_s <= 2 * (turn + 8.0) + max(m.start_s for m in fleet.models) + 4 * TICK_S
