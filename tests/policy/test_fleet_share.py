@@ -215,8 +215,8 @@ END = 400.0
 
 
 @st.composite
-def fleets(draw: st.DrawFn, places: st.SearchStrategy[int] = st.integers(1, 4)) -> SimulatedFleet:
-    gpus = draw(places)
+def fleets(draw: st.DrawFn, most: int = 4, least: int = 1) -> SimulatedFleet:
+    gpus = draw(st.integers(least, most))
     models = [
         Model(f"m{n}", start_s=draw(st.sampled_from([1.0, 3.0, 10.0])), arrivals=draw(traffic(END)))
         for n in range(draw(st.integers(2, 6)))
@@ -255,7 +255,7 @@ def test_minimum_is_kept_under_any_traffic(fleet: SimulatedFleet, minimum: int) 
 
 
 @several
-@given(fleets(places=st.just(24)))
+@given(fleets(24, 24))
 def test_with_room_for_all_every_own_decision_stands(fleet: SimulatedFleet) -> None:
     fleet.run(END)
     assert fleet.identical
