@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, NamedTuple, Self
 
-from serve_app.learning.state import KEPT_IDENTITIES
+from serve_app.policy.state import KEPT_IDENTITIES
 
 _KEPT = 5
 """Starts kept per kind of node: enough for a median that one slow download does not move."""

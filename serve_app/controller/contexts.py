@@ -9,7 +9,7 @@ from typing import Any
 
 from serve_app.cluster.ray_resources import room_for_ingress, share_nodes
 from serve_app.controller.document_exchange import Deployment, Inbox
-from serve_app.policy.inputs import Snapshot
+from serve_app.policy.reports import Snapshot
 from serve_app.settings.identity import identity_number
 from serve_app.settings.tree import INGRESS
 from serve_app.wire.batch_backlog import NO_BATCHES

@@ -9,7 +9,7 @@ import pytest
 from serve_app.cluster.pending_pods import PendingPods
 from serve_app.controller.cold_starts import ColdStarts, StartUp
 from serve_app.controller.document_exchange import DocumentExchange, Learned
-from serve_app.learning.state import Memory, PolicyState
+from serve_app.policy.state import Memory, PolicyState
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.batch_backlog import BatchBacklog, backlogs_document
 from serve_app.wire.documents import (

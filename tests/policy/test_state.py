@@ -5,21 +5,21 @@ from typing import Any
 
 import pytest
 
-from serve_app.learning.demand import Demand
-from serve_app.learning.state import (
+from serve_app.policy.capacity_model import Mix, StepTime
+from serve_app.policy.demand import Demand
+from serve_app.policy.state import (
     KEPT_IDENTITIES,
     EngineTotals,
     IngressTotals,
     Memory,
     MixSums,
+    Need,
     PolicyState,
     replica_part,
     restore,
     with_replica_part,
 )
-from serve_app.learning.step_time_fit import StepTimeFit
-from serve_app.policy.capacity_model import Mix, StepTime
-from serve_app.policy.inputs import Need
+from serve_app.policy.step_time_fit import StepTimeFit
 from serve_app.settings.knobs import Knobs
 from tests.policy.build import NOW, PolicyLoop, engine, ingress, snapshot
 

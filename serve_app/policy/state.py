@@ -11,10 +11,9 @@ from typing import Any, Self
 
 from pydantic import TypeAdapter
 
-from serve_app.learning.demand import Demand
-from serve_app.learning.step_time_fit import StepTimeFit
 from serve_app.policy.capacity_model import Mix, StepTime
-from serve_app.policy.inputs import Need
+from serve_app.policy.demand import Demand
+from serve_app.policy.step_time_fit import StepTimeFit
 
 # The mix covers about 120 s, and at least 200 requests. If prompts vary as much as their mean, a mean over
 # 200 requests is exact to 7 %. With 300 s, a fleet whose prompts grew eightfold in ten minutes cost a tenth
@@ -129,6 +128,14 @@ class BackgroundWork:
     since: float
     last: float
     """When work was last seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """The replicas that the load needed at `at`."""
+
+    at: float
+    replicas: int
 
 
 @dataclass(frozen=True, slots=True)
