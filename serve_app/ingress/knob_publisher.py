@@ -115,6 +115,7 @@ class KnobPublisher:
             self._rejected,
             {"CPU": ingress.cpus_per_replica, **ingress.resources},
             self._settings.zygote,
+            self._settings.preemption,
             traces if traces.enabled else None,
         )
 

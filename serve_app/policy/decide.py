@@ -29,7 +29,7 @@ _QUIET_BURST_S = 0.2
 _AGES_KEPT = 20
 """A record keeps the ages of this many reports, the oldest. The ages of 1,000 replicas would take 30 KB."""
 
-ClampName = Literal["bounds", "delay", "signals", "batch_limit", "mode"]
+ClampName = Literal["bounds", "delay", "signals", "batch_limit", "mode", "share"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,19 @@ class Clamp:
 
     name: ClampName
     effect: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What the model may ask of a fleet that models share (`fleet_share`)."""
+
+    replicas: int = 0
+    """The replicas that waiting, running and arriving requests need, without lane `background` and headroom."""
+    idle_s: float = 0.0
+    start_s: float = 60.0
+    """The measured or assumed seconds of a start."""
+    silent: bool = True
+    """Whether too few replicas report to say anything; then no replica may be taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +84,7 @@ class Decision:
     notes: tuple[str, ...] = ()
     recent_needs: tuple[Need, ...] = ()
     """The recent needs of the load, for the `Inputs` of the next decision."""
+    claim: Claim = Claim()
 
     def document(self) -> dict[str, Any]:
         """Return the reasons as plain data, with numbers rounded to four digits."""
@@ -156,6 +170,20 @@ def decide(inputs: Inputs) -> Decision:
         ages_s=inputs.seen.ages_s,
         notes=reasons.notes(inputs),
         recent_needs=needs,
+        claim=_claim(inputs, load),
+    )
+
+
+def _claim(inputs: Inputs, load: tuple[Term, ...]) -> Claim:
+    seen, snapshot = inputs.seen, inputs.snapshot
+    standing = max(term.replicas for term in load if term.name != "demand")
+    arriving = round_up(inputs.arrivals.rps / inputs.sizing.rps(max(snapshot.target, 1)))
+    least = int(seen.queued_requests > 0 or seen.running_requests > 0)
+    return Claim(
+        min(max(standing, arriving, least), inputs.knobs.max_replicas),
+        inputs.idle_s or 0.0,
+        snapshot.cold_start_s or snapshot.assumed_start_s,
+        inputs.silent,
     )
 
 

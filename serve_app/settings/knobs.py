@@ -173,6 +173,12 @@ class Knobs(ClosedModel):
     starting_values: StartingValues | None = None
     """The assumed speed of a replica until steps and a start have been measured. None: an A100's steps."""
 
+    share_weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    """How much a request of this model counts when busy models share too few GPUs."""
+    turn_s: Annotated[float, Field(gt=0, le=86_400)] | None = None
+    """How long a replica serves before a model without any replica may take its place. None: the time of ten
+    starts, at least 30 s. Never less than four starts."""
+
     standard_share: Annotated[float, Field(ge=0, le=1)] = 0.2
     """The share of tokens that the lane `standard` gets at least while requests of the lane `interactive`
     wait too."""
