@@ -55,14 +55,17 @@ class ColdWait:
     waited_s: float
     reason: str = ""
     """Why no replica can start, if none can."""
+    place: int = 0
+    """The place in the line of models that wait for room; 0 if the model is in no line."""
 
     def comment(self) -> bytes:
         """Return the SSE comment for the client: parsers ignore it, and people can read it."""
         eta = "unknown" if self.eta_s is None else str(math.ceil(self.eta_s))
         why = f": {' '.join(self.reason.split())}\n" if self.reason else ""
+        place = f" place={self.place}" if self.place else ""
         return (
             f": waiting for a replica of {self.model}: phase={self.phase} eta_s={eta} "
-            f"waited_s={int(self.waited_s)}\n{why}\n"
+            f"waited_s={int(self.waited_s)}{place}\n{why}\n"
         ).encode()
 
 

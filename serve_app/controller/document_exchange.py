@@ -127,7 +127,7 @@ class Outbox:
     unsettled: Collection[str] = ()
     """The deployments with starting or stopping replicas."""
     look_at_nodes: bool = False
-    """Whether the ingress would have more replicas if there is room."""
+    """Whether the ingress wants more replicas, or an engine replica has no place yet."""
 
 
 class Mailbox:

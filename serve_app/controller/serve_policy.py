@@ -15,6 +15,7 @@ from serve_app.controller.cold_starts import ColdStarts
 from serve_app.controller.contexts import SnapshotBuilder, has_requests_at_zero, ingress_room
 from serve_app.controller.decision_records import HEARTBEAT_S, Journal, Kind
 from serve_app.controller.document_exchange import DocumentExchange, Inbox, Mailbox
+from serve_app.controller.shared_fleet import Decided, SharedFleet
 from serve_app.policy.decide import Decision, next_decision
 from serve_app.policy.ingress_scaling import decide_ingress
 from serve_app.policy.reports import Snapshot
@@ -66,6 +67,7 @@ class ServePolicy:
         """By deployment, messages for the operator that no record contains yet."""
         self._ingress_needs: tuple[Need, ...] = ()
         self._look_at_nodes = False
+        self._fleet = SharedFleet()
         self._status: dict[str, dict[str, Any]] = {}
         self._errors = 0
         self._failing_since: dict[str, float] = {}
@@ -127,13 +129,14 @@ class ServePolicy:
                 metrics.count_loss(model.name, loss.cause)
                 self._log.warning("model %s: %s", model.name, loss.reason)
                 self._keep("loss", loss.deployment, model.name, ctx, loss.reason, "Ray replaces it.", now)
+        decided: dict[str, Decided] = {}
         for name, ctx in engines.items():
             model = served.models[name]
             try:
                 snapshot = self._snapshots.build(name, ctx, ingress, inbox, now)
                 if snapshot.ready != snapshot.target or snapshot.draining:
                     unsettled.add(name)
-                decision = self._decide_model(model, snapshot, inbox, metrics, now)
+                decided[name] = Decided(model, ctx, snapshot, self._decide_model(model, snapshot, now))
             except Exception as error:  # other models must still get their decisions
                 if now - self._failing_since.setdefault(name, now) >= _LONGEST_FAILURE_S:
                     del self._failing_since[name]
@@ -141,7 +144,15 @@ class ServePolicy:
                 self._report_error(name, model.name, ctx, error, now)
             else:
                 self._failing_since.pop(name, None)
-                _set_target(answer, by_name[name][0], ctx, decision.target)
+        decided = self._share(decided, ingress, served, inbox, now)
+        unsettled |= self._fleet.deployments
+        for name, each in decided.items():
+            try:
+                self._record(each, inbox, metrics, now)
+            except Exception as error:
+                self._report_error(name, each.model.name, each.ctx, error, now)
+            else:
+                _set_target(answer, by_name[name][0], each.ctx, each.decision.target)
         if ingress is not None:
             try:
                 _set_target(answer, key, ingress, self._decide_ingress(ingress, engines, served, inbox, now))
@@ -168,15 +179,34 @@ class ServePolicy:
         self._snapshots.forget_except(served)
         self._replica_time.forget_except(served)
 
-    def _decide_model(
-        self, model: ServedModel, snapshot: Snapshot, inbox: Inbox, metrics: AutoscalingMetrics, now: float
-    ) -> Decision:
-        name, old = model.deployment, snapshot.target
+    def _decide_model(self, model: ServedModel, snapshot: Snapshot, now: float) -> Decision:
+        name = model.deployment
         memory = self._recall(model)
         decision, state = self.decide(model, snapshot, memory.state, now)
         self.memories[name] = replace(memory, state=state)
         if name in self._news:
             decision = replace(decision, notes=(*decision.notes, self._news[name]))
+        return decision
+
+    def _share(
+        self,
+        decided: dict[str, Decided],
+        ingress: Any | None,
+        served: ServedApplication,
+        inbox: Inbox,
+        now: float,
+    ) -> dict[str, Decided]:
+        """Return the decisions with the targets that fit; after an error, each model's own."""
+        try:
+            return self._fleet.share(decided, ingress, served, inbox, now)
+        except Exception as error:
+            self._fleet = SharedFleet()
+            self._report_error("", "", None, error, now)
+            return decided
+
+    def _record(self, each: Decided, inbox: Inbox, metrics: AutoscalingMetrics, now: float) -> None:
+        model, snapshot, decision = each.model, each.snapshot, each.decision
+        name, old = model.deployment, snapshot.target
         record = self._journal.note(name, model.name, model.knobs.mode, old, snapshot.ready, decision, now)
         if record is not None:
             self._news.pop(name, None)
@@ -184,12 +214,17 @@ class ServePolicy:
             self._log.info("autoscaling decision %s", json.dumps(record, separators=(",", ":")))
         starts = inbox.cold_starts(name)
         status = self._status[name] = _model_status(model, snapshot, decision, starts)
+        if each.grant is not None and each.grant.place:
+            eta_s = each.grant.eta_s
+            # Whole seconds, because every change of the status is written.
+            status["line"] = {"place": each.grant.place, "eta_s": None if eta_s is None else round(eta_s)}
         metrics.set(model.name, _gauges(model, status, decision), decision.binding)
         replicas = {state: status[state] for state in ("starting", "ready", "draining")}
         metrics.count_replica_seconds(model.name, self._replica_time.add(name, replicas, now))
         if decision.target != old:
             metrics.count_change(model.name, old, decision.target)
-        return decision
+        if each.grant is not None and each.grant.gives_to:
+            metrics.count_handover(model.name, each.grant.gives_to)
 
     def _recall(self, model: ServedModel) -> Memory:
         """Return the memory of a model for its present replicas."""
@@ -217,7 +252,8 @@ class ServePolicy:
     def _send(self, mailbox: Mailbox, unsettled: Collection[str]) -> None:
         outbox = mailbox.outbox
         outbox.unsettled = unsettled
-        outbox.look_at_nodes = self._look_at_nodes
+        looked_at_nodes = outbox.look_at_nodes
+        outbox.look_at_nodes = self._look_at_nodes or self._fleet.looks_at_nodes
         served = mailbox.inbox.served
         zygote = served is not None and served.zygote
         outbox.status = {
@@ -230,6 +266,8 @@ class ServePolicy:
         if self._journal.seq != outbox.decisions_seq:
             outbox.decisions = self._journal.records()
             outbox.decisions_seq = self._journal.seq
+            mailbox.send()
+        elif outbox.look_at_nodes and not looked_at_nodes:
             mailbox.send()
 
     def _open(self, app: str) -> tuple[Mailbox, AutoscalingMetrics]:

@@ -351,7 +351,9 @@ class Admission:
         state.told_at = now = self._clock()
         if state.tell_wait is not None:
             await state.tell_wait(
-                ColdWait(self._model, progress.phase, progress.eta_s, now - since, progress.reason)
+                ColdWait(
+                    self._model, progress.phase, progress.eta_s, now - since, progress.reason, progress.place
+                )
             )
 
     def _timed_out(self, timeout: str, timeout_s: float, progress: ColdStartProgress) -> ApiError:

@@ -89,6 +89,8 @@ class ColdStartProgress:
     eta_s: float | None
     reason: str = ""
     """Why no replica can start, if none can."""
+    place: int = 0
+    """The place in the line of models that wait for room; 0 if the model is in no line."""
 
     @property
     def retry_after_s(self) -> int:
@@ -110,7 +112,8 @@ def cold_start_progress(
         now: Seconds on the clock of the times in `phases`.
 
     Returns:
-        The ETA is a lower bound while the cluster has no room, and None if nothing was measured.
+        The ETA is a lower bound while the cluster has no room and the model is in no line, and None if
+        nothing was measured.
     """
     newest = _newest(phases)
     if status is None:
@@ -127,6 +130,8 @@ def cold_start_progress(
     if awaited and last and last["phase"] == "ready" and now - float(last["since"]) < _INTO_SERVICE_S:
         return ColdStartProgress("ready", 0.0)
     cold_start_s: float | None = status["cold_start_s"]
+    if line := status.get("line"):
+        return ColdStartProgress("pending_capacity", line["eta_s"], place=int(line["place"]))
     if status["pending"]:
         return ColdStartProgress("pending_capacity", cold_start_s)
     if status["starting"]:

@@ -10,12 +10,13 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ray.serve._private.cluster_node_info_cache import ClusterNodeInfoCache
+    from ray.serve._private.common import DeploymentID, ReplicaID
     from ray.serve._private.config import ReplicaConfig
     from ray.serve._private.deployment_info import DeploymentInfo
     from ray.serve._private.replica import Replica
@@ -33,6 +34,7 @@ def change_controller() -> None:
     """
     ask_gcs_seldom()
     version_each_deployment()
+    stop_named_replicas_first()
 
 
 def ask_gcs_seldom() -> None:
@@ -104,6 +106,40 @@ def own_version(config: ReplicaConfig) -> str | None:
     except (pickle.UnpicklingError, TypeError):
         return None
     return hashlib.sha256(config.serialized_deployment_def + text.encode()).hexdigest()
+
+
+_stop_first: dict[tuple[str, str], frozenset[str]] = {}
+"""By application and deployment, the replicas to stop first. Only in Ray Serve's controller."""
+
+
+def stop_first(app: str, deployment: str, replicas: Collection[str]) -> None:
+    """Have Ray stop these running replicas first when it next stops replicas of a deployment."""
+    _stop_first[app, deployment] = frozenset(replicas)
+
+
+def stop_named_replicas_first() -> None:
+    """Have Ray Serve's controller stop the replicas of `stop_first` first.
+
+    Ray stops replicas that do not run yet, and then the newest one on the node with the fewest replicas. So
+    room for a replica with several GPUs would become free in parts, on several nodes.
+    """
+    from ray.serve._private.deployment_scheduler import DeploymentScheduler  # noqa: PLC0415
+
+    choose = DeploymentScheduler._get_replicas_to_stop
+
+    def choose_named(
+        scheduler: DeploymentScheduler, deployment: DeploymentID, most: int, *gangs: Any, **more: Any
+    ) -> set[ReplicaID]:
+        chosen: set[ReplicaID] = choose(scheduler, deployment, most, *gangs, **more)
+        running = scheduler._running_replicas[deployment]
+        names = _stop_first.get((deployment.app_name, deployment.name), frozenset())
+        named = [replica for replica in running if replica.unique_id in names - {r.unique_id for r in chosen}]
+        others = [replica for replica in chosen if replica in running and replica.unique_id not in names]
+        for given, taken in zip(named, others, strict=False):
+            chosen = chosen - {taken} | {given}
+        return chosen
+
+    DeploymentScheduler._get_replicas_to_stop = choose_named
 
 
 class _PlainUnpickler(pickle.Unpickler):

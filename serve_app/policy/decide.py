@@ -54,7 +54,7 @@ class Claim:
     """What the model may ask of a fleet that models share (`fleet_share`)."""
 
     replicas: int = 0
-    """The replicas that waiting, running and arriving requests need, without lane `background` and headroom."""
+    """The replicas for requests that wait, run or arrive, without those of lane `background`."""
     idle_s: float = 0.0
     start_s: float = 60.0
     """The measured or assumed seconds of a start."""

@@ -38,7 +38,7 @@ class Member:
     claim: int
     """The replicas that waiting and running requests of other lanes than `background` need now."""
     minimum: int
-    """The replicas that no other model may take."""
+    """The replicas that the model has without any request. No other model takes them."""
     need: Resources
     """Resources of one replica. A replica over several nodes counts as if it needed all on one node."""
     start_s: float
@@ -55,6 +55,8 @@ class Member:
     idle_s: float = 0.0
     weight: float = 1.0
     turn_s: float | None = None
+    gives: bool = True
+    """Whether other models may take replicas at all."""
 
     @property
     def present(self) -> int:
@@ -206,7 +208,7 @@ def _victims(
     candidates: list[tuple[tuple[float, ...], Victim]] = []
     for member in members:
         left = _left(member, taken)
-        spare = left - member.minimum
+        spare = left - member.minimum if member.gives else 0
         if member.key == taker.key or spare <= 0 or not lacking_any(free, taker.need, member.need):
             continue
         here = [r for r in member.replicas if r.node == node and r.name not in taken and may_give(member, r)]

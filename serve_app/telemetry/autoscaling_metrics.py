@@ -85,6 +85,11 @@ class AutoscalingMetrics:
             "Replicas that served and were lost, by cause.",
             tag_keys=("model", "cause"),
         )
+        self._handovers = Counter(
+            "llm_autoscaling_handovers_total",
+            "Places of replicas that a model gave to another model, whose requests waited.",
+            tag_keys=("model", "taker"),
+        )
         self._terms: dict[str, set[str]] = {}
         show_zero(self._errors)
 
@@ -118,6 +123,10 @@ class AutoscalingMetrics:
     def count_loss(self, model: str, cause: str) -> None:
         """Count a lost replica."""
         self._losses.inc(1, tags={"model": model, "cause": cause})
+
+    def count_handover(self, model: str, taker: str) -> None:
+        """Count places that `model` gives to `taker` at one decision."""
+        self._handovers.inc(1, tags={"model": model, "taker": taker})
 
     def count_replica_seconds(self, model: str, seconds: Mapping[str, float]) -> None:
         """Count the time of replicas, by their state."""

@@ -115,6 +115,8 @@ def parse_status(document: Any) -> dict[str, Any]:
             for seconds in phases.values():
                 float(seconds)
         float(model["cold_start_s"] or 0.0)
+        if line := model.get("line"):
+            float(line["place"]), float(line["eta_s"] or 0.0)
     return dict(document)
 
 

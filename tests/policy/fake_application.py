@@ -74,6 +74,7 @@ class FakeMetrics:
 
     def __init__(self) -> None:
         self.changes: list[tuple[str, int, int]] = []
+        self.handovers: list[tuple[str, str]] = []
         self.errors = 0
         self.losses: list[tuple[str, str]] = []
         self.knobs_rejected: bool | None = None
@@ -89,6 +90,9 @@ class FakeMetrics:
 
     def count_change(self, model: str, old: int, new: int) -> None:
         self.changes.append((model, old, new))
+
+    def count_handover(self, model: str, taker: str) -> None:
+        self.handovers.append((model, taker))
 
     def count_loss(self, model: str, cause: str) -> None:
         self.losses.append((model, cause))

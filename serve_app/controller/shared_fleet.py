@@ -1,0 +1,164 @@
+"""The models' decisions, changed where models share places (`serve_app.policy.fleet_share`)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from serve_app.controller.contexts import count_phases, running_ids
+from serve_app.controller.document_exchange import Deployment, Inbox
+from serve_app.patches.ray import stop_first
+from serve_app.policy.decide import Clamp, Decision
+from serve_app.policy.fleet_members import Member, Replica
+from serve_app.policy.fleet_share import FleetState, Grant, share
+from serve_app.policy.reports import Snapshot
+from serve_app.wire.phases import DRAINING, FAILED
+from serve_app.wire.resources import add, lacking
+from serve_app.wire.served_models import ServedApplication, ServedModel
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """One model, with what its own policy decided."""
+
+    model: ServedModel
+    ctx: Any
+    snapshot: Snapshot
+    decision: Decision
+    grant: Grant | None = None
+    """None while the model's own decision stands without a look at others."""
+
+
+class SharedFleet:
+    """Carries the sharing out, and remembers hand-overs."""
+
+    def __init__(self) -> None:
+        self._state = FleetState()
+        self.looks_at_nodes = False
+        """Whether the nodes of the cluster must be read, because some replica has no place yet."""
+
+    @property
+    def deployments(self) -> frozenset[str]:
+        """The engine deployments of the hand-overs under way."""
+        return frozenset(
+            name
+            for handover in self._state.handovers
+            for name in (handover.taker, *(giver for giver, _ in handover.givers))
+        )
+
+    def share(
+        self,
+        decided: Mapping[str, Decided],
+        ingress: Any | None,
+        served: ServedApplication,
+        inbox: Inbox,
+        now: float,
+    ) -> dict[str, Decided]:
+        """Return the decisions by engine deployment, with targets that the fleet has places for.
+
+        They are the same objects while every replica has a place, and while the nodes have not been read.
+        """
+        short = served.preemption and any(_missing(each, inbox, now) > 0 for each in decided.values())
+        self.looks_at_nodes = bool(short or self._state.handovers) and len(decided) > 1
+        if not self.looks_at_nodes or not served.preemption:
+            self._state = FleetState(drain_s=self._state.drain_s)
+            return dict(decided)
+        if inbox.nodes is None:
+            return dict(decided)
+        giving = {name for handover in self._state.handovers for _, name in handover.givers}
+        unexplained = _unexplained(decided, ingress, served, inbox)
+        members = [_member(each, inbox, giving, unexplained, now) for each in decided.values()]
+        grants, self._state = share(members, inbox.nodes, self._state, now)
+        for name, grant in grants.items():
+            if grant.stop:
+                stop_first(decided[name].ctx.app_name, name, grant.stop)
+        return {
+            name: replace(each, grant=grants[name], decision=_granted(each, grants[name]))
+            for name, each in decided.items()
+        }
+
+
+def _missing(each: Decided, inbox: Inbox, now: float) -> int:
+    """Return how many replicas of the model's own target have no process that has reported."""
+    known = inbox.deployments.get(each.model.deployment, Deployment())
+    loading, _ = count_phases(known.phases, running_ids(each.ctx), now)
+    return each.decision.target - each.snapshot.ready - loading
+
+
+def _member(
+    each: Decided, inbox: Inbox, giving: set[str], unexplained: dict[str, float], now: float
+) -> Member:
+    model, decision, knobs, signals = each.model, each.decision, each.model.knobs, each.decision.signals
+    phases = inbox.deployments.get(model.deployment, Deployment()).phases
+    running = running_ids(each.ctx)
+    replicas, draining = [], []
+    for name in sorted(running | phases.keys()):
+        document = phases.get(name, {"phase": ""})
+        phase, node = document["phase"], document.get("node", "")
+        if phase == DRAINING or (name in giving and name not in running):
+            draining.append(Replica(name, node))
+        elif name in running or phase != FAILED:
+            served = name in running and phase == "ready"
+            replicas.append(Replica(name, node, max(0.0, now - document["since"]) if served else None))
+    placing = 0
+    asked = each.ctx.target_num_replicas - len(replicas)
+    # For one to two seconds a replica has resources and no document. After five seconds it is pending.
+    while placing < asked and not each.snapshot.pending and not lacking(unexplained, model.resources):
+        add(unexplained, model.resources, -1.0)
+        placing += 1
+    minimum = max([knobs.min_replicas, *(t.replicas for t in decision.terms if t.name == "schedule")])
+    acts = knobs.mode == "act"
+    arrivals = [signals.get(f"arrivals_{seconds}s_rps", 0.0) for seconds in (30, 60)]
+    return Member(
+        key=model.deployment,
+        name=model.name,
+        wanted=decision.target,
+        claim=decision.claim.replicas if acts else 0,
+        minimum=minimum if acts else 0,
+        need=model.resources,
+        start_s=decision.claim.start_s,
+        replicas=tuple(replicas),
+        draining=tuple(draining),
+        placing=placing,
+        waiting=signals.get("waiting_requests", 0.0) + signals.get("held_requests", 0.0),
+        running=signals.get("running_requests", 0.0),
+        rps=max(arrivals),
+        capacity_rps=signals.get("replica_capacity_rps", 1.0),
+        idle_s=decision.claim.idle_s,
+        weight=knobs.share_weight,
+        turn_s=knobs.turn_s,
+        gives=acts and not decision.claim.silent,
+    )
+
+
+def _unexplained(
+    decided: Mapping[str, Decided], ingress: Any | None, served: ServedApplication, inbox: Inbox
+) -> dict[str, float]:
+    """Return the used resources of the cluster that belong to no replica that has reported."""
+    used: dict[str, float] = {}
+    for node in inbox.nodes or ():
+        add(used, node.total)
+        add(used, node.free, -1.0)
+    for name, each in decided.items():
+        phases = inbox.deployments.get(name, Deployment()).phases
+        here = {replica for replica, document in phases.items() if document["phase"] != FAILED}
+        add(used, each.model.resources, -len(here | running_ids(each.ctx)))
+    add(used, served.ingress_resources, -1.0 if ingress is None else -ingress.current_num_replicas)
+    return used
+
+
+def _granted(each: Decided, grant: Grant) -> Decision:
+    """Return the model's decision with the granted target and the reason for it."""
+    decision = each.decision
+    if not grant.why or each.model.knobs.mode == "advise":
+        return decision
+    if grant.target == decision.target:
+        return replace(decision, notes=(*decision.notes, f"share: {grant.why} {grant.otherwise}"))
+    clamp = Clamp("share", f"{grant.why} So the target is {grant.target}, not {decision.target}.")
+    return replace(
+        decision,
+        target=grant.target,
+        binding="share",
+        reason=f"share: {clamp.effect} {decision.reason.partition(': ')[2]}",
+        counterfactual=grant.otherwise,
+        clamps=(*decision.clamps, clamp),
+    )
