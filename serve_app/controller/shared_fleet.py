@@ -57,9 +57,9 @@ class SharedFleet:
 
         They are the same objects while every replica has a place, and while the nodes have not been read.
         """
-        short = served.preemption and any(_missing(each, inbox, now) > 0 for each in decided.values())
+        short = served.model_preemption and any(_missing(each, inbox, now) > 0 for each in decided.values())
         self.looks_at_nodes = bool(short or self._state.handovers) and len(decided) > 1
-        if not self.looks_at_nodes or not served.preemption:
+        if not self.looks_at_nodes or not served.model_preemption:
             self._state = FleetState(drain_s=self._state.drain_s)
             return dict(decided)
         if inbox.nodes is None:
@@ -116,6 +116,7 @@ def _member(
         minimum=minimum if acts else 0,
         need=model.resources,
         start_s=decision.claim.start_s,
+        target=each.ctx.target_num_replicas,
         replicas=tuple(replicas),
         draining=tuple(draining),
         placing=placing,

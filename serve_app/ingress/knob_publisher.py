@@ -115,7 +115,7 @@ class KnobPublisher:
             self._rejected,
             {"CPU": ingress.cpus_per_replica, **ingress.resources},
             self._settings.zygote,
-            self._settings.preemption,
+            self._settings.model_preemption,
             traces if traces.enabled else None,
         )
 

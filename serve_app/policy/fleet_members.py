@@ -42,6 +42,8 @@ class Member:
     need: Resources
     """Resources of one replica. A replica over several nodes counts as if it needed all on one node."""
     start_s: float
+    target: int
+    """The target in force."""
     replicas: tuple[Replica, ...] = ()
     """The ready and the starting replicas."""
     draining: tuple[Replica, ...] = ()

@@ -133,14 +133,14 @@ class _Sharing:
     def _continue(self, state: FleetState) -> FleetState:
         """Return the memory with the hand-overs that are still under way, and who waits since when."""
         kept, drain_s = [], state.drain_s
-        holding = {replica.name for m in self._members for replica in (*m.replicas, *m.draining)}
+        draining = {replica.name for member in self._members for replica in member.draining}
         for handover in state.handovers:
             taker, age_s = self._by_key.get(handover.taker), self._now - handover.since
             if taker is None or taker.wanted <= handover.had:
                 continue
             if taker.present > handover.had:
                 drain_s = (drain_s + age_s) / 2
-            elif age_s < _PLACED_WITHIN_S or any(name in holding for _, name in handover.givers):
+            elif age_s < _PLACED_WITHIN_S or any(name in draining for _, name in handover.givers):
                 kept.append(handover)
         since = {
             member.key: state.waiting_since.get(member.key, self._now)
@@ -286,21 +286,23 @@ class _Sharing:
         its taker may be pending, because Ray would give the free place to any pending replica.
         """
         place, eta_s = self._places.get(member.key, (0, None))
-        giving = {name for handover in state.handovers for _, name in handover.givers}
-        stop = tuple(replica.name for replica in member.replicas if replica.name in giving)
-        has = member.present - len(stop) + self._settled[member.key]
-        begun = [each for each in self._begun if any(key == member.key for key, _ in each.givers)]
+        gives = [each for each in state.handovers if any(key == member.key for key, _ in each.givers)]
+        begun = next((each for each in self._begun if each in gives), None)
+        stop = tuple(name for each in self._begun for key, name in each.givers if key == member.key)
+        # A replica that was told to go before may still be listed, but the target in force is without it.
+        before = any(each is not begun for each in gives)
+        has = min(member.present, member.target) if before else member.present
+        has += self._settled[member.key] - len(stop)
         takes = next((each for each in state.handovers if each.taker == member.key), None)
         if member.wanted <= has or not state.handovers:
-            target, why, otherwise = min(member.wanted, has) if stop else member.wanted, "", ""
+            target, why, otherwise = member.wanted, "", ""
         else:
             next_one = self._by_key[state.handovers[0].taker].name
             target, why = has, f"{next_one} gets the next place."
             otherwise = f"The model's own target stands again when the replica of {next_one} starts."
         gives_to = ""
-        if stop:
-            handover = next(each for each in state.handovers if any(n in stop for _, n in each.givers))
-            why, gives_to = handover.why, self._by_key[handover.taker].name if begun else ""
+        if gives:
+            why, gives_to = gives[-1].why, self._by_key[begun.taker].name if begun is not None else ""
             otherwise = f"{member.name} gets a place again when its requests wait: it then takes one, too."
         elif takes is not None:
             why = takes.why

@@ -345,7 +345,7 @@ class AppSettings(ClosedModel):
     zygote: bool = True
     """Whether each node keeps a process that has imported vLLM. Engine replicas are forks of it. Up to four
     forks wait to become the next replicas."""
-    preemption: bool = True
+    model_preemption: bool = True
     """Whether a model whose requests wait for room may take a replica's place from another model."""
 
     @model_validator(mode="after")

@@ -40,7 +40,7 @@ class ServedApplication:
     """Ray resources of one ingress replica, such as `{"CPU": 0.5}`."""
     zygote: bool = True
     """Whether nodes keep zygotes."""
-    preemption: bool = False
+    model_preemption: bool = False
     """Whether models take places from each other."""
     traces: TraceSettings | None = None
     """Where the spans of decisions go; None if nowhere."""
@@ -54,7 +54,7 @@ class ServedApplication:
             "rejected": self.rejected,
             "ingress_resources": dict(self.ingress_resources),
             "zygote": self.zygote,
-            "preemption": self.preemption,
+            "model_preemption": self.model_preemption,
             **({} if self.traces is None else {"traces": self.traces.model_dump(mode="json")}),
         }
 
@@ -68,6 +68,6 @@ def read_served(document: Mapping[str, Any]) -> ServedApplication:
         str(document["rejected"]),
         _amounts.validate_python(document.get("ingress_resources", {})),
         bool(document.get("zygote", True)),
-        bool(document.get("preemption", False)),
+        bool(document.get("model_preemption", False)),
         TraceSettings.model_validate(document["traces"]) if "traces" in document else None,
     )

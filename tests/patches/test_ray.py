@@ -13,7 +13,9 @@ from ray._private.worker import global_worker
 from ray.serve._private import application_state
 from ray.serve._private.build_app import build_app
 from ray.serve._private.cluster_node_info_cache import ClusterNodeInfoCache, DefaultClusterNodeInfoCache
+from ray.serve._private.common import DeploymentID, ReplicaID
 from ray.serve._private.config import DeploymentConfig, ReplicaConfig
+from ray.serve._private.deployment_scheduler import DeploymentScheduler, SpreadDeploymentSchedulingPolicy
 from ray.serve._private.logging_utils import configure_component_logger
 from ray.serve._private.replica import Replica
 from ray.serve._private.utils import call_function_from_import_path
@@ -31,8 +33,20 @@ from serve_app.patches.ray import (
     keep_log_handlers,
     own_version,
     show_zero,
+    stop_first,
 )
 from serve_app.runner.batch_runner import BatchRunner
+
+
+@pytest.fixture
+def changed_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray Serve's controller with all changes, which are undone afterwards."""
+    read = application_state.deploy_args_to_deployment_info
+    monkeypatch.setattr(application_state, "deploy_args_to_deployment_info", read)
+    monkeypatch.setattr(ClusterNodeInfoCache, "update", ClusterNodeInfoCache.update)
+    choose = DeploymentScheduler._get_replicas_to_stop
+    monkeypatch.setattr(DeploymentScheduler, "_get_replicas_to_stop", choose)
+    call_function_from_import_path(env.ALWAYS["RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH"])
 
 
 @pytest.fixture
@@ -162,13 +176,10 @@ def versions(args: dict[str, Any]) -> dict[str, DeploymentVersion]:
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
 )
+@pytest.mark.usefixtures("changed_controller")
 def test_changed_setting_of_the_ingress_restarts_no_other_deployment(
-    monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], restarted: set[str]
+    changed: dict[str, Any], restarted: set[str]
 ) -> None:
-    monkeypatch.setattr(ClusterNodeInfoCache, "update", ClusterNodeInfoCache.update)  # given back afterwards
-    read = application_state.deploy_args_to_deployment_info
-    monkeypatch.setattr(application_state, "deploy_args_to_deployment_info", read)
-    call_function_from_import_path(env.ALWAYS["RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH"])
     args = {"models": [{"name": "a"}, {"name": "b"}]}
 
     before, after = versions(args), versions(args | changed)
@@ -192,8 +203,12 @@ def test_deployment_of_another_application_keeps_the_version_of_ray() -> None:
 
 def test_the_caches_of_rays_controller_ask_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     gcs = Gcs()
-    read = application_state.deploy_args_to_deployment_info
+    read, choose = (
+        application_state.deploy_args_to_deployment_info,
+        DeploymentScheduler._get_replicas_to_stop,
+    )
     monkeypatch.setattr(application_state, "deploy_args_to_deployment_info", read)  # given back afterwards
+    monkeypatch.setattr(DeploymentScheduler, "_get_replicas_to_stop", choose)
     monkeypatch.setattr(ClusterNodeInfoCache, "update", gcs.update)
 
     call_function_from_import_path(env.ALWAYS["RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH"])
@@ -202,6 +217,28 @@ def test_the_caches_of_rays_controller_ask_once_a_second(monkeypatch: pytest.Mon
     cache.update()
 
     assert gcs.updates == [cache]
+
+
+@pytest.mark.usefixtures("changed_controller")
+def test_named_replicas_are_stopped_first() -> None:
+    nodes = DefaultClusterNodeInfoCache(None)
+    scheduler = DeploymentScheduler(nodes, "head", lambda: None)
+    engine = DeploymentID("Engine-a", "shop")
+    scheduler.on_deployment_created(engine, SpreadDeploymentSchedulingPolicy())
+    scheduler.on_deployment_deployed(engine, ReplicaConfig.create(dict))
+    replicas = [ReplicaID(str(number), engine) for number in range(4)]
+    for replica in replicas[:3]:
+        scheduler.on_replica_running(replica, "node")
+
+    def stopped(most: int) -> set[str]:
+        return {replica.unique_id for replica in scheduler._get_replicas_to_stop(engine, most)}
+
+    assert stopped(1) == {"2"}
+    stop_first("shop", "Engine-a", ["0", "gone"])
+    assert stopped(1) == {"0"}
+    assert "0" in stopped(2)
+    scheduler.on_replica_recovering(replicas[3])
+    assert stopped(1) == {"3"}  # a replica that does not serve goes before any other
 
 
 def test_a_counter_is_exported_at_zero(monkeypatch: pytest.MonkeyPatch) -> None:

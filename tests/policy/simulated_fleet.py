@@ -130,7 +130,7 @@ class SimulatedFleet:
         draining = tuple(Replica(r.name, r.node) for r in model.replicas if r.drains)
         return Member(
             model.name, model.name, model.wanted, claim, model.minimum, model.need, model.start_s,
-            replicas, draining,
+            model.target, replicas, draining,
             waiting=len(model.waiting), running=model.running, rps=len(model.seen) / 60,
             idle_s=self.now - model.busy_at, weight=model.weight, turn_s=model.turn_s,
         )  # fmt: skip

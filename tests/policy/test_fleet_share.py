@@ -1,5 +1,6 @@
 """Models share a fleet: over random fleets and traffic, and in the situations of the documentation."""
 
+from dataclasses import replace
 from math import ceil, inf
 from typing import Any
 
@@ -18,6 +19,7 @@ def member(name: str, *ready_s: float | None, node: str = "n0", **rest: Any) -> 
     """A model with a replica on `node` for each age."""
     replicas = tuple(Replica(f"{name}-{number}", node, age) for number, age in enumerate(ready_s))
     defaults = {"wanted": max(1, len(ready_s)), "claim": 0, "minimum": 0, "need": GPU, "start_s": 10.0}
+    defaults["target"] = len(ready_s)
     return Member(name, name, replicas=replicas, **{**defaults, **rest})
 
 
@@ -83,8 +85,9 @@ def test_model_with_the_fewest_requests_gives_first() -> None:
 
 def test_handover_drains_nothing_twice() -> None:
     a, c = member("a", 100.0, idle_s=40.0), member("c", 100.0, idle_s=40.0)
-    _, state = share([waits("b"), a, c], [node(0, 2.0)], FleetState(), 0.0)
-    for now in (0.5, 5.0, 14.0):  # the replica still listed, then draining
+    first, state = share([waits("b"), a, c], [node(0, 2.0)], FleetState(), 0.0)
+    a, c = replace(a, target=first["a"].target), replace(c, target=first["c"].target)
+    for now in (0.5, 5.0, 14.0):  # the replica is still listed
         grants, state = share([waits("b"), a, c], [node(0, 2.0)], state, now)
         assert grants["a"].target + grants["c"].target == 1
 
