@@ -148,6 +148,12 @@ class Production:
         """The records of its changes; their times are seconds since the replay began."""
         return [{**record, "at": record["at"] - EPOCH} for record in self._memory.changes]
 
+    @property
+    def decision(self) -> Decision | None:
+        """The last decision; None before the first."""
+        latest = self._policy.latest if isinstance(self._policy, _Watched) else None
+        return latest[3] if latest is not None else None
+
     def quiet_until(self, next_arrival: float) -> float:
         """The step before the next decision that matters, in which half of the replicas report."""
         latest = self._policy.latest if isinstance(self._policy, _Watched) else None

@@ -2,7 +2,7 @@
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -141,8 +141,15 @@ class Fleet:
         self.target = replicas
         self._count_peak()
 
-    def set_target(self, target: int) -> None:
-        """Start or stop replicas until `target` are ready, starting or pending. The unready stop first."""
+    def ready_for_s(self, slot: int) -> float:
+        """Seconds for which the ready replica in `slot` has taken requests."""
+        return self.now - self._began[slot]
+
+    def set_target(self, target: int, first: Collection[int] = ()) -> None:
+        """Start or stop replicas until `target` are ready, starting or pending.
+
+        The unready stop first, then those with the numbers `first`.
+        """
         self.target = target
         while self.ready + len(self.starting) + len(self.pending) < target:
             self.pending.append(self.now)
@@ -154,7 +161,8 @@ class Fleet:
             self._abandon(slot)
             excess -= 1
         # Ray names no order among replicas on nodes of their own; the newest go.
-        for slot in sorted(self.ready_slots, key=lambda s: -self.names[s])[: max(excess, 0)]:
+        newest = sorted(self.ready_slots, key=lambda s: (self.names[s] not in first, -self.names[s]))
+        for slot in newest[: max(excess, 0)]:
             self.memory.replicas["status"][slot] = DRAINING
             self._drain_began[slot] = self.now
         self._reap()

@@ -118,7 +118,8 @@ def free_start_s(one_place: Running) -> float:
 
 
 def engines_of(fleet: Running) -> str:
-    return next(model for model, ready in engines(fleet).items() if ready)
+    found = until(lambda: [m for m, ready in engines(fleet).items() if ready], bool, "a ready engine")
+    return str(found[0])
 
 
 def test_clients_of_idle_models_wait_for_about_a_start(one_place: Running, free_start_s: float) -> None:
@@ -154,7 +155,8 @@ def test_busy_models_take_turns_and_say_when(one_place: Running, free_start_s: f
         print(model, len(answers), "answers, longest wait", round(max(a.first_s for a in answers), 1))
         assert answers
         assert all_whole(answers)
-    waits = [line for answers in by_model for a in answers for line in a.text.splitlines() if "place=" in line]
+    texts = [answer.text for answers in by_model for answer in answers]
+    waits = [line for text in texts for line in text.splitlines() if "place=" in line]
     assert waits
     assert not [line for line in waits if "eta_s=unknown" in line]
 
