@@ -206,12 +206,10 @@ def simulate_shared(
             end = now + _TAIL_S
     for fleet in fleets.values():
         fleet.end()
-    waits = [
-        f.memory.histograms[layout.TTFT] + f.memory.histograms[layout.TTFT_COLD] for f in fleets.values()
-    ]
+    histograms = [fleet.memory.histograms for fleet in fleets.values()]
     requests = sum(int(fleet.memory.totals["arrivals"][0]) for fleet in fleets.values())
     answered = sum(int(fleet.memory.totals["first_tokens"][0]) for fleet in fleets.values())
-    below = np.cumsum(sum(waits))
+    below = np.cumsum(sum(each[layout.TTFT] + each[layout.TTFT_COLD] for each in histograms))
     index = int(np.searchsorted(below, 0.99 * requests))
     return SharedResult(
         policy=policy.name,

@@ -101,21 +101,25 @@ Victim = tuple[Member, Replica]
 MayGive = Callable[[Member, Replica], bool]
 
 
+def _ready_for(replica: Replica, seconds: float) -> bool:
+    return replica.ready_s is not None and replica.ready_s >= seconds
+
+
 def gives_idle(member: Member, replica: Replica) -> bool:
-    """Whether the replica is ready and its model idle."""
-    return member.idle and replica.ready_s is not None and replica.ready_s >= IDLE_STARTS * member.start_s
+    """Whether the replica is ready, and its model idle or with more replicas than its requests need."""
+    unused = member.idle or member.present > member.claimed
+    return unused and _ready_for(replica, IDLE_STARTS * member.start_s)
 
 
 def gives_kept(member: Member, replica: Replica) -> bool:
-    """Whether the replica has served for four starts, or its model is idle."""
-    served = replica.ready_s is not None and replica.ready_s >= member.keep_s
-    return served or gives_idle(member, replica)
+    """Whether the replica has served for four starts, or its model has no request at this moment."""
+    quiet = not member.waiting and not member.running and _ready_for(replica, IDLE_STARTS * member.start_s)
+    return quiet or _ready_for(replica, member.keep_s)
 
 
 def gives_turn(member: Member, replica: Replica) -> bool:
     """Whether the replica's turn is over, or its model is idle."""
-    over = replica.ready_s is not None and replica.ready_s >= member.turn
-    return over or gives_idle(member, replica)
+    return _ready_for(replica, member.turn) or gives_idle(member, replica)
 
 
 def remaining_s(victims: Sequence[Victim]) -> float:
@@ -142,8 +146,10 @@ class Plan:
             given = [victim for victim in self.victims if victim[0].key == key]
             member = given[0][0]
             gives = "gives its place" if len(given) == 1 else f"gives {len(given)} places"
-            if all(gives_idle(*victim) for victim in given):
+            if member.idle:
                 parts.append(f"{member.name} has been idle for {member.idle_s:.0f} s and {gives}")
+            elif len(given) <= member.present - member.claimed:
+                parts.append(f"{member.name} needs {member.claimed} of {member.present} replicas and {gives}")
             elif self.loss * GAIN <= taker.gain:
                 parts.append(f"{member.name} loses fewer requests and {gives}")
             else:
@@ -210,7 +216,10 @@ def _victims(
     candidates: list[tuple[tuple[float, ...], Victim]] = []
     for member in members:
         left = _left(member, taken)
-        spare = left - member.minimum if member.gives else 0
+        # A model's last replica goes to models without any, not to those that want one more.
+        spare = left - max(member.minimum, int(taker.present > 0)) if member.gives else 0
+        if may_give is gives_idle and not member.idle:
+            spare = min(spare, left - member.claimed)
         if member.key == taker.key or spare <= 0 or not lacking_any(free, taker.need, member.need):
             continue
         here = [r for r in member.replicas if r.node == node and r.name not in taken and may_give(member, r)]

@@ -52,7 +52,7 @@ def test_idle_replica_gives_way_at_once() -> None:
 
 def test_replica_that_has_just_answered_is_kept_for_half_a_start() -> None:
     for idle_s, target in ((4.0, 1), (5.0, 0)):
-        a = member("a", 60.0, idle_s=idle_s, rps=0.1)
+        a = member("a", 60.0, claim=1, idle_s=idle_s, rps=0.1)
         grants, _ = share([waits("b"), a], [node(0)], FleetState(), 0.0)
         assert grants["a"].target == target
 
