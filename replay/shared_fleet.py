@@ -30,8 +30,8 @@ from traces.trace import Chunk, Trace, TraceError
 TICK_S = 0.5
 _TAIL_S = 900.0
 """How long a replay goes on after the last arrival; later first tokens do not come."""
-_IDLE_TICKS = 10
-"""The policy decides about a model that is at zero and has no request every so many ticks."""
+_TICKS, _IDLE_TICKS = 2, 10
+"""Ticks between two decisions about a model; the second for a model at zero without any request."""
 _NODE = "node"
 _PLACE = {"GPU": 1.0}
 
@@ -66,9 +66,9 @@ class Own:
 
     def _own_targets(self, fleets: Fleets) -> dict[str, int]:
         self._ticks += 1
-        for model, fleet in fleets.items():
+        for number, (model, fleet) in enumerate(fleets.items()):
             at_zero = not fleet.target and not fleet.open_requests and not self._targets[model]
-            if not at_zero or not self._ticks % _IDLE_TICKS:
+            if not (self._ticks + number) % (_IDLE_TICKS if at_zero else _TICKS):
                 self._targets[model] = min(self._policies[model].step(fleet), self._knobs.max_replicas)
         return self._targets
 
