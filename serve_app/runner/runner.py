@@ -20,7 +20,6 @@ from serve_app.batch.forecast import Rate, late_s
 from serve_app.batch.migrate import NewerTablesError
 from serve_app.batch.queue import BatchQueue, LeasedLine
 from serve_app.batch.records import Batch, LineError
-from serve_app.batch.results import is_success
 from serve_app.batch.retries import backoff_s
 from serve_app.cancellation import only_own_cancellation
 from serve_app.runner.batch_work import BatchWork
@@ -66,7 +65,7 @@ class Runner:
         validate: Checks the input file of a batch, and adds its lines to the queue. It blocks.
         ask: Sends lines to an ingress replica.
         note_end: Gets the id of a batch that has ended, in a thread.
-        count: Gets the model, the outcome and the number of lines whose answers were written.
+        count: Gets the model, the outcome and the number of lines whose answers count.
         clock: Unix time in seconds; by default one without steps.
     """
 
@@ -257,15 +256,13 @@ class Runner:
         )
         if work.answered and (all_ or due):
             written = list(work.answered.values())
-            await asyncio.to_thread(self._queue.finish, batch.id, written)
+            counted = await asyncio.to_thread(self._queue.finish, batch.id, written)
             for each in written:
                 del work.answered[each.line.line]
                 work.answered_bytes -= len(each.answer.body)
             work.answered_since = now
-            completed = sum(is_success(each.answer) for each in written)
-            for outcome, lines in (("completed", completed), ("failed", len(written) - completed)):
-                if lines:
-                    self._count(self._model(batch), outcome, lines)
+            for outcome, lines in counted.items():
+                self._count(self._model(batch), outcome, lines)
 
     async def _end(self, batch: Batch, work: BatchWork) -> None:
         """Stop the calls of a batch, write its last answers, and begin to join its results."""
