@@ -261,8 +261,10 @@ class DocumentExchange(Mailbox):
                     forget_phase(self._app, name, replica)
             nodes = {node.name for node in self._nodes()} if phases.left_behind else set()
             for replica, last in phases.left_behind.items():
+                if self._stop.is_set():
+                    return  # the next policy counts the loss
                 forget_phase(self._app, name, replica)  # first: if it fails, the next turn counts the loss
-                if last["phase"] == "ready" and name in models:
+                if (last["phase"] == "ready" or "cause" in last) and name in models:
                     self.losses.append(Loss.of(name, replica, last, nodes))
 
     def _remembered_deployments(self) -> dict[str, Deployment]:

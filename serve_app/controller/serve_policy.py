@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from serve_app.controller.cold_starts import ColdStarts
-from serve_app.controller.contexts import SnapshotBuilder, has_requests_at_zero, ingress_room
+from serve_app.controller.contexts import SnapshotBuilder, has_requests_at_zero, ingress_room, running_ids
 from serve_app.controller.decision_records import HEARTBEAT_S, Journal, Kind
 from serve_app.controller.document_exchange import DocumentExchange, Inbox, Mailbox
 from serve_app.learning.next_decision import next_decision
@@ -23,6 +23,7 @@ from serve_app.policy.inputs import Need, Snapshot
 from serve_app.settings.tree import INGRESS
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics, ReplicaTime
 from serve_app.wire.own_clock import SteadyTime
+from serve_app.wire.phases import PROCESS_ENDED
 from serve_app.wire.served_models import ServedApplication, ServedModel
 
 logger = logging.getLogger("ray.serve")
@@ -30,6 +31,7 @@ logger = logging.getLogger("ray.serve")
 _DECIDE_INTERVAL_S = 0.5
 """The longest interval. While requests are queued for a model at zero, each of Ray's calls decides, because
 half a second would be a sixth of a start."""
+_REMEMBERED_S = 3600.0
 _LONGEST_FAILURE_S = 10.0
 """If all decisions about a model fail for this long, the policy drops the model's memory."""
 
@@ -73,6 +75,8 @@ class ServePolicy:
         self._logged: dict[str, tuple[str, float]] = {}
         self._next_at = 0.0
         self._remembers = False
+        self._ran: dict[str, float] = {}
+        """When each replica was last running, for the last hour."""
         self._served: frozenset[str] = frozenset()
         """The deployments that were served at the last decision."""
 
@@ -121,9 +125,13 @@ class ServePolicy:
         engines = {name: by_name[name][1] for name in served.models if name in by_name}
         answer: dict[Any, int] = {}
         unsettled: set[str] = set()
+        self._ran.update((replica, now) for ctx in engines.values() for replica in running_ids(ctx))
+        self._ran = {replica: at for replica, at in self._ran.items() if now - at < _REMEMBERED_S}
         while mailbox.losses:
             loss = mailbox.losses.popleft()
-            if (ctx := engines.get(loss.deployment)) is not None:  # else its model has just been removed
+            ctx = engines.get(loss.deployment)  # None if its model has just been removed
+            # A deploy ends a replica that Ray has not yet put into service.
+            if ctx is not None and (loss.cause != PROCESS_ENDED or loss.replica in self._ran):
                 model = served.models[loss.deployment]
                 metrics.count_loss(model.name, loss.cause)
                 self._log.warning("model %s: %s", model.name, loss.reason)

@@ -196,7 +196,7 @@ class Engine:
             self._meter.drain()
         now = time.time()
         until = now + self._model.drain_timeout_s  # Ray's own deadline, which began a little earlier
-        document = {"phase": DRAINING, "since": now, "until": until, "durations_s": {}}
+        document = {"phase": DRAINING, "since": now, "until": until, "durations_s": {}, **self._startup.about}
         await self._ask(_PHASE, partial(publish_phase, *self._replica, json.dumps(document)))
         await self._data_plane.drain()
         await self._data_plane.stop()
@@ -206,7 +206,7 @@ class Engine:
         logger.info("model %s: engine of process %d stopped", self._model.name, os.getpid())
 
     async def _forget_phase(self) -> None:
-        if not self._startup.failed:
+        if not self._startup.failed and "cause" not in self._startup.about:  # the policy counts a loss
             await self._ask(_PHASE, partial(forget_phase, *self._replica))
 
     async def _ask(self, what: str, call: Callable[[], None]) -> None:

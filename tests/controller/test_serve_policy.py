@@ -358,8 +358,9 @@ def test_an_unreadable_report_is_counted_as_an_error(clock: Clock) -> None:
 def test_lost_replica_is_counted_and_recorded_once(clock: Clock) -> None:
     app = FakeApplication(clock, {"a": knobs(min_replicas=1), "b": KNOBS}, targets={"a": 1, "b": 0})
     app.tick()
-    app.mailbox.losses.append(Loss("Engine-a", "engine_hung", "Replica r1 was lost (engine_hung): it hung."))
-    app.mailbox.losses.append(Loss("Engine-removed", "engine_hung", "of a model that is no longer served"))
+    why = "Replica r1 was lost (engine_hung): it hung."
+    app.mailbox.losses.append(Loss("Engine-a", "r1", "engine_hung", why))
+    app.mailbox.losses.append(Loss("Engine-removed", "r2", "engine_hung", "of a model that is not served"))
 
     for _ in range(3):
         app.tick()
@@ -369,3 +370,19 @@ def test_lost_replica_is_counted_and_recorded_once(clock: Clock) -> None:
     assert (record["model"], record["old_target"], record["new_target"]) == ("a", 1, 1)
     assert (record["binding"], record["reason"]) == ("loss", "Replica r1 was lost (engine_hung): it hung.")
     assert app.mailbox.sent
+
+
+def test_only_replicas_that_ray_put_into_service_are_lost(clock: Clock) -> None:
+    """A deploy ends a replica that has just become ready, and that Ray has not seen so."""
+    app = FakeApplication(clock, {"a": knobs(min_replicas=2)}, targets={"a": 2})
+    app.tick()
+    app.run("Engine-a", 1)  # Ray finds the death of the second
+    app.tick()
+
+    for replica in ("Engine-a-1", "never-ran"):
+        app.mailbox.losses.append(Loss("Engine-a", replica, "process_ended", f"Replica {replica} was lost."))
+    app.tick()
+
+    reasons = [each["reason"] for each in app.mailbox.outbox.decisions if each["kind"] == "loss"]
+    assert reasons == ["Replica Engine-a-1 was lost."]
+    assert app.metrics.losses == [("a", "process_ended")]
