@@ -6,6 +6,7 @@ block every deployment of the cluster. So the policy never waits: a thread reads
 
 import logging
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -341,7 +342,7 @@ class DocumentExchange(Mailbox):
     def _send_spans(self, now: float) -> None:
         served = self.inbox.served
         traces = None if served is None else served.traces
-        self._decision_spans.send(traces, self.outbox.decisions, self.inbox.ingress_reports, now)
+        self._decision_spans.send(traces, self.outbox.decisions, self.inbox.ingress_reports, time.time())
 
     def _write_status(self, now: float) -> None:
         status = self.outbox.status

@@ -6,6 +6,7 @@ instance each time it builds the application, and calls the instance about ten t
 
 import json
 import logging
+import time
 import weakref
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -57,7 +58,7 @@ class ServePolicy:
         metrics: AutoscalingMetrics | None = None,
         log: logging.Logger = logger,
     ) -> None:
-        self._clock = clock or SteadyTime()
+        self._clock, self._wall = clock or SteadyTime(), clock or time.time
         self._log = log
         self.mailbox = mailbox
         self.metrics = metrics
@@ -135,11 +136,12 @@ class ServePolicy:
                 model = served.models[loss.deployment]
                 metrics.count_loss(model.name, loss.cause)
                 self._log.warning("model %s: %s", model.name, loss.reason)
-                self._keep("loss", loss.deployment, model.name, ctx, loss.reason, "Ray replaces it.", now)
+                self._keep("loss", loss.deployment, model.name, ctx, loss.reason, "Ray replaces it.")
         for name, ctx in engines.items():
             model = served.models[name]
             try:
                 snapshot = self._snapshots.build(name, ctx, ingress, inbox, now)
+                snapshot = replace(snapshot, clock_ahead_s=self._wall() - now)
                 if snapshot.ready != snapshot.target or snapshot.draining:
                     unsettled.add(name)
                 decision = self._decide_model(model, snapshot, inbox, metrics, now)
@@ -186,7 +188,8 @@ class ServePolicy:
         self.memories[name] = replace(memory, state=state)
         if name in self._news:
             decision = replace(decision, notes=(*decision.notes, self._news[name]))
-        record = self._journal.note(name, model.name, model.knobs.mode, old, snapshot.ready, decision, now)
+        at = now + snapshot.clock_ahead_s
+        record = self._journal.note(name, model.name, model.knobs.mode, old, snapshot.ready, decision, at)
         if record is not None:
             self._news.pop(name, None)
         if record is not None and record["kind"] == "change":
@@ -266,15 +269,13 @@ class ServePolicy:
         )
         reason = f"The policy raised {text[:500]}. The target is kept."
         otherwise = "The target changes when the policy works again."
-        self._keep("error", deployment, model, ctx, reason, otherwise, now)
+        self._keep("error", deployment, model, ctx, reason, otherwise)
 
-    def _keep(
-        self, kind: Kind, deployment: str, model: str, ctx: Any, reason: str, otherwise: str, now: float
-    ) -> None:
+    def _keep(self, kind: Kind, deployment: str, model: str, ctx: Any, reason: str, otherwise: str) -> None:
         """Record an event that keeps the target."""
         target, ready = (0, 0) if ctx is None else (ctx.target_num_replicas, ctx.current_num_replicas)
         kept = Decision(target, target, kind, reason, otherwise)
-        self._journal.add(kind, deployment, model, "", target, ready, kept, now)
+        self._journal.add(kind, deployment, model, "", target, ready, kept, self._wall())
 
 
 def _model_status(

@@ -42,6 +42,8 @@ class Snapshot:
     """The same on a node without vLLM imported, such as a new node."""
     batches: BatchBacklog = NO_BATCHES
     """What is left of the model's open batches."""
+    clock_ahead_s: float = 0.0
+    """How far the machine's clock is ahead of the policy's, which takes a step over slowly."""
     assumed_start_s: float = 60.0
     """The assumed seconds of a start until one has been measured."""
 
@@ -273,7 +275,12 @@ class Inputs:
     def background_hours_open(self) -> bool:
         """Whether background work may start or add replicas at this time of the week."""
         hours = self.knobs.background_hours
-        return not hours or any(window.covers(self.now) for window in hours)
+        return not hours or any(window.covers(self.unix_now) for window in hours)
+
+    @property
+    def unix_now(self) -> float:
+        """The time of the machine's clock."""
+        return self.now + self.snapshot.clock_ahead_s
 
     @property
     def background_has_replica(self) -> bool:

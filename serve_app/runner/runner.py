@@ -276,7 +276,7 @@ class Runner:
             logger.warning("batch %s: %d answers cannot be written: %s", batch.id, count, _text(error))
             work.answered.clear()  # they would keep the batch from its end
             work.answered_bytes = 0
-        self._start(batch, work, asyncio.to_thread(self._join, batch, self._clock(), work.fault))
+        self._start(batch, work, asyncio.to_thread(self._join, batch, self._wall(), work.fault))
 
     def _join(self, batch: Batch, now: float, fault: LineError | None) -> None:
         if self._queue.end(batch, now, fault) is not None:
@@ -347,7 +347,7 @@ class Runner:
         now = self._clock()
         rate.note(now)
         due = sorted(((batch.left, batch.expires_at) for batch in batches), key=itemgetter(1))
-        late = late_s(due, rate.lines_per_s, now)
+        late = late_s(due, rate.lines_per_s, self._wall())
         return BatchBacklog(
             len(batches),
             sum(lines for lines, _ in due),

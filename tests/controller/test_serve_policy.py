@@ -7,6 +7,7 @@ import threading
 import weakref
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ray.serve.config import AutoscalingPolicy
 
+from serve_app.controller import serve_policy
 from serve_app.controller.cold_starts import ColdStarts, StartUp
 from serve_app.controller.document_exchange import Deployment, DocumentExchange
 from serve_app.controller.serve_policy import ServePolicy
-from serve_app.settings.knobs import Knobs
+from serve_app.settings.knobs import Knobs, Schedule
 from serve_app.wire.phases import Loss
 from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS
 from tests.policy.fake_application import KNOBS, Clock, FakeApplication, holding
@@ -386,3 +388,18 @@ def test_only_replicas_that_ray_put_into_service_are_lost(clock: Clock) -> None:
     reasons = [each["reason"] for each in app.mailbox.outbox.decisions if each["kind"] == "loss"]
     assert reasons == ["Replica Engine-a-1 was lost."]
     assert app.metrics.losses == [("a", "process_ended")]
+
+
+def test_schedules_and_records_go_by_the_machines_clock(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was set ahead by an hour, which the clock for durations takes over in ten."""
+    ahead = SimpleNamespace(time=lambda: clock.now + 3600.0)
+    monkeypatch.setattr(serve_policy, "time", ahead)
+    window = Schedule(start="23:10", end="23:20", min_replicas=4)  # the test begins at 22:13:20
+    app = FakeApplication(clock, {"a": knobs(schedules=(window,))})
+
+    app.tick()
+
+    assert app.target("a") == 4
+    assert [record["at"] for record in app.records("a")] == [ahead.time()]
