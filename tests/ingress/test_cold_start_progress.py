@@ -22,7 +22,7 @@ def status(**more: Any) -> dict[str, Any]:
 
 
 def phase(name: str, ago_s: float) -> dict[str, Any]:
-    return {"phase": name, "since": NOW - ago_s, "durations_s": {}}
+    return {"phase": name, "since": NOW - ago_s, "durations_s": {}, "warm_node": False}
 
 
 KILLED = {"killed": phase("warm_up", 7200.0)}
@@ -258,7 +258,7 @@ async def test_queue_waits_for_replicas_that_may_start(serve: ServeStatus, phase
 @pytest.mark.parametrize(
     ("status", "phases"),
     [
-        (IDLE | {"starting": 1}, {"r1": {"phase": "imports", "since": NOW}}),
+        (IDLE | {"starting": 1}, {"r1": phase("imports", 0)}),
         (MODEL, {}),
         (IDLE | {"ready": 1}, {}),
     ],

@@ -85,7 +85,7 @@ class Fleet:
 
 
 def started(phase: str, since: float) -> dict[str, Any]:
-    return {"phase": phase, "since": since, "durations_s": {"process": 1.2}}
+    return {"phase": phase, "since": since, "durations_s": {"process": 1.2}, "warm_node": False}
 
 
 async def test_a_start_has_its_phases_and_its_eta() -> None:
