@@ -98,6 +98,7 @@ class FakeProgress:
     current: ColdStartProgress = UNKNOWN
     running: bool = False
     on_rollout_failed: Callable[[str], None] = lambda _: None
+    on_requested: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         self.running = True
