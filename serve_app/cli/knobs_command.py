@@ -121,7 +121,6 @@ def set_knobs(options: argparse.Namespace) -> int:
         failed = other.get("status") == "DEPLOY_FAILED" and other.get("deployed_app_config")
         if failed and name != app.name:
             print(f"tideserve: Ray will also retry application {name!r}, whose last deployment failed")
-    # Ray has no conditional deploy: of two deploys within the same milliseconds, the later one counts.
     if deployed(dashboard.details()) != change.replaced:
         raise CommandError("the configuration has just been changed by somebody else; try again")
     dashboard.deploy(change.document)
