@@ -38,13 +38,15 @@ class Case:
     window: Path
     exponent: float
     gpus: int
+    cut_s: float | None = None
+    """Only its first so many seconds are replayed; None: all of it."""
     seed: int = 0
 
 
 def split(case: Case) -> dict[str, Trace]:
     """Return the requests of each model, with at least one request."""
     random = np.random.default_rng(case.seed)
-    chunks = list(open_trace(case.window).chunks())
+    chunks = list(open_trace(case.window, duration_s=case.cut_s).chunks())
     arrival_s = np.concatenate([chunk.arrival_s for chunk in chunks])
     prompt = np.concatenate([chunk.input_tokens for chunk in chunks])
     answer = np.concatenate([chunk.output_tokens for chunk in chunks])
@@ -104,15 +106,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("windows", nargs="+", type=Path)
     parser.add_argument("--gpus", nargs="*", type=int, default=GPUS)
+    parser.add_argument("--seconds", type=float, help="replay only so much of each window")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     cases = [
-        Case(window, exponent, gpus)
+        Case(window, exponent, gpus, asked.seconds)
         for gpus in asked.gpus
         for exponent in EXPONENTS
         for window in asked.windows
     ]
-    with multiprocessing.Pool(2) as pool:
+    with multiprocessing.Pool() as pool:
         found = []
         for each in pool.imap_unordered(run, cases):
             found.append(each)
