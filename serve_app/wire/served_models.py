@@ -68,6 +68,6 @@ def read_served(document: Mapping[str, Any]) -> ServedApplication:
         str(document["rejected"]),
         _amounts.validate_python(document["ingress_resources"]),
         bool(document["zygote"]),
-        bool(document["model_preemption"]),
+        bool(document.get("model_preemption", False)),  # absent from those of 0.1.0
         TraceSettings.model_validate(document["traces"]) if "traces" in document else None,
     )
