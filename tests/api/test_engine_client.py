@@ -22,6 +22,14 @@ def test_a_wait_is_told_in_a_comment_that_parsers_skip(eta_s: float | None, eta:
     )
 
 
+def test_comment_gives_the_place_in_the_line() -> None:
+    wait = ColdWait("tide", "pending_capacity", 70.0, 5.0, place=3)
+
+    assert wait.comment() == (
+        b": waiting for a replica of tide: phase=pending_capacity eta_s=70 waited_s=5 place=3\n\n"
+    )
+
+
 def test_comment_gives_the_reason_in_a_line_of_its_own() -> None:
     wait = ColdWait("tide", "rollout_failed", None, 5.0, "the last rollout failed:\r\nno\nsuch setting")
 

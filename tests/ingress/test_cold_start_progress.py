@@ -84,6 +84,16 @@ CASES: dict[str, tuple[dict[str, Any] | None, dict[str, dict[str, Any]], Progres
     "the process starts": (status(starting=1), {}, Progress("process", WHOLE)),
     "no capacity": (status(pending=1), {}, Progress("pending_capacity", WHOLE)),
     "no capacity for one of two": (status(pending=1, starting=1), {}, Progress("pending_capacity", WHOLE)),
+    "third in the line": (
+        status(pending=1, line={"place": 3, "eta_s": 70}), {}, Progress("pending_capacity", 70, place=3)
+    ),
+    "in the line, at zero": (
+        status(line={"place": 1, "eta_s": None}), {}, Progress("pending_capacity", None, place=1)
+    ),
+    "started before the policy leaves the line": (
+        status(starting=1, line={"place": 1, "eta_s": 9}), {"a": phase("imports", 2.0)},
+        Progress("imports", 31.0),
+    ),
     "no start measured": (
         status(cold_start_s=None, phases_s={}, pending=1), {}, Progress("pending_capacity", None)
     ),

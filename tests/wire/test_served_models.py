@@ -17,6 +17,7 @@ SERVED = ServedApplication(
     "autoscaling['a'].headroom = -1: too small",
     {"CPU": 0.5},
     zygote=False,
+    model_preemption=True,
     traces=TraceSettings(enabled=True, endpoint="http://collector:4317"),
 )
 
