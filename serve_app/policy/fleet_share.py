@@ -20,20 +20,12 @@ from serve_app.policy.fleet_members import (
     gives_turn,
     remaining_s,
 )
-from serve_app.wire.resources import Node, Resources, add, lacking
+from serve_app.wire.resources import Node, add, lacking
 
 _DRAIN_S = 5.0
 """The assumed seconds of a hand-over until one has been measured."""
 _PLACED_WITHIN_S = 15.0
 """A place that has been free for this long without its taker goes to whoever needs it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ComingNode:
-    """A node that is being added to the cluster."""
-
-    total: Resources
-    eta_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,33 +73,23 @@ class Grant:
 
 
 def share(
-    members: Sequence[Member],
-    nodes: Sequence[Node],
-    state: FleetState,
-    now: float,
-    coming: Sequence[ComingNode] = (),
+    members: Sequence[Member], nodes: Sequence[Node], state: FleetState, now: float
 ) -> tuple[dict[str, Grant], FleetState]:
     """Return the grant of every model by engine deployment, and the new memory.
 
     If every model's own target fits, each grant is that target. `now` is in seconds, on any clock.
     """
-    return _Sharing(members, nodes, state, now, coming).decide()
+    return _Sharing(members, nodes, state, now).decide()
 
 
 class _Sharing:
     """One decision. Places are handed out in order, so each step sees what earlier steps took."""
 
     def __init__(
-        self,
-        members: Sequence[Member],
-        nodes: Sequence[Node],
-        state: FleetState,
-        now: float,
-        coming: Sequence[ComingNode],
+        self, members: Sequence[Member], nodes: Sequence[Node], state: FleetState, now: float
     ) -> None:
         self._by_key = {member.key: member for member in members}
         self._members, self._nodes, self._now = members, nodes, now
-        self._coming = list(coming)
         self._state = self._continue(state)
         self._begun: list[Handover] = []
         self._free = self._unpromised()
@@ -219,10 +201,7 @@ class _Sharing:
             idle = all(gives_idle(*victim) for victim in plan.victims)
             self._wait(member, (0.0 if idle else self._state.drain_s) + member.start_s)
             return
-        node_s = self._coming_s(member)
-        if member.present or node_s is not None:
-            if node_s is not None:
-                self._wait(member, node_s + member.start_s)
+        if member.present:
             return
         promised = frozenset(name for each in self._state.handovers for _, name in each.givers)
         then, ever = (
@@ -248,26 +227,12 @@ class _Sharing:
         plan = best_plan(member, self._members, self._nodes, self._free, taken, gives_idle)
         if plan is not None:
             return plan
-        coming_s = self._coming_s(member, take=False)
-        if coming_s is not None and coming_s <= self._state.drain_s + 2.0 * member.start_s:
-            return None  # the new node costs nobody a replica
         plan = best_plan(member, self._members, self._nodes, self._free, taken, gives_kept)
         if plan is not None and member.gain > 0 and member.gain >= GAIN * plan.loss:
             return plan
         if member.present or member.key not in self._state.waiting_since:
             return None
         return best_plan(member, self._members, self._nodes, self._free, taken, gives_turn)
-
-    def _coming_s(self, member: Member, *, take: bool = True) -> float | None:
-        """Return when a new node has room for `member`; None if none is expected."""
-        for index, node in enumerate(self._coming):
-            if not lacking(node.total, member.need):
-                if take:
-                    left = dict(node.total)
-                    add(left, member.need, -1.0)
-                    self._coming[index] = ComingNode(left, node.eta_s)
-                return node.eta_s
-        return None
 
     def _wait(self, member: Member, eta_s: float | None) -> None:
         """Give a model without a replica the next place in the line."""

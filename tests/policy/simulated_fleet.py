@@ -10,7 +10,7 @@ from math import ceil
 from random import Random
 
 from serve_app.policy.fleet_members import Member, Replica
-from serve_app.policy.fleet_share import ComingNode, FleetState, Grant, share
+from serve_app.policy.fleet_share import FleetState, Grant, share
 from serve_app.wire.resources import Node, Resources, add, lacking
 
 TICK_S = 0.5
@@ -67,7 +67,6 @@ class SimulatedFleet:
         self.state = FleetState()
         self.grants: dict[str, Grant] = {}
         self.now = 0.0
-        self.coming: list[ComingNode] = []
         self.drains = 0
         self.starts = 0
         self.starting_s = 0.0
@@ -141,7 +140,7 @@ class SimulatedFleet:
         members = [self.member(model) for model in self.models]
         self.grants = {}
         if shared:
-            self.grants, self.state = share(members, nodes, self.state, self.now, self.coming)
+            self.grants, self.state = share(members, nodes, self.state, self.now)
         for model in self.models:
             grant = self.grants.get(model.name, Grant(model.wanted))
             self.identical &= grant.target == model.wanted and not grant.why

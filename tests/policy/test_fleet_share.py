@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from serve_app.policy.fleet_members import Member, Replica
-from serve_app.policy.fleet_share import ComingNode, FleetState, share
+from serve_app.policy.fleet_share import FleetState, share
 from serve_app.wire.resources import Node
 from tests.policy.simulated_fleet import TICK_S, Model, SimulatedFleet
 
@@ -185,18 +185,6 @@ def test_no_more_replicas_go_than_the_large_one_needs() -> None:
     grants, _ = share([waits("b"), half, whole], [node(0.0, 1.5)], FleetState(), 0.0)
 
     assert (grants["half"].target, grants["whole"].target) == (1, 0)
-
-
-def test_coming_node_is_awaited_if_it_costs_nobody_a_replica() -> None:
-    coming = [ComingNode({"GPU": 1.0}, 15.0)]
-    members = [waits("b", rps=0.9), busy("a", 500.0)]
-    grants, _ = share(members, [node(0)], FleetState(), 0.0, coming)
-    assert grants["a"].target == 1
-    assert grants["b"].eta_s == 25.0
-
-    late = [ComingNode({"GPU": 1.0}, 300.0)]
-    grants, _ = share(members, [node(0)], FleetState(), 0.0, late)
-    assert grants["a"].target == 0
 
 
 # Over random fleets and traffic.
