@@ -123,7 +123,7 @@ def engine_deployment(
         name=model.deployment_name,
         max_ongoing_requests=model.max_ongoing_requests,
         graceful_shutdown_timeout_s=model.drain_timeout_s,
-        graceful_shutdown_wait_loop_s=0.5,
+        graceful_shutdown_wait_loop_s=0.1,  # another model may wait for the place
         **_HEALTH_CHECKS,
         request_router_config=RequestRouterConfig(
             request_router_class="serve_app.ingress.ray_router:EngineRouter",

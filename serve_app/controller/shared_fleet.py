@@ -57,7 +57,9 @@ class SharedFleet:
 
         They are the same objects while every replica has a place, and while the nodes have not been read.
         """
-        short = served.model_preemption and any(_missing(each, inbox, now) > 0 for each in decided.values())
+        short = served.model_preemption and any(
+            _missing(each, inbox, now) > 0 or _wakes(each) for each in decided.values()
+        )
         self.looks_at_nodes = bool(short or self._state.handovers) and len(decided) > 1
         if not self.looks_at_nodes or not served.model_preemption:
             self._state = FleetState(drain_s=self._state.drain_s)
@@ -82,6 +84,11 @@ def _missing(each: Decided, inbox: Inbox, now: float) -> int:
     known = inbox.deployments.get(each.model.deployment, Deployment())
     loading, _ = count_phases(known.phases, running_ids(each.ctx), now)
     return each.decision.target - each.snapshot.ready - loading
+
+
+def _wakes(each: Decided) -> bool:
+    """Return whether a burst is arriving at zero, so that the nodes are known when the target rises."""
+    return not each.decision.target and each.decision.signals.get("held_requests", 0.0) > 0
 
 
 def _member(

@@ -196,7 +196,8 @@ class Engine:
             self._meter.drain()
         now = time.time()
         until = now + self._model.drain_timeout_s  # Ray's own deadline, which began a little earlier
-        document = {"phase": DRAINING, "since": now, "until": until, "durations_s": {}, **self._startup.about}
+        document = {"phase": DRAINING, "since": now, "until": until, "durations_s": {}}
+        document |= {**self._startup.kind, **self._startup.about}
         await self._ask(_PHASE, partial(publish_phase, *self._replica, json.dumps(document)))
         await self._data_plane.drain()
         await self._data_plane.stop()

@@ -160,6 +160,11 @@ class Startup:
         total = sum(self.durations.values())
         logger.info("model %s: ready after %.2f s on a %s node (%s)", self.model, total, node, spent)
 
+    @property
+    def kind(self) -> dict[str, bool | str]:
+        """The parts of each document that never change."""
+        return {"warm_node": self.warm_node, "identity": self.engine_identity}
+
     def _reason(self, error: str) -> str:
         reason = "; ".join(filter(None, (self.stalled, error)))[:2000]
         more = "; ".join(filter(None, (self.hint, self.log and f"log: {self.log}")))
@@ -167,8 +172,7 @@ class Startup:
 
     def _publish(self, phase: str, **more: str) -> None:
         document = {"phase": phase, "since": self.wall(), "durations_s": self.durations}
-        kind = {"warm_node": self.warm_node, "identity": self.engine_identity}
-        self.publish(json.dumps({**document, **kind, **self.about, **more}))
+        self.publish(json.dumps({**document, **self.kind, **self.about, **more}))
 
 
 @contextmanager

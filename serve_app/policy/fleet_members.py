@@ -146,7 +146,7 @@ class Plan:
             given = [victim for victim in self.victims if victim[0].key == key]
             member = given[0][0]
             gives = "gives its place" if len(given) == 1 else f"gives {len(given)} places"
-            if member.idle:
+            if member.idle or not member.running + member.waiting:
                 parts.append(f"{member.name} has been idle for {member.idle_s:.0f} s and {gives}")
             elif len(given) <= member.present - member.claimed:
                 parts.append(f"{member.name} needs {member.claimed} of {member.present} replicas and {gives}")

@@ -36,7 +36,9 @@ def document(phase: str, since: float) -> dict[str, Any]:
 
 
 def started(phases: dict[str, Any] | None = None) -> Deployment:
-    return Deployment(phases or {}, ColdStarts((StartUp("r", {"all": START_S}, warm_node=False, identity=""),)))
+    return Deployment(
+        phases or {}, ColdStarts((StartUp("r", {"all": START_S}, warm_node=False, identity=""),))
+    )
 
 
 def node(free: float, places: float = 1.0) -> Node:

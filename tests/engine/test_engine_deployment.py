@@ -137,6 +137,15 @@ async def test_replica_publishes_phases_and_forgets_them_after_drain(
     await asyncio.sleep(0)
 
     assert replica.phases == ["imports", "data_plane", "ready", "draining", ("app", "Engine-tide", "r1")]
+    parts = {
+        "phase",
+        "since",
+        "durations_s",
+        "warm_node",
+        "identity",
+        "node",
+    }  # which readers take for granted
+    assert all(document.keys() >= parts for document in replica.documents)
     assert replica.running.stopped
     assert len(begun) >= 3
     assert all(task.done() for task in begun)
