@@ -151,7 +151,7 @@ class LeastRecentlyUsed:
 
 
 class StaticPlaces:
-    """The models with the most requests have a replica each, from the start; the others have none."""
+    """The models with the most requests have a replica each, all of the time; the others have none."""
 
     name = "own GPUs"
 
@@ -160,8 +160,7 @@ class StaticPlaces:
 
     def step(self, fleets: Fleets, places: int) -> None:
         for model in self._popular[:places]:
-            if not fleets[model].target:
-                fleets[model].warm(1)
+            fleets[model].set_target(1)
 
 
 @dataclass(frozen=True, slots=True)

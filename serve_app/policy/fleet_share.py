@@ -224,9 +224,10 @@ class _Sharing:
     def _plan(self, member: Member) -> Plan | None:
         """Return the replicas that go for `member` now."""
         taken = frozenset(self._taken)
-        plan = best_plan(member, self._members, self._nodes, self._free, taken, gives_idle)
-        if plan is not None:
-            return plan
+        if not member.present:
+            plan = best_plan(member, self._members, self._nodes, self._free, taken, gives_idle)
+            if plan is not None:
+                return plan
         plan = best_plan(member, self._members, self._nodes, self._free, taken, gives_kept)
         if plan is not None and member.gain > 0 and member.gain >= GAIN * plan.loss:
             return plan

@@ -144,7 +144,7 @@ async def test_replica_publishes_phases_and_forgets_them_after_drain(
         "warm_node",
         "identity",
         "node",
-    }  # which readers take for granted
+    }
     assert all(document.keys() >= parts for document in replica.documents)
     assert replica.running.stopped
     assert len(begun) >= 3
