@@ -102,7 +102,10 @@ class ServePolicy:
             ):
                 return {}, {}
             self._next_at = now + _DECIDE_INTERVAL_S
-            return self._answer(contexts, now), {}
+            answer = self._answer(contexts, now)
+            if self._fleet.waits_for_nodes:
+                self._next_at = now  # a request waits for a place that another model may give
+            return answer, {}
         except Exception as error:
             self._report_error("", "", None, error, now)
             if self.mailbox is not None:

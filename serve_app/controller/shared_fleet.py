@@ -35,6 +35,8 @@ class SharedFleet:
         self._state = FleetState()
         self.looks_at_nodes = False
         """Whether the nodes of the cluster must be read, because some replica has no place yet."""
+        self.waits_for_nodes = False
+        """Whether the nodes have not been read since then."""
 
     @property
     def deployments(self) -> frozenset[str]:
@@ -61,6 +63,7 @@ class SharedFleet:
             _missing(each, inbox, now) > 0 or _wakes(each) for each in decided.values()
         )
         self.looks_at_nodes = bool(short or self._state.handovers) and len(decided) > 1
+        self.waits_for_nodes = self.looks_at_nodes and inbox.nodes is None
         if not self.looks_at_nodes or not served.model_preemption:
             self._state = FleetState(drain_s=self._state.drain_s)
             return dict(decided)
