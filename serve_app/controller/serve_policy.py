@@ -369,3 +369,6 @@ def _set_target(answer: dict[Any, int], key: Any, ctx: Any, target: int) -> None
     if target != ctx.target_num_replicas:
         answer[key] = target
         ctx.target_num_replicas = target
+        if not target and not ctx.current_num_replicas:
+            # A pending replica is taken back while requests wait. The cold-start rule looks at this number.
+            ctx.current_num_replicas = 1

@@ -203,19 +203,22 @@ class _Sharing:
             return
         if member.present:
             return
-        promised = frozenset(name for each in self._state.handovers for _, name in each.givers)
-        then, ever = (
-            best_plan(member, self._members, self._nodes, self._free, taken, lambda _, __: True, soonest=True)
-            for taken in (frozenset(self._taken), promised)
+        taken = frozenset(self._taken)
+        then = best_plan(
+            member, self._members, self._nodes, self._free, taken, lambda _, __: True, soonest=True
         )
+        fits = any(not lacking(node.total, member.need) for node in self._nodes)
+        others = [each.turn for each in self._members if each.gives and each.present > each.minimum]
         if then is not None:
             self._taken.update(replica.name for _, replica in then.victims)  # nobody behind may take them
             add(self._free[then.node], member.need, -1.0)
             for giver, _ in then.victims:
                 add(self._free[then.node], giver.need)
             turn_s = remaining_s(then.victims)
-        elif ever is not None and self._line:
+        elif fits and self._line:
             turn_s = heapq.heappop(self._line)[0]
+        elif fits and others:  # replicas that have not said where they are
+            turn_s = min(others)
         else:
             self._wait(member, None)
             return

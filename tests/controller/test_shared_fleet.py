@@ -113,6 +113,19 @@ def test_replica_that_holds_a_place_unreported_takes_no_other(clock: Clock) -> N
     assert "line" not in app.mailbox.outbox.status["models"]["Engine-b"]
 
 
+def test_only_the_first_in_line_asks_ray_for_a_replica(clock: Clock) -> None:
+    app = sharing(clock, dict.fromkeys(("a", "b", "c"), KNOBS))
+    run(app, 10, node(0))
+    for model in ("b", "c"):
+        app.queue_in_ray(model, 1.0)  # Ray would start a replica for each
+    targets = []
+    for _ in range(6):
+        run(app, 0.5, node(0), b=holding(2), c=holding(2))
+        targets.append((app.target("a"), app.target("b"), app.target("c")))
+
+    assert targets[-4:] == [(0, 1, 0)] * 4
+
+
 def test_minimum_and_advise_keep_their_replicas(clock: Clock) -> None:
     for kept in ({"min_replicas": 1}, {"mode": "advise"}):
         clock.now = Clock().now
