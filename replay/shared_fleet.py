@@ -117,7 +117,7 @@ class Sharing(Own):
             idle_s=claim.idle_s if claim is not None else 0.0,
             weight=knobs.share_weight,
             turn_s=knobs.turn_s,
-            gives=claim is not None and not claim.silent,
+            silent=claim is None or claim.silent,
         )
 
 

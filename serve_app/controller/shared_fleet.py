@@ -137,7 +137,8 @@ def _member(
         idle_s=decision.claim.idle_s,
         weight=knobs.share_weight,
         turn_s=knobs.turn_s,
-        gives=acts and not decision.claim.silent,
+        gives=acts,
+        silent=decision.claim.silent,
     )
 
 

@@ -59,6 +59,8 @@ class Member:
     turn_s: float | None = None
     gives: bool = True
     """Whether other models may take replicas at all."""
+    silent: bool = False
+    """Whether too few replicas report to take one now."""
 
     @property
     def present(self) -> int:
@@ -101,25 +103,29 @@ Victim = tuple[Member, Replica]
 MayGive = Callable[[Member, Replica], bool]
 
 
-def _ready_for(replica: Replica, seconds: float) -> bool:
-    return replica.ready_s is not None and replica.ready_s >= seconds
+def _ready_for(member: Member, replica: Replica, seconds: float) -> bool:
+    return not member.silent and replica.ready_s is not None and replica.ready_s >= seconds
 
 
 def gives_idle(member: Member, replica: Replica) -> bool:
     """Whether the replica is ready, and its model idle or with more replicas than its requests need."""
     unused = member.idle or member.present > member.claimed
-    return unused and _ready_for(replica, IDLE_STARTS * member.start_s)
+    return unused and _ready_for(member, replica, IDLE_STARTS * member.start_s)
 
 
 def gives_kept(member: Member, replica: Replica) -> bool:
     """Whether the replica has served for four starts, or its model has no request at this moment."""
-    quiet = not member.waiting and not member.running and _ready_for(replica, IDLE_STARTS * member.start_s)
-    return quiet or _ready_for(replica, member.keep_s)
+    quiet = (
+        not member.waiting
+        and not member.running
+        and _ready_for(member, replica, IDLE_STARTS * member.start_s)
+    )
+    return quiet or _ready_for(member, replica, member.keep_s)
 
 
 def gives_turn(member: Member, replica: Replica) -> bool:
     """Whether the replica's turn is over, or its model is idle."""
-    return _ready_for(replica, member.turn) or gives_idle(member, replica)
+    return _ready_for(member, replica, member.turn) or gives_idle(member, replica)
 
 
 def remaining_s(victims: Sequence[Victim]) -> float:

@@ -208,7 +208,7 @@ class _Sharing:
             member, self._members, self._nodes, self._free, taken, lambda _, __: True, soonest=True
         )
         fits = any(not lacking(node.total, member.need) for node in self._nodes)
-        others = [each.turn for each in self._members if each.gives and each.present > each.minimum]
+        placing = [each.turn for each in self._members if each.placing and each.gives]
         if then is not None:
             self._taken.update(replica.name for _, replica in then.victims)  # nobody behind may take them
             add(self._free[then.node], member.need, -1.0)
@@ -217,8 +217,8 @@ class _Sharing:
             turn_s = remaining_s(then.victims)
         elif fits and self._line:
             turn_s = heapq.heappop(self._line)[0]
-        elif fits and others:  # replicas that have not said where they are
-            turn_s = min(others)
+        elif fits and placing:  # their replicas have not said on which node they are
+            turn_s = min(placing)
         else:
             self._wait(member, None)
             return
