@@ -51,8 +51,9 @@ class World:
         drawn = [(draw.uniform(0.0, 6.0), draw.choice(kinds)) for _ in range(events)]
         self.size = clients, events
         self.events = sorted(drawn[each] for each in kept.events or range(events) if kept.events != ())
+        most_tokens = min(kept.tokens or 600, 600 if self.step_s < 0.1 else 60)
         self.clients = [
-            Client(draw_asked(seed, number, kept.tokens), seed)
+            Client(draw_asked(seed, number, most_tokens), seed)
             for number in (range(clients) if kept.clients is None else kept.clients)
         ]
         self.unread_adapters = draw.choice((0.0, 0.0, 0.0, 0.5))
