@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 _LOOK_S = 0.05
+_MOST_DEATHS = 2
+"""Of engines that die of the same request, as the retry budget says."""
 _ERRORS = {
     "(max_ongoing_requests = ": "full",
     "(max_held_requests = ": "full",
@@ -66,7 +68,8 @@ def _fault(world: World, client: Client, answers: dict[str, Got]) -> str:
 
 def _allowed(world: World, client: Client) -> set[str]:
     """Return the reasons of errors for which there was a cause before the end of a request."""
-    before = [kind for at, kind in world.happened if at <= client.ended]
+    died = [(at, "core") for at, _ in world.oracle.deaths]
+    before = [kind for at, kind in (*world.happened, *died) if at <= client.ended]
     lost = [kind for kind in before if kind in world.losses]
     beside = sum(each.began <= client.ended and client.began <= each.ended + 5.0 for each in world.clients)
     fewest = min(world.limits["max_ongoing_requests"], *world.held)
@@ -111,7 +114,7 @@ def check_ledger(world: World) -> None:
         if len(world.identities) > 1:
             continue
         missing = any(one < other for one, other in zip(found, due, strict=True))
-        if missing or (exact and not world.happened and found != due):
+        if missing or (exact and not (world.happened or world.oracle.deaths) and found != due):
             world.faults.append(f"the ledger has {found} of key {key!r}, and its answers {due}")
 
 
@@ -158,6 +161,9 @@ def _check_rates(world: World) -> None:
 
 def check_quiet(world: World) -> None:
     """Nothing is left of any request."""
+    for name, count in Counter(name for _, name in world.oracle.deaths).items():
+        if count > _MOST_DEATHS:
+            world.faults.append(f"{count} engines died of {name}")
     left: dict[str, Any] = {}
     for ingress in world.ingresses:
         name = ingress.name

@@ -90,6 +90,7 @@ def draw_asked(seed: str, number: int, most_tokens: int) -> Asked:
         told = [f"<tool_call>\n{json.dumps({'name': n, 'arguments': a})}\n</tool_call>" for n, a in CALLS]
         script = Script(said + "\n".join(told[:calls]), 0)
         body["tools"] = [_tool(api, name) for name, _ in CALLS]
+    script.ends_engines = draw.random() < 0.02
     body["max_output_tokens" if api == "responses" else "max_tokens"] = most
     if draw.random() < 0.75:
         body["stream"] = True

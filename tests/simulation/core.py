@@ -29,6 +29,8 @@ class Script:
     begins: str = ""
     ends_at: int | None = None
     """After so many tokens the model ends its answer; None if it goes on. 0: after `begins`."""
+    ends_engines: bool = False
+    """Whether each engine that runs the request dies of it."""
 
 
 @dataclass
@@ -40,6 +42,8 @@ class Oracle:
     scripts: dict[str, Script] = field(default_factory=dict)
     """By the name of a client's request."""
     prompts: dict[str, list[int]] = field(default_factory=dict)
+    deaths: list[tuple[float, str]] = field(default_factory=list)
+    """When an engine died of a request, and the request's name."""
     tokenizer: Any = None
     _begins: dict[str, list[int]] = field(default_factory=dict)
     _digests: dict[str, int] = field(default_factory=dict)
@@ -143,6 +147,13 @@ class Core(StubEngineCore):
             self._oracle.faults.append(f"{request.request_id}: {why}")
         self._scheduler.take(Request.from_engine_core_request(request, self._scheduler.hasher))
         self._start()
+        if self._oracle.scripts[name].ends_engines:
+            asyncio.get_running_loop().call_later(3 * self._step_s, self._die_of, name)
+
+    def _die_of(self, name: str) -> None:
+        if not self.dead and not self.stopped:
+            self._oracle.deaths.append((asyncio.get_running_loop().time(), name))
+            self.die()
 
     async def abort_requests_async(self, request_ids: list[str]) -> None:
         self._scheduler.abort(request_ids)
@@ -180,7 +191,7 @@ class Core(StubEngineCore):
 
     def go_on(self) -> None:
         """Take steps again."""
-        self.stopped = False
+        self.stopped = self.dead
         self._start()
 
     def _start(self) -> None:

@@ -93,11 +93,12 @@ class FakeAdapterStore(AdapterStore):
 
 
 class CountedAdapters(Adapters):
-    """Counts the calls that use an adapter."""
+    """Counts the calls that use an adapter, and those that have asked for one."""
 
-    used = 0
+    used = asked = 0
 
     async def take(self, adapter: Adapter) -> None:
+        self.asked += 1
         await super().take(adapter)
         self.used += 1
 
@@ -132,8 +133,15 @@ class Engine:
         assert settings.lora is not None
         self.serving.adapters.clear()
         store, draw = FakeAdapterStore(lambda: draw.random() < world.unread_adapters), Random(self.name)
-        clock = world.loop.time
-        self.adapters = CountedAdapters(self.llm, self.serving.adapters, settings.lora, store, clock=clock)
+        clock, self.loads = world.loop.time, list[str]()
+        self.adapters = CountedAdapters(
+            self.llm,
+            self.serving.adapters,
+            settings.lora,
+            store,
+            lambda name, _: self.loads.append(name),
+            clock,
+        )
         client = LocalEngine(
             self.serving, settings, lambda _: None, model_identity=self.identity, adapters=self.adapters
         )
@@ -164,6 +172,10 @@ class Engine:
         if self.plane.open_requests or self.adapters.used:
             calls = f"{self.plane.open_requests} calls, {self.adapters.used} uses of adapters"
             faults.append(f"left: {calls} on {self.name} after its stop")
+        if len(self.loads) > self.adapters.asked:
+            faults.append(
+                f"{self.name} has loaded {len(self.loads)} adapters for {self.adapters.asked} calls"
+            )
         if self.core.dead:
             processor.abort_requests(left, internal=True)  # vLLM itself keeps them
         elif left:

@@ -133,8 +133,8 @@ class World:
             for client in self.clients:
                 group.create_task(client.run(addresses))
             group.create_task(self._cause_faults())
-        await asyncio.gather(*self._tasks)
-        await asyncio.sleep(QUIET_S)
+        while (await asyncio.sleep(QUIET_S)) or not all(task.done() for task in self._tasks):
+            await asyncio.gather(*self._tasks)
         for task in watching:
             task.cancel()
         check_answers(self)
@@ -191,8 +191,12 @@ class World:
         self._alive -= 1
 
     async def _start_needed_engines(self) -> None:
-        """Start the first engine for queued requests, as the policy does."""
+        """Start the first engine for queued requests, and replace engines that died of a request."""
         while True:
+            for engine in self.running:
+                if engine.core.dead and not engine.fails:
+                    engine.fails = True
+                    self._tasks.append(self.loop.create_task(self._core(engine)))
             queued = any(len(ingress.admission.queue) for ingress in self.ingresses)
             if queued and not self.running and not self.starting:
                 await self._start_engine(self.draw.choice((0.1, 2.0, 8.0)))
