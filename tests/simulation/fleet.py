@@ -120,6 +120,8 @@ class Engine:
         self.identity = world.identity
         self.fails = False
         """Whether it gets no further fault."""
+        self.loads = 0
+        """The loads of adapters."""
         self._world = world
 
     async def start(self) -> None:
@@ -133,7 +135,7 @@ class Engine:
         assert settings.lora is not None
         self.serving.adapters.clear()
         store, draw = FakeAdapterStore(lambda: draw.random() < world.unread_adapters), Random(self.name)
-        clock, self.loads = world.loop.time, list[str]()
+        clock = world.loop.time
         self.adapters = CountedAdapters(
             self.llm,
             self.serving.adapters,
@@ -150,6 +152,9 @@ class Engine:
         self.plane = DataPlane(client, self._heartbeat)
         self.plane.token = self.name  # the trace has it
         await self.plane.start(self.name)
+
+    def _note_load(self, _name: str, _seconds: float) -> None:
+        self.loads += 1
 
     def _heartbeat(self) -> Beat:
         trouble = "its engine core has died" if self.llm.errored else ""
@@ -172,10 +177,8 @@ class Engine:
         if self.plane.open_requests or self.adapters.used:
             calls = f"{self.plane.open_requests} calls, {self.adapters.used} uses of adapters"
             faults.append(f"left: {calls} on {self.name} after its stop")
-        if len(self.loads) > self.adapters.asked:
-            faults.append(
-                f"{self.name} has loaded {len(self.loads)} adapters for {self.adapters.asked} calls"
-            )
+        if self.loads > self.adapters.asked:
+            faults.append(f"{self.name} has loaded {self.loads} adapters for {self.adapters.asked} calls")
         if self.core.dead:
             processor.abort_requests(left, internal=True)  # vLLM itself keeps them
         elif left:
