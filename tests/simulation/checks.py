@@ -74,15 +74,18 @@ def _allowed(world: World, client: Client) -> set[str]:
     beside = sum(each.began <= client.ended and client.began <= each.ended + 5.0 for each in world.clients)
     fewest = min(world.limits["max_ongoing_requests"], *world.held)
     limits = world.keys.get(client.asked.key, {})
+    unread = bool(world.unread_adapters and client.asked.adapter)
+    unlucky = unread or world.ray_gives_up
+    # Then perhaps no other engine takes a request that has lost one.
     return {
         kind
         for kind, holds in (
             ("full", beside > fewest),
             ("limit", bool(set(limits) - {"work_conserving"})),
-            ("lost", len(lost) > 1 or "redeploy" in before),
+            ("lost", len(lost) > 1 or "redeploy" in before or (lost and unlucky)),
             ("replaced", "redeploy" in before),
             ("ray_gives_up", bool(world.ray_gives_up)),
-            ("unread", bool(world.unread_adapters and client.asked.adapter)),
+            ("unread", unread),
         )
         if holds
     }
