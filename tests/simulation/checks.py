@@ -187,7 +187,7 @@ def check_quiet(world: World) -> None:
             about = f"{replica.replica_id} at {name}"
             left[f"reservations on {about}"] = replica.all_in_flight or replica.load
             left[f"loads on {about}"] = replica.load_tokens or sum(replica.adapter_calls.values())
-            left[f"failures of {about}"] = replica.failures or replica.trouble
+            left[f"trouble of {about}"] = replica.trouble
     for engine in world.running:
         left[f"calls on {engine.name}"] = engine.plane.open_requests
         left[f"uses of adapters on {engine.name}"] = engine.adapters.used
@@ -214,7 +214,9 @@ async def watch(world: World) -> None:
             waits = len(queue) and min(loads, default=limit) < limit and len(world.identities) == 1
             asked_s = 0.0 if ingress.handle.asking else world.loop.time() - ingress.handle.last_asked
             unasked = queue.foreground and not len(replicas) and asked_s > 2.0
+            failing = any(one.failures and not one.trouble for one in replicas.listed())
             for wrong, holds, most_s in (
+                ("the failures of a replica do not heal", failing, 5.0),
                 ("a request waits beside a free replica", waits, 1.0),
                 ("requests wait, and nobody asks Ray for a replica", unasked, 1.0),
             ):

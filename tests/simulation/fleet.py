@@ -137,12 +137,7 @@ class Engine:
         store, draw = FakeAdapterStore(lambda: draw.random() < world.unread_adapters), Random(self.name)
         clock = world.loop.time
         self.adapters = CountedAdapters(
-            self.llm,
-            self.serving.adapters,
-            settings.lora,
-            store,
-            lambda name, _: self.loads.append(name),
-            clock,
+            self.llm, self.serving.adapters, settings.lora, store, self._note_load, clock
         )
         client = LocalEngine(
             self.serving, settings, lambda _: None, model_identity=self.identity, adapters=self.adapters
