@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from safetensors import safe_open
@@ -140,8 +141,13 @@ class Adapters:
         task = self._loading.get(adapter.name)
         if task is None:
             task = self._loading[adapter.name] = asyncio.create_task(self._load(adapter))
-            task.add_done_callback(lambda _: self._loading.pop(adapter.name, None))
+            task.add_done_callback(partial(self._end_load, adapter.name))
         await asyncio.shield(task)  # other calls wait for it too
+
+    def _end_load(self, name: str, task: asyncio.Task[None]) -> None:
+        self._loading.pop(name, None)
+        if not task.cancelled():
+            task.exception()  # the engine has died, and all calls that waited may have left
 
     async def _load(self, adapter: Adapter) -> None:
         """Load an adapter, or note why it cannot be loaded."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from serve_app.api.quotas import KeyDemand
 from tests.simulation.answers import BrokenAnswerError, Got, expected, read_answer
 
 if TYPE_CHECKING:
     from tests.simulation.client import Client
     from tests.simulation.world import World
 
+AMOUNTS = ("requests", "prompt_tokens", "completion_tokens")
+"""The amounts of the ledger that are known."""
 _LOOK_S = 0.05
 _MOST_DEATHS = 2
 """Of engines that die of the same request, as the retry budget says."""
@@ -31,135 +33,100 @@ _ERRORS = {
 
 def check_answers(world: World) -> None:
     """Each request ends once: with the answer that one engine gives alone, or with an allowed error."""
-    got: dict[str, Got] = {}
+    answers: dict[str, Got] = {}
     for client in world.clients:
         try:
-            fault = _fault(world, client, got)
+            fault = _fault(world, client, answers)
         except BrokenAnswerError as error:
             fault = str(error)
         if fault:
             world.faults.append(f"{client.asked.name} ({client.asked.api}): {fault}")
-    _check_usage(world, got)
-    if world.buckets_stay:
-        _check_buckets(world, got)
-    else:
-        _check_rates(world)
+    for key in world.keys or ("",):
+        clients = [each for each in world.clients if key in ("", each.asked.key)]
+        _check_rate(world, key, clients)
+        if len(world.identities) == 1:
+            _check_ledger(world, key, clients, answers)
+            if world.buckets_stay and key:
+                _check_buckets(world, key, clients, answers)
 
 
 def _fault(world: World, client: Client, answers: dict[str, Got]) -> str:
-    if client.hung:
-        return f"no end, after {client.body[-100:]!r}"
+    if client.hung or (not client.complete and not client.left):
+        return f"no end, or no whole one, after {client.body[-100:]!r}"
     if client.left:
         return ""
-    if not client.complete:
-        return f"the connection ended within the answer, after {client.body[-100:]!r}"
     got = answers[client.asked.name] = read_answer(client)
     if got.error:
         kind = next((kind for part, kind in _ERRORS.items() if part in got.error), "other")
-        return "" if kind in _allowed(world, client) else f"an error without a reason: {got.error}"
+        return "" if _is_allowed(world, client, kind) else f"an error without a reason: {got.error}"
     wanted = [expected(world.oracle, client.asked, model) for model in world.identities]
     if client.asked.streams:
         for each in wanted:
             each.usage = each.usage if got.usage else None
-            if client.asked.api == "generate":
-                each.cut = {}
+            each.cut = each.cut if client.asked.api != "generate" else {}
     return "" if got in wanted else f"the answer is {got} instead of {wanted}"
 
 
-def _allowed(world: World, client: Client) -> set[str]:
-    """Return the reasons of errors for which there was a cause before the end of a request."""
-    died = [(at, "core") for at, _ in world.oracle.deaths]
-    before = [kind for at, kind in (*world.happened, *died) if at <= client.ended]
-    lost = [kind for kind in before if kind in world.losses]
+def _is_allowed(world: World, client: Client, kind: str) -> bool:
+    """Return whether there was a cause for an error of a kind before the end of a request."""
+    events = *world.happened, *((at, "core") for at, _ in world.oracle.deaths)
+    before = [event for at, event in events if at <= client.ended]
+    lost = [event for event in before if event in world.losses]
     beside = sum(each.began <= client.ended and client.began <= each.ended + 5.0 for each in world.clients)
-    fewest = min(world.limits["max_ongoing_requests"], *world.held)
-    limits = world.keys.get(client.asked.key, {})
     unread = bool(world.unread_adapters and client.asked.adapter)
-    unlucky = unread or world.ray_gives_up
-    # Then perhaps no other engine takes a request that has lost one.
-    return {
-        kind
-        for kind, holds in (
-            ("full", beside > fewest),
-            ("limit", bool(set(limits) - {"work_conserving"})),
-            ("lost", len(lost) > 1 or "redeploy" in before or (lost and unlucky)),
-            ("replaced", "redeploy" in before),
-            ("ray_gives_up", bool(world.ray_gives_up)),
-            ("unread", unread),
-        )
-        if holds
+    causes = {
+        "full": beside > min(world.limits["max_ongoing_requests"], *world.held),
+        "limit": len(world.keys.get(client.asked.key, ())) > 1,
+        # The retry budget is enough for one loss, if another engine may take the request.
+        "lost": len(lost) > 1 or "redeploy" in before or (lost and (unread or world.ray_gives_up)),
+        "replaced": "redeploy" in before,
+        "ray_gives_up": world.ray_gives_up,
+        "unread": unread,
     }
+    return bool(causes.get(kind))
 
 
-def _by_key(world: World) -> dict[str, list[Client]]:
-    keys = list(world.keys) or [""]
-    return {key: [each for each in world.clients if key in ("", each.asked.key)] for key in keys}
+def _check_ledger(world: World, key: str, clients: list[Client], answers: dict[str, Got]) -> None:
+    """The ledger has each whole answer once. Without losses and clients that leave, it has nothing else."""
+    whole = [each for each in clients if each.asked.name in answers and not answers[each.asked.name].error]
+    usages = [expected(world.oracle, each.asked, world.identity).usage or (0, 0) for each in whole]
+    due = len(usages), sum(each[0] for each in usages), sum(each[1] for each in usages)
+    found = tuple(world.usage[key, name] for name in AMOUNTS)
+    exact = len(whole) == len(clients) and not (world.happened or world.oracle.deaths)
+    if (found != due) if exact else any(one < other for one, other in zip(found, due, strict=True)):
+        world.faults.append(f"the ledger has {found} of key {key!r}, and its answers {due}")
 
 
-def _sum_usage(answers: Iterable[Got]) -> tuple[int, int, int]:
-    usages = [each.usage for each in answers if each.usage]
-    return len(usages), sum(each[0] for each in usages), sum(each[1] for each in usages)
+def _check_buckets(world: World, key: str, clients: list[Client], answers: dict[str, Got]) -> None:
+    """The buckets of a key lack what its requests have used, no more and no less."""
+    least, most, limits = Counter[str](), Counter[str](), world.keys[key]
+    for client in clients:
+        answer, asked = answers.get(client.asked.name), client.asked
+        sequences = asked.body.get("n", 1)
+        if answer and not answer.error:
+            prompt, tokens = expected(world.oracle, asked, world.identity).usage or (0, 0)
+            for bound in (least, most):
+                bound += Counter(requests=1, tokens=sequences * prompt + tokens)
+        elif not answer or "API key" not in answer.error:
+            most += Counter(requests=1, tokens=sequences * (len(str(asked.body)) + asked.most))
+            least["requests"] += bool(answer)
+    demand = world.ingresses[0].quotas.demands().get(key, KeyDemand())
+    for what in ("requests", "tokens"):
+        if (limit := limits.get(f"{what}_per_minute")) and not limits["work_conserving"]:
+            missing = getattr(demand, f"{what}_missing") * limit
+            if not least[what] - 0.5 <= missing <= most[what] + 0.5:
+                bounds = f"{least[what]} to {most[what]}"
+                world.faults.append(f"key {key!r} is charged with {missing} {what} instead of {bounds}")
 
 
-def _check_usage(world: World, got: dict[str, Got]) -> None:
-    """The ledger has each answer once; without losses and clients that leave, it has nothing else."""
-    for key, clients in _by_key(world).items():
-        whole = [each for each in clients if each.asked.name in got and not got[each.asked.name].error]
-        models = world.identities[:1]
-        answers = [expected(world.oracle, each.asked, models[0]) for each in whole]
-        world.ledger_due.append((key, _sum_usage(answers), len(whole) == len(clients)))
-
-
-def check_ledger(world: World) -> None:
-    """Compare the ledger with the answers, once all engines have ended."""
-    for key, due, exact in world.ledger_due:
-        found = tuple(world.usage[key, name] for name in ("requests", "prompt_tokens", "completion_tokens"))
-        if len(world.identities) > 1:
-            continue
-        missing = any(one < other for one, other in zip(found, due, strict=True))
-        if missing or (exact and not (world.happened or world.oracle.deaths) and found != due):
-            world.faults.append(f"the ledger has {found} of key {key!r}, and its answers {due}")
-
-
-def _check_buckets(world: World, got: dict[str, Got]) -> None:
-    """The buckets of keys lack what their requests have used, no more and no less."""
-    demands = world.ingresses[0].quotas.demands()
-    for key, clients in _by_key(world).items():
-        limits = world.keys.get(key, {})
-        least, most = Counter[str](), Counter[str]()
-        for client in clients:
-            answer, body = got.get(client.asked.name), client.asked.body
-            n = body.get("n", 1)
-            if client.headers.get("x-tideserve-lane") == "background" or (answer and client.status == 429):
-                continue
-            if answer and answer.error:
-                most += Counter(requests=1, tokens=n * (len(str(body)) + client.asked.most))
-                least["requests"] += 1
-            elif answer:
-                used = expected(world.oracle, client.asked, world.identities[0]).usage
-                assert used
-                for bound in (least, most):
-                    bound += Counter(requests=1, tokens=n * used[0] + used[1])
-            else:
-                most += Counter(requests=1, tokens=n * (len(str(body)) + client.asked.most))
-        for what in ("requests", "tokens"):
-            limit = limits.get(f"{what}_per_minute")
-            if limit and len(world.identities) == 1 and not limits["work_conserving"]:
-                missing = getattr(demands[key], f"{what}_missing") * limit if key in demands else 0.0
-                if not least[what] - 0.5 <= missing <= most[what] + 0.5:
-                    bounds = f"{least[what]} to {most[what]}"
-                    world.faults.append(f"key {key!r} is charged with {missing} {what} instead of {bounds}")
-
-
-def _check_rates(world: World) -> None:
-    """No key has more requests than its bucket, what fills it, and what two ingress replicas overlook."""
-    for key, clients in _by_key(world).items():
-        limits = world.keys.get(key, {})
-        if (limit := limits.get("requests_per_minute")) and not limits["work_conserving"]:
-            served = [each.began for each in clients if each.complete and each.status != 429]
-            minutes = (max(served) - min(served) + 2.0) / 60.0 if served else 0.0
-            if len(served) > (most := limit * (1 + minutes) + world.ingress_replicas):
-                world.faults.append(f"key {key!r} has {len(served)} requests, at most {most:.1f} are allowed")
+def _check_rate(world: World, key: str, clients: list[Client]) -> None:
+    """A key has at most the requests of its bucket, what fills it, and one more at each ingress replica."""
+    limits = world.keys.get(key, {})
+    served = [each.began for each in clients if each.complete and each.status != 429]
+    if served and (limit := limits.get("requests_per_minute")) and not limits["work_conserving"]:
+        most = limit * (1 + (max(served) - min(served) + 2.0) / 60.0) + world.ingress_replicas
+        if len(served) > most:
+            world.faults.append(f"key {key!r} has {len(served)} requests, at most {most:.1f} are allowed")
 
 
 def check_quiet(world: World) -> None:

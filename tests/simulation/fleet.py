@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -21,7 +22,7 @@ from serve_app.api.endpoints import ApiModel
 from serve_app.api.engine_response import WriteNowMiddleware
 from serve_app.api.http_api import create_app
 from serve_app.api.quotas import Quotas
-from serve_app.cluster.bounded_call import Answer
+from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.serve_status import ServeStatus
 from serve_app.engine.adapters import Adapters
 from serve_app.engine.data_plane import DataPlane
@@ -210,22 +211,13 @@ class RayHandle(FakeHandle):
         yield
 
 
-class StoredCall:
-    """Stands for a `BoundedCall`, which starts a thread. Its answer may come late, or not at all."""
+class LoopThread:
+    """Stands for a thread: its function is a later step of the loop."""
 
-    def __init__(self, read: Callable[[], Any], world: World, draw: Random) -> None:
-        self._read, self._clock, self._draw = read, world.loop.time, draw
-        self._last: Answer[Any] | None = None
-
-    async def get(self, wait_s: float) -> Answer[Any] | None:
-        asked_at, fails = self._clock(), self._draw.random() < 0.2
-        await asyncio.sleep(wait_s if fails else wait_s * self._draw.random())
-        if not fails:
-            self._last = Answer(self._read(), asked_at)
-        return self._last
-
-    def age_s(self) -> float | None:
-        return None if self._last is None else self._clock() - self._last.asked_at
+    def __init__(
+        self, loop: SimulatedLoop, draw: Random, target: Callable[..., None], args: Any, **_: Any
+    ) -> None:
+        self.start = partial(loop.call_later, draw.choice((0.001, 0.1, 1.5)) * draw.random(), target, *args)
 
 
 class Ingress:
@@ -238,8 +230,8 @@ class Ingress:
         self.knobs = world.knobs_in_force
         draw = Random(f"{world.seed} {name}")
         self.handle = RayHandle(world, draw)
-        stored: Any = StoredCall(partial(self._stored, world), world, draw)
-        serve: Any = StoredCall(ServeStatus, world, draw)
+        stored = BoundedCall("state", partial(self._stored, world), 0.5, loop.time)
+        serve = BoundedCall("status", ServeStatus, 0.5, loop.time)
         handle: Any = self.handle
         progress = ProgressReader(stored, serve, model.deployment_name, clock=loop.time)
         self._deployment = model.deployment_name
@@ -249,7 +241,7 @@ class Ingress:
         served = [ApiModel(model.name, 1, relay, model.max_model_len, knobs=lambda: self.knobs)]
         keys = ApiKeyFile(world.keys_file, loop.time) if world.keys_file else None
         self.quotas = Quotas(clock=(lambda: 0.0) if world.buckets_stay else loop.time)
-        self.reports = QuotaReports("app", name, loop.time)
+        self.reports = QuotaReports("app", name, loop.time, time.time)
         self._tasks = [loop.create_task(Heartbeats([self.replicas], channels).run())]
         if keys is not None:
             exchange = share_quotas(self.reports, self.quotas, lambda: keys.has_limits)

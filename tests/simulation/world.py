@@ -5,22 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
+import threading
 import time
 import traceback
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from serve_app.cluster import bounded_call
 from serve_app.ledger.usage import Account, Amounts
 from serve_app.settings.knobs import Knobs
 from serve_app.wire import documents
-from tests.simulation.checks import check_answers, check_ledger, check_quiet, watch
+from tests.simulation.checks import AMOUNTS, check_answers, check_quiet, watch
 from tests.simulation.client import ADAPTERS, LANES, Client, draw_asked
 from tests.simulation.core import Oracle
-from tests.simulation.fleet import Engine, Ingress, prepare_front_ends
+from tests.simulation.fleet import Engine, Ingress, LoopThread, prepare_front_ends
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.shrink import Kept
 from tests.stub_kv import StubKv
@@ -74,7 +78,6 @@ class World:
         """The kinds of events after which requests lose an engine."""
         self.held = [self.knobs_in_force.max_held_requests]
         """The bounds of the queue, over time."""
-        self.ledger_due: list[tuple[str, tuple[int, int, int], bool]] = []
         self.usage: Counter[tuple[str, str]] = Counter()
         """By key and kind of amount."""
         self.trace: list[str] = []
@@ -137,13 +140,12 @@ class World:
             await asyncio.gather(*self._tasks)
         for task in watching:
             task.cancel()
-        check_answers(self)
         check_quiet(self)
         for ingress in self.ingresses:
             ingress.stop()
         for engine in list(self.running):
             await self._stop(engine)
-        check_ledger(self)
+        check_answers(self)
         await asyncio.sleep(QUIET_S)
         left = asyncio.all_tasks() - {asyncio.current_task()}
         self.faults += [f"a task is left: {task.get_coro()}" for task in left]
@@ -153,7 +155,7 @@ class World:
     def add_usage(self, taken: Mapping[Account, Amounts]) -> None:
         """Add what an engine has computed, as its writer adds it to the ledger."""
         for account, amounts in taken.items():
-            for name in ("requests", "prompt_tokens", "completion_tokens"):
+            for name in AMOUNTS:
                 self.usage[account.key, name] += getattr(amounts, name)
 
     def push(self) -> None:
@@ -304,6 +306,8 @@ def run_world(kept: Kept) -> World:
         patch.setattr(time, "time", lambda: _UNIX_S + loop.time())
         patch.setattr(time, "time_ns", lambda: int(1e9 * (_UNIX_S + loop.time())))
         patch.setattr(documents, "internal_kv", StubKv())
+        thread = partial(LoopThread, loop, Random(f"threads {kept.seed}"))
+        patch.setattr(bounded_call, "threading", SimpleNamespace(Thread=thread, Lock=threading.Lock))
         if world.keys:
             keys = [{"name": lane, "key": lane, "lane": lane, **each} for lane, each in world.keys.items()]
             json.dump({"keys": keys}, file)
