@@ -190,52 +190,48 @@ def _chunks(documents: list[dict[str, Any]]) -> Got:
 
 
 def _message(documents: list[dict[str, Any]]) -> Got:
-    """Read the events of Anthropic's Messages, which begin and end each content block."""
-    got, blocks, stopped = Got(), list[dict[str, Any]](), 0
-    for number, event in enumerate(documents):
-        kind = event["type"]
-        if (kind == "message_start") != (number == 0):
-            raise BrokenAnswerError(f"a message begins twice, or late: {event}")
-        if kind == "content_block_start":
-            blocks.append({**event["content_block"], "json": ""})
-        if kind.startswith("content_block") and (
-            event["index"] != len(blocks) - 1 or stopped != len(blocks) - 1
-        ):
-            raise BrokenAnswerError(f"a content block out of order: {event}")
-        if kind == "content_block_delta":
-            delta = event["delta"]
-            for name, target in (("text", "text"), ("partial_json", "json")):
-                blocks[-1][target] = blocks[-1].get(target, "") + delta.get(name, "")
-        stopped += kind == "content_block_stop"
-        if kind == "message_delta":
-            got.cut[0], got.usage = event["delta"]["stop_reason"] in _CUT, _usage(event["usage"])
-    if stopped != len(blocks) or not got.usage:
-        raise BrokenAnswerError(f"{len(blocks)} blocks begin, {stopped} end; usage {got.usage}")
-    for block in blocks:
-        _add_block(got, {**block, "arguments": block["json"]})
+    """Read the events of Anthropic's Messages."""
+    got, kinds = _blocks(documents), [event["type"] for event in documents]
+    ends = [event for event in documents if event["type"] == "message_delta"]
+    if kinds.count("message_start") != 1 or kinds[0] != "message_start" or len(ends) != 1:
+        raise BrokenAnswerError(f"not one begin, or not one end: {kinds}")
+    got.cut[0], got.usage = ends[0]["delta"]["stop_reason"] in _CUT, _usage(ends[0]["usage"])
     return _closed(got)
 
 
 def _response(documents: list[dict[str, Any]]) -> Got:
-    """Read the events of OpenAI's Responses. Its last event has all that the others said."""
-    got, told = Got(), Got()
+    """Read the events of OpenAI's Responses. The last one has all that the others told."""
     numbers = [event["sequence_number"] for event in documents]
-    first = numbers.count(0)  # events of a wait
-    if numbers[first:] != sorted(set(numbers[first:])):
+    if numbers[(first := numbers.count(0)) :] != sorted(set(numbers[first:])):  # 0: events of a wait
         raise BrokenAnswerError(f"sequence numbers {numbers}")
-    items: dict[int, dict[str, Any]] = {}
+    got, whole = _blocks(documents), Got()
+    _add_response(whole, documents[-1]["response"])
+    got.cut, got.usage = whole.cut, whole.usage
+    if (got := _closed(got)) != _closed(whole):
+        raise BrokenAnswerError(f"the events told {got}, and the last one {whole}")
+    return got
+
+
+def _blocks(documents: list[dict[str, Any]]) -> Got:
+    """Read the content blocks of a message or the items of a response, which begin and end one by one."""
+    blocks, ended = list[dict[str, Any]](), 0
     for event in documents:
-        if event["type"] == "response.output_item.added":
-            if event["output_index"] in items:
-                raise BrokenAnswerError(f"an item begins twice: {event}")
-            items[event["output_index"]] = {**event["item"], "arguments": "", "text": ""}
-        elif event["type"] in ("response.output_text.delta", "response.function_call_arguments.delta"):
-            part = "text" if "text" in event["type"] else "arguments"
-            items[event["output_index"]][part] += event["delta"]
-    _add_response(told, documents[-1]["response"])
-    for _, item in sorted(items.items()):
-        _add_block(got, {name: value for name, value in item.items() if name != "content"})
-    got.cut, got.usage = told.cut, told.usage
-    if (got := _closed(got)) != _closed(told):
-        raise BrokenAnswerError(f"the events told {got}, and the last one {told}")
+        kind, index = event["type"], event.get("index", event.get("output_index"))
+        if kind in ("content_block_start", "response.output_item.added"):
+            begun = event.get("content_block") or event["item"]
+            blocks.append({"type": begun["type"], "name": begun.get("name"), "text": "", "arguments": ""})
+        if index is not None and (index != len(blocks) - 1 or ended != index):
+            raise BrokenAnswerError(f"a block out of order: {event}")
+        if index is not None and kind.endswith("delta"):
+            delta = event["delta"]
+            if isinstance(delta, str):
+                delta = {"partial_json" if "arguments" in kind else "text": delta}
+            blocks[-1]["text"] += delta.get("text", "")
+            blocks[-1]["arguments"] += delta.get("partial_json", "")
+        ended += kind in ("content_block_stop", "response.output_item.done")
+    if ended != len(blocks):
+        raise BrokenAnswerError(f"{len(blocks)} blocks begin, and {ended} end")
+    got = Got()
+    for block in blocks:
+        _add_block(got, block)
     return got
