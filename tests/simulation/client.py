@@ -28,7 +28,12 @@ ADAPTERS = ("sailor", "gull", "stone")
 
 @dataclass
 class Asked:
-    """What a client asks for, and how it behaves."""
+    """What a client asks for, and how it behaves.
+
+    The model calls so many tools of CALLS. Without a `lane`, the lane is that of the `key`. `ingress` chooses
+    the ingress replica: 0 is the first, and 1 is behind the last. The client `leaves` before the end by
+    `abort`, `close` or `half-close`, or stays. A slow reader pauses `pauses_s` on average.
+    """
 
     name: str
     at_s: float
@@ -36,18 +41,12 @@ class Asked:
     body: dict[str, Any]
     script: Script
     calls: int = 0
-    """The tools that the model calls."""
     lane: str = ""
-    """The lane that it asks for; "" for that of its key."""
     key: str = ""
-    """The name of its API key, on a server with keys."""
     ingress: float = 0.0
-    """Its ingress replica: 0 is the first, and 1 is behind the last."""
     leaves: str = ""
-    """How it leaves before the end: `abort`, `close` or `half-close`; "" if it stays."""
     leaves_after_s: float = 0.0
     pauses_s: float = 0.0
-    """The mean pause of a slow reader; 0 for a reader without pauses."""
 
     @property
     def streams(self) -> bool:
@@ -90,7 +89,7 @@ def draw_asked(seed: str, number: int, most_tokens: int) -> Asked:
         told = [f"<tool_call>\n{json.dumps({'name': n, 'arguments': a})}\n</tool_call>" for n, a in CALLS]
         script = Script(said + "\n".join(told[:calls]), 0)
         body["tools"] = [_tool(api, name) for name, _ in CALLS]
-    script.ends_engines = draw.random() < 0.02
+    script.ends_engines = draw.random() < 0.05
     body["max_output_tokens" if api == "responses" else "max_tokens"] = most
     if draw.random() < 0.75:
         body["stream"] = True

@@ -109,15 +109,7 @@ class Core(StubEngineCore):
     """
 
     def begin(self, oracle: Oracle, identity: str, step_s: float, burst: int, **model: Any) -> None:
-        """Be a new core.
-
-        Args:
-            oracle: Knows the tokens.
-            identity: The model.
-            step_s: The time of a step.
-            burst: The steps whose outputs reach the front end together, which merges their tokens.
-            model: Settings of the model.
-        """
+        """Be a new core. The front end gets the outputs of `burst` steps together, and merges their tokens."""
         self.resources = Namespace(engine_dead=False)
         self._scheduler = _Scheduler(oracle, identity, **model)
         self._oracle, self._step_s, self._burst = oracle, step_s, burst
@@ -148,7 +140,7 @@ class Core(StubEngineCore):
         self._scheduler.take(Request.from_engine_core_request(request, self._scheduler.hasher))
         self._start()
         if self._oracle.scripts[name].ends_engines:
-            asyncio.get_running_loop().call_later(3 * self._step_s, self._die_of, name)
+            asyncio.get_running_loop().call_later(2.5 * self._step_s, self._die_of, name)
 
     def _die_of(self, name: str) -> None:
         if not self.dead and not self.stopped:

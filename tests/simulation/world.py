@@ -105,10 +105,9 @@ class World:
             "concurrent_requests": (None, None, 2),
             "work_conserving": (False, False, True),
         }
-        drawn = {lane: {name: draw.choice(each) for name, each in limits.items()} for lane in LANES}
         return {
-            lane: {name: limit for name, limit in each.items() if limit is not None}
-            for lane, each in drawn.items()
+            lane: {name: drawn for name, each in limits.items() if (drawn := draw.choice(each)) is not None}
+            for lane in LANES
         }
 
     def __str__(self) -> str:
