@@ -109,7 +109,7 @@ class Core(StubEngineCore):
     """
 
     def begin(self, oracle: Oracle, identity: str, step_s: float, burst: int, **model: Any) -> None:
-        """Be a new core. The front end gets the outputs of `burst` steps together, and merges their tokens."""
+        """Be a new core. The front end gets the outputs of `burst` steps at once, and merges their tokens."""
         self.resources = Namespace(engine_dead=False)
         self._scheduler = _Scheduler(oracle, identity, **model)
         self._oracle, self._step_s, self._burst = oracle, step_s, burst
