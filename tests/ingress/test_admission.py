@@ -183,6 +183,21 @@ async def test_vanished_replicas_are_asked_for_again() -> None:
     assert model.handle.chosen == 2
 
 
+async def test_trouble_of_the_last_replica_asks_for_another() -> None:
+    model = Model()
+    model.up("a")
+    for _ in range(MODEL.max_ongoing_requests):
+        await model.admission.take(request())
+    queued = asyncio.create_task(model.admission.take(request(), retry=True))
+    await asyncio.sleep(0)
+
+    model.admission.replicas.keep_away(model.replicas[0], "it has sent no heartbeat for 2 s")
+
+    async with asyncio.timeout(LIMIT_S):
+        await model.handle.asked.wait()
+    await end(queued)
+
+
 async def test_a_wake_without_a_queue_is_taken_back() -> None:
     """Ray may lose the replica while it reserves a place there, and would queue for the next one."""
     model = Model()
