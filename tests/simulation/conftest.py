@@ -15,5 +15,5 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("seed", seeds)
 
 
-FIXED = 60
+FIXED = 130
 """The worlds of each run of the tests."""
