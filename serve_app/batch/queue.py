@@ -247,7 +247,12 @@ class BatchQueue:
 
     def _discard(self, *files: File | None) -> int:
         """Delete hidden files: first their objects, then their rows. Return how many could be deleted."""
-        hidden = [file for file in files if file is not None]
+        given = [file.id for file in files if file is not None]
+        mine = FILES.c.id.in_(given) & ~FILES.c.stored
+        with self.store.begin() as connection:  # a commit without an answer may have shown some
+            locked = connection.execute(FILES.update().where(mine).values(stored=False).returning(FILES.c.id))
+            ids = set(locked.scalars())
+        hidden = [file for file in files if file is not None and file.id in ids]
         undeleted = self.files.delete([file.object for file in hidden])
         gone = [file.id for file in hidden if file.object not in undeleted]
         self.store.forget_files(gone)

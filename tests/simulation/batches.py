@@ -121,11 +121,10 @@ class _Objects:
         return call
 
     async def put_async(self, store: Any, name: str, chunks: Any, **_: Any) -> None:
-        content = b"".join([chunk async for chunk in chunks])
-        await asyncio.to_thread(self.put, store, name, content)
+        self.put(store, name, b"".join([chunk async for chunk in chunks]))
 
     async def get_range_async(self, store: Any, name: str, **part: int) -> Any:
-        return await asyncio.to_thread(self.get_range, store, name, **part)
+        return self.get_range(store, name, **part)
 
 
 class _InOrder:
