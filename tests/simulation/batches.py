@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import secrets
 import tempfile
-import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
-from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -24,7 +21,6 @@ import obstore
 import pytest
 from httpx import ASGITransport, AsyncClient, Response
 from sqlalchemy import Connection, func, select
-from sqlalchemy.exc import OperationalError
 
 from serve_app.api.batch_access import BatchAccess
 from serve_app.api.http_api import create_app
@@ -40,11 +36,8 @@ from serve_app.settings.tree import HttpSettings
 from serve_app.wire.batch_lines import BatchLine, LineAnswer, LineAnswers
 from serve_app.wire.own_clock import SteadyTime
 from tests.api.server import StubObserver
-from tests.simulation.threads import ThreadLoop, pause
+from tests.simulation.threads import CALM_S, UNIX_S, Process, World, current, step
 
-_UNIX_S = 1.7e9
-_CALM_S = 40.0
-"""No fault begins later."""
 _HOUR_S = 30
 """An hour of a completion window takes so long."""
 _SLACK_S = 150.0
@@ -55,49 +48,15 @@ _BUSY = (500, 503, 507)
 """The statuses after which a client tries again."""
 
 
-class Killed(BaseException):
-    """Ends the steps of a process that no longer runs."""
-
-
-class Process:
-    """A process whose calls of the stores fail, and which may be killed at each of them."""
-
-    def __init__(self, world: BatchWorld, *, mortal: bool) -> None:
-        self.world, self.mortal = world, mortal
-        self.ahead_s = 0.0
-        """How far its clock is ahead."""
-        self.died = asyncio.Event()
-        world.processes.append(self)
-
-    def step(self, store: str) -> None:
-        """Let others run before a call of a store."""
-        pause()
-        if self.mortal and self.world.fails("kill"):
-            self.world.note("a runner is killed")
-            self.died.set()
-        if self.died.is_set():
-            raise Killed
-        if self.world.fails(store):
-            raise OperationalError("", {}, Exception("locked")) if store == "base" else OSError("reset")
-
-
-_process: ContextVar[Process | None] = ContextVar("process", default=None)
-
-
-def _step(store: str) -> None:
-    if (process := _process.get()) is not None:
-        process.step(store)
-
-
 class _Base(BatchStore):
     """A database that may be locked, and whose commit may be unclear."""
 
     @contextmanager
     def begin(self, *, alone: bool = False) -> Iterator[Connection]:
-        _step("base")
+        step("base")
         with super().begin(alone=alone) as connection:
             yield connection
-        _step("commit")
+        step("commit")
 
 
 class _Objects:
@@ -108,7 +67,7 @@ class _Objects:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(*args: Any, **more: Any) -> Any:
-            _step("objects")
+            step("objects")
             writes = name in ("put", "open_writer")
             if writes and self._world.away("full"):
                 raise OSError(28, "No space left on device")
@@ -140,33 +99,24 @@ class _InOrder:
         pass
 
 
-class BatchWorld:
-    """What the seed draws, and what happened."""
+class BatchWorld(World):
+    """Clients, runners and stores."""
 
-    def __init__(self, seed: str, loop: ThreadLoop, folder: Path) -> None:
-        self.loop, self.folder = loop, folder
-        draw = self.draw = Random(f"world {seed}")
-        self.faults: list[str] = []
-        self.rates = {
-            "kill": draw.choice((0.0, 0.002, 0.01)),
-            "base": draw.choice((0.0, 0.0, 0.01, 0.1)),
-            "commit": draw.choice((0.0, 0.0, 0.01, 0.05)),
-            "objects": draw.choice((0.0, 0.0, 0.01, 0.1)),
-            "answer": draw.choice((0.0, 0.05, 0.5)),
-        }
-        kinds = ("unmounted", "full", "locked", "clock", "damage", "clean")
+    def __init__(self, seed: str, folder: Path) -> None:
+        often = (0.0, 0.0, 0.01, 0.1)
+        answers = (0.0, 0.05, 0.5)
+        kills = (0.0, 0.002, 0.01)
+        super().__init__(seed, kill=kills, base=often, commit=often, objects=often, answer=answers)
+        self.folder, draw = folder, self.draw
+        kinds = ("unmounted", "full", "base", "clock", "damage")
         self.events = sorted(
-            (draw.uniform(0.0, _CALM_S), draw.choice(kinds)) for _ in range(draw.choice((0, 1, 3)))
+            (draw.uniform(0.0, CALM_S), draw.choice(kinds)) for _ in range(draw.choice((0, 1, 3)))
         )
         self.runners, self.clients = draw.choice((1, 1, 2, 3)), draw.randint(1, 3)
         self.wanted, self.answer_s = draw.choice((1, 8, 64)), draw.choice((0.01, 0.3, 3.0))
-        self.processes: list[Process] = []
         self.in_flight: Counter[tuple[int, str]] = Counter()
         """By runner and batch."""
         self.damaged: set[str] = set()
-        self._away: dict[str, float] = {}
-        """Until when a store is away."""
-        self._calm_at = loop.time() + _CALM_S
         self._over = asyncio.Event()
 
     def __str__(self) -> str:
@@ -174,19 +124,6 @@ class BatchWorld:
 
     def note(self, text: str) -> None:
         self.loop.network.note(text)
-
-    def fails(self, kind: str) -> bool:
-        return self.loop.time() < self._calm_at and (
-            self.draw.random() < self.rates[kind] or (kind == "base" and self.away("locked"))
-        )
-
-    def away(self, what: str) -> bool:
-        return self.loop.time() < self._away.get(what, 0.0)
-
-    def wall(self) -> float:
-        """Return Unix time by the clock of the process that asks."""
-        process = _process.get()
-        return _UNIX_S + self.loop.time() + (process.ahead_s if process is not None else 0.0)
 
     def store(self) -> BatchStore:
         return _Base(f"sqlite:///{self.folder}/batch.db")
@@ -203,7 +140,7 @@ class BatchWorld:
             for number in range(self.clients):
                 group.create_task(self._client(number, api, app))
             group.create_task(self._cause_faults())
-        await asyncio.sleep(max(0.0, self._calm_at - self.loop.time()))
+        await asyncio.sleep(max(0.0, self.calm_at - self.loop.time()))
         await self._await_ends()
         await asyncio.sleep(_QUIET_S)
         self.faults += [f"in flight: {count} of {key}" for key, count in self.in_flight.items() if count]
@@ -212,15 +149,11 @@ class BatchWorld:
         await asyncio.sleep(1.0)
         self._check()
         self._store.close()
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        self.faults += [f"a task is left: {task.get_coro()}" for task in left]
-        self.faults += [f"{self.loop.threads} threads are left"] * bool(self.loop.threads)
-        self.faults += [error for error in self.loop.errors if "Killed" not in error]
 
     async def _await_ends(self) -> None:
         while opened := [batch for batch in self._batches() if batch.status in OPEN]:
-            last = max(batch.expires_at - _UNIX_S for batch in opened)
-            if self.loop.time() > max(last, self._calm_at) + _SLACK_S:
+            last = max(batch.expires_at - UNIX_S for batch in opened)
+            if self.loop.time() > max(last, self.calm_at) + _SLACK_S:
                 self.faults += [f"batch {_name(batch)} is still {batch.status}" for batch in opened]
                 return
             await asyncio.sleep(1.0)
@@ -229,14 +162,14 @@ class BatchWorld:
 
     async def _run_runner(self, number: int) -> None:
         while not self._over.is_set():
-            process = Process(self, mortal=True)
-            _process.set(process)
+            process = Process(self)
+            current.set(process)
             store = self.store()
             queue = BatchQueue(store, self.files, self.loop.time)
             ask, end = partial(self._ask, number), partial(self._note_end, number, store)
 
             def check(batch: Batch, store: BatchStore = store, end: Any = end) -> None:
-                if not validate(store, self.files, batch, 1 << 20, time.time()):
+                if not validate(store, self.files, batch, 1 << 20, self.wall()):
                     end(batch.id)
 
             work = [Runner(queue, check, ask, end).run(), self._clean(queue)]
@@ -293,7 +226,7 @@ class BatchWorld:
     # Clients
 
     async def _client(self, number: int, api: Process, app: Any) -> None:
-        _process.set(api)
+        current.set(api)
         draw = Random(f"client {number} {self.draw.random()}")
         await asyncio.sleep(draw.uniform(0.0, 8.0))
         count, bad = draw.choice((1, 5, 30)), draw.random() < 0.1
@@ -340,8 +273,8 @@ class BatchWorld:
             elif kind == "damage":
                 self._damage()
             else:
-                self._away[kind] = self.loop.time() + self.draw.choice((1.0, 5.0, 20.0))
-        await asyncio.sleep(max(0.0, began + _CALM_S - self.loop.time()))
+                self.take_away(kind)
+        await asyncio.sleep(max(0.0, began + CALM_S - self.loop.time()))
         for process in self.processes:
             process.ahead_s = 0.0
 
@@ -427,30 +360,19 @@ def _line(name: str) -> dict[str, Any]:
     return {"custom_id": name, "method": "POST", "url": _CHAT, "body": body}
 
 
-def run_batches(seed: str) -> BatchWorld:
+def run_batches(seed: str) -> World:
     """Run the world of a seed to its end. Its `faults` say what did not hold."""
-    loop, ids = ThreadLoop(seed), Random(f"ids {seed}")
+    ids = Random(f"ids {seed}")
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        world = BatchWorld(seed, loop, Path(folder))
-        for clock in ("perf_counter", "monotonic"):
-            patch.setattr(time, clock, loop.time)
-        patch.setattr(time, "time", world.wall)
-        patch.setattr(time, "time_ns", lambda: int(1e9 * world.wall()))
-        patch.setattr(time, "sleep", pause)
+        world = BatchWorld(seed, Path(folder))
+        world.patch_time(patch)
         patch.setattr(os, "fsync", lambda _: None)
         patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=ids.getrandbits(128)))
         patch.setattr(secrets, "token_hex", lambda size: ids.randbytes(size).hex())
         patch.setattr("serve_app.batch.file_store.obstore", _Objects(world))
         patch.setattr("serve_app.batch.queue.ThreadPoolExecutor", _InOrder)
-        patch.setattr("serve_app.api.batch_access.ThreadPoolExecutor", lambda *_: loop)
+        patch.setattr("serve_app.api.batch_access.ThreadPoolExecutor", lambda *_: world.loop)
         patch.setattr("serve_app.api.batches._HOUR_S", _HOUR_S)
-        patch.setattr("serve_app.runner.runner.SteadyTime", lambda: SteadyTime(world.wall, loop.time))
-        logging.disable()
-        try:
-            loop.run_until_complete(world.run())
-        except Exception as error:
-            world.faults.append(repr(error))
-        finally:
-            logging.disable(logging.NOTSET)
-            loop.close()
+        patch.setattr("serve_app.runner.runner.SteadyTime", lambda: SteadyTime(world.wall, world.loop.time))
+        world.finish(world.run())
     return world
