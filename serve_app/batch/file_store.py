@@ -117,17 +117,22 @@ class FileStore:
 
         Missing objects are no error.
         """
-        undeleted = set()
+        undeleted, mounted = set(), True
         try:
             obstore.delete(self._store, names)
         except STORE_ERRORS as error:  # which ends the deletion of the others
-            if not isinstance(error, FileNotFoundError):
+            try:
                 self.check()
+            except OSError:
+                if not isinstance(error, FileNotFoundError):
+                    raise
+                mounted = False
             for name in names:
                 try:
                     obstore.delete(self._store, name)
                 except FileNotFoundError:
-                    pass
+                    if not mounted:  # then the share still has it
+                        undeleted.add(name)
                 except STORE_ERRORS as error:
                     logger.warning("the object %s cannot be deleted: %s", name, error)
                     undeleted.add(name)

@@ -274,9 +274,9 @@ class BatchQueue:
         kept_s, name = batch.output_expires_after, f"{batch.id}_{kind}.jsonl"
         expires_at = None if kept_s is None else int(now) + kept_s
         file = File(new_id("file"), batch.owner, "batch_output", name, 0, int(now), expires_at)
+        self.files.check()
         self.store.begin_file(file, limited=False)
         try:
-            self.files.check()
             size = self.files.write(file.object, (line + b"\n" for line in chain([first], lines)))
         except Exception:
             self._discard(file)

@@ -131,6 +131,16 @@ def test_a_share_that_is_not_mounted_is_no_damaged_object(tmp_path: Path) -> Non
         files.whole("files/a")
 
 
+def test_share_that_is_not_mounted_keeps_its_objects(tmp_path: Path) -> None:
+    files = FileStore(f"file://{tmp_path}/share")
+    files.check(new=True)
+    files.write("files/a", [b"a"])
+    (tmp_path / "share").rename(tmp_path / "elsewhere")
+    (tmp_path / "share").mkdir()
+
+    assert files.delete(["files/a"]) == {"files/a"}
+
+
 def test_a_store_of_an_earlier_release_gets_its_marker(tmp_path: Path) -> None:
     files = FileStore(f"file://{tmp_path}")
     files.write("files/a", [b"x"])
