@@ -29,8 +29,9 @@ from tests.stub_kv import StubKv, stored
 
 _TIDE = "Engine-tide"
 _PLACES = 4
-_END_S = 200.0
-_TICK_S = 0.25
+_END_S = 160.0
+_TICK_S = 0.5
+_INGRESS = IngressKnobs(min_replicas=2, max_replicas=2)
 
 
 class _Kv(StubKv):
@@ -53,6 +54,13 @@ class _Clock(Clock):
 
     @now.setter
     def now(self, _: float) -> None:
+        pass
+
+
+class _Application(FakeApplication):
+    """An application of which a new controller has no report yet."""
+
+    def reports(self, *_: object, **__: object) -> None:
         pass
 
 
@@ -128,7 +136,8 @@ class FleetWorld(World):
         mailbox = DocumentExchange(APP, cluster.read_nodes, cast(PendingPods, cluster))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(serve_policy, "SteadyTime", lambda: clock.time)
-            app = FakeApplication(clock, {"tide": self.controller.live.of("tide")}, targets={INGRESS: 2, "tide": self.target}, ingress=IngressKnobs(min_replicas=2, max_replicas=2))  # fmt: skip
+            models = {"tide": self.controller.live.of("tide")}
+            app = _Application(clock, models, targets={INGRESS: 2, "tide": self.target}, ingress=_INGRESS)
         app.policy.mailbox = mailbox
         app.run(_TIDE, self.ready)
         self.app = app
@@ -248,7 +257,7 @@ class FleetWorld(World):
         current.set(Process(self, mortal=False))
         live = self.controller.replicas[number]
         models = {_TIDE: ServedModel("tide", _TIDE, live.of("tide"), {"GPU": 1.0})}
-        served = ServedApplication(models, IngressKnobs(min_replicas=2, max_replicas=2), zygote=False)
+        served = ServedApplication(models, _INGRESS, zygote=False)
         queued = not self.ready and any(ingress == number for _, ingress in self.waiting)
         work: list[Callable[[], None]] = [lambda: put_document(KNOBS, APP, served.document(self.wall()))]
         said, name = self._said(number), f"{INGRESS}-{number}"
