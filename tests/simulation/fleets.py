@@ -114,6 +114,7 @@ class FleetWorld(World):
         await asyncio.sleep(max(0.0, 1000.0 + _END_S - self.loop.time()))
         self._over.set()
         await asyncio.gather(*tasks)
+        await asyncio.sleep(60.0)  # the last starts end
         bound_s = 2 * self.start_s + (20.0 if not any(self.rates.values()) else 90.0)
         if max(self.waits_s) > bound_s:
             self.faults.append(f"a request waited {max(self.waits_s):.1f} s, more than {bound_s} s")
