@@ -69,6 +69,13 @@ class TestFileStore:
 
         assert files.names("files") == []
 
+    def test_ranges_behind_the_end_are_damage(self, files: FileStore) -> None:
+        files.check(new=True)
+        files.write("files/a", [b"x" * 100])
+
+        with pytest.raises(DamagedError, match="files/a is damaged"):
+            files.ranges("files/a", [(0, 10), (90, 60), (150, 10)])
+
     async def test_damaged_object_is_named(self, files: FileStore) -> None:
         files.check(new=True)
         files.write("files/empty", [b""])
