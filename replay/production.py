@@ -10,9 +10,9 @@ from replay.quiet import pass_idle_time, quiet_until
 from replay.ray_semantics import Context, apply
 from serve_app.controller.document_exchange import Deployment, Inbox, Mailbox
 from serve_app.controller.serve_policy import ServePolicy
-from serve_app.learning.state import PolicyState
 from serve_app.policy.decide import Decision
-from serve_app.policy.inputs import Snapshot
+from serve_app.policy.reports import Snapshot
+from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.tree import INGRESS
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
@@ -246,7 +246,13 @@ class Production:
             shares = fleet.profile.cold_start_phases
             whole = sum(shares.values()) or 1.0
             phases = {name: seconds * share / whole for name, share in shares.items()}
-            document = {"phase": "ready", "since": self._now, "durations_s": phases, "warm_node": warm_node}
+            document = {
+                "phase": "ready",
+                "since": self._now,
+                "durations_s": phases,
+                "warm_node": warm_node,
+                "identity": "",
+            }
             seen = seen.add({f"r{number}": document})
         self._cold_starts = len(fleet.cold_starts)
         no_room = "no room" if fleet.pending else ""

@@ -10,18 +10,50 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from serve_app.policy.inputs import Arrivals, Forecast
-
 _RATIO = 1.05
 """The ratio of neighbouring bins: demands are known to 5 %."""
 _NEAR = 1.5
 """The ratio of neighbouring bins of the demand before a rise. Demands in one bin or in neighbouring bins
-count as similar. With 1.25 replays cost as much, but after a busy hour a fleet changed direction 26 times
+count as similar. With 1.25 replays cost as much, but after a busy hour a fleet changes direction 26 times
 instead of 5."""
 _ZERO = -10_000
 """The bin of demand 0."""
 _FORGOTTEN = 1e-3
 """A bin with fewer requests is dropped. A bound on the share of requests would drop quiet hours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """The requests that arrive, per second."""
+
+    rps: float
+    """The higher of the rates over the window and over half of the window."""
+    over_s: float
+    """The seconds over which `rps` was measured."""
+    window_s: float
+    """The length of the window: about one start."""
+    weighted_rps: float
+    """The rate over the window, weighted by requests: requests in clumps wait for each other."""
+    last_30s_rps: float
+    last_60s_rps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The demand to allow for until a new replica is ready, in requests per second."""
+
+    rps: float
+    quantile: float
+    """The quantile of past requests for `rise` and `most`."""
+    rise: float
+    """The rise of demand at the quantile."""
+    alike: bool
+    """Whether `rise` is the rise from a similar demand. If not, it is the rise from any demand."""
+    most: float
+    """The demand at the quantile."""
+    unsure_rps: float
+    """The part of `rps` that is added because little traffic has been observed."""
+    known_minutes: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +202,7 @@ BUCKET_S = 5.0
 MINUTE = 12
 """Buckets per minute."""
 _SHORTEST_WINDOW = 2
-"""Buckets. With a window of one bucket, steady traffic cost 1 to 2 % more in replays with starts of 3 s."""
+"""Buckets. With a window of one bucket, steady traffic costs 1 to 2 % more in replays with starts of 3 s."""
 LONGEST_HORIZON_S = 900.0
 MAX_BUCKETS = int(LONGEST_HORIZON_S / BUCKET_S) + 2 * MINUTE
 """Enough buckets for a rise over the longest cold start."""
