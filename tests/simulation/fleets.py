@@ -282,9 +282,9 @@ class FleetWorld(World):
     async def _look(self) -> None:
         """Look once a second whether what was learned is still there."""
         current.set(None)
-        learned = stored(LEARNED, APP)
-        state = (learned or {"states": {}})["states"].get(_TIDE)
-        steps = state["service"]["steps"] if state else 0.0
+        learned = stored(LEARNED, APP) or {"memories": {}}
+        memory = learned["memories"].get(_TIDE)
+        steps = memory["state"]["service"]["steps"] if memory else 0.0
         if self.steps_learned and not steps:
             self.faults.append(f"what {self.steps_learned} steps taught is lost")
         self.steps_learned = steps
