@@ -110,7 +110,7 @@ class BatchWorld(World):
         self.folder, draw = folder, self.draw
         kinds = ("unmounted", "full", "base", "clock", "damage")
         self.events = sorted(
-            (draw.uniform(0.0, CALM_S), draw.choice(kinds)) for _ in range(draw.choice((0, 1, 3)))
+            (draw.uniform(0.0, CALM_S / 2), draw.choice(kinds)) for _ in range(draw.choice((0, 1, 3)))
         )
         self.runners, self.clients = draw.choice((1, 1, 2, 3)), draw.randint(1, 3)
         self.wanted, self.answer_s = draw.choice((1, 8, 64)), draw.choice((0.01, 0.3, 3.0))

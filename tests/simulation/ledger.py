@@ -61,7 +61,9 @@ class LedgerWorld(World):
             replica.serve()
             writer = UsageWriter(replica.meter, store, 30.0, wall=self.wall)
             working = self.loop.create_task(self._work(replica, key))
-            while not process.died.is_set() and (not working.done() or writer.unwritten_s):
+            over = False
+            while not process.died.is_set() and not (over and not writer.unwritten_s):
+                over = working.done()
                 await asyncio.sleep(WRITE_INTERVAL_S)
                 if self.fails("clock"):
                     process.ahead_s = self.draw.choice((-90.0, 90.0))
