@@ -62,6 +62,8 @@ class BatchAccess:
             while not future.done():  # the thread goes on, and its work may have to be undone
                 with suppress(asyncio.CancelledError):  # as a cancelled scope sends it again and again
                     await asyncio.wait([future])
+            if not future.cancelled():
+                future.exception()  # asyncio logs one that nobody has read
             raise
         except LimitError as error:
             raise ApiError(429, f"{error}.", code="limit_exceeded", headers=_NO_RETRY) from None

@@ -1,6 +1,5 @@
 """`/v1/files`: upload, list, read and delete files of batches, as OpenAI's Files API."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -158,11 +157,11 @@ async def _store(access: BatchAccess, form: Form, owner: str, most: int) -> File
     file = File(new_id("file"), owner, "batch", "", most, now)
     try:
         new = await access.run(lambda: access.store.begin_file(file))
-    except asyncio.CancelledError:
-        await access.run(lambda: _delete(access, file))
+        await access.run(lambda: access.files.check(new=new))
+    except BaseException:
+        await access.run(lambda: access.store.forget_files([file.id]))
         raise
     try:
-        await access.run(lambda: access.files.check(new=new))
         try:
             await access.files.upload(file.object, _checked(form))
         except FAILURES as error:
