@@ -34,7 +34,6 @@ from serve_app.api.engine_client import (
     EngineClient,
     EngineRequest,
     Operation,
-    RequestState,
     Traffic,
 )
 from serve_app.api.engine_response import EngineResponse
@@ -86,7 +85,7 @@ class ApiModel:
 
     name: str
     created: int
-    engine: EngineClient
+    engine: EngineClient[EngineRequest]
     """Runs its requests."""
     max_model_len: int | None = None
     traffic: Traffic = field(default_factory=Traffic)
@@ -291,12 +290,12 @@ class Endpoints:
                 salt,
                 prompt_prefix(fields, prefix_salt) if operation in _PROMPTED else None,
                 BodyShare(self.memory, KEPT) if wants_stream else None,
-                state=RequestState(trace=trace),
-                model=model.name,
-                caller=sender.caller,
-                alias=model.alias,
-                adapter=adapter,
+                model.name,
+                model.alias,
+                sender.caller,
+                adapter,
                 repeated_bytes=repeated_bytes(body) if operation in ("score", "rerank") else 0,
+                trace=trace,
             )
             trace.note_request(request, document)
             try:
@@ -305,7 +304,7 @@ class Endpoints:
                 context = (request.prefix and model.max_model_len) or inf
                 reservation = self._quotas.reserve(sender.key, request, answer_bound, context)
                 if reservation is not None and reservation.over_quota:
-                    request = replace(request, caller=sender.caller.lowered_to("background"))
+                    request.caller = sender.caller.lowered_to("background")
                     reservation.headers[LANE_HEADER] = "background"
                     trace.note_request(request, document)
                 lowered = request.caller is not sender.caller

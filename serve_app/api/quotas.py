@@ -222,16 +222,15 @@ class Reservation:
         deadline came, the prompt and the delivered tokens count. If no engine has told the tokens, the
         estimate stays, unless the request failed or no engine had it.
         """
-        state = request.state
         used = 0.0
-        counts = state.counts
+        counts = request.counts
         if counts.input is not None or counts.output is not None:
             used = (self._prompt if counts.input is None else counts.input) + (counts.output or 0)
             # Of pairs of texts, a cross-encoder reads the query once a document, another model once.
-            if state.outcome == "ok" and counts.output is not None and not request.repeated_bytes:
+            if request.outcome == "ok" and counts.output is not None and not request.repeated_bytes:
                 means = self._quota.means[request.model, request.operation]
                 means.learn(request.prompt_bytes, counts.input, counts.output)
-        elif state.outcome == "ok" or state.left_engine:
+        elif request.outcome == "ok" or request.left_engine:
             used = self._prompt + self._answer
         self._end(used)
 

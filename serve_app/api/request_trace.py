@@ -34,28 +34,17 @@ _MOST_READ_BYTES = 64 << 10
 _MOST_PROMPT_BYTES = 16 << 10
 
 
-class Measured(Protocol):
-    """The measurements of a request at its end: `engine_client.RequestState`."""
+class Traced(Protocol):
+    """A request as its trace sees it: `engine_client.EngineRequest`."""
 
+    operation: Any
+    request_id: str
+    wants_stream: bool
+    caller: Caller
     outcome: Any
     queued_s: float
     ttft_s: float | None
     counts: TokenCounts
-
-
-class Traced(Protocol):
-    """A request as its trace sees it: `engine_client.EngineRequest`."""
-
-    @property
-    def operation(self) -> str: ...
-    @property
-    def request_id(self) -> str: ...
-    @property
-    def wants_stream(self) -> bool: ...
-    @property
-    def caller(self) -> Caller: ...
-    @property
-    def state(self) -> Measured: ...
 
 
 class Stage:
@@ -246,22 +235,21 @@ class RequestTrace(Trace):
         self.ended = time.perf_counter()
         self.attributes[names.METHOD] = "POST"
         request, self._request = self._request, None  # no reference cycle
-        left = request is not None and request.state.outcome == "abandoned"
+        left = request is not None and request.outcome == "abandoned"
         for stage in self.stages:
             stage.end("abandoned" if left else "")
         outcome = None
         if request is not None:
-            state = request.state
-            outcome = state.outcome
+            outcome = request.outcome
             known: Mapping[str, Value | None] = {
-                names.OUTCOME: state.outcome,
-                names.QUEUED_S: round(state.queued_s, 6) or None,
-                names.FIRST_CHUNK_S: state.ttft_s,
-                names.INPUT_TOKENS: state.counts.prompt,
-                names.CACHED_TOKENS: state.counts.cached,
+                names.OUTCOME: outcome,
+                names.QUEUED_S: round(request.queued_s, 6) or None,
+                names.FIRST_CHUNK_S: request.ttft_s,
+                names.INPUT_TOKENS: request.counts.prompt,
+                names.CACHED_TOKENS: request.counts.cached,
             }
             self.attributes |= {name: value for name, value in known.items() if value is not None}
-            self.late = self._late_after_s is not None and (state.ttft_s or 0.0) > self._late_after_s
+            self.late = self._late_after_s is not None and (request.ttft_s or 0.0) > self._late_after_s
         if self.status is not None:
             self.attributes[names.STATUS_CODE] = self.status
         if self.status is not None and self.status >= HTTPStatus.INTERNAL_SERVER_ERROR:

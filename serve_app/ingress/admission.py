@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from ray.serve.handle import DeploymentHandle
 
-from serve_app.api.engine_client import GPU_OPERATIONS, ColdWait, EngineRequest, RequestState
+from serve_app.api.engine_client import GPU_OPERATIONS, ColdWait, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.api.request_trace import Stage
 from serve_app.ingress.cold_queue import ColdQueue, Pending
@@ -136,9 +136,9 @@ class Admission:
                 answer has been replaced.
         """
         knobs = self._knobs()
-        request.state.trace.note_model(self._model, knobs.ttft_target_s)
-        if request.state.silent_since is None or identity is not None:
-            request.state.silent_since, request.state.told_at = self._clock(), None
+        request.trace.note_model(self._model, knobs.ttft_target_s)
+        if request.silent_since is None or identity is not None:
+            request.silent_since, request.told_at = self._clock(), None
         grouped = request.wants_stream and knobs.prefill_groups
         budget_s = PREFILL_BUDGET_SHARE * knobs.ttft_target_s if grouped else 0.0
         pending = Pending(request, self._prompt_tokens(request), budget_s, retry, identity)
@@ -165,17 +165,16 @@ class Admission:
             min(self._limit, self._batch),
             min(self._prompt_tokens(request) + delivered_tokens, self._most_prompt_tokens),
             identity=identity,
-            background=request.caller.lane == "background",
+            background=request.is_background,
             adapter=request.adapter_name,
             key=request.caller.key,
         )
 
     def settle(self, request: EngineRequest) -> None:
         """Charge the key of a request that has ended with the tokens that engines computed for it."""
-        state = request.state
-        if (charged := state.charged_tokens) is None:
+        if (charged := request.charged_tokens) is None:
             return
-        counts = state.counts
+        counts = request.counts
         prompt = charged if counts.input is None else counts.input - (counts.cached or 0)
         self.queue.settle(request, prompt + (counts.output or 0))
 
@@ -190,7 +189,7 @@ class Admission:
         Raises:
             ApiError: 503 after `background_wait_timeout_s`, because other lanes needed the engine.
         """
-        if request is None or request.caller.lane != "background":
+        if request is None or not request.is_background:
             yield
             return
         timeout_s = self._knobs().background_wait_timeout_s
@@ -212,18 +211,18 @@ class Admission:
                 timeout would take 5 us more, for every stream.
             last_sent: Returns the frames that the client got last. They may grow meanwhile.
         """
-        state, sent = request.state, last_sent()
-        if state.silent_since is None:
-            state.silent_since = self._clock()
-        tell_at = self._tell_at(state)
+        sent = last_sent()
+        if request.silent_since is None:
+            request.silent_since = self._clock()
+        tell_at = self._tell_at(request)
         timer = asyncio.get_running_loop().call_later(max(0.0, tell_at - self._clock()), _end, arrives)
         try:
             await arrives
         finally:
             timer.cancel()
         if self._clock() >= tell_at and sent is last_sent():
-            phase = "background" if request.caller.lane == "background" else "first_token"
-            await self._tell(state, ColdStartProgress(phase, None), state.silent_since)
+            phase = "background" if request.is_background else "first_token"
+            await self._tell(request, ColdStartProgress(phase, None), request.silent_since)
 
     def is_draining_too_long(self, replica: Replica) -> bool:
         """Whether `replica` has drained for `drain_move_after_s`: its streams should migrate."""
@@ -293,8 +292,8 @@ class Admission:
 
     async def _wait(self, pending: Pending, knobs: Knobs) -> Reservation:
         """Queue a request until it has its reservation."""
-        state = pending.request.state
-        stage = state.trace.begin(QUEUE)
+        request = pending.request
+        stage = request.trace.begin(QUEUE)
         future = self.queue.enter(pending)
         self.replicas.awaited = True
         self._progress.start()
@@ -316,9 +315,9 @@ class Admission:
             self._leave(pending)
             waited_s = self._clock() - pending.since
             if recovers:
-                state.lose(waited_s)
-            elif state.ttft_s is None:  # else it is a pause within a stream, and no part of the TTFT
-                state.queued_s += waited_s
+                request.lose(waited_s)
+            elif request.ttft_s is None:  # else it is a pause within a stream, and no part of the TTFT
+                request.queued_s += waited_s
 
     async def _until_released(
         self, pending: Pending, released: asyncio.Future[Reservation], knobs: Knobs, stage: Stage
@@ -326,31 +325,31 @@ class Admission:
         """Wait for the reservation. Tell the client the progress, and keep the deadline."""
         timeout = "background_wait_timeout" if pending.background else "cold_wait_timeout"
         timeout_s: float = getattr(knobs, f"{timeout}_s")
-        state, deadline = pending.request.state, pending.since + timeout_s
+        request, deadline = pending.request, pending.since + timeout_s
         while not released.done():
             now, progress = self._clock(), self._progress_of(pending)
             if now >= deadline:
                 raise self._timed_out(timeout, timeout_s, progress)
-            if now >= self._tell_at(state):
-                await self._tell(state, progress, pending.since)
-            due = min(deadline, self._tell_at(state))
+            if now >= self._tell_at(request):
+                await self._tell(request, progress, pending.since)
+            due = min(deadline, self._tell_at(request))
             if stage.recorded:
                 stage.note_phase(progress.phase)
                 due = min(due, now + _PHASE_S)
             # Not below 0: `asyncio.wait` gives the event loop at least one turn.
             await asyncio.wait((released,), timeout=max(0.0, due - self._clock()))
 
-    def _tell_at(self, state: RequestState) -> float:
+    def _tell_at(self, request: EngineRequest) -> float:
         """Return when to tell a client that it waits, if it gets no output until then."""
-        since = state.silent_since if state.told_at is None else state.told_at
+        since = request.silent_since if request.told_at is None else request.told_at
         assert since is not None
         return since + self._knobs().keep_alive_interval_s
 
-    async def _tell(self, state: RequestState, progress: ColdStartProgress, since: float) -> None:
+    async def _tell(self, request: EngineRequest, progress: ColdStartProgress, since: float) -> None:
         """Tell a client that it waits since `since`."""
-        state.told_at = now = self._clock()
-        if state.tell_wait is not None:
-            await state.tell_wait(
+        request.told_at = now = self._clock()
+        if request.tell_wait is not None:
+            await request.tell_wait(
                 ColdWait(self._model, progress.phase, progress.eta_s, now - since, progress.reason)
             )
 

@@ -31,7 +31,7 @@ class Pending:
     @property
     def background(self) -> bool:
         """Whether it is of the lane `background`."""
-        return self.request.caller.lane == "background"
+        return self.request.is_background
 
 
 class ColdQueue:
@@ -78,8 +78,8 @@ class ColdQueue:
     def traces(self, most: int) -> list[str]:
         """Return the `traceparent` of at most `most` traced requests, without the lane `background`."""
         requests = (pending.request for pending in self.requests())
-        traced = (each.trace for each in requests if each.trace and each.state.trace is not UNTRACED)
-        return [trace.traceparent for trace in islice(traced, most)]
+        traced = (each.context for each in requests if each.context and each.trace is not UNTRACED)
+        return [context.traceparent for context in islice(traced, most)]
 
     def enter(self, pending: Pending) -> asyncio.Future[Reservation]:
         """Add a request behind the others of its kind. The future becomes its reservation."""
@@ -145,7 +145,7 @@ class ColdQueue:
         A request that lost a replica costs its key nothing more.
         """
         if not pending.retry:
-            pending.request.state.charged_tokens = tokens
+            pending.request.charged_tokens = tokens
             self._newcomers.charge(pending.request.caller, tokens, standard_share)
 
     def settle(self, request: EngineRequest, tokens: int) -> None:
@@ -153,6 +153,6 @@ class ColdQueue:
 
         A request that was never queued costs nothing: nobody waited for its place.
         """
-        if (charged := request.state.charged_tokens) is not None:
-            request.state.charged_tokens = None
+        if (charged := request.charged_tokens) is not None:
+            request.charged_tokens = None
             self._newcomers.settle(request.caller, tokens - charged)

@@ -25,7 +25,6 @@ from serve_app.wire.data_plane import (
     FromEngine,
     Hello,
     Piece,
-    Prefix,
     Refusal,
     Step,
 )
@@ -103,29 +102,7 @@ class EngineChannel:
             raise NeverBegunError(f"{self.address}: {self.lost.result()}")
         number = next(self._numbers)
         stream = self._streams[number] = RelayedStream(self, number)
-        trace, prefix = request.state.trace.for_engine(request.trace), request.prefix
-        call = Call(
-            number,
-            request.operation,
-            body,
-            request.request_id,
-            request.waited_s,
-            request.state.queued_s,
-            continuation,
-            "" if trace is None else trace.traceparent,
-            "" if trace is None else trace.tracestate,
-            expected_cached_tokens,
-            None if prefix is None else Prefix(list(prefix.blocks), prefix.end),
-            cache_salt=request.cache_salt,
-            key=request.caller.key,
-            lane=request.caller.lane,
-            weight=request.caller.weight,
-            lane_knob=lane_knob,
-            alias=request.alias,
-            adapter=request.adapter,
-            lost_s=request.state.lost_s,
-        )
-        self.send(call)
+        self.send(request.message(number, body, continuation, expected_cached_tokens, lane_knob))
         return stream
 
     def send(self, message: Hello | Call | Credit | Cancel) -> None:

@@ -111,7 +111,7 @@ class _RelayedRequest:
         self._admission = client.admission
         self._replicas = client.admission.replicas
         self._request = request
-        self._dialect = dialect_of(request)
+        self._dialect = dialect_of(request.operation)
         self._sent = b""
         """The last frames that were sent to the client."""
         self._silent_after = b""
@@ -149,7 +149,7 @@ class _RelayedRequest:
             )
             self._attempt = _Attempt(reservation)
             expected = self._replicas.expected_tokens(reservation)
-            note_pick(self._request.state.trace, asked_at, reservation, expected, retry=retry)
+            note_pick(self._request.trace, asked_at, reservation, expected, retry=retry)
             try:
                 answer = await self._ask(self._attempt, continuation)
             except ConnectionError as error:
@@ -163,9 +163,9 @@ class _RelayedRequest:
             if self._budget.is_spent or number == _ATTEMPTS:
                 break
             # The request has no reservation while it waits for Ray to notice the loss.
-            pause = self._request.state.trace.begin(BACKOFF)
+            pause = self._request.trace.begin(BACKOFF)
             await asyncio.sleep(self._client.backoff_s * number)
-            self._request.state.lose(self._client.backoff_s * number)
+            self._request.lose(self._client.backoff_s * number)
             pause.end()
         why = "replicas were lost one after another."
         raise unavailable(self._client.model, why, code="replicas_lost") from lost
@@ -207,9 +207,9 @@ class _RelayedRequest:
                     return
             moves += 1
             delivered = 0 if self._delivered is None else self._delivered.count
-            note_continuation(self._request.state.trace, began, moves, delivered)
+            note_continuation(self._request.trace, began, moves, delivered)
             took_s = time.perf_counter() - began
-            shown = self._request.state.trace.comment()
+            shown = self._request.trace.comment()
             yield b": continued on another replica after %.2f s\n\n%b" % (took_s, shown)
 
     def _write_now(self, piece: Piece) -> bool:
@@ -217,7 +217,7 @@ class _RelayedRequest:
 
         This is the fast path of a token. Streams of a draining replica take the slow path, to move from it.
         """
-        write_now = self._request.state.write_now
+        write_now = self._request.write_now
         attempt = self._attempt
         if write_now is None or attempt is None or attempt.reservation.replica.unlisted_at is not None:
             return False
@@ -249,13 +249,13 @@ class _RelayedRequest:
 
     def end(self) -> None:
         """Give back the reservation and the memory. The engine stops working on the request."""
-        state, attempt = self._request.state, self._attempt
+        request, attempt = self._request, self._attempt
         if attempt is not None and attempt.stream is not None:
-            state.left_engine = attempt.outcome == "abandoned"
+            request.left_engine = attempt.outcome == "abandoned"
         self._end_attempt()
         self._release_kept()
-        if state.counts.output is None and self._least_tokens:
-            state.counts.output = self._least_tokens  # the engine has sent no true number
+        if request.counts.output is None and self._least_tokens:
+            request.counts.output = self._least_tokens  # the engine has sent no true number
         self._admission.settle(self._request)
 
     def _end_attempt(self, outcome: str = "", error: str = "") -> None:
@@ -267,7 +267,7 @@ class _RelayedRequest:
     async def _ask(self, attempt: _Attempt, continuation: Continuation | None) -> Answer:
         reservation, replicas = attempt.reservation, self._replicas
         attempt.sent_at = time.perf_counter()
-        attempt.stage = begin_attempt(self._request.state.trace, reservation)
+        attempt.stage = begin_attempt(self._request.trace, reservation)
         attempt.continues = continuation is not None
         attempt.delivered_before = 0 if self._delivered is None else self._delivered.count
         try:
@@ -282,7 +282,7 @@ class _RelayedRequest:
                 raise_if_lost(answer.lost)
                 if answer.streamed:
                     await attempt.stream.wait_for_event()
-            if self._request.caller.lane != "background":  # its engine does not pause it
+            if not self._request.is_background:  # its engine does not pause it
                 attempt.stream.keep_alive = None
         except NeverBegunError:
             # Without this, the unreachable replica would have the least load and be picked again.
@@ -301,20 +301,20 @@ class _RelayedRequest:
             if not attempt.continues:
                 self._learn(attempt, answer.prompts if answer.streamed else answer.counts)
         elif answer.counts is not None and answer.counts.input:
-            self._request.state.counts = answer.counts  # it failed after its tokens were computed
+            self._request.counts = answer.counts  # it failed after its tokens were computed
         return answer
 
     def _keep_alive(self, arrives: asyncio.Future[None]) -> Awaitable[None]:
         if self._sent is not self._silent_after:
             self._silent_after = self._sent
-            self._request.state.silent_since = self._request.state.told_at = None
+            self._request.silent_since = self._request.told_at = None
         return self._admission.keep_alive(self._request, arrives, lambda: self._sent)
 
     def _learn(self, attempt: _Attempt, counts: TokenCounts | None) -> None:
         """Record the tokens that an engine tells with the first output of a stream, or with the end."""
         if counts is None:
             return
-        self._request.state.counts = counts
+        self._request.counts = counts
         if not (attempt.continues or attempt.counted):
             attempt.counted = True
             self._replicas.learn(attempt.reservation, counts.cached, counts.prompt)
@@ -324,7 +324,7 @@ class _RelayedRequest:
         if self._budget.is_spent:
             return False
         try:
-            answer = await self.begin(delivered.continuation(self._request.state.ttft_s or 0.0, moves))
+            answer = await self.begin(delivered.continuation(self._request.ttft_s or 0.0, moves))
         except ApiError as error:
             logger.warning("request %s: cannot be continued: %s", self._request.request_id, error.message)
             return False
@@ -354,9 +354,9 @@ class _RelayedRequest:
         if reservation is None:
             return False
         attempt, moved = _Attempt(reservation), False
-        note_pick(self._request.state.trace, asked_at, reservation, None, retry=True)
+        note_pick(self._request.trace, asked_at, reservation, None, retry=True)
         try:
-            ttft_s = self._request.state.ttft_s or 0.0
+            ttft_s = self._request.ttft_s or 0.0
             answer = await self._ask(attempt, delivered.continuation(ttft_s, moves))
             moved = answer.streamed
             if answer.status == HTTPStatus.CONFLICT:
@@ -387,7 +387,7 @@ class _RelayedRequest:
     def _record_loss(self, error: ConnectionError) -> None:
         logger.warning("request %s: replica lost: %s", self._request.request_id, error)
         if (attempt := self._attempt) is not None:
-            self._request.state.lose(time.perf_counter() - attempt.sent_at)
+            self._request.lose(time.perf_counter() - attempt.sent_at)
             if self._delivered is not None:
                 tokens = self._delivered.count - attempt.delivered_before
                 self._budget.refund(attempt.spent_before, tokens)

@@ -23,7 +23,7 @@ _PLAIN = ((0, 28), (0, 32))
 """The releases whose chat streams `plain_stream` reproduces byte for byte. An older handler does not show
 whether it has a reasoning parser. A newer handler makes streams in another way."""
 _CONTINUED = ((0, 32), (0, 32))
-"""The releases in which `continued_stream` can continue another engine's sequences."""
+"""The releases in which `continued_call` can continue another engine's sequences."""
 
 MOVED = {
     "make_arg_parser": (

@@ -83,7 +83,7 @@ async def test_answers_beyond_the_memory_are_refused(path: str) -> None:
         await until(lambda: memory.used_bytes == 0)
 
     assert statuses == [200, 429, 429, 429, 200]
-    outcomes = Counter(request.state.outcome for request in {id(r): r for r in traffic.requests}.values())
+    outcomes = Counter(request.outcome for request in {id(r): r for r in traffic.requests}.values())
     assert outcomes["rejected"] == traffic.names.count("rejected") == 3
     assert groups == {"answers": 20 * MIB}
     assert b'"code":"body_memory_full"' in refusal

@@ -210,5 +210,5 @@ async def test_each_line_has_a_trace_that_links_to_its_batch(server: Server, key
     assert len({root.trace_id for root in roots} | {batch_root("batch_1").trace_id}) == 3
     assert json.loads(refused.body)["error"]["trace_id"] == roots[1].trace_id
     (request,) = server.chat.requests
-    assert request.trace is not None
-    assert request.trace.trace_id == roots[0].trace_id
+    assert request.context is not None
+    assert request.context.trace_id == roots[0].trace_id

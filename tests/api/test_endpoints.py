@@ -79,7 +79,7 @@ async def test_the_trace_of_a_request_is_handed_on(server: Server, path: str) ->
     await server.http.post(path, json=body, headers={"Traceparent": "00-" + parent, "Tracestate": "a=1"})
     await server.http.post(path, json=body)
 
-    traces = [request.trace for request in server.chat.requests]
+    traces = [request.context for request in server.chat.requests]
     assert traces == [TraceContext(parent, "a=1"), None, None]
 
 

@@ -7,7 +7,6 @@ import pytest
 from serve_app.api.engine_client import (
     ColdWait,
     EngineRequest,
-    RequestState,
 )
 from serve_app.api.errors import ApiError
 from serve_app.api.trace_context import TraceContext
@@ -32,7 +31,7 @@ def test_comment_gives_the_reason_in_a_line_of_its_own() -> None:
 
 
 def test_equality_of_requests_ignores_time_and_state() -> None:
-    early = EngineRequest("generate", b"{}", "r", 1.0, state=RequestState(queued_s=1.0))
+    early = EngineRequest("generate", b"{}", "r", 1.0, queued_s=1.0)
     assert early == EngineRequest("generate", b"{}", "r")
 
 

@@ -44,8 +44,8 @@ def end(
     """End a request that had so many prompt and generated tokens."""
     assert reservation is not None
     if tokens is not None:
-        asked.state.counts.input, asked.state.counts.output = tokens
-    asked.state.outcome, asked.state.left_engine = outcome, left_engine
+        asked.counts.input, asked.counts.output = tokens
+    asked.outcome, asked.left_engine = outcome, left_engine
     reservation.settle(asked)
 
 

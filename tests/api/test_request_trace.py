@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from serve_app.api import request_trace
-from serve_app.api.engine_client import EngineReply, EngineRequest, Outcome, RequestState
+from serve_app.api.engine_client import EngineReply, EngineRequest, Outcome
 from serve_app.api.errors import ApiError
 from serve_app.api.request_trace import (
     MOST_STAGES,
@@ -58,10 +58,8 @@ def begun(ratio: float = 1.0, headers: Sequence[tuple[bytes, bytes]] = (), **mor
 
 
 def asked(trace: RequestTrace, outcome: Outcome = "ok", **state: Any) -> EngineRequest:
-    request = EngineRequest(
-        "chat_completions", BODY, "r-1", 100.0, True, state=RequestState(trace=trace, **state)
-    )
-    request.state.outcome = outcome
+    request = EngineRequest("chat_completions", BODY, "r-1", 100.0, True, trace=trace, **state)
+    request.outcome = outcome
     trace.note_request(request, BODY)
     return request
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save
 
-from serve_app.api.engine_client import EngineRequest, Operation, Traffic
+from serve_app.api.engine_client import Operation, Traffic
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError
 from serve_app.engine.adapters import Adapters
@@ -27,6 +27,7 @@ from serve_app.settings.caller import caller
 from serve_app.weights.adapter_store import AdapterStore, StoredAdapter
 from serve_app.wire.continuation import Continuation
 from tests.api.connection import SCOPE, Connection
+from tests.engine.calls import engine_call
 from tests.engine.stub_engine_core import configured, real_serving
 from tests.http_server import silent_server
 from tests.ingress.fleet import Fleet
@@ -62,7 +63,7 @@ class Lora:
         alias = body.pop("alias", "")
         name = "tide" if adapter is None else adapter.name
         document = {"model": name, "max_tokens": 8, "temperature": 0.0, **prompt, **body}
-        request = EngineRequest(
+        request = engine_call(
             operation,
             json.dumps(document).encode(),
             "r-1",
@@ -299,7 +300,7 @@ async def test_stream_is_kept_alive_while_its_adapter_loads(
     name = "hangs and is broken" if broken else "hangs"
     adapter = Adapter(name, str(lora.folder / "nowhere")) if broken else lora.adapter(name)
     body = {"model": name, "prompt": "The sea is", "max_tokens": 8, "temperature": 0.0, "stream": True}
-    asked = EngineRequest("completions", json.dumps(body).encode(), "r-1", wants_stream=True, adapter=adapter)
+    asked = engine_call("completions", json.dumps(body).encode(), "r-1", wants_stream=True, adapter=adapter)
     async with AsyncExitStack() as stack, asyncio.timeout(LIMIT_S):
         fleet = Fleet(stack)
         fleet.knobs["keep_alive_interval_s"] = 0.001
@@ -314,7 +315,7 @@ async def test_stream_is_kept_alive_while_its_adapter_loads(
         await answer
 
     assert begun.startswith(b": waiting for a replica of tide: phase=first_token")
-    assert asked.state.outcome == ("client_error" if broken else "ok")
+    assert asked.outcome == ("client_error" if broken else "ok")
     events = [part for part in client.body.split(b"\n\n") if part and not part.startswith(b":")]
     expected = b'"code":"model_not_found"' if broken else b'"model":"hangs"'
     assert expected in events[0]
@@ -439,7 +440,7 @@ async def test_background_with_an_adapter_yields_to_another_adapter(lora: Lora) 
 
 
 async def test_engine_without_lora_refuses_adapters(engine: LocalEngine) -> None:
-    request = EngineRequest("chat_completions", b"{}", "r-1", adapter=Adapter("one", "/one"))
+    request = engine_call("chat_completions", b"{}", "r-1", adapter=Adapter("one", "/one"))
 
     with pytest.raises(ApiError, match="LoRA adapters") as refused:
         async with engine.call(request):

@@ -230,7 +230,7 @@ class CountingEngine(StubEngine):
 
     async def _reply(self) -> EngineReply:
         delivered = DeliveredTokens()
-        sent = self.request.continuation
+        sent = self.request.message.continuation
         begin = len(sent.tokens[0]) if sent is not None else 0
         assert sent is None or list(sent.tokens[0]) == list(range(begin))
         stream = self._count(begin, delivered)
@@ -244,7 +244,7 @@ class CountingEngine(StubEngine):
         if self.until < TOKENS:
             self.reached.set()
             if self.dies is not None:
-                self.request.state.lost = self.dies.code or ""
+                self.request.lost = self.dies.code or ""
                 yield self.dies.last_frames()
                 return
             for token in range(self.until, TOKENS):

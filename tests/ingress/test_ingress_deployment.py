@@ -146,7 +146,7 @@ async def test_a_stream_comes_from_the_replicas_port_byte_for_byte(deployed: Dep
     assert "x-request-id" not in reply.headers  # Ray sets it
     (request,) = engine.requests
     assert (request.operation, request.body) == ("chat_completions", b'{"model":"tide","stream":true}')
-    assert (request.waited_s > 0.0, request.state.queued_s) == (True, 0.0)
+    assert (request.waited_s > 0.0, request.queued_s) == (True, 0.0)
 
 
 async def test_each_model_has_replicas_of_its_own(deployed: Deployed) -> None:
@@ -194,7 +194,7 @@ async def test_a_queued_request_is_reported_until_a_replica_comes(
     await deployed.start(engine)
 
     assert (await asked).content == FIRST + DONE
-    assert engine.requests[0].state.queued_s > 0.0
+    assert engine.requests[0].queued_s > 0.0
     assert await deployed.stats("held_requests") == [0]
     async with asyncio.timeout(LIMIT_S):
         while read_reports("shop"):

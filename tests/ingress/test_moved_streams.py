@@ -65,7 +65,7 @@ class OutputsEngine(StubEngine):
         self.scripts, self.continued = scripts, continued
 
     async def _reply(self) -> EngineReply:
-        self.continued.append(self.request.continuation)
+        self.continued.append(self.request.message.continuation)
         delivered = DeliveredTokens()
         return EngineReply(200, stream=self._send(self.scripts.pop(0), delivered), delivered=delivered)
 
@@ -80,7 +80,7 @@ class OutputsEngine(StubEngine):
             yield DONE
             return
         await asyncio.sleep(0)
-        self.request.state.lost = KILLED.code or ""
+        self.request.lost = KILLED.code or ""
         yield KILLED.last_frames()
 
 
@@ -99,11 +99,11 @@ async def test_a_stream_goes_on_where_its_lost_replica_stopped(fleet: Fleet) -> 
         text, moves = without_comments(await answer)
 
     assert (text, moves) == (WHOLE, 1)
-    assert asked.state.counts.cached == 24
+    assert asked.counts.cached == 24
     (got,) = second.requests
     assert got.trace == first.requests[0].trace == TRACE
-    assert got.cache_salt == first.requests[0].cache_salt == "of a key"
-    assert got.body == first.requests[0].body
+    assert got.cache_salt == first.requests[0].message.cache_salt == "of a key"
+    assert got.body == first.requests[0].message.body
     assert got.continuation is not None
     assert (got.continuation.created, got.continuation.moves) == (17, 1)
     assert (fleet.in_flight, fleet.loads) == ([0, 0], [0, 0])
@@ -240,8 +240,8 @@ async def test_stream_that_its_client_leaves_counts_delivered_tokens(fleet: Flee
                 break
 
     # The tokens of the last piece count once the client has asked for more.
-    assert asked.state.counts.output in (24, 25)
-    assert asked.state.counts.input is None
+    assert asked.counts.output in (24, 25)
+    assert asked.counts.input is None
 
 
 @pytest.mark.parametrize("moves", [False, True])
@@ -261,7 +261,7 @@ async def test_stream_that_its_client_leaves_counts_its_prompt_once(fleet: Fleet
             if text.endswith(frame(29 if moves else 24)):
                 break
 
-    counts = asked.state.counts
+    counts = asked.counts
     assert (counts.cached, counts.input) == (16, 30_000)
     # The tokens of the last pieces count once the client has asked for more.
     assert counts.output in (range(25, 31) if moves else range(20, 26))
@@ -378,8 +378,8 @@ async def test_a_stream_moves_once_a_replica_of_its_model_comes(fleet: Fleet) ->
         text, moves = without_comments(await answer)
 
     assert (text, moves) == (WHOLE, 1)
-    assert same.requests[0].continuation is not None
-    assert same.requests[0].continuation.identity == "old"
+    assert same.requests[0].message.continuation is not None
+    assert same.requests[0].message.continuation.identity == "old"
 
 
 @pytest.mark.parametrize(("loss", "moves_tried"), [(DIED, 1), (KILLED, 4)], ids=["died", "killed"])

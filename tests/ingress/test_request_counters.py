@@ -11,7 +11,6 @@ from serve_app.api.engine_client import (
     OUTCOMES,
     EngineRequest,
     Operation,
-    RequestState,
 )
 from serve_app.api.errors import ApiError
 from serve_app.controller.contexts import Sightings, ingress_readings, ongoing_of_ingress
@@ -75,7 +74,7 @@ BACKGROUND = Caller("batch", "background")
 def request(
     operation: Operation = "chat_completions", body: bytes = b"12345", caller: Caller = ANYONE, **known: Any
 ) -> EngineRequest:
-    return EngineRequest(operation, body, "r-1", caller=caller, state=RequestState(**known))
+    return EngineRequest(operation, body, "r-1", caller=caller, **known)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -84,17 +83,17 @@ def test_only_work_for_a_gpu_is_counted(operation: Operation) -> None:
     asked = request(operation, b"x" * 700)
 
     counted.counters.opened(asked)
-    asked.state.ttft_s = 0.1
+    asked.ttft_s = 0.1
     counted.counters.first_byte(asked)
     counted.counters.rejected(asked, ApiError(429, "full", code="queue_full"))
     counted.counters.rejected(asked, ApiError(503, "gone"))
-    asked.state.outcome = "abandoned"
+    asked.outcome = "abandoned"
     counted.counters.closed(asked)
 
     if operation not in GPU_OPERATIONS:
         assert (counted.counters.signals(), counted.seen) == (IngressSignals(), {})
         return
-    assert asked.state.refused
+    assert asked.refused
     assert counted.counters.signals() == IngressSignals(arrivals_total=1, arrived_bytes_total=700)
     assert counted.seen == {
         "llm_arrivals_total": [(1, {})],
@@ -110,7 +109,7 @@ def test_body_without_a_prompt_counts_as_at_most_a_long_prompt() -> None:
 
     counted.counters.opened(asked)
     assert counted.counters.signals().arrived_bytes_total == 32_768 * 8
-    asked.state.outcome = "client_error"
+    asked.outcome = "client_error"
     counted.counters.closed(asked)
     assert counted.counters.signals().arrived_bytes_total == 0
 
@@ -121,10 +120,10 @@ def test_background_requests_have_only_their_own_series(operation: Operation) ->
     asked = request(operation, caller=BACKGROUND, queued_s=7200.0)
 
     counted.counters.opened(asked)
-    asked.state.ttft_s = 7201.0
+    asked.ttft_s = 7201.0
     counted.counters.first_byte(asked)
     counted.counters.rejected(asked, ApiError(429, "full", code="queue_full"))
-    asked.state.outcome = "rejected"
+    asked.outcome = "rejected"
     counted.counters.closed(asked)
 
     assert counted.counters.signals() == IngressSignals()
