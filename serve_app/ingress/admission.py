@@ -5,14 +5,16 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
+from functools import partial
 
 from ray.serve.handle import DeploymentHandle
 
-from serve_app.api.engine_client import GPU_OPERATIONS, ColdWait, EngineRequest
+from serve_app.api.engine_client import GPU_OPERATIONS, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.api.request_trace import Stage
 from serve_app.ingress.cold_queue import ColdQueue, Pending
 from serve_app.ingress.cold_start_progress import DEFAULT_RETRY_AFTER_S, ColdStartProgress, ProgressReader
+from serve_app.ingress.keep_alive import KeepAlive, wake
 from serve_app.ingress.prefix_index import MOST_PROMPT_TOKENS
 from serve_app.ingress.ray_router import Wake
 from serve_app.ingress.replica import Replica, Reservation
@@ -50,11 +52,6 @@ def unavailable(
     return _refusal(503, model, why, code, retry_after_s)
 
 
-def _end(wait: asyncio.Future[None]) -> None:
-    if not wait.done():
-        wait.set_result(None)
-
-
 def _refusal(status: int, model: str, why: str, code: str, retry_after_s: int) -> ApiError:
     return ApiError(status, f"Model {model!r}: {why}", code=code, headers={"Retry-After": f"{retry_after_s}"})
 
@@ -75,10 +72,10 @@ class Admission:
     Call it, the constructor included, only in the event loop of the ingress.
 
     Args:
-        replicas: The model's replicas. The admission takes over their `on_change`.
+        replicas: The model's replicas.
         handle: The engine deployment.
         knobs: Returns the model's present knobs.
-        progress: The progress that queued clients are told. The admission takes over its `on_rollout_failed`.
+        progress: The progress that queued clients are told.
         clock: Seconds, as `time.perf_counter` gives them.
         on_cold: Called when a replica is needed, not only by the lane `background`, and there is none.
     """
@@ -107,9 +104,9 @@ class Admission:
         self._progress = progress
         self._clock = clock
         self._on_cold = on_cold
+        self.keep_alive = KeepAlive(model.name, lambda: knobs().keep_alive_interval_s, clock)
         self._wake = Wake(model.name, handle, self._needs_replica, self._fail_all)
-        replicas.on_change = self._release
-        progress.on_rollout_failed = self._refuse_after_rollout
+        replicas.on_change.append(self._release)
 
     async def take(
         self,
@@ -138,7 +135,7 @@ class Admission:
         knobs = self._knobs()
         request.trace.note_model(self._model, knobs.ttft_target_s)
         if request.silent_since is None or identity is not None:
-            request.silent_since, request.told_at = self._clock(), None
+            self.keep_alive.begin(request)
         grouped = request.wants_stream and knobs.prefill_groups
         budget_s = PREFILL_BUDGET_SHARE * knobs.ttft_target_s if grouped else 0.0
         pending = Pending(request, self._prompt_tokens(request), budget_s, retry, identity)
@@ -198,31 +195,6 @@ class Admission:
                 yield
         except TimeoutError:
             raise self._timed_out("background_wait_timeout", timeout_s, self._progress.current) from None
-
-    async def keep_alive(
-        self, request: EngineRequest, arrives: asyncio.Future[None], last_sent: Callable[[], bytes]
-    ) -> None:
-        """Wait for the next message of a stream in an engine, or until its silent client has been told.
-
-        Args:
-            request: Its engine may load an adapter or compute a long prompt before the first token. A request
-                of the lane `background` may wait for hours, also after its first token.
-            arrives: Done once there is a message, or once the client must be told. `asyncio.wait` with a
-                timeout would take 5 us more, for every stream.
-            last_sent: Returns the frames that the client got last. They may grow meanwhile.
-        """
-        sent = last_sent()
-        if request.silent_since is None:
-            request.silent_since = self._clock()
-        tell_at = self._tell_at(request)
-        timer = asyncio.get_running_loop().call_later(max(0.0, tell_at - self._clock()), _end, arrives)
-        try:
-            await arrives
-        finally:
-            timer.cancel()
-        if self._clock() >= tell_at and sent is last_sent():
-            phase = "background" if request.is_background else "first_token"
-            await self._tell(request, ColdStartProgress(phase, None), request.silent_since)
 
     def is_draining_too_long(self, replica: Replica) -> bool:
         """Whether `replica` has drained for `drain_move_after_s`: its streams should migrate."""
@@ -294,22 +266,22 @@ class Admission:
         """Queue a request until it has its reservation."""
         request = pending.request
         stage = request.trace.begin(QUEUE)
-        future = self.queue.enter(pending)
+        self.queue.enter(pending)
         self.replicas.awaited = True
-        self._progress.start()
+        self._progress.start(self._refuse_after_rollout)
         self._wake_if_needed()
         cold = self.cold
         recovers = pending.retry or self.replicas.clock() - self.replicas.lost_at < knobs.cold_wait_timeout_s
         recovers &= not pending.background  # which waits for other lanes too, for hours
         try:
-            await self._until_released(pending, future, knobs, stage)
-            end_queue(stage, future.result(), cold=cold)
-            return future.result()
+            reservation = await self._until_released(pending, knobs, stage)
+            end_queue(stage, reservation, cold=cold)
+            return reservation
         except BaseException as error:
             end_queue(stage, error)
             # The request got a reservation and was cancelled at the same moment.
-            if future.done() and future.exception() is None:
-                self.replicas.release(future.result())
+            if isinstance(pending.result, Reservation):
+                self.replicas.release(pending.result)
             raise
         finally:
             self._leave(pending)
@@ -319,39 +291,24 @@ class Admission:
             elif request.ttft_s is None:  # else it is a pause within a stream, and no part of the TTFT
                 request.queued_s += waited_s
 
-    async def _until_released(
-        self, pending: Pending, released: asyncio.Future[Reservation], knobs: Knobs, stage: Stage
-    ) -> None:
-        """Wait for the reservation. Tell the client the progress, and keep the deadline."""
+    async def _until_released(self, pending: Pending, knobs: Knobs, stage: Stage) -> Reservation:
+        """Wait for the reservation, and keep the deadline."""
         timeout = "background_wait_timeout" if pending.background else "cold_wait_timeout"
         timeout_s: float = getattr(knobs, f"{timeout}_s")
         request, deadline = pending.request, pending.since + timeout_s
-        while not released.done():
-            now, progress = self._clock(), self._progress_of(pending)
+        progress = partial(self._progress_of, pending)
+        while pending.result is None:
+            now, due = self._clock(), deadline
             if now >= deadline:
-                raise self._timed_out(timeout, timeout_s, progress)
-            if now >= self._tell_at(request):
-                await self._tell(request, progress, pending.since)
-            due = min(deadline, self._tell_at(request))
+                raise self._timed_out(timeout, timeout_s, progress())
             if stage.recorded:
-                stage.note_phase(progress.phase)
+                stage.note_phase(progress().phase)
                 due = min(due, now + _PHASE_S)
-            # Not below 0: `asyncio.wait` gives the event loop at least one turn.
-            await asyncio.wait((released,), timeout=max(0.0, due - self._clock()))
-
-    def _tell_at(self, request: EngineRequest) -> float:
-        """Return when to tell a client that it waits, if it gets no output until then."""
-        since = request.silent_since if request.told_at is None else request.told_at
-        assert since is not None
-        return since + self._knobs().keep_alive_interval_s
-
-    async def _tell(self, request: EngineRequest, progress: ColdStartProgress, since: float) -> None:
-        """Tell a client that it waits since `since`."""
-        request.told_at = now = self._clock()
-        if request.tell_wait is not None:
-            await request.tell_wait(
-                ColdWait(self._model, progress.phase, progress.eta_s, now - since, progress.reason)
-            )
+            pending.waiter = asyncio.get_running_loop().create_future()
+            await self.keep_alive.wait(request, pending.waiter, progress, pending.since, due)
+        if isinstance(pending.result, ApiError):
+            raise pending.result
+        return pending.result
 
     def _timed_out(self, timeout: str, timeout_s: float, progress: ColdStartProgress) -> ApiError:
         why = (
@@ -380,12 +337,10 @@ class Admission:
 
     def _leave(self, pending: Pending, result: Reservation | ApiError | None = None) -> None:
         """Take a request out of the queue, with its reservation or error if it has any."""
-        future = self.queue.leave(pending)
-        if future is not None:
-            if isinstance(result, Reservation):
-                future.set_result(result)
-            elif result is not None:
-                future.set_exception(result)
+        if self.queue.leave(pending):
+            pending.result = result
+            if pending.waiter is not None:
+                wake(pending.waiter)
         if not self.queue.foreground:
             self.cold = False
             if not len(self.replicas):

@@ -197,8 +197,6 @@ class ProgressReader:
         interval_s: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.on_rollout_failed: Callable[[str], None] = lambda _: None
-        """Called with the reason after each reading of the phase `rollout_failed`."""
         self._stored = stored
         self._serve = serve
         self._deployment = deployment
@@ -213,10 +211,14 @@ class ProgressReader:
         age_s = self._stored.age_s()
         return self._last if age_s is not None and age_s <= _BELIEVED_S else UNKNOWN
 
-    def start(self) -> None:
-        """Start to read. A second call does nothing."""
+    def start(self, on_rollout_failed: Callable[[str], None]) -> None:
+        """Start to read. A second call does nothing.
+
+        Args:
+            on_rollout_failed: Called with the reason after each reading of the phase `rollout_failed`.
+        """
         if self._task is None:
-            self._task = asyncio.create_task(self._run())
+            self._task = asyncio.create_task(self._run(on_rollout_failed))
 
     def stop(self) -> None:
         """Stop reading, and forget the last reading."""
@@ -225,7 +227,7 @@ class ProgressReader:
             self._task = None
         self._last = UNKNOWN
 
-    async def _run(self) -> None:
+    async def _run(self, on_rollout_failed: Callable[[str], None]) -> None:
         while True:
             answer = await self._stored.get(_WAIT_S)
             if answer is not None:
@@ -237,7 +239,7 @@ class ProgressReader:
                     progress = ColdStartProgress(_ROLLOUT_FAILED, None, reason)
                 self._last = progress
                 if progress.reason:
-                    self.on_rollout_failed(progress.reason)
+                    on_rollout_failed(progress.reason)
             await asyncio.sleep(self._interval_s)
 
     async def _why_nothing_starts(self) -> str:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from itertools import count
+from typing import Any
 
 from serve_app.api.engine_client import EngineRequest
 from serve_app.ingress.replica import Replica
@@ -161,13 +162,13 @@ class RelayedStream:
         self._channel = channel
         self._number = number
         self._arrived: deque[Answer | Piece] = deque()
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[bool] | None = None
         self._error: Exception | None = None
         self._over = False
         self._forwarded = 0
         self._take_now: Callable[[Piece], bool] | None = None
-        self.keep_alive: Callable[[asyncio.Future[None]], Awaitable[None]] | None = None
-        """Awaited while the reader waits; it returns when the future is done."""
+        self.keep_alive: Callable[[asyncio.Future[bool]], Awaitable[Any]] | None = None
+        """Awaited while the reader waits; it returns when the future is done. See `KeepAlive.wait`."""
 
     async def answer(self) -> Answer:
         """Return the first message of the answer. Raises ConnectionError if the replica is lost before."""
@@ -245,7 +246,7 @@ class RelayedStream:
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():  # done if its reader has been cancelled
-            waiter.set_result(None)
+            waiter.set_result(False)
 
     async def _next(self) -> Answer | Piece:
         while not self._arrived:

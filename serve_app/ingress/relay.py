@@ -4,8 +4,8 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
@@ -14,6 +14,7 @@ from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.api.request_trace import Stage
 from serve_app.ingress.admission import Admission, unavailable
+from serve_app.ingress.cold_start_progress import ColdStartProgress
 from serve_app.ingress.engine_channel import EngineChannels, NeverBegunError, RelayedStream
 from serve_app.ingress.replica import Replica, Reservation
 from serve_app.ingress.request_stages import begin_attempt, note_continuation, note_pick
@@ -28,6 +29,9 @@ logger = logging.getLogger("ray.serve")
 # Ray lists a replica whose engine core died for about 4 s more: three health checks, one a second. The waits
 # between seven attempts (0.2 s, 0.4 s, …) take 4.2 s.
 _ATTEMPTS = 7
+_IN_BACKGROUND = ColdStartProgress("background", None)
+_BEFORE_FIRST_TOKEN = ColdStartProgress("first_token", None)
+"""The engine may load an adapter, or compute a long prompt."""
 _COME_LATER = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
@@ -55,7 +59,7 @@ class RelayClient:
         self.backoff_s = backoff_s
         self.move_retry_s = move_retry_s
         self._hang_timeout_s = model.engine_hang_timeout_s
-        admission.replicas.on_trouble = self._give_up
+        admission.replicas.on_trouble.append(self._give_up)
 
     @asynccontextmanager
     async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
@@ -95,12 +99,26 @@ class _Attempt:
     sent_at: float = 0.0
     stage: Stage = field(default_factory=Stage)
     outcome: str = "abandoned"
+    error: str = ""
     delivered_before: int = 0
     """Delivered tokens that other engines generated."""
     spent_before: int = 0
     """The part of the retry budget that was spent before this replica answered."""
     counted: bool = False
     """Whether the engine has told how many tokens the prompt has."""
+
+
+@contextmanager
+def _attempt_at(reservation: Reservation) -> Iterator[_Attempt]:
+    """Hold a reservation for an attempt. Its end ends the call, and gives the reservation back."""
+    attempt = _Attempt(reservation)
+    with reservation:
+        try:
+            yield attempt
+        finally:
+            attempt.stage.end(attempt.outcome, attempt.error)
+            if attempt.stream is not None:
+                attempt.stream.close()
 
 
 class _RelayedRequest:
@@ -114,11 +132,11 @@ class _RelayedRequest:
         self._dialect = dialect_of(request.operation)
         self._sent = b""
         """The last frames that were sent to the client."""
-        self._silent_after = b""
-        """The last frames before the client waited in silence."""
         self._body = request.body
         """Kept until the end of a stream, if it is small enough to be sent again."""
         self._attempt: _Attempt | None = None
+        self._open = ExitStack()
+        """Ends the present attempt."""
         self._delivered: Delivered | None = None
         """The delivered tokens of a stream that another replica can continue; else None."""
         self._least_tokens = 0
@@ -147,11 +165,11 @@ class _RelayedRequest:
             reservation = await self._admission.take(
                 self._request, retry=retry, identity=identity, refused=refused
             )
-            self._attempt = _Attempt(reservation)
+            self._attempt = attempt = self._open.enter_context(_attempt_at(reservation))
             expected = self._replicas.expected_tokens(reservation)
             note_pick(self._request.trace, asked_at, reservation, expected, retry=retry)
             try:
-                answer = await self._ask(self._attempt, continuation)
+                answer = await self._ask(attempt, continuation)
             except ConnectionError as error:
                 self._record_loss(error)
                 lost = error
@@ -159,7 +177,8 @@ class _RelayedRequest:
                 if not retry or answer.status not in _COME_LATER or number == _ATTEMPTS:
                     return answer
                 refused.add(reservation.replica)
-                self._end_attempt("refused")
+                attempt.outcome = "refused"
+                self._open.close()
             if self._budget.is_spent or number == _ATTEMPTS:
                 break
             # The request has no reservation while it waits for Ray to notice the loss.
@@ -229,6 +248,7 @@ class _RelayedRequest:
     def _record(self, piece: Piece) -> None:
         """Record a piece that was sent to the client, on either path."""
         self._sent = piece.data or self._sent
+        self._request.silent_since = None
         if self._dialect.ends(piece.data):  # a replica that continued the stream would send it twice
             self._complete = True
             if self._attempt is not None:
@@ -248,21 +268,15 @@ class _RelayedRequest:
             self._request.kept.release()
 
     def end(self) -> None:
-        """Give back the reservation and the memory. The engine stops working on the request."""
+        """End the attempt, and give back the memory. The engine stops working on the request."""
         request, attempt = self._request, self._attempt
         if attempt is not None and attempt.stream is not None:
             request.left_engine = attempt.outcome == "abandoned"
-        self._end_attempt()
+        self._open.close()
         self._release_kept()
         if request.counts.output is None and self._least_tokens:
             request.counts.output = self._least_tokens  # the engine has sent no true number
         self._admission.settle(self._request)
-
-    def _end_attempt(self, outcome: str = "", error: str = "") -> None:
-        if self._attempt is not None:
-            self._attempt.stage.end(outcome or self._attempt.outcome, error)
-            self._give_back(self._attempt)
-            self._attempt = None
 
     async def _ask(self, attempt: _Attempt, continuation: Continuation | None) -> Answer:
         reservation, replicas = attempt.reservation, self._replicas
@@ -304,11 +318,9 @@ class _RelayedRequest:
             self._request.counts = answer.counts  # it failed after its tokens were computed
         return answer
 
-    def _keep_alive(self, arrives: asyncio.Future[None]) -> Awaitable[None]:
-        if self._sent is not self._silent_after:
-            self._silent_after = self._sent
-            self._request.silent_since = self._request.told_at = None
-        return self._admission.keep_alive(self._request, arrives, lambda: self._sent)
+    def _keep_alive(self, arrives: asyncio.Future[bool]) -> Awaitable[None]:
+        progress = _IN_BACKGROUND if self._request.is_background else _BEFORE_FIRST_TOKEN
+        return self._admission.keep_alive.wait(self._request, arrives, lambda: progress)
 
     def _learn(self, attempt: _Attempt, counts: TokenCounts | None) -> None:
         """Record the tokens that an engine tells with the first output of a stream, or with the end."""
@@ -353,36 +365,29 @@ class _RelayedRequest:
         reservation = self._admission.take_for_move(self._request, delivered.count, delivered.identity)
         if reservation is None:
             return False
-        attempt, moved = _Attempt(reservation), False
         note_pick(self._request.trace, asked_at, reservation, None, retry=True)
-        try:
-            ttft_s = self._request.ttft_s or 0.0
-            answer = await self._ask(attempt, delivered.continuation(ttft_s, moves))
-            moved = answer.streamed
+        with ExitStack() as opened:
+            attempt = opened.enter_context(_attempt_at(reservation))
+            try:
+                answer = await self._ask(attempt, delivered.continuation(self._request.ttft_s or 0.0, moves))
+            except ConnectionError as error:
+                logger.warning("request %s: not moved: %s", self._request.request_id, error)
+                attempt.outcome = "lost"
+                failed = self._charge(error, attempt)
+                if failed or self._budget.is_spent:
+                    self._next_move_at = math.inf  # it may have ended the engine: it stays where it is
+                return False
             if answer.status == HTTPStatus.CONFLICT:
                 self._next_move_at = math.inf  # every engine would refuse it
-        except ConnectionError as error:
-            logger.warning("request %s: not moved: %s", self._request.request_id, error)
-            attempt.outcome = "lost"
-            failed = self._charge(error, attempt)
-            if failed or self._budget.is_spent:
-                self._next_move_at = math.inf  # it may have ended the engine: it stays where it is
-        finally:
-            if not moved:
-                self._give_back(attempt)
-        if moved:
+            if not answer.streamed:
+                return False
             if self._request.prefix is not None:
-                replica_id = reservation.replica.replica_id
-                self._replicas.prefixes.add(replica_id, self._request.prefix)
-            self._end_attempt("moved")
-            self._attempt = attempt
-        return moved
-
-    def _give_back(self, attempt: _Attempt) -> None:
-        attempt.stage.end(attempt.outcome)
-        if attempt.stream is not None:
-            attempt.stream.close()
-        self._replicas.release(attempt.reservation)
+                self._replicas.prefixes.add(reservation.replica.replica_id, self._request.prefix)
+            if self._attempt is not None:
+                self._attempt.outcome = "moved"
+            self._open.close()
+            self._attempt, self._open = attempt, opened.pop_all()
+        return True
 
     def _record_loss(self, error: ConnectionError) -> None:
         logger.warning("request %s: replica lost: %s", self._request.request_id, error)
@@ -392,7 +397,8 @@ class _RelayedRequest:
                 tokens = self._delivered.count - attempt.delivered_before
                 self._budget.refund(attempt.spent_before, tokens)
             self._charge(error, attempt)
-        self._end_attempt("lost", str(error))
+            attempt.outcome, attempt.error = "lost", str(error)
+        self._open.close()
 
     def _charge(self, error: ConnectionError, attempt: _Attempt) -> bool:
         """Charge the retry budget for the loss of a replica. Returns whether its engine failed by itself."""

@@ -19,23 +19,23 @@ ASSUMED_LOAD_S = 0.5
 class ReplicaSet:
     """The running replicas of one deployment, and the requests of this process on them.
 
-    Each request calls `take`, then `note_first_byte`, then `release`. Call it only in the event loop of the
-    ingress. Ray's router, which keeps the set current, runs in the same loop.
+    Each request calls `take`, then `note_first_byte`, and leaves its reservation. Call it only in the event
+    loop of the ingress. Ray's router, which keeps the set current, runs in the same loop.
     """
 
     clock: Callable[[], float] = time.perf_counter
     """Seconds."""
     choice: ReplicaChoice = field(default_factory=ReplicaChoice)
     prefixes: PrefixIndex = field(default_factory=PrefixIndex)
-    on_change: Callable[[], None] = lambda: None
-    """Called when replicas may have changed and, while `awaited`, when one may have room."""
+    on_change: list[Callable[[], None]] = field(default_factory=list)
+    """Each is called when replicas may have changed and, while `awaited`, when one may have room."""
     awaited: bool = False
     """Whether requests are queued. Only then a free place is announced."""
     places: Counter[str] = field(default_factory=Counter)
     """The requests of this process by the name of their key, without the lane `background`. It has only keys
     with requests."""
-    on_trouble: Callable[[Replica], None] = lambda _: None
-    """Called when a replica gets trouble, and again when others may take over its requests."""
+    on_trouble: list[Callable[[Replica], None]] = field(default_factory=list)
+    """Each is called when a replica gets trouble, and again when others may take over its requests."""
     lost_at: float = -math.inf
     """When the last usable replica got trouble, until one is usable again; else minus infinity."""
     _usable: dict[str, Replica] = field(default_factory=dict)
@@ -119,7 +119,13 @@ class ReplicaSet:
             load_tokens = 0
         prompt_tokens += load_tokens
         reservation = Reservation(
-            chosen, prompt_tokens, background=background, key=key, adapter=adapter, load_tokens=load_tokens
+            self,
+            chosen,
+            prompt_tokens,
+            background=background,
+            key=key,
+            adapter=adapter,
+            load_tokens=load_tokens,
         )
         if not background:
             self.places[key] += 1
@@ -176,13 +182,10 @@ class ReplicaSet:
         if replica.failures:
             replica.failures = 0
             if self.awaited:
-                self.on_change()
+                self._announce_change()
 
     def release(self, reservation: Reservation) -> None:
-        """Give a reservation back, even if its replica has left the set. A second call does nothing."""
-        if reservation.released:
-            return
-        reservation.released = True
+        """Take a reservation back, even if its replica has left the set."""
         replica = reservation.replica
         if not reservation.background:
             self.places[reservation.key] -= 1
@@ -198,7 +201,7 @@ class ReplicaSet:
             replica.leave_group(reservation, self.clock())
         reservation.pending_prompt_tokens = 0
         if self.awaited:
-            self.on_change()
+            self._announce_change()
 
     def update(self, metadata: Mapping[str, Mapping[str, str]]) -> None:
         """Set the running replicas by their metadata, which `Engine.record_replica_metadata` returns.
@@ -249,7 +252,7 @@ class ReplicaSet:
         if self._usable.pop(replica.replica_id, None) is not None and not self._usable:
             self.lost_at = self.clock()
         if begins or replica.unlisted_at is not None:
-            self.on_trouble(replica)
+            self._announce_trouble(replica)
 
     def welcome(self, replica: Replica) -> None:
         """Pick `replica` again, if Ray lists it: its heartbeats report no trouble."""
@@ -259,13 +262,21 @@ class ReplicaSet:
                 self._usable[replica.replica_id] = replica
                 self._changed()
 
+    def _announce_change(self) -> None:
+        for listener in self.on_change:
+            listener()
+
+    def _announce_trouble(self, replica: Replica) -> None:
+        for listener in self.on_trouble:
+            listener(replica)
+
     def _changed(self) -> None:
         if self._usable:
             self.lost_at = -math.inf
-        self.on_change()
+        self._announce_change()
         for replica in [*self._listed.values(), *self._missed.values()]:
             if replica.trouble and replica.all_in_flight:  # no other could take its requests so far
-                self.on_trouble(replica)
+                self._announce_trouble(replica)
 
 
 _sets: dict[str, ReplicaSet] = {}

@@ -99,8 +99,8 @@ class FakeProgress:
     running: bool = False
     on_rollout_failed: Callable[[str], None] = lambda _: None
 
-    def start(self) -> None:
-        self.running = True
+    def start(self, on_rollout_failed: Callable[[str], None]) -> None:
+        self.running, self.on_rollout_failed = True, on_rollout_failed
 
     def stop(self) -> None:
         self.running = False

@@ -130,7 +130,6 @@ class FakeStore:
         stored = BoundedCall("stored state", self._read, -1.0, lambda: self.now)
         serve = BoundedCall("Serve's status", self._read_serve, -1.0, lambda: self.now)
         self.reader = ProgressReader(stored, serve, "Engine-tide", interval_s=0.0, clock=lambda: self.now)
-        self.reader.on_rollout_failed = self.refusals.append
 
     def _read(self) -> StoredState:
         self.reads += 1
@@ -159,7 +158,7 @@ async def test_progress_is_read_off_the_event_loop_while_started() -> None:
     store = FakeStore()
     assert (store.reader.current, store.reads) == (UNKNOWN, 0)
 
-    store.reader.start()
+    store.reader.start(store.refusals.append)
     await store.next_read()
 
     assert store.reader.current == PENDING
@@ -170,7 +169,7 @@ async def test_progress_is_read_off_the_event_loop_while_started() -> None:
 
 async def test_progress_survives_a_failing_store_for_ten_seconds() -> None:
     store = FakeStore()
-    store.reader.start()
+    store.reader.start(store.refusals.append)
     await store.next_read()
 
     store.fails = ConnectionError("no GCS")
@@ -191,7 +190,7 @@ async def test_progress_is_unknown_without_a_status(status: Any) -> None:
     store = FakeStore()
     store.state = StoredState(status)
 
-    store.reader.start()
+    store.reader.start(store.refusals.append)
     await store.next_read()
 
     assert store.reader.current == UNKNOWN
@@ -223,7 +222,7 @@ async def test_failed_rollout_refuses_while_no_replica_starts(state: StoredState
     store = FakeStore()
     store.state, store.serve = state, FORGOTTEN
 
-    store.reader.start()
+    store.reader.start(store.refusals.append)
     await store.next_read()
 
     assert store.reader.current == Progress("rollout_failed", None, WHY)
@@ -247,7 +246,7 @@ async def test_queue_waits_for_replicas_that_may_start(serve: ServeStatus, phase
     store = FakeStore()
     store.state, store.serve = idle(), serve
 
-    store.reader.start()
+    store.reader.start(store.refusals.append)
     await store.next_read()
 
     assert (store.reader.current.phase, store.refusals) == (phase, [])
@@ -269,7 +268,7 @@ async def test_replica_on_its_way_outlives_a_failed_rollout(status: Any, phases:
     store.state = StoredState({"at": NOW, "models": {"Engine-tide": status}}, {"Engine-tide": phases})
     store.serve = FORGOTTEN
 
-    store.reader.start()
+    store.reader.start(store.refusals.append)
     await store.next_read()
 
     assert (store.refusals, store.serve_reads) == ([], 0)
@@ -280,7 +279,7 @@ async def test_old_status_of_ray_serve_refuses_nothing() -> None:
     store = FakeStore()
     store.state, store.serve, store.serve_takes_s = idle(), FORGOTTEN, 2.5
 
-    store.reader.start()
+    store.reader.start(store.refusals.append)
     await store.next_read()
 
     assert store.serve_reads

@@ -335,7 +335,7 @@ async def test_call_brings_the_knob_of_its_lane(lane: Lane, knob: float | None) 
         async with asyncio.timeout(LIMIT_S), fleet.client.call(request(lane)):
             pass
 
-    assert [asked.lane_knob for asked in engine.requests] == [knob]
+    assert [asked.message.lane_knob for asked in engine.requests] == [knob]
 
 
 class BusyEngine(CountingEngine):

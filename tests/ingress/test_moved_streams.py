@@ -102,10 +102,10 @@ async def test_a_stream_goes_on_where_its_lost_replica_stopped(fleet: Fleet) -> 
     assert asked.counts.cached == 24
     (got,) = second.requests
     assert got.trace == first.requests[0].trace == TRACE
-    assert got.cache_salt == first.requests[0].message.cache_salt == "of a key"
-    assert got.body == first.requests[0].message.body
-    assert got.continuation is not None
-    assert (got.continuation.created, got.continuation.moves) == (17, 1)
+    assert got.message.cache_salt == first.requests[0].message.cache_salt == "of a key"
+    assert got.message.body == first.requests[0].message.body
+    assert got.message.continuation is not None
+    assert (got.message.continuation.created, got.message.continuation.moves) == (17, 1)
     assert (fleet.in_flight, fleet.loads) == ([0, 0], [0, 0])
 
 
@@ -329,9 +329,9 @@ async def test_streams_leave_a_draining_replica_for_others(fleet: Fleet) -> None
     assert (text, moves) == (WHOLE, 1)
     assert first.cancelled
     (got,) = second.requests
-    assert got.continuation is not None
-    assert 0 < len(got.continuation.tokens[0]) <= 26
-    assert got.cache_salt == "of a key"
+    assert got.message.continuation is not None
+    assert 0 < len(got.message.continuation.tokens[0]) <= 26
+    assert got.message.cache_salt == "of a key"
     assert fleet.in_flight == [0]
 
 

@@ -48,7 +48,7 @@ async def test_a_whole_answer_is_forwarded(fleet: Fleet, answer: Any, reply: Eng
 
     assert await fleet.whole() == reply
     (got,) = engine.requests
-    assert (got.operation, got.body, got.request_id) == ("chat_completions", BODY, "r-1")
+    assert (got.message.operation, got.message.body, got.request_id) == ("chat_completions", BODY, "r-1")
     assert got.waited_s >= WAITED_S
     assert fleet.in_flight == [0]
 
