@@ -6,9 +6,11 @@ the client. Streams are relayed unparsed, so a dialect finds their ends in whole
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -16,8 +18,33 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Scope
 
-from serve_app.api.engine_client import JSON, ColdWait
 from serve_app.api.errors import DONE, ERROR_EVENT, TRACE_ID, ApiError
+
+JSON = "application/json"
+EVENT_STREAM = "text/event-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class ColdWait:
+    """The progress of a request's wait for a replica, at one moment. Times in seconds."""
+
+    model: str
+    phase: str
+    """The phase of the replica nearest to readiness."""
+    eta_s: float | None
+    """The time until that replica is expected to be ready; None if no start was measured."""
+    waited_s: float
+    reason: str = ""
+    """Why no replica can start, if none can."""
+
+    def comment(self) -> bytes:
+        """Return the SSE comment for the client: parsers ignore it, and people can read it."""
+        eta = "unknown" if self.eta_s is None else str(math.ceil(self.eta_s))
+        why = f": {' '.join(self.reason.split())}\n" if self.reason else ""
+        return (
+            f": waiting for a replica of {self.model}: phase={self.phase} eta_s={eta} "
+            f"waited_s={int(self.waited_s)}\n{why}\n"
+        ).encode()
 
 
 class Asked(Protocol):
@@ -233,16 +260,19 @@ def dialect_of(operation: str) -> Dialect:
 
 
 def dialect_at(path: str) -> Dialect:
-    """Return the dialect of the endpoint at `path`, below the application's `route_prefix`."""
+    """Return the dialect of the endpoint at `path` (`route_path`)."""
     return _DIALECTS.get(path.rpartition("/")[2], COMPLETIONS)
 
 
-def error_response(error: ApiError, scope: Scope, path: str) -> Response:
-    """Return an error that was raised outside of an engine's call, in the dialect of `path`.
+def route_path(scope: Scope) -> str:
+    """Return the path below the application's `route_prefix`, as routes see it."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    return path[len(root) :] if path.startswith(f"{root}/") else path
 
-    Args:
-        path: The path below the application's `route_prefix` (`middleware.route_path`).
-    """
+
+def error_response(error: ApiError, scope: Scope) -> Response:
+    """Return an error that was raised outside of an engine's call, in the dialect of its path."""
     request_id: str = scope.get("state", {}).get("request_id", "")
-    body = dialect_at(path).error_body(error, request_id)
+    body = dialect_at(route_path(scope)).error_body(error, request_id)
     return Response(body, error.status, headers=error.headers, media_type=JSON)

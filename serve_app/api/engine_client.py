@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeVar, get_args
 
-from serve_app.api.body import BodyShare
+from serve_app.api.body_memory import BodyShare
+from serve_app.api.dialect import ColdWait
 from serve_app.api.errors import ApiError
 from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.api.request_trace import UNTRACED, Trace
 from serve_app.api.trace_context import TraceContext
 from serve_app.settings.adapters import Adapter
 from serve_app.settings.caller import ANYONE, Caller
-from serve_app.wire.continuation import Continuation, DeliveredTokens
-from serve_app.wire.data_plane import Call, Prefix, TokenCounts
+from serve_app.wire.data_plane import Call, Continuation, DeliveredTokens, Prefix, TokenCounts
 from serve_app.wire.signals import MOST_COUNTED_BYTES
 
 Operation = Literal[
@@ -38,32 +37,6 @@ Outcome = Literal["ok", "rejected", "error", "client_error", "abandoned"]
 with 429. `error`: 5xx, or a stream that was cut or ended in an error event. `client_error`: any other 4xx,
 such as an invalid request or its client's deadline. `abandoned`: the client left before the end."""
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-
-JSON = "application/json"
-EVENT_STREAM = "text/event-stream"
-
-
-@dataclass(frozen=True, slots=True)
-class ColdWait:
-    """The progress of a request's wait for a replica, at one moment. Times in seconds."""
-
-    model: str
-    phase: str
-    """The phase of the replica nearest to readiness."""
-    eta_s: float | None
-    """The time until that replica is expected to be ready; None if no start was measured."""
-    waited_s: float
-    reason: str = ""
-    """Why no replica can start, if none can."""
-
-    def comment(self) -> bytes:
-        """Return the SSE comment for the client: parsers ignore it, and people can read it."""
-        eta = "unknown" if self.eta_s is None else str(math.ceil(self.eta_s))
-        why = f": {' '.join(self.reason.split())}\n" if self.reason else ""
-        return (
-            f": waiting for a replica of {self.model}: phase={self.phase} eta_s={eta} "
-            f"waited_s={int(self.waited_s)}\n{why}\n"
-        ).encode()
 
 
 @dataclass(slots=True)

@@ -15,18 +15,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from serve_app.api.dialect import dialect_of
-from serve_app.api.engine_client import (
-    EVENT_STREAM,
-    JSON,
-    ColdWait,
-    EngineClient,
-    EngineRequest,
-    Outcome,
-    Traffic,
-)
+from serve_app.api.dialect import EVENT_STREAM, JSON, ColdWait, dialect_of
+from serve_app.api.engine_client import EngineClient, EngineRequest, Outcome, Traffic
 from serve_app.api.errors import DONE, ApiError, deadline_exceeded, stream_failed
-from serve_app.api.quotas import Reservation
+from serve_app.api.quotas import QuotaUse
 from serve_app.cancellation import only_own_cancellation
 
 logger = logging.getLogger("ray.serve")
@@ -52,7 +44,7 @@ class EngineResponse(Response):
         traffic: Gets the events of the request.
         release_body: Called when the request's body is no longer needed: with the first byte of an answer, or
             at the end. It may be called again.
-        reservation: The request's place in the limits of its API key; None without limits.
+        quota_use: The request's place in the limits of its API key; None without limits.
     """
 
     _send: Send
@@ -63,7 +55,7 @@ class EngineResponse(Response):
         request: EngineRequest,
         traffic: Traffic,
         release_body: Callable[[], None] = lambda: None,
-        reservation: Reservation | None = None,
+        quota_use: QuotaUse | None = None,
     ) -> None:
         super().__init__()
         self._engine = engine
@@ -71,7 +63,7 @@ class EngineResponse(Response):
         self._dialect = dialect_of(request.operation)
         self._traffic = traffic
         self._release_body = release_body
-        self._reservation = reservation
+        self._quota_use = quota_use
         self._started = False
         self._ended = False
         self._whole = False
@@ -110,8 +102,8 @@ class EngineResponse(Response):
                 # Break the reference cycle between this response and the request.
                 request.tell_wait = request.write_now = None
                 self._drop_body()
-                if self._reservation is not None:
-                    self._reservation.settle(request)
+                if self._quota_use is not None:
+                    self._quota_use.settle(request)
                 self._traffic.closed(request)
         if isinstance(results[0], Exception):
             raise results[0]
@@ -216,8 +208,8 @@ class EngineResponse(Response):
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:
         if not self._started:
             self._started = True
-            if self._reservation is not None:
-                headers = {**headers, **self._reservation.headers}
+            if self._quota_use is not None:
+                headers = {**headers, **self._quota_use.headers}
             raw = [
                 (name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()
             ]

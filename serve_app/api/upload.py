@@ -6,7 +6,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
-from serve_app.api.content import Content
+from serve_app.api.body import Content
 from serve_app.api.errors import ApiError
 from serve_app.settings.settings_error import shown
 

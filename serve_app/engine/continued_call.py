@@ -26,8 +26,7 @@ from serve_app.api.dialect import dialect_of
 from serve_app.engine.api_errors import not_continuable
 from serve_app.engine.continuing_core import DELIVERED
 from serve_app.engine.engine_call import EngineCall
-from serve_app.wire.continuation import Continuation
-from serve_app.wire.data_plane import Call
+from serve_app.wire.data_plane import Call, Continuation
 
 _CREATED = re.compile(rb'"created(_at)?":\d+')  # inside a text the quotes would be escaped
 _REPLAYED_PER_TURN = 16

@@ -30,8 +30,7 @@ from serve_app.engine.fair_share import Charge
 from serve_app.engine.sequence_lanes import SequenceLanes
 from serve_app.patches.vllm import Method, forward_at_once, wrap_method
 from serve_app.settings.caller import caller
-from serve_app.wire.continuation import DeliveredTokens
-from serve_app.wire.data_plane import Call, TokenCounts
+from serve_app.wire.data_plane import Call, DeliveredTokens, TokenCounts
 from serve_app.wire.request_line import ABANDONED, COMPLETED, FAILED
 
 _NOT_CONTINUED = (

@@ -12,8 +12,16 @@ from serve_app.api.errors import TRACE_ID, ApiError, internal_error
 from serve_app.cancellation import only_own_cancellation
 from serve_app.engine.continued_call import call_of
 from serve_app.engine.engine_call import EngineCall
-from serve_app.wire.continuation import DeliveredTokens
-from serve_app.wire.data_plane import CREDIT_BYTES, LOSSES, Answer, Call, FromIngress, Piece, Step
+from serve_app.wire.data_plane import (
+    CREDIT_BYTES,
+    LOSSES,
+    Answer,
+    Call,
+    DeliveredTokens,
+    FromIngress,
+    Piece,
+    Step,
+)
 from serve_app.wire.frames import Frames
 
 logger = logging.getLogger("ray.serve")

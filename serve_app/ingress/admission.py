@@ -20,7 +20,7 @@ from serve_app.ingress.ray_router import Wake
 from serve_app.ingress.replica import Replica, Reservation
 from serve_app.ingress.replica_choice import PREFILL_BUDGET_SHARE
 from serve_app.ingress.replica_set import ReplicaSet
-from serve_app.ingress.request_stages import end_queue
+from serve_app.ingress.trace_stages import end_queue
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import ModelSettings
 from serve_app.wire.spans import QUEUE
@@ -113,7 +113,7 @@ class Admission:
         request: EngineRequest,
         *,
         retry: bool = False,
-        identity: str | None = None,
+        model_identity: str | None = None,
         refused: Collection[Replica] = (),
     ) -> Reservation:
         """Return a reservation on a replica for `request`. The caller gives it back with `replicas.release`.
@@ -123,8 +123,8 @@ class Admission:
                 `lost_s` if the last replica has just been lost.
             retry: Whether the request has lost a replica. Such a request is queued even if all replicas are
                 full. It goes before all others, and the bound of the queue does not refuse it.
-            identity: The model that began the answer: only its replicas can continue a stream. None for an
-                answer that has not begun.
+            model_identity: The model that began the answer: only its replicas can continue a stream. None for
+                an answer that has not begun.
             refused: Replicas that have refused the request. They come last.
 
         Raises:
@@ -134,11 +134,11 @@ class Admission:
         """
         knobs = self._knobs()
         request.trace.note_model(self._model, knobs.ttft_target_s)
-        if request.silent_since is None or identity is not None:
+        if request.silent_since is None or model_identity is not None:
             self.keep_alive.begin(request)
         grouped = request.wants_stream and knobs.prefill_groups
         budget_s = PREFILL_BUDGET_SHARE * knobs.ttft_target_s if grouped else 0.0
-        pending = Pending(request, self._prompt_tokens(request), budget_s, retry, identity)
+        pending = Pending(request, self._prompt_tokens(request), budget_s, retry, model_identity)
         if not (len(self.queue) if pending.background else self.cold):
             reservation = self._pick(pending, refused)
             if reservation is None and refused:
@@ -149,19 +149,19 @@ class Admission:
         return await self._wait(pending, knobs)
 
     def take_for_move(
-        self, request: EngineRequest, delivered_tokens: int, identity: str
+        self, request: EngineRequest, delivered_tokens: int, model_identity: str
     ) -> Reservation | None:
         """Return a reservation for a stream whose replica drains; None if no other could run it at once.
 
         Args:
             request: Its body may have been released.
             delivered_tokens: The number of delivered tokens. The next engine prefills them after the prompt.
-            identity: The model that began the answer.
+            model_identity: The model that began the answer.
         """
         return self.replicas.take(
             min(self._limit, self._batch),
             min(self._prompt_tokens(request) + delivered_tokens, self._most_prompt_tokens),
-            identity=identity,
+            model_identity=model_identity,
             background=request.is_background,
             adapter=request.adapter_name,
             key=request.caller.key,
@@ -218,7 +218,7 @@ class Admission:
             pending.prefill_budget_s,
             self._batch,
             pending.request.prefix,
-            pending.identity,
+            pending.model_identity,
             refused,
             pending.background,
             pending.request.adapter_name,
@@ -227,7 +227,7 @@ class Admission:
 
     def _check_queue(self, pending: Pending, bound: int) -> None:
         """Raise the ApiError of a request that may not be queued. A full queue may refuse another for it."""
-        if pending.identity is not None and not self.replicas.may_continue(pending.identity):
+        if self._is_replaced(pending):
             raise unavailable(self._model, _REPLACED)
         if pending.retry:
             return
@@ -251,6 +251,11 @@ class Admission:
             if refused is pending:
                 raise error
             self._leave(refused, error)
+
+    def _is_replaced(self, pending: Pending) -> bool:
+        """Whether another model runs in place of the model that began the answer."""
+        begun = pending.model_identity
+        return begun is not None and not self.replicas.may_continue(begun)
 
     def _is_below_share(self, key: str) -> bool:
         """Whether other keys have places, and `key` has less than its equal share, with its queued requests.
@@ -327,9 +332,11 @@ class Admission:
                 # A cached prompt costs its key nothing.
                 share = self._knobs().standard_share
                 self.queue.charge(pending, reservation.pending_prompt_tokens, share)
-            elif pending.identity is not None and not self.replicas.may_continue(pending.identity):
+            elif pending.model_identity is not None and not self.replicas.may_continue(
+                pending.model_identity
+            ):
                 self._leave(pending, unavailable(self._model, _REPLACED))
-            elif not pending.retry or (pending.identity is None and not pending.background):
+            elif not pending.retry or (pending.model_identity is None and not pending.background):
                 break  # there is room for no other request either
         self._wake_if_needed()
         if not self.queue.foreground and not len(self.replicas):

@@ -26,7 +26,7 @@ class Pending:
     """How long it may wait for prefill on a replica; see `ReplicaSet.take`."""
     retry: bool
     """Whether it has lost a replica."""
-    identity: str | None
+    model_identity: str | None
     """The model that began its answer; None for an answer that has not begun."""
     since: float = 0.0
     """When it was queued, on the admission's clock."""

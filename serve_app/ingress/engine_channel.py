@@ -12,7 +12,6 @@ from typing import Any
 
 from serve_app.api.engine_client import EngineRequest
 from serve_app.ingress.replica import Replica
-from serve_app.wire.continuation import Continuation
 from serve_app.wire.data_plane import (
     CREDIT_BYTES,
     GREETING_BYTES,
@@ -22,6 +21,7 @@ from serve_app.wire.data_plane import (
     Beat,
     Call,
     Cancel,
+    Continuation,
     Credit,
     FromEngine,
     Hello,

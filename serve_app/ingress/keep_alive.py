@@ -8,7 +8,8 @@ import asyncio
 import math
 from collections.abc import Callable
 
-from serve_app.api.engine_client import ColdWait, EngineRequest
+from serve_app.api.dialect import ColdWait
+from serve_app.api.engine_client import EngineRequest
 from serve_app.ingress.cold_start_progress import ColdStartProgress
 
 

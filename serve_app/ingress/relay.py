@@ -16,12 +16,11 @@ from serve_app.api.request_trace import Stage
 from serve_app.ingress.admission import Admission, unavailable
 from serve_app.ingress.cold_start_progress import ColdStartProgress
 from serve_app.ingress.engine_channel import EngineChannels, NeverBegunError, RelayedStream
+from serve_app.ingress.engine_loss import Delivered, RetryBudget, raise_if_lost
 from serve_app.ingress.replica import Replica, Reservation
-from serve_app.ingress.request_stages import begin_attempt, note_continuation, note_pick
-from serve_app.ingress.retry_state import Delivered, RetryBudget, raise_if_lost
+from serve_app.ingress.trace_stages import begin_attempt, note_continuation, note_pick
 from serve_app.settings.tree import ModelSettings
-from serve_app.wire.continuation import Continuation
-from serve_app.wire.data_plane import Answer, Piece, TokenCounts
+from serve_app.wire.data_plane import Answer, Continuation, Piece, TokenCounts
 from serve_app.wire.spans import ANSWER, BACKOFF, FIRST_TOKEN, STATUS_CODE
 
 logger = logging.getLogger("ray.serve")
@@ -158,12 +157,12 @@ class _RelayedRequest:
         """
         lost: Exception | None = None
         refused: set[Replica] = set()
-        identity = None if continuation is None else continuation.identity
+        model_identity = None if continuation is None else continuation.model_identity
         for number in range(1, _ATTEMPTS + 1):
             retry, self._retry = self._retry, True
             asked_at = time.perf_counter()
             reservation = await self._admission.take(
-                self._request, retry=retry, identity=identity, refused=refused
+                self._request, retry=retry, model_identity=model_identity, refused=refused
             )
             self._attempt = attempt = self._open.enter_context(_attempt_at(reservation))
             expected = self._replicas.expected_tokens(reservation)
@@ -192,7 +191,7 @@ class _RelayedRequest:
     async def events(self, answer: Answer) -> AsyncIterator[bytes]:
         """Yield the frames of the stream that began with `answer`, from all replicas that run it."""
         assert self._attempt is not None
-        self._delivered = Delivered(self._attempt.reservation.replica.identity, self._request.kept)
+        self._delivered = Delivered(self._attempt.reservation.replica.model_identity, self._request.kept)
         if not (answer.continuable and self._delivered.keep(self._body)):
             self._release_kept()
         moves = 0
@@ -309,7 +308,7 @@ class _RelayedRequest:
         attempt.spent_before = self._budget.spent
         if continuation is None and self._delivered is not None:
             # The client has got nothing of the answer that another model began.
-            self._delivered.identity = reservation.replica.identity
+            self._delivered.model_identity = reservation.replica.model_identity
         if answer.status < HTTPStatus.BAD_REQUEST:
             replicas.note_first_byte(reservation)
             if not attempt.continues:
@@ -362,7 +361,7 @@ class _RelayedRequest:
         Meanwhile the present replica goes on generating, and its tokens are not read.
         """
         asked_at = time.perf_counter()
-        reservation = self._admission.take_for_move(self._request, delivered.count, delivered.identity)
+        reservation = self._admission.take_for_move(self._request, delivered.count, delivered.model_identity)
         if reservation is None:
             return False
         note_pick(self._request.trace, asked_at, reservation, None, retry=True)

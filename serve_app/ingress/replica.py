@@ -26,7 +26,7 @@ class Replica:
     replica_id: str
     address: str
     token: str
-    identity: str = ""
+    model_identity: str = ""
     """The model that it serves; see `weights.model_identity`. "" from an earlier version."""
     in_flight: int = 0
     """Requests of this process, without the lane `background`. That lane yields to all others within a step

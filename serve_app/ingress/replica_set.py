@@ -56,7 +56,7 @@ class ReplicaSet:
         prefill_budget_s: float = 0.0,
         batch: int = 1 << 30,
         prefix: PromptPrefix | None = None,
-        identity: str | None = None,
+        model_identity: str | None = None,
         refused: Collection[Replica] = (),
         background: bool = False,
         adapter: str = "",
@@ -74,7 +74,7 @@ class ReplicaSet:
             prefill_budget_s: How long a stream may wait for prefill; 0 for other requests.
             batch: The most requests that an engine runs at once.
             prefix: The hashes of the prompt; None if it shares nothing.
-            identity: Only replicas of this identity are considered; None for any.
+            model_identity: Only replicas of this model_identity are considered; None for any.
             refused: Replicas that are not considered.
             background: Whether the request is of the lane `background`. Then `limit` counts the requests of
                 all lanes, and the least loaded replica is chosen. Else `limit` does not count that lane.
@@ -100,8 +100,10 @@ class ReplicaSet:
                 for name, replica in self._usable.items()
             }
         replicas: Collection[Replica] = self._usable.values()
-        if identity is not None or refused:
-            replicas = [one for one in replicas if identity in (None, one.identity) and one not in refused]
+        if model_identity is not None or refused:
+            replicas = [
+                one for one in replicas if model_identity in (None, one.model_identity) and one not in refused
+            ]
         budget_s = prefill_budget_s if prompt_tokens and not background else 0.0
         now = self.clock() if budget_s else 0.0
         if background:
@@ -231,13 +233,16 @@ class ReplicaSet:
         """Return every replica that Ray lists, including those that are not picked."""
         return self._listed.values()
 
-    def may_continue(self, identity: str) -> bool:
-        """Whether a listed replica serves the model `identity`. If none is listed, the next one may."""
-        return not self._listed or any(one.identity == identity for one in self._listed.values())
+    def may_continue(self, model_identity: str) -> bool:
+        """Whether a listed replica serves the model `model_identity`. If none is listed, the next one may."""
+        return not self._listed or any(one.model_identity == model_identity for one in self._listed.values())
 
     def has_substitute(self, replica: Replica) -> bool:
         """Whether another replica is picked that serves the same model as `replica`."""
-        return any(one.identity == replica.identity and one is not replica for one in self._usable.values())
+        return any(
+            one.model_identity == replica.model_identity and one is not replica
+            for one in self._usable.values()
+        )
 
     def keep_away(self, replica: Replica, trouble: str) -> None:
         """Stop picking `replica` until `welcome`, and report its trouble.

@@ -10,9 +10,8 @@ import pytest
 import uvloop
 import yaml
 
-from serve_app.api.answer_memory import LEAST_BYTES
 from serve_app.api.api_keys import ApiKeyFile
-from serve_app.api.body import BodyMemory, BodyShare
+from serve_app.api.body_memory import LEAST_BYTES, BodyMemory, BodyShare
 from serve_app.api.engine_client import EngineReply, Traffic
 from tests.api.server import Server
 from tests.api.slow_client import SlowClient, serving, until

@@ -13,8 +13,8 @@ from serve_app.api.batch_lines import BatchLines
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
 from serve_app.api.quotas import Quotas
+from serve_app.api.request_head import RequestTraces
 from serve_app.api.request_trace import RequestTrace
-from serve_app.api.trace_middleware import RequestTraces
 from serve_app.batch.retries import retry_of
 from serve_app.wire.batch_lines import BatchLine, LineAnswer
 from serve_app.wire.spans import batch_root

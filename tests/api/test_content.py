@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.types import Message
 
-from serve_app.api.body import BodyMemory, BodyShare, read_body
-from serve_app.api.content import Content
+from serve_app.api.body import Content, read_body
+from serve_app.api.body_memory import BodyMemory, BodyShare
 from serve_app.api.errors import ApiError
 from tests.api.server import Server, error_of
 

@@ -4,10 +4,8 @@ import json
 
 import pytest
 
-from serve_app.api.engine_client import (
-    ColdWait,
-    EngineRequest,
-)
+from serve_app.api.dialect import ColdWait
+from serve_app.api.engine_client import EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.api.trace_context import TraceContext
 

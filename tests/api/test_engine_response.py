@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.engine_client import ColdWait, EngineReply, EngineRequest, Traffic
+from serve_app.api.dialect import ColdWait
+from serve_app.api.engine_client import EngineReply, EngineRequest, Traffic
 from serve_app.api.engine_response import EngineResponse, status_outcome
 from serve_app.api.errors import ApiError
 from tests.api.connection import SCOPE, Connection
@@ -234,7 +235,7 @@ async def test_a_whole_answer_waits_for_its_client_without_the_engine() -> None:
     reserved = Place()
 
     async with asyncio.timeout(LIMIT_S):
-        response = EngineResponse(engine, asked, traffic, reservation=reserved)  # type: ignore[arg-type]
+        response = EngineResponse(engine, asked, traffic, quota_use=reserved)  # type: ignore[arg-type]
         running = asyncio.create_task(response(SCOPE, connection.receive, connection.send))
         await connection.body_arrived.wait()
         await asyncio.sleep(0.1)  # beyond the deadline, which concerns the engine

@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from serve_app.api.api_keys import ApiKeyFile
-from serve_app.api.engine_client import ColdWait, EngineReply
+from serve_app.api.dialect import ColdWait
+from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
 from tests.api.server import Server
 from tests.api.traffic_log import TrafficLog

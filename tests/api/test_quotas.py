@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from serve_app.api.engine_client import EngineRequest, Operation, Outcome
 from serve_app.api.errors import ApiError
-from serve_app.api.quotas import KeyDemand, KeyShare, Quotas, Reservation
+from serve_app.api.quotas import KeyDemand, KeyShare, Quotas, QuotaUse
 from serve_app.settings.caller import Caller, Lane
 from serve_app.settings.keys_file import ApiKey
 
@@ -35,7 +35,7 @@ def request(
 
 
 def end(
-    reservation: Reservation | None,
+    reservation: QuotaUse | None,
     asked: EngineRequest,
     tokens: tuple[int, int | None] | None = None,
     outcome: Outcome = "ok",
@@ -93,7 +93,7 @@ def test_twice_the_limit_admits_the_limit(
 ) -> None:
     draw, limited = random.Random(7), key(tokens_per_minute=tokens_per_minute)
     began, admitted, order = clock.now, 0, count()
-    running: list[tuple[float, int, Reservation, EngineRequest, tuple[int, int]]] = []
+    running: list[tuple[float, int, QuotaUse, EngineRequest, tuple[int, int]]] = []
     for _ in range(10_000):
         clock.now += draw.expovariate(2 * tokens_per_minute / 60 / mean_tokens)
         while running and running[0][0] <= clock.now:

@@ -9,6 +9,7 @@ import pytest
 from serve_app.api import request_trace
 from serve_app.api.engine_client import EngineReply, EngineRequest, Outcome
 from serve_app.api.errors import ApiError
+from serve_app.api.request_head import RequestTraces
 from serve_app.api.request_trace import (
     MOST_STAGES,
     SHOWN,
@@ -16,7 +17,6 @@ from serve_app.api.request_trace import (
     RecordedStage,
     RequestTrace,
 )
-from serve_app.api.trace_middleware import RequestTraces
 from serve_app.settings.caller import ANYONE, Caller
 from serve_app.wire import spans as names
 from serve_app.wire.data_plane import TokenCounts

@@ -9,8 +9,8 @@ import openai
 import pytest
 from httpx2 import ASGITransport, AsyncClient
 
-from serve_app.api.dialect import RESPONSES
-from serve_app.api.engine_client import ColdWait, EngineReply, EngineRequest
+from serve_app.api.dialect import RESPONSES, ColdWait
+from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
 from tests.api.server import Server
 from tests.stub_engine import StubEngine, failing, frames

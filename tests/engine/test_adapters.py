@@ -25,7 +25,7 @@ from serve_app.engine.local_client import LocalEngine
 from serve_app.settings.adapters import EMBEDDED_ADAPTER, Adapter
 from serve_app.settings.caller import caller
 from serve_app.weights.adapter_store import AdapterStore, StoredAdapter
-from serve_app.wire.continuation import Continuation
+from serve_app.wire.data_plane import Continuation
 from tests.api.connection import SCOPE, Connection
 from tests.engine.calls import engine_call
 from tests.engine.stub_engine_core import configured, real_serving

@@ -18,7 +18,7 @@ from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
 from serve_app.settings import ModelSettings
 from serve_app.settings.caller import Caller
-from serve_app.wire.continuation import Continuation
+from serve_app.wire.data_plane import Continuation
 from serve_app.wire.request_line import RequestLine
 from tests.engine.calls import changed, engine_call
 from tests.engine.local import FakeLog

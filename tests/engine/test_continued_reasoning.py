@@ -10,7 +10,7 @@ import pytest
 from serve_app.api.engine_client import Operation
 from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.local_client import LocalEngine
-from serve_app.wire.continuation import Continuation
+from serve_app.wire.data_plane import Continuation
 from tests.engine import reasoning_until_dot
 from tests.engine.calls import engine_call
 from tests.engine.streams import OSLO, asked, at_each, chat, continued, differences, events, hear, strict

@@ -11,12 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.api.engine_client import (
-    OPERATIONS,
-    EngineReply,
-    EngineRequest,
-    Operation,
-)
+from serve_app.api.engine_client import OPERATIONS, EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError
 from serve_app.api.trace_context import TraceContext
 from serve_app.engine import data_plane
@@ -25,7 +20,6 @@ from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress.engine_channel import EngineChannel, NeverBegunError, RelayedStream
 from serve_app.settings.adapters import Adapter
 from serve_app.settings.caller import caller
-from serve_app.wire.continuation import Continuation, DeliveredTokens
 from serve_app.wire.data_plane import (
     CREDIT_BYTES,
     ENGINE_DIED,
@@ -33,7 +27,9 @@ from serve_app.wire.data_plane import (
     VERSION,
     Beat,
     Call,
+    Continuation,
     Credit,
+    DeliveredTokens,
     Hello,
     Piece,
     Step,

@@ -14,7 +14,7 @@ from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
 from serve_app.engine.responses_operation import create_response
 from serve_app.settings import ModelSettings
-from serve_app.wire.continuation import Continuation
+from serve_app.wire.data_plane import Continuation
 from tests.engine.calls import engine_call
 from tests.engine.local import FakeLog
 from tests.engine.responses_streams import events_of, text_of, types_of, without_varying

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from ray.serve._private.common import DeploymentID
 from ray.serve.exceptions import DeploymentUnavailableError
 
+from serve_app.api.dialect import ColdWait
 from serve_app.api.engine_client import (
     GPU_OPERATIONS,
     OPERATIONS,
     SPEECH_OPERATIONS,
-    ColdWait,
     EngineRequest,
     Operation,
 )

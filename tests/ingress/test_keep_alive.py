@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.engine_client import ColdWait, EngineReply, Operation
+from serve_app.api.dialect import ColdWait
+from serve_app.api.engine_client import EngineReply, Operation
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError
 from tests.api.connection import SCOPE, Connection

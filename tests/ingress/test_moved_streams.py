@@ -7,14 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from serve_app.api.body import KEPT, BodyMemory, BodyShare
+from serve_app.api.body_memory import KEPT, BodyMemory, BodyShare
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
 from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.api.trace_context import TraceContext
-from serve_app.ingress.retry_state import MOST_BODY_BYTES
-from serve_app.wire.continuation import Continuation, DeliveredTokens
-from serve_app.wire.data_plane import TokenCounts
+from serve_app.ingress.engine_loss import MOST_BODY_BYTES
+from serve_app.wire.data_plane import Continuation, DeliveredTokens, TokenCounts
 from tests.ingress.fleet import (
     DIED,
     DONE,
@@ -90,7 +89,7 @@ class OutputsEngine(StubEngine):
 async def test_a_stream_goes_on_where_its_lost_replica_stopped(fleet: Fleet) -> None:
     first, second = CountingEngine(until=25), CountingEngine()
     second.counts.cached = 24
-    asked = request(wants_stream=True, trace=TRACE, cache_salt="of a key")
+    asked = request(wants_stream=True, context=TRACE, cache_salt="of a key")
     plane = await fleet.start(first)
     async with reading(fleet, asked) as answer:
         await first.reached.wait()
@@ -379,7 +378,7 @@ async def test_a_stream_moves_once_a_replica_of_its_model_comes(fleet: Fleet) ->
 
     assert (text, moves) == (WHOLE, 1)
     assert same.requests[0].message.continuation is not None
-    assert same.requests[0].message.continuation.identity == "old"
+    assert same.requests[0].message.continuation.model_identity == "old"
 
 
 @pytest.mark.parametrize(("loss", "moves_tried"), [(DIED, 1), (KILLED, 4)], ids=["died", "killed"])

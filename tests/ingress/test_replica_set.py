@@ -145,10 +145,10 @@ def test_continued_stream_goes_only_to_replicas_of_its_model() -> None:
     among.update({**where("a"), "b": {**where("b")["b"], "identity": "new"}})
     _, b = among.listed()
 
-    assert [among.take(100, identity="new").replica for _ in range(3)] == [b] * 3  # type: ignore[union-attr]
-    assert among.take(100, identity="other") is None
+    assert [among.take(100, model_identity="new").replica for _ in range(3)] == [b] * 3  # type: ignore[union-attr]
+    assert among.take(100, model_identity="other") is None
     assert [among.may_continue(identity) for identity in ("", "new", "other")] == [True, True, False]
-    assert among.take(100, identity="new", refused=[b]) is None
+    assert among.take(100, model_identity="new", refused=[b]) is None
 
 
 IDS = st.sets(st.sampled_from("abcd"))

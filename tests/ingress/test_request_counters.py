@@ -5,13 +5,7 @@ from typing import Any
 import pytest
 from ray.serve._private.common import DeploymentID, ReplicaID
 
-from serve_app.api.engine_client import (
-    GPU_OPERATIONS,
-    OPERATIONS,
-    OUTCOMES,
-    EngineRequest,
-    Operation,
-)
+from serve_app.api.engine_client import GPU_OPERATIONS, OPERATIONS, OUTCOMES, EngineRequest, Operation
 from serve_app.api.errors import ApiError
 from serve_app.controller.contexts import ingress_readings, ongoing_of_ingress
 from serve_app.ingress.ingress_deployment import ingress_report
