@@ -17,7 +17,7 @@ from serve_app.api.dialect import dialect_at
 from serve_app.api.endpoints import Endpoints, operation_at
 from serve_app.api.errors import TRACE_ID, ApiError, internal_error
 from serve_app.api.request_head import RequestHead, RequestTraces
-from serve_app.api.request_trace import UNTRACED, Trace
+from serve_app.api.trace import UNTRACED, Trace
 from serve_app.cancellation import only_own_cancellation
 from serve_app.settings.caller import ANYONE
 from serve_app.wire.batch_lines import BatchLine, LineAnswer

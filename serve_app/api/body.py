@@ -7,8 +7,9 @@ valid token id costs 0.1 µs.
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -36,7 +37,7 @@ class Content:
     Args:
         request: The request. Its body is not read yet.
         max_bytes: The most bytes of the body, with its coding and without it.
-        too_large: The error of a larger body. A declared length is checked before the body is read.
+        too_large: Returns the error of a larger body. A declared length is checked before the body is read.
         timeout_s: Seconds that the body may take. Each `SLOWEST_BYTES_PER_S` bytes received give one second
             more. The bound keeps slow clients from occupying a connection and memory for ever.
 
@@ -44,7 +45,9 @@ class Content:
         ApiError: 415 for a content coding that is not decoded, `too_large`.
     """
 
-    def __init__(self, request: Request, max_bytes: int, too_large: ApiError, timeout_s: float) -> None:
+    def __init__(
+        self, request: Request, max_bytes: int, too_large: Callable[[], ApiError], timeout_s: float
+    ) -> None:
         self._request, self._max_bytes, self._too_large = request, max_bytes, too_large
         self._timeout_s = timeout_s
         self._received = 0
@@ -67,7 +70,7 @@ class Content:
         self.length = int(length) if known else None
         """The declared length; None if none is declared, or if the content has a coding."""
         if known and int(length) > max_bytes:
-            raise too_large
+            raise too_large()
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the content.
@@ -80,11 +83,11 @@ class Content:
         while (data := await self._next(stream, due)) is not None:
             self._received += len(data)
             if self._received > self._max_bytes:
-                raise self._too_large
+                raise self._too_large()
             for piece in self._unpack(data) if self._coding else (data,):
                 size += len(piece)
                 if size > self._max_bytes:
-                    raise self._too_large
+                    raise self._too_large()
                 yield piece
                 if self._coding:
                     await asyncio.sleep(0)
@@ -203,7 +206,7 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float, share: B
         ApiError: 413 if the body is larger than `max_bytes`, 429 if the memory for bodies does not hold it,
             others as `Content`.
     """
-    content = Content(request, max_bytes, body_too_large(max_bytes), timeout_s)
+    content = Content(request, max_bytes, partial(body_too_large, max_bytes), timeout_s)
     share.expect(content.length or 0)
     body = bytearray()
     async for chunk in content.chunks():

@@ -294,7 +294,8 @@ class Endpoints:
                 answer_bound = fields.answer_bound(operation) if generates else 0
                 # Only a body with one prompt has a prefix.
                 context = (request.prefix and model.max_model_len) or inf
-                quota_use = self._quotas.reserve(sender.key, request, answer_bound, context)
+                if sender.key is not None and sender.key.is_limited:
+                    quota_use = self._quotas.reserve(sender.key, request, answer_bound, context)
                 if quota_use is not None and quota_use.over_quota:
                     request.caller = sender.caller.lowered_to("background")
                     quota_use.headers[LANE_HEADER] = "background"

@@ -12,8 +12,7 @@ from serve_app.api.body_memory import BodyShare
 from serve_app.api.dialect import ColdWait
 from serve_app.api.errors import ApiError
 from serve_app.api.prompt_prefix import PromptPrefix
-from serve_app.api.request_trace import UNTRACED, Trace
-from serve_app.api.trace_context import TraceContext
+from serve_app.api.trace import UNTRACED, Trace, TraceContext
 from serve_app.settings.adapters import Adapter
 from serve_app.settings.caller import ANYONE, Caller
 from serve_app.wire.data_plane import Call, Continuation, DeliveredTokens, Prefix, TokenCounts

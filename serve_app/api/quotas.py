@@ -267,12 +267,12 @@ class Quotas:
         self._equal = _WHOLE
 
     def reserve(
-        self, key: ApiKey | None, request: EngineRequest, bound: int | None, most: float = math.inf
-    ) -> QuotaUse | None:
-        """Return the request's place in the limits of its key; None without limits.
+        self, key: ApiKey, request: EngineRequest, bound: int | None, most: float = math.inf
+    ) -> QuotaUse:
+        """Return the request's place in the limits of its key.
 
         Args:
-            key: The entry of the client's key.
+            key: The entry of the client's key, which has limits.
             request: A request whose body has been read.
             bound: The most tokens of its answer; None if the request has no bound.
             most: The most tokens of its prompt. An image may take megabytes.
@@ -281,8 +281,6 @@ class Quotas:
             ApiError: 429 if a limit is reached. A `work_conserving` key gets 429 only for too many open
                 requests.
         """
-        if key is None or not key.is_limited:
-            return None
         now = self.clock()
         quota = self._quota(key, now)
         prompt = answer = 0.0

@@ -26,8 +26,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from serve_app.api.dialect import dialect_at, route_path
 from serve_app.api.engine_response import WriteNowMiddleware
 from serve_app.api.errors import TRACE_ID, ApiError, invalid_value
-from serve_app.api.request_trace import SHOW_HEADER, UNTRACED, RequestTrace, Trace
-from serve_app.api.trace_context import TraceContext
+from serve_app.api.request_trace import SHOW_HEADER, RequestTrace
+from serve_app.api.trace import UNTRACED, Trace, TraceContext
 from serve_app.patches.uvicorn import ignore_upgrades
 from serve_app.settings.caller import ANYONE, LANES, Caller, Lane
 from serve_app.settings.keys_file import ApiKey

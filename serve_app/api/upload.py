@@ -52,7 +52,9 @@ class Form:
         if kind.lower() != FORM.encode() or not boundary:
             message = f"Content-Type = {shown(given)}: must be {FORM} with a boundary."
             raise ApiError(415, message, code="unsupported_media_type")
-        self.content = Content(request, max_file_bytes + MOST_ENVELOPE_BYTES, self._too_large, timeout_s)
+        self.content = Content(
+            request, max_file_bytes + MOST_ENVELOPE_BYTES, lambda: self._too_large, timeout_s
+        )
         try:
             self._parser = MultipartParser(
                 boundary,

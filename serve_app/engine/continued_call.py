@@ -33,12 +33,6 @@ _REPLAYED_PER_TURN = 16
 """Outputs replayed before other streams get a turn. vLLM's own encoder takes about 0.1 ms for each."""
 
 
-def call_of(message: Call) -> EngineCall:
-    """Return the call that an ingress replica has sent."""
-    begun = message.continuation
-    return EngineCall(message) if begun is None else ContinuedCall(message, begun)
-
-
 class ContinuedCall(EngineCall):
     """A call whose stream begins with tokens that were delivered before."""
 

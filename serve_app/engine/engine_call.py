@@ -24,10 +24,9 @@ from vllm.v1.engine.output_processor import OutputProcessor
 from xxhash import xxh3_64_hexdigest, xxh3_64_intdigest
 
 from serve_app.api.engine_client import SPEECH_OPERATIONS, Operation
-from serve_app.api.trace_context import TraceContext
+from serve_app.api.trace import TraceContext
 from serve_app.engine.continuing_core import DELIVERED, core_continues
-from serve_app.engine.fair_share import Charge
-from serve_app.engine.sequence_lanes import SequenceLanes
+from serve_app.engine.sequence_lanes import Charge, SequenceLanes
 from serve_app.patches.vllm import Method, forward_at_once, wrap_method
 from serve_app.settings.caller import caller
 from serve_app.wire.data_plane import Call, DeliveredTokens, TokenCounts

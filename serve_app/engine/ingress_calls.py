@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from serve_app.api.engine_client import OPERATIONS, EngineClient, EngineReply
 from serve_app.api.errors import TRACE_ID, ApiError, internal_error
 from serve_app.cancellation import only_own_cancellation
-from serve_app.engine.continued_call import call_of
+from serve_app.engine.continued_call import ContinuedCall
 from serve_app.engine.engine_call import EngineCall
 from serve_app.wire.data_plane import (
     CREDIT_BYTES,
@@ -133,7 +133,8 @@ class IngressCalls:
         try:
             if message.operation not in OPERATIONS:
                 raise ApiError(404, f"no operation {message.operation!r}")
-            call = call_of(message)
+            begun = message.continuation
+            call = EngineCall(message) if begun is None else ContinuedCall(message, begun)
             TRACE_ID.set("" if call.trace is None else call.trace.trace_id)
             with only_own_cancellation():
                 await self._answer(stream, call)

@@ -11,7 +11,8 @@ from ray.serve.handle import DeploymentHandle
 
 from serve_app.api.engine_client import GPU_OPERATIONS, EngineRequest
 from serve_app.api.errors import ApiError
-from serve_app.api.request_trace import Stage
+from serve_app.api.trace import Stage
+from serve_app.ingress.attempt import end_queue
 from serve_app.ingress.cold_queue import ColdQueue, Pending
 from serve_app.ingress.cold_start_progress import DEFAULT_RETRY_AFTER_S, ColdStartProgress, ProgressReader
 from serve_app.ingress.keep_alive import KeepAlive, wake
@@ -20,7 +21,6 @@ from serve_app.ingress.ray_router import Wake
 from serve_app.ingress.replica import Replica, Reservation
 from serve_app.ingress.replica_choice import PREFILL_BUDGET_SHARE
 from serve_app.ingress.replica_set import ReplicaSet
-from serve_app.ingress.trace_stages import end_queue
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import ModelSettings
 from serve_app.wire.spans import QUEUE
@@ -116,7 +116,7 @@ class Admission:
         model_identity: str | None = None,
         refused: Collection[Replica] = (),
     ) -> Reservation:
-        """Return a reservation on a replica for `request`. The caller gives it back with `replicas.release`.
+        """Return a reservation on a replica for `request`. `attempt_at` gives it back.
 
         Args:
             request: The time in the queue before its first token is added to its `queued_s`, or to its
@@ -139,7 +139,7 @@ class Admission:
         grouped = request.wants_stream and knobs.prefill_groups
         budget_s = PREFILL_BUDGET_SHARE * knobs.ttft_target_s if grouped else 0.0
         pending = Pending(request, self._prompt_tokens(request), budget_s, retry, model_identity)
-        if not (len(self.queue) if pending.background else self.cold):
+        if not (len(self.queue) if request.is_background else self.cold):
             reservation = self._pick(pending, refused)
             if reservation is None and refused:
                 reservation = self._pick(pending)
@@ -211,18 +211,19 @@ class Admission:
         return min(int(size / self.replicas.prefixes.bytes_per_token), self._most_prompt_tokens)
 
     def _pick(self, pending: Pending, refused: Collection[Replica] = ()) -> Reservation | None:
-        released = self.cold or pending.background
+        request = pending.request
+        released = self.cold or request.is_background
         return self.replicas.take(
             self._release_limit if released else self._limit,
             pending.prompt_tokens,
             pending.prefill_budget_s,
             self._batch,
-            pending.request.prefix,
+            request.prefix,
             pending.model_identity,
             refused,
-            pending.background,
-            pending.request.adapter_name,
-            pending.request.caller.key,
+            request.is_background,
+            request.adapter_name,
+            request.caller.key,
         )
 
     def _check_queue(self, pending: Pending, bound: int) -> None:

@@ -10,7 +10,7 @@ from itertools import chain, islice
 
 from serve_app.api.engine_client import EngineRequest
 from serve_app.api.errors import ApiError
-from serve_app.api.request_trace import UNTRACED
+from serve_app.api.trace import UNTRACED
 from serve_app.ingress.fair_queue import FairQueue
 from serve_app.ingress.replica import Reservation
 

@@ -4,21 +4,19 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import ExitStack, asynccontextmanager
 from http import HTTPStatus
 
 from serve_app.api.dialect import dialect_of
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
-from serve_app.api.request_trace import Stage
 from serve_app.ingress.admission import Admission, unavailable
+from serve_app.ingress.attempt import Attempt, attempt_at, note_continuation, note_pick
 from serve_app.ingress.cold_start_progress import ColdStartProgress
-from serve_app.ingress.engine_channel import EngineChannels, NeverBegunError, RelayedStream
+from serve_app.ingress.engine_channel import EngineChannels, NeverBegunError
 from serve_app.ingress.engine_loss import Delivered, RetryBudget, raise_if_lost
-from serve_app.ingress.replica import Replica, Reservation
-from serve_app.ingress.trace_stages import begin_attempt, note_continuation, note_pick
+from serve_app.ingress.replica import Replica
 from serve_app.settings.tree import ModelSettings
 from serve_app.wire.data_plane import Answer, Continuation, Piece, TokenCounts
 from serve_app.wire.spans import ANSWER, BACKOFF, FIRST_TOKEN, STATUS_CODE
@@ -87,39 +85,6 @@ class RelayClient:
             self.channels.close(replica, replica.trouble)
 
 
-@dataclass(slots=True)
-class _Attempt:
-    """A request on one replica."""
-
-    reservation: Reservation
-    continues: bool = False
-    """Whether other engines began the answer. Their tokens are prompt to this engine."""
-    stream: RelayedStream | None = None
-    sent_at: float = 0.0
-    stage: Stage = field(default_factory=Stage)
-    outcome: str = "abandoned"
-    error: str = ""
-    delivered_before: int = 0
-    """Delivered tokens that other engines generated."""
-    spent_before: int = 0
-    """The part of the retry budget that was spent before this replica answered."""
-    counted: bool = False
-    """Whether the engine has told how many tokens the prompt has."""
-
-
-@contextmanager
-def _attempt_at(reservation: Reservation) -> Iterator[_Attempt]:
-    """Hold a reservation for an attempt. Its end ends the call, and gives the reservation back."""
-    attempt = _Attempt(reservation)
-    with reservation:
-        try:
-            yield attempt
-        finally:
-            attempt.stage.end(attempt.outcome, attempt.error)
-            if attempt.stream is not None:
-                attempt.stream.close()
-
-
 class _RelayedRequest:
     """A request, and the replica that runs it."""
 
@@ -133,7 +98,7 @@ class _RelayedRequest:
         """The last frames that were sent to the client."""
         self._body = request.body
         """Kept until the end of a stream, if it is small enough to be sent again."""
-        self._attempt: _Attempt | None = None
+        self._attempt: Attempt | None = None
         self._open = ExitStack()
         """Ends the present attempt."""
         self._delivered: Delivered | None = None
@@ -164,7 +129,7 @@ class _RelayedRequest:
             reservation = await self._admission.take(
                 self._request, retry=retry, model_identity=model_identity, refused=refused
             )
-            self._attempt = attempt = self._open.enter_context(_attempt_at(reservation))
+            self._attempt = attempt = self._open.enter_context(attempt_at(self._replicas, reservation))
             expected = self._replicas.expected_tokens(reservation)
             note_pick(self._request.trace, asked_at, reservation, expected, retry=retry)
             try:
@@ -277,10 +242,9 @@ class _RelayedRequest:
             request.counts.output = self._least_tokens  # the engine has sent no true number
         self._admission.settle(self._request)
 
-    async def _ask(self, attempt: _Attempt, continuation: Continuation | None) -> Answer:
+    async def _ask(self, attempt: Attempt, continuation: Continuation | None) -> Answer:
         reservation, replicas = attempt.reservation, self._replicas
-        attempt.sent_at = time.perf_counter()
-        attempt.stage = begin_attempt(self._request.trace, reservation)
+        attempt.begin(self._request.trace)
         attempt.continues = continuation is not None
         attempt.delivered_before = 0 if self._delivered is None else self._delivered.count
         try:
@@ -321,7 +285,7 @@ class _RelayedRequest:
         progress = _IN_BACKGROUND if self._request.is_background else _BEFORE_FIRST_TOKEN
         return self._admission.keep_alive.wait(self._request, arrives, lambda: progress)
 
-    def _learn(self, attempt: _Attempt, counts: TokenCounts | None) -> None:
+    def _learn(self, attempt: Attempt, counts: TokenCounts | None) -> None:
         """Record the tokens that an engine tells with the first output of a stream, or with the end."""
         if counts is None:
             return
@@ -366,7 +330,7 @@ class _RelayedRequest:
             return False
         note_pick(self._request.trace, asked_at, reservation, None, retry=True)
         with ExitStack() as opened:
-            attempt = opened.enter_context(_attempt_at(reservation))
+            attempt = opened.enter_context(attempt_at(self._replicas, reservation))
             try:
                 answer = await self._ask(attempt, delivered.continuation(self._request.ttft_s or 0.0, moves))
             except ConnectionError as error:
@@ -399,7 +363,7 @@ class _RelayedRequest:
             attempt.outcome, attempt.error = "lost", str(error)
         self._open.close()
 
-    def _charge(self, error: ConnectionError, attempt: _Attempt) -> bool:
+    def _charge(self, error: ConnectionError, attempt: Attempt) -> bool:
         """Charge the retry budget for the loss of a replica. Returns whether its engine failed by itself."""
         there_s = time.perf_counter() - attempt.sent_at
         return self._budget.charge(error, attempt.reservation.replica.still_s, there_s)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Protocol, Self
 
 from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.ingress.prefix_index import NOTHING, Expected
@@ -125,19 +124,10 @@ class Replica:
         self.group_since = now
 
 
-class Owner(Protocol):
-    """Gives places: a `ReplicaSet`."""
-
-    def release(self, reservation: Reservation) -> None:
-        """Take a reservation back."""
-
-
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """One request's place on a replica, from the pick to the request's end there: a context manager."""
+    """One request's place on a replica, from the pick to the request's end there."""
 
-    owner: Owner
-    """Gets the reservation back."""
     replica: Replica
     pending_prompt_tokens: int
     """0 once the replica has answered."""
@@ -158,9 +148,3 @@ class Reservation:
     """The name of its adapter; "" for the model itself."""
     load_tokens: int = 0
     """The part of the pending tokens that stands for the load of its adapter."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.owner.release(self)

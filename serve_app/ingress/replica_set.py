@@ -121,7 +121,6 @@ class ReplicaSet:
             load_tokens = 0
         prompt_tokens += load_tokens
         reservation = Reservation(
-            self,
             chosen,
             prompt_tokens,
             background=background,

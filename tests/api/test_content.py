@@ -156,7 +156,7 @@ def test_input_without_output_is_bounded_too() -> None:
 
 async def test_others_have_their_turn_while_a_body_is_unpacked() -> None:
     packed = request("gzip", [gzip.compress(bytes(1 << 23))])
-    content = Content(packed, 1 << 23, ApiError(413, "too large"), 60.0)
+    content = Content(packed, 1 << 23, lambda: ApiError(413, "too large"), 60.0)
     turns = 0
 
     async def count() -> None:

@@ -11,7 +11,7 @@ from serve_app.api.endpoints import ApiModel, Endpoints
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
 from serve_app.api.request_head import RequestTraces
-from serve_app.api.trace_context import TraceContext
+from serve_app.api.trace import TraceContext
 from serve_app.settings.tree import HttpSettings
 from tests.api.server import MAX_BODY_BYTES, Server, error_of
 from tests.api.traffic_log import TrafficLog

@@ -7,7 +7,7 @@ import pytest
 from serve_app.api.dialect import ColdWait
 from serve_app.api.engine_client import EngineRequest
 from serve_app.api.errors import ApiError
-from serve_app.api.trace_context import TraceContext
+from serve_app.api.trace import TraceContext
 
 
 @pytest.mark.parametrize(("eta_s", "eta"), [(None, b"unknown"), (0.0, b"0"), (12.1, b"13")])

@@ -10,13 +10,8 @@ from serve_app.api import request_trace
 from serve_app.api.engine_client import EngineReply, EngineRequest, Outcome
 from serve_app.api.errors import ApiError
 from serve_app.api.request_head import RequestTraces
-from serve_app.api.request_trace import (
-    MOST_STAGES,
-    SHOWN,
-    UNTRACED,
-    RecordedStage,
-    RequestTrace,
-)
+from serve_app.api.request_trace import MOST_STAGES, SHOWN, RecordedStage, RequestTrace
+from serve_app.api.trace import UNTRACED
 from serve_app.settings.caller import ANYONE, Caller
 from serve_app.wire import spans as names
 from serve_app.wire.data_plane import TokenCounts

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from serve_app.api.engine_client import Operation
-from serve_app.api.trace_context import TraceContext
-from serve_app.engine.continued_call import call_of
+from serve_app.api.trace import TraceContext
+from serve_app.engine.continued_call import ContinuedCall
 from serve_app.engine.engine_call import EngineCall
 from serve_app.settings.caller import ANYONE, Caller
 from serve_app.wire.data_plane import Call
@@ -27,7 +27,7 @@ def engine_call(
     """Return a call that arrived at the ingress at `arrived`, by default now, with other `fields`."""
     waited_s = 0.0 if arrived is None else time.perf_counter() - arrived
     message = Call(0, operation, body, request_id, waited_s, queued_s, **fields)
-    return changed(call_of(message), caller, trace)
+    return changed(EngineCall(message), caller, trace)
 
 
 def changed(
@@ -38,4 +38,6 @@ def changed(
         fields |= {"key": caller.key, "lane": caller.lane, "weight": caller.weight}
     if trace is not None:
         fields |= {"traceparent": trace.traceparent, "tracestate": trace.tracestate}
-    return call_of(msgspec.structs.replace(call.message, **fields))
+    message = msgspec.structs.replace(call.message, **fields)
+    begun = message.continuation
+    return EngineCall(message) if begun is None else ContinuedCall(message, begun)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from serve_app.api.engine_client import OPERATIONS, EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError
-from serve_app.api.trace_context import TraceContext
+from serve_app.api.trace import TraceContext
 from serve_app.engine import data_plane
 from serve_app.engine.api_errors import lost_engine
 from serve_app.engine.data_plane import DataPlane

@@ -10,8 +10,8 @@ import pytest
 
 from serve_app.api.engine_client import Operation
 from serve_app.engine.engine_call import EngineCall
-from serve_app.engine.fair_share import lane_of
 from serve_app.engine.local_client import LocalEngine
+from serve_app.engine.sequence_lanes import lane_of
 from serve_app.settings.caller import Caller, Lane
 from tests.engine.calls import engine_call
 from tests.engine.stub_engine_core import StubEngineCore, configured, front_end, real_engine, real_serving

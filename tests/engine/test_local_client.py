@@ -13,7 +13,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from serve_app.api.engine_client import OPERATIONS, SPEECH_OPERATIONS, Operation
 from serve_app.api.errors import ApiError
-from serve_app.api.trace_context import TraceContext
+from serve_app.api.trace import TraceContext
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
 from serve_app.engine.pooling_operations import TASKS
