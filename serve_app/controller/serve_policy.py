@@ -15,11 +15,10 @@ from serve_app.controller.cold_starts import ColdStarts
 from serve_app.controller.contexts import SnapshotBuilder, has_requests_at_zero, ingress_room
 from serve_app.controller.decision_records import HEARTBEAT_S, Journal, Kind
 from serve_app.controller.document_exchange import DocumentExchange, Inbox, Mailbox
-from serve_app.learning.next_decision import next_decision
-from serve_app.learning.state import Memory, PolicyState, drop_forgotten
-from serve_app.policy.decide import Decision
+from serve_app.policy.decide import Decision, next_decision
 from serve_app.policy.ingress_scaling import decide_ingress
-from serve_app.policy.inputs import Need, Snapshot
+from serve_app.policy.reports import Snapshot
+from serve_app.policy.state import Memory, Need, PolicyState, drop_forgotten
 from serve_app.settings.tree import INGRESS
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics, ReplicaTime
 from serve_app.wire.own_clock import SteadyTime
@@ -79,7 +78,7 @@ class ServePolicy:
     def decide(
         self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float
     ) -> tuple[Decision, PolicyState]:
-        """Decide for one model; see `serve_app.learning.next_decision`."""
+        """Decide for one model; see `serve_app.policy.decide.next_decision`."""
         return next_decision(snapshot, model.knobs, state, now)
 
     def __call__(self, contexts: Mapping[Any, Any]) -> tuple[dict[Any, int], dict[Any, dict[str, Any]]]:

@@ -17,12 +17,12 @@ from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from serve_app.batch.file_store import STORE_ERRORS, DamagedError
 from serve_app.batch.forecast import Rate, late_s
-from serve_app.batch.migrate import NewerTablesError
 from serve_app.batch.queue import BatchQueue, LeasedLine
 from serve_app.batch.records import Batch, LineError
 from serve_app.batch.results import is_success
 from serve_app.batch.retries import backoff_s
 from serve_app.cancellation import only_own_cancellation
+from serve_app.database import TablesVersionError
 from serve_app.runner.batch_work import BatchWork
 from serve_app.wire.batch_backlog import BatchBacklog
 from serve_app.wire.batch_lines import BatchLine, LineAnswers
@@ -379,7 +379,7 @@ class Runner:
 
 
 def _is_of_store(error: Exception) -> bool:
-    of_stores = (SQLAlchemyError, NewerTablesError, *STORE_ERRORS)
+    of_stores = (SQLAlchemyError, TablesVersionError, *STORE_ERRORS)
     return isinstance(error, of_stores) and not isinstance(error, DataError)
 
 

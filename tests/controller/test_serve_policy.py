@@ -177,7 +177,7 @@ def test_status_separates_starting_from_pending_after_five_seconds(clock: Clock)
         "a",
         Deployment(
             {"r1": {"phase": "weights_and_kv_cache", "since": clock.now, "durations_s": {}}},
-            ColdStarts((StartUp("r0", {"imports": 10.0, "weights_and_kv_cache": 30.0}, False),)),
+            ColdStarts((StartUp("r0", {"imports": 10.0, "weights_and_kv_cache": 30.0}, False, ""),)),
             "no node has a free GPU",
         ),
     )

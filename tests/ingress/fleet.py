@@ -167,7 +167,7 @@ class Fleet:
 
     def name(self, replica: str, address: str) -> None:
         """Ray names a replica whose port somebody else has."""
-        self._named[replica] = {"address": address, "token": "t"}
+        self._named[replica] = {"address": address, "token": "t", "identity": ""}
         self.known.update(self._named)
 
     def lose(self) -> None:

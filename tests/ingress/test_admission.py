@@ -51,7 +51,9 @@ class Model:
 
     def up(self, *names: str) -> None:
         """Ray lists these replicas."""
-        self.admission.replicas.update({name: {"address": f"{name}:1", "token": "t"} for name in names})
+        self.admission.replicas.update(
+            {name: {"address": f"{name}:1", "token": "t", "identity": ""} for name in names}
+        )
 
     @property
     def replicas(self) -> list[Replica]:
