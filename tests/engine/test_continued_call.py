@@ -90,7 +90,7 @@ async def test_stream_sent_at_once_has_the_same_tokens(engine: LocalEngine) -> N
         assert reply.delivered is not None
         async for chunk in reply.stream:
             again.chunks.append(chunk)
-            request.state.write_now = write_now
+            request.write_now = write_now
         again.outputs = reply.delivered.take()
 
     assert differences(whole, again).keys() <= {"created"}  # the second stream may be of the next second
