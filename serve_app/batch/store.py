@@ -260,9 +260,17 @@ class BatchStore:
         values = {"errors": [asdict(error) for error in errors]}
         with self.begin() as connection:
             failed = set_status(connection, batch_id, ("validating",), "failed", now, **values)
-            if failed:  # an interrupted call of `start` may have added lines
-                connection.execute(LINES.delete().where(LINES.c.batch_id == batch_id))
-            return failed
+        if failed:  # an interrupted call of `start` may have added lines
+            self.change_lines(LINES.delete(), LINES.c.batch_id == batch_id)
+        return failed
+
+    def change_lines(self, change: Any, lines: Any) -> None:
+        """Update or delete many `lines`, for the sake of other writers not at once."""
+        some = select(LINES.c.line).where(lines).limit(_LINES_AT_ONCE)
+        changed = _LINES_AT_ONCE
+        while changed:
+            with self.begin_part() as connection:
+                changed = connection.execute(change.where(lines, LINES.c.line.in_(some))).rowcount
 
     def _check_files(self, connection: Connection, file: File) -> None:
         count, size = self._used(connection, file.owner)

@@ -6,6 +6,7 @@ block every deployment of the cluster. So the policy never waits: a thread reads
 
 import logging
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -261,8 +262,10 @@ class DocumentExchange(Mailbox):
                     forget_phase(self._app, name, replica)
             nodes = {node.name for node in self._nodes()} if phases.left_behind else set()
             for replica, last in phases.left_behind.items():
+                if self._stop.is_set():
+                    return  # the next policy counts the loss
                 forget_phase(self._app, name, replica)  # first: if it fails, the next turn counts the loss
-                if last["phase"] == "ready" and name in models:
+                if (last["phase"] == "ready" or "cause" in last) and name in models:
                     self.losses.append(Loss.of(name, replica, last, nodes))
 
     def _remembered_deployments(self) -> dict[str, Deployment]:
@@ -339,7 +342,7 @@ class DocumentExchange(Mailbox):
     def _send_spans(self, now: float) -> None:
         served = self.inbox.served
         traces = None if served is None else served.traces
-        self._decision_spans.send(traces, self.outbox.decisions, self.inbox.ingress_reports, now)
+        self._decision_spans.send(traces, self.outbox.decisions, self.inbox.ingress_reports, time.time())
 
     def _write_status(self, now: float) -> None:
         status = self.outbox.status

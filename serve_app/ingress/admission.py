@@ -107,6 +107,8 @@ class Admission:
         self.keep_alive = KeepAlive(model.name, lambda: knobs().keep_alive_interval_s, clock)
         self._wake = Wake(model.name, handle, self._needs_replica, self._fail_all)
         replicas.on_change.append(self._release)
+        self._zero_at = -math.inf
+        """When the policy last wanted no replica, on the clock of the replicas."""
 
     async def take(
         self,
@@ -274,10 +276,11 @@ class Admission:
         stage = request.trace.begin(QUEUE)
         self.queue.enter(pending)
         self.replicas.awaited = True
-        self._progress.start(self._refuse_after_rollout)
+        self._progress.start(self._refuse_after_rollout, self._note_zero)
         self._wake_if_needed()
         cold = self.cold
-        recovers = pending.retry or self.replicas.clock() - self.replicas.lost_at < knobs.cold_wait_timeout_s
+        lost_at = self.replicas.lost_at
+        recovers = pending.retry or self.replicas.clock() - lost_at < knobs.cold_wait_timeout_s
         recovers &= not pending.background  # which waits for other lanes too, for hours
         try:
             reservation = await self._until_released(pending, knobs, stage)
@@ -292,7 +295,7 @@ class Admission:
         finally:
             self._leave(pending)
             waited_s = self._clock() - pending.since
-            if recovers:
+            if recovers and (pending.retry or self._zero_at < lost_at):
                 request.lose(waited_s)
             elif request.ttft_s is None:  # else it is a pause within a stream, and no part of the TTFT
                 request.queued_s += waited_s
@@ -364,6 +367,9 @@ class Admission:
         if pending.background and progress.phase in _NO_REPLICA_ASKED_FOR:
             return ColdStartProgress("background", None)
         return progress
+
+    def _note_zero(self) -> None:
+        self._zero_at = self.replicas.clock()
 
     def _needs_replica(self) -> bool:
         return self.queue.foreground > 0 and not len(self.replicas)

@@ -236,7 +236,7 @@ def _schedule(inputs: Inputs) -> tuple[Term, ...]:
     if not inputs.knobs.schedules:
         return ()
     lead_s = inputs.snapshot.horizon_s
-    replicas = scheduled_minimum(inputs.knobs.schedules, inputs.now, lead_s)
+    replicas = scheduled_minimum(inputs.knobs.schedules, inputs.unix_now, lead_s)
     return (Term("schedule", replicas, reasons.schedule(lead_s, replicas)),)
 
 

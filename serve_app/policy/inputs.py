@@ -76,7 +76,12 @@ class Inputs:
     def background_hours_open(self) -> bool:
         """Whether background work may start or add replicas at this time of the week."""
         hours = self.knobs.background_hours
-        return not hours or any(window.covers(self.now) for window in hours)
+        return not hours or any(window.covers(self.unix_now) for window in hours)
+
+    @property
+    def unix_now(self) -> float:
+        """The time of the machine's clock."""
+        return self.now + self.snapshot.clock_ahead_s
 
     @property
     def background_has_replica(self) -> bool:

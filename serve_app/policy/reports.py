@@ -42,6 +42,8 @@ class Snapshot:
     """The same on a node without vLLM imported, such as a new node."""
     batches: BatchBacklog = NO_BATCHES
     """What is left of the model's open batches."""
+    clock_ahead_s: float = 0.0
+    """How far the machine's clock is ahead of the policy's, which takes a step over slowly."""
     assumed_start_s: float = 60.0
     """The assumed seconds of a start until one has been measured."""
 

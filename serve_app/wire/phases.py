@@ -32,6 +32,7 @@ class Loss:
     """A replica that served, and that Ray has killed or found dead."""
 
     deployment: str
+    replica: str
     cause: str
     """One of `CAUSES`."""
     reason: str
@@ -44,7 +45,7 @@ class Loss:
             cause, why = NODE_LOST, f"its node {node[:8]} has left the cluster"
         elif cause not in CAUSES:
             cause, why = PROCESS_ENDED, "its process ended, or did not answer Ray"
-        return cls(deployment, cause, f"Replica {replica} was lost ({cause}): {why}.")
+        return cls(deployment, replica, cause, f"Replica {replica} was lost ({cause}): {why}.")
 
 
 @dataclass(frozen=True, slots=True)

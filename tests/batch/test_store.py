@@ -206,6 +206,27 @@ class TestStore:
 
         assert self.lines(store) == []
 
+    def test_lines_of_a_failed_batch_are_deleted_in_parts(self, store: BatchStore) -> None:
+        """Other writers would wait for 50,000 lines."""
+        batch = make_batch(store, make_file(store))
+        store.start(batch.id, "tide", LINES_OF_FILE, NOW)
+        with store.begin() as connection:
+            connection.execute(BATCHES.update().values(status="validating"))
+        deleted: list[int] = []
+
+        def note(_connection: object, cursor: Any, statement: str, *_: object) -> None:
+            if statement.startswith("DELETE"):
+                deleted.append(cursor.rowcount)
+
+        sqlalchemy.event.listen(sqlalchemy.Engine, "after_cursor_execute", note)
+        try:
+            store.fail(batch.id, [], NOW)
+        finally:
+            sqlalchemy.event.remove(sqlalchemy.Engine, "after_cursor_execute", note)
+
+        assert sum(deleted) == len(LINES_OF_FILE)
+        assert max(deleted) <= 500
+
     @staticmethod
     def lines(store: BatchStore) -> list[int]:
         with store.begin() as connection:

@@ -181,8 +181,9 @@ def test_lost_replicas_are_found_with_their_causes(exchange: DocumentExchange) -
     phase("d", "ready", more={"node": "0123456789"})
     phase("e", "ready")
     phase("runs", "ready", more={"node": "node 0", "cause": "engine_hung", "trouble": hung})
+    phase("f", "draining", more={"node": "node 0", "cause": "engine_died", "trouble": died})
     for name in ("imports", "draining", "failed"):
-        phase(f"not lost in {name}", name)
+        phase(f"not lost in {name}", name, more={"node": "node 0"})
 
     exchange.turn(START)
     exchange.turn(START + 10)
@@ -190,12 +191,31 @@ def test_lost_replicas_are_found_with_their_causes(exchange: DocumentExchange) -
     ended = "its process ended, or did not answer Ray"
     assert sorted((loss.cause, loss.reason) for loss in exchange.losses) == [
         ("engine_died", f"Replica b was lost (engine_died): {died}."),
+        ("engine_died", f"Replica f was lost (engine_died): {died}."),
         ("engine_hung", f"Replica a was lost (engine_hung): {hung}."),
         ("node_lost", "Replica d was lost (node_lost): its node 01234567 has left the cluster."),
         ("process_ended", f"Replica c was lost (process_ended): {ended}."),
         ("process_ended", f"Replica e was lost (process_ended): {ended}."),
     ]
     assert {loss.deployment for loss in exchange.losses} == {TIDE}
+
+
+def test_a_stopped_exchange_leaves_losses_to_the_next(
+    exchange: DocumentExchange, cluster: FakeCluster
+) -> None:
+    """Its policy is gone, and counts nothing."""
+
+    def read_nodes() -> tuple[Node, ...]:
+        stopped.stop()
+        return cluster.read_nodes()
+
+    stopped = DocumentExchange("shop", read_nodes, cast(PendingPods, cluster))
+    phase("a", "ready")
+
+    stopped.turn(START)
+    exchange.turn(START + 1)
+
+    assert (len(stopped.losses), len(exchange.losses)) == (0, 1)
 
 
 def test_status_is_written_on_change_and_every_ten_seconds(exchange: DocumentExchange, kv: StubKv) -> None:

@@ -1,11 +1,13 @@
 """Calls of an engine replica, as an ingress replica would send them."""
 
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 
-from serve_app.api.engine_client import Operation
+from serve_app.api.engine_client import EngineClient, EngineReply, EngineRequest, Operation
 from serve_app.api.trace import TraceContext
 from serve_app.engine.continued_call import ContinuedCall
 from serve_app.engine.engine_call import EngineCall
@@ -41,3 +43,15 @@ def changed(
     message = msgspec.structs.replace(call.message, **fields)
     begun = message.continuation
     return EngineCall(message) if begun is None else ContinuedCall(message, begun)
+
+
+class InProcess:
+    """An engine behind the API without a data plane between them."""
+
+    def __init__(self, engine: EngineClient[EngineCall]) -> None:
+        self._engine = engine
+
+    @asynccontextmanager
+    async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
+        async with self._engine.call(EngineCall(request.message(0, request.body))) as reply:
+            yield reply

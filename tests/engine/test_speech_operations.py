@@ -27,7 +27,7 @@ from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
 from serve_app.settings.tree import HttpSettings
 from tests.api.server import StubObserver
-from tests.engine.calls import engine_call
+from tests.engine.calls import InProcess, engine_call
 from tests.engine.stub_engine_core import configured, real_serving
 from tests.engine.tiny_models import speech_model
 
@@ -73,7 +73,7 @@ async def speech(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Both
         theirs = build_app(namespace, await serving.engine.get_supported_tasks(), config.model_config)
         theirs.state = serving.state
         local = LocalEngine(serving, settings, lambda _: None)
-        app = create_app([ApiModel("tide", 0, local)], StubObserver(), HttpSettings())
+        app = create_app([ApiModel("tide", 0, InProcess(local))], StubObserver(), HttpSettings())
         both = [
             httpx.AsyncClient(
                 transport=httpx.ASGITransport(each, raise_app_exceptions=False), base_url="http://tide"

@@ -99,9 +99,10 @@ class FakeProgress:
     current: ColdStartProgress = UNKNOWN
     running: bool = False
     on_rollout_failed: Callable[[str], None] = lambda _: None
+    on_requested: Callable[[], None] = lambda: None
 
-    def start(self, on_rollout_failed: Callable[[str], None]) -> None:
-        self.running, self.on_rollout_failed = True, on_rollout_failed
+    def start(self, on_rollout_failed: Callable[[str], None], on_requested: Callable[[], None]) -> None:
+        self.running, self.on_rollout_failed, self.on_requested = True, on_rollout_failed, on_requested
 
     def stop(self) -> None:
         self.running = False
