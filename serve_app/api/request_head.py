@@ -83,6 +83,12 @@ class RequestMiddleware:
         await self._app(scope, receive, changed if head or names else send)
 
 
+def takes_gzip(request: Request) -> bool:
+    """Return whether the client accepts an answer with gzip (RFC 9110, 12.5.3)."""
+    accepted = request.headers.get("accept-encoding", "")
+    return bool(re.search(r"(?i)(^|,)\s*gzip\s*($|,|;\s*q=(1|0?\.\d*[1-9]))", accepted))
+
+
 def _given_id(scope: Scope) -> str | None:
     for name, value in scope["headers"]:
         if name == b"x-request-id" and USABLE_ID.fullmatch(value):
