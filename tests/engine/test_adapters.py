@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save
 
-from serve_app.api.engine_client import Operation, Traffic
+from serve_app.api.engine_client import EngineRequest, Operation, Traffic
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError
 from serve_app.engine.adapters import Adapters
@@ -300,7 +300,7 @@ async def test_stream_is_kept_alive_while_its_adapter_loads(
     name = "hangs and is broken" if broken else "hangs"
     adapter = Adapter(name, str(lora.folder / "nowhere")) if broken else lora.adapter(name)
     body = {"model": name, "prompt": "The sea is", "max_tokens": 8, "temperature": 0.0, "stream": True}
-    asked = engine_call("completions", json.dumps(body).encode(), "r-1", wants_stream=True, adapter=adapter)
+    asked = EngineRequest("completions", json.dumps(body).encode(), "r-1", wants_stream=True, adapter=adapter)
     async with AsyncExitStack() as stack, asyncio.timeout(LIMIT_S):
         fleet = Fleet(stack)
         fleet.knobs["keep_alive_interval_s"] = 0.001

@@ -207,7 +207,7 @@ async def test_answer_and_stream_report_tokens_of_all_chunks(speech: Both) -> No
     assert request.counts.output is not None
     assert request.counts.output >= 3 * 4
     assert request.counts.input == request.counts.output  # four tokens before each chunk's text
-    assert request.body == b""
+    assert request.message.body == b""
 
 
 @pytest.mark.parametrize(
