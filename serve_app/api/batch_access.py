@@ -13,7 +13,7 @@ from fastapi import Request
 from sqlalchemy.exc import SQLAlchemyError
 
 from serve_app.api.errors import ApiError
-from serve_app.api.sender import key_of
+from serve_app.api.request_head import key_of
 from serve_app.batch.file_store import STORE_ERRORS, DamagedError, FileStore
 from serve_app.batch.store import CONNECTIONS, BatchStore, LimitError
 from serve_app.database import TablesVersionError

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from serve_app.api.batch_access import FAILURES, BatchAccess, check_id, not_found, owner_of, store_failed
-from serve_app.api.body import BodyMemory, BodyShare
+from serve_app.api.body_memory import BodyMemory, BodyShare
 from serve_app.api.errors import ApiError
-from serve_app.api.sender import sender_of
+from serve_app.api.request_head import head_of
 from serve_app.api.upload import FORM, Form
 from serve_app.batch.file_store import READ_BYTES, UPLOAD_BYTES
 from serve_app.batch.records import DAY_S, File, new_id
@@ -46,7 +46,7 @@ def files_router(access: BatchAccess, http: HttpSettings, memory: BodyMemory) ->
             (limits.max_bytes_per_key, "batch.max_bytes_per_key"),
         )
         form = Form(request, most, http.body_timeout_s, setting)
-        share = BodyShare(memory, sender_of(request).group)
+        share = BodyShare(memory, head_of(request).group)
         try:
             share.grow(min(UPLOAD_BYTES, memory.limit_bytes // 4))
             most = min(most, form.content.length or most)

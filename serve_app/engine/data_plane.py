@@ -17,6 +17,7 @@ from collections.abc import Callable
 import msgspec
 
 from serve_app.api.engine_client import EngineClient
+from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.ingress_calls import IngressCalls
 from serve_app.wire.data_plane import (
     BEAT_S,
@@ -56,7 +57,9 @@ class DataPlane:
             second.
     """
 
-    def __init__(self, engine: EngineClient, heartbeat: Callable[[], Beat] = lambda: Beat("")) -> None:
+    def __init__(
+        self, engine: EngineClient[EngineCall], heartbeat: Callable[[], Beat] = lambda: Beat("")
+    ) -> None:
         self.engine = engine
         self.heartbeat = heartbeat
         self._server: asyncio.Server | None = None

@@ -1,7 +1,7 @@
 """The knobs: values that an operator changes while an application runs. A change restarts nothing.
 
 They are in the `user_config` of the `Ingress` deployment. The way of a change: Ray Serve calls
-`Ingress.reconfigure`, `ingress/knob_publisher.py` checks the knobs and writes the document `knobs`, and
+`Ingress.reconfigure`, `ingress/knob_applier.py` checks the knobs and writes the document `knobs`, and
 `controller/document_exchange.py` reads it for the policy.
 """
 

@@ -12,7 +12,7 @@ import pytest
 from httpx import Response
 
 from serve_app.api.api_keys import ApiKeyFile
-from serve_app.api.body import BodyShare
+from serve_app.api.body_memory import BodyShare
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.api.quotas import Quotas

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from serve_app.api.api_keys import ApiKeyFile
-from serve_app.api.body import BodyShare
+from serve_app.api.body_memory import BodyShare
 from serve_app.api.engine_response import WriteNowMiddleware
 from serve_app.settings.settings_error import SettingsError
 from serve_app.ui import assets

@@ -7,16 +7,11 @@ from typing import Any
 import pytest
 
 from serve_app.api import request_trace
-from serve_app.api.engine_client import EngineReply, EngineRequest, Outcome, RequestState
+from serve_app.api.engine_client import EngineReply, EngineRequest, Outcome
 from serve_app.api.errors import ApiError
-from serve_app.api.request_trace import (
-    MOST_STAGES,
-    SHOWN,
-    UNTRACED,
-    RecordedStage,
-    RequestTrace,
-)
-from serve_app.api.trace_middleware import RequestTraces
+from serve_app.api.request_head import RequestTraces
+from serve_app.api.request_trace import MOST_STAGES, SHOWN, RecordedStage, RequestTrace
+from serve_app.api.trace import UNTRACED
 from serve_app.settings.caller import ANYONE, Caller
 from serve_app.wire import spans as names
 from serve_app.wire.data_plane import TokenCounts
@@ -58,10 +53,8 @@ def begun(ratio: float = 1.0, headers: Sequence[tuple[bytes, bytes]] = (), **mor
 
 
 def asked(trace: RequestTrace, outcome: Outcome = "ok", **state: Any) -> EngineRequest:
-    request = EngineRequest(
-        "chat_completions", BODY, "r-1", 100.0, True, state=RequestState(trace=trace, **state)
-    )
-    request.state.outcome = outcome
+    request = EngineRequest("chat_completions", BODY, "r-1", 100.0, True, trace=trace, **state)
+    request.outcome = outcome
     trace.note_request(request, BODY)
     return request
 

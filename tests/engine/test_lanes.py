@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from serve_app.api.engine_client import EngineRequest, Operation
-from serve_app.engine.fair_share import lane_of
+from serve_app.api.engine_client import Operation
+from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.local_client import LocalEngine
+from serve_app.engine.sequence_lanes import lane_of
 from serve_app.settings.caller import Caller, Lane
+from tests.engine.calls import engine_call
 from tests.engine.stub_engine_core import StubEngineCore, configured, front_end, real_engine, real_serving
 
 STREAMS = 16
@@ -24,9 +26,9 @@ async def engine() -> AsyncIterator[LocalEngine]:
         yield engine
 
 
-def request(caller: Caller, name: str, operation: Operation = "completions", **body: Any) -> EngineRequest:
+def request(caller: Caller, name: str, operation: Operation = "completions", **body: Any) -> EngineCall:
     document = {"model": "tide", "prompt": f"{name} and the sea", "temperature": 0, "ignore_eos": True} | body
-    return EngineRequest(operation, msgspec.json.encode(document), name, time.perf_counter(), caller=caller)
+    return engine_call(operation, msgspec.json.encode(document), name, time.perf_counter(), caller=caller)
 
 
 async def answer(engine: LocalEngine, lane: Lane, name: str, tokens: int) -> str:

@@ -20,13 +20,14 @@ from vllm.entrypoints.launchers.app import build_app
 
 from serve_app.api.audio import speech_body
 from serve_app.api.endpoints import ApiModel
-from serve_app.api.engine_client import EngineRequest, Operation
+from serve_app.api.engine_client import Operation
 from serve_app.api.errors import ApiError
 from serve_app.api.http_api import create_app
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
 from serve_app.settings.tree import HttpSettings
 from tests.api.server import StubObserver
+from tests.engine.calls import InProcess, engine_call
 from tests.engine.stub_engine_core import configured, real_serving
 from tests.engine.tiny_models import speech_model
 
@@ -72,7 +73,7 @@ async def speech(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Both
         theirs = build_app(namespace, await serving.engine.get_supported_tasks(), config.model_config)
         theirs.state = serving.state
         local = LocalEngine(serving, settings, lambda _: None)
-        app = create_app([ApiModel("tide", 0, local)], StubObserver(), HttpSettings())
+        app = create_app([ApiModel("tide", 0, InProcess(local))], StubObserver(), HttpSettings())
         both = [
             httpx.AsyncClient(
                 transport=httpx.ASGITransport(each, raise_app_exceptions=False), base_url="http://tide"
@@ -198,15 +199,15 @@ async def test_official_client_reads_texts_segments_and_streams(speech: Both) ->
 
 async def test_answer_and_stream_report_tokens_of_all_chunks(speech: Both) -> None:
     body = speech_body({"language": "en", "max_completion_tokens": 4}, tone(300, seconds=5))
-    request = EngineRequest("transcriptions", body, "r-1")
+    request = engine_call("transcriptions", body, "r-1")
 
     async with speech.local.call(request) as reply:
         assert json.loads(reply.body)["usage"]["seconds"] == 5
 
-    assert request.state.counts.output is not None
-    assert request.state.counts.output >= 3 * 4
-    assert request.state.counts.input == request.state.counts.output  # four tokens before each chunk's text
-    assert request.body == b""
+    assert request.counts.output is not None
+    assert request.counts.output >= 3 * 4
+    assert request.counts.input == request.counts.output  # four tokens before each chunk's text
+    assert request.message.body == b""
 
 
 @pytest.mark.parametrize(
@@ -219,7 +220,7 @@ async def test_cancelled_client_ends_no_call_with_the_same_id(
 
     async def text(name: str) -> Any:
         body = speech_body({**fields, "max_completion_tokens": 40, "temperature": 0}, tone(300, seconds=5))
-        async with speech.local.call(EngineRequest("transcriptions", body, name)) as reply:
+        async with speech.local.call(engine_call("transcriptions", body, name)) as reply:
             return json.loads(reply.body)["text"]
 
     expected = await text("alone")
@@ -238,6 +239,6 @@ async def test_model_of_text_refuses_speech(serving: Serving, operation: Operati
     from serve_app.engine.speech_operations import transcribe
 
     with pytest.raises(ApiError, match="does not support") as caught:
-        await transcribe(serving, EngineRequest(operation, speech_body({}, TONE), "r-1"))
+        await transcribe(serving, engine_call(operation, speech_body({}, TONE), "r-1"))
 
     assert (caught.value.status, caught.value.code) == (400, "unsupported_feature")

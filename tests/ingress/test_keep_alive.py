@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.engine_client import ColdWait, EngineReply, Operation, RequestState
+from serve_app.api.dialect import ColdWait
+from serve_app.api.engine_client import EngineReply, Operation
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError
 from tests.api.connection import SCOPE, Connection
@@ -77,7 +78,7 @@ class Client:
 
 async def test_silence_counts_from_the_arrival_in_the_queue(fleet: Fleet, clock: Clock) -> None:
     engine, waits = LoadingEngine(frames(FIRST, DONE)), Waits()
-    asked = request(wants_stream=True, state=RequestState(tell_wait=waits))
+    asked = request(wants_stream=True, tell_wait=waits)
 
     async def read() -> None:
         async with fleet.client.call(asked):
@@ -122,7 +123,7 @@ async def test_error_after_a_keep_alive_is_an_event(
     body = await client.whole()
 
     assert told.startswith(COMMENT + event)
-    assert (client.connection.status, client.asked.state.outcome) == (200, "client_error")
+    assert (client.connection.status, client.asked.outcome) == (200, "client_error")
     assert b"the adapter cannot be loaded" in body
     assert end in body
 
@@ -142,7 +143,7 @@ async def test_stream_moves_after_a_keep_alive_and_before_output(fleet: Fleet, c
     await mute.entered.wait()
     clock.now = 7.0
     assert await client.told() == COMMENT
-    assert client.asked.state.ttft_s is None
+    assert client.asked.ttft_s is None
     assert client.traffic.names == ["opened"]
 
     await fleet.start(StubEngine(frames(FIRST, DONE)))
@@ -150,4 +151,4 @@ async def test_stream_moves_after_a_keep_alive_and_before_output(fleet: Fleet, c
 
     assert await client.whole() == COMMENT + FIRST + DONE
     assert client.traffic.names == ["opened", "first_byte", "closed"]
-    assert client.asked.state.outcome == "ok"
+    assert client.asked.outcome == "ok"

@@ -88,7 +88,7 @@ class Fleet:
             replica.refused += TOKENS
             return
         assert reservation is not None
-        request.state.counts.input, request.state.counts.output, request.state.outcome = 75, 25, "ok"
+        request.counts.input, request.counts.output, request.outcome = 75, 25, "ok"
         reservation.settle(request)
         replica.admitted += TOKENS
 

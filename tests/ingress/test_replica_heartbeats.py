@@ -153,7 +153,7 @@ async def test_draining_replica_is_heard_until_its_last_request(
     fake: FakeReplica, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[str] = []
-    fake.known.on_trouble = lambda replica: told.append(replica.trouble)
+    fake.known.on_trouble.append(lambda replica: told.append(replica.trouble))
     replica = await fake.begin()
     slot = fake.known.take(10)
     assert slot is not None
@@ -198,8 +198,8 @@ async def test_the_engines_count_corrects_the_expectation(fleet: Fleet) -> None:
         async with fleet.client.call(asked) as reply:
             assert reply.stream is not None
             assert b"".join([data async for data in reply.stream]) == FIRST + DONE
-        assert asked.state.counts == engine.counts
-        assert engine.request.expected_cached_tokens == expected
+        assert asked.counts == engine.counts
+        assert engine.request.message.expected_cached_tokens == expected
     # It was sent there for the second time, and is cached now.
     assert fleet.known.prefixes.match(ASKED) == {"r1": ASKED.size}
 
@@ -214,7 +214,7 @@ async def test_a_whole_answer_has_counts_and_a_refused_prompt_is_not_cached(
     async with fleet.client.call(asked) as reply:
         good = reply.status == 200
 
-    assert asked.state.counts == (TokenCounts(64, 100) if good else TokenCounts())
+    assert asked.counts == (TokenCounts(64, 100) if good else TokenCounts())
     assert fleet.known.prefixes.match(ASKED) == ({"r1": ASKED.size} if good else {})
 
 
