@@ -26,7 +26,7 @@ KNOBS: dict[str, Any] = {
     "headroom": 0,
     "downscale_delay_s": 600,
     "downscale_to_zero_delay_s": 600,
-    "drain_move_after_s": 3,
+    "drain_move_after_s": 1,
     "keep_alive_interval_s": 1,
 }
 LONG_CONTEXT = {

@@ -9,7 +9,7 @@ import openai
 import pydantic
 import pytest
 
-from tests.integration.conftest import ALIAS, CHAT, EMBED, NARROW
+from tests.integration.conftest import ALIAS, CHAT, EMBED, NARROW, SPEECH
 
 SEA = [{"role": "user", "content": "Tell me about the sea."}]
 WEATHER = [{"role": "user", "content": "What is the weather in Paris?"}]
@@ -224,7 +224,7 @@ def test_structured_outputs_are_obeyed(client: openai.OpenAI, constraint, patter
 
 
 def test_the_models_are_listed_and_found(client: openai.OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == [CHAT, ALIAS, NARROW, EMBED]
+    assert [model.id for model in client.models.list()] == [CHAT, ALIAS, NARROW, EMBED, SPEECH]
     assert client.models.retrieve(EMBED).id == EMBED
 
 

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from serve_app.settings.knobs import Knobs
 from tests.integration.cluster import Running
-from tests.integration.conftest import ALIAS, CHAT, EMBED, NARROW
+from tests.integration.conftest import ALIAS, CHAT, EMBED, NARROW, SPEECH
 from tests.integration.prometheus import samples, settled
 
 
@@ -31,7 +31,7 @@ def test_readiness_named_the_phase_while_the_first_engine_loaded(app: Running) -
 def test_readiness_says_how_long_each_phase_took(http: httpx.Client) -> None:
     body = http.get("/ready").json()
     assert body["ready"] is True
-    assert set(body["models"]) == {CHAT, NARROW, EMBED}
+    assert set(body["models"]) == {CHAT, NARROW, EMBED, SPEECH}
     took = body["models"][CHAT]["startup_seconds"]
     assert list(took) == [
         "process",
@@ -78,7 +78,7 @@ def test_the_documentation_pages_are_there(http: httpx.Client) -> None:
 def test_the_knobs_in_force_are_shown(http: httpx.Client) -> None:
     body = http.get("/autoscaling/knobs").json()
     assert set(body) == {"models", "ingress", "rejected"}
-    assert set(body["models"]) == {CHAT, NARROW, EMBED}
+    assert set(body["models"]) == {CHAT, NARROW, EMBED, SPEECH}
     assert body["models"][NARROW] == Knobs().model_dump(mode="json")
     assert body["models"][CHAT] == Knobs(aliases=(ALIAS, "claude-*")).model_dump(mode="json")
     assert body["rejected"] == ""
@@ -86,19 +86,23 @@ def test_the_knobs_in_force_are_shown(http: httpx.Client) -> None:
 
 def test_the_policy_says_where_every_model_stands_and_why(http: httpx.Client) -> None:
     """What it says is about two seconds behind: its own pace, the writing, and the reading."""
+    up = dict.fromkeys((CHAT, NARROW, EMBED), 1)
     deadline = time.monotonic() + 30
     while True:
         body = http.get("/autoscaling/decisions").json()
         models = {model["model"]: model for model in body["autoscaler"]["models"].values()}
-        if {name: model["ready"] for name, model in models.items()} == {CHAT: 1, NARROW: 1, EMBED: 1}:
+        if {name: model["ready"] for name, model in models.items()} == {**up, SPEECH: 0}:
             break
         assert time.monotonic() < deadline, body["autoscaler"]
         time.sleep(0.25)
     assert body["autoscaler"]["policy_errors"] == 0
-    assert {(model["mode"], model["wanted"], model["target"]) for model in models.values()} == {("act", 1, 1)}
+    assert {(name, model["mode"], model["wanted"], model["target"]) for name, model in models.items()} == {
+        *((name, "act", 1, 1) for name in up),
+        (SPEECH, "act", 0, 0),
+    }
     numbers = [record["seq"] for record in body["decisions"]]
     assert numbers == sorted(numbers)
-    assert {record["model"] for record in body["decisions"]} == {CHAT, NARROW, EMBED}
+    assert {record["model"] for record in body["decisions"]} >= {CHAT, NARROW, EMBED}
 
 
 def test_the_decisions_of_one_model_may_be_asked_for(http: httpx.Client) -> None:
