@@ -5,7 +5,6 @@ import time
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-
 FAST_EXPORT = {"RAY_metrics_report_interval_ms": "200", "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "200"}
 """The environment of a server whose metrics are at most 0.9 s old."""
 READ_EACH_S = 0.5
@@ -22,7 +21,7 @@ def samples(http: httpx.Client) -> dict[tuple[str, str], float]:
 
 
 def settled(http: httpx.Client, *models: str, above: float = -1.0) -> dict[tuple[str, str], float]:
-    """The metrics of a server with `FAST_EXPORT` once `models` are idle and three readings agree on their token count.
+    """The metrics of a server with `FAST_EXPORT`, once `models` are idle and three token counts agree.
 
     The count must be greater than `above`, which was the count before requests that have been answered.
     """
