@@ -4,8 +4,8 @@ import json
 import os
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
+from typing import Any
 
 import httpx
 import openai
@@ -17,6 +17,7 @@ from serve_app.settings.knobs import Knobs
 from tests.integration.cluster import Running
 from tests.integration.conftest import ALIAS, CHAT, EMBED, NARROW, SPEECH
 from tests.integration.prometheus import samples, settled
+from tests.timing import wait_until
 
 
 def test_readiness_named_the_phase_while_the_first_engine_loaded(app: Running) -> None:
@@ -87,14 +88,12 @@ def test_the_knobs_in_force_are_shown(http: httpx.Client) -> None:
 def test_the_policy_says_where_every_model_stands_and_why(http: httpx.Client) -> None:
     """What it says is about two seconds behind: its own pace, the writing, and the reading."""
     up = dict.fromkeys((CHAT, NARROW, EMBED), 1)
-    deadline = time.monotonic() + 30
-    while True:
-        body = http.get("/autoscaling/decisions").json()
-        models = {model["model"]: model for model in body["autoscaler"]["models"].values()}
-        if {name: model["ready"] for name, model in models.items()} == {**up, SPEECH: 0}:
-            break
-        assert time.monotonic() < deadline, body["autoscaler"]
-        time.sleep(0.25)
+    body = wait_until(
+        lambda: http.get("/autoscaling/decisions").json(),
+        lambda seen: {name: model["ready"] for name, model in by_model(seen).items()} == {**up, SPEECH: 0},
+        "a status with all replicas",
+    )
+    models = by_model(body)
     assert body["autoscaler"]["policy_errors"] == 0
     assert {(name, model["mode"], model["wanted"], model["target"]) for name, model in models.items()} == {
         *((name, "act", 1, 1) for name in up),
@@ -103,6 +102,10 @@ def test_the_policy_says_where_every_model_stands_and_why(http: httpx.Client) ->
     numbers = [record["seq"] for record in body["decisions"]]
     assert numbers == sorted(numbers)
     assert {record["model"] for record in body["decisions"]} >= {CHAT, NARROW, EMBED}
+
+
+def by_model(body: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {model["model"]: model for model in body["autoscaler"]["models"].values()}
 
 
 def test_the_decisions_of_one_model_may_be_asked_for(http: httpx.Client) -> None:
@@ -199,15 +202,13 @@ def test_every_request_is_in_the_log_of_its_replica(app: Running, client: openai
     )
     folder = app.folder / "ray" / "session_latest" / "logs" / "serve"
     request_id = answer.id.removeprefix("cmpl-")
-    deadline = time.monotonic() + 30
-    while True:
+
+    def logged() -> list[dict[str, Any]]:
         files = folder.glob(f"requests.tideserve.Engine-{NARROW}.*.jsonl")
         lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-        found = [line for line in lines if line["request_id"] == request_id]
-        if found:
-            break
-        assert time.monotonic() < deadline, sorted(path.name for path in folder.iterdir())
-        time.sleep(0.25)
+        return [line for line in lines if line["request_id"] == request_id]
+
+    found = wait_until(logged, what=f"{request_id} in {folder}")
     assert [(line["outcome"], line["output_tokens"], line["model"]) for line in found] == [
         ("completed", 11, NARROW)
     ]

@@ -1,7 +1,6 @@
 """Speech through the whole server: a tiny Whisper that starts from zero, and the official client."""
 
 import json
-import time
 from typing import Any
 
 import httpx
@@ -11,6 +10,7 @@ import pytest
 from tests.integration.cluster import Running
 from tests.integration.conftest import SPEECH
 from tests.speech_files import TONE
+from tests.timing import wait_until
 
 CHOICES = {"model": SPEECH, "language": "en"}
 BOUND = {"max_completion_tokens": 12}
@@ -43,10 +43,7 @@ def test_stream_of_speech_waits_for_a_replica_and_the_client_reads_the_same(
 
 
 def test_request_log_has_transcriptions(app: Running) -> None:
-    deadline = time.monotonic() + 30
-    while not (lines := logged(app)):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    lines = wait_until(lambda: logged(app), what="three lines")
 
     assert {(line["operation"], line["model"]) for line in lines} == {("transcriptions", SPEECH)}
     # Four tokens come before the text: the beginning, the language, the task, and no timestamps.
