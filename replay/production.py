@@ -10,9 +10,9 @@ from replay.quiet import pass_idle_time, quiet_until
 from replay.ray_semantics import Context, apply
 from serve_app.controller.document_exchange import Deployment, Inbox, Mailbox
 from serve_app.controller.serve_policy import ServePolicy
-from serve_app.learning.state import PolicyState
 from serve_app.policy.decide import Decision
-from serve_app.policy.inputs import Snapshot
+from serve_app.policy.reports import Snapshot
+from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.tree import INGRESS
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics

@@ -2,10 +2,25 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event, func, select
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    ExceptionContext,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    event,
+    func,
+    inspect,
+    select,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 
@@ -14,6 +29,56 @@ WAIT_S = 5
 
 _COMMON: dict[str, Any] = {"pool_timeout": WAIT_S, "hide_parameters": True}
 """Errors are logged, and parameters hold names of files and metadata of clients."""
+_LOCK = 0x7469_6465
+"""The number of the advisory lock for making tables."""
+_VERSIONS = Table(
+    "tideserve_tables",
+    MetaData(),
+    Column("name", String, primary_key=True),
+    Column("version", Integer, nullable=False),
+)
+
+
+class TablesVersionError(Exception):
+    """A release with other tables has made them. This one must not use them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Tables that are made together, and their version. A release that changes the tables raises it."""
+
+    name: str
+    version: int
+    tables: MetaData
+
+    def make(self, engine: Engine) -> None:
+        """Make the tables in a database that lacks them.
+
+        Raises:
+            OSError: SQLite's folder cannot be made.
+            TablesVersionError: the tables are of another version.
+        """
+        if engine.dialect.name == "sqlite":
+            Path(engine.url.database or "").parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Of two processes that make the same table at the same time, one would fail.
+        with exclusive(engine, _LOCK) as connection:
+            if not self.exist(connection):
+                _VERSIONS.create(connection, checkfirst=True)
+                self.tables.create_all(connection, checkfirst=False)
+                connection.execute(_VERSIONS.insert().values(name=self.name, version=self.version))
+
+    def exist(self, connection: Connection) -> bool:
+        """Return whether the database has the tables. Raises TablesVersionError."""
+        if not inspect(connection).has_table(_VERSIONS.name):
+            return False
+        of_these = select(_VERSIONS.c.version).where(_VERSIONS.c.name == self.name)
+        found = connection.execute(of_these).scalar_one_or_none()
+        if found is not None and found != self.version:
+            raise TablesVersionError(
+                f"its tables of the {self.name} have version {found}, and this release needs version "
+                f"{self.version}: run a release with version {found}, or name another database"
+            )
+        return found is not None
 
 
 def connect(url: str, pool_size: int) -> Engine:
@@ -52,12 +117,6 @@ def _hide_detail(context: ExceptionContext) -> None:
         for error in (context.original_exception, context.sqlalchemy_exception):
             if error is not None:
                 error.args = (str(error.args[0]).partition("\n")[0], *error.args[1:])
-
-
-def make_folder(engine: Engine) -> None:
-    """Make the folder of an SQLite file. Raises OSError."""
-    if engine.dialect.name == "sqlite":
-        Path(engine.url.database or "").parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def insert_into(engine: Engine) -> Any:

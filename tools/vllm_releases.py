@@ -137,8 +137,11 @@ MEMBERS = {
         "finish_reason e2e_latency num_prompt_tokens num_generation_tokens queued_time prefill_time "
         "decode_time"
     ),
-    "SchedulerStats": "num_running_reqs kv_cache_usage prefix_cache_stats",
+    "SchedulerStats": "num_running_reqs kv_cache_usage prefix_cache_stats iteration_details",
     "vllm.v1.metrics.stats.PrefixCacheStats": "queries hits",
+    "vllm.v1.metrics.stats.SchedulerIterationDetails": (
+        "num_ctx_tokens num_generation_requests num_generation_tokens elapsed_ms is_dummy"
+    ),
     "IterationStats": (
         "iteration_timestamp num_prompt_tokens num_generation_tokens prompt_token_stats num_preempted_reqs "
         "finished_requests time_to_first_tokens_iter inter_token_latencies_iter"
@@ -187,8 +190,6 @@ STATE = (
 """The handlers that `init_app_state` sets, by the names of vLLM's own API server."""
 OPTIONAL = {
     # What the engine does without, or has its own of.
-    "check_json_nesting": "",
-    "GracefulHTTPError": "",
     "vllm.renderers.base.BaseRenderer": "_process_tokens_async",
     "AsyncScheduler": "",
     "Scheduler": (
@@ -219,15 +220,11 @@ OPTIONAL = {
     "CachedRequestState": "prompt_token_ids output_token_ids sampling_params",
     "VllmConfig": "use_v2_model_runner",
     "SamplingParams": "extra_args",
-    "SchedulerStats": "iteration_details",
     "vllm.v1.engine.output_processor.RequestState": (
         "detokenizer logprobs_processor stream_interval sent_tokens_offset make_request_output request_index "
         "parent_req queue"
     ),
     "RequestOutputCollector": "get put output",
-    "vllm.v1.metrics.stats.SchedulerIterationDetails": (
-        "num_ctx_tokens num_generation_requests num_generation_tokens elapsed_ms is_dummy"
-    ),
     "OpenAIServingChat": "enable_per_request_metrics _include_reasoning_tokens_details",
     "ChatCompletionRequest": "logprob_token_ids",
 }

@@ -10,7 +10,7 @@ from replay.defaults import KNOBS, ORACLE, OURS, PROFILE, STATIC
 from replay.profile import load_profile
 from replay.result import PERCENTILES, Percentiles
 from replay.run import replay
-from serve_app.learning.step_time_fit import StepTimeFit
+from serve_app.policy.step_time_fit import StepTimeFit
 from serve_app.settings.knobs import Knobs, StartingValues
 
 GRID = (

@@ -15,13 +15,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from serve_app.api.errors import ApiError
 from serve_app.api.sender import key_of
 from serve_app.batch.file_store import STORE_ERRORS, DamagedError, FileStore
-from serve_app.batch.migrate import NewerTablesError
 from serve_app.batch.store import CONNECTIONS, BatchStore, LimitError
+from serve_app.database import TablesVersionError
 
 logger = logging.getLogger("ray.serve")
 
 T = TypeVar("T")
-FAILURES = (SQLAlchemyError, NewerTablesError, DamagedError, *STORE_ERRORS)
+FAILURES = (SQLAlchemyError, TablesVersionError, DamagedError, *STORE_ERRORS)
 _NO_RETRY = {"X-Should-Retry": "false"}
 _ID = re.compile(r"(file-|batch_)[0-9a-f]{32}")
 _FULL = re.compile(r"no space left|disk is full|disk full|quota exceeded", re.IGNORECASE)

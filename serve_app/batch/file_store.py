@@ -54,7 +54,7 @@ class FileStore:
         try:
             obstore.head(self._store, _MARKER)
         except FileNotFoundError:
-            if not new and not self.names("files"):  # an earlier release wrote files without a marker
+            if not new:
                 raise OSError(
                     f"{self._url} is not the store of the files: it lacks the object {_MARKER!r}. "
                     "Mount the folder, or name the bucket, that has the files."

@@ -18,7 +18,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, Row, func, select
+from sqlalchemy import Connection, Row, func, select, tuple_
 
 from serve_app.batch.file_store import DamagedError, FileStore
 from serve_app.batch.records import OPEN, Batch, File, LineError, Status, new_id
@@ -130,12 +130,12 @@ class BatchQueue:
             for line, text in zip(lines, texts, strict=True)
         ]
 
-    def finish(self, batch_id: str, answered: Sequence[Answered]) -> int:
-        """Store final answers. Return how many of them are the first of their line, and count."""
+    def finish(self, batch_id: str, answered: Sequence[Answered]) -> Counter[str]:
+        """Store final answers. Return how many of each outcome are the first of their line, and count."""
         by_line = {each.line.line: each.answer for each in answered}
         texts = {each.line.line: answered_line(each.line.custom_id, each.answer) for each in answered}
         part = self._write_part(batch_id, texts)
-        counted = 0
+        counted = Counter[str]()
         with self.store.begin() as connection:
             for outcome, wanted in (("completed", True), ("failed", False)):
                 lines = sorted(n for n, answer in by_line.items() if is_success(answer) is wanted)
@@ -148,7 +148,7 @@ class BatchQueue:
                         .where(BATCHES.c.id == batch_id)
                         .values({name: BATCHES.c[name] + amount for name, amount in amounts.items()})
                     )
-                counted += len(first)
+                    counted[outcome] = len(first)
         return counted
 
     def end(self, batch: Batch, now: float, fault: LineError | None = None) -> Status | None:
@@ -173,8 +173,8 @@ class BatchQueue:
         fault = LineError(**errors[0]) if errors else None
         mine = LINES.c.batch_id == batch.id
         if batch.in_progress_at is None:  # an interrupted check of the input file may have added lines
-            self._in_parts(LINES.delete(), mine)
-        self._in_parts(LINES.update().values(outcome="none"), mine & LINES.c.outcome.is_(None))
+            self.store.change_lines(LINES.delete(), mine)
+        self.store.change_lines(LINES.update().values(outcome="none"), mine & LINES.c.outcome.is_(None))
         last: Status = "failed" if fault else "completed"
         if batch.status == "cancelling":
             last = "cancelled"
@@ -207,7 +207,7 @@ class BatchQueue:
         if not ended:
             self._discard(output, failed)
             return None
-        self._in_parts(LINES.delete(), mine)
+        self.store.change_lines(LINES.delete(), mine)
         self.files.delete(self.files.names(_folder(batch.id)))
         return last
 
@@ -222,7 +222,7 @@ class BatchQueue:
         ended = self.store.ended([*{_batch_of(name) for name in names} | with_lines])
         self.files.delete([name for name in names if _batch_of(name) in ended])
         for batch_id in with_lines & ended:
-            self._in_parts(LINES.delete(), LINES.c.batch_id == batch_id)
+            self.store.change_lines(LINES.delete(), LINES.c.batch_id == batch_id)
 
     def delete_old(self, now: float) -> int:
         """Delete expired files, interrupted uploads, and batches that ended long ago.
@@ -252,14 +252,6 @@ class BatchQueue:
         gone = [file.id for file in hidden if file.object not in undeleted]
         self.store.forget_files(gone)
         return len(gone)
-
-    def _in_parts(self, change: Any, lines: Any) -> None:
-        """Update or delete many `lines`, for the sake of other writers not at once."""
-        some = select(LINES.c.line).where(lines).limit(_AT_ONCE)
-        changed = _AT_ONCE
-        while changed:
-            with self.store.begin_part() as connection:
-                changed = connection.execute(change.where(lines, LINES.c.line.in_(some))).rowcount
 
     def _write_file(self, batch: Batch, kind: str, lines: Iterator[bytes], now: float) -> File | None:
         """Write a result file that no client sees yet; None if it would be empty."""
@@ -334,12 +326,13 @@ class BatchQueue:
 
     def _lines(self, batch_id: str, outcome: str) -> Iterator[Row[Any, Any, Any, Any]]:
         """Yield the lines with `outcome`, in the order of sending, in which an index has them."""
-        last = -1
+        # A check that began anew in a later version may have given a position twice.
+        place, last = tuple_(LINES.c.position, LINES.c.line), (-1, 0)
         while True:
             query = (
                 select(LINES.c.position, LINES.c.line, LINES.c.custom_id, LINES.c.part)
-                .where(LINES.c.batch_id == batch_id, LINES.c.outcome == outcome, LINES.c.position > last)
-                .order_by(LINES.c.position)
+                .where(LINES.c.batch_id == batch_id, LINES.c.outcome == outcome, place > last)
+                .order_by(LINES.c.position, LINES.c.line)
                 .limit(_AT_ONCE)
             )
             with self.store.begin() as connection:
@@ -347,7 +340,7 @@ class BatchQueue:
             yield from rows
             if len(rows) < _AT_ONCE:
                 return
-            last = rows[-1].position
+            last = (rows[-1].position, rows[-1].line)
 
     def _change(self, batch_id: str, lines: Iterable[int], **values: Any) -> None:
         for some in _slices(list(lines)):

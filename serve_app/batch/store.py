@@ -11,10 +11,9 @@ from typing import Any, Literal, get_args
 
 from sqlalchemy import ColumnElement, Connection, Table, func, select
 
-from serve_app.batch.migrate import migrate
 from serve_app.batch.records import DAY_S, OPEN, Batch, File, Line, LineError, Status
-from serve_app.batch.tables import BATCHES, FILES, LINES
-from serve_app.database import connect, exclusive, insert_into, make_folder
+from serve_app.batch.tables import BATCHES, FILES, LINES, TABLES
+from serve_app.database import connect, exclusive, insert_into
 from serve_app.settings.batch import BatchSettings
 
 CONNECTIONS = 4
@@ -42,7 +41,7 @@ class BatchStore:
     """One process's access to the database. The tables are made with the first use.
 
     All methods block. They raise SQLAlchemyError if the database does not answer, OSError if SQLite's folder
-    cannot be made, and NewerTablesError.
+    cannot be made, and TablesVersionError.
 
     Args:
         url: The URL of the database.
@@ -62,8 +61,7 @@ class BatchStore:
         """Begin a transaction. Of all processes, one at a time is in a transaction that is `alone`."""
         with self._lock:
             if not self._ready:
-                make_folder(self._engine)
-                migrate(self._engine, self._application)
+                TABLES.make(self._engine)
                 self._ready = True
         with exclusive(self._engine, _LOCK) if alone else self._engine.begin() as connection:
             yield connection
@@ -262,9 +260,17 @@ class BatchStore:
         values = {"errors": [asdict(error) for error in errors]}
         with self.begin() as connection:
             failed = set_status(connection, batch_id, ("validating",), "failed", now, **values)
-            if failed:  # an interrupted call of `start` may have added lines
-                connection.execute(LINES.delete().where(LINES.c.batch_id == batch_id))
-            return failed
+        if failed:  # an interrupted call of `start` may have added lines
+            self.change_lines(LINES.delete(), LINES.c.batch_id == batch_id)
+        return failed
+
+    def change_lines(self, change: Any, lines: Any) -> None:
+        """Update or delete many `lines`, for the sake of other writers not at once."""
+        some = select(LINES.c.line).where(lines).limit(_LINES_AT_ONCE)
+        changed = _LINES_AT_ONCE
+        while changed:
+            with self.begin_part() as connection:
+                changed = connection.execute(change.where(lines, LINES.c.line.in_(some))).rowcount
 
     def _check_files(self, connection: Connection, file: File) -> None:
         count, size = self._used(connection, file.owner)

@@ -11,8 +11,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from serve_app.batch.file_store import STORE_ERRORS, FileStore
-from serve_app.batch.migrate import NewerTablesError, table_version
-from serve_app.database import connect
+from serve_app.batch.tables import TABLES
+from serve_app.database import TablesVersionError, connect
 
 _NAME = "tideserve_check"
 
@@ -24,13 +24,13 @@ def check_database(url: str) -> str:
         if engine.dialect.name == "sqlite" and not Path(engine.url.database or "").exists():
             return _state_of_missing(Path(engine.url.database or "").parent)
         with engine.connect() as connection:
-            version = table_version(connection)
+            exist = TABLES.exist(connection)
             if engine.dialect.name == "sqlite":
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
             connection.execute(text(f"CREATE TABLE {_NAME}_{uuid.uuid4().hex} (x INTEGER)"))
             connection.rollback()
-        return "writable" if version is None else f"writable, tables of version {version}"
-    except (SQLAlchemyError, NewerTablesError) as error:
+        return f"writable, tables of version {TABLES.version}" if exist else "writable"
+    except (SQLAlchemyError, TablesVersionError) as error:
         return _not_usable(error)
     finally:
         engine.dispose()

@@ -1,12 +1,14 @@
-"""The tables of files, batches and their lines. `migrations` makes and changes them."""
+"""The tables of files, batches and their lines."""
 
 from sqlalchemy import JSON, BigInteger, Boolean, Column, Double, Index, Integer, MetaData, String, Table
 
-TABLES = MetaData()
+from serve_app.database import Tables
+
+TABLES = Tables("batches", 1, MetaData())
 
 FILES = Table(
     "batch_files",
-    TABLES,
+    TABLES.tables,
     Column("id", String, primary_key=True),
     Column("owner", String, nullable=False),
     Column("application", String, nullable=False),
@@ -23,7 +25,7 @@ FILES = Table(
 
 BATCHES = Table(
     "batches",
-    TABLES,
+    TABLES.tables,
     Column("id", String, primary_key=True),
     Column("owner", String, nullable=False),
     Column("application", String, nullable=False),
@@ -59,7 +61,7 @@ BATCHES = Table(
 
 LINES = Table(
     "batch_lines",
-    TABLES,
+    TABLES.tables,
     Column("batch_id", String, primary_key=True),
     Column("line", Integer, primary_key=True),
     Column("custom_id", String, nullable=False),

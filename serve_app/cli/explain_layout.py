@@ -87,8 +87,7 @@ class _ModelStatus(_Document):
     failed: bool = False
     """Whether `/ready` calls the model failed."""
     cold_start_s: float | None = None
-    warm_node: bool | None = None
-    """None from a server of an earlier version."""
+    warm_node: bool = False
     warm_node_start_s: float | None = None
     cold_node_start_s: float | None = None
 
@@ -97,8 +96,8 @@ class _Status(_Document):
     """The policy's last report, made at `at` (Unix seconds, policy's clock). `models` by deployment."""
 
     at: float
-    age_s: float | None = None
-    """By the server's clock. None from a server of an earlier version."""
+    age_s: float
+    """By the server's clock."""
     policy_errors: int = 0
     zygote: bool = True
     models: dict[str, _ModelStatus] = {}
@@ -130,7 +129,7 @@ def explain(
     models, zygote = ({}, True) if status is None else (status.models, status.zygote)
     rejected = _wrap_after(REJECTED, document.knobs_rejected, 2) if document.knobs_rejected else []
     trouble = [NO_POLICY] if status is None else []
-    if status is not None and (late := now - status.at if status.age_s is None else status.age_s) > _LATE_S:
+    if status is not None and (late := status.age_s) > _LATE_S:
         trouble.append(
             f"The policy last reported {seconds(late)} ago, so the lines below may be out of date."
         )
@@ -217,7 +216,7 @@ def _replicas(state: _ModelStatus, zygote: bool, style: Style) -> list[str]:
     other = f" ({state.wanted} {without})" if state.wanted != state.target else ""
     counts = f"{state.ready} ready{moving}, target {state.target}{other}"
     lines = [f"  Replicas: {counts}. Mode: {state.mode}. Cold start: {cold}."]
-    if state.warm_node is not None and not state.pending:
+    if not state.pending:
         lines += _wrap_after("  ", _next_start(state, zygote), indent=4)
     if state.pending:
         have = "replica has" if state.pending == 1 else "replicas have"

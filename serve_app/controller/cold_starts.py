@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, NamedTuple, Self
 
-from serve_app.learning.state import KEPT_IDENTITIES
+from serve_app.policy.state import KEPT_IDENTITIES
 
 _KEPT = 5
 """Starts kept per kind of node: enough for a median that one slow download does not move."""
@@ -16,10 +16,10 @@ class StartUp(NamedTuple):
 
     replica: str
     phases_s: dict[str, float]
-    warm_node: bool | None = None
-    """Whether vLLM was imported on the node before; None if an earlier version measured the start."""
-    identity: str = ""
-    """See `serve_app.settings.identity`. Empty if an earlier version started the replica."""
+    warm_node: bool
+    """Whether vLLM was imported on the node before."""
+    identity: str
+    """See `serve_app.settings.identity`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class ColdStarts:
             StartUp(
                 replica,
                 {name: float(seconds) for name, seconds in document["durations_s"].items()},
-                document.get("warm_node"),
-                document.get("identity", ""),
+                document["warm_node"],
+                document["identity"],
             )
             for replica, document in sorted(phases.items(), key=lambda item: float(item[1]["since"]))
             if document["phase"] == "ready" and replica not in known
@@ -45,23 +45,19 @@ class ColdStarts:
             return self
         found = (*self.startups, *new)
         newest = [*dict.fromkeys(each.identity for each in reversed(found))][:KEPT_IDENTITIES]
-        kinds: dict[tuple[str, bool | None], list[str]] = {}
+        kinds: dict[tuple[str, bool], list[str]] = {}
         for each in found:
             kinds.setdefault((each.identity, each.warm_node), []).append(each.replica)
         kept = {name for kind, names in kinds.items() if kind[0] in newest for name in names[-_KEPT:]}
         return type(self)(tuple(each for each in found if each.replica in kept))
 
     def of(self, identity: str) -> Self:
-        """Return the starts of replicas of `identity`; without any, the starts of unknown identity."""
-        if not identity:
-            return self
-        starts = [each for each in self.startups if each.identity == identity]
-        return type(self)(tuple(starts or [each for each in self.startups if not each.identity]))
+        """Return the starts of replicas of `identity`."""
+        return type(self)(tuple(each for each in self.startups if each.identity == identity))
 
     def on(self, *, warm_node: bool) -> Self:
-        """Return the starts on warm or on cold nodes; without any, the starts on unknown nodes."""
-        starts = [each for each in self.startups if each.warm_node is warm_node]
-        return type(self)(tuple(starts or [each for each in self.startups if each.warm_node is None]))
+        """Return the starts on warm or on cold nodes."""
+        return type(self)(tuple(each for each in self.startups if each.warm_node is warm_node))
 
     def phases_s(self) -> dict[str, float]:
         """Return the median seconds of each phase, in the order of the phases."""

@@ -4,12 +4,11 @@ from collections import defaultdict
 from collections.abc import Collection, Container, Mapping, Sequence
 from math import inf, isfinite
 from operator import attrgetter, itemgetter
-from types import SimpleNamespace
 from typing import Any
 
 from serve_app.cluster.ray_resources import Resources, room_for_ingress, share_nodes
 from serve_app.controller.document_exchange import Deployment, Inbox
-from serve_app.policy.inputs import Snapshot
+from serve_app.policy.reports import Snapshot
 from serve_app.settings.identity import identity_number
 from serve_app.settings.tree import INGRESS
 from serve_app.wire.batch_backlog import NO_BATCHES
@@ -45,7 +44,6 @@ _LOAD = tuple(
 _newest = itemgetter(-1)
 _value = attrgetter("value")
 _timestamp = attrgetter("timestamp")
-_ZERO = (SimpleNamespace(value=0.0),)
 
 RawMetrics = Mapping[str, Mapping[Any, Sequence[Any]]]
 """Ray's `raw_metrics`: by name and replica, a series of samples with `timestamp` and `value`."""
@@ -243,7 +241,7 @@ def engine_readings(
 
 
 def _replicas_other_than(identity: str, numbers: Mapping[Any, Sequence[Any]]) -> frozenset[str]:
-    """Return the replicas that report another identity. Replicas of earlier versions report none."""
+    """Return the replicas that report another identity."""
     if not identity:
         return frozenset()
     number = identity_number(identity)
@@ -284,9 +282,9 @@ def reported_readings(
     names = [ingress_key(deployment, name) for name in INGRESS_FIELDS]
     ages = seen.ages({replica: report.at for replica, report in reports.items()}, now)
     readings = {
-        replica: Reading(IngressSignals(*[report.values.get(name, 0.0) for name in names]), ages[replica])
+        replica: Reading(IngressSignals(*[report.values[name] for name in names]), ages[replica])
         for replica, report in reports.items()
-        if replica not in known and report.values.keys() >= _required(names)
+        if replica not in known and report.values.keys() >= set(names)
     }
     return {replica: reading for replica, reading in readings.items() if reading.fresh}
 
@@ -297,29 +295,19 @@ def ongoing_of_ingress(raw: RawMetrics, now: float, seen: Sightings) -> dict[str
     return {replica: (values[0], age) for replica, age, values in rows}
 
 
-def _required(names: Collection[str]) -> set[str]:
-    """Return the names that a report must have.
-
-    A replica of a version without lanes reports no `background_*`, and has no such requests. During a rolling
-    upgrade its report counts.
-    """
-    return {name for name in names if not name.rpartition(":")[2].startswith("background_")}
-
-
 def _rows(
     raw: RawMetrics, names: Sequence[str], now: float, seen: Sightings
 ) -> list[tuple[str, float, tuple[float, ...]]]:
-    """Return (replica id, age, newest values in the order of `names`) of replicas with all `_required`."""
-    required = _required(names)
-    if not raw.keys() >= required:
+    """Return (replica id, age, newest values in the order of `names`) of replicas with all `names`."""
+    if not raw.keys() >= set(names):
         return []
-    columns = [raw.get(name, {}) for name in names]
+    columns = [raw[name] for name in names]
     replicas = list(columns[0])
     # Ray fills every column in the order of the replicas, so whole columns can be read at once. For 1,000
     # replicas this takes a third of the time of one lookup per value.
     if not all(list(column) == replicas and all(column.values()) for column in columns):
-        replicas = [replica for replica in replicas if all(raw[name].get(replica) for name in required)]
-        columns = [{replica: column.get(replica) or _ZERO for replica in replicas} for column in columns]
+        replicas = [replica for replica in replicas if all(column.get(replica) for column in columns)]
+        columns = [{replica: column[replica] for replica in replicas} for column in columns]
     values = zip(*[map(_value, map(_newest, column.values())) for column in columns], strict=True)
     ids = [str(replica.unique_id) for replica in replicas]
     stamps = dict(zip(ids, map(_timestamp, map(_newest, columns[0].values())), strict=True))

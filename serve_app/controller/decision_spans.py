@@ -25,8 +25,8 @@ class DecisionSpans:
     """Makes a span of each changed target. Call it only in the policy's thread."""
 
     def __init__(self) -> None:
-        self._after = time.time()
-        """The time of the newest decision with a span. An earlier policy has sent what came before."""
+        self._seq, self._began = 0, time.time()
+        """The newest decision with a span. An earlier policy has sent what came before."""
         self._settings: TraceSettings | None = None
         self._sender: SpanSender | None = None
 
@@ -40,17 +40,18 @@ class DecisionSpans:
         """Send the spans of new changes among the `records`, with links to requests in the `reports`."""
         if settings is None:
             return
-        new = [record for record in records if self._after < record["at"] <= now - _LATER_S]
+        new = [record for record in records if record["seq"] > self._seq and record["at"] <= now - _LATER_S]
         if not new:
             return
-        self._after = max(record["at"] for record in new)
+        changes = [each for each in new if each["kind"] == "change" and each["at"] > self._began]
+        self._seq, self._began = new[-1]["seq"], 0.0  # the clock may be set back
         if settings != self._settings:
             self._open(settings)
         if self._sender is None:
             return
         waiting = [each for report in reports.values() for each in report.waiting]
         links = [Link.parse(each) for each in waiting[:MOST_LINKS]]
-        spans = [decision_span(record, links) for record in new if record["kind"] == "change"]
+        spans = [decision_span(record, links) for record in changes]
         if spans:
             self._sender.put(len(spans), lambda: spans)
 

@@ -6,9 +6,10 @@ block every deployment of the cluster. So the policy never waits: a thread reads
 
 import logging
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -17,7 +18,7 @@ from serve_app.cluster.pending_pods import PendingPods
 from serve_app.cluster.ray_resources import Node, lacking, read_nodes, shortage
 from serve_app.controller.cold_starts import ColdStarts, StartUp
 from serve_app.controller.decision_spans import DecisionSpans
-from serve_app.learning.state import Memory, restore
+from serve_app.policy.state import Memory, restore
 from serve_app.wire.batch_backlog import BatchBacklog, parse_backlogs
 from serve_app.wire.documents import (
     BATCHES,
@@ -261,8 +262,10 @@ class DocumentExchange(Mailbox):
                     forget_phase(self._app, name, replica)
             nodes = {node.name for node in self._nodes()} if phases.left_behind else set()
             for replica, last in phases.left_behind.items():
+                if self._stop.is_set():
+                    return  # the next policy counts the loss
                 forget_phase(self._app, name, replica)  # first: if it fails, the next turn counts the loss
-                if last["phase"] == "ready" and name in models:
+                if (last["phase"] == "ready" or "cause" in last) and name in models:
                     self.losses.append(Loss.of(name, replica, last, nodes))
 
     def _remembered_deployments(self) -> dict[str, Deployment]:
@@ -339,7 +342,7 @@ class DocumentExchange(Mailbox):
     def _send_spans(self, now: float) -> None:
         served = self.inbox.served
         traces = None if served is None else served.traces
-        self._decision_spans.send(traces, self.outbox.decisions, self.inbox.ingress_reports, now)
+        self._decision_spans.send(traces, self.outbox.decisions, self.inbox.ingress_reports, time.time())
 
     def _write_status(self, now: float) -> None:
         status = self.outbox.status
@@ -353,12 +356,7 @@ class DocumentExchange(Mailbox):
         if memories is None or not self._due("learned", _LEARNED_S, now):
             return
         learned = {
-            "states": {name: memory.state.document() for name, memory in memories.items()},
-            "identities": {name: memory.identity for name, memory in memories.items()},
-            "former": {
-                name: [(identity, state.document()) for identity, state in memory.former]
-                for name, memory in memories.items()
-            },
+            "memories": {name: asdict(memory) for name, memory in memories.items()},
             "cold_starts": {
                 name: known.cold_starts.startups for name, known in self.inbox.deployments.items()
             },
@@ -368,18 +366,14 @@ class DocumentExchange(Mailbox):
 
 
 def _parse_learned(document: Any) -> tuple[dict[str, Memory], dict[str, ColdStarts]]:
-    """Parse a document of `_write_learned`. Raises if an incompatible version wrote it.
-
-    A document without identities, from an earlier version, counts as that of the present replicas.
-    """
-    identities, former = document.get("identities", {}), document.get("former", {})
+    """Parse a document of `_write_learned`. Raises if a part is missing."""
     memories = {
         str(name): Memory(
-            restore(state),
-            str(identities.get(name, "")),
-            tuple((str(identity), restore(known)) for identity, known in former.get(name, ())),
+            restore(memory["state"]),
+            str(memory["identity"]),
+            tuple((str(identity), restore(state)) for identity, state in memory["former"]),
         )
-        for name, state in document["states"].items()
+        for name, memory in document["memories"].items()
     }
     startups = _COLD_STARTS.validate_python(document["cold_starts"])
     return memories, {name: ColdStarts(seen) for name, seen in startups.items()}

@@ -6,23 +6,24 @@ instance each time it builds the application, and calls the instance about ten t
 
 import json
 import logging
+import time
 import weakref
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 from serve_app.controller.cold_starts import ColdStarts
-from serve_app.controller.contexts import SnapshotBuilder, has_requests_at_zero, ingress_room
+from serve_app.controller.contexts import SnapshotBuilder, has_requests_at_zero, ingress_room, running_ids
 from serve_app.controller.decision_records import HEARTBEAT_S, Journal, Kind
 from serve_app.controller.document_exchange import DocumentExchange, Inbox, Mailbox
-from serve_app.learning.next_decision import next_decision
-from serve_app.learning.state import Memory, PolicyState, drop_forgotten
-from serve_app.policy.decide import Decision
+from serve_app.policy.decide import Decision, next_decision
 from serve_app.policy.ingress_scaling import decide_ingress
-from serve_app.policy.inputs import Need, Snapshot
+from serve_app.policy.reports import Snapshot
+from serve_app.policy.state import Memory, Need, PolicyState, drop_forgotten
 from serve_app.settings.tree import INGRESS
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics, ReplicaTime
 from serve_app.wire.own_clock import SteadyTime
+from serve_app.wire.phases import PROCESS_ENDED
 from serve_app.wire.served_models import ServedApplication, ServedModel
 
 logger = logging.getLogger("ray.serve")
@@ -30,6 +31,7 @@ logger = logging.getLogger("ray.serve")
 _DECIDE_INTERVAL_S = 0.5
 """The longest interval. While requests are queued for a model at zero, each of Ray's calls decides, because
 half a second would be a sixth of a start."""
+_REMEMBERED_S = 3600.0
 _LONGEST_FAILURE_S = 10.0
 """If all decisions about a model fail for this long, the policy drops the model's memory."""
 
@@ -55,7 +57,7 @@ class ServePolicy:
         metrics: AutoscalingMetrics | None = None,
         log: logging.Logger = logger,
     ) -> None:
-        self._clock = clock or SteadyTime()
+        self._clock, self._wall = clock or SteadyTime(), clock or time.time
         self._log = log
         self.mailbox = mailbox
         self.metrics = metrics
@@ -73,13 +75,15 @@ class ServePolicy:
         self._logged: dict[str, tuple[str, float]] = {}
         self._next_at = 0.0
         self._remembers = False
+        self._ran: dict[str, float] = {}
+        """When each replica was last running, for the last hour."""
         self._served: frozenset[str] = frozenset()
         """The deployments that were served at the last decision."""
 
     def decide(
         self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float
     ) -> tuple[Decision, PolicyState]:
-        """Decide for one model; see `serve_app.learning.next_decision`."""
+        """Decide for one model; see `serve_app.policy.decide.next_decision`."""
         return next_decision(snapshot, model.knobs, state, now)
 
     def __call__(self, contexts: Mapping[Any, Any]) -> tuple[dict[Any, int], dict[Any, dict[str, Any]]]:
@@ -121,17 +125,22 @@ class ServePolicy:
         engines = {name: by_name[name][1] for name in served.models if name in by_name}
         answer: dict[Any, int] = {}
         unsettled: set[str] = set()
+        self._ran.update((replica, now) for ctx in engines.values() for replica in running_ids(ctx))
+        self._ran = {replica: at for replica, at in self._ran.items() if now - at < _REMEMBERED_S}
         while mailbox.losses:
             loss = mailbox.losses.popleft()
-            if (ctx := engines.get(loss.deployment)) is not None:  # else its model has just been removed
+            ctx = engines.get(loss.deployment)  # None if its model has just been removed
+            # A deploy ends a replica that Ray has not yet put into service.
+            if ctx is not None and (loss.cause != PROCESS_ENDED or loss.replica in self._ran):
                 model = served.models[loss.deployment]
                 metrics.count_loss(model.name, loss.cause)
                 self._log.warning("model %s: %s", model.name, loss.reason)
-                self._keep("loss", loss.deployment, model.name, ctx, loss.reason, "Ray replaces it.", now)
+                self._keep("loss", loss.deployment, model.name, ctx, loss.reason, "Ray replaces it.")
         for name, ctx in engines.items():
             model = served.models[name]
             try:
                 snapshot = self._snapshots.build(name, ctx, ingress, inbox, now)
+                snapshot = replace(snapshot, clock_ahead_s=self._wall() - now)
                 if snapshot.ready != snapshot.target or snapshot.draining:
                     unsettled.add(name)
                 decision = self._decide_model(model, snapshot, inbox, metrics, now)
@@ -178,7 +187,8 @@ class ServePolicy:
         self.memories[name] = replace(memory, state=state)
         if name in self._news:
             decision = replace(decision, notes=(*decision.notes, self._news[name]))
-        record = self._journal.note(name, model.name, model.knobs.mode, old, snapshot.ready, decision, now)
+        at = now + snapshot.clock_ahead_s
+        record = self._journal.note(name, model.name, model.knobs.mode, old, snapshot.ready, decision, at)
         if record is not None:
             self._news.pop(name, None)
         if record is not None and record["kind"] == "change":
@@ -258,15 +268,13 @@ class ServePolicy:
         )
         reason = f"The policy raised {text[:500]}. The target is kept."
         otherwise = "The target changes when the policy works again."
-        self._keep("error", deployment, model, ctx, reason, otherwise, now)
+        self._keep("error", deployment, model, ctx, reason, otherwise)
 
-    def _keep(
-        self, kind: Kind, deployment: str, model: str, ctx: Any, reason: str, otherwise: str, now: float
-    ) -> None:
+    def _keep(self, kind: Kind, deployment: str, model: str, ctx: Any, reason: str, otherwise: str) -> None:
         """Record an event that keeps the target."""
         target, ready = (0, 0) if ctx is None else (ctx.target_num_replicas, ctx.current_num_replicas)
         kept = Decision(target, target, kind, reason, otherwise)
-        self._journal.add(kind, deployment, model, "", target, ready, kept, now)
+        self._journal.add(kind, deployment, model, "", target, ready, kept, self._wall())
 
 
 def _model_status(

@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 from pydantic import ValidationError
+from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from serve_app.api.errors import ApiError, missing_field
-from serve_app.patches.vllm_compat import ErrorResponse, create_error_response
 from serve_app.settings.settings_error import shown
 from serve_app.wire.data_plane import ENGINE_DEAD, ENGINE_DIED, ENGINE_KILLED
 

@@ -11,7 +11,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from serve_app.engine.continuing_core import let_core_continue, let_workers_check
 from serve_app.env import ZYGOTE
-from serve_app.patches.vllm_compat import CONTINUED_STREAMS, STEP_DETAILS, make_arg_parser
+from serve_app.patches.vllm_compat import OWN_STREAMS, make_arg_parser
 from serve_app.settings.tree import EMBEDDED, ModelSettings
 from serve_app.weights import embedded_model_path
 
@@ -56,7 +56,7 @@ def vllm_overrides(model: ModelSettings) -> dict[str, Any]:
     values["disable_log_stats"] = True
     # This adds the batch and the prefill tokens to a step's statistics. Only vLLM's default loggers, which
     # are off, would print a line per step.
-    values["enable_logging_iteration_details"] = STEP_DETAILS
+    values["enable_logging_iteration_details"] = True
     values["enable_log_requests"] = False
     values["structured_outputs_config"] = StructuredOutputsConfig(
         backend=model.structured_output.backend,
@@ -111,7 +111,7 @@ def engine_config(namespace: Namespace) -> VllmConfig:
         variables = {**parallel.ray_runtime_env.get("env_vars", {})}
         variables.pop(ZYGOTE, None)
         parallel.ray_runtime_env = {**parallel.ray_runtime_env, "env_vars": variables}
-    if CONTINUED_STREAMS:
+    if OWN_STREAMS:
         let_core_continue(config)
     if config.lora_config is not None:
         let_workers_check(config)

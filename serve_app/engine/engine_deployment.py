@@ -20,7 +20,7 @@ from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.engine.data_plane import DataPlane
 from serve_app.engine.engine_health import EngineHealth
 from serve_app.engine.launch import launch
-from serve_app.engine.start_watch import watched
+from serve_app.engine.start_watch import STILL_ON_NODES_S, STILL_S, watched
 from serve_app.engine.startup import CPU_CORE, Startup, error_log, lower_priority, process_start
 from serve_app.engine.startup_spans import trace_startup
 from serve_app.ledger.meter import UsageMeter
@@ -99,7 +99,7 @@ class Engine:
             lower_priority(core),
             keep_log_handlers(),
             self._import_core_beside(),
-            watched(self._startup),
+            watched(self._startup, STILL_ON_NODES_S if self._model.spans_nodes else STILL_S),
         ):
             self._engine = await launch(traced, self._metrics, self._startup, log, self._meter)
         self._stop.callback(self._stop_engine)
@@ -196,7 +196,7 @@ class Engine:
             self._meter.drain()
         now = time.time()
         until = now + self._model.drain_timeout_s  # Ray's own deadline, which began a little earlier
-        document = {"phase": DRAINING, "since": now, "until": until, "durations_s": {}}
+        document = {"phase": DRAINING, "since": now, "until": until, "durations_s": {}, **self._startup.about}
         await self._ask(_PHASE, partial(publish_phase, *self._replica, json.dumps(document)))
         await self._data_plane.drain()
         await self._data_plane.stop()
@@ -206,7 +206,7 @@ class Engine:
         logger.info("model %s: engine of process %d stopped", self._model.name, os.getpid())
 
     async def _forget_phase(self) -> None:
-        if not self._startup.failed:
+        if not self._startup.failed and "cause" not in self._startup.about:  # the policy counts a loss
             await self._ask(_PHASE, partial(forget_phase, *self._replica))
 
     async def _ask(self, what: str, call: Callable[[], None]) -> None:

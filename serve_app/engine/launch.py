@@ -125,7 +125,7 @@ async def launch(
     gc.freeze()  # imported objects stay: each collection would search them for 0.3 s
     gc.set_threshold(*_COLLECT_AFTER)
     startup.hint = unchecked()
-    for sentence in filter(None, (startup.hint, *lacking())):
+    for sentence in filter(None, (startup.hint, lacking())):
         logger.warning("model %s: %s", model.name, sentence)
 
     if os.environ.get(env.ZYGOTE_SOCKET):

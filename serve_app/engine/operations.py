@@ -10,8 +10,10 @@ from typing import Any
 from pydantic import BaseModel
 from starlette.datastructures import State
 from starlette.requests import Request
+from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.entrypoints.serve.tokenize.protocol import DetokenizeRequest, TokenizeRequest
 from vllm.lora.request import LoRARequest
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -26,7 +28,7 @@ from serve_app.engine.plain_stream import prefer_plain_streams
 from serve_app.engine.request_body import RequestModel, name_field_in_errors
 from serve_app.engine.sequence_lanes import SequenceLanes
 from serve_app.patches.vllm import Method, keep_chat_errors, raise_generation_errors, read_speech
-from serve_app.patches.vllm_compat import PLAIN_STREAMS, ErrorResponse, init_app_state
+from serve_app.patches.vllm_compat import OWN_STREAMS
 
 CHAT = RequestModel(
     ChatCompletionRequest, ignored=("functions", "function_call", "audio", "web_search_options")
@@ -57,7 +59,7 @@ class Serving:
         state = State()
         await init_app_state(engine, state, namespace, await engine.get_supported_tasks())
         chat = getattr(state, "openai_serving_chat", None)
-        if chat is not None and PLAIN_STREAMS:
+        if chat is not None and OWN_STREAMS:
             prefer_plain_streams(chat)
         if (responses := getattr(state, "openai_serving_responses", None)) is not None:
             raise_generation_errors(responses)

@@ -11,6 +11,7 @@ from vllm.entrypoints.pooling.classify.protocol import ClassificationRequest
 from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
 from vllm.entrypoints.pooling.pooling.protocol import PoolingRequest
 from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreRequest
+from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 
 from serve_app.api.body import QUERIES
 from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
@@ -20,7 +21,6 @@ from serve_app.engine.media import INPUTS, reader_of
 from serve_app.engine.number_bounds import check_characters, check_token_ids
 from serve_app.engine.operations import Serving, raw_request, text_of
 from serve_app.engine.request_body import RequestModel, name_field_in_errors
-from serve_app.patches.vllm_compat import ErrorResponse
 
 _MAX_INPUTS = 2048
 """OpenAI's bound on the number of texts in one embeddings request."""

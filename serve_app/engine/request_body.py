@@ -11,12 +11,12 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import from_json
 from vllm.config import ModelConfig
 from vllm.entrypoints.anthropic.protocol import AnthropicMessage
+from vllm.renderers.chat_utils import MM_PARSER_MAP
 
 from serve_app.api.body import DOCUMENTS, MEMBERS, NULL
 from serve_app.api.errors import NOT_JSON, ApiError, invalid_field, invalid_value, missing_field
 from serve_app.engine.api_errors import from_exception, from_validation
 from serve_app.engine.number_bounds import check_numbers
-from serve_app.patches.vllm_compat import MM_PARSER_MAP
 
 logger = logging.getLogger("ray.serve")
 

@@ -7,13 +7,15 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+from vllm.entrypoints.speech_to_text.transcription.protocol import TranscriptionRequest
+from vllm.entrypoints.speech_to_text.translation.protocol import TranslationRequest
+
 from serve_app.api.audio import fields_of, file_of
 from serve_app.api.engine_client import EngineRequest, Operation
 from serve_app.api.errors import invalid_value, unsupported_feature
 from serve_app.engine.number_bounds import check_sampling
 from serve_app.engine.operations import ReplyOrFrames, Serving, ask
 from serve_app.engine.request_body import RequestModel
-from serve_app.patches.vllm_compat import TranscriptionRequest, TranslationRequest
 
 
 class _Transcription(TranscriptionRequest):  # type: ignore[misc]  # vLLM has no types

@@ -18,9 +18,13 @@ from serve_app.engine.startup import Startup, group_processes
 
 STILL_S = 600.0
 """A start ends after so long without progress. nvcc took 192 s for one file on a slow core."""
+STILL_ON_NODES_S = 3600.0
+"""For an engine over several nodes, whose loads show only the step of a bar for each file: enough for 10 GB
+from a disk that reads 3 MB/s."""
 _LOOK_S = 2.0
-_STEP_BYTES = 1 << 20
-"""Fewer bytes are no progress: a core that hangs goes on logging that it waits."""
+_STEP_BYTES = 16 << 20
+"""Fewer bytes are no progress: a core that hangs goes on logging that it waits. Any disk reads them in 600 s.
+For one file, g++ reads 2 to 28 MB."""
 _BAR = re.compile(rb"\d+%[^\r\n|]*\|[^\r\n]*")
 """A progress bar of vLLM, such as `Capturing CUDA graphs (decode, FULL):  45%|####`."""
 
@@ -29,11 +33,12 @@ def watch(
     startup: Startup,
     transferred: Callable[[], Mapping[int, int]],
     waited: Callable[[float], bool],
+    still_s: float = STILL_S,
     clock: Callable[[], float] = time.monotonic,
 ) -> bool:
-    """Return whether a start stood still for `STILL_S`, or False once `waited`, called with seconds, does.
+    """Return whether a start stood still for `still_s`, or False once `waited`, called with seconds, does.
 
-    Progress is a new phase, a mebibyte that the engine's processes have read or written (`transferred`, by
+    Progress is a new phase, 16 MiB that the engine's processes have read or written (`transferred`, by
     process) to download, load or compile, or a step of a progress bar, as for captured graphs.
     """
     seen, total, mark, moved_at = dict[int, int](), 0, tuple[object, ...](), clock()
@@ -44,20 +49,20 @@ def watch(
         found = (startup.current, total // _STEP_BYTES, last_bar(Path(startup.log)))
         if found != mark:
             mark, moved_at = found, clock()
-        elif clock() - moved_at >= STILL_S:
+        elif clock() - moved_at >= still_s:
             return True
     return False
 
 
 @contextmanager
-def watched(startup: Startup) -> Iterator[None]:
+def watched(startup: Startup, still_s: float = STILL_S) -> Iterator[None]:
     """End the start within the block if it stands still. A thread watches it: vLLM blocks the event loop."""
     ended = Event()
 
     def run() -> None:
-        if not watch(startup, transferred_bytes, ended.wait):
+        if not watch(startup, transferred_bytes, ended.wait, still_s):
             return
-        startup.stalled = f"nothing was read, compiled or captured for {STILL_S:g} s"
+        startup.stalled = f"nothing was read, compiled or captured for {still_s:g} s"
         # Without its representer, which leads the group, a fork would be killed before it could say why.
         own = (os.getpid(), os.getpgrp())
         others = [process for process in group_processes() if process not in own]

@@ -61,7 +61,7 @@ class StartupSpans:
         root = cold_start_root(self.replica)
         failure = str(phase.get("reason", ""))
         about = {names.REQUEST_MODEL: self.model, names.REPLICA: self.replica}
-        about[names.WARM_NODE] = phase.get("warm_node", False)
+        about[names.WARM_NODE] = phase["warm_node"]
         begin = self._begun[0][1] if self._begun else end
         found = [
             Span(names.COLD_START, root.trace_id, root.span_id, "", begin, end, about, error=failure),

@@ -120,7 +120,7 @@ class EngineReport:
         now = self._clock()
         since_last_s = None if self._last_step_at is None else now - self._last_step_at
         self._last_step_at = now if self._requests else None
-        details = getattr(scheduler, "iteration_details", None)  # vLLM has them since 0.26
+        details = scheduler.iteration_details
         # With asynchronous scheduling the core begins another step before it sees the end of the last
         # request. That step serves no request.
         if details is None or details.is_dummy or (not parts and not self._requests):
@@ -270,7 +270,7 @@ def step_seconds(
 
 
 def meter_step(meter: UsageMeter, scheduler: SchedulerStats | None, iteration: IterationStats | None) -> None:
-    """Add an engine step to the usage, with the tokens that it computed. They are 0 before vLLM 0.26."""
+    """Add an engine step to the usage, with the tokens that it computed."""
     details = getattr(scheduler, "iteration_details", None)
     if details is None or details.is_dummy:
         meter.step(0, 0, 0, iteration is not None)

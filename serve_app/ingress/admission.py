@@ -110,6 +110,9 @@ class Admission:
         self._wake = Wake(model.name, handle, self._needs_replica, self._fail_all)
         replicas.on_change = self._release
         progress.on_rollout_failed = self._refuse_after_rollout
+        progress.on_requested = self._note_zero
+        self._zero_at = -math.inf
+        """When the policy last wanted no replica, on the clock of the replicas."""
 
     async def take(
         self,
@@ -300,7 +303,8 @@ class Admission:
         self._progress.start()
         self._wake_if_needed()
         cold = self.cold
-        recovers = pending.retry or self.replicas.clock() - self.replicas.lost_at < knobs.cold_wait_timeout_s
+        lost_at = self.replicas.lost_at
+        recovers = pending.retry or self.replicas.clock() - lost_at < knobs.cold_wait_timeout_s
         recovers &= not pending.background  # which waits for other lanes too, for hours
         try:
             await self._until_released(pending, future, knobs, stage)
@@ -315,7 +319,7 @@ class Admission:
         finally:
             self._leave(pending)
             waited_s = self._clock() - pending.since
-            if recovers:
+            if recovers and (pending.retry or self._zero_at < lost_at):
                 state.lose(waited_s)
             elif state.ttft_s is None:  # else it is a pause within a stream, and no part of the TTFT
                 state.queued_s += waited_s
@@ -402,6 +406,9 @@ class Admission:
         if pending.background and progress.phase in _NO_REPLICA_ASKED_FOR:
             return ColdStartProgress("background", None)
         return progress
+
+    def _note_zero(self) -> None:
+        self._zero_at = self.replicas.clock()
 
     def _needs_replica(self) -> bool:
         return self.queue.foreground > 0 and not len(self.replicas)

@@ -160,7 +160,7 @@ def _newest(phases: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Mapping[
 
 def expected_s(document: Mapping[str, Any], status: Mapping[str, Any]) -> Mapping[str, float]:
     """Return the typical seconds of each phase on this kind of node; by default those of the next replica."""
-    kind = "warm" if document.get("warm_node") else "cold"
+    kind = "warm" if document["warm_node"] else "cold"
     expected: Mapping[str, float] = status.get(f"{kind}_node_phases_s") or status["phases_s"]
     return expected
 
@@ -199,6 +199,8 @@ class ProgressReader:
     ) -> None:
         self.on_rollout_failed: Callable[[str], None] = lambda _: None
         """Called with the reason after each reading of the phase `rollout_failed`."""
+        self.on_requested: Callable[[], None] = lambda: None
+        """Called after each reading of the phase `requested`: the policy wants no replica yet."""
         self._stored = stored
         self._serve = serve
         self._deployment = deployment
@@ -233,6 +235,8 @@ class ProgressReader:
                 state = answer.value
                 phases = state.phases.get(self._deployment, {})
                 progress = cold_start_progress(state.of(self._deployment, now), phases, now)
+                if progress.phase == "requested":
+                    self.on_requested()
                 if progress.phase in _NOT_STARTED and (reason := await self._why_nothing_starts()):
                     progress = ColdStartProgress(_ROLLOUT_FAILED, None, reason)
                 self._last = progress

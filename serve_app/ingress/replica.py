@@ -26,7 +26,7 @@ class Replica:
     address: str
     token: str
     identity: str = ""
-    """The model that it serves; see `weights.model_identity`. "" from an earlier version."""
+    """The model that it serves; see `weights.model_identity`."""
     in_flight: int = 0
     """Requests of this process, without the lane `background`. That lane yields to all others within a step
     of the engine, so it must not keep them away from a replica."""

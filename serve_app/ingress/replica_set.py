@@ -209,7 +209,7 @@ class ReplicaSet:
         known = {**self._missed, **self._listed}
         self._listed = {
             replica_id: known.get(replica_id)
-            or Replica(replica_id, each["address"], each["token"], each.get("identity", ""))
+            or Replica(replica_id, each["address"], each["token"], each["identity"])
             for replica_id, each in metadata.items()
         }
         self._usable = {name: replica for name, replica in self._listed.items() if not replica.trouble}

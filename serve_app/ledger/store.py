@@ -13,24 +13,10 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Literal
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Double,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    func,
-    inspect,
-    literal,
-    select,
-)
+from sqlalchemy import BigInteger, Column, Double, Index, MetaData, String, Table, func, select
 from sqlalchemy.engine import Connection
-from sqlalchemy.schema import CreateIndex, CreateTable
 
-from serve_app.database import WAIT_S, connect, earlier_time, exclusive, insert_into, make_folder
+from serve_app.database import WAIT_S, Tables, connect, earlier_time, exclusive, insert_into
 from serve_app.ledger.usage import AMOUNTS, QUERIES, UNUSED, Account, Amounts
 from serve_app.settings.keys_file import OTHER_KEYS
 
@@ -38,20 +24,17 @@ Row = tuple[int, Account]
 """The begin of a minute in Unix time, and who used something in it."""
 By = Literal["key", "lane", "model"]
 
-SCHEMA_VERSION = 2
-"""A release that changes the tables raises it, and converts the tables of the last version in `_prepare`."""
 _LOOK_STEPS = 10_000
 """SQLite looks at the clock after so many instructions of its virtual machine, which take about 0.1 ms."""
-_LOCK = 0x7469_6465
-"""The number of the advisory lock for making and shrinking tables."""
+_LOCK = 0x7469_6468
+"""The number of the advisory lock for shrinking tables."""
 _HOUR_S = 3600
 _DAY_S = 86_400
 
-_TABLES = MetaData()
-_VERSION = Table("ledger_version", _TABLES, Column("version", Integer, primary_key=True))
+_TABLES = Tables("ledger", 1, MetaData())
 _WRITERS = Table(
     "ledger_writers",
-    _TABLES,
+    _TABLES.tables,
     Column("writer", String, primary_key=True),
     Column("number", BigInteger, nullable=False),
     Column("minute", BigInteger, nullable=False),
@@ -59,35 +42,25 @@ _WRITERS = Table(
 """The last write of each process."""
 
 
-def _usage_table(name: str, tables: MetaData, *payer: str) -> Table:
-    kinds = {"gpu_seconds": Double, "cost": Double}
-    return Table(
-        name,
-        tables,
-        Column("minute", BigInteger, primary_key=True),
-        *(Column(each, String, primary_key=True) for each in payer),
-        *(Column(each, kinds.get(each, BigInteger), nullable=False) for each in AMOUNTS),
-    )
-
-
 _PAYER = ("application", *Account._fields)
 """Keys of two applications may have the same name, and belong to different people."""
-_USAGE = _usage_table("ledger_amounts", _TABLES, *_PAYER)
-_OF_KEY = Index("ledger_amounts_of_key", _USAGE.c.application, _USAGE.c.key, _USAGE.c.minute)
-"""A key's own usage takes no scan of all keys' rows."""
-_USAGE_1 = _usage_table("ledger_usage", MetaData(), *Account._fields)
-"""The usage of all applications in version 1. Replicas of that release may still write to it."""
-
-
-class LedgerVersionError(Exception):
-    """A newer release has changed the tables. This one must not write to them."""
+_KINDS = {"gpu_seconds": Double, "cost": Double}
+_USAGE = Table(
+    "ledger_amounts",
+    _TABLES.tables,
+    Column("minute", BigInteger, primary_key=True),
+    *(Column(name, String, primary_key=True) for name in _PAYER),
+    *(Column(name, _KINDS.get(name, BigInteger), nullable=False) for name in AMOUNTS),
+    # A key's own usage takes no scan of all keys' rows.
+    Index("ledger_amounts_of_key", "application", "key", "minute"),
+)
 
 
 class UsageStore:
     """One process's access to the database. The tables are made with the first use.
 
     All methods raise SQLAlchemyError if the database does not answer, OSError if SQLite's folder cannot be
-    made, and LedgerVersionError.
+    made, and TablesVersionError.
 
     Args:
         url: The URL of the database.
@@ -177,28 +150,10 @@ class UsageStore:
         insert = self._insert(_USAGE).from_select([column.name for column in _USAGE.columns], hours)
         # Two processes would add the same minutes to an hour.
         with exclusive(self._engine, _LOCK) as connection:
-            self._convert(connection)
             connection.execute(self._adding(insert))
             connection.execute(_USAGE.delete().where(merged))
             connection.execute(_USAGE.delete().where(self._mine, minute < delete_before))
             connection.execute(_WRITERS.delete().where(_WRITERS.c.minute < delete_before))
-
-    def _convert(self, connection: Connection) -> None:
-        """Move usage that a release without applications has written. It becomes this application's.
-
-        Called again and again, because replicas of that release write until they have drained.
-        """
-        if not inspect(connection).has_table(_USAGE_1.name):
-            return
-        if connection.dialect.name == "postgresql":  # a ledger of years takes longer than a statement may
-            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
-            connection.exec_driver_sql(f"LOCK TABLE {_USAGE_1.name} IN EXCLUSIVE MODE")
-        columns = [column.name for column in _USAGE_1.columns]
-        # SQLite takes `ON` for a join's without a condition before it.
-        old = select(literal(self._application), *_USAGE_1.columns).where(_USAGE_1.c.minute >= 0)
-        insert = self._insert(_USAGE).from_select(["application", *columns], old)
-        connection.execute(self._adding(insert))
-        connection.execute(_USAGE_1.delete())
 
     def confirmed(self, now: float) -> float:
         """Return `now` or the database's time, whichever is earlier, if usage confirms it; else 0.
@@ -235,25 +190,9 @@ class UsageStore:
     def _prepare(self) -> None:
         """Make the tables if they are missing, and check their version, once."""
         with self._lock:
-            if self._ready:
-                return
-            make_folder(self._engine)
-            # `IF NOT EXISTS` fails if another process makes the same table at the same time.
-            with exclusive(self._engine, _LOCK) as connection:
-                for table in _TABLES.sorted_tables:
-                    connection.execute(CreateTable(table, if_not_exists=True))
-                connection.execute(CreateIndex(_OF_KEY, if_not_exists=True))
-                connection.execute(
-                    self._insert(_VERSION).values(version=SCHEMA_VERSION).on_conflict_do_nothing()
-                )
-                newest = connection.execute(select(func.max(_VERSION.c.version))).scalar_one()
-                if newest == SCHEMA_VERSION:
-                    self._convert(connection)
-            if newest > SCHEMA_VERSION:
-                raise LedgerVersionError(
-                    f"its tables have version {newest}; this release knows versions up to {SCHEMA_VERSION}"
-                )
-            self._ready = True
+            if not self._ready:
+                _TABLES.make(self._engine)
+                self._ready = True
 
 
 @contextmanager

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from serve_app.database import TablesVersionError
 from serve_app.ledger.meter import UsageMeter
-from serve_app.ledger.store import LedgerVersionError, Row, UsageStore
+from serve_app.ledger.store import Row, UsageStore
 from serve_app.ledger.usage import BUCKET_S, Account, Amounts
 
 logger = logging.getLogger("ray.serve")
@@ -101,7 +102,7 @@ class UsageWriter:
                 self._shrunk_at = now
                 confirmed = self._store.confirmed(now)
                 self._store.shrink(confirmed - _MINUTES_KEPT_S, confirmed - self._retention_s)
-        except (SQLAlchemyError, OSError, LedgerVersionError) as error:
+        except (SQLAlchemyError, OSError, TablesVersionError) as error:
             merge_minutes(self._waiting, MOST_ROWS)
             self._say(str(getattr(error, "orig", None) or error).strip())
             return

@@ -1,4 +1,4 @@
-"""Changes to vLLM, in the processes of an engine. Names that vary between releases are in `vllm_compat`."""
+"""Changes to vLLM, in the processes of an engine. A name that varies between releases is in `vllm_compat`."""
 
 import gc
 import importlib
@@ -9,14 +9,14 @@ from functools import wraps
 from importlib.util import find_spec
 from typing import Any
 
+from vllm.entrypoints.generate.base import protocol as structural_tag_module
 from vllm.exceptions import VLLMValidationError
 from vllm.outputs import RequestOutput
-from vllm.sampling_params import SamplingParams
+from vllm.sampling_params import SamplingParams, check_json_nesting
 from vllm.v1.engine.output_processor import RequestOutputCollector
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
 from serve_app.patches.torch import one_gloo_device
-from serve_app.patches.vllm_compat import check_json_nesting, structural_tag_module
 
 Forward = Callable[[RequestOutput], bool]
 Method = Callable[..., Any]

@@ -101,7 +101,7 @@ def _for_windows(inputs: Inputs) -> tuple[int, str] | None:
     lines, share, urgent, out_of_reach = 0, 0.0, False, False
     for of_batch, due in snapshot.batches.due:
         lines += of_batch
-        work, left_s = lines * one_s, max(due - inputs.now, 1.0)
+        work, left_s = lines * one_s, max(due - inputs.unix_now, 1.0)
         spare_s = left_s - start_s - margin_s
         reachable = spare_s > 0 or start_s + work <= left_s
         urgent = urgent or (reachable and spare_s <= max(work / _URGENT_SHARE, margin_s))

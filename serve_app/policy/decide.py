@@ -1,17 +1,24 @@
 """The scaling policy: how many replicas one model should have, and why. Pure: no Ray, no clock, no I/O.
 
-terms -> the largest need -> bounds -> scale-up at once, scale-down with caution -> mode -> target
+reports -> memory -> inputs -> terms -> the largest need -> bounds -> scale-up at once, scale-down with
+caution -> mode -> target
+
+Call `next_decision` about once a second; any interval works.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from serve_app.policy import background, reasons
 from serve_app.policy.capacity_model import KV_FILL, round_up
-from serve_app.policy.inputs import Inputs, Need
-from serve_app.settings.knobs import scheduled_minimum
+from serve_app.policy.inputs import Inputs, learn
+from serve_app.policy.reports import Snapshot
+from serve_app.policy.state import Need, PolicyState
+from serve_app.settings.knobs import Knobs, scheduled_minimum
 
+_LONGEST_GAP_S = 600.0
+"""After a longer gap between decisions, delays begin anew. A restart of Ray's controller takes far less."""
 # After a cold start, a tenth of its time more hardly matters to a request. Replicas that clear the backlog
 # faster would be idle a second later.
 _BACKLOG_SHARE = 0.1
@@ -85,6 +92,23 @@ def _round_values(values: Mapping[str, float]) -> dict[str, float]:
 
 
 IDLE = Term("idle", 0, "No request is waiting, running or arriving.")
+
+
+def next_decision(
+    snapshot: Snapshot, knobs: Knobs, state: PolicyState, now: float
+) -> tuple[Decision, PolicyState]:
+    """Return the decision for one model at `now` (Unix time in seconds), and the new memory.
+
+    `state` is the memory from the last decision, or `PolicyState()` at first and after a loss.
+    """
+    if state.last_at is not None and not 0 <= now - state.last_at <= _LONGEST_GAP_S:
+        # Nothing was observed in the gap, so delays begin anew. The learned figures are still valid.
+        state = replace(
+            state, since=None, idle_since=None, woken_at=None, queue=(), recent_needs=(), background=None
+        )
+    inputs, state = learn(snapshot, knobs, state, now)
+    decision = decide(inputs)
+    return decision, replace(state, recent_needs=decision.recent_needs, last_at=now)
 
 
 def decide(inputs: Inputs) -> Decision:
@@ -212,7 +236,7 @@ def _schedule(inputs: Inputs) -> tuple[Term, ...]:
     if not inputs.knobs.schedules:
         return ()
     lead_s = inputs.snapshot.horizon_s
-    replicas = scheduled_minimum(inputs.knobs.schedules, inputs.now, lead_s)
+    replicas = scheduled_minimum(inputs.knobs.schedules, inputs.unix_now, lead_s)
     return (Term("schedule", replicas, reasons.schedule(lead_s, replicas)),)
 
 

@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from serve_app.policy.inputs import Need
 from serve_app.policy.reasons import are, counted
+from serve_app.policy.state import Need
 from serve_app.settings.knobs import IngressKnobs
 from serve_app.wire.signals import STALE_AFTER_S
 

@@ -1,210 +1,21 @@
 """The inputs of a decision about one model: its replicas and their reports, sums, and learned numbers."""
 
 import math
-from bisect import bisect_right
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from math import inf
+from dataclasses import dataclass, replace
 
-from serve_app.policy.capacity_model import MOST_REPLICAS, Sizing
-from serve_app.settings.knobs import Knobs, Percentile
-from serve_app.wire.batch_backlog import NO_BATCHES, BatchBacklog
-from serve_app.wire.signals import EngineSignals, IngressSignals, Reading
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The replicas of one model and their reports. A replica without a report is absent from the mappings."""
-
-    target: int
-    """The target in force."""
-    ready: int
-    """Replicas that take requests."""
-    ingress_ready: int = 1
-    """Ingress replicas that take requests."""
-    engines: Mapping[str, Reading[EngineSignals]] = field(default_factory=dict)
-    ingress: Mapping[str, Reading[IngressSignals]] = field(default_factory=dict)
-    draining: int = 0
-    starting: int = 0
-    """Requested replicas whose process is loading."""
-    pending: int = 0
-    """Requested replicas for which the cluster has no room yet."""
-    pending_s: float = 0.0
-    """Seconds for which at least one replica has been pending."""
-    pending_reason: str = ""
-    """The cluster's reason, if it gives one."""
-    warm_node: bool = False
-    """Whether a node whose zygote has imported vLLM has room for the next replica."""
-    warm_node_start_s: float | None = None
-    """Measured seconds from the start of a replica's process to its readiness, on a node with vLLM already
-    imported; None before the first such start."""
-    cold_node_start_s: float | None = None
-    """The same on a node without vLLM imported, such as a new node."""
-    batches: BatchBacklog = NO_BATCHES
-    """What is left of the model's open batches."""
-    assumed_start_s: float = 60.0
-    """The assumed seconds of a start until one has been measured."""
-
-    @property
-    def cold_start_s(self) -> float | None:
-        """The measured start on the next replica's kind of node, or on the other kind; None without any."""
-        warm_s, cold_s = _if_measured(self.warm_node_start_s), _if_measured(self.cold_node_start_s)
-        return (warm_s or cold_s) if self.warm_node else (cold_s or warm_s)
-
-    @property
-    def start_measured(self) -> bool:
-        """Whether the measurements say how long the next start takes at most.
-
-        A start on a warm node takes no longer than one on a cold node, but not the other way round.
-        """
-        known_s = self.cold_start_s if self.warm_node else _if_measured(self.cold_node_start_s)
-        return known_s is not None
-
-    @property
-    def horizon_s(self) -> float:
-        """The policy's planning horizon: the seconds that the next replica takes to start."""
-        start_s = self.cold_start_s or 0.0
-        return start_s if self.start_measured else max(start_s, self.assumed_start_s)
-
-
-def _if_measured(start_s: float | None) -> float | None:
-    return start_s if start_s is not None and 0 < start_s < inf else None
-
+from serve_app.policy.capacity_model import MOST_REPLICAS, Sizing, StepTime, itl_rps
+from serve_app.policy.demand import Arrivals, Forecast, forecast, rise_s
+from serve_app.policy.feedback import learn_headroom, learn_interference, remember_ready, ttft_missed
+from serve_app.policy.reports import Observation, Snapshot, latency, observe
+from serve_app.policy.state import BackgroundWork, Need, PolicyState, Waiting
+from serve_app.policy.step_time_fit import StepTimeFit
+from serve_app.settings.knobs import Knobs
 
 _STARTS_IN_WINDOW = 4.0
 _SHORTEST_WINDOW_S = 10.0
 _LONGEST_WINDOW_S = 60.0
 """With starts of 75 s, windows of 90, 180 and 300 s were no better: `docs/measurements.md`."""
 _STANDARD_ERRORS = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Latency:
-    """One part of latency over the last 30 s, by replica, in seconds."""
-
-    percents: tuple[int, ...]
-    rows: tuple[tuple[float, ...], ...]
-    """For each replica with observations: their number, then the percentiles."""
-    count: float
-    """Observations of all replicas."""
-
-    def at(self, percentile: Percentile) -> float:
-        """Return the mean of the replicas' percentiles, weighted by observations; 0 without observations."""
-        column = 1 + self.percents.index(percentile)
-        return sum([row[0] * row[column] for row in self.rows]) / self.count if self.rows else 0.0
-
-    def share_above(self, limit_s: float) -> float:
-        """Return the share of observations above `limit_s`, interpolated per replica.
-
-        Means of percentiles would be wrong: if replicas differ, the means fit no replica.
-        """
-        percents, above = (0, *self.percents), 0.0
-        for row in self.rows:
-            if row[-1] > limit_s:
-                index = bisect_right(row, limit_s, 1) - 1
-                # Linear between two percentiles. Latencies below the lowest percentile start at 0 s.
-                below, below_s = percents[index], row[index] if index else 0.0
-                width_s = row[index + 1] - below_s
-                part = (limit_s - below_s) / width_s if width_s > 0 else 0.0
-                above += row[0] * (100.0 - below - part * (percents[index + 1] - below))
-        # Bounded, because a report's percentiles may be out of order.
-        return min(max(above / (100.0 * self.count), 0.0), 1.0) if self.rows else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """Sums over the fresh reports about one model at one moment."""
-
-    running_requests: float
-    running_tokens: float
-    waiting_requests: float
-    """Requests in engine queues."""
-    waiting_tokens: float
-    held_requests: float
-    """Requests that ingress replicas queue for a cold start."""
-    held_tokens: float
-    oldest_held_s: float
-    newest_held_s: float
-    arrivals: float
-    """Requests since the last decision."""
-    kv_cache_tokens: float
-    """The size of the KV cache of one replica, in tokens."""
-    ttft_queue: Latency
-    ttft_prefill: Latency
-    itl: Latency
-    unknown_engines: int
-    """Ready replicas without a fresh report."""
-    ingress_known: bool
-    ages_s: dict[str, float]
-    notes: tuple[str, ...]
-    background_running_requests: float = 0.0
-    """Of the lane `background`, which no field above includes."""
-    background_waiting_requests: float = 0.0
-    background_held_requests: float = 0.0
-    background_tokens: float = 0.0
-    """Prompt tokens of that lane that wait in engines or in the ingress."""
-
-    tokens_per_byte: float = 0.0
-    """Prompt tokens for each byte of a body."""
-
-    @property
-    def background_requests(self) -> float:
-        """All requests of the lane `background`: in engines, and queued in the ingress."""
-        in_engines = self.background_running_requests + self.background_waiting_requests
-        return in_engines + self.background_held_requests
-
-    @property
-    def queued_requests(self) -> float:
-        """Requests that wait in engines or in the ingress."""
-        return self.waiting_requests + self.held_requests
-
-    @property
-    def queued_tokens(self) -> float:
-        """Prompt tokens that wait in engines or in the ingress."""
-        return self.waiting_tokens + self.held_tokens
-
-    @property
-    def idle(self) -> bool:
-        """Whether the model has no work of a lane other than `background`.
-
-        A model with silent replicas does not count as idle.
-        """
-        known = self.ingress_known and not self.unknown_engines
-        return known and not (self.running_requests or self.queued_requests or self.arrivals)
-
-
-@dataclass(frozen=True, slots=True)
-class Arrivals:
-    """The requests that arrive, per second."""
-
-    rps: float
-    """The higher of the rates over the window and over half of the window."""
-    over_s: float
-    """The seconds over which `rps` was measured."""
-    window_s: float
-    """The length of the window: about one start."""
-    weighted_rps: float
-    """The rate over the window, weighted by requests: requests in clumps wait for each other."""
-    last_30s_rps: float
-    last_60s_rps: float
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """The demand to allow for until a new replica is ready, in requests per second."""
-
-    rps: float
-    quantile: float
-    """The quantile of past requests for `rise` and `most`."""
-    rise: float
-    """The rise of demand at the quantile."""
-    alike: bool
-    """Whether `rise` is the rise from a similar demand. If not, it is the rise from any demand."""
-    most: float
-    """The demand at the quantile."""
-    unsure_rps: float
-    """The part of `rps` that is added because little traffic has been observed."""
-    known_minutes: float
 
 
 def scale_down_window_s(knobs: Knobs, start_s: float) -> float:
@@ -216,14 +27,6 @@ def scale_down_window_s(knobs: Knobs, start_s: float) -> float:
     given = knobs.downscale_delay_s
     window_s = min(max(_STARTS_IN_WINDOW * start_s, _SHORTEST_WINDOW_S), _LONGEST_WINDOW_S)
     return given if given is not None else window_s
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """The replicas that the load needed at `at`."""
-
-    at: float
-    replicas: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +76,12 @@ class Inputs:
     def background_hours_open(self) -> bool:
         """Whether background work may start or add replicas at this time of the week."""
         hours = self.knobs.background_hours
-        return not hours or any(window.covers(self.now) for window in hours)
+        return not hours or any(window.covers(self.unix_now) for window in hours)
+
+    @property
+    def unix_now(self) -> float:
+        """The time of the machine's clock."""
+        return self.now + self.snapshot.clock_ahead_s
 
     @property
     def background_has_replica(self) -> bool:
@@ -340,3 +148,125 @@ class Inputs:
         half = _STANDARD_ERRORS / 2 / math.sqrt(self.arrivals.window_s)
         root = math.sqrt(self.sizing.most_rps(replicas) + half * half) - half
         return root * root
+
+
+def learn(snapshot: Snapshot, knobs: Knobs, state: PolicyState, now: float) -> tuple[Inputs, PolicyState]:
+    """Return the inputs of a decision at `now`, and the memory updated by the reports."""
+    snapshot, state = apply_starting_values(snapshot, knobs, state)
+    seen, state = observe(snapshot, state, now, knobs.forecast_window_s)
+    starting = snapshot.target and not snapshot.ready
+    state = replace(
+        state,
+        queue=_queue(state, seen, knobs, now) if snapshot.ready else (),
+        woken_at=(now if state.woken_at is None else state.woken_at) if starting else None,
+        background=_background(state, seen, scale_down_window_s(knobs, snapshot.horizon_s), now),
+    )
+    step, mix = state.service.step_time(), state.sums.mix()
+    sizing = Sizing(step, mix, knobs, itl_rps=0.0)
+    # Background sequences lengthen the steps of other lanes' tokens, which must not add replicas. So nothing
+    # is learned from late tokens while background requests run.
+    judged = replace(seen, itl=latency((), "itl")) if seen.background_running_requests > 0 else seen
+    missed = ttft_missed(seen, knobs), judged.itl.share_above(sizing.feasibility.itl_limit_s)
+    state = remember_ready(state, snapshot.ready, now)
+    state = learn_interference(state, judged, missed[1], sizing, state.demand.weighted_rps(now), now)
+    given = knobs.starting_values
+    kv_cache_tokens = state.kv_cache_tokens or (given.kv_cache_tokens if given is not None else None) or 0
+    sizing = replace(sizing, itl_rps=itl_rps(step, mix, knobs, kv_cache_tokens, state.interference))
+    load = max(state.demand.recent(now)) / max(sizing.rps(snapshot.ready), 1e-9)
+    state = learn_headroom(state, judged, missed, knobs, snapshot.ready, load, snapshot.horizon_s, now)
+    sizing = replace(sizing, headroom=knobs.headroom + state.learned_headroom)
+    return _inputs(snapshot, knobs, state, seen, missed, sizing, now), state
+
+
+def _inputs(
+    snapshot: Snapshot,
+    knobs: Knobs,
+    state: PolicyState,
+    seen: Observation,
+    missed: tuple[float, float],
+    sizing: Sizing,
+    now: float,
+) -> Inputs:
+    demand, horizon_s = state.demand, snapshot.horizon_s
+    arrivals = demand.arrivals(now)
+    # Without a ready replica all of the queue counts. Otherwise the shortest recent queue counts, as in
+    # CoDel: a burst that the present replicas clear needs no other replica.
+    queue = state.queue if snapshot.ready else (Waiting(now, seen.queued_requests, seen.queued_tokens),)
+    return Inputs(
+        snapshot=snapshot,
+        knobs=knobs,
+        now=now,
+        seen=seen,
+        ttft_missed=missed[0],
+        itl_missed=missed[1],
+        sizing=sizing,
+        steps_learned=state.service.steps,
+        interference=state.interference,
+        arrivals=arrivals,
+        forecast=forecast(
+            demand.histogram, arrivals.weighted_rps, knobs.forecast_quantile, horizon_s, arrivals.window_s
+        )
+        if knobs.forecast
+        else None,
+        standing_requests=min(entry.requests for entry in queue),
+        standing_tokens=min(entry.tokens for entry in queue),
+        waking_s=_since(state.woken_at, now) or 0.0,
+        idle_s=_since(state.idle_since, now),
+        observed_s=_since(state.since, now) or 0.0,
+        rise_s=rise_s(horizon_s) if knobs.forecast else 0.0,
+        recent_needs=state.recent_needs,
+        background_for_s=_since(state.background.since, now) if state.background is not None else None,
+    )
+
+
+def _background(
+    state: PolicyState, seen: Observation, longest_pause_s: float, now: float
+) -> BackgroundWork | None:
+    """Return since when the lane `background` has had work, with pauses shorter than `longest_pause_s`."""
+    known = state.background
+    if known is not None and not 0 <= now - known.last < longest_pause_s:
+        known = None
+    if seen.background_requests > 0:
+        return BackgroundWork(now if known is None else known.since, now)
+    return known
+
+
+def _since(begun: float | None, now: float) -> float | None:
+    return None if begun is None else now - begun
+
+
+def apply_starting_values(
+    snapshot: Snapshot, knobs: Knobs, state: PolicyState
+) -> tuple[Snapshot, PolicyState]:
+    """Return both with the knob's starting values in place of missing measurements.
+
+    After its first step a fit keeps its old prior, even if the knob changes: the prior cannot be separated
+    from the steps, and steps say more than the knob.
+    """
+    given = knobs.starting_values
+    if given is not None and given.typical_start_s is not None:
+        snapshot = replace(snapshot, assumed_start_s=given.typical_start_s)
+    wanted = StepTime(*given.coefficients) if given is not None else None
+    if wanted != state.started_with and not state.service.steps:
+        service = StepTimeFit.starting_with(wanted) if wanted is not None else StepTimeFit()
+        state = replace(state, service=service, started_with=wanted)
+    return snapshot, state
+
+
+def _queue(state: PolicyState, seen: Observation, knobs: Knobs, now: float) -> tuple[Waiting, ...]:
+    """Return the queue of the last `upscale_delay_s`, and the entry before, which shows that all was
+    observed.
+
+    Kept only while a replica is ready. Otherwise the first replica of a burst would find the whole burst
+    standing, and the queue would ask for as many replicas again.
+    """
+    entries = [entry for entry in state.queue if entry.at <= now]
+    start = now - knobs.upscale_delay_s
+    older = [entry for entry in entries if entry.at <= start]
+    entries = older[-1:] + [entry for entry in entries if entry.at > start]
+    if not knobs.upscale_delay_s:
+        entries = []
+    elif not older and (not entries or entries[0].requests > 0):
+        # The queue has not been observed for the whole delay yet, so nothing counts as standing.
+        entries.insert(0, Waiting(start, 0.0, 0.0))
+    return (*entries, Waiting(now, seen.queued_requests, seen.queued_tokens))

@@ -3,7 +3,8 @@
 import math
 
 from serve_app.policy.capacity_model import MOST_REPLICAS, round_up
-from serve_app.policy.inputs import Inputs, Need
+from serve_app.policy.inputs import Inputs
+from serve_app.policy.state import Need
 
 
 def counted(number: float, noun: str) -> str:

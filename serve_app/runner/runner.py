@@ -17,12 +17,11 @@ from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from serve_app.batch.file_store import STORE_ERRORS, DamagedError
 from serve_app.batch.forecast import Rate, late_s
-from serve_app.batch.migrate import NewerTablesError
 from serve_app.batch.queue import BatchQueue, LeasedLine
 from serve_app.batch.records import Batch, LineError
-from serve_app.batch.results import is_success
 from serve_app.batch.retries import backoff_s
 from serve_app.cancellation import only_own_cancellation
+from serve_app.database import TablesVersionError
 from serve_app.runner.batch_work import BatchWork
 from serve_app.wire.batch_backlog import BatchBacklog
 from serve_app.wire.batch_lines import BatchLine, LineAnswers
@@ -66,7 +65,7 @@ class Runner:
         validate: Checks the input file of a batch, and adds its lines to the queue. It blocks.
         ask: Sends lines to an ingress replica.
         note_end: Gets the id of a batch that has ended, in a thread.
-        count: Gets the model, the outcome and the number of lines whose answers were written.
+        count: Gets the model, the outcome and the number of lines whose answers count.
         clock: Unix time in seconds; by default one without steps.
     """
 
@@ -257,15 +256,13 @@ class Runner:
         )
         if work.answered and (all_ or due):
             written = list(work.answered.values())
-            await asyncio.to_thread(self._queue.finish, batch.id, written)
+            counted = await asyncio.to_thread(self._queue.finish, batch.id, written)
             for each in written:
                 del work.answered[each.line.line]
                 work.answered_bytes -= len(each.answer.body)
             work.answered_since = now
-            completed = sum(is_success(each.answer) for each in written)
-            for outcome, lines in (("completed", completed), ("failed", len(written) - completed)):
-                if lines:
-                    self._count(self._model(batch), outcome, lines)
+            for outcome, lines in counted.items():
+                self._count(self._model(batch), outcome, lines)
 
     async def _end(self, batch: Batch, work: BatchWork) -> None:
         """Stop the calls of a batch, write its last answers, and begin to join its results."""
@@ -279,7 +276,7 @@ class Runner:
             logger.warning("batch %s: %d answers cannot be written: %s", batch.id, count, _text(error))
             work.answered.clear()  # they would keep the batch from its end
             work.answered_bytes = 0
-        self._start(batch, work, asyncio.to_thread(self._join, batch, self._clock(), work.fault))
+        self._start(batch, work, asyncio.to_thread(self._join, batch, self._wall(), work.fault))
 
     def _join(self, batch: Batch, now: float, fault: LineError | None) -> None:
         if self._queue.end(batch, now, fault) is not None:
@@ -350,7 +347,7 @@ class Runner:
         now = self._clock()
         rate.note(now)
         due = sorted(((batch.left, batch.expires_at) for batch in batches), key=itemgetter(1))
-        late = late_s(due, rate.lines_per_s, now)
+        late = late_s(due, rate.lines_per_s, self._wall())
         return BatchBacklog(
             len(batches),
             sum(lines for lines, _ in due),
@@ -379,7 +376,7 @@ class Runner:
 
 
 def _is_of_store(error: Exception) -> bool:
-    of_stores = (SQLAlchemyError, NewerTablesError, *STORE_ERRORS)
+    of_stores = (SQLAlchemyError, TablesVersionError, *STORE_ERRORS)
     return isinstance(error, of_stores) and not isinstance(error, DataError)
 
 

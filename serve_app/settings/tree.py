@@ -203,21 +203,6 @@ class ModelSettings(ClosedModel):
     """A replica is replaced when its engine has sequences and takes no step for this long, and for three
     times its longest step. After four seconds, new requests go to other replicas."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _moved(cls, data: Any) -> Any:
-        if isinstance(data, dict) and "max_queued_requests" in data:
-            raise ValueError(
-                "max_queued_requests: this setting was removed with data_plane = 'handle', whose queue it "
-                "bounded; delete the line. The knob max_held_requests bounds the requests that wait"
-            )
-        if isinstance(data, dict) and "scaling" in data:
-            raise ValueError(
-                "scaling: not a setting of `args`, where a change restarts replicas; replica counts are "
-                "knobs: set them under deployments: name: Ingress, user_config: autoscaling: <model name>"
-            )
-        return data
-
     @field_validator("name")
     @classmethod
     def _printable(cls, name: str) -> str:
@@ -307,16 +292,6 @@ class IngressSettings(ClosedModel):
     resources: CustomResources = Field(default_factory=dict)
     """Ray's custom resources that one replica takes."""
     max_ongoing_requests: Annotated[int, Field(ge=1)] = 10_000
-
-    @model_validator(mode="before")
-    @classmethod
-    def _removed(cls, data: Any) -> Any:
-        if isinstance(data, dict) and "data_plane" in data:
-            raise ValueError(
-                f"data_plane = {data['data_plane']!r}: this setting was removed; delete the line. Tokens "
-                "always come from a port that each engine replica opens, as with the former default, 'relay'"
-            )
-        return data
 
 
 class RequestLogSettings(ClosedModel):

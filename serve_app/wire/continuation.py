@@ -24,9 +24,9 @@ class Continuation(msgspec.Struct, array_like=True, frozen=True):
     """How often the stream has moved to another engine, this time included."""
     identity: str = ""
     """The model that generated the tokens (`weights.model_identity`). An engine of another identity answers
-    409. "" from an earlier version: then identities are not compared."""
+    409."""
     sizes: Sequence[Sequence[int]] = ()
-    """The numbers of tokens in vLLM's outputs, by sequence and in order. Empty from an earlier version."""
+    """The numbers of tokens in vLLM's outputs, by sequence and in order."""
 
     def outputs(self, sequence: int) -> list[list[int]]:
         """Return the delivered tokens of a sequence, divided as vLLM's handler got them.
@@ -41,7 +41,7 @@ class Continuation(msgspec.Struct, array_like=True, frozen=True):
 
     def is_of(self, identity: str, vocabulary: int) -> bool:
         """Whether an engine of the model `identity`, with token ids below `vocabulary`, can continue it."""
-        if self.identity and self.identity != identity:
+        if self.identity != identity:
             return False
         return all(min(ids) >= 0 and max(ids) < vocabulary for ids in self.tokens if ids)
 

@@ -32,6 +32,7 @@ class Loss:
     """A replica that served, and that Ray has killed or found dead."""
 
     deployment: str
+    replica: str
     cause: str
     """One of `CAUSES`."""
     reason: str
@@ -44,7 +45,7 @@ class Loss:
             cause, why = NODE_LOST, f"its node {node[:8]} has left the cluster"
         elif cause not in CAUSES:
             cause, why = PROCESS_ENDED, "its process ended, or did not answer Ray"
-        return cls(deployment, cause, f"Replica {replica} was lost ({cause}): {why}.")
+        return cls(deployment, replica, cause, f"Replica {replica} was lost ({cause}): {why}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +113,15 @@ def _parse(data: bytes) -> dict[str, Any]:
     if not isinstance(document["phase"], str):
         raise TypeError(f"phase = {document['phase']!r}: must be a text")
     durations = {str(name): float(seconds) for name, seconds in document["durations_s"].items()}
-    found = {**document, "since": float(document["since"]), "durations_s": durations}
+    found = {
+        **document,
+        "since": float(document["since"]),
+        "durations_s": durations,
+        "warm_node": bool(document["warm_node"]),
+        "identity": str(document["identity"]),
+    }
     if document["phase"] == FAILED:
         found |= {"during": str(document["during"]), "reason": str(document["reason"])}
-    if "warm_node" in document:  # absent from those of earlier versions
-        found["warm_node"] = bool(document["warm_node"])
-    if "identity" in document:  # absent too
-        found["identity"] = str(document["identity"])
     found |= {name: str(document[name]) for name in ("node", "cause", "trouble") if name in document}
     if "until" in document:
         found["until"] = float(document["until"])

@@ -20,7 +20,7 @@ class ServedModel:
     resources: Mapping[str, float] = field(default_factory=dict)
     """Ray resources of one replica, such as `{"GPU": 1}`."""
     identity: str = ""
-    """The engine's identity (`serve_app.settings.identity`); "" from an earlier version."""
+    """The engine's identity (`serve_app.settings.identity`)."""
 
 
 _model = TypeAdapter(ServedModel)
@@ -63,7 +63,7 @@ def read_served(document: Mapping[str, Any]) -> ServedApplication:
         {model.deployment: model for model in models},
         IngressKnobs.model_validate(document["ingress"]),
         str(document["rejected"]),
-        _amounts.validate_python(document.get("ingress_resources", {})),
-        bool(document.get("zygote", True)),
+        _amounts.validate_python(document["ingress_resources"]),
+        bool(document["zygote"]),
         TraceSettings.model_validate(document["traces"]) if "traces" in document else None,
     )

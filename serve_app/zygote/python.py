@@ -42,6 +42,8 @@ _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, sign
 _ANSWER_S = 600.0
 """Bound on a zygote's first answer. The zygote may still import: vLLM for GPUs took 230 s from a cold disk.
 If the zygote dies, the wait ends at once."""
+REFUSED_S = 3600.0
+"""How long no other zygote is started after one refused to fork. The next delays a start by its imports."""
 _STATUS_S = 5.0
 """How long a process's status may come after its end."""
 _LOOK_S = 0.02
@@ -101,8 +103,9 @@ def _connect(path: str, owner: int | None) -> socket.socket | None:
         if connection is not None:
             return connection
         with suppress(FileNotFoundError), open(refusal_file(path), encoding="utf-8") as file:
-            print(f"Not forked, because the zygote refused: {file.read()}.", file=sys.stderr, flush=True)
-            return None
+            if 0 <= time.time() - os.fstat(file.fileno()).st_mtime < REFUSED_S:
+                print(f"Not forked, because the zygote refused: {file.read()}.", file=sys.stderr, flush=True)
+                return None
         with suppress(FileNotFoundError):
             os.unlink(path)
         folder = os.path.join(os.path.dirname(os.path.dirname(path)), "logs")

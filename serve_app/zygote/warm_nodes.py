@@ -9,8 +9,10 @@ import asyncio
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import Any
 
 import ray
@@ -32,6 +34,7 @@ from serve_app.cluster.ray_resources import fitting, lacking
 from serve_app.settings.tree import EMBEDDED, ModelSettings
 from serve_app.weights.page_cache import prefetch
 from serve_app.wire.documents import WARMED, claim, erase, keys, put_document
+from serve_app.zygote.python import REFUSED_S
 
 RayNode = Mapping[str, Any]
 """One of `ray.nodes()`."""
@@ -55,24 +58,29 @@ async def keep_nodes_warm(app: str, models: Sequence[ModelSettings]) -> None:
         await asyncio.sleep(_PERIOD_S)
 
 
-def warm_and_report(app: str, models: Sequence[ModelSettings], warmed: dict[tuple[str, str], bool]) -> None:
+def warm_and_report(
+    app: str,
+    models: Sequence[ModelSettings],
+    warmed: dict[tuple[str, str], float],
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
     """Warm the nodes, and report the warm nodes to the policy of `app`."""
-    warm(models, warmed)
-    put_document(WARMED, app, sorted(pair for pair, forks in warmed.items() if forks))
+    warm(models, warmed, clock())
+    put_document(WARMED, app, sorted(pair for pair, until in warmed.items() if until == inf))
 
 
-def warm(models: Sequence[ModelSettings], warmed: dict[tuple[str, str], bool]) -> None:
+def warm(models: Sequence[ModelSettings], warmed: dict[tuple[str, str], float], now: float = 0.0) -> None:
     """Run a tiny task in each model's environment, on each node with room for a replica of the model.
 
     The task's worker starts the zygote, and then spare processes are started. A second task, for which
     nothing waits, has the node's kernel read the weights. If another process has started spares, the first
     task is skipped, because Ray would run it in a spare process. `warmed` has, for each node and model that
-    was tried, whether the node's zygote forks. A zygote may refuse to fork.
+    was tried, the time of the next try in seconds: infinity if the node's zygote forks, else an hour after
+    `now`. A zygote may refuse to fork.
 
     Raises:
-        Exception: the error of the last task or node that failed. The node is not retried, because its
-        replicas
-            would fail in the same way.
+        Exception: the error of the last task or node that failed. The node is retried after an hour, because
+            until then its replicas are likely to fail in the same way.
     """
     pending = {}
     claims = keys(_CLAIMS)  # read before the nodes, so that a claim without a node is on a removed node
@@ -84,10 +92,12 @@ def warm(models: Sequence[ModelSettings], warmed: dict[tuple[str, str], bool]) -
         del warmed[pair]
     for name, node in nodes.items():
         for model in models:
-            if (name, model.name) in warmed or lacking(node["Resources"], resources_on_one_node(model)):
+            if now < warmed.get((name, model.name), now) or lacking(
+                node["Resources"], resources_on_one_node(model)
+            ):
                 continue
             if _claim_key(name, model) in claims:
-                warmed[name, model.name] = True
+                warmed[name, model.name] = inf
                 _read_weights(name, model)
             else:
                 pending[_run(_is_fork, name, model, zygote=True)] = (name, model)
@@ -95,11 +105,11 @@ def warm(models: Sequence[ModelSettings], warmed: dict[tuple[str, str], bool]) -
     failure = None
     for reference in done:
         name, model = pending[reference]
-        warmed[name, model.name] = False
+        warmed[name, model.name] = now + REFUSED_S
         _read_weights(name, model)
         try:
             if ray.get(reference):
-                warmed[name, model.name] = True
+                warmed[name, model.name] = inf
                 _add_spares(nodes[name], model)
         except Exception as error:  # other nodes and models must still get their spares
             failure = error

@@ -231,7 +231,9 @@ def _import(modules: Iterable[str]) -> None:
 
 
 def _refuse(reason: str) -> NoReturn:
-    with open(refusal_file(sys.argv[1]), "w", encoding="utf-8") as file:  # another zygote would refuse too
+    with open(
+        refusal_file(sys.argv[1]), "w", encoding="utf-8"
+    ) as file:  # another zygote would mostly refuse too
         file.write(reason)
     raise SystemExit(reason)
 

@@ -91,8 +91,8 @@ def test_only_the_first_answer_of_a_line_counts(stored: Stored) -> None:
     batch = stored.add(2)
     one, two = stored.queue.lease(batch.id, 2, NOW, 30)
 
-    assert stored.queue.finish(batch.id, [answered(one, text=b'{"first":1}')]) == 1
-    assert stored.queue.finish(batch.id, [answered(one, 500), answered(two, 400)]) == 1
+    assert stored.queue.finish(batch.id, [answered(one, text=b'{"first":1}')]) == {"completed": 1}
+    assert stored.queue.finish(batch.id, [answered(one, 500), answered(two, 400)]) == {"failed": 1}
 
     assert stored.queue.end(stored.batch(batch), NOW) == "completed"
     output, errors = stored.results(batch)
@@ -153,6 +153,17 @@ def test_lines_without_an_answer_are_in_the_error_file(stored: Stored, cancelled
     assert all(line["response"] is None for line in errors.values())
 
 
+def test_lines_of_one_position_all_have_a_result(stored: Stored) -> None:
+    """A later version finds another order of sending, after an interrupted check had added some lines."""
+    batch = stored.add(1_001)
+    with stored.store.begin() as connection:
+        connection.execute(LINES.update().values(position=0))
+
+    stored.queue.end(batch, NOW)
+
+    assert len(stored.results(batch)[1]) == 1_001
+
+
 def test_a_batch_that_was_cancelled_meanwhile_does_not_complete(stored: Stored) -> None:
     before = stored.add(1)
     stored.store.cancel(before.id, NOW)
@@ -209,7 +220,7 @@ def test_answer_that_comes_during_the_join_does_not_count(
 
     def answered_late(name: str, chunks: object) -> int:
         monkeypatch.setattr(stored.files, "write", write)
-        assert stored.queue.finish(batch.id, [answered(line)]) == 0
+        assert stored.queue.finish(batch.id, [answered(line)]) == {}
         return write(name, chunks)  # type: ignore[arg-type]
 
     monkeypatch.setattr(stored.files, "write", answered_late)

@@ -7,19 +7,17 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 import sqlalchemy
-from alembic.autogenerate import compare_metadata
-from alembic.runtime.migration import MigrationContext
 
-from serve_app.batch.migrate import VERSION_TABLE, NewerTablesError, migrate
 from serve_app.batch.records import Batch, File, Line, LineError, new_id
 from serve_app.batch.store import BatchStore, LimitError, StatusError
-from serve_app.batch.tables import BATCHES, LINES, TABLES
-from serve_app.database import connect, make_folder
+from serve_app.batch.tables import BATCHES, LINES
+from serve_app.database import TablesVersionError
+from serve_app.ledger.store import UsageStore
 from serve_app.settings.batch import BatchSettings
 
 NOW = 1_800_000_000
@@ -208,6 +206,27 @@ class TestStore:
 
         assert self.lines(store) == []
 
+    def test_lines_of_a_failed_batch_are_deleted_in_parts(self, store: BatchStore) -> None:
+        """Other writers would wait for 50,000 lines."""
+        batch = make_batch(store, make_file(store))
+        store.start(batch.id, "tide", LINES_OF_FILE, NOW)
+        with store.begin() as connection:
+            connection.execute(BATCHES.update().values(status="validating"))
+        deleted: list[int] = []
+
+        def note(_connection: object, cursor: Any, statement: str, *_: object) -> None:
+            if statement.startswith("DELETE"):
+                deleted.append(cursor.rowcount)
+
+        sqlalchemy.event.listen(sqlalchemy.Engine, "after_cursor_execute", note)
+        try:
+            store.fail(batch.id, [], NOW)
+        finally:
+            sqlalchemy.event.remove(sqlalchemy.Engine, "after_cursor_execute", note)
+
+        assert sum(deleted) == len(LINES_OF_FILE)
+        assert max(deleted) <= 500
+
     @staticmethod
     def lines(store: BatchStore) -> list[int]:
         with store.begin() as connection:
@@ -308,41 +327,14 @@ class TestStore:
         assert store.batch(batch.id) is not None
         other.close()
 
-    def test_files_of_an_older_release_keep_an_owner_that_sees_them(self, url: str) -> None:
-        """Those of a batch stay with its application. The application that converts gets the rest."""
-        ids = {name: new_id("file") for name in ("input", "output", "free")}
-        engine = connect(url, 1)
-        make_folder(engine)
-        migrate(engine, "tideserve", "2")
-        with engine.begin() as connection:
-            for id_ in ids.values():
-                connection.execute(
-                    sqlalchemy.text(
-                        "INSERT INTO batch_files VALUES (:i, 'alice', 'batch', 'a', 1, 1, NULL, true)"
-                    ),
-                    {"i": id_},
-                )
-            batch = Batch(new_id("batch"), "alice", "/v1/completions", ids["input"], "24h", "completed", 1, 2)
-            done = replace(batch, output_file_id=ids["output"])
-            connection.execute(BATCHES.insert().values(**asdict(done), application="day"))
-        engine.dispose()
-
-        night, day = BatchStore(url, application="night"), BatchStore(url, application="day")
-
-        assert [file.id for file in night.files("alice", NOW)] == [ids["free"]]
-        assert {file.id for file in day.files("alice", NOW)} == {ids["input"], ids["output"]}
-        night.close()
-        day.close()
-
     def test_page_of_ten_thousand_batches_takes_little_time(self, url: str) -> None:
         store = BatchStore(url, BatchSettings(max_open_batches_per_key=100_000))
         batch = make_batch(store, make_file(store))
         with store.begin() as connection:
-            table = TABLES.tables["batches"]
-            row = dict(connection.execute(table.select()).one()._mapping)
+            row = dict(connection.execute(BATCHES.select()).one()._mapping)
             rows = [{**row, "id": new_id("batch")} for _ in range(9_999)]
             for first in range(0, len(rows), 500):
-                connection.execute(table.insert(), rows[first : first + 500])
+                connection.execute(BATCHES.insert(), rows[first : first + 500])
 
         ids = sorted((batch.id, *(row["id"] for row in rows)), reverse=True)
         with store.begin() as connection:
@@ -355,28 +347,23 @@ class TestStore:
         assert "sort" not in plan
         assert "b-tree" not in plan  # as SQLite calls it
 
-    def test_migrations_make_the_tables_of_this_release(self, store: BatchStore, url: str) -> None:
-        store.open_batches()
+    def test_tables_of_another_version_are_refused(self, store: BatchStore, url: str) -> None:
+        with store.begin() as connection:
+            connection.execute(sqlalchemy.text("UPDATE tideserve_tables SET version = 99"))
 
-        engine = connect(url, 1)
-        with engine.connect() as connection:
-            context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
-            differences = compare_metadata(context, TABLES)
-        engine.dispose()
-        assert differences == []
+        other = BatchStore(url)
 
-    def test_tables_of_a_newer_release_are_refused(self, store: BatchStore, url: str) -> None:
-        store.open_batches()
-        engine = connect(url, 1)
-        with engine.begin() as connection:
-            connection.execute(sqlalchemy.text(f"UPDATE {VERSION_TABLE} SET version_num = '99'"))
-        engine.dispose()
+        refusal = "its tables of the batches have version 99, and this release needs version 1: run a release"
+        with pytest.raises(TablesVersionError, match=refusal):
+            other.open_batches()
+        other.close()
 
-        older = BatchStore(url)
+    def test_batches_and_ledger_share_a_database(self, store: BatchStore, url: str) -> None:
+        ledger = UsageStore(url)
 
-        with pytest.raises(NewerTablesError, match="version 99; this release knows versions up to 3"):
-            older.open_batches()
-        older.close()
+        assert ledger.used("key", 0, 3600) == {}
+        assert store.open_batches() == []
+        ledger.close()
 
     def test_an_error_does_not_show_what_a_client_sent(self, store: BatchStore) -> None:
         """Postgres repeats the row that it refuses, in the detail of the error."""

@@ -14,7 +14,7 @@ from benchmarks.autoscaling.windows import Window, find_windows
 from benchmarks.common.pool import run_all
 from benchmarks.peers.policies import PUBLISHED
 from replay.defaults import KNOBS, ORACLE, OURS, STATIC
-from serve_app.learning.step_time_fit import StepTimeFit
+from serve_app.policy.step_time_fit import StepTimeFit
 
 CALM = Window("calm", Path("calm.csv"), None, 1000, 3600.0, 1.5, 0.0)
 BURSTS = Window("bursts", Path("bursts.csv"), None, 1000, 3600.0, 4.0, 0.2)

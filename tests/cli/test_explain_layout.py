@@ -45,7 +45,7 @@ def record(at: float, old: int = 1, new: int = 3, **given: Any) -> dict[str, Any
 
 
 def status(at: float = NOON, errors: int = 0, **models: Any) -> dict[str, Any]:
-    return {"at": at, "policy_errors": errors, "models": models}
+    return {"at": at, "age_s": NOON - at, "policy_errors": errors, "models": models}
 
 
 def state_of(model: str = "tiny", **given: Any) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def test_block_goes_from_present_state_to_history() -> None:
     clamps = [{"name": "delay", "effect": "the load needed 5 replicas 3 s ago"}]
 
     lines = explained(
-        {"at": NOON, "policy_errors": 0, "models": {"Engine-tiny": engine}},
+        {"at": NOON, "age_s": 1.0, "policy_errors": 0, "models": {"Engine-tiny": engine}},
         record(NOON - 60, 0, 1, binding="wake", reason="wake: a request is held", terms=[]),
         record(NOON - 20, clamps=clamps, notes=["infeasible: prefill alone takes 0.3 s"]),
         record(NOON - 10, 3, 3, kind="heartbeat", terms=[]),

@@ -9,4 +9,5 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The time that a `ServePolicy` goes by."""
     clock = Clock()
     monkeypatch.setattr(serve_policy, "SteadyTime", lambda: clock.time)
+    monkeypatch.setattr(serve_policy, "time", clock)
     return clock

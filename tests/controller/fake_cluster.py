@@ -45,7 +45,14 @@ def phase(
     replica: str, name: str, since: float = START, more: dict[str, str] | None = None, **durations_s: float
 ) -> None:
     """What an engine replica writes."""
-    document = {"phase": name, "since": since, "durations_s": durations_s, "warm_node": True, **(more or {})}
+    document = {
+        "phase": name,
+        "since": since,
+        "durations_s": durations_s,
+        "warm_node": True,
+        "identity": "",
+        **(more or {}),
+    }
     if name == "failed":
         document |= {"during": "imports", "reason": "?"}
     publish_phase("shop", TIDE, replica, json.dumps(document))

@@ -4,7 +4,8 @@ from serve_app.controller.cold_starts import ColdStarts
 
 
 def document(phase: str, since: float = 0.0, **durations_s: float) -> dict[str, Any]:
-    return {"phase": phase, "since": since, "durations_s": durations_s}
+    about = {"warm_node": False, "identity": ""}
+    return {"phase": phase, "since": since, "durations_s": durations_s, **about}
 
 
 def test_ready_start_counts_exactly_once() -> None:
@@ -67,13 +68,6 @@ def test_starts_on_warm_and_cold_nodes_are_separate() -> None:
     assert [len(starts.on(warm_node=warm).startups) for warm in kinds.values()] == [5, 5]
 
 
-def test_starts_on_unknown_nodes_count_until_their_kind_is_known() -> None:
-    starts = ColdStarts().add({"old": document("ready", 1, weights=8.0)})
-    starts = starts.add({"new": {**document("ready", 2, weights=3.0), "warm_node": True}})
-
-    assert (starts.on(warm_node=True).total_s, starts.on(warm_node=False).total_s) == (3.0, 8.0)
-
-
 def test_starts_of_the_newest_four_identities_are_kept() -> None:
     starts = ColdStarts()
     for kind in range(6):
@@ -83,12 +77,3 @@ def test_starts_of_the_newest_four_identities_are_kept() -> None:
 
     assert [starts.of(f"kind {kind}").total_s for kind in range(6)] == [None, None, 2.0, 3.0, 4.0, 5.0]
     assert len(starts.startups) == 4 * 5
-
-
-def test_starts_without_identity_count_until_one_with_identity_comes() -> None:
-    starts = ColdStarts().add({"old": document("ready", 1, weights=8.0)})
-    assert starts.of("a 7B").total_s == starts.of("").total_s == 8.0
-
-    starts = starts.add({"new": {**document("ready", 2, weights=3.0), "identity": "a 7B"}})
-
-    assert (starts.of("a 7B").total_s, starts.of("a 70B").total_s) == (3.0, 8.0)

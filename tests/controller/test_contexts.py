@@ -17,8 +17,8 @@ from serve_app.controller.contexts import (
     reported_readings,
 )
 from serve_app.controller.document_exchange import Deployment, Inbox
-from serve_app.learning.observe import observe
-from serve_app.learning.state import PolicyState
+from serve_app.policy.reports import observe
+from serve_app.policy.state import PolicyState
 from serve_app.wire.ingress_reports import IngressReport
 from serve_app.wire.signals import (
     ENGINE_FIELDS,

@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from serve_app.controller.decision_records import Journal
+from serve_app.controller.decision_records import Journal, Kind
 from serve_app.controller.decision_spans import MOST_LINKS, DecisionSpans
 from serve_app.policy.decide import Clamp, Decision, Term
 from serve_app.settings.telemetry import TraceSettings
@@ -22,10 +22,13 @@ DECISION = Decision(
 )
 
 
-def record(old: int, at: float) -> dict[str, Any]:
-    found = Journal().note("Engine-tide", "tide", "act", old, 0, DECISION, at)
-    assert found is not None
-    return found
+def records(*changes: tuple[int, float]) -> list[dict[str, Any]]:
+    """The records of decisions, from the old target and the time of each."""
+    journal = Journal()
+    for old, at in changes:
+        kind: Kind = "heartbeat" if old == DECISION.target else "change"
+        journal.add(kind, "Engine-tide", "tide", "act", old, 0, DECISION, at)
+    return journal.records()
 
 
 def test_each_changed_target_is_one_span_with_its_reasons_and_links() -> None:
@@ -34,13 +37,15 @@ def test_each_changed_target_is_one_span_with_its_reasons_and_links() -> None:
     with grpc_receiver() as received:
         spans = DecisionSpans()
         settings = TraceSettings(enabled=True, endpoint=received.url)
-        records = [record(0, now - 60), record(0, now + 1), record(3, now + 2), record(1, now + 3)]
+        found = records((0, now - 60), (0, now + 1), (3, now + 2), (1, now + 3), (0, now - 3600))
         for seconds in (1.5, 2.0, 3.0, 4.0, 5.0):
-            spans.send(settings, records, reports, now + seconds)
-        found = received.wait(lambda spans: len(spans) == 2)
+            spans.send(settings, found[:4], reports, now + seconds)
+        for seconds in (-3598.0, 5.0):  # the clock is set back for a moment
+            spans.send(settings, found, reports, now + seconds)
+        sent = received.wait(lambda spans: len(spans) == 3)
 
-    first, second = sorted(found, key=lambda span: span.start)
-    assert [round(span.start - now, 3) for span in (first, second)] == [1.0, 3.0]
+    back, first, second = sorted(sent, key=lambda span: span.start)
+    assert [round(span.start - now, 3) for span in (back, first, second)] == [-3600.0, 1.0, 3.0]
     assert first.attributes == {
         "gen_ai.request.model": "tide",
         "tideserve.decision.kind": "change",
@@ -61,4 +66,4 @@ def test_each_changed_target_is_one_span_with_its_reasons_and_links() -> None:
 
 def test_without_traces_no_decision_is_sent() -> None:
     now = time.time()
-    DecisionSpans().send(None, [record(0, now + 1)], {}, now + 5)
+    DecisionSpans().send(None, records((0, now + 1)), {}, now + 5)

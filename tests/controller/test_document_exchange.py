@@ -10,7 +10,7 @@ from serve_app.cluster.pending_pods import PendingPods
 from serve_app.cluster.ray_resources import Node
 from serve_app.controller.cold_starts import ColdStarts, StartUp
 from serve_app.controller.document_exchange import DocumentExchange, Learned
-from serve_app.learning.state import Memory, PolicyState
+from serve_app.policy.state import Memory, PolicyState
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.batch_backlog import BatchBacklog, backlogs_document
 from serve_app.wire.documents import (
@@ -28,6 +28,9 @@ from serve_app.wire.phases import publish_phase
 from tests.controller.fake_cluster import START, TIDE, FakeCluster, left, phase, serve, written
 from tests.stub_engine import LIMIT_S
 from tests.stub_kv import StubKv, stored
+
+ABOUT = {"warm_node": True, "identity": ""}
+"""What each phase document has of its replica."""
 
 
 @pytest.fixture
@@ -176,10 +179,11 @@ def test_lost_replicas_are_found_with_their_causes(exchange: DocumentExchange) -
     phase("b", "ready", more={"node": "gone", "cause": "engine_died", "trouble": died})
     phase("c", "ready", more={"node": "node 1"})
     phase("d", "ready", more={"node": "0123456789"})
-    phase("e", "ready")  # of an earlier version
+    phase("e", "ready")
     phase("runs", "ready", more={"node": "node 0", "cause": "engine_hung", "trouble": hung})
+    phase("f", "draining", more={"node": "node 0", "cause": "engine_died", "trouble": died})
     for name in ("imports", "draining", "failed"):
-        phase(f"not lost in {name}", name)
+        phase(f"not lost in {name}", name, more={"node": "node 0"})
 
     exchange.turn(START)
     exchange.turn(START + 10)
@@ -187,12 +191,31 @@ def test_lost_replicas_are_found_with_their_causes(exchange: DocumentExchange) -
     ended = "its process ended, or did not answer Ray"
     assert sorted((loss.cause, loss.reason) for loss in exchange.losses) == [
         ("engine_died", f"Replica b was lost (engine_died): {died}."),
+        ("engine_died", f"Replica f was lost (engine_died): {died}."),
         ("engine_hung", f"Replica a was lost (engine_hung): {hung}."),
         ("node_lost", "Replica d was lost (node_lost): its node 01234567 has left the cluster."),
         ("process_ended", f"Replica c was lost (process_ended): {ended}."),
         ("process_ended", f"Replica e was lost (process_ended): {ended}."),
     ]
     assert {loss.deployment for loss in exchange.losses} == {TIDE}
+
+
+def test_a_stopped_exchange_leaves_losses_to_the_next(
+    exchange: DocumentExchange, cluster: FakeCluster
+) -> None:
+    """Its policy is gone, and counts nothing."""
+
+    def read_nodes() -> tuple[Node, ...]:
+        stopped.stop()
+        return cluster.read_nodes()
+
+    stopped = DocumentExchange("shop", read_nodes, cast(PendingPods, cluster))
+    phase("a", "ready")
+
+    stopped.turn(START)
+    exchange.turn(START + 1)
+
+    assert (len(stopped.losses), len(exchange.losses)) == (0, 1)
 
 
 def test_status_is_written_on_change_and_every_ten_seconds(exchange: DocumentExchange, kv: StubKv) -> None:
@@ -222,9 +245,13 @@ def test_memories_and_starts_are_written_every_ten_seconds(exchange: DocumentExc
     exchange.turn(START + 9.5)
     assert written(kv, LEARNED) == 1
     assert stored(LEARNED, "shop") == {
-        "states": {TIDE: json.loads(json.dumps(state.document()))},
-        "identities": {TIDE: "a 7B"},
-        "former": {TIDE: [["a 1B", json.loads(json.dumps(PolicyState().document()))]]},
+        "memories": {
+            TIDE: {
+                "state": json.loads(json.dumps(state.document())),
+                "identity": "a 7B",
+                "former": [["a 1B", json.loads(json.dumps(PolicyState().document()))]],
+            }
+        },
         "cold_starts": {TIDE: [["r1", {"imports": 8.0}, True, ""]]},
     }
 
@@ -248,21 +275,10 @@ def test_new_exchange_reads_earlier_memories_and_starts(
 
     records = ({"seq": 41, "model": "tide"},)
     assert later.inbox.learned == Learned({TIDE: memory}, records)
-    starts = ColdStarts((StartUp("r1", {"imports": 8.0}, True), StartUp("runs", {"imports": 4.0}, True)))
+    starts = ColdStarts(
+        tuple(StartUp(*each, True, "") for each in (("r1", {"imports": 8.0}), ("runs", {"imports": 4.0})))
+    )
     assert later.inbox.deployments[TIDE].cold_starts == starts
-
-
-def test_memories_of_an_earlier_version_are_read(exchange: DocumentExchange) -> None:
-    state, starts = PolicyState(learned_headroom=0.9), {TIDE: [["old", {"imports": 8.0}]]}
-    put_document(LEARNED, "shop", {"states": {TIDE: state.document()}, "cold_starts": starts})
-
-    exchange.turn(START)
-
-    assert exchange.inbox.learned == Learned({TIDE: Memory(state)})
-
-    found = exchange.inbox.deployments[TIDE].cold_starts
-    assert found == ColdStarts((StartUp("old", {"imports": 8.0}),))
-    assert [found.on(warm_node=kind).total_s for kind in (True, False)] == [8.0, 8.0]
 
 
 def test_nothing_is_written_before_memories_have_been_read(exchange: DocumentExchange, kv: StubKv) -> None:
@@ -360,10 +376,12 @@ def test_nodes_are_read_once_a_second_while_the_ingress_grows(
 
 
 def test_documents_of_a_removed_model_go_with_its_memory(exchange: DocumentExchange, kv: StubKv) -> None:
-    starts = {name: [["old", {"imports": 8.0}]] for name in (TIDE, "Engine-renamed", "Engine-forgotten")}
-    put_document(LEARNED, "shop", {"states": {}, "cold_starts": starts})
+    old = ["old", {"imports": 8.0}, True, ""]
+    starts = {name: [old] for name in (TIDE, "Engine-renamed", "Engine-forgotten")}
+    put_document(LEARNED, "shop", {"memories": {}, "cold_starts": starts})
     for name, since in (("ready", START), ("failed", START - 3601)):
-        document = {"phase": name, "since": since, "durations_s": {}, "during": "imports", "reason": "?"}
+        document = {"phase": name, "since": since, "durations_s": {}, **ABOUT}
+        document |= {"during": "imports", "reason": "?"}
         publish_phase("shop", "Engine-forgotten", name, json.dumps(document))
     exchange.turn(START)
     assert not [key for _, key in kv.kept if b"Engine-forgotten" in key]
@@ -380,7 +398,7 @@ def test_documents_of_a_removed_model_go_with_its_memory(exchange: DocumentExcha
 def test_drain_length_ignores_the_nodes_clock(exchange: DocumentExchange, ahead_s: float) -> None:
     exchange.turn(START)
     since = START + 4.5 + ahead_s
-    document = {"phase": "draining", "since": since, "until": since + 30.0, "durations_s": {}}
+    document = {"phase": "draining", "since": since, "until": since + 30.0, "durations_s": {}, **ABOUT}
     publish_phase("shop", TIDE, "runs", json.dumps(document))
 
     exchange.turn(START + 5)

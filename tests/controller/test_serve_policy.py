@@ -7,6 +7,7 @@ import threading
 import weakref
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ray.serve.config import AutoscalingPolicy
 
+from serve_app.controller import serve_policy
 from serve_app.controller.cold_starts import ColdStarts, StartUp
 from serve_app.controller.document_exchange import Deployment, DocumentExchange
 from serve_app.controller.serve_policy import ServePolicy
-from serve_app.settings.knobs import Knobs
+from serve_app.settings.knobs import Knobs, Schedule
 from serve_app.wire.phases import Loss
 from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS
 from tests.policy.fake_application import KNOBS, Clock, FakeApplication, holding
@@ -177,7 +179,7 @@ def test_status_separates_starting_from_pending_after_five_seconds(clock: Clock)
         "a",
         Deployment(
             {"r1": {"phase": "weights_and_kv_cache", "since": clock.now, "durations_s": {}}},
-            ColdStarts((StartUp("r0", {"imports": 10.0, "weights_and_kv_cache": 30.0}, False),)),
+            ColdStarts((StartUp("r0", {"imports": 10.0, "weights_and_kv_cache": 30.0}, False, ""),)),
             "no node has a free GPU",
         ),
     )
@@ -358,8 +360,9 @@ def test_an_unreadable_report_is_counted_as_an_error(clock: Clock) -> None:
 def test_lost_replica_is_counted_and_recorded_once(clock: Clock) -> None:
     app = FakeApplication(clock, {"a": knobs(min_replicas=1), "b": KNOBS}, targets={"a": 1, "b": 0})
     app.tick()
-    app.mailbox.losses.append(Loss("Engine-a", "engine_hung", "Replica r1 was lost (engine_hung): it hung."))
-    app.mailbox.losses.append(Loss("Engine-removed", "engine_hung", "of a model that is no longer served"))
+    why = "Replica r1 was lost (engine_hung): it hung."
+    app.mailbox.losses.append(Loss("Engine-a", "r1", "engine_hung", why))
+    app.mailbox.losses.append(Loss("Engine-removed", "r2", "engine_hung", "of a model that is not served"))
 
     for _ in range(3):
         app.tick()
@@ -369,3 +372,34 @@ def test_lost_replica_is_counted_and_recorded_once(clock: Clock) -> None:
     assert (record["model"], record["old_target"], record["new_target"]) == ("a", 1, 1)
     assert (record["binding"], record["reason"]) == ("loss", "Replica r1 was lost (engine_hung): it hung.")
     assert app.mailbox.sent
+
+
+def test_only_replicas_that_ray_put_into_service_are_lost(clock: Clock) -> None:
+    """A deploy ends a replica that has just become ready, and that Ray has not seen so."""
+    app = FakeApplication(clock, {"a": knobs(min_replicas=2)}, targets={"a": 2})
+    app.tick()
+    app.run("Engine-a", 1)  # Ray finds the death of the second
+    app.tick()
+
+    for replica in ("Engine-a-1", "never-ran"):
+        app.mailbox.losses.append(Loss("Engine-a", replica, "process_ended", f"Replica {replica} was lost."))
+    app.tick()
+
+    reasons = [each["reason"] for each in app.mailbox.outbox.decisions if each["kind"] == "loss"]
+    assert reasons == ["Replica Engine-a-1 was lost."]
+    assert app.metrics.losses == [("a", "process_ended")]
+
+
+def test_schedules_and_records_go_by_the_machines_clock(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was set ahead by an hour, which the clock for durations takes over in ten."""
+    ahead = SimpleNamespace(time=lambda: clock.now + 3600.0)
+    monkeypatch.setattr(serve_policy, "time", ahead)
+    window = Schedule(start="23:10", end="23:20", min_replicas=4)  # the test begins at 22:13:20
+    app = FakeApplication(clock, {"a": knobs(schedules=(window,))})
+
+    app.tick()
+
+    assert app.target("a") == 4
+    assert [record["at"] for record in app.records("a")] == [ahead.time()]

@@ -8,9 +8,9 @@ import pytest
 
 from serve_app.controller import serve_policy
 from serve_app.controller.serve_policy import ServePolicy
-from serve_app.learning.state import Memory, MixSums, PolicyState
 from serve_app.policy.decide import Decision
-from serve_app.policy.inputs import Snapshot
+from serve_app.policy.reports import Snapshot
+from serve_app.policy.state import Memory, MixSums, PolicyState
 from serve_app.settings.tree import INGRESS
 from serve_app.wire.served_models import ServedModel
 from tests.policy.fake_application import KNOBS, Clock, FakeApplication, holding

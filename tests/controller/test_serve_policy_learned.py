@@ -7,7 +7,7 @@ import pytest
 
 from serve_app.controller.cold_starts import ColdStarts, StartUp
 from serve_app.controller.document_exchange import Deployment, Inbox, Learned
-from serve_app.learning.state import FORGOTTEN_AFTER_S, KEPT_REMOVED, Memory, PolicyState
+from serve_app.policy.state import FORGOTTEN_AFTER_S, KEPT_REMOVED, Memory, PolicyState
 from serve_app.settings.identity import identity_number
 from serve_app.wire.signals import ENGINE_IDENTITY, EngineSignals
 from tests.policy.build import NOW

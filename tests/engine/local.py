@@ -6,6 +6,7 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import pytest
+from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.v1.metrics.stats import RequestStateStats
 
 from serve_app.api.engine_client import EngineReply, EngineRequest
@@ -13,7 +14,6 @@ from serve_app.api.errors import ApiError
 from serve_app.engine.engine_stream import EngineStream
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
-from serve_app.patches.vllm_compat import ErrorResponse
 from serve_app.settings import ModelSettings
 from serve_app.wire.request_line import RequestLine
 

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 from vllm.config import VllmConfig
+from vllm.entrypoints.generate.base import protocol as structural_tag_module
 from vllm.envs import disable_envs_cache
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import (
@@ -38,7 +39,6 @@ from serve_app.engine.continuing_core import delivered_count
 from serve_app.engine.grammar.guard import guard_grammars
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
-from serve_app.patches.vllm_compat import structural_tag_module
 from serve_app.settings import ModelSettings
 from serve_app.zygote.python import start_zygote
 

@@ -102,14 +102,11 @@ def test_settings_become_arguments_of_vllm(model: dict[str, Any], values: dict[s
     assert set(found) <= VLLMS
 
 
-def test_statistics_are_taken_once_and_nothing_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_are_taken_once_and_nothing_is_logged() -> None:
     values = overrides()
     # vLLM adds the logger that would print steps only where `disable_log_stats` is False.
     assert (values["disable_log_stats"], values["enable_log_requests"]) == (True, False)
     assert values["enable_logging_iteration_details"] is True
-
-    monkeypatch.setattr("serve_app.engine.arguments.STEP_DETAILS", False)  # vLLM before 0.26 only prints them
-    assert overrides()["enable_logging_iteration_details"] is False
 
 
 def test_the_namespace_is_vllms_own_with_ours_on_top() -> None:

@@ -317,3 +317,17 @@ async def test_replica_publishes_why_ray_will_replace_it(replica: Replica) -> No
     replica.running.llm.errored = False
     await replica.engine.check_health()
     assert "cause" not in replica.documents[-1]
+
+
+async def test_drain_keeps_why_ray_replaces_the_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray stops it with a drain, and may kill it meanwhile: the policy counts a loss in both cases."""
+    replica = Replica(monkeypatch)
+    await replica.start()
+    replica.running.llm.errored = True
+    with pytest.raises(RuntimeError):
+        await replica.engine.check_health()
+
+    await replica.stop()
+
+    assert replica.phases[-1] == "draining"
+    assert replica.documents[-1]["cause"] == "engine_died"

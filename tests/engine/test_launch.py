@@ -171,13 +171,13 @@ async def test_unchecked_vllm_release_is_logged_and_named_in_failures(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     start = Start(StubEngineCore(), monkeypatch)
-    monkeypatch.setattr("serve_app.patches.vllm_compat.CHECKED", ((9, 0), (9, 7)))
-    monkeypatch.setattr("serve_app.patches.vllm_compat.STEP_DETAILS", False)
+    monkeypatch.setattr("serve_app.patches.vllm_compat._RELEASE", (9, 0))
+    monkeypatch.setattr("serve_app.patches.vllm_compat.OWN_STREAMS", False)
 
     with caplog.at_level(logging.WARNING, "ray.serve"), pytest.raises(ValueError, match="float5"):
         await start.run(engine_args={"kv_cache_dtype": "float5"})
 
-    unchecked = f"vLLM {__version__} has not been checked with this engine, which is made for 9.0 to 9.7."
+    unchecked = f"vLLM {__version__} has not been checked with this engine, which is made for 0.32 and 0.33."
     assert caplog.messages[0] == f"model tide: {unchecked}"
-    assert any("does not report the batch of a step" in message for message in caplog.messages)
+    assert any("encodes chat streams itself" in message for message in caplog.messages)
     assert start.documents[-1]["reason"].endswith(f"({unchecked})")

@@ -144,7 +144,7 @@ def test_what_needs_more_takes_vllms_own_path(fields: dict, changes: dict) -> No
 async def test_unreproduced_releases_keep_vllms_streams(
     reproduced: bool, serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serve_app.engine.operations.PLAIN_STREAMS", reproduced)
+    monkeypatch.setattr("serve_app.engine.operations.OWN_STREAMS", reproduced)
 
     mounted = await Serving.mount(serving.engine, serving.state.args)
 

@@ -37,7 +37,7 @@ class Start:
             self._at_each_look(self)
             return self.now >= LONG_S
 
-        return watch(self.startup, lambda: self.bytes, waited, lambda: self.now)
+        return watch(self.startup, lambda: self.bytes, waited, clock=lambda: self.now)
 
 
 def seldom(happens: Callable[[Start], None]) -> Callable[[Start], None]:
@@ -46,11 +46,11 @@ def seldom(happens: Callable[[Start], None]) -> Callable[[Start], None]:
 
 
 def transfer(start: Start) -> None:
-    start.bytes[CORE] += 1 << 20
+    start.bytes[CORE] += 16 << 20
 
 
 def compile_files(start: Start) -> None:
-    start.bytes[CORE + int(start.now)] = 2 << 20  # a process of its own each time
+    start.bytes[CORE + int(start.now)] = 20 << 20  # a process of its own each time
 
 
 def capture(start: Start) -> None:
@@ -60,6 +60,10 @@ def capture(start: Start) -> None:
 
 def enter_phase(start: Start) -> None:
     start.startup.current = f"phase {start.now}"
+
+
+def drip(start: Start) -> None:
+    start.bytes[CORE] += 20_000  # 10 kB/s
 
 
 def log_that_it_waits(start: Start) -> None:
@@ -75,7 +79,9 @@ def test_start_with_progress_has_no_deadline(tmp_path: Path, progress: Callable[
     assert start.now == LONG_S
 
 
-@pytest.mark.parametrize("happens", [lambda _: None, log_that_it_waits], ids=["silent", "waiting"])
+@pytest.mark.parametrize(
+    "happens", [lambda _: None, drip, log_that_it_waits], ids=["silent", "dripping", "waiting"]
+)
 def test_start_without_progress_stands_still(tmp_path: Path, happens: Callable[[Start], None]) -> None:
     start = Start(tmp_path / "worker.err", happens)
 
@@ -87,11 +93,11 @@ _HANGS = """
 import json, os, subprocess, sys
 from serve_app.engine import start_watch
 from serve_app.engine.startup import Startup
-start_watch.STILL_S = start_watch._LOOK_S = 0.1
+start_watch._LOOK_S = 0.1
 os.setpgid(0, 0)
 core = subprocess.Popen(["sleep", "1000"]) if sys.argv[1] == "core" else None
 startup = Startup("tide", print)
-with start_watch.watched(startup), startup.phase("weights_and_kv_cache"):
+with start_watch.watched(startup, 0.1), startup.phase("weights_and_kv_cache"):
     if core is None:
         subprocess.os.read(os.pipe()[0], 1)  # this process hangs itself
     core.wait()

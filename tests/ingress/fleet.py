@@ -98,6 +98,7 @@ class FakeProgress:
     current: ColdStartProgress = UNKNOWN
     running: bool = False
     on_rollout_failed: Callable[[str], None] = lambda _: None
+    on_requested: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         self.running = True
@@ -166,7 +167,7 @@ class Fleet:
 
     def name(self, replica: str, address: str) -> None:
         """Ray names a replica whose port somebody else has."""
-        self._named[replica] = {"address": address, "token": "t"}
+        self._named[replica] = {"address": address, "token": "t", "identity": ""}
         self.known.update(self._named)
 
     def lose(self) -> None:

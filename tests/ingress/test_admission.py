@@ -52,7 +52,9 @@ class Model:
 
     def up(self, *names: str) -> None:
         """Ray lists these replicas."""
-        self.admission.replicas.update({name: {"address": f"{name}:1", "token": "t"} for name in names})
+        self.admission.replicas.update(
+            {name: {"address": f"{name}:1", "token": "t", "identity": ""} for name in names}
+        )
 
     @property
     def replicas(self) -> list[Replica]:
@@ -258,6 +260,26 @@ async def test_wait_after_a_loss_is_no_wait_for_a_cold_start() -> None:
     model.up()
     model.now += 61.0
     assert await waits(35.0) == (35.0, 0.0)  # the loss was too long ago
+
+
+async def test_wait_at_zero_after_a_loss_is_a_cold_start() -> None:
+    """The policy wanted no other replica, because no request came."""
+    model = Model()
+    model.admission.replicas.clock = lambda: model.now
+    model.up("a")
+    model.admission.replicas.keep_away(model.replicas[0], "it has sent no heartbeat for 2 s")
+    model.up()
+    asked = request()
+
+    model.now += 9.0
+    taking = asyncio.create_task(model.admission.take(asked))
+    await asyncio.sleep(0)
+    model.progress.on_requested()
+    model.now += 9.0
+    model.up("b")
+    await taking
+
+    assert (asked.state.queued_s, asked.state.lost_s) == (9.0, 0.0)
 
 
 async def test_a_retry_in_background_waits_for_other_lanes() -> None:

@@ -56,7 +56,9 @@ class Hold:
         self.order.append(number)
 
     async def up(self, *names: str) -> None:
-        self.admission.replicas.update({name: {"address": f"{name}:1", "token": "t"} for name in names})
+        self.admission.replicas.update(
+            {name: {"address": f"{name}:1", "token": "t", "identity": ""} for name in names}
+        )
         await settle()
 
     async def end(self, number: int) -> None:
@@ -115,7 +117,7 @@ async def test_burst_passes_a_single_replica_in_order() -> None:
 async def test_no_prompt_weighs_more_than_the_context_length(max_model_len: int | None, tokens: int) -> None:
     model = MODEL.model_copy(update={"max_model_len": max_model_len})
     admission = hold(model, FakeHandle(holds=True))
-    admission.replicas.update({"a": {"address": "a:1", "token": "t"}})
+    admission.replicas.update({"a": {"address": "a:1", "token": "t", "identity": ""}})
 
     slot = await admission.take(request(body=b"x" * (1 << 20)))
 
@@ -271,7 +273,7 @@ async def test_those_who_stay_have_their_deadline_from_their_arrival() -> None:
     asked = [asyncio.create_task(admission.take(request())) for _ in range(ROOM + 1)]
     await settle()
     late_s = 300.0
-    admission.replicas.update({"a": {"address": "a:1", "token": "t"}})
+    admission.replicas.update({"a": {"address": "a:1", "token": "t", "identity": ""}})
     await settle()
     assert len(admission.queue) == 1
 

@@ -168,6 +168,19 @@ async def test_progress_is_read_off_the_event_loop_while_started() -> None:
     assert store.reader.current == UNKNOWN
 
 
+@pytest.mark.parametrize("target", [0, 1])
+async def test_reader_tells_that_no_replica_is_wanted(target: int) -> None:
+    store, told = FakeStore(), asyncio.Event()
+    store.state = StoredState({"at": NOW, "models": {"Engine-tide": {**MODEL, "pending": target}}})
+    store.reader.on_requested = told.set
+
+    store.reader.start()
+    await store.next_read()
+    store.reader.stop()
+
+    assert told.is_set() is not bool(target)
+
+
 async def test_progress_survives_a_failing_store_for_ten_seconds() -> None:
     store = FakeStore()
     store.reader.start()

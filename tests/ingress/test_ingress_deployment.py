@@ -106,7 +106,7 @@ class Deployed:
         await plane.start("127.0.0.1")
         self._stack.push_async_callback(plane.stop)
         named = self._named[deployment]
-        named[f"r{len(named)}"] = {"address": plane.address, "token": plane.token}
+        named[f"r{len(named)}"] = {"address": plane.address, "token": plane.token, "identity": ""}
         replica_set(deployment).update(named)
 
     async def ask(self, path: str = "/v1/chat/completions", **body: Any) -> Response:

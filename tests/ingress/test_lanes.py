@@ -66,7 +66,9 @@ class Ingress:
         self.order.append(name)
 
     async def up(self, *names: str) -> None:
-        self.admission.replicas.update({name: {"address": f"{name}:1", "token": "t"} for name in names})
+        self.admission.replicas.update(
+            {name: {"address": f"{name}:1", "token": "t", "identity": ""} for name in names}
+        )
         await settle()
 
     async def end(self, *names: str) -> None:

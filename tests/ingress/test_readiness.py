@@ -58,8 +58,12 @@ def deployment(
     )
 
 
+ABOUT = {"warm_node": False, "identity": ""}
+"""What each phase document has of its replica."""
+
+
 def phase(name: str, since: float, **more: Any) -> dict[str, Any]:
-    return {"phase": name, "since": since, "durations_s": {"imports": 7.12345}, **more}
+    return {"phase": name, "since": since, "durations_s": {"imports": 7.12345}, **ABOUT, **more}
 
 
 def failed(since: float) -> dict[str, Any]:
@@ -248,7 +252,7 @@ def test_a_model_with_a_usable_replica_is_up(status: DeploymentStatus) -> None:
 def test_ready_names_the_kinds_that_no_replica_has_run() -> None:
     replicas = ReplicaSet()
     left = {"r1": ["adapter"], "r2": ["adapter", "grammar"], "r3": []}
-    replicas.update({name: {"address": "10.0.0.1:1", "token": "t"} for name in left})
+    replicas.update({name: {"address": "10.0.0.1:1", "token": "t", "identity": ""} for name in left})
     for replica in replicas.listed():
         replica.first_runs_left = left[replica.replica_id]
 
@@ -313,7 +317,7 @@ class Watched:
         return self._read()
 
     def up(self, *names: str) -> None:
-        self.replicas.update({name: {"address": f"{name}:1", "token": "t"} for name in names})
+        self.replicas.update({name: {"address": f"{name}:1", "token": "t", "identity": ""} for name in names})
 
     async def readiness(self, after_s: float = 1.0) -> Readiness:
         self.now += after_s
@@ -350,7 +354,7 @@ async def test_readiness_joins_ray_replicas_and_policy(watched: Watched, kv: Stu
     watched.write_status(pending=1, pending_s=12, reason="no node has 1 GPU free")
     assert (await watched.tide()).phase == "pending_capacity"
 
-    publish_phase("shop", "Engine-tide", "r1", '{"phase":"imports","since":1700000100,"durations_s":{}}')
+    publish_phase("shop", "Engine-tide", "r1", json.dumps(phase("imports", 1700000100)))
     kv.replicas = {("shop", "Engine-tide", "r1")}
     assert (await watched.tide()).phase == "imports"
 
@@ -470,7 +474,7 @@ async def test_a_replicas_clock_may_be_wrong(watched: Watched, kv: StubKv, ahead
     watched.deployments["Engine-tide"] = deployment(STARTING=1)
     kv.replicas = {("shop", "Engine-tide", "r1")}
     await watched.tide()
-    began = {"phase": "imports", "since": watched.now + ahead_s, "durations_s": {}}
+    began = phase("imports", watched.now + ahead_s)
     publish_phase("shop", "Engine-tide", "r1", json.dumps(began))
     await watched.tide()
 

@@ -49,7 +49,7 @@ class FakeReplica:
         loop = asyncio.get_running_loop()
         self.server = await loop.create_server(self._connect, "127.0.0.1", 0)
         host, port = self.server.sockets[0].getsockname()
-        self.named = {"r1": {"address": f"{host}:{port}", "token": "t"}}
+        self.named = {"r1": {"address": f"{host}:{port}", "token": "t", "identity": ""}}
 
     def _connect(self) -> Frames[FromIngress]:
         connection: Frames[FromIngress] = Frames(

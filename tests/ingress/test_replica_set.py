@@ -11,7 +11,9 @@ LIMIT = 1000
 
 
 def where(*ids: str) -> dict[str, dict[str, str]]:
-    return {name: {"address": f"10.0.0.1:{ord(name)}", "token": f"key-{name}"} for name in ids}
+    return {
+        name: {"address": f"10.0.0.1:{ord(name)}", "token": f"key-{name}", "identity": ""} for name in ids
+    }
 
 
 def replicas(*ids: str) -> ReplicaSet:
@@ -179,7 +181,7 @@ class Routing(RuleBasedStateMachine):
 
     @rule(ids=IDS)
     def ray_pushes_replicas(self, ids: set[str]) -> None:
-        self.among.update({name: {"address": name, "token": name} for name in sorted(ids)})
+        self.among.update({name: {"address": name, "token": name, "identity": ""} for name in sorted(ids)})
         self.known = ids
 
     @precondition(lambda self: self.replicas)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from serve_app.controller import decision_records
 from serve_app.controller.serve_policy import ServePolicy
-from serve_app.learning.state import PolicyState
 from serve_app.policy.decide import Decision
-from serve_app.policy.inputs import Snapshot
+from serve_app.policy.reports import Snapshot
+from serve_app.policy.state import PolicyState
 from serve_app.wire.served_models import ServedModel
 
 MARK = "TIDESERVE_TEST_POLICY_RAISES"

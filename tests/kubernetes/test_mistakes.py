@@ -176,6 +176,11 @@ SECRET = '{"name":"%s","valueFrom":{"secretKeyRef":{"name":"a","key":"url"}}}'
     "sets",
     [
         ("app.ledger.enabled=true", f"extraEnv=[{SECRET % 'TIDESERVE_LEDGER_URL'}]"),
+        (
+            "app.ledger.enabled=true",
+            f"ingressWorkers.env=[{SECRET % 'TIDESERVE_LEDGER_URL'}]",
+            f"gpuProfiles.a100-80gb.env=[{SECRET % 'TIDESERVE_LEDGER_URL'}]",
+        ),
         ('app.ledger={"enabled":true,"url":"postgresql://tide@db:5432/usage"}',),
         ("app.ledger.enabled=true", 'extraEnvFrom=[{"secretRef":{"name":"urls"}}]'),
         (

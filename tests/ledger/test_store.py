@@ -1,16 +1,15 @@
 """One contract for all databases."""
 
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import sqlalchemy
 
-from serve_app.database import connect, make_folder
-from serve_app.ledger.store import LedgerVersionError, UsageStore
-from serve_app.ledger.usage import AMOUNTS, Account, Amounts
+from serve_app.database import TablesVersionError
+from serve_app.ledger.store import UsageStore
+from serve_app.ledger.usage import Account, Amounts
 
 ALICE = Account("tide", "alice", "interactive")
 BOB = Account("tide", "bob", "background")
@@ -20,37 +19,6 @@ HOUR = (0.0, 3600.0)
 
 def amounts(tokens: int = 0, gpu_seconds: float = 0.0) -> Amounts:
     return Amounts(1, 2 * tokens, tokens, tokens, gpu_seconds, gpu_seconds / 100)
-
-
-def version_1(url: str) -> Callable[[int, str], None]:
-    """Make the tables of version 1 with alice's usage in minute 0, and return how a replica adds to them."""
-    engine = connect(url, 1)
-    make_folder(engine)
-    payer = ("model", "key", "lane", "state")
-
-    def write(minute: int, key: str) -> None:
-        values = {"minute": minute, "key": key, **asdict(amounts(5, 1.0))}
-        text = (
-            f"INSERT INTO ledger_usage VALUES (:minute, 'tide', :key, 'standard', 'used', "
-            f"{', '.join(f':{name}' for name in AMOUNTS)}) "
-            f"ON CONFLICT (minute, {', '.join(payer)}) DO NOTHING"
-        )
-        with engine.begin() as connection:
-            connection.execute(sqlalchemy.text(text), values)
-        engine.dispose()
-
-    counts = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens")
-    with engine.begin() as connection:
-        connection.exec_driver_sql("CREATE TABLE ledger_version (version INTEGER PRIMARY KEY)")
-        connection.exec_driver_sql("INSERT INTO ledger_version VALUES (1)")
-        connection.exec_driver_sql(
-            f"CREATE TABLE ledger_usage (minute BIGINT NOT NULL, {' VARCHAR, '.join(payer)} VARCHAR, "
-            f"{', '.join(f'{name} BIGINT NOT NULL' for name in counts)}, "
-            f"gpu_seconds DOUBLE PRECISION NOT NULL, cost DOUBLE PRECISION NOT NULL, "
-            f"PRIMARY KEY (minute, {', '.join(payer)}))"
-        )
-    write(0, "alice")
-    return write
 
 
 class TestStore:
@@ -189,48 +157,19 @@ class TestStore:
         assert store.used("key", *HOUR) == {"alice": amounts(5)}
         other.close()
 
-    def test_converting_application_gets_the_usage_of_version_1(self, url: str) -> None:
-        older = version_1(url)
-        stores = [UsageStore(url, name) for name in ("first", "second")]
-
-        found = [store.used("key", *HOUR) for store in stores]
-        older(60, "bob")  # a replica of that release still writes
-        stores[0].shrink(merge_before=0, delete_before=0)
-
-        assert found == [{"alice": amounts(5, 1.0)}, {}]
-        assert stores[0].used("key", *HOUR) == {"alice": amounts(5, 1.0), "bob": amounts(5, 1.0)}
-        assert stores[1].used("key", *HOUR) == {}
-        for store in stores:
-            store.close()
-
-    def test_applications_that_convert_at_the_same_time_move_usage_once(self, url: str) -> None:
-        version_1(url)
-        stores = [UsageStore(url, f"app-{number}") for number in range(4)]
-        found: list[dict[str, Amounts]] = []
-        threads = [
-            threading.Thread(target=lambda s=store: found.append(s.used("key", *HOUR))) for store in stores
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for store in stores:
-            store.close()
-
-        assert sorted(map(len, found)) == [0, 0, 0, 1]
-
-    def test_tables_of_a_newer_release_are_refused(self, store: UsageStore, url: str) -> None:
+    def test_tables_of_another_version_are_refused(self, store: UsageStore, url: str) -> None:
         store.add("a", 1, {(0, ALICE): amounts(1)})
         engine = sqlalchemy.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
         with engine.begin() as connection:
-            connection.execute(sqlalchemy.text("INSERT INTO ledger_version VALUES (3)"))
+            connection.execute(sqlalchemy.text("UPDATE tideserve_tables SET version = 3"))
         engine.dispose()
 
-        older = UsageStore(url)
+        other = UsageStore(url)
 
-        with pytest.raises(LedgerVersionError, match="version 3; this release knows versions up to 2"):
-            older.used("key", *HOUR)
-        older.close()
+        refusal = "its tables of the ledger have version 3, and this release needs version 1: run a release"
+        with pytest.raises(TablesVersionError, match=refusal):
+            other.used("key", *HOUR)
+        other.close()
 
     def test_writers_at_the_same_time_lose_nothing(self, url: str) -> None:
         stores = [UsageStore(url) for _ in range(4)]

@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from serve_app.learning.next_decision import next_decision
-from serve_app.learning.state import PolicyState
-from serve_app.policy.decide import Decision
-from serve_app.policy.inputs import Snapshot
+from serve_app.policy.decide import Decision, next_decision
+from serve_app.policy.reports import Snapshot
+from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.signals import EngineSignals, IngressSignals, Reading
 

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.learning.next_decision import next_decision
-from serve_app.learning.state import PolicyState
-from serve_app.policy.decide import Decision, Term
-from serve_app.policy.inputs import Snapshot
+from serve_app.policy.decide import Decision, Term, next_decision
+from serve_app.policy.reports import Snapshot
+from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import Knobs, Window
 from serve_app.wire.signals import EngineSignals, Reading
 from tests.policy.build import NOW, PolicyLoop, engine, ingress, snapshot

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.policy.inputs import Snapshot
+from serve_app.policy.reports import Snapshot
 from serve_app.settings.knobs import Window
 from serve_app.wire.batch_backlog import BatchBacklog
 from tests.policy.build import NOW, PolicyLoop, engine, ingress, snapshot

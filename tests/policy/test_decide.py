@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.policy.inputs import Snapshot
+from serve_app.policy.reports import Snapshot
 from serve_app.settings.knobs import Knobs, Schedule
 from tests.policy.build import PolicyLoop, engine, ingress, snapshot
 

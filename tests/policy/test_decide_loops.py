@@ -12,10 +12,10 @@ from replay.production import EPOCH, Production
 from replay.result import Result
 from replay.simulation import simulate
 from serve_app.controller.serve_policy import ServePolicy
-from serve_app.learning.state import PolicyState
 from serve_app.policy.capacity_model import StepTime
 from serve_app.policy.decide import Decision
-from serve_app.policy.inputs import Snapshot
+from serve_app.policy.reports import Snapshot
+from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.served_models import ServedModel
 from tests.replay.controllers import ArrayTrace

@@ -9,11 +9,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.learning.next_decision import next_decision
-from serve_app.learning.state import PolicyState, restore
 from serve_app.policy.capacity_model import MOST_REPLICAS
-from serve_app.policy.decide import Decision
-from serve_app.policy.inputs import Snapshot
+from serve_app.policy.decide import Decision, next_decision
+from serve_app.policy.reports import Snapshot
+from serve_app.policy.state import PolicyState, restore
 from serve_app.settings.knobs import PERCENTILES, Knobs, Schedule
 from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS, EngineSignals, IngressSignals, Reading
 from tests.policy.build import NOW, PolicyLoop, engine, ingress, snapshot

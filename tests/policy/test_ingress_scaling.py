@@ -3,7 +3,7 @@ import math
 import pytest
 
 from serve_app.policy.ingress_scaling import IngressDecision, decide_ingress
-from serve_app.policy.inputs import Need
+from serve_app.policy.state import Need
 from serve_app.settings.knobs import IngressKnobs
 from tests.policy.build import NOW
 

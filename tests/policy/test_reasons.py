@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from serve_app.policy.decide import Clamp, Decision, Term
-from serve_app.policy.inputs import Snapshot
 from serve_app.policy.reasons import are
+from serve_app.policy.reports import Snapshot
 from serve_app.settings.knobs import Knobs
 from tests.policy.build import PolicyLoop, engine, ingress, snapshot
 

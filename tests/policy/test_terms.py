@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from serve_app.learning.demand import Demand, DemandHistogram
-from serve_app.learning.next_decision import learn
-from serve_app.learning.state import PolicyState
 from serve_app.policy.capacity_model import MOST_REPLICAS, Mix, Sizing, StepTime
 from serve_app.policy.decide import Term, decide
-from serve_app.policy.inputs import Inputs, Snapshot
+from serve_app.policy.demand import Demand, DemandHistogram
+from serve_app.policy.inputs import Inputs, learn
+from serve_app.policy.reports import Snapshot
+from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import Knobs
 from tests.policy.build import NOW, engine, ingress, snapshot
 

@@ -14,9 +14,9 @@ from replay.profile import Profile
 from replay.result import Result
 from replay.simulation import simulate
 from serve_app.controller.serve_policy import ServePolicy
-from serve_app.learning.state import Memory, PolicyState, restore
 from serve_app.policy.decide import Decision
-from serve_app.policy.inputs import Snapshot
+from serve_app.policy.reports import Snapshot
+from serve_app.policy.state import Memory, PolicyState, restore
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import INGRESS
 from serve_app.wire.served_models import ServedModel

@@ -12,9 +12,9 @@ from replay.ray_semantics import CONTROL_LOOP_S, Context, apply
 from serve_app.app import ENGINE_INTERVAL_S, open_bounds
 from serve_app.controller import serve_policy
 from serve_app.controller.serve_policy import ServePolicy
-from serve_app.learning.state import PolicyState
 from serve_app.policy.decide import Decision
-from serve_app.policy.inputs import Snapshot
+from serve_app.policy.reports import Snapshot
+from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import INGRESS
 from serve_app.wire.served_models import ServedModel

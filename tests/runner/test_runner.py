@@ -245,6 +245,21 @@ async def test_two_runners_give_each_line_one_answer(bench: Bench) -> None:
     assert sorted(bench.ingress.numbers) == list(range(1, 101))
 
 
+async def test_answers_after_those_of_another_runner_are_not_counted(bench: Bench) -> None:
+    batch = bench.stored.add(2)
+    bench.ingress.gate.clear()
+    async with bench.running():
+        await asyncio.wait_for(bench.ingress.called.wait(), LIMIT_S)
+        line = LeasedLine(1, "r1", 0, 1, 1)
+        await asyncio.to_thread(
+            bench.stored.queue.finish, batch.id, [Answered(line, refused(BatchLine(1, b"")))]
+        )
+        bench.ingress.gate.set()
+        await bench.until(batch, "completed")
+
+    assert bench.counted == {"completed": 1}
+
+
 async def test_cancelling_frees_the_lines_in_flight(bench: Bench) -> None:
     batch = bench.stored.add(50)
     bench.ingress.gate.clear()

@@ -6,7 +6,6 @@ from pydantic import ValidationError
 from serve_app.settings import (
     AppSettings,
     HttpSettings,
-    IngressSettings,
     ModelSettings,
     SettingsError,
     load_settings,
@@ -21,28 +20,10 @@ def message(error: pytest.ExceptionInfo[ValidationError]) -> str:
     return item["msg"]
 
 
-@pytest.mark.parametrize("value", ["relay", "handle"])
-def test_the_removed_data_plane_setting_is_refused_by_name(value: str) -> None:
-    with pytest.raises(ValidationError, match=f"data_plane = '{value}': this setting was removed; delete"):
-        IngressSettings.model_validate({"data_plane": value})
-    with pytest.raises(ValidationError, match="max_queued_requests: this setting was removed"):
-        ModelSettings.model_validate({"name": "a", "max_queued_requests": 56})
-
-
 @pytest.mark.parametrize("name", ["", " ", "sea horse", "-a", "a\n", "é", "a" * 201, "a'b"])
 def test_an_unsafe_model_name_is_refused(name: str) -> None:
     with pytest.raises(ValidationError):
         ModelSettings(name=name)
-
-
-@pytest.mark.parametrize("scaling", [{"min_replicas": 0, "max_replicas": 4}, {}, None])
-def test_replica_counts_in_args_are_refused_with_their_place(
-    scaling: object,
-) -> None:
-    with pytest.raises(ValidationError) as error:
-        ModelSettings.model_validate({"name": "a", "scaling": scaling})
-
-    assert "name: Ingress, user_config: autoscaling: <model name>" in message(error)
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ class World:
     def push(self) -> None:
         """Have Ray tell the ingress which replicas run."""
         listed = {
-            engine.name: {"address": engine.plane.address, "token": engine.plane.token}
+            engine.name: {"address": engine.plane.address, "token": engine.plane.token, "identity": ""}
             for engine in self.running
         }
         self.ingress.replicas.update(listed)

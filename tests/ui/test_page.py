@@ -192,7 +192,7 @@ async def test_a_lost_replica_is_a_line_of_the_history(page: Page) -> None:
     [*_, last] = fleet.records
     reason = "Replica q7x2m1ab was lost (engine_hung): the engine took no step for 30 s."
     loss = {"seq": 3, "kind": "loss", "old_target": 3, "binding": "loss", "reason": reason, "terms": []}
-    fleet.records.append(last | loss)
+    fleet.records.append(last | loss | {"counterfactual": "Ray replaces it."})
     async with served(fleet) as (_, url):
         await page.visit(url)
         await page.until("document.querySelectorAll('.decision-list li').length == 3")
@@ -200,6 +200,8 @@ async def test_a_lost_replica_is_a_line_of_the_history(page: Page) -> None:
         assert reason in line
         assert await page.run("document.querySelector('.decision-list li .move.error').innerText") == "3 → 3"
         assert reason not in await page.run("document.querySelector('.verdict').innerText")
+        told = await page.run("document.querySelector('.decision-list .counterfactual').textContent")
+        assert told == "next: Ray replaces it."
 
 
 async def test_readers_keep_their_place_when_the_state_changes(page: Page) -> None:

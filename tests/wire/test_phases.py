@@ -13,7 +13,8 @@ pytestmark = pytest.mark.usefixtures("kv")
 
 
 def document(phase: str = "imports", **more: Any) -> dict[str, Any]:
-    return {"phase": phase, "since": 1_700_000_000.0, "durations_s": {"process": 1.5}, **more}
+    about = {"warm_node": False, "identity": "a 7B"}
+    return {"phase": phase, "since": 1_700_000_000.0, "durations_s": {"process": 1.5}, **about, **more}
 
 
 def publish(replica: str, phase: str = "imports", app: str = "app", name: str = "Engine-a") -> None:

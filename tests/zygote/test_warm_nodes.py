@@ -1,5 +1,6 @@
 """Which nodes get an empty task in an engine's environment and spare processes, and how often."""
 
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -114,7 +115,7 @@ def test_node_without_gpus_for_its_part_is_left_alone(ray: StubRay) -> None:
 
 
 def test_each_node_is_warmed_once(ray: StubRay) -> None:
-    warmed: dict[tuple[str, str], bool] = {}
+    warmed: dict[tuple[str, str], float] = {}
     warm_nodes.warm([model()], warmed)
     ray.resources[C] = SMALL
     warm_nodes.warm([model()], warmed)
@@ -122,7 +123,7 @@ def test_each_node_is_warmed_once(ray: StubRay) -> None:
 
 
 def test_task_that_timed_out_runs_again(ray: StubRay) -> None:
-    warmed: dict[tuple[str, str], bool] = {}
+    warmed: dict[tuple[str, str], float] = {}
     ray.late = {B}
     warm_nodes.warm([model()], warmed)
     ray.late = set()
@@ -131,7 +132,7 @@ def test_task_that_timed_out_runs_again(ray: StubRay) -> None:
 
 
 def test_failed_task_is_reported_and_not_repeated(ray: StubRay) -> None:
-    warmed: dict[tuple[str, str], bool] = {}
+    warmed: dict[tuple[str, str], float] = {}
     ray.failing = {A, B}
     with pytest.raises(RuntimeError, match="no such module"):
         warm_nodes.warm([model()], warmed)
@@ -143,7 +144,7 @@ def test_failed_task_is_reported_and_not_repeated(ray: StubRay) -> None:
 
 def test_a_node_whose_zygote_refused_is_not_warm(ray: StubRay, kv: StubKv) -> None:
     ray.refused = {A}
-    warmed: dict[tuple[str, str], bool] = {}
+    warmed: dict[tuple[str, str], float] = {}
     for _ in range(2):
         warm_nodes.warm_and_report("shop", [model()], warmed)
         warm_nodes.warm_and_report("shop", [model()], {})  # of another ingress replica
@@ -152,8 +153,23 @@ def test_a_node_whose_zygote_refused_is_not_warm(ray: StubRay, kv: StubKv) -> No
     assert nodes(ray) == [A, B, A, A]
 
 
+def test_a_node_whose_zygote_refused_is_tried_again_later(ray: StubRay, kv: StubKv) -> None:
+    """The next zygote may have no thread after its imports."""
+    warmed: dict[tuple[str, str], float] = {}
+    ray.refused = {A}
+    warm_nodes.warm_and_report("shop", [model()], warmed, lambda: 50.0)
+    ray.refused = set()
+    warm_nodes.warm_and_report("shop", [model()], warmed, lambda: 3649.0)
+    assert read_document(WARMED, "shop", parse_warmed) == {(B, "tide")}
+
+    warm_nodes.warm_and_report("shop", [model()], warmed, lambda: 3650.0)
+
+    assert read_document(WARMED, "shop", parse_warmed) == {(A, "tide"), (B, "tide")}
+    assert nodes(ray) == [A, B, A]
+
+
 def test_the_policy_is_told_which_nodes_are_warm(ray: StubRay, kv: StubKv) -> None:
-    warmed: dict[tuple[str, str], bool] = {}
+    warmed: dict[tuple[str, str], float] = {}
     ray.late = {B}
     warm_nodes.warm_and_report("shop", [model()], warmed)
     assert read_document(WARMED, "shop", parse_warmed) == {(A, "tide")}
@@ -206,12 +222,12 @@ def test_second_warmer_leaves_existing_spares_alone(ray: StubRay, kv: StubKv) ->
     warm_nodes.warm([model()], {})
     ray.resources[C] = SMALL
 
-    second: dict[tuple[str, str], bool] = {}
+    second: dict[tuple[str, str], float] = {}
     warm_nodes.warm([model()], second)
 
     assert nodes(ray) == [A, B, C]
     assert [node for node, _ in spares(ray)] == [A, B, C]
-    assert second == {(A, "tide"): True, (B, "tide"): True, (C, "tide"): True}
+    assert second == dict.fromkeys([(A, "tide"), (B, "tide"), (C, "tide")], inf)
 
 
 def test_of_two_warmers_at_the_same_time_one_starts_spares(
@@ -261,7 +277,7 @@ def test_the_claims_of_a_node_that_is_gone_are_erased(ray: StubRay, kv: StubKv) 
 
 
 def test_node_without_spares_is_reported_and_blocks_no_other(ray: StubRay) -> None:
-    warmed: dict[tuple[str, str], bool] = {}
+    warmed: dict[tuple[str, str], float] = {}
     ray.unreachable = {A}
     with pytest.raises(grpc.RpcError, match="the raylet is gone"):
         warm_nodes.warm([model()], warmed)

@@ -36,17 +36,17 @@ _HANDLERS = ("exec", "grpc", "httpGet", "tcpSocket")
 _PORT: Schema = {"minimum": 1, "maximum": 65535}
 
 
-def _one_of(*names: str) -> list[Schema]:
+def _one_of(*names: str) -> Schema:
     """Return the rules of fields of which a mapping has exactly one: `oneOf` would report each."""
     none: Schema = {"type": "null"}
-    rules = [
-        {"if": {"required": [name]}, "then": {"properties": dict.fromkeys(names[index + 1 :], none)}}
-        for index, name in enumerate(names[:-1])
-    ]
-    missing: Schema = {"required": [names[0]]}
-    for name in reversed(names):
-        missing = {"if": {"required": [name]}, "else": missing}
-    return [*rules, missing]
+    return {
+        "dependencies": {
+            name: {"properties": dict.fromkeys(names[index:], none)}
+            for index, name in enumerate(names[:-1], 1)
+        },
+        "if": {"anyOf": [{"required": [name]} for name in names]},
+        "else": {"required": [names[0]]},
+    }
 
 
 def _expression(*comparisons: str) -> Schema:
@@ -98,8 +98,8 @@ _BOUNDS: dict[str, Schema] = {
         "then": {"properties": {"value": _ABSENT}},
     },
     f"{_CORE}EnvVarSource": {"minProperties": 1, "maxProperties": 1},
-    f"{_CORE}EnvFromSource": {"allOf": _one_of("secretRef", "configMapRef")},
-    f"{_CORE}Probe": {"allOf": _one_of(*_HANDLERS)},
+    f"{_CORE}EnvFromSource": _one_of("secretRef", "configMapRef"),
+    f"{_CORE}Probe": _one_of(*_HANDLERS),
     f"{_CORE}LifecycleHandler": {"minProperties": 1, "maxProperties": 1},
     f"{_CORE}Container": {
         "properties": {

@@ -153,7 +153,13 @@ models {{ join ", " $its.models }} may want {{ $wanted }} {{ ternary "CPUs" "rep
 {{/* Databases, object stores and collectors that all pods share. No message repeats a URL, which may have a password. */}}
 {{- define "tideserve.checks.stores" -}}
 {{- $given := dict -}}
-{{- range $place, $env := dict "extraEnv" .Values.extraEnv "head.env" .Values.head.env "ingressWorkers.env" .Values.ingressWorkers.env -}}
+{{- $envs := dict "extraEnv" .Values.extraEnv "head.env" .Values.head.env "ingressWorkers.env" .Values.ingressWorkers.env -}}
+{{- $engines := list -}}
+{{- range fromYaml (include "tideserve.groups" .) -}}
+{{- $engines = append $engines (printf "gpuProfiles.%s.env" .profile) -}}
+{{- $_ := set $envs (last $engines) (get $.Values.gpuProfiles .profile).env -}}
+{{- end -}}
+{{- range $place, $env := $envs -}}
 {{- range $env -}}
 {{- $_ := set $given .name (append (get $given .name | default list) $place) -}}
 {{- if and (has .name (list "TIDESERVE_LEDGER_URL" "TIDESERVE_BATCH_DATABASE_URL")) (regexMatch "^[a-z]+://[^/@]*:[^/@$][^/@]*@" (default "" .value)) }}
@@ -161,16 +167,21 @@ models {{ join ", " $its.models }} may want {{ $wanted }} {{ ternary "CPUs" "rep
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- range $store := list (list "app.ledger" "url" "TIDESERVE_LEDGER_URL") (list "app.batch" "database" "TIDESERVE_BATCH_DATABASE_URL") -}}
+{{/* Engines write the ledger, and the head's batch runner works on batches. The ingress reads both. */}}
+{{- $ledger := list "app.ledger" "url" "TIDESERVE_LEDGER_URL" (append $engines "ingressWorkers.env" | uniq) -}}
+{{- $batch := list "app.batch" "database" "TIDESERVE_BATCH_DATABASE_URL" (list "head.env" "ingressWorkers.env") -}}
+{{- range $store := list $ledger $batch -}}
 {{- $section := get $.Values.app (first $store | trimPrefix "app.") -}}
 {{- $key := index $store 1 -}}
-{{- $variable := last $store -}}
+{{- $variable := index $store 2 -}}
 {{- $url := default "" (get $section $key) -}}
 {{- $places := get $given $variable | default list -}}
+{{- $lacking := list -}}
+{{- range last $store }}{{ if not (has . $places) }}{{ $lacking = append $lacking . }}{{ end }}{{ end -}}
 {{- if and $section.enabled (hasPrefix "sqlite:" $url) }}
-{{ first $store }}.{{ $key }} must not be a file of SQLite: each pod would have its own; name a Postgres that all pods reach
-{{- else if and $section.enabled (not $url) (not $.Values.extraEnvFrom) (not (has "extraEnv" $places)) (lt (len $places) 2) }}
-{{ first $store }}.{{ $key }} is required with {{ first $store }}.enabled, or {{ $variable }} under extraEnv with a secretKeyRef: without a Postgres each pod would have an SQLite of its own
+{{ first $store }}.{{ $key }} must not be a file of SQLite, which only processes of one node may share; name a Postgres that all pods reach
+{{- else if and $section.enabled (not $url) (not $.Values.extraEnvFrom) (not (has "extraEnv" $places)) $lacking }}
+{{ first $store }}.{{ $key }} is required with {{ first $store }}.enabled, or {{ $variable }} under extraEnv with a secretKeyRef{{ if $places }} (it is in {{ join " and " $places }}, not in {{ join " and " $lacking }}){{ end }}: without a Postgres each pod would have an SQLite of its own
 {{- end -}}
 {{- if regexMatch "^[a-z]+://[^/@]*:[^/@]+@|[?&]password=" $url }}
 {{ first $store }}.{{ $key }} has a password in plain text, which everybody reads who may read the release: set {{ $variable }} under extraEnv, with a secretKeyRef

@@ -15,7 +15,7 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
-from vllm.exceptions import VLLMValidationError
+from vllm.exceptions import GracefulHTTPError, VLLMValidationError
 from vllm.outputs import RequestOutput
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.tokenizers import cached_tokenizer_from_config
@@ -27,7 +27,6 @@ from serve_app.engine.grammar.compiler import GrammarCompiler, Passed, Refused, 
 from serve_app.engine.grammar.sandbox import JobEnd, Sandbox, SandboxEndedError, Work
 from serve_app.engine.grammar.size import check_size
 from serve_app.patches.vllm import Method, mark_validated, skip_structured_output_checks, wrap_method
-from serve_app.patches.vllm_compat import GracefulHTTPError
 from serve_app.settings.tree import StructuredOutputSettings
 
 logger = logging.getLogger("ray.serve")

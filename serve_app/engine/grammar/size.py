@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm.exceptions import VLLMValidationError
-from vllm.sampling_params import StructuredOutputsParams
+from vllm.sampling_params import StructuredOutputsParams, check_json_nesting
 
-from serve_app.patches.vllm_compat import check_json_nesting
 from serve_app.settings.tree import StructuredOutputSettings
 
 _KINDS = ("json", "regex", "choice", "grammar", "structural_tag")

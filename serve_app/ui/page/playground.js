@@ -124,7 +124,7 @@ async function stream(request, answer, signal) {
       const event = data && data !== "[DONE]" ? JSON.parse(data) : {};
       if (event.error) throw new Error(event.error.message);
       const { delta = {}, finish_reason: end } = event.choices?.[0] ?? {};
-      const reasoning = delta.reasoning ?? delta.reasoning_content; // the older name
+      const reasoning = delta.reasoning;
       if (delta.content || reasoning) {
         seen.last = performance.now();
         seen.first ??= seen.last;

@@ -23,7 +23,7 @@ function termTable({ terms: told, binding }) {
 function story(record) {
   const said = (kind, name, words) => h(`p.${kind}`, name && h("b", `${name}: `), words);
   return [
-    record.counterfactual && said("counterfactual", "otherwise", record.counterfactual),
+    record.counterfactual && said("counterfactual", moved(record) === "error" ? "next" : "otherwise", record.counterfactual),
     ...(record.clamps ?? []).map((clamp) => said("held-back", `limited by ${clamp.name}`, clamp.effect)),
     termTable(record), ...(record.notes ?? []).map((note) => said("note", "", note)),
   ];

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
-from vllm.exceptions import VLLMValidationError
+from vllm.exceptions import GracefulHTTPError, VLLMValidationError
 from vllm.sampling_params import StructuredOutputsParams
 
 from serve_app.engine.grammar import guard as guard_module
@@ -17,7 +17,6 @@ from serve_app.engine.grammar import sandbox as sandbox_module
 from serve_app.engine.grammar.compiler import GrammarCompiler
 from serve_app.engine.grammar.guard import GrammarGuard
 from serve_app.engine.grammar.sandbox import Work
-from serve_app.patches.vllm_compat import GracefulHTTPError
 from serve_app.settings.tree import StructuredOutputSettings
 from tests.engine.grammar.nasties import FINE, TOO_MUCH, properties
 from tests.engine.grammar.test_sandbox import jobs, no_process

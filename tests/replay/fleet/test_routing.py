@@ -47,7 +47,7 @@ class Ingress:
         last_sent = self.fleet.memory.replicas["last_sent"]
         self.replicas.update(
             {
-                f"{slot}": {"address": "", "token": ""}
+                f"{slot}": {"address": "", "token": "", "identity": ""}
                 for slot in sorted(slots, key=lambda s: (last_sent[s], s))
             }
         )

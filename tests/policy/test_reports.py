@@ -2,9 +2,8 @@ import math
 
 import pytest
 
-from serve_app.learning.observe import observe
-from serve_app.learning.state import PolicyState
-from serve_app.policy.inputs import Snapshot
+from serve_app.policy.reports import Snapshot, observe
+from serve_app.policy.state import PolicyState
 from serve_app.wire.signals import ENGINE_FIELDS, STALE_AFTER_S
 from tests.policy.build import NOW, engine, ingress, snapshot
 

@@ -10,8 +10,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from serve_app.policy.inputs import Arrivals, Forecast
-
 _RATIO = 1.05
 """The ratio of neighbouring bins: demands are known to 5 %."""
 _NEAR = 1.5
@@ -22,6 +20,40 @@ _ZERO = -10_000
 """The bin of demand 0."""
 _FORGOTTEN = 1e-3
 """A bin with fewer requests is dropped. A bound on the share of requests would drop quiet hours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """The requests that arrive, per second."""
+
+    rps: float
+    """The higher of the rates over the window and over half of the window."""
+    over_s: float
+    """The seconds over which `rps` was measured."""
+    window_s: float
+    """The length of the window: about one start."""
+    weighted_rps: float
+    """The rate over the window, weighted by requests: requests in clumps wait for each other."""
+    last_30s_rps: float
+    last_60s_rps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The demand to allow for until a new replica is ready, in requests per second."""
+
+    rps: float
+    quantile: float
+    """The quantile of past requests for `rise` and `most`."""
+    rise: float
+    """The rise of demand at the quantile."""
+    alike: bool
+    """Whether `rise` is the rise from a similar demand. If not, it is the rise from any demand."""
+    most: float
+    """The demand at the quantile."""
+    unsure_rps: float
+    """The part of `rps` that is added because little traffic has been observed."""
+    known_minutes: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,9 @@ from typing import Any, Self
 
 from pydantic import TypeAdapter
 
-from serve_app.learning.demand import Demand
-from serve_app.learning.step_time_fit import StepTimeFit
 from serve_app.policy.capacity_model import Mix, StepTime
-from serve_app.policy.inputs import Need
+from serve_app.policy.demand import Demand
+from serve_app.policy.step_time_fit import StepTimeFit
 
 # The mix covers about 120 s, and at least 200 requests. If prompts vary as much as their mean, a mean over
 # 200 requests is exact to 7 %. With 300 s, a fleet whose prompts grew eightfold in ten minutes cost a tenth
@@ -132,6 +131,14 @@ class BackgroundWork:
 
 
 @dataclass(frozen=True, slots=True)
+class Need:
+    """The replicas that the load needed at `at`."""
+
+    at: float
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyState:
     """The memory about one model. The default is an empty memory."""
 
@@ -186,9 +193,8 @@ def restore(document: Mapping[str, Any]) -> PolicyState:
     """Return the state of a `PolicyState.document()`, through JSON or not.
 
     Raises:
-        ValueError: for a document of an incompatible version. The caller then starts with an empty memory.
+        ValueError: for a document that lacks a part. The caller then starts with an empty memory.
     """
-    document = _upgrade(document)
     _check_fields(document, PolicyState().document())
     state: PolicyState = _STATES.validate_python(document)
     size = len(StepTimeFit().moment)
@@ -202,18 +208,6 @@ def restore(document: Mapping[str, Any]) -> PolicyState:
 
 
 _STATES = TypeAdapter(PolicyState)
-
-
-def _upgrade(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a `document` of an earlier version as one of this version.
-
-    Earlier versions called two fields `peaks`, and had no lanes.
-    """
-    found = {("recent_needs" if name == "peaks" else name): part for name, part in document.items()}
-    found.setdefault("background", None)
-    if isinstance(demand := found.get("demand"), Mapping):
-        found["demand"] = {("histogram" if name == "peaks" else name): part for name, part in demand.items()}
-    return found
 
 
 def _check_fields(found: Any, fresh: Mapping[str, Any]) -> None:
@@ -252,16 +246,13 @@ class Memory:
 
     state: PolicyState = field(default_factory=PolicyState)
     identity: str = ""
-    """See `serve_app.settings.identity`; empty if unknown."""
+    """See `serve_app.settings.identity`; empty before the first decision."""
     former: tuple[tuple[str, PolicyState], ...] = ()
     """(identity, learned state) of earlier replicas, newest first."""
 
     def of(self, identity: str) -> tuple[Self, str]:
-        """Return the memory for replicas of `identity`, and a message to the operator if it has changed.
-
-        If either identity is unknown, as after an update of Tideserve, the replicas count as the same.
-        """
-        if not identity or identity == self.identity:
+        """Return the memory for replicas of `identity`, and a message to the operator if it has changed."""
+        if identity == self.identity:
             return self, ""
         if not self.identity:
             return replace(self, identity=identity), ""

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.learning.demand import (
+from serve_app.policy.demand import (
     BUCKET_S,
     LONGEST_HORIZON_S,
     MAX_BUCKETS,

@@ -5,19 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_app.learning.next_decision import (
-    learn,
-    learn_headroom,
-    learn_interference,
-    remember_ready,
-    ttft_missed,
-)
-from serve_app.learning.observe import latency, observe
-from serve_app.learning.state import Minute, PolicyState
-from serve_app.learning.step_time_fit import StepTimeFit
 from serve_app.policy.capacity_model import Mix, Sizing, StepTime, slow_share
 from serve_app.policy.decide import Decision
-from serve_app.policy.inputs import Inputs, Latency, Observation, Snapshot
+from serve_app.policy.feedback import learn_headroom, learn_interference, remember_ready, ttft_missed
+from serve_app.policy.inputs import Inputs, learn
+from serve_app.policy.reports import Latency, Observation, Snapshot, latency, observe
+from serve_app.policy.state import Minute, PolicyState
+from serve_app.policy.step_time_fit import StepTimeFit
 from serve_app.settings.knobs import ITL_PERCENTILES, PERCENTILES, Knobs, StartingValues
 from serve_app.wire.signals import EngineSignals, Reading
 from tests.policy.build import NOW, PolicyLoop, engine, ingress, snapshot

@@ -1,14 +1,172 @@
-"""Sum up the reports in a snapshot, and update the policy's memory."""
+"""The reports about one model: sums of them for one decision, and counts for the policy's memory."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import hypot, inf, isfinite
 from operator import attrgetter
 
-from serve_app.learning.state import EngineTotals, IngressTotals, MixSums, PolicyState
-from serve_app.policy.inputs import Latency, Observation, Snapshot
-from serve_app.settings.knobs import ITL_PERCENTILES, PERCENTILES
+from serve_app.policy.state import EngineTotals, IngressTotals, MixSums, PolicyState
+from serve_app.settings.knobs import ITL_PERCENTILES, PERCENTILES, Percentile
+from serve_app.wire.batch_backlog import NO_BATCHES, BatchBacklog
 from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS, EngineSignals, IngressSignals, Reading, S
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The replicas of one model and their reports. A replica without a report is absent from the mappings."""
+
+    target: int
+    """The target in force."""
+    ready: int
+    """Replicas that take requests."""
+    ingress_ready: int = 1
+    """Ingress replicas that take requests."""
+    engines: Mapping[str, Reading[EngineSignals]] = field(default_factory=dict)
+    ingress: Mapping[str, Reading[IngressSignals]] = field(default_factory=dict)
+    draining: int = 0
+    starting: int = 0
+    """Requested replicas whose process is loading."""
+    pending: int = 0
+    """Requested replicas for which the cluster has no room yet."""
+    pending_s: float = 0.0
+    """Seconds for which at least one replica has been pending."""
+    pending_reason: str = ""
+    """The cluster's reason, if it gives one."""
+    warm_node: bool = False
+    """Whether a node whose zygote has imported vLLM has room for the next replica."""
+    warm_node_start_s: float | None = None
+    """Measured seconds from the start of a replica's process to its readiness, on a node with vLLM already
+    imported; None before the first such start."""
+    cold_node_start_s: float | None = None
+    """The same on a node without vLLM imported, such as a new node."""
+    batches: BatchBacklog = NO_BATCHES
+    """What is left of the model's open batches."""
+    clock_ahead_s: float = 0.0
+    """How far the machine's clock is ahead of the policy's, which takes a step over slowly."""
+    assumed_start_s: float = 60.0
+    """The assumed seconds of a start until one has been measured."""
+
+    @property
+    def cold_start_s(self) -> float | None:
+        """The measured start on the next replica's kind of node, or on the other kind; None without any."""
+        warm_s, cold_s = _if_measured(self.warm_node_start_s), _if_measured(self.cold_node_start_s)
+        return (warm_s or cold_s) if self.warm_node else (cold_s or warm_s)
+
+    @property
+    def start_measured(self) -> bool:
+        """Whether the measurements say how long the next start takes at most.
+
+        A start on a warm node takes no longer than one on a cold node, but not the other way round.
+        """
+        known_s = self.cold_start_s if self.warm_node else _if_measured(self.cold_node_start_s)
+        return known_s is not None
+
+    @property
+    def horizon_s(self) -> float:
+        """The policy's planning horizon: the seconds that the next replica takes to start."""
+        start_s = self.cold_start_s or 0.0
+        return start_s if self.start_measured else max(start_s, self.assumed_start_s)
+
+
+def _if_measured(start_s: float | None) -> float | None:
+    return start_s if start_s is not None and 0 < start_s < inf else None
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """One part of latency over the last 30 s, by replica, in seconds."""
+
+    percents: tuple[int, ...]
+    rows: tuple[tuple[float, ...], ...]
+    """For each replica with observations: their number, then the percentiles."""
+    count: float
+    """Observations of all replicas."""
+
+    def at(self, percentile: Percentile) -> float:
+        """Return the mean of the replicas' percentiles, weighted by observations; 0 without observations."""
+        column = 1 + self.percents.index(percentile)
+        return sum([row[0] * row[column] for row in self.rows]) / self.count if self.rows else 0.0
+
+    def share_above(self, limit_s: float) -> float:
+        """Return the share of observations above `limit_s`, interpolated per replica.
+
+        Means of percentiles would be wrong: if replicas differ, the means fit no replica.
+        """
+        percents, above = (0, *self.percents), 0.0
+        for row in self.rows:
+            if row[-1] > limit_s:
+                index = bisect_right(row, limit_s, 1) - 1
+                # Linear between two percentiles. Latencies below the lowest percentile start at 0 s.
+                below, below_s = percents[index], row[index] if index else 0.0
+                width_s = row[index + 1] - below_s
+                part = (limit_s - below_s) / width_s if width_s > 0 else 0.0
+                above += row[0] * (100.0 - below - part * (percents[index + 1] - below))
+        # Bounded, because a report's percentiles may be out of order.
+        return min(max(above / (100.0 * self.count), 0.0), 1.0) if self.rows else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Sums over the fresh reports about one model at one moment."""
+
+    running_requests: float
+    running_tokens: float
+    waiting_requests: float
+    """Requests in engine queues."""
+    waiting_tokens: float
+    held_requests: float
+    """Requests that ingress replicas queue for a cold start."""
+    held_tokens: float
+    oldest_held_s: float
+    newest_held_s: float
+    arrivals: float
+    """Requests since the last decision."""
+    kv_cache_tokens: float
+    """The size of the KV cache of one replica, in tokens."""
+    ttft_queue: Latency
+    ttft_prefill: Latency
+    itl: Latency
+    unknown_engines: int
+    """Ready replicas without a fresh report."""
+    ingress_known: bool
+    ages_s: dict[str, float]
+    notes: tuple[str, ...]
+    background_running_requests: float = 0.0
+    """Of the lane `background`, which no field above includes."""
+    background_waiting_requests: float = 0.0
+    background_held_requests: float = 0.0
+    background_tokens: float = 0.0
+    """Prompt tokens of that lane that wait in engines or in the ingress."""
+
+    tokens_per_byte: float = 0.0
+    """Prompt tokens for each byte of a body."""
+
+    @property
+    def background_requests(self) -> float:
+        """All requests of the lane `background`: in engines, and queued in the ingress."""
+        in_engines = self.background_running_requests + self.background_waiting_requests
+        return in_engines + self.background_held_requests
+
+    @property
+    def queued_requests(self) -> float:
+        """Requests that wait in engines or in the ingress."""
+        return self.waiting_requests + self.held_requests
+
+    @property
+    def queued_tokens(self) -> float:
+        """Prompt tokens that wait in engines or in the ingress."""
+        return self.waiting_tokens + self.held_tokens
+
+    @property
+    def idle(self) -> bool:
+        """Whether the model has no work of a lane other than `background`.
+
+        A model with silent replicas does not count as idle.
+        """
+        known = self.ingress_known and not self.unknown_engines
+        return known and not (self.running_requests or self.queued_requests or self.arrivals)
+
 
 # One call reads several fields, because reading is half the time of a decision about a hundred replicas.
 _READ_ALL = {"engine": attrgetter(*ENGINE_FIELDS), "ingress": attrgetter(*INGRESS_FIELDS)}

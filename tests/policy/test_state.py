@@ -5,21 +5,21 @@ from typing import Any
 
 import pytest
 
-from serve_app.learning.demand import Demand
-from serve_app.learning.state import (
+from serve_app.policy.capacity_model import Mix, StepTime
+from serve_app.policy.demand import Demand
+from serve_app.policy.state import (
     KEPT_IDENTITIES,
     EngineTotals,
     IngressTotals,
     Memory,
     MixSums,
+    Need,
     PolicyState,
     replica_part,
     restore,
     with_replica_part,
 )
-from serve_app.learning.step_time_fit import StepTimeFit
-from serve_app.policy.capacity_model import Mix, StepTime
-from serve_app.policy.inputs import Need
+from serve_app.policy.step_time_fit import StepTimeFit
 from serve_app.settings.knobs import Knobs
 from tests.policy.build import NOW, PolicyLoop, engine, ingress, snapshot
 
@@ -160,18 +160,6 @@ def test_a_damaged_or_incomplete_document_is_refused(damage: Callable[[dict[str,
         restore(plain)
 
 
-def test_a_document_of_an_earlier_version_is_restored() -> None:
-    """Two fields were called `peaks`, a field was removed, and there were no lanes."""
-    state = lived()
-    plain = json.loads(json.dumps(state.document()))
-    plain["peaks"] = plain.pop("recent_needs")
-    del plain["background"]
-    plain["demand"]["peaks"] = plain["demand"].pop("histogram")
-    plain["daily"] = {"closed": [1.0, None], "filling": 2.0}
-
-    assert restore(plain) == state
-
-
 SEVEN = PolicyState(learned_headroom=0.9, kv_cache_tokens=2e5, demand=Demand((8.0,), 5.0, 5.0))
 
 
@@ -196,11 +184,11 @@ def test_a_model_that_comes_back_finds_its_figures_again() -> None:
     assert news == "The model is 'a 7B' again. The figures learned of it are used again."
 
 
-def test_the_same_or_unknown_identity_keeps_everything() -> None:
-    known, unknown = Memory(SEVEN, "a 7B"), Memory(SEVEN)
+def test_the_same_identity_keeps_everything() -> None:
+    known, new = Memory(SEVEN, "a 7B"), Memory(SEVEN)
 
-    assert known.of("a 7B") == known.of("") == (known, "")
-    assert unknown.of("a 7B") == (known, "")
+    assert known.of("a 7B") == (known, "")
+    assert new.of("a 7B") == (known, "")
 
 
 def test_only_the_newest_identities_are_kept() -> None:

@@ -1,1 +1,0 @@
-"""Observing and learning: from the reports of a model to the inputs of a decision."""
