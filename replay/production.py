@@ -246,7 +246,13 @@ class Production:
             shares = fleet.profile.cold_start_phases
             whole = sum(shares.values()) or 1.0
             phases = {name: seconds * share / whole for name, share in shares.items()}
-            document = {"phase": "ready", "since": self._now, "durations_s": phases, "warm_node": warm_node}
+            document = {
+                "phase": "ready",
+                "since": self._now,
+                "durations_s": phases,
+                "warm_node": warm_node,
+                "identity": "",
+            }
             seen = seen.add({f"r{number}": document})
         self._cold_starts = len(fleet.cold_starts)
         no_room = "no room" if fleet.pending else ""

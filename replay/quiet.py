@@ -5,8 +5,7 @@ from itertools import pairwise
 
 from serve_app.policy.decide import Decision
 from serve_app.policy.demand import rise_s
-from serve_app.policy.feedback import remember_ready
-from serve_app.policy.inputs import apply_starting_values, scale_down_window_s
+from serve_app.policy.inputs import apply_starting_values, remember_ready, scale_down_window_s
 from serve_app.policy.reports import Snapshot
 from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import Knobs, scheduled_minimum

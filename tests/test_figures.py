@@ -9,7 +9,9 @@ from tests.markdown import LINK
 
 PROJECT = Path(__file__).parents[1]
 _CODE = re.compile(r"```.*?```|`[^`]*`|<!--.*?-->|!\[[^\]]*\]\([^)]*\)", re.DOTALL)
-_VERSION = re.compile(r"(?:Python|vLLM|Debian|Version|HTTP/|License)\s?[\d.]+(?: to [\d.]+)?|127\.0\.0\.1")
+_VERSION = re.compile(
+    r"(?:Python|vLLM|Debian|Version|HTTP/|License)\s?[\d.]+(?: (?:to|and) [\d.]+)?|127\.0\.0\.1|## \[.*"
+)
 _UNIT = r"\s?(?:%|s\b|ms\b|µs\b|seconds?\b|minutes?\b|[KMG]i?B\b|tok/s|times\b|of \d)"
 _FIGURE = re.compile(rf"(?<![\w.,])(\d+(?:,\d{{3}})*\.\d+|\d+(?:,\d{{3}})+|\d+(?={_UNIT}))")
 

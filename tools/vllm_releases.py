@@ -81,7 +81,7 @@ REPLACED = {
     "MediaConnector.load_from_url_async": "url media_io fetch_timeout",
     "HTTPConnection.get_async_client": "",
     "SamplingParams._validate_structured_outputs": "model_config structured_outputs_config tokenizer",
-    "validate_structural_tag_payload": "payload parameter",
+    f"{_SERVING}generate.base.protocol.validate_structural_tag_payload": "payload parameter",
     f"{_MESSAGES}.message_stream_converter": "generator",
     "WorkerLoRAManager._load_adapter": "lora_request",
     f"{_SERVING}openai.models.serving.OpenAIModelRegistry.is_base_model": "model_name",
@@ -343,7 +343,7 @@ class Release:
             for node in scope.body
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == method
         ]
-        found = None if owner else self._find(name)
+        found = self._find(name) if not owner or name.startswith("vllm.") else None
         function = functions[0] if functions else found[1] if found else None
         if function is None or isinstance(function, ast.ClassDef):
             yield f"no {name}()"

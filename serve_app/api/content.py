@@ -1,6 +1,7 @@
 """Read the content of a request in chunks, within bounds of size and time, and without its content coding."""
 
 import asyncio
+import re
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -17,6 +18,12 @@ _PIECE_BYTES = 1 << 16
 _ZLIB = zlib.MAX_WBITS
 _WINDOW_BITS = {"": 0, "gzip": 16 + _ZLIB, "x-gzip": 16 + _ZLIB, "deflate": _ZLIB}
 """zlib's `wbits` of the content codings that are decoded (RFC 9110, 8.4.1)."""
+
+
+def takes_gzip(request: Request) -> bool:
+    """Return whether the client accepts an answer with gzip (RFC 9110, 12.5.3)."""
+    accepted = request.headers.get("accept-encoding", "")
+    return bool(re.search(r"(?i)(^|,)\s*gzip\s*($|,|;\s*q=(1|0?\.\d*[1-9]))", accepted))
 
 
 class Content:

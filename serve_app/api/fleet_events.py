@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from serve_app.api.api_keys import ApiKeyFile
+from serve_app.api.content import takes_gzip
 from serve_app.api.engine_response import STREAM_HEADERS, WriteNow, write_now
 from serve_app.settings.keys_file import ApiKey
 
@@ -88,7 +89,7 @@ class FleetEvents:
 
     async def stream(self, request: Request, key: ApiKey | None, more: dict[str, Any]) -> Response:
         """Return a stream that begins with the whole state, and with `more`, which only its listener gets."""
-        unpacks = "gzip" in request.headers.get("accept-encoding", "")
+        unpacks = takes_gzip(request)
         encoding = {"Content-Encoding": "gzip"} if unpacks else {}
         headers = {**STREAM_HEADERS, **encoding, "Vary": "Accept-Encoding"}
         if request.state.head:

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from serve_app import __version__
+from serve_app.api.content import takes_gzip
 from serve_app.ui import assets
 
 PAGE_PATHS = frozenset(("/", "/ui", "/ui/", "/ui/page.css", "/ui/page.js"))
@@ -51,6 +52,6 @@ def page_router() -> APIRouter:
 
 
 def _file(request: Request, content: bytes, media_type: str) -> Response:
-    if "gzip" not in request.headers.get("accept-encoding", ""):
+    if not takes_gzip(request):
         return Response(content, headers=_HEADERS, media_type=media_type)
     return Response(_pack(content), headers=_HEADERS | {"Content-Encoding": "gzip"}, media_type=media_type)

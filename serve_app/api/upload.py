@@ -1,5 +1,6 @@
 """Read a form (RFC 7578) with one file, which is passed on in chunks."""
 
+import logging
 from collections.abc import AsyncIterator
 
 from python_multipart.exceptions import FormParserError
@@ -10,6 +11,7 @@ from serve_app.api.content import Content
 from serve_app.api.errors import ApiError
 from serve_app.settings.settings_error import shown
 
+logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of each malformed form
 FORM = "multipart/form-data"
 _MOST_FIELD_BYTES = 4096
 _MOST_PARTS = 32

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -48,7 +49,7 @@ def local_cpus() -> float:
     try:
         given = json.loads(text, object_pairs_hook=unique_keys)
         return float(given.get("CPU", get_num_cpus()))
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError, RecursionError) as error:
         must = "must be a JSON object with a number for each resource"
         raise SettingsError([f"{env.RAY_RESOURCES} = {shown(text)}: {must} ({error})"]) from None
 
@@ -78,6 +79,10 @@ def check_application(application: Mapping[str, Any], cpus: Cpus | None = None) 
         settings = load_settings(args)
     except SettingsError as error:
         problems += [_under_args(line) for line in error.problems]
+    name = str(application.get("name", "default"))
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", name):  # nor may a slash lead to documents of another application
+        must = "must have only letters, digits, '.', '_' and '-': in HAProxy 'a b' would be 'a_b'"
+        problems.append(f"name = {shown(name)}: {must}")
     problems += _check_policy(application)
     deployments = application.get("deployments") or []
     problems += _check_deployments(deployments, settings)

@@ -191,7 +191,7 @@ class Question:
             body = await reply.read()
         try:
             return str(json.loads(body)["data"][0]["id"])
-        except (ValueError, LookupError, TypeError):
+        except (ValueError, LookupError, TypeError, RecursionError):
             raise CommandError(f"{self._root}/v1/models answers, but lists no model") from None
 
     async def _stream(

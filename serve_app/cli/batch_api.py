@@ -79,5 +79,5 @@ class BatchApi:
                         f"{self._url} answers {answer.status} {answer.reason}: {words}"
                     )
                 yield answer
-        except (aiohttp.ClientError, TimeoutError) as error:
+        except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError) as error:
             raise CommandError(f"no answer from {self._url}: {error or type(error).__name__}") from None

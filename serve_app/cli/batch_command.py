@@ -107,7 +107,7 @@ def _endpoint_of(path: Path) -> str:
     with path.open("rb") as file:
         try:
             endpoint = json.loads(file.readline(_CHUNK_BYTES))["url"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             endpoint = None
     if not isinstance(endpoint, str):
         raise CommandError(f"{path}: no `url` found in the first line; give --endpoint")

@@ -1,7 +1,6 @@
 """Reading a Serve configuration file and the Tideserve applications in it."""
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from serve_app.api.api_keys import ApiKeyFile
 from serve_app.cli.application_checks import IMPORT_PATH, CheckedApplication, Cpus, check_application
 from serve_app.cli.listening import LOOPBACK, check_port
 from serve_app.settings.document import parse_yaml, read_text
-from serve_app.settings.settings_error import SettingsError, from_pydantic, shown
+from serve_app.settings.settings_error import SettingsError, from_pydantic
 from serve_app.settings.tree import ModelSettings
 
 
@@ -96,7 +95,7 @@ def read_config(path: Path, cpus: Cpus | None = None) -> ConfigFile:
     _check_timeout(document)
     _port(document)
     checked = {}
-    problems = _check_names(document["applications"])
+    problems: list[str] = []
     for index, application in enumerate(document["applications"]):
         if application.get("import_path") != IMPORT_PATH:
             continue
@@ -109,25 +108,6 @@ def read_config(path: Path, cpus: Cpus | None = None) -> ConfigFile:
     if not checked:
         raise SettingsError([f"{path}: no application has import_path = {IMPORT_PATH!r}"])
     return ConfigFile(path, document, checked)
-
-
-def _check_names(applications: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the problems of names. Ray's HAProxy would have one backend for `a b` and `a_b`.
-
-    A slash would also let one application read the documents of another one.
-    """
-    names = [str(application.get("name", "default")) for application in applications]
-    ours = [application.get("import_path") == IMPORT_PATH for application in applications]
-    own = {name for name, is_ours in zip(names, ours, strict=True) if is_ours}
-    problems = []
-    for index, name in enumerate(names):
-        backend = re.sub(r"[^A-Za-z0-9._-]+", "_", name.replace("#", "-").replace("/", "."))
-        if name != backend and (ours[index] or backend in own):
-            problems.append(
-                f"applications[{index}].name = {shown(name)}: must have only letters, digits, '.', '_' and "
-                f"'-'; HAProxy's configuration would have it as {backend!r}"
-            )
-    return problems
 
 
 def _port(document: Mapping[str, Any]) -> int:

@@ -42,7 +42,7 @@ class Dashboard:
         body = self._ask(None)
         try:
             details = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             details = None
         if not isinstance(details, dict) or not isinstance(details.get("applications"), dict):
             raise CommandError(

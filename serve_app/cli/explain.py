@@ -110,7 +110,7 @@ def _with_reasons(document: DecisionsDocument, url: str) -> DecisionsDocument:
         reasons = {
             name: (str(found["reason"] or ""), found["state"] == "failed") for name, found in ready.items()
         }
-    except (NoAnswerError, ValueError, LookupError, TypeError, AttributeError):
+    except (NoAnswerError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return document  # the decisions are shown all the same
     if status is None:
         return document
@@ -137,5 +137,5 @@ def _ask(url: str, model: str | None, limit: int) -> tuple[Any, DecisionsDocumen
     except ValidationError as error:  # a ValueError too
         problem = from_pydantic(error).problems[0]
         raise CommandError(f"the answer is not one of this version of Tideserve: {problem}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise CommandError(f"{url} answers, but not as Tideserve does: give --url of its API") from None

@@ -82,7 +82,7 @@ def ask_ready(url: str) -> tuple[bool, dict[str, Any]]:
     try:
         # A proxy would look for the server on its own machine.
         body = json.loads(fetch(f"{url}/ready", {}, _TIMEOUT_S, direct=True).body)
-    except (NoAnswerError, ValueError):
+    except (NoAnswerError, ValueError, RecursionError):
         return False, {}
     if not isinstance(body, dict) or "models" not in body:
         return False, {}

@@ -287,7 +287,7 @@ def start_driver(start: Start, folder: Path, log: ServerLog) -> subprocess.Popen
     command = [sys.executable, "-m", "serve_app.cli.driver", "run", str(path), "--address", start.address]
     # The driver gets its own process group: a terminal's Ctrl-C then reaches only this process, which stops
     # everything in order. It stays in this session: Linux shares cores by session (sched_autogroup). With its
-    # own session and all cores busy, a client in this terminal waited up to 10 s for a chunk, not 0.1 s.
+    # own session and all cores busy, a client in this terminal waits up to 10 s for a chunk, not 0.1 s.
     values = dict(start.values)
     if start.local:
         values = {**haproxy_environment(values, folder), env.EARLY_ZYGOTES: str(folder)}

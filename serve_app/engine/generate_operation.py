@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind, SamplingParams
-from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
 from serve_app.api.engine_client import EngineReply, EngineRequest
@@ -70,7 +69,11 @@ async def _start(
     limit = engine.model_config.max_model_len
     tokenizer = engine.get_tokenizer()
     check_characters("prompt", request.prompt, limit, tokenizer)
-    prompt = await _render(engine, request.prompt)
+    # vLLM's renderer tokenizes in its own thread. Another thread would make a third copy of the tokenizer,
+    # which blocks the event loop for 0.3 s with a vocabulary of 128,000.
+    renderer = engine.renderer
+    unbounded = replace(renderer.default_cmpl_tok_params, max_total_tokens=None)
+    (prompt,) = await renderer.render_cmpl_async([{"prompt": request.prompt}], unbounded)
     if call.cache_salt:
         prompt["cache_salt"] = call.cache_salt
     tokens = prompt["prompt_token_ids"]
@@ -78,14 +81,11 @@ async def _start(
         why = f"{len(tokens)} tokens, and the model's context length is {limit} with at least one of them "
         raise invalid_field("prompt", f"{why}for the answer", "context_length_exceeded")
     left = limit - len(tokens)
-    max_tokens = request.max_tokens
-    if "max_tokens" not in request.model_fields_set:
-        max_tokens = min(max_tokens, left)
-    if max_tokens > left:
+    if request.max_tokens > left and "max_tokens" in request.model_fields_set:
         why = f"the prompt leaves room for {left} of {limit} tokens"
         raise invalid_value("max_tokens", request.max_tokens, why)
     params = SamplingParams(
-        max_tokens=max_tokens,
+        max_tokens=min(request.max_tokens, left),
         temperature=request.temperature,
         output_kind=RequestOutputKind.DELTA,
         detokenize=False,
@@ -99,19 +99,6 @@ async def _start(
         trace_headers=None if call.trace is None else call.trace.fields(),
     )
     return outputs, TokenTexts(tokenizer, params, tokens, request_id)
-
-
-async def _render(engine: AsyncLLM, text: str) -> Any:
-    """Return a text as an engine prompt, with its `prompt_token_ids`.
-
-    vLLM's renderer tokenizes in its own thread. The tokenizer has two copies: one for that thread, one
-    for the event loop. Another thread would make a third copy, which blocks the event loop for 0.3 s with
-    a vocabulary of 128,000.
-    """
-    renderer = engine.renderer
-    unbounded = replace(renderer.default_cmpl_tok_params, max_total_tokens=None)
-    (prompt,) = await renderer.render_cmpl_async([{"prompt": text}], unbounded)
-    return prompt
 
 
 async def _frames(

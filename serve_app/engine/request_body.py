@@ -41,7 +41,7 @@ _BLOCKS = {
 }
 _NULLABLE_TEXT = ("text", "refusal")
 _GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
-"""Earlier releases of vLLM constrained answers with these fields. `structured_outputs` has replaced them."""
+"""vLLM ignores these fields, which clients still send: it constrains answers with `structured_outputs`."""
 _NOTHING = msgspec.Raw(b"[]")
 _PROMPTS = ("messages", "prompt", "input", *DOCUMENTS)
 _BODY_FIELDS_OF = {

@@ -161,7 +161,7 @@ def _newest(phases: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Mapping[
 def expected_s(document: Mapping[str, Any], status: Mapping[str, Any]) -> Mapping[str, float]:
     """Return the typical seconds of each phase on this kind of node; by default those of the next replica."""
     kind = "warm" if document["warm_node"] else "cold"
-    expected: Mapping[str, float] = status.get(f"{kind}_node_phases_s") or status["phases_s"]
+    expected: Mapping[str, float] = status[f"{kind}_node_phases_s"] or status["phases_s"]
     return expected
 
 

@@ -14,7 +14,7 @@ _RATIO = 1.05
 """The ratio of neighbouring bins: demands are known to 5 %."""
 _NEAR = 1.5
 """The ratio of neighbouring bins of the demand before a rise. Demands in one bin or in neighbouring bins
-count as similar. With 1.25 replays cost as much, but after a busy hour a fleet changed direction 26 times
+count as similar. With 1.25 replays cost as much, but after a busy hour a fleet changes direction 26 times
 instead of 5."""
 _ZERO = -10_000
 """The bin of demand 0."""
@@ -202,7 +202,7 @@ BUCKET_S = 5.0
 MINUTE = 12
 """Buckets per minute."""
 _SHORTEST_WINDOW = 2
-"""Buckets. With a window of one bucket, steady traffic cost 1 to 2 % more in replays with starts of 3 s."""
+"""Buckets. With a window of one bucket, steady traffic costs 1 to 2 % more in replays with starts of 3 s."""
 LONGEST_HORIZON_S = 900.0
 MAX_BUCKETS = int(LONGEST_HORIZON_S / BUCKET_S) + 2 * MINUTE
 """Enough buckets for a rise over the longest cold start."""

@@ -1,7 +1,7 @@
 """The policy's memory between decisions: plain data that may be lost or restored at any moment.
 
 If another model gets the name of a deployment, the requests stay the same, so their demand is kept. Step
-times, the size of the KV cache and the interference were measured on the former replicas and are not kept.
+times, the size of the KV cache and the interference belong to the replaced replicas and are not kept.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,8 +16,8 @@ from serve_app.policy.demand import Demand
 from serve_app.policy.step_time_fit import StepTimeFit
 
 # The mix covers about 120 s, and at least 200 requests. If prompts vary as much as their mean, a mean over
-# 200 requests is exact to 7 %. With 300 s, a fleet whose prompts grew eightfold in ten minutes cost a tenth
-# more, and missed its ITL target for a minute longer.
+# 200 requests is exact to 7 %. With 300 s, a fleet whose prompts grow eightfold in ten minutes costs a tenth
+# more, and misses its ITL target for a minute longer.
 _MIX_MEMORY_S = 120.0
 _LEAST_MIX_MEMORY = 200.0
 # English text has about four bytes per token; a JSON body adds little to a long prompt.

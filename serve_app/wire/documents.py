@@ -110,8 +110,7 @@ def parse_status(document: Any) -> dict[str, Any]:
             float(model[name])
         if not isinstance(model["reason"], str) or not isinstance(model["phases_s"], Mapping):
             raise TypeError("reason must be a text, and phases_s a mapping")
-        kinds = [model.get(f"{kind}_node_phases_s", {}) for kind in ("warm", "cold")]
-        for phases in (model["phases_s"], *kinds):
+        for phases in (model[name] for name in ("phases_s", "warm_node_phases_s", "cold_node_phases_s")):
             for seconds in phases.values():
                 float(seconds)
         float(model["cold_start_s"] or 0.0)

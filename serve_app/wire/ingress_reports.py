@@ -82,7 +82,7 @@ def _parse(data: bytes) -> IngressReport:
     report = IngressReport(
         float(found["at"]),
         {str(name): float(value) for name, value in found["values"].items()},
-        tuple(map(str, found.get("waiting", ()))),
+        tuple(map(str, found["waiting"])),
     )
     if not isfinite(report.at):
         raise ValueError(f"at = {report.at}: must be finite")

@@ -58,14 +58,9 @@ async def keep_nodes_warm(app: str, models: Sequence[ModelSettings]) -> None:
         await asyncio.sleep(_PERIOD_S)
 
 
-def warm_and_report(
-    app: str,
-    models: Sequence[ModelSettings],
-    warmed: dict[tuple[str, str], float],
-    clock: Callable[[], float] = time.monotonic,
-) -> None:
+def warm_and_report(app: str, models: Sequence[ModelSettings], warmed: dict[tuple[str, str], float]) -> None:
     """Warm the nodes, and report the warm nodes to the policy of `app`."""
-    warm(models, warmed, clock())
+    warm(models, warmed, time.monotonic())
     put_document(WARMED, app, sorted(pair for pair, until in warmed.items() if until == inf))
 
 

@@ -171,8 +171,8 @@ def specialise(request: Request, passed: list[int]) -> None:
     if (torch := sys.modules.get("torch")) and threads.isdecimal():
         torch.set_num_threads(int(threads))
     use_setproctitle(setproctitle)
-    # vLLM's workers call it when they stop, and would then search and copy all that the zygote has imported:
-    # two workers ended after more than 5 s, now after 1 s.
+    # vLLM's workers call it when they stop. They would then search and copy all that the zygote has imported,
+    # which takes two workers 4 s.
     gc.unfreeze = lambda: None
     run(request.arguments)
 
@@ -231,9 +231,7 @@ def _import(modules: Iterable[str]) -> None:
 
 
 def _refuse(reason: str) -> NoReturn:
-    with open(
-        refusal_file(sys.argv[1]), "w", encoding="utf-8"
-    ) as file:  # another zygote would mostly refuse too
+    with open(refusal_file(sys.argv[1]), "w", encoding="utf-8") as file:  # others would mostly refuse too
         file.write(reason)
     raise SystemExit(reason)
 

@@ -74,7 +74,12 @@ async def test_stream_is_asked_for_by_a_text(server: Server, given: bytes, strea
     ],
 )
 async def test_odd_form_is_refused(
-    server: Server, form: bytes, status: int, param: str | None, code: str
+    server: Server,
+    form: bytes,
+    status: int,
+    param: str | None,
+    code: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     reply = await server.http.post(PATH, content=form, headers=FORM)
 
@@ -84,6 +89,7 @@ async def test_odd_form_is_refused(
         assert "4096 bytes (http.max_body_bytes)" in error["message"]
     assert server.chat.requests == []
     assert server.app.state.endpoints.memory.used_bytes == 0
+    assert caplog.messages == []  # a client could fill the log
 
 
 @pytest.mark.parametrize("kind", ["application/json", "multipart/form-data", "text/plain"])

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from serve_app.api.body import BodyMemory, BodyShare, read_body
-from serve_app.api.content import Content
+from serve_app.api.content import Content, takes_gzip
 from serve_app.api.errors import ApiError
 from tests.api.server import Server, error_of
 
@@ -76,6 +76,17 @@ def test_content_does_not_depend_on_coding_and_cuts(name: str, data: bytes, plac
     edges = [0, *sorted(place % (len(packed) + 1) for place in places), len(packed)]
 
     assert read(coding, [packed[begin:end] for begin, end in pairwise(edges)]) == data
+
+
+TAKE_GZIP = ("gzip", "br, gzip", "deflate;q=0.5,GZIP ; q=0.001", "gzip;q=1.0, br", "gzip;q=.5")
+TAKE_NONE = ("", "identity", "gzip;q=0", "gzip; q=0.000, br", "br;q=1, gzip;q=0.", "xgzip")
+
+
+@pytest.mark.parametrize("accepted", [*TAKE_GZIP, *TAKE_NONE])
+def test_clients_may_refuse_gzip(accepted: str) -> None:
+    headers = [(b"accept-encoding", accepted.encode())]
+
+    assert takes_gzip(Request({"type": "http", "headers": headers})) is (accepted in TAKE_GZIP)
 
 
 @pytest.mark.parametrize("coding", ["br", "zstd", "gzip, gzip", "gzip, br", "x", "gzip;q=1", "g\u0131"])

@@ -208,7 +208,7 @@ def test_the_cpus_here_are_what_ray_takes_them_for(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(env.RAY_RESOURCES, '{"CPU": 2, "GPU": 1}')
     assert local_cpus() == 2.0
 
-    for wrong in ('{"CPU": 1, "CPU": 2}', "[]", '{"CPU": "x"}', "{"):
+    for wrong in ('{"CPU": 1, "CPU": 2}', "[]", '{"CPU": "x"}', "{", "[" * 100_000):
         monkeypatch.setenv(env.RAY_RESOURCES, wrong)
         with pytest.raises(SettingsError, match="RAY_OVERRIDE_RESOURCES = "):
             local_cpus()

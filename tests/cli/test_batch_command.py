@@ -46,6 +46,8 @@ class Server:
             return 200, self.files[path.split("/")[3]]
         if path.startswith("/v1/batches?"):
             return 200, {"data": self.states}
+        if path == "/v1/batches/nested":
+            return 200, b"[" * 100_000, {"Content-Type": "application/json"}
         if path == "/v1/batches/gone":
             return 404, {"error": {"code": "batch_not_found", "message": "gone: does not exist"}}
         return 200, self.states.pop(0) if len(self.states) > 1 else self.states[0]
@@ -188,9 +190,18 @@ def test_fetch_of_an_open_batch_is_refused(capsys: pytest.CaptureFixture[str]) -
     assert "batch_1 is in_progress" in capsys.readouterr().err
 
 
+def test_a_first_line_that_is_nested_deeply_is_told(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_bytes(b"[" * 60_000)
+
+    assert main(["batch", "submit", str(file)]) == 1
+
+    assert "no `url` found in the first line; give --endpoint" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["show", "nested"], "no answer from http"),
         (["show", "gone"], "404 Not Found: batch_not_found: gone: does not exist"),
         (["ls", "--limit", "101"], "--limit = 101: must be from 1 to 100"),
         (["submit", "missing.jsonl"], "missing.jsonl: No such file or directory"),

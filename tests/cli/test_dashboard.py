@@ -79,7 +79,7 @@ TOKEN = (
     [
         *(
             (200, body, NO_DASHBOARD)
-            for body in (b"<html>hello</html>", b"[]", b"{}", b'{"applications": []}')
+            for body in (b"<html>hello</html>", b"[]", b"{}", b'{"applications": []}', b"[" * 100_000)
         ),
         (400, b"1 error\n  for Schema " + b"x" * 999, "answers 400 Bad Request: 1 error for Schema xxx"),
         (401, b"Unauthorized", TOKEN.format("401 Unauthorized")),

@@ -129,6 +129,7 @@ def test_json_is_what_the_server_answered(capsys: pytest.CaptureFixture[str]) ->
             "{url} answers 503 Service Unavailable: no application no application\n",
         ),
         ((200, b"<html>"), "{url} answers, but not as Tideserve does: give --url of its API\n"),
+        ((200, b"[" * 100_000), "{url} answers, but not as Tideserve does: give --url of its API\n"),
         (
             (200, {"autoscaler": None}),
             "the answer is not one of this version of Tideserve: decisions: required, and not given\n",

@@ -14,6 +14,7 @@ from tests.http_server import serving
     [
         (200, {"ready": True, "models": {"a": {"state": "up"}}}, (True, {"a": {"state": "up"}})),
         (503, {"ready": False, "models": {"a": {}}}, (False, {"a": {}})),
+        (200, b"[" * 100_000, (False, {})),
         (404, {"error": {}}, (False, {})),
         (200, [], (False, {})),
         (200, b"<html>No application yet</html>", (False, {})),

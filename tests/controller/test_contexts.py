@@ -94,36 +94,6 @@ def test_a_replica_that_lacks_a_field_has_made_no_report() -> None:
     assert engine_readings(raw((B, partial, NOW)), NOW, Sightings()) == {}
 
 
-def without_lanes(signals: dict[str, float]) -> dict[str, float]:
-    """A report of a version that had no lanes."""
-    return {name: value for name, value in signals.items() if "background_" not in name}
-
-
-@pytest.mark.parametrize("others", [True, False])
-def test_engine_of_a_version_without_lanes_reports_no_background(others: bool) -> None:
-    new = [(A, said(background_running_requests=3), NOW)] if others else []
-
-    readings = engine_readings(raw(*new, (B, without_lanes(said(running_requests=2)), NOW)), NOW, Sightings())
-
-    assert readings["b"].signals == EngineSignals(running_requests=2)
-    assert [reading.signals.background_running_requests for reading in readings.values()] == [3, 0][
-        1 - others :
-    ]
-
-
-@pytest.mark.parametrize("others", [True, False])
-def test_ingress_of_a_version_without_lanes_reports_no_background(others: bool) -> None:
-    values = {ingress_key("Engine-a", name): 7.0 for name in INGRESS_FIELDS}
-    expected = IngressSignals(**{**without_lanes(dict.fromkeys(INGRESS_FIELDS, 7.0))})
-    new = [(A, values, NOW)] if others else []
-
-    reported = ingress_readings(raw(*new, (B, without_lanes(values), NOW)), "Engine-a", NOW, Sightings())
-    document = {"b": IngressReport(NOW, without_lanes(values))}
-    from_document = reported_readings(document, "Engine-a", (), NOW, Sightings())
-
-    assert reported["b"].signals == from_document["b"].signals == expected
-
-
 def test_an_empty_series_is_no_report_and_silences_no_other() -> None:
     columns = raw((A, said(), NOW), (B, said(), NOW))
     columns["running_tokens"][A] = []

@@ -18,11 +18,12 @@ COLD_START_S = 35.0
 
 def status(**more: Any) -> dict[str, Any]:
     document = {"ready": 0, "starting": 0, "pending": 0, "cold_start_s": COLD_START_S, "phases_s": PHASES_S}
-    return {**document, **more}
+    kinds = {"warm_node_phases_s": {}, "cold_node_phases_s": {}}
+    return {**document, **kinds, **more}
 
 
 def phase(name: str, ago_s: float) -> dict[str, Any]:
-    return {"phase": name, "since": NOW - ago_s, "durations_s": {}}
+    return {"phase": name, "since": NOW - ago_s, "durations_s": {}, "warm_node": False}
 
 
 KILLED = {"killed": phase("warm_up", 7200.0)}
@@ -109,7 +110,7 @@ def test_a_refused_client_may_return_after_the_eta(eta_s: float | None, seconds:
 
 MODEL: dict[str, Any] = {
     "ready": 0, "starting": 0, "pending": 1, "pending_s": 0, "reason": "",
-    "cold_start_s": 40.0, "phases_s": {},
+    "cold_start_s": 40.0, "phases_s": {}, "warm_node_phases_s": {}, "cold_node_phases_s": {},
 }  # fmt: skip
 PENDING = Progress("pending_capacity", 40.0)
 
@@ -271,7 +272,7 @@ async def test_queue_waits_for_replicas_that_may_start(serve: ServeStatus, phase
 @pytest.mark.parametrize(
     ("status", "phases"),
     [
-        (IDLE | {"starting": 1}, {"r1": {"phase": "imports", "since": NOW}}),
+        (IDLE | {"starting": 1}, {"r1": phase("imports", 0)}),
         (MODEL, {}),
         (IDLE | {"ready": 1}, {}),
     ],

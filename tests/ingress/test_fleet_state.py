@@ -79,13 +79,13 @@ class Fleet:
 
     def tell(self, seq: int = 0, phases: dict[str, Any] | None = None, **scaling: Any) -> None:
         counts = {"ready": 1, "target": 2, "wanted": 2, "starting": 0, "pending": 0}
-        model = {**counts, "phases_s": PHASES, **scaling}
+        model = {**counts, "phases_s": PHASES, "warm_node_phases_s": {}, "cold_node_phases_s": {}, **scaling}
         status = {"at": self.now, "decisions_seq": seq, "models": {"Engine-tide": model}}
         self.stored.last = Answer(StoredState(status, {"Engine-tide": phases or {}}), self.now)
 
 
 def started(phase: str, since: float) -> dict[str, Any]:
-    return {"phase": phase, "since": since, "durations_s": {"process": 1.2}}
+    return {"phase": phase, "since": since, "durations_s": {"process": 1.2}, "warm_node": False}
 
 
 async def test_a_start_has_its_phases_and_its_eta() -> None:

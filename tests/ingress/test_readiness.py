@@ -274,7 +274,7 @@ def test_a_missing_policy_is_told() -> None:
 
 SETTLED: dict[str, Any] = {
     "ready": 0, "starting": 0, "pending": 0, "pending_s": 0, "reason": "",
-    "cold_start_s": None, "phases_s": {},
+    "cold_start_s": None, "phases_s": {}, "warm_node_phases_s": {}, "cold_node_phases_s": {},
 }  # fmt: skip
 
 

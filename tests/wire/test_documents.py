@@ -94,6 +94,7 @@ def test_keys_are_listed_by_their_prefix() -> None:
 MODEL: dict[str, Any] = {
     "ready": 0, "starting": 1, "pending": 0, "pending_s": 0, "reason": "", "cold_start_s": None,
     "phases_s": {"imports": 7.5},
+    "warm_node_phases_s": {}, "cold_node_phases_s": {},
 }  # fmt: skip
 
 

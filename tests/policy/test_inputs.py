@@ -7,8 +7,14 @@ from hypothesis import strategies as st
 
 from serve_app.policy.capacity_model import Mix, Sizing, StepTime, slow_share
 from serve_app.policy.decide import Decision
-from serve_app.policy.feedback import learn_headroom, learn_interference, remember_ready, ttft_missed
-from serve_app.policy.inputs import Inputs, learn
+from serve_app.policy.inputs import (
+    Inputs,
+    learn,
+    learn_headroom,
+    learn_interference,
+    remember_ready,
+    ttft_missed,
+)
 from serve_app.policy.reports import Latency, Observation, Snapshot, latency, observe
 from serve_app.policy.state import Minute, PolicyState
 from serve_app.policy.step_time_fit import StepTimeFit
