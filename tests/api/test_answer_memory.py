@@ -14,9 +14,10 @@ from serve_app.api.api_keys import ApiKeyFile
 from serve_app.api.body_memory import LEAST_BYTES, BodyMemory, BodyShare
 from serve_app.api.engine_client import EngineReply, Traffic
 from tests.api.server import Server
-from tests.api.slow_client import SlowClient, serving, until
+from tests.api.slow_client import SlowClient, serving
 from tests.api.traffic_log import TrafficLog
 from tests.stub_engine import StubEngine
+from tests.timing import until
 
 MIB = 1 << 20
 BODY = b'{"model":"tide","input":"sea"}'

@@ -14,14 +14,7 @@ from serve_app.api.errors import ApiError
 from serve_app.api.quotas import KeyDemand, KeyShare, Quotas, QuotaUse
 from serve_app.settings.caller import Caller, Lane
 from serve_app.settings.keys_file import ApiKey
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.timing import Clock
 
 
 def key(name: str = "team", **limits: Any) -> ApiKey:

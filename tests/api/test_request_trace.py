@@ -18,6 +18,7 @@ from serve_app.wire.data_plane import TokenCounts
 from serve_app.wire.spans import cold_start_root
 from tests.api.server import Server
 from tests.stub_engine import StubEngine, failing, frames
+from tests.timing import Clock
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 SPAN_ID = "b7ad6b7169203331"
@@ -28,17 +29,11 @@ WITH_PARAMETERS = set(names.REQUEST_PARAMETERS.values())
 SHOW = {"X-Tideserve-Trace": "1"}
 
 
-class Clock:
-    """`perf_counter`, which a test moves on."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 100.0
-        monkeypatch.setattr(request_trace.time, "perf_counter", lambda: self.now)
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+    clock = Clock(100.0)
+    monkeypatch.setattr(request_trace.time, "perf_counter", clock)
+    return clock
 
 
 def client(sampled: bool = True) -> list[tuple[bytes, bytes]]:

@@ -16,7 +16,7 @@ from serve_app.settings.caller import Caller, Lane
 from tests.engine.calls import engine_call
 from tests.engine.stub_engine_core import StubEngineCore, configured, front_end, real_engine, real_serving
 
-STREAMS = 16
+STREAMS = 8  # twice the places in the batch
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +39,10 @@ async def answer(engine: LocalEngine, lane: Lane, name: str, tokens: int) -> str
 
 async def test_preempted_background_gives_the_same_greedy_tokens(engine: LocalEngine) -> None:
     names = [f"story {number}" for number in range(STREAMS)]
-    undisturbed = [await answer(engine, "background", name, 60) for name in names]
+    undisturbed = [await answer(engine, "background", name, 30) for name in names]
 
-    flood = [asyncio.create_task(answer(engine, "background", name, 60)) for name in names]
-    for number in range(8):
+    flood = [asyncio.create_task(answer(engine, "background", name, 30)) for name in names]
+    for number in range(4):
         await answer(engine, "interactive", f"chat {number}", 8)
     assert not all(task.done() for task in flood)  # the chats did not wait for the flood
 

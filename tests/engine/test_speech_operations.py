@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
-import soundfile
 from openai import AsyncOpenAI, BadRequestError
 from vllm.entrypoints.launchers.app import build_app
 
@@ -30,13 +28,7 @@ from tests.api.server import StubObserver
 from tests.engine.calls import InProcess, engine_call
 from tests.engine.stub_engine_core import configured, real_serving
 from tests.engine.tiny_models import speech_model
-
-
-def tone(hz: float, seconds: float = 1.0, rate: int = 16_000, kind: str = "WAV", channels: int = 1) -> bytes:
-    wave_ = 0.3 * np.sin(2 * np.pi * hz * np.arange(int(seconds * rate)) / rate)
-    file = io.BytesIO()
-    soundfile.write(file, np.stack([wave_] * channels, axis=1), rate, format=kind)
-    return file.getvalue()
+from tests.speech_files import TONE, tone
 
 
 def samples(data: bytes, rate: int = 16_000) -> bytes:
@@ -47,7 +39,6 @@ def samples(data: bytes, rate: int = 16_000) -> bytes:
     return file.getvalue()
 
 
-TONE = tone(440)
 CHOICES = {"model": "tide", "language": "en", "max_completion_tokens": "12"}
 
 

@@ -17,6 +17,7 @@ from tests.api.connection import SCOPE, Connection
 from tests.api.traffic_log import TrafficLog
 from tests.ingress.fleet import DONE, FIRST, MODEL, Fleet, Waits, lose, request
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, frames
+from tests.timing import Clock
 
 INTERVAL_S = 0.001
 """By the explicit clock. The event loop waits for it too, so it is short."""
@@ -35,16 +36,9 @@ class LoadingEngine(StubEngine):
         return await super()._reply()
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(0.0)
 
 
 @pytest.fixture

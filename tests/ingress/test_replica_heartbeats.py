@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -29,15 +29,10 @@ from serve_app.wire.data_plane import (
 )
 from serve_app.wire.frames import Frames
 from tests.ingress.fleet import DONE, FIRST, Fleet, request
-from tests.stub_engine import LIMIT_S, StubEngine, frames
+from tests.stub_engine import StubEngine, frames
+from tests.timing import until
 
 ASKED = PromptPrefix(3 * BLOCK_BYTES, (1, 2, 3), 9)
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while not true():  # there is no event for it
-            await asyncio.sleep(0.005)
 
 
 class FakeReplica:
