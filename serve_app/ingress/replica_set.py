@@ -255,7 +255,7 @@ class ReplicaSet:
         replica.trouble = trouble
         if self._usable.pop(replica.replica_id, None) is not None and not self._usable:
             self.lost_at = self.clock()
-            self.on_change()  # requests may be queued for a place on it
+            self._announce_change()  # requests may be queued for a place on it
         if begins or replica.unlisted_at is not None:
             self._announce_trouble(replica)
 
