@@ -135,9 +135,10 @@ class _Responses(Dialect):
     def waiting(self, request: Asked, wait: ColdWait, sent: bytes) -> bytes:
         """Return a comment and an event, because Codex's idle timeout counts events, and no comments.
 
-        OpenAI's clients raise an exception for any event before `response.created`. Then every client takes
-        `response.queued` any number of times. Within an answer its empty output would replace the output that
-        Node's client has read, so that a wait there is told by OpenAI's undocumented `keepalive`.
+        OpenAI's clients raise an exception for any event before `response.created`. After `response.created`,
+        every client accepts repeated `response.queued` events. Within an answer, the empty output of
+        `response.queued` would replace the output that Node's client has read. So OpenAI's undocumented
+        `keepalive` tells of a wait there.
         """
         queued = {"response": _response(request, "queued")}
         if not sent:

@@ -55,8 +55,9 @@ class Adapters:
 
     `max_cached` adapters stay loaded, and one more while calls use all of them. A further one replaces the
     adapter with the fewest uses that no call uses. If calls use all, the adapter with the fewest uses gets no
-    new calls until one is free. If the adapter that was used last stayed, each adapter that is asked for once
-    would take the place of a frequent one: `tests/ingress/test_adapter_placement.py` compares both.
+    new calls until one is free. With eviction of the least recently used adapter, each adapter that is asked
+    for once would take the place of a frequent one: `tests/ingress/test_adapter_placement.py` compares both
+    rules.
 
     Args:
         engine: vLLM's engine.

@@ -228,7 +228,8 @@ class EngineCall:
                 self.delivered.note(one.index, one.token_ids)
 
     def advance(self, request: Any, state: Any, max_model_len: int) -> None:
-        """Bring a sequence that vLLM has just registered to the end of its delivered tokens: it has none."""
+        """Do nothing with a sequence that vLLM has just registered, because a new answer has no delivered
+        tokens."""
 
     def new_frames(self, frames: AsyncIterator[str | bytes]) -> AsyncIterator[str | bytes]:
         """Return the frames of vLLM's handler that were not delivered before: all of them."""

@@ -93,8 +93,8 @@ class Admission:
         self.queue = ColdQueue(clock)
         self.replicas = replicas
         self.cold = False
-        """Whether the model was without a replica at some time since no request of a lane other than
-        `background` was queued."""
+        """Whether the requests in the queue, other than those of the lane `background`, wait for a cold
+        start: the model had no replica at some time since this part of the queue was last empty."""
         self._model = model.name
         self._limit = model.max_ongoing_requests
         self._release_limit = release_limit(model)

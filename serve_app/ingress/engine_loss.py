@@ -1,7 +1,8 @@
 """The record that a request takes to another replica: its delivered tokens and its retry budget.
 
 The request may have caused the death of an engine that ran it. The retry budget allows the loss of two
-engines that failed by themselves, of four that were killed, or of one and two.
+engines that failed by themselves, or of four engines that were killed, or of one that failed and two that
+were killed.
 """
 
 import re

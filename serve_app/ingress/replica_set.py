@@ -35,7 +35,8 @@ class ReplicaSet:
     """The requests of this process by the name of their key, without the lane `background`. It has only keys
     with requests."""
     on_trouble: list[Callable[[Replica], None]] = field(default_factory=list)
-    """Each is called when a replica gets trouble, and again when others may take over its requests."""
+    """Each listener is called when a replica gets trouble, and again when other replicas may take over the
+    requests of this replica."""
     lost_at: float = -math.inf
     """When the last usable replica got trouble, until one is usable again; else minus infinity."""
     _usable: dict[str, Replica] = field(default_factory=dict)

@@ -221,7 +221,8 @@ class Knobs(ClosedModel):
         return 0.8 * self.itl_target_s
 
     def lane_knob(self, lane: Lane) -> float | None:
-        """Return the knob that calls of `lane` bring to their engine; None if there is none.
+        """Return the value of the knob that each call of `lane` takes to its engine; None if the lane has no
+        such knob.
 
         It is `standard_share` for `standard`, and `background_step_s` for `background`.
         """

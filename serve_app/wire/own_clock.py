@@ -10,8 +10,8 @@ class OwnClock:
     """Remembers when the reader first saw each time stamp.
 
     The clocks of two nodes may differ by a minute. So a stamp mainly shows whether its document has changed,
-    and its age counts from the first reading that had it. It is never older than the reading before, which
-    did not have it. Only a stamp of the first reading is as old as it says.
+    and its age counts from the first reading that had it. A new stamp is never older than the previous
+    reading, which did not have the stamp. Only a stamp of the first reading is as old as it says.
     """
 
     def __init__(self) -> None:
