@@ -41,7 +41,9 @@ serve-gpu: setup-gpu
 
 # Without bytecode each of pytest's processes would compile its plugins and all test modules anew: 10 s.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: setup-dev
+test: .venv/cpu.done
+	@# Each of the other installations mostly waits for an index, or unpacks files on one core.
+	@$(MAKE) --no-print-directory --jobs 3 setup-dev
 	@echo '== pytest: the accuracy of the load-test client, which needs the machine to itself'
 	@$(BIN)/python -m pytest tests/loadtests/client/test_known_delays.py
 	@# Unit tests leave a quarter of two cores idle, which lint and then the tests that mostly wait use.

@@ -35,12 +35,13 @@ from benchmarks.serving_overhead.client import LoadError
 from benchmarks.serving_overhead.servers import Engine, Start
 from benchmarks.serving_overhead.usage import read_usage
 from loadtests.machine import machine
-from serve_app.api.engine_client import EngineReply, EngineRequest
+from serve_app.api.engine_client import EngineReply
 from serve_app.app import build_application
 from serve_app.batch.records import DAY_S, OPEN, Batch, Endpoint, new_id
 from serve_app.batch.store import BatchStore
 from serve_app.batch.tables import BATCHES
 from serve_app.engine.data_plane import DataPlane
+from serve_app.engine.engine_call import EngineCall
 from serve_app.settings import knob_defaults, load_settings
 
 ANSWER_S, START_S, LIMIT_S = 0.02, 240.0, 1800.0
@@ -66,8 +67,8 @@ class StubEngine:
         await self._plane.start(ray.util.get_node_ip_address())
 
     @asynccontextmanager
-    async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
-        """Answer a request."""
+    async def call(self, call: EngineCall) -> AsyncIterator[EngineReply]:
+        """Answer a call."""
         await asyncio.sleep(ANSWER_S)
         yield EngineReply(200, json.dumps(_ANSWER).encode())
 

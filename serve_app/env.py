@@ -96,7 +96,7 @@ ALWAYS = {
     # twice a second where it has more.
     "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD": "0",
     # Ray answers 500 if a header that it reads is not UTF-8, so such headers are removed first.
-    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve_app.api.ray_headers:middlewares",
+    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve_app.api.request_head:middlewares",
     # Ray runs its workers at niceness 15, below anything else on the node; engines are the node's purpose.
     "RAY_worker_niceness": "0",
     # By default Ray starts no more workers at once than a node has CPUs, and cancels prestarted ones beyond.

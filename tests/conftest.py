@@ -50,7 +50,11 @@ settings.register_profile("new-examples", deadline=None)
 settings.load_profile("suite")
 
 
+gc.disable()  # until collection ends
+
+
 def pytest_collection_finish() -> None:
+    gc.enable()
     gc.collect()
 
 

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import save_file
+import numpy as np
+from safetensors.numpy import save_file
 
 HIDDEN, LAYERS, VALUES = 256, 2, 128
 
@@ -23,12 +23,12 @@ def write_adapter(
 ) -> Path:
     """Write an adapter of one projection in each layer. Its weights are large enough to change answers."""
     folder.mkdir(parents=True, exist_ok=True)
-    generator = torch.Generator().manual_seed(seed)
+    generator = np.random.default_rng(seed)
     tensors = {}
     for layer in range(layers):
         name = f"{prefix}layers.{layer}.self_attn.{module}"
-        tensors[f"{name}.lora_A.weight"] = torch.randn(rank, hidden, generator=generator)
-        tensors[f"{name}.lora_B.weight"] = torch.randn(values, rank, generator=generator)
+        tensors[f"{name}.lora_A.weight"] = generator.standard_normal((rank, hidden), np.float32)
+        tensors[f"{name}.lora_B.weight"] = generator.standard_normal((values, rank), np.float32)
     save_file(tensors, folder / "adapter_model.safetensors")
     given = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": [module]}
     (folder / "adapter_config.json").write_text(json.dumps(given | config))

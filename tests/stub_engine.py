@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
-from serve_app.api.engine_client import EngineReply, EngineRequest
+from serve_app.api.engine_client import EngineReply
 from serve_app.wire.data_plane import TokenCounts
 
 LIMIT_S = 60.0
@@ -20,8 +21,8 @@ class StubEngine:
     """Answers with a whole reply, raises, or streams what the called function yields."""
 
     answer: StubAnswer
-    requests: list[EngineRequest] = field(default_factory=list)
-    """As they were when they came."""
+    requests: list[Any] = field(default_factory=list)
+    """The `EngineRequest`s of an ingress, or `EngineCall`s of a replica, as they were when they came."""
     entered: asyncio.Event = field(default_factory=asyncio.Event)
     left: asyncio.Event = field(default_factory=asyncio.Event)
     cancelled: bool = False
@@ -29,10 +30,10 @@ class StubEngine:
     """Of each call, noted before its answer."""
 
     @asynccontextmanager
-    async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
-        self.requests.append(replace(request, state=replace(request.state)))
+    async def call(self, request: Any, /) -> AsyncIterator[EngineReply]:
+        self.requests.append(copy(request))
         self.request = request
-        request.state.counts = copy(self.counts)
+        request.counts = copy(self.counts)
         self.entered.set()
         try:
             yield await self._reply()

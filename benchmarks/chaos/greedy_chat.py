@@ -15,7 +15,7 @@ SUBJECTS = (
 """Each makes a stream of its own. Every second one is asked for log-probabilities, too."""
 LOGPROB_TOLERANCE = 0.1
 """After a move the delivered tokens are prefilled together, which rounds bfloat16 differently from decoding:
-by 0.04 at most in 120 moves (`tests/engine/test_continued_stream.py`)."""
+by 0.04 at most in 120 moves (`tests/engine/test_continued_call.py`)."""
 PAUSE_S = 1.0
 """A stream that stood still for longer was interrupted, as its reader sees it."""
 HUNG_S = 5.0

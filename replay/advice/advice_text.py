@@ -10,7 +10,7 @@ from replay.advice.score import Score, Spread, savings, within_noise
 from replay.inputs import Inputs
 from serve_app.cli import formats
 from serve_app.cli.knobs_command import snippet
-from serve_app.settings.knob_changes import value_text
+from serve_app.cluster.knob_changes import value_text
 
 _PLACEHOLDER = "MODEL"
 _NAME_WIDTH, _VALUE_WIDTH = 22, 28

@@ -8,11 +8,12 @@ import numpy as np
 from replay.defaults import LONGEST_COLD_START_S, MOST_REPLICAS, MOST_START_FAILURES
 from replay.fleet.layout import RULES, WINDOW_S, Records
 from replay.profile import Profile
-from serve_app.ingress.prefix_index import BYTES_PER_TOKEN, FADE, MOST_PROMPT_TOKENS
+from serve_app.ingress.prefix_index import FADE, MOST_PROMPT_TOKENS
 from serve_app.ingress.replica import SEQUENCE_TOKENS
 from serve_app.ingress.replica_choice import ASSUMED_TOKENS_PER_S, GROUP_REQUESTS, PREFILL_BUDGET_SHARE
 from serve_app.ingress.request_counters import COLD_AFTER_S
 from serve_app.settings.settings_error import shown
+from serve_app.wire.signals import BYTES_PER_TOKEN
 
 ROUTINGS = ("prefix-aware", "grouped", "tokens", "two-choices", "text-tree")
 _USES_PER_PLACE = 100

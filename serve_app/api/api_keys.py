@@ -16,9 +16,8 @@ from hashlib import sha256
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from serve_app.api.dialect import error_response
+from serve_app.api.dialect import error_response, route_path
 from serve_app.api.errors import ApiError
-from serve_app.api.middleware import route_path
 from serve_app.api.page import PAGE_PATHS
 from serve_app.settings.keys_file import MOST_BYTES, ApiKey, KeysFile, parse_keys
 from serve_app.settings.settings_error import SettingsError
@@ -208,7 +207,7 @@ class ApiKeyMiddleware:
             if path == _METRICS:  # which shows more to an admin key
                 await self._app(scope, receive, send)
             elif scope["type"] == "http":
-                await error_response(error, scope, path)(scope, receive, send)
+                await error_response(error, scope)(scope, receive, send)
             else:
                 await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
             return

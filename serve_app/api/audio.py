@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 
-from serve_app.api.body import BodyShare
+from serve_app.api.body_memory import BodyShare
 from serve_app.api.errors import invalid_field, missing_field
 from serve_app.api.upload import MOST_ENVELOPE_BYTES, Form
 

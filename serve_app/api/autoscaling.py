@@ -8,12 +8,13 @@ import msgspec
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from serve_app.api.body import BodyMemory, BodyShare, check_structure, decode_body, read_body
+from serve_app.api.body import check_structure, decode_body, read_body
+from serve_app.api.body_memory import BodyMemory, BodyShare
 from serve_app.api.browsers import check_content_type
-from serve_app.api.engine_client import JSON
+from serve_app.api.dialect import JSON
 from serve_app.api.errors import ApiError
 from serve_app.api.fleet_events import FleetEvents
-from serve_app.api.sender import sender_of
+from serve_app.api.request_head import head_of
 from serve_app.settings.keys_file import ApiKey
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.settings_error import SettingsError
@@ -107,7 +108,7 @@ def live_router(
             allowed = "an API key with `admin: true`" if has_keys else "API keys, or a loopback address"
             raise ApiError(403, f"Changes of knobs need {allowed}.", code="knobs_not_allowed")
         check_content_type(request.scope["headers"])
-        share = BodyShare(memory, sender_of(request).group)
+        share = BodyShare(memory, head_of(request).group)
         try:
             body = await read_body(request, _MOST_BYTES, _BODY_S, share)
         finally:

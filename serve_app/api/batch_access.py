@@ -13,7 +13,7 @@ from fastapi import Request
 from sqlalchemy.exc import SQLAlchemyError
 
 from serve_app.api.errors import ApiError
-from serve_app.api.sender import key_of
+from serve_app.api.request_head import key_of
 from serve_app.batch.file_store import STORE_ERRORS, DamagedError, FileStore
 from serve_app.batch.store import CONNECTIONS, BatchStore, LimitError
 from serve_app.database import TablesVersionError
@@ -62,6 +62,8 @@ class BatchAccess:
             while not future.done():  # the thread goes on, and its work may have to be undone
                 with suppress(asyncio.CancelledError):  # as a cancelled scope sends it again and again
                     await asyncio.wait([future])
+            if not future.cancelled():
+                future.exception()  # asyncio logs one that nobody has read
             raise
         except LimitError as error:
             raise ApiError(429, f"{error}.", code="limit_exceeded", headers=_NO_RETRY) from None

@@ -16,9 +16,8 @@ from serve_app.api.api_keys import ApiKeyFile
 from serve_app.api.dialect import dialect_at
 from serve_app.api.endpoints import Endpoints, operation_at
 from serve_app.api.errors import TRACE_ID, ApiError, internal_error
-from serve_app.api.request_trace import UNTRACED, Trace
-from serve_app.api.sender import Sender
-from serve_app.api.trace_middleware import RequestTraces
+from serve_app.api.request_head import RequestHead, RequestTraces
+from serve_app.api.trace import UNTRACED, Trace
 from serve_app.cancellation import only_own_cancellation
 from serve_app.settings.caller import ANYONE
 from serve_app.wire.batch_lines import BatchLine, LineAnswer
@@ -80,13 +79,13 @@ class BatchLines:
             line.number, request_id, received.status, bytes(received.body), received.retry_after_s
         )
 
-    async def _sender(self, owner: str, request_id: str, trace: Trace) -> Sender:
+    async def _sender(self, owner: str, request_id: str, trace: Trace) -> RequestHead:
         if self._api_keys is None:
-            return Sender(request_id, ANYONE.lowered_to("background"), trace=trace)
+            return RequestHead(request_id, ANYONE.lowered_to("background"), trace=trace)
         await self._api_keys.refresh()
         key = self._api_keys.named(owner)
         salt = "" if self._share_prefix_cache else key.cache_salt
-        return Sender(request_id, key.caller.lowered_to("background"), key, salt, trace=trace)
+        return RequestHead(request_id, key.caller.lowered_to("background"), key, salt, trace=trace)
 
 
 class _Received:

@@ -7,12 +7,13 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from serve_app.api.batch_access import BatchAccess, check_id, not_found, owner_of
-from serve_app.api.body import BodyMemory, BodyShare, read_body
+from serve_app.api.body import read_body
+from serve_app.api.body_memory import BodyMemory, BodyShare
 from serve_app.api.browsers import check_content_type
-from serve_app.api.engine_client import JSON
+from serve_app.api.dialect import JSON
 from serve_app.api.errors import ApiError
 from serve_app.api.files import expiry, page
-from serve_app.api.sender import sender_of
+from serve_app.api.request_head import head_of
 from serve_app.batch.records import DAY_S, Batch, Endpoint, new_id
 from serve_app.batch.store import StatusError
 from serve_app.settings.settings_error import shown
@@ -53,7 +54,7 @@ def batches_router(access: BatchAccess, http: HttpSettings, memory: BodyMemory) 
     @router.post("/v1/batches", summary="Create a batch", openapi_extra={"requestBody": schema})
     async def create(request: Request) -> dict[str, Any]:
         check_content_type(request.scope["headers"])
-        share = BodyShare(memory, sender_of(request).group)
+        share = BodyShare(memory, head_of(request).group)
         try:
             body = await read_body(request, _MOST_BODY_BYTES, http.body_timeout_s, share)
         finally:

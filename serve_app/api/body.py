@@ -6,18 +6,128 @@ valid token id costs 0.1 µs.
 """
 
 import asyncio
-from collections import Counter
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
-from serve_app.api.content import Content
+from serve_app.api.body_memory import BodyShare
 from serve_app.api.errors import NOT_JSON, ApiError, not_an_object
 from serve_app.api.prompt_prefix import PromptFields
+from serve_app.settings.settings_error import shown
+
+SLOWEST_BYTES_PER_S = 16_384
+"""Each so many bytes received give the body one more second. So 8 MiB at 131 kbit/s are still read."""
+_PIECE_BYTES = 1 << 16
+"""Unpacked at once, in 0.2 ms, for which the event loop stands still."""
+_ZLIB = zlib.MAX_WBITS
+_WINDOW_BITS = {"": 0, "gzip": 16 + _ZLIB, "x-gzip": 16 + _ZLIB, "deflate": _ZLIB}
+"""zlib's `wbits` of the content codings that are decoded (RFC 9110, 8.4.1)."""
+
+
+class Content:
+    """The content of one request.
+
+    Args:
+        request: The request. Its body is not read yet.
+        max_bytes: The most bytes of the body, with its coding and without it.
+        too_large: Returns the error of a larger body. A declared length is checked before the body is read.
+        timeout_s: Seconds that the body may take. Each `SLOWEST_BYTES_PER_S` bytes received give one second
+            more. The bound keeps slow clients from occupying a connection and memory for ever.
+
+    Raises:
+        ApiError: 415 for a content coding that is not decoded, `too_large`.
+    """
+
+    def __init__(
+        self, request: Request, max_bytes: int, too_large: Callable[[], ApiError], timeout_s: float
+    ) -> None:
+        self._request, self._max_bytes, self._too_large = request, max_bytes, too_large
+        self._timeout_s = timeout_s
+        self._received = 0
+        """The bytes of the body so far, as they came."""
+        given = ",".join(request.headers.getlist("content-encoding"))
+        codings = [
+            name for each in given.split(",") if (name := each.strip().lower()) not in ("", "identity")
+        ]
+        self._coding = ",".join(codings)
+        if self._coding not in _WINDOW_BITS:
+            raise ApiError(
+                415,
+                f"Content-Encoding = {shown(given)}: must be gzip or deflate, given once.",
+                code="unsupported_encoding",
+                headers={"Accept-Encoding": "gzip, deflate"},
+            )
+        self._unpacker: Any = None
+        length = request.headers.get("content-length", "")
+        known = not codings and length.isascii() and length.isdigit() and len(length) < 16
+        self.length = int(length) if known else None
+        """The declared length; None if none is declared, or if the content has a coding."""
+        if known and int(length) > max_bytes:
+            raise too_large()
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the content.
+
+        Raises:
+            ApiError: 400 if the client leaves or the coding is malformed, 408 if it is late, `too_large`.
+        """
+        due = asyncio.get_running_loop().time() + self._timeout_s
+        stream, size = self._request.stream(), 0
+        while (data := await self._next(stream, due)) is not None:
+            self._received += len(data)
+            if self._received > self._max_bytes:
+                raise self._too_large()
+            for piece in self._unpack(data) if self._coding else (data,):
+                size += len(piece)
+                if size > self._max_bytes:
+                    raise self._too_large()
+                yield piece
+                if self._coding:
+                    await asyncio.sleep(0)
+        if self._coding and not (self._unpacker and self._unpacker.eof):
+            raise self._malformed("it ends too early")
+
+    async def _next(self, stream: AsyncIterator[bytes], due: float) -> bytes | None:
+        try:
+            async with asyncio.timeout_at(due + self._received / SLOWEST_BYTES_PER_S):
+                return await anext(stream, None)
+        except TimeoutError:
+            raise ApiError(
+                408,
+                f"The body is incomplete: {self._received} bytes arrived in time. This server waits "
+                f"{self._timeout_s:g} s for a body, and one second more for each {SLOWEST_BYTES_PER_S} bytes "
+                "received.",
+                code="body_timeout",
+                headers={"Connection": "close"},  # the rest of the body is not the next request
+            ) from None
+        except ClientDisconnect:
+            raise ApiError(400, "The client left before its request was complete.") from None
+
+    def _unpack(self, data: bytes) -> Iterator[bytes]:
+        piece = b""
+        while data or (len(piece) == _PIECE_BYTES and not self._unpacker.eof):
+            if self._unpacker is None or self._unpacker.eof:  # a gzip file may have several members
+                # Many clients leave out zlib's header of deflate, whose first byte ends in 8.
+                bare = self._coding == "deflate" and data[0] & 15 != 8
+                self._unpacker = zlib.decompressobj(-_ZLIB if bare else _WINDOW_BITS[self._coding])
+            try:
+                piece = self._unpacker.decompress(data, _PIECE_BYTES)
+            except zlib.error as error:
+                raise self._malformed(str(error)) from None
+            data = self._unpacker.unconsumed_tail or self._unpacker.unused_data
+            if piece:
+                yield piece
+
+    def _malformed(self, reason: str) -> ApiError:
+        return ApiError(400, f"The body is not {self._coding}: {reason}.", code="invalid_encoding")
+
 
 MAX_CONTAINERS = 4096
 """The most objects and lists of a body."""
@@ -29,113 +139,8 @@ MAX_TOKEN_IDS = 1 << 18
 """The most token ids of a body, in `prompt`, `tokens` or `input`."""
 _IN_THREAD_BYTES = 1 << 16
 NULL = msgspec.Raw(b"null")
-_UNREAD = "other requests that are being read"
-KEPT = "streams that another replica can go on with"
-BACKGROUND = "requests of the lane background"
 
 T = TypeVar("T")
-
-
-class BodyMemory:
-    """Counts the bytes of bodies until their requests have an answer, and bytes kept to continue streams.
-
-    Together they may take `limit_bytes`. One group of requests may take half, so that the other half stays
-    free for other groups. A request belongs to the group of its model and, if keys are required, to the group
-    of its API key. Without a key, it belongs to the group of unread requests until its model is known. The
-    memory kept of streams is also a group. So are requests of the lane `background`, which may take a
-    quarter: they wait for hours, and must leave room for other requests of their model. Use it in one event
-    loop.
-    """
-
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self.used_bytes = 0
-        self.by_group: Counter[str] = Counter()
-
-
-class BodyShare:
-    """The bytes of one request's body, or the bytes kept of its stream. Call `release` in the end.
-
-    Args:
-        group: The request's API key if keys are required, or `KEPT`.
-    """
-
-    def __init__(self, memory: BodyMemory, group: str | None) -> None:
-        self._memory = memory
-        self._groups = [_UNREAD if group is None else group]
-        self._bytes = 0
-
-    def expect(self, length: int) -> None:
-        """Refuse a body of `length` bytes that does not fit now, before it is read.
-
-        Nothing is reserved: a client that declares a large body and sends nothing must not block others.
-
-        Raises:
-            ApiError: 429, or 413 if it can never fit.
-        """
-        self._check(self._groups, length, length)
-
-    def grow(self, more: int) -> None:
-        """Take `more` bytes. If they do not fit, take none and raise ApiError as `expect`."""
-        self._check(self._groups, more, more)
-        self._count(self._groups, more)
-        self._memory.used_bytes += more
-        self._bytes += more
-
-    def belongs_to(self, model: str, *, background: bool = False, lowered: bool = False) -> None:
-        """Count a body that is read for its model and lane. Raises ApiError as `expect`.
-
-        `lowered` means that the lane is `background` only for now, because the key is above a rate.
-        """
-        groups = [f"model {model!r}", *([BACKGROUND] if background else [])]
-        self._check(groups, self._bytes, 0, lowered=lowered)
-        if _UNREAD in self._groups:
-            self._count([_UNREAD], -self._bytes)
-            self._groups.remove(_UNREAD)
-        self._count(groups, self._bytes)
-        self._groups += groups
-
-    def release(self) -> None:
-        """Give all bytes back. A second call does nothing."""
-        self._count(self._groups, -self._bytes)
-        self._memory.used_bytes -= self._bytes
-        self._bytes = 0
-
-    def __del__(self) -> None:
-        # A response that is dropped before it is sent must give its bytes back.
-        self.release()
-
-    def _count(self, groups: list[str], more: int) -> None:
-        by_group = self._memory.by_group
-        for group in groups:
-            by_group[group] += more
-            if not by_group[group]:
-                del by_group[group]
-
-    def _check(self, groups: list[str], more: int, uncounted: int, *, lowered: bool = False) -> None:
-        """Raise ApiError 429 if `more` bytes exceed a group's share, or `uncounted` of them the memory.
-
-        It is 413 if even an empty memory could not take the body: no client should send it again.
-        """
-        memory, whole = self._memory, self._bytes + uncounted
-        full = memory.used_bytes + uncounted > memory.limit_bytes
-        for group in groups:
-            of_group = memory.by_group[group]
-            share, part = (4, "a quarter") if group == BACKGROUND else (2, "half")
-            if share * whole > memory.limit_bytes and not lowered:
-                bound = f"{memory.limit_bytes // share}, {part} of http.max_body_memory_bytes"
-                message = f"The body has {whole} bytes; {group} may have {bound} = {memory.limit_bytes}."
-                raise ApiError(413, message, code="body_too_large", headers={"Connection": "close"})
-            if full or share * (of_group + more) > memory.limit_bytes:
-                raise ApiError(
-                    429,
-                    f"This ingress replica has {memory.used_bytes} bytes of bodies in memory, "
-                    f"{of_group} of them of {group}, which may have {part} of max_body_memory_bytes = "
-                    f"{memory.limit_bytes}; this body would add {more}.",
-                    code="body_memory_full",
-                    # The unread rest of the body must not be read as the next request.
-                    headers={"Retry-After": "5", "Connection": "close"},
-                )
 
 
 class Peek(PromptFields):
@@ -201,7 +206,7 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float, share: B
         ApiError: 413 if the body is larger than `max_bytes`, 429 if the memory for bodies does not hold it,
             others as `Content`.
     """
-    content = Content(request, max_bytes, body_too_large(max_bytes), timeout_s)
+    content = Content(request, max_bytes, partial(body_too_large, max_bytes), timeout_s)
     share.expect(content.length or 0)
     body = bytearray()
     async for chunk in content.chunks():

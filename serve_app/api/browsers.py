@@ -12,10 +12,8 @@ from collections.abc import Iterable
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serve_app.api.dialect import error_response
-from serve_app.api.engine_client import JSON
+from serve_app.api.dialect import JSON, error_response, route_path
 from serve_app.api.errors import ApiError
-from serve_app.api.middleware import route_path
 from serve_app.settings.settings_error import shown
 from serve_app.settings.tree import HttpSettings
 
@@ -82,7 +80,7 @@ class BrowserMiddleware:
                 self._check_hosts(hosts)
             cors = [] if origin is None else self._check_origin(origin, scope["method"], hosts, preflight)
         except ApiError as error:
-            await error_response(error, scope, route_path(scope))(scope, receive, send)
+            await error_response(error, scope)(scope, receive, send)
             return
         if not cors:
             await self._app(scope, receive, send)

@@ -6,18 +6,59 @@ the client. Streams are relayed unparsed, so a dialect finds their ends in whole
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from starlette.responses import Response
 from starlette.types import Scope
 
-from serve_app.api.engine_client import JSON, ColdWait, EngineRequest
 from serve_app.api.errors import DONE, ERROR_EVENT, TRACE_ID, ApiError
+
+JSON = "application/json"
+EVENT_STREAM = "text/event-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class ColdWait:
+    """The progress of a request's wait for a replica, at one moment. Times in seconds."""
+
+    model: str
+    phase: str
+    """The phase of the replica nearest to readiness."""
+    eta_s: float | None
+    """The time until that replica is expected to be ready; None if no start was measured."""
+    waited_s: float
+    reason: str = ""
+    """Why no replica can start, if none can."""
+    place: int = 0
+    """The place in the line of models that wait for room; 0 if the model is in no line."""
+
+    def comment(self) -> bytes:
+        """Return the SSE comment for the client: parsers ignore it, and people can read it."""
+        eta = "unknown" if self.eta_s is None else str(math.ceil(self.eta_s))
+        why = f": {' '.join(self.reason.split())}\n" if self.reason else ""
+        place = f" place={self.place}" if self.place else ""
+        return (
+            f": waiting for a replica of {self.model}: phase={self.phase} eta_s={eta} "
+            f"waited_s={int(self.waited_s)}{place}\n{why}\n"
+        ).encode()
+
+
+class Asked(Protocol):
+    """A request as its client knows it: `EngineRequest`, or `EngineCall` on an engine replica."""
+
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def asked_model(self) -> str: ...
+    @property
+    def waited_s(self) -> float: ...
 
 
 class Dialect:
@@ -40,7 +81,7 @@ class Dialect:
         """Return the JSON document of an answer with an error status."""
         return error.body()
 
-    def last_frames(self, error: ApiError, request: EngineRequest, sent: bytes = b"") -> bytes:
+    def last_frames(self, error: ApiError, request: Asked, sent: bytes = b"") -> bytes:
         """Return the frames that end a stream with `error`. `sent` has the last frames sent before."""
         return error.last_frames()
 
@@ -63,7 +104,7 @@ class Dialect:
         """Return whether `frame` gets the latency figures of its request."""
         return self.usage_mark is not None and self.usage_mark in frame
 
-    def waiting(self, request: EngineRequest, wait: ColdWait, sent: bytes) -> bytes:
+    def waiting(self, request: Asked, wait: ColdWait, sent: bytes) -> bytes:
         """Return the frames that tell a client of its wait. `sent` has the last frames sent before."""
         return wait.comment()
 
@@ -80,7 +121,7 @@ class _Responses(Dialect):
     failure = b"event: response.failed\n"
     usage_mark = None
 
-    def last_frames(self, error: ApiError, request: EngineRequest, sent: bytes = b"") -> bytes:
+    def last_frames(self, error: ApiError, request: Asked, sent: bytes = b"") -> bytes:
         """Return the events `error` and `response.failed`.
 
         OpenAI's clients raise an exception for the first, because its data have the field `error`. Codex
@@ -94,12 +135,13 @@ class _Responses(Dialect):
             "response.failed", number + 1, {"response": failed}
         )
 
-    def waiting(self, request: EngineRequest, wait: ColdWait, sent: bytes) -> bytes:
+    def waiting(self, request: Asked, wait: ColdWait, sent: bytes) -> bytes:
         """Return a comment and an event, because Codex's idle timeout counts events, and no comments.
 
-        OpenAI's clients raise an exception for any event before `response.created`. Then every client takes
-        `response.queued` any number of times. Within an answer its empty output would replace the output that
-        Node's client has read, so that a wait there is told by OpenAI's undocumented `keepalive`.
+        OpenAI's clients raise an exception for any event before `response.created`. After `response.created`,
+        every client accepts repeated `response.queued` events. Within an answer, the empty output of
+        `response.queued` would replace the output that Node's client has read. So OpenAI's undocumented
+        `keepalive` tells of a wait there.
         """
         queued = {"response": _response(request, "queued")}
         if not sent:
@@ -128,14 +170,14 @@ def response_id(request_id: str) -> str:
     return f"resp_{request_id}"
 
 
-def _response(request: EngineRequest, status: str) -> dict[str, Any]:
+def _response(request: Asked, status: str) -> dict[str, Any]:
     """Return a response without output, with all fields that OpenAI's schema requires."""
     return {
         "id": response_id(request.request_id),
         "object": "response",
         "created_at": int(time.time() - request.waited_s),
         "status": status,
-        "model": request.alias or request.model,
+        "model": request.asked_model,
         "output": [],
         "parallel_tool_calls": True,
         "tool_choice": "auto",
@@ -190,10 +232,10 @@ class _Messages(Dialect):
             found["trace_id"] = trace_id
         return msgspec.json.encode({"type": "error", "error": found, "request_id": request_id})
 
-    def last_frames(self, error: ApiError, request: EngineRequest, sent: bytes = b"") -> bytes:
+    def last_frames(self, error: ApiError, request: Asked, sent: bytes = b"") -> bytes:
         return ERROR_EVENT + b"data: " + self.error_body(error, request.request_id) + b"\n\n"
 
-    def waiting(self, request: EngineRequest, wait: ColdWait, sent: bytes) -> bytes:
+    def waiting(self, request: Asked, wait: ColdWait, sent: bytes) -> bytes:
         # For clients whose idle timeout counts events.
         return wait.comment() + b'event: ping\ndata: {"type":"ping"}\n\n'
 
@@ -216,22 +258,25 @@ _DIALECTS = {"responses": RESPONSES, "messages": MESSAGES, "count_tokens": MESSA
 """The dialects of operations, whose names are also the last parts of their paths."""
 
 
-def dialect_of(request: EngineRequest) -> Dialect:
-    """Return the dialect that the client of `request` speaks."""
-    return _DIALECTS.get(request.operation, COMPLETIONS)
+def dialect_of(operation: str) -> Dialect:
+    """Return the dialect that clients of `operation` speak."""
+    return _DIALECTS.get(operation, COMPLETIONS)
 
 
 def dialect_at(path: str) -> Dialect:
-    """Return the dialect of the endpoint at `path`, below the application's `route_prefix`."""
+    """Return the dialect of the endpoint at `path` (`route_path`)."""
     return _DIALECTS.get(path.rpartition("/")[2], COMPLETIONS)
 
 
-def error_response(error: ApiError, scope: Scope, path: str) -> Response:
-    """Return an error that was raised outside of an engine's call, in the dialect of `path`.
+def route_path(scope: Scope) -> str:
+    """Return the path below the application's `route_prefix`, as routes see it."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    return path[len(root) :] if path.startswith(f"{root}/") else path
 
-    Args:
-        path: The path below the application's `route_prefix` (`middleware.route_path`).
-    """
+
+def error_response(error: ApiError, scope: Scope) -> Response:
+    """Return an error that was raised outside of an engine's call, in the dialect of its path."""
     request_id: str = scope.get("state", {}).get("request_id", "")
-    body = dialect_at(path).error_body(error, request_id)
+    body = dialect_at(route_path(scope)).error_body(error, request_id)
     return Response(body, error.status, headers=error.headers, media_type=JSON)

@@ -15,11 +15,8 @@ from pydantic import ValidationError
 
 from serve_app.api.audio import fields_of, read_speech
 from serve_app.api.body import (
-    KEPT,
     MAX_CONTAINERS,
     MESSAGES_CONTAINERS,
-    BodyMemory,
-    BodyShare,
     Peek,
     body_too_large,
     check_structure,
@@ -27,23 +24,17 @@ from serve_app.api.body import (
     read_body,
     repeated_bytes,
 )
+from serve_app.api.body_memory import KEPT, BodyMemory, BodyShare
 from serve_app.api.browsers import check_content_type
-from serve_app.api.engine_client import (
-    EVENT_STREAM,
-    SPEECH_OPERATIONS,
-    EngineClient,
-    EngineRequest,
-    Operation,
-    RequestState,
-    Traffic,
-)
+from serve_app.api.dialect import EVENT_STREAM
+from serve_app.api.engine_client import SPEECH_OPERATIONS, EngineClient, EngineRequest, Operation, Traffic
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError, deadline_exceeded
 from serve_app.api.generate import GenerateRequest, GenerateResponse
 from serve_app.api.prompt_prefix import prompt_prefix
 from serve_app.api.quotas import Quotas
+from serve_app.api.request_head import LANE_HEADER, RequestHead, head_of, key_of
 from serve_app.api.schemas import body_schema, generate_schema
-from serve_app.api.sender import LANE_HEADER, Sender, key_of, sender_of
 from serve_app.settings.adapters import Adapter
 from serve_app.settings.aliases import is_pattern, model_of
 from serve_app.settings.keys_file import ApiKey
@@ -86,7 +77,7 @@ class ApiModel:
 
     name: str
     created: int
-    engine: EngineClient
+    engine: EngineClient[EngineRequest]
     """Runs its requests."""
     max_model_len: int | None = None
     traffic: Traffic = field(default_factory=Traffic)
@@ -238,7 +229,7 @@ class Endpoints:
         """Return the engine's answer to a request, which has been read and admitted to memory."""
         if operation not in SPEECH_OPERATIONS:  # a form shows a page only by its origin
             check_content_type(http.scope["headers"])
-        sender = sender_of(http)
+        sender = head_of(http)
         share = BodyShare(self.memory, sender.group)
         try:
             body = await self._read(http, operation, share, sender.timeout_s)
@@ -247,7 +238,7 @@ class Endpoints:
             raise
         return await self.respond(operation, body, sender, share)
 
-    def share(self, sender: Sender, body: bytes) -> BodyShare:
+    def share(self, sender: RequestHead, body: bytes) -> BodyShare:
         """Return the memory of a body that did not come over HTTP. Raises ApiError 413 or 429."""
         if len(body) > self._bounds.max_body_bytes:
             raise body_too_large(self._bounds.max_body_bytes)
@@ -256,7 +247,7 @@ class Endpoints:
         return share
 
     async def respond(
-        self, operation: Operation, body: bytes, sender: Sender, share: BodyShare, *, whole: bool = False
+        self, operation: Operation, body: bytes, sender: RequestHead, share: BodyShare, *, whole: bool = False
     ) -> EngineResponse:
         """Return the response to a body that has been read. The response, or an error, releases `share`.
 
@@ -266,7 +257,7 @@ class Endpoints:
         Raises:
             ApiError: the body is invalid, its model is unknown, or a limit of the sender's key is reached.
         """
-        reservation = None
+        quota_use = None
         try:
             document = fields_of(body) if operation in SPEECH_OPERATIONS else body
             await check_structure(document, MESSAGES_CONTAINERS if operation in _MESSAGES else MAX_CONTAINERS)
@@ -291,22 +282,23 @@ class Endpoints:
                 salt,
                 prompt_prefix(fields, prefix_salt) if operation in _PROMPTED else None,
                 BodyShare(self.memory, KEPT) if wants_stream else None,
-                state=RequestState(trace=trace),
-                model=model.name,
-                caller=sender.caller,
-                alias=model.alias,
-                adapter=adapter,
+                model.name,
+                model.alias,
+                sender.caller,
+                adapter,
                 repeated_bytes=repeated_bytes(body) if operation in ("score", "rerank") else 0,
+                trace=trace,
             )
             trace.note_request(request, document)
             try:
                 answer_bound = fields.answer_bound(operation) if generates else 0
                 # Only a body with one prompt has a prefix.
                 context = (request.prefix and model.max_model_len) or inf
-                reservation = self._quotas.reserve(sender.key, request, answer_bound, context)
-                if reservation is not None and reservation.over_quota:
-                    request = replace(request, caller=sender.caller.lowered_to("background"))
-                    reservation.headers[LANE_HEADER] = "background"
+                if sender.key is not None and sender.key.is_limited:
+                    quota_use = self._quotas.reserve(sender.key, request, answer_bound, context)
+                if quota_use is not None and quota_use.over_quota:
+                    request.caller = sender.caller.lowered_to("background")
+                    quota_use.headers[LANE_HEADER] = "background"
                     trace.note_request(request, document)
                 lowered = request.caller is not sender.caller
                 background = request.caller.lane == "background"
@@ -315,11 +307,11 @@ class Endpoints:
                 if error.status == 429:
                     model.traffic.rejected(request, error)
                 raise
-            return EngineResponse(model.engine, request, model.traffic, share.release, reservation)
+            return EngineResponse(model.engine, request, model.traffic, share.release, quota_use)
         except BaseException:
             share.release()
-            if reservation is not None:
-                reservation.settle(request)
+            if quota_use is not None:
+                quota_use.settle(request)
             raise
 
     async def _read(

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol, TypeVar, get_args
 
-from serve_app.api.body import BodyShare
+from serve_app.api.body_memory import BodyShare
+from serve_app.api.dialect import ColdWait
 from serve_app.api.errors import ApiError
 from serve_app.api.prompt_prefix import PromptPrefix
-from serve_app.api.request_trace import UNTRACED, Trace
-from serve_app.api.trace_context import TraceContext
+from serve_app.api.trace import UNTRACED, Trace, TraceContext
 from serve_app.settings.adapters import Adapter
 from serve_app.settings.caller import ANYONE, Caller
-from serve_app.wire.continuation import Continuation, DeliveredTokens
-from serve_app.wire.data_plane import TokenCounts
+from serve_app.wire.data_plane import Call, Continuation, DeliveredTokens, Prefix, TokenCounts
 from serve_app.wire.signals import MOST_COUNTED_BYTES
 
 Operation = Literal[
@@ -39,107 +37,29 @@ with 429. `error`: 5xx, or a stream that was cut or ended in an error event. `cl
 such as an invalid request or its client's deadline. `abandoned`: the client left before the end."""
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
-JSON = "application/json"
-EVENT_STREAM = "text/event-stream"
-
-
-@dataclass(frozen=True, slots=True)
-class ColdWait:
-    """The progress of a request's wait for a replica, at one moment. Times in seconds."""
-
-    model: str
-    phase: str
-    """The phase of the replica nearest to readiness."""
-    eta_s: float | None
-    """The time until that replica is expected to be ready; None if no start was measured."""
-    waited_s: float
-    reason: str = ""
-    """Why no replica can start, if none can."""
-    place: int = 0
-    """The place in the line of models that wait for room; 0 if the model is in no line."""
-
-    def comment(self) -> bytes:
-        """Return the SSE comment for the client: parsers ignore it, and people can read it."""
-        eta = "unknown" if self.eta_s is None else str(math.ceil(self.eta_s))
-        why = f": {' '.join(self.reason.split())}\n" if self.reason else ""
-        place = f" place={self.place}" if self.place else ""
-        return (
-            f": waiting for a replica of {self.model}: phase={self.phase} eta_s={eta} "
-            f"waited_s={int(self.waited_s)}{place}\n{why}\n"
-        ).encode()
-
 
 @dataclass(slots=True)
-class RequestState:
-    """The record of a request in this process. Each stage writes its own measurements."""
-
-    tell_wait: Callable[[ColdWait], Awaitable[None]] | None = None
-    """Awaited every `keep_alive_interval_s` while the client waits for output."""
-    silent_since: float | None = None
-    """At the ingress: since when the client waits for output; None if it has got some since then."""
-    told_at: float | None = None
-    """At the ingress: when the client was last told that it waits; None if not since `silent_since`."""
-    write_now: Callable[[bytes], bool] | None = None
-    """Sends the next bytes of a stream at once, and returns whether it did. If not, the reply's `stream` must
-    yield them. With empty bytes it sends nothing, and returns whether the client still reads. Call it only
-    while the reader waits for `stream`. None until the first chunk has been sent, and on other servers than
-    uvicorn."""
-    queued_s: float = 0.0
-    """The time before the first token in which no replica could take the request, unless one was lost."""
-    lost_s: float = 0.0
-    """The time before the first token on lost replicas, and after a loss until another took the request."""
-    charged_tokens: int | None = None
-    """At the ingress: the tokens charged to the request's key when it left the queue; None if it was not
-    queued, and once the true number is charged."""
-    counts: TokenCounts = field(default_factory=TokenCounts)
-    """The tokens of the answer, unknown until it has ended. At the ingress, `output` also has the delivered
-    tokens of a stream that was cut, or its events if no engine could continue it."""
-    left_engine: bool = False
-    """At the ingress: whether the client left, or its deadline came, while an engine worked on the answer."""
-    lost: str = ""
-    """On an engine replica: which of the data plane's `LOSSES` ended the answer; "" for none."""
-    ttft_s: float | None = None
-    """The time from arrival to the first event of a stream, or to the whole answer. None for a failure."""
-    outcome: Outcome | None = None
-    """How the request ended; None until then."""
-    refused: bool = False
-    """Whether the request was refused with 429 or 503, and counted so."""
-    trace: Trace = UNTRACED
-    """Each stage notes when it begins and ends."""
-
-    def lose(self, seconds: float) -> None:
-        """Count time that a lost replica cost."""
-        if self.ttft_s is None:
-            self.lost_s += seconds
-
-
-@dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """One API call as it arrived at the ingress or at an engine replica, and its state there."""
+    """An API request in an ingress replica, from its body to its outcome. Each stage writes its fields."""
 
     operation: Operation
     body: bytes
     """The JSON body, untouched, or a body of `api.audio`; empty after `release_body`."""
     request_id: str
     arrived: float = field(default_factory=time.perf_counter, compare=False)
-    """When the request arrived at the ingress, by this process's `time.perf_counter`, in seconds."""
+    """When the request arrived, by `time.perf_counter`, in seconds."""
     wants_stream: bool = False
     """Whether the client asked for a stream, whose first byte shows that the prompt is prefilled."""
     timeout_s: float | None = None
     """The client's deadline, in seconds after the arrival. None if the client gave none."""
-    trace: TraceContext | None = None
-    """The client's trace context."""
+    context: TraceContext | None = None
+    """The trace context that the engine's span has: of the request's own trace, or of the client."""
     cache_salt: str = field(default="", repr=False)
     """Separates clients with different API keys in prefix caches; "" if they share caches."""
     prefix: PromptPrefix | None = field(default=None, compare=False, repr=False)
-    """At the ingress: the hashes of the prompt's beginnings; None if it shares nothing."""
+    """The hashes of the prompt's beginnings; None if it shares nothing."""
     kept: BodyShare | None = field(default=None, compare=False, repr=False)
-    """At the ingress: counts the memory kept to continue the stream elsewhere."""
-    continuation: Continuation | None = None
-    """On an engine replica: the delivered part of the answer, which the engine continues."""
-    expected_cached_tokens: int | None = None
-    """On an engine replica: the prompt tokens that the ingress expects in its prefix cache, over all
-    sequences; None without an expectation."""
+    """Counts the memory kept to continue the stream elsewhere."""
     model: str = ""
     """The name of its model, without alias or adapter."""
     alias: str = ""
@@ -148,21 +68,57 @@ class EngineRequest:
     """Who sent it: decides its lane, its share and whose usage it is."""
     adapter: Adapter | None = None
     """The LoRA adapter that the client chose by `model`; None for the model itself."""
-    lane_knob: float | None = None
-    """On an engine replica: what the knobs in force say of the caller's lane; see `Knobs.lane_knob`."""
-    state: RequestState = field(default_factory=RequestState, compare=False)
     repeated_bytes: int = field(default=0, compare=False)
-    """At the ingress: the bytes of its body that an engine reads again; see `body.repeated_bytes`."""
+    """The bytes of its body that an engine reads again; see `body.repeated_bytes`."""
+    trace: Trace = field(default=UNTRACED, compare=False)
+    """Each stage notes when it begins and ends."""
+    tell_wait: Callable[[ColdWait], Awaitable[None]] | None = field(default=None, compare=False)
+    """Awaited every `keep_alive_interval_s` while the client waits for output."""
+    silent_since: float | None = field(default=None, compare=False)
+    """Since when the client waits for output; None if it has got some since then."""
+    told_at: float | None = field(default=None, compare=False)
+    """When the client was last told that it waits; None if not since `silent_since`."""
+    write_now: Callable[[bytes], bool] | None = field(default=None, compare=False)
+    """As `EngineCall.write_now`, to the client. Without bytes, it returns whether the client still reads.
+    None on other servers than uvicorn."""
+    queued_s: float = field(default=0.0, compare=False)
+    """The time before the first token in which no replica could take the request, unless one was lost."""
+    lost_s: float = field(default=0.0, compare=False)
+    """The time before the first token on lost replicas, and after a loss until another took the request."""
+    charged_tokens: int | None = field(default=None, compare=False)
+    """The tokens charged to the request's key when it left the queue; None if it was not queued, and once the
+    true number is charged."""
+    counts: TokenCounts = field(default_factory=TokenCounts, compare=False)
+    """The tokens of the answer, unknown until it has ended. `output` also has the delivered tokens of a
+    stream that was cut, or its events if no engine could continue it."""
+    left_engine: bool = field(default=False, compare=False)
+    """Whether the client left, or its deadline came, while an engine worked on the answer."""
+    ttft_s: float | None = field(default=None, compare=False)
+    """The time from arrival to the first event of a stream, or to the whole answer. None for a failure."""
+    outcome: Outcome | None = field(default=None, compare=False)
+    """How the request ended; None until then."""
+    refused: bool = field(default=False, compare=False)
+    """Whether the request was refused with 429 or 503, and counted so."""
     body_bytes: int = field(init=False, compare=False)
     """The size of the body, also after its release."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "body_bytes", len(self.body))
+        self.body_bytes = len(self.body)
+
+    @property
+    def asked_model(self) -> str:
+        """The name by which the client asked for the model."""
+        return self.alias or self.model
 
     @property
     def adapter_name(self) -> str:
         """The name of its adapter; "" for the model itself."""
         return "" if self.adapter is None else self.adapter.name
+
+    @property
+    def is_background(self) -> bool:
+        """Whether it is of the lane `background`."""
+        return self.caller.lane == "background"
 
     @property
     def prompt_bytes(self) -> int:
@@ -178,16 +134,54 @@ class EngineRequest:
 
     @property
     def waited_s(self) -> float:
-        """Seconds since the arrival at the ingress."""
+        """Seconds since the arrival."""
         return time.perf_counter() - self.arrived
 
-    def serve_as(self, model: str) -> None:
-        """Note the name of the model that answers, on an engine replica. The data plane leaves it out."""
-        object.__setattr__(self, "model", model)
+    def lose(self, seconds: float) -> None:
+        """Count time that a lost replica cost."""
+        if self.ttft_s is None:
+            self.lost_s += seconds
 
     def release_body(self) -> None:
         """Free the body once an answer has begun: it may have megabytes, and the answer may take minutes."""
-        object.__setattr__(self, "body", b"")
+        self.body = b""
+
+    def message(
+        self,
+        stream: int,
+        body: bytes,
+        continuation: Continuation | None = None,
+        expected_cached_tokens: int | None = None,
+        lane_knob: float | None = None,
+    ) -> Call:
+        """Return the message to an engine replica.
+
+        Args:
+            body: The body, also after its release here.
+            stream, continuation, expected_cached_tokens, lane_knob: See `Call`.
+        """
+        context, prefix = self.trace.for_engine(self.context), self.prefix
+        return Call(
+            stream,
+            self.operation,
+            body,
+            self.request_id,
+            self.waited_s,
+            self.queued_s,
+            continuation,
+            "" if context is None else context.traceparent,
+            "" if context is None else context.tracestate,
+            expected_cached_tokens,
+            None if prefix is None else Prefix(list(prefix.blocks), prefix.end),
+            self.cache_salt,
+            self.caller.key,
+            self.caller.lane,
+            self.caller.weight,
+            lane_knob,
+            self.alias,
+            self.adapter,
+            self.lost_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +200,13 @@ class EngineReply:
     """The delivered tokens of `stream`. None if no other engine could continue it."""
 
 
-class EngineClient(Protocol):
-    """A model's engines, seen from the HTTP API."""
+R_contra = TypeVar("R_contra", contravariant=True)
 
-    def call(self, request: EngineRequest) -> AbstractAsyncContextManager[EngineReply]:
+
+class EngineClient(Protocol[R_contra]):
+    """Runs calls: an ingress replica runs each `EngineRequest`, and an engine replica each `EngineCall`."""
+
+    def call(self, request: R_contra, /) -> AbstractAsyncContextManager[EngineReply]:
         """Run `request`. Leaving the context, or cancelling, frees its sequences in the engine.
 
         Raises:
@@ -225,10 +222,10 @@ class Traffic:
         """The request has arrived with all of its body."""
 
     def first_byte(self, request: EngineRequest) -> None:
-        """The first event of an answer, or a whole answer, has been sent: `request.state.ttft_s` is known."""
+        """The first event of an answer, or a whole answer, has been sent: `request.ttft_s` is known."""
 
     def rejected(self, request: EngineRequest, error: ApiError) -> None:
         """The request was refused, with 429 or 503, because no replica or no memory could take it."""
 
     def closed(self, request: EngineRequest) -> None:
-        """Nothing more will be sent: `request.state.outcome` is known. Called once for each request."""
+        """Nothing more will be sent: `request.outcome` is known. Called once for each request."""

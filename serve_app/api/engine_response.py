@@ -15,18 +15,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from serve_app.api.dialect import dialect_of
-from serve_app.api.engine_client import (
-    EVENT_STREAM,
-    JSON,
-    ColdWait,
-    EngineClient,
-    EngineRequest,
-    Outcome,
-    Traffic,
-)
+from serve_app.api.dialect import EVENT_STREAM, JSON, ColdWait, dialect_of
+from serve_app.api.engine_client import EngineClient, EngineRequest, Outcome, Traffic
 from serve_app.api.errors import DONE, ApiError, deadline_exceeded, stream_failed
-from serve_app.api.quotas import Reservation
+from serve_app.api.quotas import QuotaUse
 from serve_app.cancellation import only_own_cancellation
 
 logger = logging.getLogger("ray.serve")
@@ -52,26 +44,26 @@ class EngineResponse(Response):
         traffic: Gets the events of the request.
         release_body: Called when the request's body is no longer needed: with the first byte of an answer, or
             at the end. It may be called again.
-        reservation: The request's place in the limits of its API key; None without limits.
+        quota_use: The request's place in the limits of its API key; None without limits.
     """
 
     _send: Send
 
     def __init__(
         self,
-        engine: EngineClient,
+        engine: EngineClient[EngineRequest],
         request: EngineRequest,
         traffic: Traffic,
         release_body: Callable[[], None] = lambda: None,
-        reservation: Reservation | None = None,
+        quota_use: QuotaUse | None = None,
     ) -> None:
         super().__init__()
         self._engine = engine
         self._request = request
-        self._dialect = dialect_of(request)
+        self._dialect = dialect_of(request.operation)
         self._traffic = traffic
         self._release_body = release_body
-        self._reservation = reservation
+        self._quota_use = quota_use
         self._started = False
         self._ended = False
         self._whole = False
@@ -85,7 +77,7 @@ class EngineResponse(Response):
         request, self._send, self._write_now = self._request, send, write_now(scope)
         self._traffic.opened(request)
         if request.wants_stream:
-            request.state.tell_wait = self._tell_wait
+            request.tell_wait = self._tell_wait
         answer = asyncio.ensure_future(self._answer())
         leaving = asyncio.ensure_future(disconnected(receive))
         left = True  # also if Ray cancels this call, which it does when a client leaves
@@ -106,13 +98,12 @@ class EngineResponse(Response):
             try:
                 results = await asyncio.gather(answer, leaving, return_exceptions=True)
             finally:  # a second cancellation must not leave the request open for ever
-                state = request.state
-                state.outcome = state.outcome or ("abandoned" if left else "error")
+                request.outcome = request.outcome or ("abandoned" if left else "error")
                 # Break the reference cycle between this response and the request.
-                state.tell_wait = state.write_now = None
+                request.tell_wait = request.write_now = None
                 self._drop_body()
-                if self._reservation is not None:
-                    self._reservation.settle(request)
+                if self._quota_use is not None:
+                    self._quota_use.settle(request)
                 self._traffic.closed(request)
         if isinstance(results[0], Exception):
             raise results[0]
@@ -123,7 +114,7 @@ class EngineResponse(Response):
         await asyncio.wait((answer,))
         if not answer.cancelled() or self._ended:
             return
-        if self._request.state.outcome is not None:  # only the end of the body is missing
+        if self._request.outcome is not None:  # only the end of the body is missing
             await self._send_part(b"", more=False)
             return
         assert self._request.timeout_s is not None
@@ -168,21 +159,21 @@ class EngineResponse(Response):
                     continue
                 if not last:
                     first = self._dialect.after_wait(chunk) if self._sent else chunk  # sent: frames of a wait
-                    chunk = self._request.state.trace.comment() + first  # noqa: PLW2901
+                    chunk = self._request.trace.comment() + first  # noqa: PLW2901
                 await self._send_part(chunk)
                 if not last:
                     self._first_byte()
-                    self._request.state.write_now = written
+                    self._request.write_now = written
                 before, last = last, chunk
                 if written is not None and written.last:
                     before, written.last = written.last, b""
         except Exception:
             await self._send_failure()
         else:
-            await self._send_part(self._request.state.trace.comment(), more=False)
+            await self._send_part(self._request.trace.comment(), more=False)
         finally:
             if self._dialect.ends(last):  # clients may leave with it, before the engine's stream has ended
-                self._request.state.outcome = "error" if self._dialect.failed(before, last) else "ok"
+                self._request.outcome = "error" if self._dialect.failed(before, last) else "ok"
 
     async def _send_whole(self, status: int, body: bytes, extra: Mapping[str, str]) -> None:
         self._whole = True
@@ -194,7 +185,7 @@ class EngineResponse(Response):
         else:
             # A line break would end the event's data; in JSON it can only stand between two tokens.
             await self._send_part(b"data: " + body.replace(b"\n", b" ") + b"\n\n" + DONE, more=False)
-        self._request.state.outcome = status_outcome(status)
+        self._request.outcome = status_outcome(status)
 
     async def _send_error(self, error: ApiError) -> None:
         if not self._started:
@@ -203,7 +194,7 @@ class EngineResponse(Response):
         else:
             last = self._dialect.last_frames(error, self._request, self._last_sent())
             await self._send_part(last, more=False)
-            self._request.state.outcome = status_outcome(error.status)
+            self._request.outcome = status_outcome(error.status)
 
     def _last_sent(self) -> bytes:
         return (self._write_now.last if self._write_now is not None else b"") or self._sent
@@ -217,8 +208,8 @@ class EngineResponse(Response):
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:
         if not self._started:
             self._started = True
-            if self._reservation is not None:
-                headers = {**headers, **self._reservation.headers}
+            if self._quota_use is not None:
+                headers = {**headers, **self._quota_use.headers}
             raw = [
                 (name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()
             ]
@@ -231,7 +222,7 @@ class EngineResponse(Response):
             self._sent = body
 
     def _first_byte(self) -> None:
-        self._request.state.ttft_s = self._request.waited_s
+        self._request.ttft_s = self._request.waited_s
         self._drop_body()
         self._traffic.first_byte(self._request)
 

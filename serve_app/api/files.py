@@ -1,6 +1,5 @@
 """`/v1/files`: upload, list, read and delete files of batches, as OpenAI's Files API."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -9,9 +8,9 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from serve_app.api.batch_access import FAILURES, BatchAccess, check_id, not_found, owner_of, store_failed
-from serve_app.api.body import BodyMemory, BodyShare
+from serve_app.api.body_memory import BodyMemory, BodyShare
 from serve_app.api.errors import ApiError
-from serve_app.api.sender import sender_of
+from serve_app.api.request_head import head_of
 from serve_app.api.upload import FORM, Form
 from serve_app.batch.file_store import READ_BYTES, UPLOAD_BYTES
 from serve_app.batch.records import DAY_S, File, new_id
@@ -47,7 +46,7 @@ def files_router(access: BatchAccess, http: HttpSettings, memory: BodyMemory) ->
             (limits.max_bytes_per_key, "batch.max_bytes_per_key"),
         )
         form = Form(request, most, http.body_timeout_s, setting)
-        share = BodyShare(memory, sender_of(request).group)
+        share = BodyShare(memory, head_of(request).group)
         try:
             share.grow(min(UPLOAD_BYTES, memory.limit_bytes // 4))
             most = min(most, form.content.length or most)
@@ -158,11 +157,11 @@ async def _store(access: BatchAccess, form: Form, owner: str, most: int) -> File
     file = File(new_id("file"), owner, "batch", "", most, now)
     try:
         new = await access.run(lambda: access.store.begin_file(file))
-    except asyncio.CancelledError:
-        await access.run(lambda: _delete(access, file))
+        await access.run(lambda: access.files.check(new=new))
+    except BaseException:
+        await access.run(lambda: access.store.forget_files([file.id]))
         raise
     try:
-        await access.run(lambda: access.files.check(new=new))
         try:
             await access.files.upload(file.object, _checked(form))
         except FAILURES as error:

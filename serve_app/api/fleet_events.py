@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from serve_app.api.api_keys import ApiKeyFile
-from serve_app.api.content import takes_gzip
 from serve_app.api.engine_response import STREAM_HEADERS, WriteNow, write_now
+from serve_app.api.request_head import takes_gzip
 from serve_app.settings.keys_file import ApiKey
 
 logger = logging.getLogger("ray.serve")

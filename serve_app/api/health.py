@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from serve_app import __version__
-from serve_app.api.engine_client import JSON
+from serve_app.api.dialect import JSON
 from serve_app.settings.keys_file import ApiKey
 
 _SERIES_OF_KEYS = re.compile(rb'^(?!#)[^\n]*[{,]key="[^\n]*\n?', re.MULTILINE)

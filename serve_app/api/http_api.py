@@ -13,25 +13,22 @@ from fastapi.responses import RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
 from serve_app import __version__
-from serve_app.api.answer_memory import AnswerMemoryMiddleware
 from serve_app.api.api_keys import OPEN_PATHS, ApiKeyFile, ApiKeyMiddleware
 from serve_app.api.autoscaling import AutoscalingView, SetKnobs, autoscaling_router, live_router
 from serve_app.api.batch_access import BatchAccess
 from serve_app.api.batches import batches_router
-from serve_app.api.body import BodyMemory
+from serve_app.api.body_memory import AnswerMemoryMiddleware, BodyMemory
 from serve_app.api.browsers import BrowserMiddleware, is_loopback
-from serve_app.api.dialect import error_response
+from serve_app.api.dialect import JSON, error_response, route_path
 from serve_app.api.endpoints import ApiModel, Endpoints
-from serve_app.api.engine_client import JSON
 from serve_app.api.errors import ApiError, internal_error
 from serve_app.api.files import files_router
 from serve_app.api.fleet_events import FleetEvents
 from serve_app.api.health import Observer, health_router
-from serve_app.api.middleware import RequestMiddleware, route_path
 from serve_app.api.page import page_router
 from serve_app.api.quotas import Quotas
+from serve_app.api.request_head import RequestMiddleware, RequestTraces, TraceMiddleware
 from serve_app.api.schemas import component_schemas, describe_errors
-from serve_app.api.trace_middleware import RequestTraces, TraceMiddleware
 from serve_app.api.usage import UsageView, usage_router
 from serve_app.settings.tree import HttpSettings
 
@@ -116,7 +113,7 @@ def _openapi(app: FastAPI, *, has_keys: bool) -> dict[str, Any]:
 
 
 def _reply(error: ApiError, request: Request) -> Response:
-    return error_response(error, request.scope, route_path(request.scope))
+    return error_response(error, request.scope)
 
 
 async def _api_error(request: Request, error: Exception) -> Response:

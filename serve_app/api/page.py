@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from serve_app import __version__
-from serve_app.api.content import takes_gzip
+from serve_app.api.request_head import takes_gzip
 from serve_app.ui import assets
 
 PAGE_PATHS = frozenset(("/", "/ui", "/ui/", "/ui/page.css", "/ui/page.js"))

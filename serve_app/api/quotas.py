@@ -26,6 +26,7 @@ import msgspec
 from serve_app.api.engine_client import GPU_OPERATIONS, EngineRequest
 from serve_app.api.errors import MOST_RETRY_S, ApiError
 from serve_app.settings.keys_file import ApiKey
+from serve_app.wire.signals import BYTES_PER_TOKEN
 
 _MINUTE_S = 60.0
 _DEMAND_S = 5.0
@@ -34,8 +35,7 @@ _OPEN_RETRY_S = 1.0
 _ALMOST_ONE = 0.999
 """Added before `int`, to round up. It is below 1, so a rounding error of floats does not add a second."""
 _ANSWER_TOKENS = 256.0
-_BYTES_PER_TOKEN = 4.0
-"""Estimates for a key without an answer yet."""
+"""The estimate for a key without an answer yet."""
 _LEAST_BYTES, _MOST_BYTES = 1.0, 8.0
 """The bounds on the bytes per token of one request. A body may also have media, and fields without effect."""
 _MEMORY = 32
@@ -149,7 +149,7 @@ class _Means:
 
     def __init__(self) -> None:
         self.answer_tokens = _ANSWER_TOKENS
-        self.bytes_per_token = _BYTES_PER_TOKEN
+        self.bytes_per_token = float(BYTES_PER_TOKEN)
         self._answers = 0
 
     def learn(self, prompt_bytes: int, input_tokens: int | None, output_tokens: int) -> None:
@@ -191,7 +191,7 @@ class _KeyQuota:
                 bucket.limit, bucket.share = limit, part
 
 
-class Reservation:
+class QuotaUse:
     """The place of one open request in its key's limits. It ends with `settle`, or when it is dropped."""
 
     __slots__ = ("_answer", "_background", "_ended", "_prompt", "_quota", "headers", "over_quota")
@@ -216,22 +216,21 @@ class Reservation:
         """Headers of the answer."""
 
     def settle(self, request: EngineRequest) -> None:
-        """End the reservation. The true count of tokens replaces the estimate.
+        """End the use. The true count of tokens replaces the estimate.
 
         A request that no engine computed gets its tokens back. If the client of a stream left, or its
         deadline came, the prompt and the delivered tokens count. If no engine has told the tokens, the
         estimate stays, unless the request failed or no engine had it.
         """
-        state = request.state
         used = 0.0
-        counts = state.counts
+        counts = request.counts
         if counts.input is not None or counts.output is not None:
             used = (self._prompt if counts.input is None else counts.input) + (counts.output or 0)
             # Of pairs of texts, a cross-encoder reads the query once a document, another model once.
-            if state.outcome == "ok" and counts.output is not None and not request.repeated_bytes:
+            if request.outcome == "ok" and counts.output is not None and not request.repeated_bytes:
                 means = self._quota.means[request.model, request.operation]
                 means.learn(request.prompt_bytes, counts.input, counts.output)
-        elif state.outcome == "ok" or state.left_engine:
+        elif request.outcome == "ok" or request.left_engine:
             used = self._prompt + self._answer
         self._end(used)
 
@@ -268,12 +267,12 @@ class Quotas:
         self._equal = _WHOLE
 
     def reserve(
-        self, key: ApiKey | None, request: EngineRequest, bound: int | None, most: float = math.inf
-    ) -> Reservation | None:
-        """Return the request's place in the limits of its key; None without limits.
+        self, key: ApiKey, request: EngineRequest, bound: int | None, most: float = math.inf
+    ) -> QuotaUse:
+        """Return the request's place in the limits of its key.
 
         Args:
-            key: The entry of the client's key.
+            key: The entry of the client's key, which has limits.
             request: A request whose body has been read.
             bound: The most tokens of its answer; None if the request has no bound.
             most: The most tokens of its prompt. An image may take megabytes.
@@ -282,8 +281,6 @@ class Quotas:
             ApiError: 429 if a limit is reached. A `work_conserving` key gets 429 only for too many open
                 requests.
         """
-        if key is None or not key.is_limited:
-            return None
         now = self.clock()
         quota = self._quota(key, now)
         prompt = answer = 0.0
@@ -305,7 +302,7 @@ class Quotas:
         else:
             for bucket, amount in rates:
                 bucket.level -= amount
-        return Reservation(quota, prompt, answer, over, background, _headers(rates))
+        return QuotaUse(quota, prompt, answer, over, background, _headers(rates))
 
     def demands(self) -> dict[str, KeyDemand]:
         """Return the demand of each key that has any, or has used a limit, for the other ingress replicas."""

@@ -11,15 +11,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from serve_app.api.errors import NOT_JSON
-from serve_app.api.trace_context import TraceContext
-from serve_app.settings.caller import Caller
+from serve_app.api.trace import IGNORED, Stage, Trace, TraceContext, Traced
 from serve_app.wire import spans as names
-from serve_app.wire.data_plane import TokenCounts
 from serve_app.wire.spans import Attributes, Event, Link, Span, Value, new_span_id
 
 SHOW_HEADER = b"x-tideserve-trace"
@@ -32,48 +30,6 @@ MOST_STAGES = 128
 _MOST_READ_BYTES = 64 << 10
 """Parameters are read only from a body that is not larger: reading takes up to 50 us."""
 _MOST_PROMPT_BYTES = 16 << 10
-
-
-class Measured(Protocol):
-    """The measurements of a request at its end: `engine_client.RequestState`."""
-
-    outcome: Any
-    queued_s: float
-    ttft_s: float | None
-    counts: TokenCounts
-
-
-class Traced(Protocol):
-    """A request as its trace sees it: `engine_client.EngineRequest`."""
-
-    @property
-    def operation(self) -> str: ...
-    @property
-    def request_id(self) -> str: ...
-    @property
-    def wants_stream(self) -> bool: ...
-    @property
-    def caller(self) -> Caller: ...
-    @property
-    def state(self) -> Measured: ...
-
-
-class Stage:
-    """One stage of a request. This class ignores its notes; `RecordedStage` keeps them."""
-
-    recorded = False
-
-    def note_event(self, name: str, attributes: Attributes | None = None) -> None:
-        """Note something that happens now."""
-
-    def note_phase(self, phase: str) -> None:
-        """Note the phase of a cold start, if it is another than before."""
-
-    def link(self, to: Link) -> None:
-        """Link to a span of another trace."""
-
-    def end(self, outcome: str = "", error: str = "", attributes: Attributes | None = None) -> None:
-        """End the stage now. Only the first call counts."""
 
 
 class RecordedStage(Stage):
@@ -109,32 +65,6 @@ class RecordedStage(Stage):
             self.ended = time.perf_counter()
             self.outcome, self.error = outcome, error
             self.attributes.update(attributes or {})
-
-
-class Trace:
-    """The trace of a request. This class ignores all notes; `RequestTrace` keeps them."""
-
-    def begin(self, name: str, attributes: Attributes | None = None, *, since: float | None = None) -> Stage:
-        """Begin a stage, now or at `since` by `perf_counter`, but not before the end of a queue's stage."""
-        return _IGNORED
-
-    def note_request(self, request: Traced, document: bytes) -> None:
-        """Note a request, and the parameters in its `document`: the JSON of its body."""
-
-    def note_model(self, model: str, ttft_target_s: float) -> None:
-        """Note the model that runs the request, and the target that its first token should meet."""
-
-    def for_engine(self, client: TraceContext | None) -> TraceContext | None:
-        """Return the trace context for the engine; by default that of the `client`."""
-        return client
-
-    def comment(self) -> bytes:
-        """Return the SSE comment with the trace so far, if the client asked for it; else b""."""
-        return b""
-
-
-_IGNORED = Stage()
-UNTRACED = Trace()
 
 
 @dataclass(slots=True, eq=False)
@@ -178,7 +108,7 @@ class RequestTrace(Trace):
             self.stages[0].end()  # the request has been received
         if len(self.stages) >= MOST_STAGES:
             self._left_out += 1
-            return _IGNORED
+            return IGNORED
         started = time.perf_counter() if since is None else since
         if self.stages and (last := self.stages[-1]).name == names.QUEUE and last.ended is not None:
             started = max(started, last.ended)
@@ -246,22 +176,21 @@ class RequestTrace(Trace):
         self.ended = time.perf_counter()
         self.attributes[names.METHOD] = "POST"
         request, self._request = self._request, None  # no reference cycle
-        left = request is not None and request.state.outcome == "abandoned"
+        left = request is not None and request.outcome == "abandoned"
         for stage in self.stages:
             stage.end("abandoned" if left else "")
         outcome = None
         if request is not None:
-            state = request.state
-            outcome = state.outcome
+            outcome = request.outcome
             known: Mapping[str, Value | None] = {
-                names.OUTCOME: state.outcome,
-                names.QUEUED_S: round(state.queued_s, 6) or None,
-                names.FIRST_CHUNK_S: state.ttft_s,
-                names.INPUT_TOKENS: state.counts.prompt,
-                names.CACHED_TOKENS: state.counts.cached,
+                names.OUTCOME: outcome,
+                names.QUEUED_S: round(request.queued_s, 6) or None,
+                names.FIRST_CHUNK_S: request.ttft_s,
+                names.INPUT_TOKENS: request.counts.prompt,
+                names.CACHED_TOKENS: request.counts.cached,
             }
             self.attributes |= {name: value for name, value in known.items() if value is not None}
-            self.late = self._late_after_s is not None and (state.ttft_s or 0.0) > self._late_after_s
+            self.late = self._late_after_s is not None and (request.ttft_s or 0.0) > self._late_after_s
         if self.status is not None:
             self.attributes[names.STATUS_CODE] = self.status
         if self.status is not None and self.status >= HTTPStatus.INTERNAL_SERVER_ERROR:

@@ -7,7 +7,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
-from serve_app.api.content import Content
+from serve_app.api.body import Content
 from serve_app.api.errors import ApiError
 from serve_app.settings.settings_error import shown
 
@@ -54,7 +54,9 @@ class Form:
         if kind.lower() != FORM.encode() or not boundary:
             message = f"Content-Type = {shown(given)}: must be {FORM} with a boundary."
             raise ApiError(415, message, code="unsupported_media_type")
-        self.content = Content(request, max_file_bytes + MOST_ENVELOPE_BYTES, self._too_large, timeout_s)
+        self.content = Content(
+            request, max_file_bytes + MOST_ENVELOPE_BYTES, lambda: self._too_large, timeout_s
+        )
         try:
             self._parser = MultipartParser(
                 boundary,

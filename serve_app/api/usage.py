@@ -17,7 +17,7 @@ import msgspec
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from serve_app.api.engine_client import JSON
+from serve_app.api.dialect import JSON
 from serve_app.api.errors import ApiError
 from serve_app.ledger.usage import AMOUNTS, QUERIES, UNWRITTEN_SINCE, Amounts
 

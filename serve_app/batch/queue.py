@@ -247,7 +247,12 @@ class BatchQueue:
 
     def _discard(self, *files: File | None) -> int:
         """Delete hidden files: first their objects, then their rows. Return how many could be deleted."""
-        hidden = [file for file in files if file is not None]
+        given = [file.id for file in files if file is not None]
+        mine = FILES.c.id.in_(given) & ~FILES.c.stored
+        with self.store.begin() as connection:  # a commit without an answer may have shown some
+            locked = connection.execute(FILES.update().where(mine).values(stored=False).returning(FILES.c.id))
+            ids = set(locked.scalars())
+        hidden = [file for file in files if file is not None and file.id in ids]
         undeleted = self.files.delete([file.object for file in hidden])
         gone = [file.id for file in hidden if file.object not in undeleted]
         self.store.forget_files(gone)
@@ -261,9 +266,9 @@ class BatchQueue:
         kept_s, name = batch.output_expires_after, f"{batch.id}_{kind}.jsonl"
         expires_at = None if kept_s is None else int(now) + kept_s
         file = File(new_id("file"), batch.owner, "batch_output", name, 0, int(now), expires_at)
+        self.files.check()
         self.store.begin_file(file, limited=False)
         try:
-            self.files.check()
             size = self.files.write(file.object, (line + b"\n" for line in chain([first], lines)))
         except Exception:
             self._discard(file)

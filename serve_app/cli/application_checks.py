@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from serve_app import env
-from serve_app.cluster.redeployment import given_user_config
+from serve_app.cluster.knob_changes import given_user_config
 from serve_app.settings import AppSettings, SettingsError, knob_defaults, load_settings
 from serve_app.settings.document import unique_keys
 from serve_app.settings.knobs import IngressKnobs, Knobs, read_user_config

@@ -14,7 +14,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from serve_app import env
-from serve_app.api.engine_client import EVENT_STREAM
+from serve_app.api.dialect import EVENT_STREAM
 from serve_app.api.request_trace import SHOW_HEADER
 from serve_app.cli.ask_answer import Answer, Event, ShownTrace, read_events
 from serve_app.cli.ask_display import Display, Wait

@@ -13,7 +13,7 @@ import yaml
 from serve_app.cli.application_checks import CheckedApplication
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.config_file import read_config
-from serve_app.cluster.redeployment import given_user_config
+from serve_app.cluster.knob_changes import given_user_config
 from serve_app.settings.ledger import LedgerSettings
 from serve_app.settings.tree import EMBEDDED, INGRESS, IngressSettings, ModelSettings
 

@@ -12,7 +12,7 @@ from serve_app.cli.application_checks import IMPORT_PATH
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.http_client import NoAnswerError, error_words, fetch
 from serve_app.cli.ray_token import token_header
-from serve_app.cluster.redeployment import deployed_config, given_user_config
+from serve_app.cluster.knob_changes import deployed_config, given_user_config
 from serve_app.settings.tree import INGRESS
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Container, Mapping, Sequence
-from math import inf, isfinite
+from math import isfinite
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -13,6 +13,7 @@ from serve_app.settings.identity import identity_number
 from serve_app.settings.tree import INGRESS
 from serve_app.wire.batch_backlog import NO_BATCHES
 from serve_app.wire.ingress_reports import IngressReport
+from serve_app.wire.own_clock import OwnClock
 from serve_app.wire.phases import DRAINING, FAILED
 from serve_app.wire.resources import Resources
 from serve_app.wire.served_models import ServedApplication
@@ -50,48 +51,12 @@ RawMetrics = Mapping[str, Mapping[Any, Sequence[Any]]]
 """Ray's `raw_metrics`: by name and replica, a series of samples with `timestamp` and `value`."""
 
 
-class Sightings:
-    """Remembers when the newest report of each source was first seen.
-
-    Clocks of nodes may differ by seconds. So a time stamp only shows whether a report is a new one, and its
-    age counts from when it was first seen. The first report of a source may be old, as after a restart, so
-    its stamp is believed. If the sender's clock was wrong, its next report, a second later, corrects the age.
-    """
-
-    def __init__(self) -> None:
-        self._seen: dict[str, tuple[float, float]] = {}
-        """By source: the stamp of its newest report, and when that was first seen."""
-        self._last = -inf
-        self._set_back_s = 0.0
-
-    def ages(self, stamps: Mapping[str, float], now: float) -> dict[str, float]:
-        """Return the age in seconds of the newest report of each source, given their finite time stamps.
-
-        `now` is Unix time in seconds. If the clock is set back, no report becomes younger. Otherwise `now`
-        minus the age of a report is constant until the next report.
-        """
-        self._set_back_s += max(0.0, self._last - now)
-        self._last = now
-        clock = now + self._set_back_s
-        before, seen, ages = self._seen, {}, {}
-        for source, stamp in stamps.items():
-            known = before.get(source)
-            if known is None:
-                known = stamp, clock - max(0.0, now - stamp)
-            elif known[0] != stamp:
-                known = stamp, clock
-            seen[source] = known
-            ages[source] = clock - known[1]
-        self._seen = seen
-        return ages
-
-
 class SnapshotBuilder:
     """Builds snapshots. Remembers when reports were first seen, and since when replicas are pending."""
 
     def __init__(self) -> None:
         self._pending_since: dict[str, float] = {}
-        self._seen: defaultdict[tuple[str, str], Sightings] = defaultdict(Sightings)
+        self._seen: defaultdict[tuple[str, str], OwnClock] = defaultdict(OwnClock)
         """By deployment and kind of report."""
 
     def build(self, name: str, ctx: Any, ingress: Any | None, inbox: Inbox, now: float) -> Snapshot:
@@ -227,12 +192,12 @@ def count_phases(
 
 
 def engine_readings(
-    raw: RawMetrics, now: float, seen: Sightings, identity: str = ""
+    raw: RawMetrics, now: float, seen: OwnClock, identity: str = ""
 ) -> dict[str, Reading[EngineSignals]]:
     """Return the newest report of every engine replica with a report, by replica id.
 
-    `seen` has the earlier reports. During an update, replicas of the former identity still serve and report.
-    Only their load counts: their steps, latencies and sizes say nothing about replicas of `identity`.
+    `seen` knows the earlier reports. During an update, replicas of the former identity still serve and
+    report. Only their load counts: their steps, latencies and sizes say nothing about replicas of `identity`.
     """
     former = _replicas_other_than(identity, raw.get(ENGINE_IDENTITY, {}))
     return {
@@ -260,7 +225,7 @@ def _load(values: Sequence[float]) -> EngineSignals:
 
 
 def ingress_readings(
-    raw: RawMetrics, deployment: str, now: float, seen: Sightings
+    raw: RawMetrics, deployment: str, now: float, seen: OwnClock
 ) -> dict[str, Reading[IngressSignals]]:
     """Return the newest report of every ingress replica about the model of engine deployment `deployment`."""
     names = tuple(ingress_key(deployment, name) for name in INGRESS_FIELDS)
@@ -273,7 +238,7 @@ def reported_readings(
     deployment: str,
     known: Container[str],
     now: float,
-    seen: Sightings,
+    seen: OwnClock,
 ) -> dict[str, Reading[IngressSignals]]:
     """Return the fresh documents of ingress replicas with queued requests that are not in `known`.
 
@@ -281,7 +246,7 @@ def reported_readings(
     A stale document is from a killed replica.
     """
     names = [ingress_key(deployment, name) for name in INGRESS_FIELDS]
-    ages = seen.ages({replica: report.at for replica, report in reports.items()}, now)
+    ages = seen.ages("reports", {replica: report.at for replica, report in reports.items()}, now)
     readings = {
         replica: Reading(IngressSignals(*[report.values[name] for name in names]), ages[replica])
         for replica, report in reports.items()
@@ -290,14 +255,14 @@ def reported_readings(
     return {replica: reading for replica, reading in readings.items() if reading.fresh}
 
 
-def ongoing_of_ingress(raw: RawMetrics, now: float, seen: Sightings) -> dict[str, tuple[float, float]]:
+def ongoing_of_ingress(raw: RawMetrics, now: float, seen: OwnClock) -> dict[str, tuple[float, float]]:
     """Return (open requests, age in seconds) of every ingress replica that has reported."""
     rows = _rows(raw, (ONGOING_REQUESTS,), now, seen)
     return {replica: (values[0], age) for replica, age, values in rows}
 
 
 def _rows(
-    raw: RawMetrics, names: Sequence[str], now: float, seen: Sightings
+    raw: RawMetrics, names: Sequence[str], now: float, seen: OwnClock
 ) -> list[tuple[str, float, tuple[float, ...]]]:
     """Return (replica id, age, newest values in the order of `names`) of replicas with all `names`."""
     if not raw.keys() >= set(names):
@@ -314,7 +279,7 @@ def _rows(
     stamps = dict(zip(ids, map(_timestamp, map(_newest, columns[0].values())), strict=True))
     # A report without a finite time is ignored.
     timed = stamps if isfinite(sum(stamps.values())) else {k: at for k, at in stamps.items() if isfinite(at)}
-    ages = seen.ages(timed, now)
+    ages = seen.ages("reports", timed, now)
     return [
         (replica, ages[replica], row) for replica, row in zip(ids, values, strict=True) if replica in ages
     ]

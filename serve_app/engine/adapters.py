@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from safetensors import safe_open
@@ -54,8 +55,9 @@ class Adapters:
 
     `max_cached` adapters stay loaded, and one more while calls use all of them. A further one replaces the
     adapter with the fewest uses that no call uses. If calls use all, the adapter with the fewest uses gets no
-    new calls until one is free. If the adapter that was used last stayed, each adapter that is asked for once
-    would take the place of a frequent one: `tests/ingress/test_adapter_placement.py` compares both.
+    new calls until one is free. With eviction of the least recently used adapter, each adapter that is asked
+    for once would take the place of a frequent one: `tests/ingress/test_adapter_placement.py` compares both
+    rules.
 
     Args:
         engine: vLLM's engine.
@@ -140,8 +142,13 @@ class Adapters:
         task = self._loading.get(adapter.name)
         if task is None:
             task = self._loading[adapter.name] = asyncio.create_task(self._load(adapter))
-            task.add_done_callback(lambda _: self._loading.pop(adapter.name, None))
+            task.add_done_callback(partial(self._end_load, adapter.name))
         await asyncio.shield(task)  # other calls wait for it too
+
+    def _end_load(self, name: str, task: asyncio.Task[None]) -> None:
+        self._loading.pop(name, None)
+        if not task.cancelled():
+            task.exception()  # the engine has died, and all calls that waited may have left
 
     async def _load(self, adapter: Adapter) -> None:
         """Load an adapter, or note why it cannot be loaded."""

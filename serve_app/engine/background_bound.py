@@ -12,7 +12,8 @@ _GROWTH = 1 / 16
 step, the step is then 3 % too long. The bound itself is 20 % below the knob."""
 _DECREASE = 3 / 4
 """From 2,048 tokens to 65 in 12 changes. At the bound, one change in six is a decrease, and the mean limit is
-87 % of the highest. With a half, it would be one in thirteen, and 72 %."""
+87 % of the highest. With a factor of 1/2, one change in thirteen would be a decrease, and the mean limit 72 %
+of the highest."""
 _LONGEST_PAUSE = 31
 """Steps. The step after them has no limit: one in 32 is less than the 5 % of steps that a P95 leaves out."""
 

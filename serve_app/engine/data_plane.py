@@ -17,6 +17,7 @@ from collections.abc import Callable
 import msgspec
 
 from serve_app.api.engine_client import EngineClient
+from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.ingress_calls import IngressCalls
 from serve_app.wire.data_plane import (
     BEAT_S,
@@ -56,12 +57,14 @@ class DataPlane:
             second.
     """
 
-    def __init__(self, engine: EngineClient, heartbeat: Callable[[], Beat] = lambda: Beat("")) -> None:
+    def __init__(
+        self, engine: EngineClient[EngineCall], heartbeat: Callable[[], Beat] = lambda: Beat("")
+    ) -> None:
         self.engine = engine
         self.heartbeat = heartbeat
         self._server: asyncio.Server | None = None
         self._heartbeats: asyncio.Task[None] | None = None
-        self._connections: set[IngressConnection] = set()
+        self._connections: dict[IngressConnection, None] = {}
         self._strangers: dict[IngressConnection, asyncio.TimerHandle] = {}
         """The connections that have not sent the token yet, oldest first, each with its cut-off timer."""
         self._refused = 0
@@ -121,7 +124,7 @@ class DataPlane:
 
     def admit_stranger(self, connection: "IngressConnection") -> None:
         """Take a connection that has not sent the token. Bounds the time and the number without a token."""
-        self._connections.add(connection)
+        self._connections[connection] = None
         late = f"no data-plane token within {HELLO_S:g} s"
         timer = asyncio.get_running_loop().call_later(HELLO_S, connection.cut_off, late)
         self._strangers[connection] = timer
@@ -139,7 +142,7 @@ class DataPlane:
     def forget(self, connection: "IngressConnection") -> None:
         """Drop a connection that has ended."""
         self.trust(connection)
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
 
     def log_refusal(self, peer: str, reason: str) -> None:
         """Log that a caller without the token was refused, at most every 10 s."""

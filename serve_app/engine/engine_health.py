@@ -37,10 +37,10 @@ seconds."""
 class EngineHealth:
     """Watches a started engine, and says why its replica should get no requests.
 
-    A stall is the time for which the engine has taken no step although it has sequences, and for which its
-    core has not answered that it has no work. An engine without any step never stalls, because its statistics
-    may be off. While the core loads an adapter, it takes no step, and stalls only after `hang_timeout_s`. A
-    first run of a kind of requests stalls only after `FIRST_RUN_S`.
+    A stall lasts while the engine has sequences and takes no step, and its core does not answer that it has
+    no work. An engine without any step never stalls, because its statistics may be off. While the core loads
+    an adapter, it takes no step, and stalls only after `hang_timeout_s`. A first run of a kind of requests
+    stalls only after `FIRST_RUN_S`.
     """
 
     def __init__(self, engine: RunningEngine, hang_timeout_s: float) -> None:

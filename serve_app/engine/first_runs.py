@@ -12,8 +12,9 @@ from typing import Any
 
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from serve_app.api.engine_client import EngineClient, EngineRequest, Operation
+from serve_app.api.engine_client import EngineClient, Operation
 from serve_app.api.errors import ApiError
+from serve_app.engine.engine_call import EngineCall, own_call
 from serve_app.patches.vllm import Method, wrap_method
 from serve_app.settings.tree import ModelSettings
 
@@ -57,14 +58,14 @@ class FirstRuns:
                 del self._running[name]
         return bool(self._running)
 
-    async def warm_up(self, client: EngineClient) -> None:
+    async def warm_up(self, client: EngineClient[EngineCall]) -> None:
         """Run each kind but `adapter`, whose files come later. Raises ApiError if the engine has failed."""
         for kind in self.left - {"adapter"}:
             operation: Operation = "completions" if kind in _FIELDS else "chat_completions"
             fields = {"prompt": "warm", **_FIELDS[kind]} if kind in _FIELDS else _chat_with_image()
             body = json.dumps({**fields, "max_tokens": 3, "temperature": 1.0, "ignore_eos": True}).encode()
             try:
-                async with client.call(EngineRequest(operation, body, "warm-up")):
+                async with client.call(own_call(operation, body)):
                     pass
             except ApiError as error:
                 if error.status >= 500:

@@ -11,12 +11,13 @@ from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
-from serve_app.api.engine_client import EngineReply, EngineRequest
+from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import DONE, invalid_field, invalid_value, unsupported_feature
 from serve_app.api.generate import GenerateRequest
+from serve_app.engine.call_log import latency_figures
+from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.number_bounds import check_characters
 from serve_app.engine.operations import Serving
-from serve_app.engine.request_record import latency_figures
 
 _encode = msgspec.json.Encoder().encode
 
@@ -50,20 +51,20 @@ class TokenTexts:
         return texts
 
 
-async def generate(serving: Serving, call: EngineRequest) -> EngineReply | AsyncIterator[bytes]:
+async def generate(serving: Serving, call: EngineCall) -> EngineReply | AsyncIterator[bytes]:
     """Return a reply with text and timings, or the event frames of a stream."""
     if "generate" not in await serving.engine.get_supported_tasks():
         raise unsupported_feature("text generation")
-    request = GenerateRequest.model_validate_json(call.body)
+    request = GenerateRequest.model_validate_json(call.message.body)
     outputs, texts = await _start(serving, request, call)
     if request.stream:
-        replayed = bool(call.continuation and any(call.continuation.tokens))
+        replayed = bool(call.message.continuation and any(call.message.continuation.tokens))
         return _frames(outputs, texts, replayed=replayed)
     return await _whole(serving, call, outputs, texts)
 
 
 async def _start(
-    serving: Serving, request: GenerateRequest, call: EngineRequest
+    serving: Serving, request: GenerateRequest, call: EngineCall
 ) -> tuple[AsyncIterator[RequestOutput], TokenTexts]:
     engine = serving.engine
     limit = engine.model_config.max_model_len
@@ -74,8 +75,8 @@ async def _start(
     renderer = engine.renderer
     unbounded = replace(renderer.default_cmpl_tok_params, max_total_tokens=None)
     (prompt,) = await renderer.render_cmpl_async([{"prompt": request.prompt}], unbounded)
-    if call.cache_salt:
-        prompt["cache_salt"] = call.cache_salt
+    if call.message.cache_salt:
+        prompt["cache_salt"] = call.message.cache_salt
     tokens = prompt["prompt_token_ids"]
     if len(tokens) >= limit:
         why = f"{len(tokens)} tokens, and the model's context length is {limit} with at least one of them "
@@ -128,7 +129,7 @@ async def _frames(
 
 
 async def _whole(
-    serving: Serving, call: EngineRequest, outputs: AsyncIterator[RequestOutput], texts: TokenTexts
+    serving: Serving, call: EngineCall, outputs: AsyncIterator[RequestOutput], texts: TokenTexts
 ) -> EngineReply:
     text, tokens, prompt_tokens, reason, first = "", [], 0, "stop", 0.0
     async for output in outputs:

@@ -2,19 +2,26 @@
 
 import asyncio
 import logging
-import time
 from dataclasses import dataclass, field
 from functools import partial
 
 from msgspec.structs import replace
 
-from serve_app.api.engine_client import OPERATIONS, EngineClient, EngineReply, EngineRequest, RequestState
+from serve_app.api.engine_client import OPERATIONS, EngineClient, EngineReply
 from serve_app.api.errors import TRACE_ID, ApiError, internal_error
-from serve_app.api.trace_context import TraceContext
 from serve_app.cancellation import only_own_cancellation
-from serve_app.settings.caller import caller
-from serve_app.wire.continuation import DeliveredTokens
-from serve_app.wire.data_plane import CREDIT_BYTES, LOSSES, Answer, Call, FromIngress, Piece, Step
+from serve_app.engine.continued_call import ContinuedCall
+from serve_app.engine.engine_call import EngineCall
+from serve_app.wire.data_plane import (
+    CREDIT_BYTES,
+    LOSSES,
+    Answer,
+    Call,
+    DeliveredTokens,
+    FromIngress,
+    Piece,
+    Step,
+)
 from serve_app.wire.frames import Frames
 
 logger = logging.getLogger("ray.serve")
@@ -34,8 +41,8 @@ class _Stream:
     outputs: int = -1
     """The number of delivered outputs when data were last added."""
     data: list[bytes] = field(default_factory=list)
-    ended: EngineRequest | None = None
-    """The request, once its answer is complete."""
+    ended: EngineCall | None = None
+    """The call, once its answer is complete."""
     task: asyncio.Task[None] | None = None
 
     def begins_output(self) -> bool:
@@ -59,7 +66,7 @@ class _Stream:
         tokens = [] if self.delivered is None else self.delivered.take()
         piece = Piece(self.number, data, [(sequence, list(ids)) for sequence, ids in tokens])
         if (ended := self.ended) is not None:
-            piece.last, piece.lost, piece.counts = True, ended.state.lost, ended.state.counts
+            piece.last, piece.lost, piece.counts = True, ended.lost, ended.counts
         return piece
 
 
@@ -70,7 +77,7 @@ class IngressCalls:
     these tasks, and are sent in one message. A first token does not wait for another step.
     """
 
-    def __init__(self, engine: EngineClient, frames: Frames[FromIngress]) -> None:
+    def __init__(self, engine: EngineClient[EngineCall], frames: Frames[FromIngress]) -> None:
         self._engine = engine
         self._frames = frames
         frames.on_writable = self._flush
@@ -87,12 +94,12 @@ class IngressCalls:
         """The number of these calls that are of the lane `background`."""
         return sum(stream.background for stream in self._open.values())
 
-    def begin(self, call: Call) -> None:
-        """Run `call` in a task of its own."""
-        stream = self._open[call.stream] = _Stream(call.stream, call.lane == "background")
-        stream.task = asyncio.create_task(self._run(stream, call))
+    def begin(self, message: Call) -> None:
+        """Run a call in a task of its own."""
+        stream = self._open[message.stream] = _Stream(message.stream, message.lane == "background")
+        stream.task = asyncio.create_task(self._run(stream, message))
         # A callback, because a task that is cancelled before its first step never runs its code.
-        stream.task.add_done_callback(partial(self._forget, call.stream))
+        stream.task.add_done_callback(partial(self._forget, message.stream))
 
     def _forget(self, number: int, _: asyncio.Task[None]) -> None:
         self._open.pop(number, None)
@@ -121,38 +128,39 @@ class IngressCalls:
         self.cancel_all()
         await asyncio.gather(*running, return_exceptions=True)
 
-    async def _run(self, stream: _Stream, call: Call) -> None:
-        request = None
+    async def _run(self, stream: _Stream, message: Call) -> None:
+        call = None
         try:
-            if call.operation not in OPERATIONS:
-                raise ApiError(404, f"no operation {call.operation!r}")
-            request = engine_request(call)
-            TRACE_ID.set("" if request.trace is None else request.trace.trace_id)
+            if message.operation not in OPERATIONS:
+                raise ApiError(404, f"no operation {message.operation!r}")
+            begun = message.continuation
+            call = EngineCall(message) if begun is None else ContinuedCall(message, begun)
+            TRACE_ID.set("" if call.trace is None else call.trace.trace_id)
             with only_own_cancellation():
-                await self._answer(stream, request)
+                await self._answer(stream, call)
         except ApiError as error:
             lost = error.code if error.code in LOSSES else ""
             answer = Answer(stream.number, error.status, dict(error.headers), error.body(), lost=lost)
-            answer.counts = None if request is None else request.state.counts
+            answer.counts = None if call is None else call.counts
             self._send(answer)
         except Exception:
-            logger.exception("request %s failed in the data plane", call.request_id)
+            logger.exception("request %s failed in the data plane", message.request_id)
             failure = internal_error()
             self._send(Answer(stream.number, failure.status, {}, failure.body()))
 
-    async def _answer(self, stream: _Stream, request: EngineRequest) -> None:
-        async with self._engine.call(request) as reply:
+    async def _answer(self, stream: _Stream, call: EngineCall) -> None:
+        async with self._engine.call(call) as reply:
             head = Answer(stream.number, reply.status, dict(reply.headers), reply.body)
             if reply.stream is None:
-                head.counts = request.state.counts
+                head.counts = call.counts
                 self._send(head)
                 return
             head.streamed, head.continuable = True, reply.delivered is not None
-            head.prompts = replace(request.state.counts, output=None)
+            head.prompts = replace(call.counts, output=None)
             self._send(head)
-            await self._send_stream(stream, reply, request)
+            await self._send_stream(stream, reply, call)
 
-    async def _send_stream(self, stream: _Stream, reply: EngineReply, request: EngineRequest) -> None:
+    async def _send_stream(self, stream: _Stream, reply: EngineReply, call: EngineCall) -> None:
         assert reply.stream is not None
         stream.delivered = reply.delivered
         farewell = b""
@@ -169,7 +177,7 @@ class IngressCalls:
             return True
 
         async for data in reply.stream:
-            if request.state.lost:  # the client must not see an error if another engine can continue
+            if call.lost:  # the client must not see an error if another engine can continue
                 farewell += data
                 continue
             if stream.begins_output():
@@ -177,9 +185,9 @@ class IngressCalls:
                     stream.room.clear()
                     await stream.room.wait()
             put(data)
-            request.state.write_now = write_now
-        request.state.write_now = None
-        stream.ended = request
+            call.write_now = write_now
+        call.write_now = None
+        stream.ended = call
         self._put(stream, farewell)
 
     def _put(self, stream: _Stream, data: bytes) -> None:
@@ -202,22 +210,3 @@ class IngressCalls:
         if self._waiting:
             self._frames.send(Step([stream.piece() for stream in self._waiting]))
             self._waiting.clear()
-
-
-def engine_request(call: Call) -> EngineRequest:
-    """Return `call` as a request of this engine replica."""
-    return EngineRequest(
-        call.operation,  # type: ignore[arg-type]  # the caller has looked
-        call.body,
-        call.request_id,
-        time.perf_counter() - call.waited_s,
-        trace=TraceContext(call.traceparent, call.tracestate) if call.traceparent else None,
-        cache_salt=call.cache_salt,
-        caller=caller(call.key, call.lane, call.weight),
-        continuation=call.continuation,
-        expected_cached_tokens=call.expected_cached_tokens,
-        lane_knob=call.lane_knob,
-        alias=call.alias,
-        adapter=call.adapter,
-        state=RequestState(queued_s=call.queued_s, lost_s=call.lost_s),
-    )

@@ -1,7 +1,7 @@
 """Lanes in vLLM's scheduler, in the process of the engine core.
 
-A sequence's lane is known from its priority (`fair_share`). vLLM itself lets the smallest priority run first
-and preempts the largest. This module adds:
+A sequence's lane is known from its priority (`sequence_lanes`). vLLM itself lets the smallest priority run
+first and preempts the largest. This module adds:
 
 - A waiting sequence of another lane takes the place of a running `background` sequence in the next step. The
   preempted sequence waits, and continues later: the prefix cache has most of its tokens.
@@ -27,7 +27,7 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.request import Request, RequestStatus
 
 from serve_app.engine.background_bound import BackgroundBound
-from serve_app.engine.fair_share import BACKGROUND, LANE_KNOB, lane_of
+from serve_app.engine.sequence_lanes import BACKGROUND, LANE_KNOB, lane_of
 from serve_app.settings.caller import Lane
 from serve_app.settings.knobs import Knobs
 

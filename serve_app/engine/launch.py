@@ -189,7 +189,7 @@ async def launch(
 async def _warm_up(client: LocalEngine, model: ModelSettings) -> None:
     """Send one request through the engine, so that no client waits for lazy initialization."""
     from serve_app.api.audio import speech_body  # noqa: PLC0415
-    from serve_app.api.engine_client import EngineRequest  # noqa: PLC0415
+    from serve_app.engine.engine_call import own_call  # noqa: PLC0415
 
     if model.task == "transcribe":
         silence = io.BytesIO()
@@ -197,10 +197,10 @@ async def _warm_up(client: LocalEngine, model: ModelSettings) -> None:
             file.setparams((1, 2, 16_000, 0, "NONE", ""))
             file.writeframes(bytes(32_000))  # a second
         body = speech_body({"max_completion_tokens": 2}, silence.getvalue())
-        request = EngineRequest("transcriptions", body, "warm-up")
+        call = own_call("transcriptions", body)
     elif model.task == "generate":
-        request = EngineRequest("generate", b'{"prompt":"warm","max_tokens":2}', "warm-up")
+        call = own_call("generate", b'{"prompt":"warm","max_tokens":2}')
     else:  # every pooling model has this operation
-        request = EngineRequest("pooling", b'{"input":"warm"}', "warm-up")
-    async with client.call(request):
+        call = own_call("pooling", b'{"input":"warm"}')
+    async with client.call(call):
         pass

@@ -6,29 +6,28 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
 from serve_app.api.dialect import dialect_of
-from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
+from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError, stream_failed, unsupported_feature
 from serve_app.cancellation import is_cancelled
 from serve_app.engine.adapters import Adapters
 from serve_app.engine.api_errors import from_exception, from_frame, lost_engine, not_continuable
-from serve_app.engine.continued_stream import ContinuedStream
-from serve_app.engine.engine_stream import EngineStream
+from serve_app.engine.call_log import log_line, with_latency
+from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.generate_operation import generate
 from serve_app.engine.messages_operation import count_tokens, create_message
 from serve_app.engine.operations import ReplyOrFrames, Serving, chat, complete, detokenize, tokenize
 from serve_app.engine.pooling_operations import TASKS, pool
-from serve_app.engine.request_record import RequestRecord
 from serve_app.engine.responses_operation import create_response
 from serve_app.engine.speech_operations import SPEECH, transcribe
 from serve_app.ledger.meter import UsageMeter
 from serve_app.patches.vllm_compat import killed_from_outside
 from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.request_log import RequestLog
-from serve_app.wire.data_plane import ENGINE_DEAD, ENGINE_DIED, ENGINE_KILLED
+from serve_app.wire.data_plane import ENGINE_DEAD, ENGINE_DIED, ENGINE_KILLED, Call
 
 logger = logging.getLogger("ray.serve")
 
-_OPERATIONS: dict[Operation, Callable[[Serving, EngineRequest], Awaitable[ReplyOrFrames]]] = {
+_OPERATIONS: dict[str, Callable[[Serving, EngineCall], Awaitable[ReplyOrFrames]]] = {
     "chat_completions": chat,
     "completions": complete,
     "responses": create_response,
@@ -49,7 +48,7 @@ class LocalEngine:
         serving: vLLM's handlers around the engine.
         model: The settings the engine was started with.
         on_error: Called with the error of every failed call, before or within a stream.
-        on_call: Called with each call.
+        on_call: Called with the message of each call.
         model_identity: See `weights.model_identity`. The engine continues only streams of the same model.
         adapters: Loads LoRA adapters; None if the engine was started without LoRA.
     """
@@ -59,7 +58,7 @@ class LocalEngine:
         serving: Serving,
         model: ModelSettings,
         on_error: Callable[[ApiError], None],
-        on_call: Callable[[EngineRequest], None] = lambda _: None,
+        on_call: Callable[[Call], None] = lambda _: None,
         model_identity: str = "",
         adapters: Adapters | None = None,
     ) -> None:
@@ -77,7 +76,7 @@ class LocalEngine:
         self._serving = replace(serving, max_sequences=model.max_sequences_per_request)
 
     @asynccontextmanager
-    async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
+    async def call(self, call: EngineCall) -> AsyncIterator[EngineReply]:
         """Run one operation, or continue its stream. Closing the context aborts the generation.
 
         Raises:
@@ -85,103 +84,99 @@ class LocalEngine:
         """
         if self._engine.errored:
             raise lost_engine(ENGINE_DEAD)
-        begun = request.continuation
+        begun = call.message.continuation
         if begun is not None and not begun.is_of(self._model_identity, self._serving.vocabulary):
             raise not_continuable()
-        request.serve_as(self._model)
-        self._on_call(request)
-        stream = EngineStream(request) if begun is None else ContinuedStream(request, begun)
-        stream.begin()
-        record = RequestRecord.begin(request, stream.sequences)
+        call.model = self._model
+        self._on_call(call.message)
+        call.begin()
         async with AsyncExitStack() as ending:
             if (meter := self.meter) is not None:
-                ending.callback(meter.end, meter.begin(request.caller, record, stream, begun is not None))
-            ending.callback(stream.end)
+                ending.callback(meter.end, meter.begin(call.caller, call, moved=begun is not None))
+            ending.callback(call.end)
             try:
-                if request.adapter is not None:
+                if (adapter := call.message.adapter) is not None:
                     if self._adapters is None:
                         raise unsupported_feature("LoRA adapters")
-                    await self._adapters.take(request.adapter)
-                    ending.callback(self._adapters.release, request.adapter)
-                answer = await _OPERATIONS[request.operation](self._serving, request)
+                    await self._adapters.take(adapter)
+                    ending.callback(self._adapters.release, adapter)
+                answer = await _OPERATIONS[call.message.operation](self._serving, call)
                 if isinstance(answer, EngineReply):
                     if begun is not None:
                         raise not_continuable()
                     reply = answer
-                    record.status = reply.status
-                    record.complete()
+                    call.status = reply.status
+                    call.complete()
                 else:
-                    frames = stream.new_frames(answer)
+                    frames = call.new_frames(answer)
                     # The engine frees a sequence only when its generator is closed.
                     if hasattr(frames, "aclose"):
                         ending.push_async_callback(frames.aclose)
-                    reply = await self._open_stream(frames, record, stream)
+                    reply = await self._open_stream(frames, call)
             except Exception as error:
-                failure = self._lost(request) if self._engine.errored else from_exception(error)
+                failure = self._lost(call) if self._engine.errored else from_exception(error)
                 if not is_cancelled():  # vLLM's handlers turn a cancellation into an error
-                    record.fail(failure.status)
+                    call.fail(failure.status)
                 self._on_error(failure)
                 raise failure from error
             else:
-                request.release_body()
+                call.release_body()
                 yield reply
             finally:
-                self._log(record)
+                self._log(call)
 
-    async def _open_stream(
-        self, frames: AsyncIterator[str | bytes], record: RequestRecord, stream: EngineStream
-    ) -> EngineReply:
-        dialect = dialect_of(record.request)
+    async def _open_stream(self, frames: AsyncIterator[str | bytes], call: EngineCall) -> EngineReply:
+        dialect = dialect_of(call.message.operation)
         prelude, first = b"", _bytes(await anext(frames))
         while first.startswith(dialect.prelude):  # the status waits for the first output
             prelude += first
             first = _bytes(await anext(frames))
-        record.note_first_event()
+        call.note_first_event()
         if first.startswith(dialect.error_frame):
             raise from_frame(first)
-        record.status = 200
-        rest = self._rest(prelude + first, frames, record)
-        return EngineReply(200, stream=rest, delivered=stream.delivered)
+        call.status = 200
+        rest = self._rest(prelude + first, frames, call)
+        return EngineReply(200, stream=rest, delivered=call.delivered)
 
     async def _rest(
-        self, first: bytes, frames: AsyncIterator[str | bytes], record: RequestRecord
+        self, first: bytes, frames: AsyncIterator[str | bytes], call: EngineCall
     ) -> AsyncIterator[bytes]:
-        dialect = dialect_of(record.request)
-        yield first if not dialect.has_usage(first) else record.with_latency(first)
+        dialect = dialect_of(call.message.operation)
+        yield first if not dialect.has_usage(first) else with_latency(call, first)
         sent = first
         try:
             async for frame in frames:
                 data = _bytes(frame)
                 if data.startswith(dialect.error_frame):
-                    error = self._lost(record.request) if self._engine.errored else from_frame(data)
-                    record.fail(error.status)
+                    error = self._lost(call) if self._engine.errored else from_frame(data)
+                    call.fail(error.status)
                     self._on_error(error)
-                    yield dialect.last_frames(error, record.request, sent)
+                    yield dialect.last_frames(error, call, sent)
                     break
                 if dialect.has_usage(data):
-                    data = record.with_latency(data)
+                    data = with_latency(call, data)
                 sent = data
                 yield data
         except Exception as error:
             # The engine has died, or this code has a bug. If the error were raised, the connection would
             # close, and the ingress would report a lost replica to the client.
-            failure = self._lost(record.request) if self._engine.errored else stream_failed()
+            failure = self._lost(call) if self._engine.errored else stream_failed()
             logger.error("a stream failed: %s", failure.code, exc_info=error)
-            record.fail(failure.status)
+            call.fail(failure.status)
             self._on_error(failure)
-            yield dialect.last_frames(failure, record.request, sent)
+            yield dialect.last_frames(failure, call, sent)
             return
-        record.complete()
+        call.complete()
 
-    def _lost(self, request: EngineRequest) -> ApiError:
-        request.state.lost = ENGINE_KILLED if killed_from_outside(self._engine) else ENGINE_DIED
-        return lost_engine(request.state.lost)
+    def _lost(self, call: EngineCall) -> ApiError:
+        call.lost = ENGINE_KILLED if killed_from_outside(self._engine) else ENGINE_DIED
+        return lost_engine(call.lost)
 
-    def _log(self, record: RequestRecord) -> None:
+    def _log(self, call: EngineCall) -> None:
         if self.request_log is None:
             return
         try:
-            line = record.line(self._model)
+            line = log_line(call)
             if line is not None:
                 self.request_log.add(line)
         except Exception:

@@ -14,8 +14,9 @@ from vllm.entrypoints.anthropic.protocol import (
 )
 
 from serve_app.api.body import MEMBERS, NULL
-from serve_app.api.engine_client import EngineReply, EngineRequest
+from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError, invalid_field
+from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.operations import ReplyOrFrames, Serving, ask
 from serve_app.engine.request_body import RequestModel, check_block
 
@@ -26,7 +27,7 @@ COUNT_TOKENS = RequestModel(AnthropicCountTokensRequest)
 _HANDLER = "anthropic_serving_messages"
 
 
-async def create_message(serving: Serving, call: EngineRequest) -> ReplyOrFrames:
+async def create_message(serving: Serving, call: EngineCall) -> ReplyOrFrames:
     """Answer a conversation. Returns a reply, or the frames of a stream."""
     handler = serving.handler(_HANDLER, "messages")
     request = _parse(serving, call, MESSAGES)
@@ -50,14 +51,14 @@ async def create_message(serving: Serving, call: EngineRequest) -> ReplyOrFrames
     return answer
 
 
-async def count_tokens(serving: Serving, call: EngineRequest) -> ReplyOrFrames:
+async def count_tokens(serving: Serving, call: EngineCall) -> ReplyOrFrames:
     """Count the tokens of a conversation."""
     handler = serving.handler(_HANDLER, "messages")
     request = _parse(serving, call, COUNT_TOKENS)
     return await ask(handler.count_tokens, request, call, exclude_none=True)
 
 
-def _parse(serving: Serving, call: EngineRequest, model: RequestModel) -> Any:
+def _parse(serving: Serving, call: EngineCall, model: RequestModel) -> Any:
     request = serving.parse(call, model)
     for number, block in enumerate(request.system if isinstance(request.system, list) else ()):
         check_block(f"system[{number}]", "system", vars(block))

@@ -18,10 +18,10 @@ from vllm.entrypoints.serve.tokenize.protocol import DetokenizeRequest, Tokenize
 from vllm.lora.request import LoRARequest
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from serve_app.api.engine_client import EngineReply, EngineRequest
+from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import invalid_field, unsupported_feature
 from serve_app.engine.api_errors import from_response
-from serve_app.engine.engine_stream import follow_aliases, follow_streams
+from serve_app.engine.engine_call import EngineCall, follow_aliases, follow_calls
 from serve_app.engine.media import check_media, guard_media, keep_media_apart, keyed
 from serve_app.engine.number_bounds import check_characters, check_sampling, check_token_ids, guard_intake
 from serve_app.engine.plain_stream import prefer_plain_streams
@@ -70,7 +70,7 @@ class Serving:
         for name in ("openai_serving_transcription", "openai_serving_translation"):
             if (speech := getattr(state, name, None)) is not None:
                 read_speech(speech)
-        follow_streams(engine, lanes or SequenceLanes())
+        follow_calls(engine, lanes or SequenceLanes())
         follow_aliases(state.openai_serving_models)
         guard_intake(engine)
         keep_media_apart(engine.renderer)
@@ -94,23 +94,28 @@ class Serving:
             raise unsupported_feature(feature)
         return found
 
-    def parse(self, call: EngineRequest, model: RequestModel) -> Any:
-        """Return the request in the body of a call, with the salt of its caller's prefix cache.
+    def parse(self, call: EngineCall, model: RequestModel, body: bytes | None = None) -> Any:
+        """Return the request in `body`, by default the call's, with the salt of the caller's prefix cache.
 
         Raises:
             ApiError: 400 for an invalid field, or media that are not allowed.
         """
-        request = model.parse(call.body, self.engine.model_config)
-        check_media(call.body, self.engine.model_config)
+        document = call.message.body if body is None else body
+        request = model.parse(document, self.engine.model_config)
+        check_media(document, self.engine.model_config)
         if "cache_salt" in type(request).model_fields:
             request.cache_salt = _cache_salt(call, request.cache_salt)
-        if call.adapter is None and call.alias and getattr(request, "model", None) == call.alias:
+        if (
+            call.message.adapter is None
+            and call.message.alias
+            and getattr(request, "model", None) == call.message.alias
+        ):
             # vLLM may have an adapter of this name.
             request.model = self.engine.model_config.served_model_name
         return request
 
 
-async def chat(serving: Serving, call: EngineRequest) -> ReplyOrFrames:
+async def chat(serving: Serving, call: EngineCall) -> ReplyOrFrames:
     """Run a chat completion. Returns a reply, or the frames of a stream."""
     handler = serving.handler("openai_serving_chat", "chat completions")
     request = serving.parse(call, CHAT)
@@ -118,7 +123,7 @@ async def chat(serving: Serving, call: EngineRequest) -> ReplyOrFrames:
     return await ask(handler.create_chat_completion, request, call)
 
 
-async def complete(serving: Serving, call: EngineRequest) -> ReplyOrFrames:
+async def complete(serving: Serving, call: EngineCall) -> ReplyOrFrames:
     """Run a text completion of one or more prompts. Returns a reply, or the frames of a stream."""
     handler = serving.handler("openai_serving_completion", "completions")
     request = serving.parse(call, COMPLETION)
@@ -127,7 +132,7 @@ async def complete(serving: Serving, call: EngineRequest) -> ReplyOrFrames:
     return await ask(handler.create_completion, request, call)
 
 
-async def tokenize(serving: Serving, call: EngineRequest) -> ReplyOrFrames:
+async def tokenize(serving: Serving, call: EngineCall) -> ReplyOrFrames:
     """Convert text or messages to token ids."""
     handler = serving.handler("serving_tokenization", "tokenization")
     request = serving.parse(call, TOKENIZE)
@@ -141,7 +146,7 @@ async def tokenize(serving: Serving, call: EngineRequest) -> ReplyOrFrames:
     return await ask(handler.create_tokenize, request, call)
 
 
-async def detokenize(serving: Serving, call: EngineRequest) -> ReplyOrFrames:
+async def detokenize(serving: Serving, call: EngineCall) -> ReplyOrFrames:
     """Convert token ids to text."""
     handler = serving.handler("serving_tokenization", "tokenization")
     request = serving.parse(call, _DETOKENIZE)
@@ -153,7 +158,7 @@ async def detokenize(serving: Serving, call: EngineRequest) -> ReplyOrFrames:
     return await ask(handler.create_detokenize, request, call)
 
 
-async def ask(handle: Method, request: Any, call: EngineRequest, **written: Any) -> ReplyOrFrames:
+async def ask(handle: Method, request: Any, call: EngineCall, **written: Any) -> ReplyOrFrames:
     """Have vLLM's handler answer a request. Returns a reply, or the frames of a stream.
 
     Args:
@@ -175,7 +180,7 @@ async def ask(handle: Method, request: Any, call: EngineRequest, **written: Any)
     return stream
 
 
-def raw_request(call: EngineRequest) -> Request:
+def raw_request(call: EngineCall) -> Request:
     """Return an HTTP request for vLLM's handlers, with the request id and the trace headers."""
     headers = [(b"x-request-id", call.request_id.encode("latin-1"))]
     if call.trace is not None:
@@ -183,11 +188,11 @@ def raw_request(call: EngineRequest) -> Request:
     return Request({"type": "http", "method": "POST", "headers": headers})
 
 
-def _cache_salt(call: EngineRequest, own: str | None) -> str | None:
+def _cache_salt(call: EngineCall, own: str | None) -> str | None:
     """Return the salt of a prompt's prefix cache: the API key's salt, combined with the client's `own`."""
-    if not call.cache_salt or own is None:
-        return call.cache_salt or own
-    return keyed(call.cache_salt, own)
+    if not call.message.cache_salt or own is None:
+        return call.message.cache_salt or own
+    return keyed(call.message.cache_salt, own)
 
 
 def text_of(messages: list[Any]) -> str:

@@ -16,7 +16,7 @@ from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from vllm.outputs import RequestOutput
 
 from serve_app.api.errors import DONE
-from serve_app.engine.engine_stream import EngineStream
+from serve_app.engine.engine_call import EngineCall
 from serve_app.patches.vllm import Method, wrap_method
 
 _encode = msgspec.json.Encoder().encode
@@ -58,7 +58,7 @@ def _choose(serving: OpenAIServingChat, stock: Method) -> Method:
     ) -> AsyncGenerator[str | bytes, None]:
         if is_plain(serving, request):
             plain = PlainChatStream(serving, request, request_id, model_name)
-            if (current := EngineStream.current()) is not None:
+            if (current := EngineCall.current()) is not None:
                 current.encode = plain.encode
             return plain.frames(results)
         stream: AsyncGenerator[str | bytes, None] = stock(

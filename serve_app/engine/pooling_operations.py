@@ -14,9 +14,10 @@ from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreReques
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 
 from serve_app.api.body import QUERIES
-from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
+from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import NOT_JSON, invalid_field, invalid_value, not_an_object
 from serve_app.engine.api_errors import from_response
+from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.media import INPUTS, reader_of
 from serve_app.engine.number_bounds import check_characters, check_token_ids
 from serve_app.engine.operations import Serving, raw_request, text_of
@@ -33,7 +34,7 @@ _FOR_EACH_DOCUMENT = (*QUERIES, "chat_template_kwargs")
 
 
 EMBEDDING = RequestModel(EmbeddingRequest)
-TASKS: dict[Operation, tuple[str, str, RequestModel]] = {
+TASKS: dict[str, tuple[str, str, RequestModel]] = {
     "embeddings": ("serving_embedding", "embeddings", EMBEDDING),
     "score": ("serving_scores", "scores", RequestModel(ScoreRequest)),
     "rerank": ("serving_scores", "reranking", RequestModel(RerankRequest)),
@@ -44,17 +45,17 @@ TASKS: dict[Operation, tuple[str, str, RequestModel]] = {
 the tasks for which vLLM has set a handler."""
 
 
-async def pool(serving: Serving, call: EngineRequest) -> EngineReply:
+async def pool(serving: Serving, call: EngineCall) -> EngineReply:
     """Run one of `TASKS`.
 
     Raises:
         ApiError: 400 for a body out of bounds, or if the model does not support the task.
     """
-    name, feature, body_model = TASKS[call.operation]
+    name, feature, body_model = TASKS[call.message.operation]
     handler = serving.handler(name, feature)
     # Before parsing, because pydantic takes 18 µs per text to try every type of an input.
     try:
-        inputs = _read_inputs(call.body)
+        inputs = _read_inputs(call.message.body)
     except NOT_JSON as error:
         raise not_an_object(error) from None
     for name, value in inputs.items():

@@ -18,10 +18,10 @@ from pydantic import TypeAdapter, ValidationError, model_validator
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
 from serve_app.api.dialect import response_id
-from serve_app.api.engine_client import EngineReply, EngineRequest
+from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError, invalid_field, invalid_value
 from serve_app.engine.api_errors import from_validation
-from serve_app.engine.engine_stream import EngineStream
+from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.number_bounds import check_sampling
 from serve_app.engine.operations import ReplyOrFrames, Serving, ask
 from serve_app.engine.request_body import RequestModel, check_part
@@ -69,7 +69,7 @@ class _Request(ResponsesRequest):  # type: ignore[misc]  # vLLM has no types
 RESPONSES = RequestModel(_Request, "input")
 
 
-async def create_response(serving: Serving, call: EngineRequest) -> ReplyOrFrames:
+async def create_response(serving: Serving, call: EngineCall) -> ReplyOrFrames:
     """Create a response. Returns a reply, or the frames of a stream."""
     handler = serving.handler("openai_serving_responses", "responses")
     request = serving.parse(call, RESPONSES)
@@ -179,8 +179,8 @@ def _refusal(field: str, why: str) -> ApiError:
 
 def _draw_id(draw: Method) -> Method:
     def wrapped() -> str:
-        stream = EngineStream.current()
-        drawn: str = draw() if stream is None else stream.new_id() or draw()
+        call = EngineCall.current()
+        drawn: str = draw() if call is None else call.new_id() or draw()
         return drawn
 
     return wrapped

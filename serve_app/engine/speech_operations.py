@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -11,8 +10,8 @@ from vllm.entrypoints.speech_to_text.transcription.protocol import Transcription
 from vllm.entrypoints.speech_to_text.translation.protocol import TranslationRequest
 
 from serve_app.api.audio import fields_of, file_of
-from serve_app.api.engine_client import EngineRequest, Operation
 from serve_app.api.errors import invalid_value, unsupported_feature
+from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.number_bounds import check_sampling
 from serve_app.engine.operations import ReplyOrFrames, Serving, ask
 from serve_app.engine.request_body import RequestModel
@@ -26,27 +25,27 @@ class _Translation(TranslationRequest):  # type: ignore[misc]
     file: None = None
 
 
-SPEECH: dict[Operation, tuple[str, RequestModel]] = {
+SPEECH: dict[str, tuple[str, RequestModel]] = {
     "transcriptions": ("transcription", RequestModel(_Transcription)),
     "translations": ("translation", RequestModel(_Translation)),
 }
 """The operations of `transcribe`: vLLM's name and the fields. A model supports both or none."""
 
 
-async def transcribe(serving: Serving, call: EngineRequest) -> ReplyOrFrames:
+async def transcribe(serving: Serving, call: EngineCall) -> ReplyOrFrames:
     """Run one of `SPEECH`. Returns a reply, or the frames of a stream.
 
     Raises:
         ApiError: 400 for a field out of bounds, a file that is no audio, or a model that takes no speech.
     """
-    name, fields = SPEECH[call.operation]
+    name, fields = SPEECH[call.message.operation]
     handler = serving.handler(f"openai_serving_{name}", "transcriptions and translations of speech")
     if not (find_spec("soundfile") or find_spec("av")):
         raise unsupported_feature("speech until its engine has the Python packages soundfile and soxr")
-    request = serving.parse(replace(call, body=fields_of(call.body)), fields)
+    request = serving.parse(call, fields, fields_of(call.message.body))
     check_sampling(request, 1, serving.max_sequences, serving.vocabulary)
     _check_choices(handler.model_cls, request)
-    create = partial(getattr(handler, f"create_{name}"), file_of(call.body))
+    create = partial(getattr(handler, f"create_{name}"), file_of(call.message.body))
     return await ask(create, request, call)
 
 

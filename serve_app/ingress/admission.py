@@ -5,20 +5,22 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
+from functools import partial
 
 from ray.serve.handle import DeploymentHandle
 
-from serve_app.api.engine_client import GPU_OPERATIONS, ColdWait, EngineRequest, RequestState
+from serve_app.api.engine_client import GPU_OPERATIONS, EngineRequest
 from serve_app.api.errors import ApiError
-from serve_app.api.request_trace import Stage
+from serve_app.api.trace import Stage
+from serve_app.ingress.attempt import end_queue
 from serve_app.ingress.cold_queue import ColdQueue, Pending
 from serve_app.ingress.cold_start_progress import DEFAULT_RETRY_AFTER_S, ColdStartProgress, ProgressReader
+from serve_app.ingress.keep_alive import KeepAlive, wake
 from serve_app.ingress.prefix_index import MOST_PROMPT_TOKENS
 from serve_app.ingress.ray_router import Wake
 from serve_app.ingress.replica import Replica, Reservation
 from serve_app.ingress.replica_choice import PREFILL_BUDGET_SHARE
 from serve_app.ingress.replica_set import ReplicaSet
-from serve_app.ingress.request_stages import end_queue
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import ModelSettings
 from serve_app.wire.spans import QUEUE
@@ -50,11 +52,6 @@ def unavailable(
     return _refusal(503, model, why, code, retry_after_s)
 
 
-def _end(wait: asyncio.Future[None]) -> None:
-    if not wait.done():
-        wait.set_result(None)
-
-
 def _refusal(status: int, model: str, why: str, code: str, retry_after_s: int) -> ApiError:
     return ApiError(status, f"Model {model!r}: {why}", code=code, headers={"Retry-After": f"{retry_after_s}"})
 
@@ -75,10 +72,10 @@ class Admission:
     Call it, the constructor included, only in the event loop of the ingress.
 
     Args:
-        replicas: The model's replicas. The admission takes over their `on_change`.
+        replicas: The model's replicas.
         handle: The engine deployment.
         knobs: Returns the model's present knobs.
-        progress: The progress that queued clients are told. The admission takes over its `on_rollout_failed`.
+        progress: The progress that queued clients are told.
         clock: Seconds, as `time.perf_counter` gives them.
         on_cold: Called when a replica is needed, not only by the lane `background`, and there is none.
     """
@@ -96,8 +93,8 @@ class Admission:
         self.queue = ColdQueue(clock)
         self.replicas = replicas
         self.cold = False
-        """Whether the model was without a replica at some time since no request of a lane other than
-        `background` was queued."""
+        """Whether the requests in the queue, other than those of the lane `background`, wait for a cold
+        start: the model had no replica at some time since this part of the queue was last empty."""
         self._model = model.name
         self._limit = model.max_ongoing_requests
         self._release_limit = release_limit(model)
@@ -107,10 +104,9 @@ class Admission:
         self._progress = progress
         self._clock = clock
         self._on_cold = on_cold
+        self.keep_alive = KeepAlive(model.name, lambda: knobs().keep_alive_interval_s, clock)
         self._wake = Wake(model.name, handle, self._needs_replica, self._fail_all)
-        replicas.on_change = self._release
-        progress.on_rollout_failed = self._refuse_after_rollout
-        progress.on_requested = self._note_zero
+        replicas.on_change.append(self._release)
         self._zero_at = -math.inf
         """When the policy last wanted no replica, on the clock of the replicas."""
 
@@ -119,18 +115,18 @@ class Admission:
         request: EngineRequest,
         *,
         retry: bool = False,
-        identity: str | None = None,
+        model_identity: str | None = None,
         refused: Collection[Replica] = (),
     ) -> Reservation:
-        """Return a reservation on a replica for `request`. The caller gives it back with `replicas.release`.
+        """Return a reservation on a replica for `request`. `attempt_at` gives it back.
 
         Args:
             request: The time in the queue before its first token is added to its `queued_s`, or to its
                 `lost_s` if the last replica has just been lost.
             retry: Whether the request has lost a replica. Such a request is queued even if all replicas are
                 full. It goes before all others, and the bound of the queue does not refuse it.
-            identity: The model that began the answer: only its replicas can continue a stream. None for an
-                answer that has not begun.
+            model_identity: The model that began the answer: only its replicas can continue a stream. None for
+                an answer that has not begun.
             refused: Replicas that have refused the request. They come last.
 
         Raises:
@@ -139,13 +135,13 @@ class Admission:
                 answer has been replaced.
         """
         knobs = self._knobs()
-        request.state.trace.note_model(self._model, knobs.ttft_target_s)
-        if request.state.silent_since is None or identity is not None:
-            request.state.silent_since, request.state.told_at = self._clock(), None
+        request.trace.note_model(self._model, knobs.ttft_target_s)
+        if request.silent_since is None or model_identity is not None:
+            self.keep_alive.begin(request)
         grouped = request.wants_stream and knobs.prefill_groups
         budget_s = PREFILL_BUDGET_SHARE * knobs.ttft_target_s if grouped else 0.0
-        pending = Pending(request, self._prompt_tokens(request), budget_s, retry, identity)
-        if not (len(self.queue) if pending.background else self.cold):
+        pending = Pending(request, self._prompt_tokens(request), budget_s, retry, model_identity)
+        if not (len(self.queue) if request.is_background else self.cold):
             reservation = self._pick(pending, refused)
             if reservation is None and refused:
                 reservation = self._pick(pending)
@@ -155,30 +151,29 @@ class Admission:
         return await self._wait(pending, knobs)
 
     def take_for_move(
-        self, request: EngineRequest, delivered_tokens: int, identity: str
+        self, request: EngineRequest, delivered_tokens: int, model_identity: str
     ) -> Reservation | None:
         """Return a reservation for a stream whose replica drains; None if no other could run it at once.
 
         Args:
             request: Its body may have been released.
             delivered_tokens: The number of delivered tokens. The next engine prefills them after the prompt.
-            identity: The model that began the answer.
+            model_identity: The model that began the answer.
         """
         return self.replicas.take(
             min(self._limit, self._batch),
             min(self._prompt_tokens(request) + delivered_tokens, self._most_prompt_tokens),
-            identity=identity,
-            background=request.caller.lane == "background",
+            model_identity=model_identity,
+            background=request.is_background,
             adapter=request.adapter_name,
             key=request.caller.key,
         )
 
     def settle(self, request: EngineRequest) -> None:
         """Charge the key of a request that has ended with the tokens that engines computed for it."""
-        state = request.state
-        if (charged := state.charged_tokens) is None:
+        if (charged := request.charged_tokens) is None:
             return
-        counts = state.counts
+        counts = request.counts
         prompt = charged if counts.input is None else counts.input - (counts.cached or 0)
         self.queue.settle(request, prompt + (counts.output or 0))
 
@@ -193,7 +188,7 @@ class Admission:
         Raises:
             ApiError: 503 after `background_wait_timeout_s`, because other lanes needed the engine.
         """
-        if request is None or request.caller.lane != "background":
+        if request is None or not request.is_background:
             yield
             return
         timeout_s = self._knobs().background_wait_timeout_s
@@ -202,31 +197,6 @@ class Admission:
                 yield
         except TimeoutError:
             raise self._timed_out("background_wait_timeout", timeout_s, self._progress.current) from None
-
-    async def keep_alive(
-        self, request: EngineRequest, arrives: asyncio.Future[None], last_sent: Callable[[], bytes]
-    ) -> None:
-        """Wait for the next message of a stream in an engine, or until its silent client has been told.
-
-        Args:
-            request: Its engine may load an adapter or compute a long prompt before the first token. A request
-                of the lane `background` may wait for hours, also after its first token.
-            arrives: Done once there is a message, or once the client must be told. `asyncio.wait` with a
-                timeout would take 5 us more, for every stream.
-            last_sent: Returns the frames that the client got last. They may grow meanwhile.
-        """
-        state, sent = request.state, last_sent()
-        if state.silent_since is None:
-            state.silent_since = self._clock()
-        tell_at = self._tell_at(state)
-        timer = asyncio.get_running_loop().call_later(max(0.0, tell_at - self._clock()), _end, arrives)
-        try:
-            await arrives
-        finally:
-            timer.cancel()
-        if self._clock() >= tell_at and sent is last_sent():
-            phase = "background" if request.caller.lane == "background" else "first_token"
-            await self._tell(state, ColdStartProgress(phase, None), state.silent_since)
 
     def is_draining_too_long(self, replica: Replica) -> bool:
         """Whether `replica` has drained for `drain_move_after_s`: its streams should migrate."""
@@ -243,23 +213,24 @@ class Admission:
         return min(int(size / self.replicas.prefixes.bytes_per_token), self._most_prompt_tokens)
 
     def _pick(self, pending: Pending, refused: Collection[Replica] = ()) -> Reservation | None:
-        released = self.cold or pending.background
+        request = pending.request
+        released = self.cold or request.is_background
         return self.replicas.take(
             self._release_limit if released else self._limit,
             pending.prompt_tokens,
             pending.prefill_budget_s,
             self._batch,
-            pending.request.prefix,
-            pending.identity,
+            request.prefix,
+            pending.model_identity,
             refused,
-            pending.background,
-            pending.request.adapter_name,
-            pending.request.caller.key,
+            request.is_background,
+            request.adapter_name,
+            request.caller.key,
         )
 
     def _check_queue(self, pending: Pending, bound: int) -> None:
         """Raise the ApiError of a request that may not be queued. A full queue may refuse another for it."""
-        if pending.identity is not None and not self.replicas.may_continue(pending.identity):
+        if self._is_replaced(pending):
             raise unavailable(self._model, _REPLACED)
         if pending.retry:
             return
@@ -284,6 +255,11 @@ class Admission:
                 raise error
             self._leave(refused, error)
 
+    def _is_replaced(self, pending: Pending) -> bool:
+        """Whether another model runs in place of the model that began the answer."""
+        begun = pending.model_identity
+        return begun is not None and not self.replicas.may_continue(begun)
+
     def _is_below_share(self, key: str) -> bool:
         """Whether other keys have places, and `key` has less than its equal share, with its queued requests.
 
@@ -296,69 +272,52 @@ class Admission:
 
     async def _wait(self, pending: Pending, knobs: Knobs) -> Reservation:
         """Queue a request until it has its reservation."""
-        state = pending.request.state
-        stage = state.trace.begin(QUEUE)
-        future = self.queue.enter(pending)
+        request = pending.request
+        stage = request.trace.begin(QUEUE)
+        self.queue.enter(pending)
         self.replicas.awaited = True
-        self._progress.start()
+        self._progress.start(self._refuse_after_rollout, self._note_zero)
         self._wake_if_needed()
         cold = self.cold
         lost_at = self.replicas.lost_at
         recovers = pending.retry or self.replicas.clock() - lost_at < knobs.cold_wait_timeout_s
         recovers &= not pending.background  # which waits for other lanes too, for hours
         try:
-            await self._until_released(pending, future, knobs, stage)
-            end_queue(stage, future.result(), cold=cold)
-            return future.result()
+            reservation = await self._until_released(pending, knobs, stage)
+            end_queue(stage, reservation, cold=cold)
+            return reservation
         except BaseException as error:
             end_queue(stage, error)
             # The request got a reservation and was cancelled at the same moment.
-            if future.done() and future.exception() is None:
-                self.replicas.release(future.result())
+            if isinstance(pending.result, Reservation):
+                self.replicas.release(pending.result)
             raise
         finally:
             self._leave(pending)
             waited_s = self._clock() - pending.since
             if recovers and (pending.retry or self._zero_at < lost_at):
-                state.lose(waited_s)
-            elif state.ttft_s is None:  # else it is a pause within a stream, and no part of the TTFT
-                state.queued_s += waited_s
+                request.lose(waited_s)
+            elif request.ttft_s is None:  # else it is a pause within a stream, and no part of the TTFT
+                request.queued_s += waited_s
 
-    async def _until_released(
-        self, pending: Pending, released: asyncio.Future[Reservation], knobs: Knobs, stage: Stage
-    ) -> None:
-        """Wait for the reservation. Tell the client the progress, and keep the deadline."""
+    async def _until_released(self, pending: Pending, knobs: Knobs, stage: Stage) -> Reservation:
+        """Wait for the reservation, and keep the deadline."""
         timeout = "background_wait_timeout" if pending.background else "cold_wait_timeout"
         timeout_s: float = getattr(knobs, f"{timeout}_s")
-        state, deadline = pending.request.state, pending.since + timeout_s
-        while not released.done():
-            now, progress = self._clock(), self._progress_of(pending)
+        request, deadline = pending.request, pending.since + timeout_s
+        progress = partial(self._progress_of, pending)
+        while pending.result is None:
+            now, due = self._clock(), deadline
             if now >= deadline:
-                raise self._timed_out(timeout, timeout_s, progress)
-            if now >= self._tell_at(state):
-                await self._tell(state, progress, pending.since)
-            due = min(deadline, self._tell_at(state))
+                raise self._timed_out(timeout, timeout_s, progress())
             if stage.recorded:
-                stage.note_phase(progress.phase)
+                stage.note_phase(progress().phase)
                 due = min(due, now + _PHASE_S)
-            # Not below 0: `asyncio.wait` gives the event loop at least one turn.
-            await asyncio.wait((released,), timeout=max(0.0, due - self._clock()))
-
-    def _tell_at(self, state: RequestState) -> float:
-        """Return when to tell a client that it waits, if it gets no output until then."""
-        since = state.silent_since if state.told_at is None else state.told_at
-        assert since is not None
-        return since + self._knobs().keep_alive_interval_s
-
-    async def _tell(self, state: RequestState, progress: ColdStartProgress, since: float) -> None:
-        """Tell a client that it waits since `since`."""
-        state.told_at = now = self._clock()
-        if state.tell_wait is not None:
-            await state.tell_wait(
-                ColdWait(
-                    self._model, progress.phase, progress.eta_s, now - since, progress.reason, progress.place
-                )
-            )
+            pending.waiter = asyncio.get_running_loop().create_future()
+            await self.keep_alive.wait(request, pending.waiter, progress, pending.since, due)
+        if isinstance(pending.result, ApiError):
+            raise pending.result
+        return pending.result
 
     def _timed_out(self, timeout: str, timeout_s: float, progress: ColdStartProgress) -> ApiError:
         why = (
@@ -377,9 +336,11 @@ class Admission:
                 # A cached prompt costs its key nothing.
                 share = self._knobs().standard_share
                 self.queue.charge(pending, reservation.pending_prompt_tokens, share)
-            elif pending.identity is not None and not self.replicas.may_continue(pending.identity):
+            elif pending.model_identity is not None and not self.replicas.may_continue(
+                pending.model_identity
+            ):
                 self._leave(pending, unavailable(self._model, _REPLACED))
-            elif not pending.retry or (pending.identity is None and not pending.background):
+            elif not pending.retry or (pending.model_identity is None and not pending.background):
                 break  # there is room for no other request either
         self._wake_if_needed()
         if not self.queue.foreground and not len(self.replicas):
@@ -387,12 +348,10 @@ class Admission:
 
     def _leave(self, pending: Pending, result: Reservation | ApiError | None = None) -> None:
         """Take a request out of the queue, with its reservation or error if it has any."""
-        future = self.queue.leave(pending)
-        if future is not None:
-            if isinstance(result, Reservation):
-                future.set_result(result)
-            elif result is not None:
-                future.set_exception(result)
+        if self.queue.leave(pending):
+            pending.result = result
+            if pending.waiter is not None:
+                wake(pending.waiter)
         if not self.queue.foreground:
             self.cold = False
             if not len(self.replicas):

@@ -1,5 +1,7 @@
 """The requests that wait for a replica."""
 
+from __future__ import annotations
+
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -7,7 +9,8 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 from serve_app.api.engine_client import EngineRequest
-from serve_app.api.request_trace import UNTRACED
+from serve_app.api.errors import ApiError
+from serve_app.api.trace import UNTRACED
 from serve_app.ingress.fair_queue import FairQueue
 from serve_app.ingress.replica import Reservation
 
@@ -23,26 +26,31 @@ class Pending:
     """How long it may wait for prefill on a replica; see `ReplicaSet.take`."""
     retry: bool
     """Whether it has lost a replica."""
-    identity: str | None
+    model_identity: str | None
     """The model that began its answer; None for an answer that has not begun."""
     since: float = 0.0
     """When it was queued, on the admission's clock."""
+    result: Reservation | ApiError | None = None
+    """Its reservation, or why it was refused; None while it waits."""
+    waiter: asyncio.Future[bool] | None = None
+    """Waits for the result; see `KeepAlive.wait`."""
 
     @property
     def background(self) -> bool:
         """Whether it is of the lane `background`."""
-        return self.request.caller.lane == "background"
+        return self.request.is_background
 
 
 class ColdQueue:
-    """The requests that wait for a replica, each with the future of its reservation.
+    """The requests that wait for a replica.
 
     Requests that have lost a replica go first: they arrived earlier. `FairQueue` has the order of the others.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._futures: dict[Pending, asyncio.Future[Reservation]] = {}
+        self._queued: dict[Pending, None] = {}
+        """In the order of arrival."""
         self._retries: dict[Pending, None] = {}
         self._newcomers: FairQueue[Pending] = FairQueue()
         self.background = 0
@@ -51,12 +59,12 @@ class ColdQueue:
         """The number of queued newcomers by key, of the lane `background` and of the other lanes."""
 
     def __len__(self) -> int:
-        return len(self._futures)
+        return len(self._queued)
 
     @property
     def foreground(self) -> int:
         """The number of queued requests of the other lanes."""
-        return len(self._futures) - self.background
+        return len(self._queued) - self.background
 
     def newcomers(self, key: str) -> int:
         """Return the number of a key's queued newcomers of the other lanes."""
@@ -78,27 +86,25 @@ class ColdQueue:
     def traces(self, most: int) -> list[str]:
         """Return the `traceparent` of at most `most` traced requests, without the lane `background`."""
         requests = (pending.request for pending in self.requests())
-        traced = (each.trace for each in requests if each.trace and each.state.trace is not UNTRACED)
-        return [trace.traceparent for trace in islice(traced, most)]
+        traced = (each.context for each in requests if each.context and each.trace is not UNTRACED)
+        return [context.traceparent for context in islice(traced, most)]
 
-    def enter(self, pending: Pending) -> asyncio.Future[Reservation]:
-        """Add a request behind the others of its kind. The future becomes its reservation."""
+    def enter(self, pending: Pending) -> None:
+        """Add a request behind the others of its kind."""
         pending.since = self._clock()
-        future: asyncio.Future[Reservation] = asyncio.get_running_loop().create_future()
-        self._futures[pending] = future
+        self._queued[pending] = None
         self.background += pending.background
         if pending.retry:
             self._retries[pending] = None
         else:
             self._newcomers.add(pending, pending.request.caller)
             self._by_key[pending.background][pending.request.caller.key] += 1
-        return future
 
-    def leave(self, pending: Pending) -> asyncio.Future[Reservation] | None:
-        """Remove a request, and return its future; None if it has left before."""
-        future = self._futures.pop(pending, None)
-        if future is None:
-            return None
+    def leave(self, pending: Pending) -> bool:
+        """Remove a request. Returns whether it was queued."""
+        if pending not in self._queued:
+            return False
+        del self._queued[pending]
         self.background -= pending.background
         if pending.retry:
             del self._retries[pending]
@@ -108,7 +114,7 @@ class ColdQueue:
             by_key[key] -= 1
             if not by_key[key]:
                 del by_key[key]
-        return future
+        return True
 
     def refuse_for(self, newcomer: Pending, bound: int) -> Pending:
         """Return the request that a full queue refuses, so that no key fills the queue alone.
@@ -125,7 +131,7 @@ class ColdQueue:
             return newcomer
         return next(
             each
-            for each in reversed(self._futures)
+            for each in reversed(self._queued)
             if each.request.caller.key == key and each.background == newcomer.background and not each.retry
         )
 
@@ -145,7 +151,7 @@ class ColdQueue:
         A request that lost a replica costs its key nothing more.
         """
         if not pending.retry:
-            pending.request.state.charged_tokens = tokens
+            pending.request.charged_tokens = tokens
             self._newcomers.charge(pending.request.caller, tokens, standard_share)
 
     def settle(self, request: EngineRequest, tokens: int) -> None:
@@ -153,6 +159,6 @@ class ColdQueue:
 
         A request that was never queued costs nothing: nobody waited for its place.
         """
-        if (charged := request.state.charged_tokens) is not None:
-            request.state.charged_tokens = None
+        if (charged := request.charged_tokens) is not None:
+            request.charged_tokens = None
             self._newcomers.settle(request.caller, tokens - charged)

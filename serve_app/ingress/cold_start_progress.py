@@ -202,10 +202,6 @@ class ProgressReader:
         interval_s: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.on_rollout_failed: Callable[[str], None] = lambda _: None
-        """Called with the reason after each reading of the phase `rollout_failed`."""
-        self.on_requested: Callable[[], None] = lambda: None
-        """Called after each reading of the phase `requested`: the policy wants no replica yet."""
         self._stored = stored
         self._serve = serve
         self._deployment = deployment
@@ -220,10 +216,15 @@ class ProgressReader:
         age_s = self._stored.age_s()
         return self._last if age_s is not None and age_s <= _BELIEVED_S else UNKNOWN
 
-    def start(self) -> None:
-        """Start to read. A second call does nothing."""
+    def start(self, on_rollout_failed: Callable[[str], None], on_requested: Callable[[], None]) -> None:
+        """Start to read. A second call does nothing.
+
+        Args:
+            on_rollout_failed: Called with the reason after each reading of the phase `rollout_failed`.
+            on_requested: Called after each reading of the phase `requested`: the policy wants no replica yet.
+        """
         if self._task is None:
-            self._task = asyncio.create_task(self._run())
+            self._task = asyncio.create_task(self._run(on_rollout_failed, on_requested))
 
     def stop(self) -> None:
         """Stop reading, and forget the last reading."""
@@ -232,7 +233,7 @@ class ProgressReader:
             self._task = None
         self._last = UNKNOWN
 
-    async def _run(self) -> None:
+    async def _run(self, on_rollout_failed: Callable[[str], None], on_requested: Callable[[], None]) -> None:
         while True:
             answer = await self._stored.get(_WAIT_S)
             if answer is not None:
@@ -241,12 +242,12 @@ class ProgressReader:
                 phases = state.phases.get(self._deployment, {})
                 progress = cold_start_progress(state.of(self._deployment, now), phases, now)
                 if progress.phase == "requested":
-                    self.on_requested()
+                    on_requested()
                 if progress.phase in _NOT_STARTED and (reason := await self._why_nothing_starts()):
                     progress = ColdStartProgress(_ROLLOUT_FAILED, None, reason)
                 self._last = progress
                 if progress.reason:
-                    self.on_rollout_failed(progress.reason)
+                    on_rollout_failed(progress.reason)
             await asyncio.sleep(self._interval_s)
 
     async def _why_nothing_starts(self) -> str:

@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from itertools import count
+from typing import Any
 
 from serve_app.api.engine_client import EngineRequest
 from serve_app.ingress.replica import Replica
-from serve_app.wire.continuation import Continuation
 from serve_app.wire.data_plane import (
     CREDIT_BYTES,
     GREETING_BYTES,
@@ -21,11 +21,11 @@ from serve_app.wire.data_plane import (
     Beat,
     Call,
     Cancel,
+    Continuation,
     Credit,
     FromEngine,
     Hello,
     Piece,
-    Prefix,
     Refusal,
     Step,
 )
@@ -103,29 +103,7 @@ class EngineChannel:
             raise NeverBegunError(f"{self.address}: {self.lost.result()}")
         number = next(self._numbers)
         stream = self._streams[number] = RelayedStream(self, number)
-        trace, prefix = request.state.trace.for_engine(request.trace), request.prefix
-        call = Call(
-            number,
-            request.operation,
-            body,
-            request.request_id,
-            request.waited_s,
-            request.state.queued_s,
-            continuation,
-            "" if trace is None else trace.traceparent,
-            "" if trace is None else trace.tracestate,
-            expected_cached_tokens,
-            None if prefix is None else Prefix(list(prefix.blocks), prefix.end),
-            cache_salt=request.cache_salt,
-            key=request.caller.key,
-            lane=request.caller.lane,
-            weight=request.caller.weight,
-            lane_knob=lane_knob,
-            alias=request.alias,
-            adapter=request.adapter,
-            lost_s=request.state.lost_s,
-        )
-        self.send(call)
+        self.send(request.message(number, body, continuation, expected_cached_tokens, lane_knob))
         return stream
 
     def send(self, message: Hello | Call | Credit | Cancel) -> None:
@@ -184,13 +162,13 @@ class RelayedStream:
         self._channel = channel
         self._number = number
         self._arrived: deque[Answer | Piece] = deque()
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[bool] | None = None
         self._error: Exception | None = None
         self._over = False
         self._forwarded = 0
         self._take_now: Callable[[Piece], bool] | None = None
-        self.keep_alive: Callable[[asyncio.Future[None]], Awaitable[None]] | None = None
-        """Awaited while the reader waits; it returns when the future is done."""
+        self.keep_alive: Callable[[asyncio.Future[bool]], Awaitable[Any]] | None = None
+        """Awaited while the reader waits; it returns when the future is done. See `KeepAlive.wait`."""
 
     async def answer(self) -> Answer:
         """Return the first message of the answer. Raises ConnectionError if the replica is lost before."""
@@ -268,7 +246,7 @@ class RelayedStream:
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():  # done if its reader has been cancelled
-            waiter.set_result(None)
+            waiter.set_result(False)
 
     async def _next(self) -> Answer | Piece:
         while not self._arrived:

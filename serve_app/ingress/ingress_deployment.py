@@ -35,8 +35,8 @@ from serve_app.ingress.cold_start_progress import ProgressReader, state_reader
 from serve_app.ingress.engine_channel import EngineChannels
 from serve_app.ingress.fleet_state import FleetState
 from serve_app.ingress.haproxy_server import serve_haproxy
-from serve_app.ingress.knob_publisher import KnobPublisher
-from serve_app.ingress.knob_setter import KnobSetter
+from serve_app.ingress.knob_applier import KnobApplier
+from serve_app.ingress.knob_deployer import KnobDeployer
 from serve_app.ingress.policy_view import PolicyView
 from serve_app.ingress.quota_exchange import QuotaReports, share_quotas
 from serve_app.ingress.readiness import ServeObserver
@@ -98,8 +98,8 @@ class Ingress:
             {name: Knobs.model_validate(given) for name, given in knobs.items()},
             {model.name: model.lora for model in models},
         )
-        self._knob_publisher = KnobPublisher(app, self._settings, self._live)
-        self._policy_view = PolicyView(app, self._knob_publisher, partial(loaded_adapters, models))
+        self._knob_applier = KnobApplier(app, self._settings, self._live)
+        self._policy_view = PolicyView(app, self._knob_applier, partial(loaded_adapters, models))
         replicas = {name: replica_set(name) for name in (model.deployment_name for model in models)}
         self._stored = BoundedCall(f"stored state of {app}", state_reader(app, list(replicas)), _FRESH_S)
         self._serve_status = BoundedCall(
@@ -117,7 +117,7 @@ class Ingress:
         if self._settings.ui:
             state = FleetState(self._settings, self._observer, self._policy_view, self._stored)
             events = FleetEvents(state, self._api_keys, is_draining)
-            self._page = (events, KnobSetter(app, controller, self._live).set)
+            self._page = (events, KnobDeployer(app, controller, self._live).set)
         self._traces = request_traces(self._settings.telemetry.traces, os.environ, replica)
         ledger = self._settings.ledger
         self._usage = None
@@ -231,7 +231,7 @@ class Ingress:
         Raises:
             SettingsError: for invalid knobs at the start. Later, invalid knobs are logged and shown.
         """
-        await self._knob_publisher.apply(user_config)
+        await self._knob_applier.apply(user_config)
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """Return the report that Ray sends to the policy twice a second: `IngressSignals`."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from serve_app.cluster.bounded_call import BoundedCall
-from serve_app.ingress.knob_publisher import KnobPublisher
+from serve_app.ingress.knob_applier import KnobApplier
 from serve_app.wire.documents import DECISIONS, STATUS, parse_records, parse_status, read_document
 from serve_app.wire.own_clock import OwnClock
 
@@ -23,7 +23,7 @@ class PolicyView:
     def __init__(
         self,
         app: str,
-        knobs: KnobPublisher,
+        knobs: KnobApplier,
         adapters: Callable[[], dict[str, dict[str, int]]] = dict,
         clock: Callable[[], float] = time.monotonic,
         unix_clock: Callable[[], float] = time.time,

@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
 from serve_app.wire.data_plane import Prefix
+from serve_app.wire.signals import BYTES_PER_TOKEN
 
-BYTES_PER_TOKEN = 4
-"""The ratio of English text, assumed until engines have reported token counts."""
 MOST_PROMPT_TOKENS = 32_768
 """The bound on an estimated prompt where `max_model_len` is not set. An image of a thousand tokens may take
 megabytes. Without a bound, its estimate would keep all other requests away from its replica."""

@@ -5,22 +5,20 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, asynccontextmanager
 from http import HTTPStatus
 
 from serve_app.api.dialect import dialect_of
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
-from serve_app.api.request_trace import Stage
 from serve_app.ingress.admission import Admission, unavailable
-from serve_app.ingress.engine_channel import EngineChannels, NeverBegunError, RelayedStream
-from serve_app.ingress.replica import Replica, Reservation
-from serve_app.ingress.request_stages import begin_attempt, note_continuation, note_pick
-from serve_app.ingress.retry_state import Delivered, RetryBudget, raise_if_lost
+from serve_app.ingress.attempt import Attempt, attempt_at, note_continuation, note_pick
+from serve_app.ingress.cold_start_progress import ColdStartProgress
+from serve_app.ingress.engine_channel import EngineChannels, NeverBegunError
+from serve_app.ingress.engine_loss import Delivered, RetryBudget, raise_if_lost
+from serve_app.ingress.replica import Replica
 from serve_app.settings.tree import ModelSettings
-from serve_app.wire.continuation import Continuation
-from serve_app.wire.data_plane import Answer, Piece, TokenCounts
+from serve_app.wire.data_plane import Answer, Continuation, Piece, TokenCounts
 from serve_app.wire.spans import ANSWER, BACKOFF, FIRST_TOKEN, STATUS_CODE
 
 logger = logging.getLogger("ray.serve")
@@ -28,6 +26,9 @@ logger = logging.getLogger("ray.serve")
 # Ray lists a replica whose engine core died for about 4 s more: three health checks, one a second. The waits
 # between seven attempts (0.2 s, 0.4 s, …) take 4.2 s.
 _ATTEMPTS = 7
+_IN_BACKGROUND = ColdStartProgress("background", None)
+_BEFORE_FIRST_TOKEN = ColdStartProgress("first_token", None)
+"""The engine may load an adapter, or compute a long prompt."""
 _COME_LATER = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
@@ -55,7 +56,7 @@ class RelayClient:
         self.backoff_s = backoff_s
         self.move_retry_s = move_retry_s
         self._hang_timeout_s = model.engine_hang_timeout_s
-        admission.replicas.on_trouble = self._give_up
+        admission.replicas.on_trouble.append(self._give_up)
 
     @asynccontextmanager
     async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
@@ -84,25 +85,6 @@ class RelayClient:
             self.channels.close(replica, replica.trouble)
 
 
-@dataclass(slots=True)
-class _Attempt:
-    """A request on one replica."""
-
-    reservation: Reservation
-    continues: bool = False
-    """Whether other engines began the answer. Their tokens are prompt to this engine."""
-    stream: RelayedStream | None = None
-    sent_at: float = 0.0
-    stage: Stage = field(default_factory=Stage)
-    outcome: str = "abandoned"
-    delivered_before: int = 0
-    """Delivered tokens that other engines generated."""
-    spent_before: int = 0
-    """The part of the retry budget that was spent before this replica answered."""
-    counted: bool = False
-    """Whether the engine has told how many tokens the prompt has."""
-
-
 class _RelayedRequest:
     """A request, and the replica that runs it."""
 
@@ -111,14 +93,14 @@ class _RelayedRequest:
         self._admission = client.admission
         self._replicas = client.admission.replicas
         self._request = request
-        self._dialect = dialect_of(request)
+        self._dialect = dialect_of(request.operation)
         self._sent = b""
         """The last frames that were sent to the client."""
-        self._silent_after = b""
-        """The last frames before the client waited in silence."""
         self._body = request.body
         """Kept until the end of a stream, if it is small enough to be sent again."""
-        self._attempt: _Attempt | None = None
+        self._attempt: Attempt | None = None
+        self._open = ExitStack()
+        """Ends the present attempt."""
         self._delivered: Delivered | None = None
         """The delivered tokens of a stream that another replica can continue; else None."""
         self._least_tokens = 0
@@ -140,18 +122,18 @@ class _RelayedRequest:
         """
         lost: Exception | None = None
         refused: set[Replica] = set()
-        identity = None if continuation is None else continuation.identity
+        model_identity = None if continuation is None else continuation.model_identity
         for number in range(1, _ATTEMPTS + 1):
             retry, self._retry = self._retry, True
             asked_at = time.perf_counter()
             reservation = await self._admission.take(
-                self._request, retry=retry, identity=identity, refused=refused
+                self._request, retry=retry, model_identity=model_identity, refused=refused
             )
-            self._attempt = _Attempt(reservation)
+            self._attempt = attempt = self._open.enter_context(attempt_at(self._replicas, reservation))
             expected = self._replicas.expected_tokens(reservation)
-            note_pick(self._request.state.trace, asked_at, reservation, expected, retry=retry)
+            note_pick(self._request.trace, asked_at, reservation, expected, retry=retry)
             try:
-                answer = await self._ask(self._attempt, continuation)
+                answer = await self._ask(attempt, continuation)
             except ConnectionError as error:
                 self._record_loss(error)
                 lost = error
@@ -159,13 +141,14 @@ class _RelayedRequest:
                 if not retry or answer.status not in _COME_LATER or number == _ATTEMPTS:
                     return answer
                 refused.add(reservation.replica)
-                self._end_attempt("refused")
+                attempt.outcome = "refused"
+                self._open.close()
             if self._budget.is_spent or number == _ATTEMPTS:
                 break
             # The request has no reservation while it waits for Ray to notice the loss.
-            pause = self._request.state.trace.begin(BACKOFF)
+            pause = self._request.trace.begin(BACKOFF)
             await asyncio.sleep(self._client.backoff_s * number)
-            self._request.state.lose(self._client.backoff_s * number)
+            self._request.lose(self._client.backoff_s * number)
             pause.end()
         why = "replicas were lost one after another."
         raise unavailable(self._client.model, why, code="replicas_lost") from lost
@@ -173,7 +156,7 @@ class _RelayedRequest:
     async def events(self, answer: Answer) -> AsyncIterator[bytes]:
         """Yield the frames of the stream that began with `answer`, from all replicas that run it."""
         assert self._attempt is not None
-        self._delivered = Delivered(self._attempt.reservation.replica.identity, self._request.kept)
+        self._delivered = Delivered(self._attempt.reservation.replica.model_identity, self._request.kept)
         if not (answer.continuable and self._delivered.keep(self._body)):
             self._release_kept()
         moves = 0
@@ -207,9 +190,9 @@ class _RelayedRequest:
                     return
             moves += 1
             delivered = 0 if self._delivered is None else self._delivered.count
-            note_continuation(self._request.state.trace, began, moves, delivered)
+            note_continuation(self._request.trace, began, moves, delivered)
             took_s = time.perf_counter() - began
-            shown = self._request.state.trace.comment()
+            shown = self._request.trace.comment()
             yield b": continued on another replica after %.2f s\n\n%b" % (took_s, shown)
 
     def _write_now(self, piece: Piece) -> bool:
@@ -217,7 +200,7 @@ class _RelayedRequest:
 
         This is the fast path of a token. Streams of a draining replica take the slow path, to move from it.
         """
-        write_now = self._request.state.write_now
+        write_now = self._request.write_now
         attempt = self._attempt
         if write_now is None or attempt is None or attempt.reservation.replica.unlisted_at is not None:
             return False
@@ -229,6 +212,7 @@ class _RelayedRequest:
     def _record(self, piece: Piece) -> None:
         """Record a piece that was sent to the client, on either path."""
         self._sent = piece.data or self._sent
+        self._request.silent_since = None
         if self._dialect.ends(piece.data):  # a replica that continued the stream would send it twice
             self._complete = True
             if self._attempt is not None:
@@ -248,26 +232,19 @@ class _RelayedRequest:
             self._request.kept.release()
 
     def end(self) -> None:
-        """Give back the reservation and the memory. The engine stops working on the request."""
-        state, attempt = self._request.state, self._attempt
+        """End the attempt, and give back the memory. The engine stops working on the request."""
+        request, attempt = self._request, self._attempt
         if attempt is not None and attempt.stream is not None:
-            state.left_engine = attempt.outcome == "abandoned"
-        self._end_attempt()
+            request.left_engine = attempt.outcome == "abandoned"
+        self._open.close()
         self._release_kept()
-        if state.counts.output is None and self._least_tokens:
-            state.counts.output = self._least_tokens  # the engine has sent no true number
+        if request.counts.output is None and self._least_tokens:
+            request.counts.output = self._least_tokens  # the engine has sent no true number
         self._admission.settle(self._request)
 
-    def _end_attempt(self, outcome: str = "", error: str = "") -> None:
-        if self._attempt is not None:
-            self._attempt.stage.end(outcome or self._attempt.outcome, error)
-            self._give_back(self._attempt)
-            self._attempt = None
-
-    async def _ask(self, attempt: _Attempt, continuation: Continuation | None) -> Answer:
+    async def _ask(self, attempt: Attempt, continuation: Continuation | None) -> Answer:
         reservation, replicas = attempt.reservation, self._replicas
-        attempt.sent_at = time.perf_counter()
-        attempt.stage = begin_attempt(self._request.state.trace, reservation)
+        attempt.begin(self._request.trace)
         attempt.continues = continuation is not None
         attempt.delivered_before = 0 if self._delivered is None else self._delivered.count
         try:
@@ -282,7 +259,7 @@ class _RelayedRequest:
                 raise_if_lost(answer.lost)
                 if answer.streamed:
                     await attempt.stream.wait_for_event()
-            if self._request.caller.lane != "background":  # its engine does not pause it
+            if not self._request.is_background:  # its engine does not pause it
                 attempt.stream.keep_alive = None
         except NeverBegunError:
             # Without this, the unreachable replica would have the least load and be picked again.
@@ -295,26 +272,24 @@ class _RelayedRequest:
         attempt.spent_before = self._budget.spent
         if continuation is None and self._delivered is not None:
             # The client has got nothing of the answer that another model began.
-            self._delivered.identity = reservation.replica.identity
+            self._delivered.model_identity = reservation.replica.model_identity
         if answer.status < HTTPStatus.BAD_REQUEST:
             replicas.note_first_byte(reservation)
             if not attempt.continues:
                 self._learn(attempt, answer.prompts if answer.streamed else answer.counts)
         elif answer.counts is not None and answer.counts.input:
-            self._request.state.counts = answer.counts  # it failed after its tokens were computed
+            self._request.counts = answer.counts  # it failed after its tokens were computed
         return answer
 
-    def _keep_alive(self, arrives: asyncio.Future[None]) -> Awaitable[None]:
-        if self._sent is not self._silent_after:
-            self._silent_after = self._sent
-            self._request.state.silent_since = self._request.state.told_at = None
-        return self._admission.keep_alive(self._request, arrives, lambda: self._sent)
+    def _keep_alive(self, arrives: asyncio.Future[bool]) -> Awaitable[None]:
+        progress = _IN_BACKGROUND if self._request.is_background else _BEFORE_FIRST_TOKEN
+        return self._admission.keep_alive.wait(self._request, arrives, lambda: progress)
 
-    def _learn(self, attempt: _Attempt, counts: TokenCounts | None) -> None:
+    def _learn(self, attempt: Attempt, counts: TokenCounts | None) -> None:
         """Record the tokens that an engine tells with the first output of a stream, or with the end."""
         if counts is None:
             return
-        self._request.state.counts = counts
+        self._request.counts = counts
         if not (attempt.continues or attempt.counted):
             attempt.counted = True
             self._replicas.learn(attempt.reservation, counts.cached, counts.prompt)
@@ -324,7 +299,7 @@ class _RelayedRequest:
         if self._budget.is_spent:
             return False
         try:
-            answer = await self.begin(delivered.continuation(self._request.state.ttft_s or 0.0, moves))
+            answer = await self.begin(delivered.continuation(self._request.ttft_s or 0.0, moves))
         except ApiError as error:
             logger.warning("request %s: cannot be continued: %s", self._request.request_id, error.message)
             return False
@@ -350,51 +325,45 @@ class _RelayedRequest:
         Meanwhile the present replica goes on generating, and its tokens are not read.
         """
         asked_at = time.perf_counter()
-        reservation = self._admission.take_for_move(self._request, delivered.count, delivered.identity)
+        reservation = self._admission.take_for_move(self._request, delivered.count, delivered.model_identity)
         if reservation is None:
             return False
-        attempt, moved = _Attempt(reservation), False
-        note_pick(self._request.state.trace, asked_at, reservation, None, retry=True)
-        try:
-            ttft_s = self._request.state.ttft_s or 0.0
-            answer = await self._ask(attempt, delivered.continuation(ttft_s, moves))
-            moved = answer.streamed
+        note_pick(self._request.trace, asked_at, reservation, None, retry=True)
+        with ExitStack() as opened:
+            attempt = opened.enter_context(attempt_at(self._replicas, reservation))
+            try:
+                answer = await self._ask(attempt, delivered.continuation(self._request.ttft_s or 0.0, moves))
+            except ConnectionError as error:
+                logger.warning("request %s: not moved: %s", self._request.request_id, error)
+                attempt.outcome = "lost"
+                failed = self._charge(error, attempt)
+                if failed or self._budget.is_spent:
+                    self._next_move_at = math.inf  # it may have ended the engine: it stays where it is
+                return False
             if answer.status == HTTPStatus.CONFLICT:
                 self._next_move_at = math.inf  # every engine would refuse it
-        except ConnectionError as error:
-            logger.warning("request %s: not moved: %s", self._request.request_id, error)
-            attempt.outcome = "lost"
-            failed = self._charge(error, attempt)
-            if failed or self._budget.is_spent:
-                self._next_move_at = math.inf  # it may have ended the engine: it stays where it is
-        finally:
-            if not moved:
-                self._give_back(attempt)
-        if moved:
+            if not answer.streamed:
+                return False
             if self._request.prefix is not None:
-                replica_id = reservation.replica.replica_id
-                self._replicas.prefixes.add(replica_id, self._request.prefix)
-            self._end_attempt("moved")
-            self._attempt = attempt
-        return moved
-
-    def _give_back(self, attempt: _Attempt) -> None:
-        attempt.stage.end(attempt.outcome)
-        if attempt.stream is not None:
-            attempt.stream.close()
-        self._replicas.release(attempt.reservation)
+                self._replicas.prefixes.add(reservation.replica.replica_id, self._request.prefix)
+            if self._attempt is not None:
+                self._attempt.outcome = "moved"
+            self._open.close()
+            self._attempt, self._open = attempt, opened.pop_all()
+        return True
 
     def _record_loss(self, error: ConnectionError) -> None:
         logger.warning("request %s: replica lost: %s", self._request.request_id, error)
         if (attempt := self._attempt) is not None:
-            self._request.state.lose(time.perf_counter() - attempt.sent_at)
+            self._request.lose(time.perf_counter() - attempt.sent_at)
             if self._delivered is not None:
                 tokens = self._delivered.count - attempt.delivered_before
                 self._budget.refund(attempt.spent_before, tokens)
             self._charge(error, attempt)
-        self._end_attempt("lost", str(error))
+            attempt.outcome, attempt.error = "lost", str(error)
+        self._open.close()
 
-    def _charge(self, error: ConnectionError, attempt: _Attempt) -> bool:
+    def _charge(self, error: ConnectionError, attempt: Attempt) -> bool:
         """Charge the retry budget for the loss of a replica. Returns whether its engine failed by itself."""
         there_s = time.perf_counter() - attempt.sent_at
         return self._budget.charge(error, attempt.reservation.replica.still_s, there_s)

@@ -25,7 +25,7 @@ class Replica:
     replica_id: str
     address: str
     token: str
-    identity: str = ""
+    model_identity: str = ""
     """The model that it serves; see `weights.model_identity`."""
     in_flight: int = 0
     """Requests of this process, without the lane `background`. That lane yields to all others within a step
@@ -148,4 +148,3 @@ class Reservation:
     """The name of its adapter; "" for the model itself."""
     load_tokens: int = 0
     """The part of the pending tokens that stands for the load of its adapter."""
-    released: bool = False

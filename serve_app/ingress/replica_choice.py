@@ -48,8 +48,8 @@ class ReplicaChoice:
 
         A stream goes where its prefill delays requests least (`least_delay`). There its first token must be
         expected within `prefill_budget_s`, and within the time that a full group and one more request of mean
-        length take. A longer wait would hardly save a late token. All other requests go to the least loaded
-        replica, and so do streams before the pace of prefill is known.
+        length take. A longer wait would save almost no late token of other streams. All other requests go to
+        the least loaded replica, and so do streams before the pace of prefill is known.
 
         Args:
             replicas: The replicas that can be picked, the least recently used first.
@@ -110,10 +110,10 @@ def least_delay(
 
     The delay is counted in prompt tokens: the prompt's own, once for the prompt itself and once for each
     delayed stream. A prompt that joins a group delays no stream. A prompt that begins a group delays every
-    request in flight. Half as many count in two cases: while a group is being prefilled, because other
-    prompts will join the next group; and if only part of the prompt fits the group's step. The prompt tokens
-    ahead count with the weight `waiting`. Waiting costs nothing while short new prompts share steps. Loads of
-    adapters share no step, so their tokens always count.
+    request in flight. In two cases a prompt counts as delaying half as many requests: while a group is being
+    prefilled, because other prompts will join the next group, and if only part of the prompt fits the group's
+    step. The prompt tokens ahead count with the weight `waiting`. Waiting costs nothing while short new
+    prompts share steps. Loads of adapters share no step, so their tokens always count.
 
     Args:
         room: Only replicas with fewer requests in flight are considered.

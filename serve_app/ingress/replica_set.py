@@ -19,23 +19,24 @@ ASSUMED_LOAD_S = 0.5
 class ReplicaSet:
     """The running replicas of one deployment, and the requests of this process on them.
 
-    Each request calls `take`, then `note_first_byte`, then `release`. Call it only in the event loop of the
-    ingress. Ray's router, which keeps the set current, runs in the same loop.
+    Each request calls `take`, then `note_first_byte`, and leaves its reservation. Call it only in the event
+    loop of the ingress. Ray's router, which keeps the set current, runs in the same loop.
     """
 
     clock: Callable[[], float] = time.perf_counter
     """Seconds."""
     choice: ReplicaChoice = field(default_factory=ReplicaChoice)
     prefixes: PrefixIndex = field(default_factory=PrefixIndex)
-    on_change: Callable[[], None] = lambda: None
-    """Called when replicas may have changed and, while `awaited`, when one may have room."""
+    on_change: list[Callable[[], None]] = field(default_factory=list)
+    """Each is called when replicas may have changed and, while `awaited`, when one may have room."""
     awaited: bool = False
     """Whether requests are queued. Only then a free place is announced."""
     places: Counter[str] = field(default_factory=Counter)
     """The requests of this process by the name of their key, without the lane `background`. It has only keys
     with requests."""
-    on_trouble: Callable[[Replica], None] = lambda _: None
-    """Called when a replica gets trouble, and again when others may take over its requests."""
+    on_trouble: list[Callable[[Replica], None]] = field(default_factory=list)
+    """Each listener is called when a replica gets trouble, and again when other replicas may take over the
+    requests of this replica."""
     lost_at: float = -math.inf
     """When the last usable replica got trouble, until one is usable again; else minus infinity."""
     _usable: dict[str, Replica] = field(default_factory=dict)
@@ -56,7 +57,7 @@ class ReplicaSet:
         prefill_budget_s: float = 0.0,
         batch: int = 1 << 30,
         prefix: PromptPrefix | None = None,
-        identity: str | None = None,
+        model_identity: str | None = None,
         refused: Collection[Replica] = (),
         background: bool = False,
         adapter: str = "",
@@ -74,7 +75,7 @@ class ReplicaSet:
             prefill_budget_s: How long a stream may wait for prefill; 0 for other requests.
             batch: The most requests that an engine runs at once.
             prefix: The hashes of the prompt; None if it shares nothing.
-            identity: Only replicas of this identity are considered; None for any.
+            model_identity: Only replicas of this model_identity are considered; None for any.
             refused: Replicas that are not considered.
             background: Whether the request is of the lane `background`. Then `limit` counts the requests of
                 all lanes, and the least loaded replica is chosen. Else `limit` does not count that lane.
@@ -100,8 +101,10 @@ class ReplicaSet:
                 for name, replica in self._usable.items()
             }
         replicas: Collection[Replica] = self._usable.values()
-        if identity is not None or refused:
-            replicas = [one for one in replicas if identity in (None, one.identity) and one not in refused]
+        if model_identity is not None or refused:
+            replicas = [
+                one for one in replicas if model_identity in (None, one.model_identity) and one not in refused
+            ]
         budget_s = prefill_budget_s if prompt_tokens and not background else 0.0
         now = self.clock() if budget_s else 0.0
         if background:
@@ -119,7 +122,12 @@ class ReplicaSet:
             load_tokens = 0
         prompt_tokens += load_tokens
         reservation = Reservation(
-            chosen, prompt_tokens, background=background, key=key, adapter=adapter, load_tokens=load_tokens
+            chosen,
+            prompt_tokens,
+            background=background,
+            key=key,
+            adapter=adapter,
+            load_tokens=load_tokens,
         )
         if not background:
             self.places[key] += 1
@@ -176,13 +184,10 @@ class ReplicaSet:
         if replica.failures:
             replica.failures = 0
             if self.awaited:
-                self.on_change()
+                self._announce_change()
 
     def release(self, reservation: Reservation) -> None:
-        """Give a reservation back, even if its replica has left the set. A second call does nothing."""
-        if reservation.released:
-            return
-        reservation.released = True
+        """Take a reservation back, even if its replica has left the set."""
         replica = reservation.replica
         if not reservation.background:
             self.places[reservation.key] -= 1
@@ -198,7 +203,7 @@ class ReplicaSet:
             replica.leave_group(reservation, self.clock())
         reservation.pending_prompt_tokens = 0
         if self.awaited:
-            self.on_change()
+            self._announce_change()
 
     def update(self, metadata: Mapping[str, Mapping[str, str]]) -> None:
         """Set the running replicas by their metadata, which `Engine.record_replica_metadata` returns.
@@ -228,13 +233,16 @@ class ReplicaSet:
         """Return every replica that Ray lists, including those that are not picked."""
         return self._listed.values()
 
-    def may_continue(self, identity: str) -> bool:
-        """Whether a listed replica serves the model `identity`. If none is listed, the next one may."""
-        return not self._listed or any(one.identity == identity for one in self._listed.values())
+    def may_continue(self, model_identity: str) -> bool:
+        """Whether a listed replica serves the model `model_identity`. If none is listed, the next one may."""
+        return not self._listed or any(one.model_identity == model_identity for one in self._listed.values())
 
     def has_substitute(self, replica: Replica) -> bool:
         """Whether another replica is picked that serves the same model as `replica`."""
-        return any(one.identity == replica.identity and one is not replica for one in self._usable.values())
+        return any(
+            one.model_identity == replica.model_identity and one is not replica
+            for one in self._usable.values()
+        )
 
     def keep_away(self, replica: Replica, trouble: str) -> None:
         """Stop picking `replica` until `welcome`, and report its trouble.
@@ -248,8 +256,9 @@ class ReplicaSet:
         replica.trouble = trouble
         if self._usable.pop(replica.replica_id, None) is not None and not self._usable:
             self.lost_at = self.clock()
+            self._announce_change()  # requests may be queued for a place on it
         if begins or replica.unlisted_at is not None:
-            self.on_trouble(replica)
+            self._announce_trouble(replica)
 
     def welcome(self, replica: Replica) -> None:
         """Pick `replica` again, if Ray lists it: its heartbeats report no trouble."""
@@ -259,13 +268,21 @@ class ReplicaSet:
                 self._usable[replica.replica_id] = replica
                 self._changed()
 
+    def _announce_change(self) -> None:
+        for listener in self.on_change:
+            listener()
+
+    def _announce_trouble(self, replica: Replica) -> None:
+        for listener in self.on_trouble:
+            listener(replica)
+
     def _changed(self) -> None:
         if self._usable:
             self.lost_at = -math.inf
-        self.on_change()
+        self._announce_change()
         for replica in [*self._listed.values(), *self._missed.values()]:
             if replica.trouble and replica.all_in_flight:  # no other could take its requests so far
-                self.on_trouble(replica)
+                self._announce_trouble(replica)
 
 
 _sets: dict[str, ReplicaSet] = {}

@@ -46,33 +46,32 @@ class IngressCounters(Traffic):
 
     def first_byte(self, request: EngineRequest) -> None:
         if _counts(request):
-            cold = "true" if request.state.queued_s > COLD_AFTER_S else "false"
-            self._metrics.ttft.observe(request.state.ttft_s, tags={"cold": cold})
+            cold = "true" if request.queued_s > COLD_AFTER_S else "false"
+            self._metrics.ttft.observe(request.ttft_s, tags={"cold": cold})
 
     def rejected(self, request: EngineRequest, error: ApiError) -> None:
         if request.operation in GPU_OPERATIONS:
-            request.state.refused = True
+            request.refused = True
         if _counts(request):
             self._metrics.rejections.inc(1, tags={"reason": error.code or "unknown"})
 
     def closed(self, request: EngineRequest) -> None:
         self.open_requests -= 1
-        state = request.state
         if _counts(request) and _was_invalid(request):
             self._arrivals -= 1
             self._arrived_bytes -= request.counted_bytes
-        if request.caller.lane == "background":
+        if request.is_background:
             if request.operation in GPU_OPERATIONS:
-                self._metrics.background_responses.inc(1, tags={"outcome": state.outcome})
+                self._metrics.background_responses.inc(1, tags={"outcome": request.outcome})
             return
         if request.operation in GPU_OPERATIONS:
-            self._metrics.responses.inc(1, tags={"outcome": state.outcome})
-            if state.outcome == "abandoned" and state.ttft_s is None and not state.refused:
+            self._metrics.responses.inc(1, tags={"outcome": request.outcome})
+            if request.outcome == "abandoned" and request.ttft_s is None and not request.refused:
                 self._metrics.abandonments.inc(1)
-        if state.queued_s > COLD_AFTER_S:
-            self._metrics.cold_wait.observe(state.queued_s)
-        if state.lost_s:
-            self._metrics.lost_wait.observe(state.lost_s)
+        if request.queued_s > COLD_AFTER_S:
+            self._metrics.cold_wait.observe(request.queued_s)
+        if request.lost_s:
+            self._metrics.lost_wait.observe(request.lost_s)
 
     def publish_queue(self) -> None:
         """Publish the number of queued requests, and the wait of the oldest.
@@ -102,9 +101,9 @@ def _was_invalid(request: EngineRequest) -> bool:
 
     With a deadline, the same outcome may mean that the deadline came, which is demand.
     """
-    return request.state.outcome == "client_error" and request.timeout_s is None
+    return request.outcome == "client_error" and request.timeout_s is None
 
 
 def _counts(request: EngineRequest) -> bool:
     """Whether a request is work for a GPU in a lane other than `background`."""
-    return request.operation in GPU_OPERATIONS and request.caller.lane != "background"
+    return request.operation in GPU_OPERATIONS and not request.is_background

@@ -36,26 +36,23 @@ from serve_app.ledger.usage import Account, Amounts, State
 from serve_app.settings.caller import LANES, Caller
 
 
-class Record(Protocol):
-    """The engine's record of a call."""
-
-    sequences: list[Any]
-    """vLLM's states of its sequences so far."""
-    status: int | None
-    """The status of the answer, once its first bytes are there."""
-
-
 class Delivered(Protocol):
     """Counts the tokens of a stream whose events have been sent."""
 
     tokens: int
 
 
-class Stream(Protocol):
-    """A call's stream, which counts delivered tokens if another engine could continue it."""
+class Served(Protocol):
+    """A call as the engine serves it."""
+
+    sequences: list[Any]
+    """vLLM's states of its sequences so far."""
+    status: int | None
+    """The status of the answer, once its first bytes are there."""
 
     @property
-    def delivered(self) -> Delivered | None: ...
+    def delivered(self) -> Delivered | None:
+        """The delivered tokens of a stream; None if no other engine could continue it."""
 
 
 @dataclass(slots=True)
@@ -75,8 +72,7 @@ class Call:
     """One call of the engine, from `UsageMeter.begin` to `UsageMeter.end`."""
 
     account: Account
-    record: Record
-    stream: Stream
+    served: Served
     moved: bool
     """Whether another engine began the answer, and has counted the request and its prompt."""
     price: float
@@ -141,12 +137,12 @@ class UsageMeter:
             self._pass()
             self._state = "draining"
 
-    def begin(self, caller: Caller, record: Record, stream: Stream, moved: bool = False) -> Call:
+    def begin(self, caller: Caller, served: Served, moved: bool = False) -> Call:
         """Begin a call, whose sequences are yet to come."""
         with self._lock:
             self._pass()
             account = Account(self._model, caller.key, caller.lane)
-            call = Call(account, record, stream, moved, self._price, self._steps)
+            call = Call(account, served, moved, self._price, self._steps)
             self._open[call] = None
             return call
 
@@ -240,7 +236,7 @@ class UsageMeter:
             left -= new
             weights[index] += new * price
         if not any(weights):  # no step has ended
-            weights = [float(not all(each.is_prefilling for each in call.record.sequences)) for call in calls]
+            weights = [float(not all(each.is_prefilling for each in call.served.sequences)) for call in calls]
             for index, _, _ in unfinished[:1]:  # the prompt that the engine computes, if it computes one
                 if calls[index].ended is None or not any(weights):
                     weights[index] = 1.0
@@ -263,7 +259,7 @@ class UsageMeter:
 
 def _sequences(call: Call) -> Iterator[tuple[Any, _Mark]]:
     """Yield a call's sequences with their marks. A new sequence counts from the call's begin."""
-    sequences = call.record.sequences
+    sequences = call.served.sequences
     while len(call.marks) < len(sequences):
         call.marks.append(_Mark(call.price, call.steps))
     return zip(sequences, call.marks, strict=False)
@@ -271,22 +267,22 @@ def _sequences(call: Call) -> Iterator[tuple[Any, _Mark]]:
 
 def _count_tokens(call: Call, amounts: Amounts) -> None:
     """Count what a call has delivered since the last time."""
-    if call.record.status != 200 or not call.record.sequences:  # such as `/tokenize`
+    if call.served.status != 200 or not call.served.sequences:  # such as `/tokenize`
         return
     if not call.answered:
         call.answered = True
         amounts.requests += not call.moved
     if not call.moved:
-        for sequence, mark in zip(call.record.sequences, call.marks, strict=False):
+        for sequence, mark in zip(call.served.sequences, call.marks, strict=False):
             if mark.counted or (sequence.is_prefilling and call.ended is None):
                 continue
             mark.counted = True
             if sequence.request_index == 0:  # the other sequences of `n` have the same prompt
                 amounts.prompt_tokens += sequence.prompt_len or 0
                 amounts.cached_tokens += sequence.num_cached_tokens
-    delivered = call.stream.delivered
+    delivered = call.served.delivered
     if delivered is None:  # an answer that is not a stream, or a stream that cannot move
-        tokens = sum(sequence.stats.num_generation_tokens for sequence in call.record.sequences)
+        tokens = sum(sequence.stats.num_generation_tokens for sequence in call.served.sequences)
     else:
         tokens = delivered.tokens
     amounts.completion_tokens += tokens - call.completion_tokens

@@ -22,7 +22,7 @@ MOVED = {
 _RELEASE = tuple(int(number) for number in re.findall(r"\d+", __version__)[:2])
 _CHECKED = " and ".join(f"{major}.{minor}" for major, minor in (LOCKED, NEXT))
 OWN_STREAMS = _RELEASE == LOCKED
-"""Whether `plain_stream` reproduces the chat streams of this release byte for byte, and `continued_stream`
+"""Whether `plain_stream` reproduces the chat streams of this release byte for byte, and `continued_call`
 can continue another engine's sequences."""
 
 

@@ -14,14 +14,13 @@ from pydantic import TypeAdapter
 from serve_app.policy.capacity_model import Mix, StepTime
 from serve_app.policy.demand import Demand
 from serve_app.policy.step_time_fit import StepTimeFit
+from serve_app.wire.signals import BYTES_PER_TOKEN
 
 # The mix covers about 120 s, and at least 200 requests. If prompts vary as much as their mean, a mean over
 # 200 requests is exact to 7 %. With 300 s, a fleet whose prompts grow eightfold in ten minutes costs a tenth
 # more, and misses its ITL target for a minute longer.
 _MIX_MEMORY_S = 120.0
 _LEAST_MIX_MEMORY = 200.0
-# English text has about four bytes per token; a JSON body adds little to a long prompt.
-_BYTES_PER_TOKEN = 4.0
 # The weight of the model's expectation, in late tokens. A busy replica decodes 1,000 tokens a second and some
 # tens are late, so this is half a minute.
 _PRIOR_LATE = 1000.0
@@ -60,7 +59,7 @@ class MixSums:
         if self.finished < 1.0:
             if self.arrivals < 1.0:
                 return prior
-            return replace(prior, prompt_tokens=max(1.0, self.bytes / self.arrivals / _BYTES_PER_TOKEN))
+            return replace(prior, prompt_tokens=max(1.0, self.bytes / self.arrivals / BYTES_PER_TOKEN))
         prompt = max(1.0, self.prompt_tokens / self.finished)
         share = min(1.0, self.computed_tokens / self.prompt_tokens) if self.prompt_tokens > 0 else 1.0
         return Mix(prompt, max(share, 0.01), max(1.0, self.output_tokens / self.finished))
@@ -69,7 +68,7 @@ class MixSums:
     def tokens_per_byte(self) -> float:
         """Prompt tokens per byte of request body, as learned."""
         if self.finished < 1.0 or self.arrivals < 1.0 or self.bytes <= 0:
-            return 1.0 / _BYTES_PER_TOKEN
+            return 1.0 / BYTES_PER_TOKEN
         # Bounded: an image of 1,000 tokens has a URL of 100 bytes, so higher ratios are not possible.
         return min((self.prompt_tokens / self.finished) / (self.bytes / self.arrivals), 1000.0)
 

@@ -1,7 +1,7 @@
 """The knobs: values that an operator changes while an application runs. A change restarts nothing.
 
 They are in the `user_config` of the `Ingress` deployment. The way of a change: Ray Serve calls
-`Ingress.reconfigure`, `ingress/knob_publisher.py` checks the knobs and writes the document `knobs`, and
+`Ingress.reconfigure`, `ingress/knob_applier.py` checks the knobs and writes the document `knobs`, and
 `controller/document_exchange.py` reads it for the policy.
 """
 
@@ -227,7 +227,8 @@ class Knobs(ClosedModel):
         return 0.8 * self.itl_target_s
 
     def lane_knob(self, lane: Lane) -> float | None:
-        """Return the knob that calls of `lane` bring to their engine; None if there is none.
+        """Return the value of the knob that each call of `lane` takes to its engine; None if the lane has no
+        such knob.
 
         It is `standard_share` for `standard`, and `background_step_s` for `background`.
         """

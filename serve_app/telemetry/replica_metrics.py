@@ -11,12 +11,13 @@ from itertools import accumulate
 
 from ray.util.metrics import Counter, Gauge, Histogram
 
-from serve_app.api.engine_client import OUTCOMES, EngineRequest
+from serve_app.api.engine_client import OUTCOMES
 from serve_app.api.errors import ApiError
 from serve_app.ledger.usage import Account, Amounts
 from serve_app.patches.ray import show_zero
 from serve_app.settings.caller import Lane
 from serve_app.settings.keys_file import OTHER_KEYS
+from serve_app.wire.data_plane import Call
 from serve_app.wire.signals import EngineSignals
 
 LABELS = ("model", "replica")
@@ -257,12 +258,12 @@ class EngineMetrics:
         self._adapter_loads.inc(1, tags=tags)
         self._adapter_load_s.inc(seconds, tags=tags)
 
-    def count_call(self, request: EngineRequest) -> None:
-        """Count a request for an adapter, and the cached tokens that the ingress expected."""
-        if request.adapter is not None:
-            self._adapter_requests.inc(1, tags={"adapter": _bounded(request.adapter.name, self._adapters)})
-        if request.expected_cached_tokens:
-            self.prefix_expected.inc(request.expected_cached_tokens)
+    def count_call(self, call: Call) -> None:
+        """Count a call with an adapter, and the cached tokens that the ingress expected."""
+        if call.adapter is not None:
+            self._adapter_requests.inc(1, tags={"adapter": _bounded(call.adapter.name, self._adapters)})
+        if call.expected_cached_tokens:
+            self.prefix_expected.inc(call.expected_cached_tokens)
 
     def count_error(self, error: ApiError) -> None:
         """Count a failed operation under its error code."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ray.util.metrics import Counter
 
 from serve_app import __version__
-from serve_app.api.trace_middleware import RequestTraces
+from serve_app.api.request_head import RequestTraces
 from serve_app.patches.ray import show_zero
 from serve_app.settings.telemetry import TraceSettings
 from serve_app.telemetry.collector import Collector

@@ -10,14 +10,15 @@ class OwnClock:
     """Remembers when the reader first saw each time stamp.
 
     The clocks of two nodes may differ by a minute. So a stamp mainly shows whether its document has changed,
-    and its age counts from the first reading that had it. It is never older than the reading before, which
-    did not have it. Only a stamp of the first reading is as old as it says.
+    and its age counts from the first reading that had it. A new stamp is never older than the previous
+    reading, which did not have the stamp. Only a stamp of the first reading is as old as it says.
     """
 
     def __init__(self) -> None:
         self._seen: dict[str, dict[str, tuple[float, float]]] = {}
         """By kind and source: the stamp, and when it was set, on the reader's clock."""
         self._read_at: dict[str, float] = {}
+        self._last, self._set_back_s = -inf, 0.0
 
     def times(
         self,
@@ -46,6 +47,28 @@ class OwnClock:
             found[source] = known
         self._seen[kind], self._read_at[kind] = found, now
         return {source: at for source, (_, at) in found.items()}
+
+    def ages(self, kind: str, stamps: Mapping[str, float], unix_now: float) -> dict[str, float]:
+        """Return the age in seconds of the newest report of each source.
+
+        Reports come once a second. So a new one counts from when it was first seen. The first report of a
+        source may be old, as after a restart, so its stamp is believed. If this machine's clock is set back,
+        no report becomes younger. Otherwise `unix_now` minus the age is constant until the next report.
+        """
+        self._set_back_s += max(0.0, self._last - unix_now)
+        self._last = unix_now
+        now = unix_now + self._set_back_s
+        before, seen, ages = self._seen.get(kind, {}), {}, {}
+        for source, stamp in stamps.items():
+            known = before.get(source)
+            if known is None:
+                known = stamp, now - max(0.0, unix_now - stamp)
+            elif known[0] != stamp:
+                known = stamp, now
+            seen[source] = known
+            ages[source] = now - known[1]
+        self._seen[kind] = seen
+        return ages
 
     def phases(
         self, deployment: str, documents: Mapping[str, Mapping[str, Any]], now: float, unix_now: float

@@ -81,6 +81,11 @@ MOST_COUNTED_BYTES = 1 << 18
 prompt, and must not start replicas with them."""
 
 
+BYTES_PER_TOKEN = 4
+"""The bytes of a request's body for each prompt token, assumed until engines have reported their counts: the
+ratio of English text. A JSON body adds little to a long prompt."""
+
+
 @dataclass(frozen=True, slots=True)
 class IngressSignals:
     """One ingress replica's signals about one model. Held requests are queued for a cold start."""

@@ -7,6 +7,7 @@ During its import Ray reads the job and the raylet's process id from the environ
 Ray with the first request, in the environment of that request.
 """
 
+import atexit
 import fcntl
 import gc
 import multiprocessing
@@ -16,8 +17,9 @@ import selectors
 import signal
 import socket
 import sys
+import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -177,6 +179,30 @@ def specialise(request: Request, passed: list[int]) -> None:
     run(request.arguments)
 
 
+def end_after(program: Callable[[], None]) -> NoReturn:
+    """Run `program`, and end the process as Python would, without taking its modules apart.
+
+    Python frees each object of each module when it ends. For what the zygote has imported, this takes a fork
+    1.6 to 2.4 s of CPU (2026-11-28), while it still holds its GPU.
+    """
+    status = 0
+    try:
+        program()
+    except SystemExit as end:
+        if end.code is not None and not isinstance(end.code, int):
+            print(end.code, file=sys.stderr)
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        status = 1
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for the threads that are no daemons
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):  # None, a reader that has left, or closed
+            stream.flush()
+    os._exit(status & 0xFF)
+
+
 def adopt(environment: Mapping[str, str]) -> None:
     """Replace this process's environment by `environment`."""
     os.environ.clear()
@@ -301,7 +327,7 @@ def main() -> None:
     request.environment[env.ZYGOTE_READY_AT] = str(zygote.ready_at)
     for name, value in changed.items():
         request.environment.setdefault(name, value)
-    specialise(request, passed)
+    end_after(lambda: specialise(request, passed))
 
 
 if __name__ == "__main__":

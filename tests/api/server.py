@@ -13,7 +13,7 @@ from serve_app.api.engine_client import EngineReply, Traffic
 from serve_app.api.health import ModelReadiness, Readiness
 from serve_app.api.http_api import create_app
 from serve_app.api.quotas import Quotas
-from serve_app.api.trace_middleware import RequestTraces
+from serve_app.api.request_head import RequestTraces
 from serve_app.api.usage import UsageView
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import HttpSettings

@@ -2,14 +2,13 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from starlette.types import ASGIApp
 
 from serve_app.api.engine_response import WriteNowMiddleware
 from tests.http_server import port_of, uvicorn_with
-from tests.stub_engine import LIMIT_S
 
 
 class SlowClient:
@@ -47,9 +46,3 @@ async def serving(app: ASGIApp) -> AsyncIterator[int]:
     """The port of uvicorn with the application, as Ray Serve runs it."""
     async with uvicorn_with(WriteNowMiddleware(app)) as running:
         yield port_of(running)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while not condition():
-            await asyncio.sleep(0.001)

@@ -10,14 +10,14 @@ import pytest
 import uvloop
 import yaml
 
-from serve_app.api.answer_memory import LEAST_BYTES
 from serve_app.api.api_keys import ApiKeyFile
-from serve_app.api.body import BodyMemory, BodyShare
+from serve_app.api.body_memory import LEAST_BYTES, BodyMemory, BodyShare
 from serve_app.api.engine_client import EngineReply, Traffic
 from tests.api.server import Server
-from tests.api.slow_client import SlowClient, serving, until
+from tests.api.slow_client import SlowClient, serving
 from tests.api.traffic_log import TrafficLog
 from tests.stub_engine import StubEngine
+from tests.timing import until
 
 MIB = 1 << 20
 BODY = b'{"model":"tide","input":"sea"}'
@@ -83,7 +83,7 @@ async def test_answers_beyond_the_memory_are_refused(path: str) -> None:
         await until(lambda: memory.used_bytes == 0)
 
     assert statuses == [200, 429, 429, 429, 200]
-    outcomes = Counter(request.state.outcome for request in {id(r): r for r in traffic.requests}.values())
+    outcomes = Counter(request.outcome for request in {id(r): r for r in traffic.requests}.values())
     assert outcomes["rejected"] == traffic.names.count("rejected") == 3
     assert groups == {"answers": 20 * MIB}
     assert b'"code":"body_memory_full"' in refusal

@@ -16,16 +16,9 @@ from serve_app.api.api_keys import ApiKeyFile, appeared
 from serve_app.api.errors import ApiError
 from serve_app.settings import SettingsError
 from tests.stub_engine import LIMIT_S
+from tests.timing import Clock
 
 NOT_A_KEY = "printable ASCII without spaces, one per line. A file of named keys begins with `keys:`"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Mounted:
@@ -137,7 +130,7 @@ def test_a_file_beyond_its_bounds_is_refused(tmp_path: Path) -> None:
 async def test_swapped_secret_is_in_force_a_second_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    mounted, clock = Mounted(tmp_path, "sk-old\n"), Clock()
+    mounted, clock = Mounted(tmp_path, "sk-old\n"), Clock(100.0)
     keys = ApiKeyFile(str(mounted.path), clock)
 
     mounted.swap("sk-new\nsk-other\n")
@@ -164,7 +157,7 @@ async def test_swapped_secret_is_in_force_a_second_later(
 async def test_a_damaged_file_leaves_the_previous_keys(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str | None, words: str
 ) -> None:
-    path, clock = tmp_path / "keys", Clock()
+    path, clock = tmp_path / "keys", Clock(100.0)
     path.write_text("sk-one\n")
     keys = ApiKeyFile(str(path), clock)
     if content is None:
@@ -187,7 +180,7 @@ async def test_a_damaged_file_leaves_the_previous_keys(
 async def test_a_hanging_file_system_delays_one_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, clock, answers = tmp_path / "keys", Clock(), threading.Event()
+    path, clock, answers = tmp_path / "keys", Clock(100.0), threading.Event()
     path.write_text("sk-one\n")
     keys = ApiKeyFile(str(path), clock)
     stat = os.stat
@@ -247,7 +240,7 @@ async def test_plain_keys_of_a_yaml_file_are_named_in_a_warning(
 
 
 async def test_file_may_change_from_lines_to_yaml_and_back(tmp_path: Path) -> None:
-    path, clock = tmp_path / "keys", Clock()
+    path, clock = tmp_path / "keys", Clock(100.0)
     path.write_text("sk-lab\n")
     keys = ApiKeyFile(str(path), clock, wall=lambda: 0.0)
     assert keys.authenticate(b"sk-lab").name == "key-" + sha256(b"sk-lab").hexdigest()[:8]
@@ -263,7 +256,7 @@ async def test_file_may_change_from_lines_to_yaml_and_back(tmp_path: Path) -> No
 
 
 async def test_trouble_lasts_until_the_file_is_valid(tmp_path: Path) -> None:
-    path, clock = tmp_path / "keys", Clock()
+    path, clock = tmp_path / "keys", Clock(100.0)
     path.write_text(NAMED)
     keys = ApiKeyFile(str(path), clock)
     path.write_text(NAMED.replace("name: lab", "name: shop"))

@@ -13,8 +13,8 @@ from serve_app.api.batch_lines import BatchLines
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
 from serve_app.api.quotas import Quotas
+from serve_app.api.request_head import RequestTraces
 from serve_app.api.request_trace import RequestTrace
-from serve_app.api.trace_middleware import RequestTraces
 from serve_app.batch.retries import retry_of
 from serve_app.wire.batch_lines import BatchLine, LineAnswer
 from serve_app.wire.spans import batch_root
@@ -210,5 +210,5 @@ async def test_each_line_has_a_trace_that_links_to_its_batch(server: Server, key
     assert len({root.trace_id for root in roots} | {batch_root("batch_1").trace_id}) == 3
     assert json.loads(refused.body)["error"]["trace_id"] == roots[1].trace_id
     (request,) = server.chat.requests
-    assert request.trace is not None
-    assert request.trace.trace_id == roots[0].trace_id
+    assert request.context is not None
+    assert request.context.trace_id == roots[0].trace_id

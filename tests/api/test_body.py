@@ -18,15 +18,14 @@ from serve_app.api.body import (
     MAX_CONTAINERS,
     MAX_TOKEN_IDS,
     MAX_VALUES,
-    BodyMemory,
-    BodyShare,
+    SLOWEST_BYTES_PER_S,
     check_structure,
     count_values,
     peek,
     read_body,
     repeated_bytes,
 )
-from serve_app.api.content import SLOWEST_BYTES_PER_S
+from serve_app.api.body_memory import BodyMemory, BodyShare
 from serve_app.api.errors import ApiError
 from tests.api.server import Server, error_of
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, stalled

@@ -10,8 +10,8 @@ from serve_app.api.body import MAX_VALUES
 from serve_app.api.endpoints import ApiModel, Endpoints
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
-from serve_app.api.trace_context import TraceContext
-from serve_app.api.trace_middleware import RequestTraces
+from serve_app.api.request_head import RequestTraces
+from serve_app.api.trace import TraceContext
 from serve_app.settings.tree import HttpSettings
 from tests.api.server import MAX_BODY_BYTES, Server, error_of
 from tests.api.traffic_log import TrafficLog
@@ -79,7 +79,7 @@ async def test_the_trace_of_a_request_is_handed_on(server: Server, path: str) ->
     await server.http.post(path, json=body, headers={"Traceparent": "00-" + parent, "Tracestate": "a=1"})
     await server.http.post(path, json=body)
 
-    traces = [request.trace for request in server.chat.requests]
+    traces = [request.context for request in server.chat.requests]
     assert traces == [TraceContext(parent, "a=1"), None, None]
 
 

@@ -4,13 +4,10 @@ import json
 
 import pytest
 
-from serve_app.api.engine_client import (
-    ColdWait,
-    EngineRequest,
-    RequestState,
-)
+from serve_app.api.dialect import ColdWait
+from serve_app.api.engine_client import EngineRequest
 from serve_app.api.errors import ApiError
-from serve_app.api.trace_context import TraceContext
+from serve_app.api.trace import TraceContext
 
 
 @pytest.mark.parametrize(("eta_s", "eta"), [(None, b"unknown"), (0.0, b"0"), (12.1, b"13")])
@@ -40,7 +37,7 @@ def test_comment_gives_the_reason_in_a_line_of_its_own() -> None:
 
 
 def test_equality_of_requests_ignores_time_and_state() -> None:
-    early = EngineRequest("generate", b"{}", "r", 1.0, state=RequestState(queued_s=1.0))
+    early = EngineRequest("generate", b"{}", "r", 1.0, queued_s=1.0)
     assert early == EngineRequest("generate", b"{}", "r")
 
 

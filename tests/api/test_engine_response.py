@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.engine_client import ColdWait, EngineReply, EngineRequest, Traffic
+from serve_app.api.dialect import ColdWait
+from serve_app.api.engine_client import EngineReply, EngineRequest, Traffic
 from serve_app.api.engine_response import EngineResponse, status_outcome
 from serve_app.api.errors import ApiError
 from tests.api.connection import SCOPE, Connection
@@ -194,7 +195,7 @@ async def test_a_client_that_leaves_ends_its_generation(engine: StubEngine) -> N
     assert traffic.seen["closed"][0] == "abandoned"
     assert engine.cancelled
     assert connection.body == (b"" if isinstance(engine, MuteEngine) else FIRST)
-    assert traffic.requests[-1].state.tell_wait is None  # it refers to the response
+    assert traffic.requests[-1].tell_wait is None  # it refers to the response
 
 
 @pytest.mark.parametrize(
@@ -212,7 +213,7 @@ async def test_a_client_may_leave_or_expire_with_the_last_event(last: bytes, end
     asked = request(timeout_s=0.5)
     connection = await exchange(StubEngine(stalled(FIRST, last)), asked)
     assert (connection.body, connection.complete) == (FIRST + last, True)
-    assert asked.state.outcome == ended
+    assert asked.outcome == ended
 
 
 async def test_untaken_last_event_is_no_answer() -> None:
@@ -234,18 +235,18 @@ async def test_a_whole_answer_waits_for_its_client_without_the_engine() -> None:
     reserved = Place()
 
     async with asyncio.timeout(LIMIT_S):
-        response = EngineResponse(engine, asked, traffic, reservation=reserved)  # type: ignore[arg-type]
+        response = EngineResponse(engine, asked, traffic, quota_use=reserved)  # type: ignore[arg-type]
         running = asyncio.create_task(response(SCOPE, connection.receive, connection.send))
         await connection.body_arrived.wait()
         await asyncio.sleep(0.1)  # beyond the deadline, which concerns the engine
         assert engine.left.is_set()
-        assert asked.state.ttft_s is not None
+        assert asked.ttft_s is not None
         assert not reserved.settled
         connection.read()
         await running
 
     assert (connection.status, connection.body, connection.complete) == (200, b'{"ok":1}', True)
-    assert (asked.state.outcome, reserved.settled) == ("ok", True)
+    assert (asked.outcome, reserved.settled) == ("ok", True)
 
 
 async def test_a_client_that_leaves_an_unread_answer_has_abandoned_it() -> None:
@@ -258,7 +259,7 @@ async def test_a_client_that_leaves_an_unread_answer_has_abandoned_it() -> None:
         connection.leave()
         await running
 
-    assert asked.state.outcome == "abandoned"
+    assert asked.outcome == "abandoned"
 
 
 class Lingering(MuteEngine):
@@ -304,7 +305,7 @@ async def test_a_deadline_before_the_first_byte_is_a_408() -> None:
     assert error["message"] == "The answer was not complete within the 0.2 s of X-Request-Timeout-Seconds."
     assert connection.headers["x-should-retry"] == "false"
     assert engine.cancelled
-    assert (asked.state.outcome, log.names) == ("client_error", ["opened", "closed"])
+    assert (asked.outcome, log.names) == ("client_error", ["opened", "closed"])
 
 
 async def test_deadline_within_a_stream_ends_in_an_error_event() -> None:
@@ -315,7 +316,7 @@ async def test_deadline_within_a_stream_ends_in_an_error_event() -> None:
 
     assert end_of(connection, FIRST + SECOND) == "deadline_exceeded"
     assert engine.left.is_set()
-    assert asked.state.outcome == "client_error"
+    assert asked.outcome == "client_error"
 
 
 def test_a_status_tells_whose_fault_it_was() -> None:
@@ -346,11 +347,11 @@ class ColdStubEngine(StubEngine):
     async def _reply(self) -> EngineReply:
         request = self.request
         for wait in WAITS:
-            if request.state.tell_wait is not None:
-                await request.state.tell_wait(wait)
+            if request.tell_wait is not None:
+                await request.tell_wait(wait)
         if self.stays:
             await asyncio.Event().wait()
-        request.state.queued_s += 12.5
+        request.queued_s += 12.5
         return await super()._reply()
 
 

@@ -19,8 +19,9 @@ from serve_app.batch.records import File
 from serve_app.batch.store import BatchStore
 from serve_app.settings.batch import BatchSettings
 from tests.api.server import Server, error_of
-from tests.api.slow_client import SlowClient, serving, until
+from tests.api.slow_client import SlowClient, serving
 from tests.stub_engine import LIMIT_S
+from tests.timing import until
 
 NOW = 1_800_000_000
 LINE = b'{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"model": "tide"}}\n'

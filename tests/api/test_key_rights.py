@@ -12,7 +12,7 @@ import pytest
 from httpx import Response
 
 from serve_app.api.api_keys import ApiKeyFile
-from serve_app.api.body import BodyShare
+from serve_app.api.body_memory import BodyShare
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.api.quotas import Quotas
@@ -20,6 +20,7 @@ from serve_app.settings.caller import ANYONE, Caller
 from tests.api.server import Server, error_of
 from tests.api.traffic_log import TrafficLog
 from tests.stub_engine import StubEngine, failing, frames
+from tests.timing import Clock
 
 KEYS = """
 keys:
@@ -32,14 +33,6 @@ keys:
 """
 CHAT = "/v1/chat/completions"
 BODY = {"model": "tide", "max_tokens": 10, "messages": [{"role": "user", "content": "sea"}]}
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

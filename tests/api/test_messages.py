@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from serve_app.api.api_keys import ApiKeyFile
-from serve_app.api.engine_client import ColdWait, EngineReply
+from serve_app.api.dialect import ColdWait
+from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
 from tests.api.server import Server
 from tests.api.traffic_log import TrafficLog
@@ -138,7 +139,7 @@ async def streamed(*chunks: bytes) -> tuple[bytes, str | None]:
     reply = await server.http.post(PATHS[0], json={**BODY, "stream": True})
     assert reply.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert reply.headers["request-id"]
-    return reply.content, server.chat.request.state.outcome
+    return reply.content, server.chat.request.outcome
 
 
 @pytest.mark.parametrize("chunks", [(START, DELTA, STOP), (START + DELTA + STOP,), (START, DELTA + STOP)])
@@ -167,14 +168,14 @@ async def test_an_engine_that_fails_within_a_stream_ends_it_with_an_error_event(
     event, data = last.split(b"\n")
     assert event == b"event: error"
     assert json.loads(data.removeprefix(b"data: "))["error"]["type"] == "api_error"
-    assert server.chat.request.state.outcome == "error"
+    assert server.chat.request.outcome == "error"
 
 
 class WaitingEngine(StubEngine):
     """Tells of a wait twice before it answers."""
 
     async def _reply(self) -> EngineReply:
-        tell = self.request.state.tell_wait
+        tell = self.request.tell_wait
         assert tell is not None
         for waited_s in (1.0, 2.0):
             await tell(ColdWait("tide", "imports", 30.0, waited_s))

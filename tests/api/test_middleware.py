@@ -2,7 +2,7 @@ import httpx
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from serve_app.api.middleware import RequestMiddleware
+from serve_app.api.request_head import RequestMiddleware
 from tests.api.server import Server
 
 RESPONSE: list[Message] = [

@@ -15,14 +15,14 @@ import httpx
 import pytest
 
 from serve_app.api.api_keys import ApiKeyFile
-from serve_app.api.body import BodyShare
+from serve_app.api.body_memory import BodyShare
 from serve_app.api.engine_response import WriteNowMiddleware
 from serve_app.settings.settings_error import SettingsError
 from serve_app.ui import assets
 from tests.api.server import Server, error_of
-from tests.api.slow_client import until
 from tests.http_server import port_of, uvicorn_with
 from tests.stub_engine import LIMIT_S, StubEngine, frames
+from tests.timing import until
 from tests.ui.fleet import FakeFleet, PageServer, model_state
 
 CHANGE = {"model": "tideserve-tiny", "knobs": {"max_replicas": 7}}

@@ -11,7 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 from serve_app import env
 from serve_app.api.engine_response import WriteNowMiddleware
 from serve_app.api.errors import ApiError
-from serve_app.api.ray_headers import RayHeadersMiddleware, request_timeout_s
+from serve_app.api.request_head import RayHeadersMiddleware, request_timeout_s
 
 Headers = list[tuple[bytes, bytes]]
 

@@ -7,22 +7,18 @@ from typing import Any
 import pytest
 
 from serve_app.api import request_trace
-from serve_app.api.engine_client import EngineReply, EngineRequest, Outcome, RequestState
+from serve_app.api.engine_client import EngineReply, EngineRequest, Outcome
 from serve_app.api.errors import ApiError
-from serve_app.api.request_trace import (
-    MOST_STAGES,
-    SHOWN,
-    UNTRACED,
-    RecordedStage,
-    RequestTrace,
-)
-from serve_app.api.trace_middleware import RequestTraces
+from serve_app.api.request_head import RequestTraces
+from serve_app.api.request_trace import MOST_STAGES, SHOWN, RecordedStage, RequestTrace
+from serve_app.api.trace import UNTRACED
 from serve_app.settings.caller import ANYONE, Caller
 from serve_app.wire import spans as names
 from serve_app.wire.data_plane import TokenCounts
 from serve_app.wire.spans import cold_start_root
 from tests.api.server import Server
 from tests.stub_engine import StubEngine, failing, frames
+from tests.timing import Clock
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 SPAN_ID = "b7ad6b7169203331"
@@ -33,17 +29,11 @@ WITH_PARAMETERS = set(names.REQUEST_PARAMETERS.values())
 SHOW = {"X-Tideserve-Trace": "1"}
 
 
-class Clock:
-    """`perf_counter`, which a test moves on."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 100.0
-        monkeypatch.setattr(request_trace.time, "perf_counter", lambda: self.now)
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+    clock = Clock(100.0)
+    monkeypatch.setattr(request_trace.time, "perf_counter", clock)
+    return clock
 
 
 def client(sampled: bool = True) -> list[tuple[bytes, bytes]]:
@@ -58,10 +48,8 @@ def begun(ratio: float = 1.0, headers: Sequence[tuple[bytes, bytes]] = (), **mor
 
 
 def asked(trace: RequestTrace, outcome: Outcome = "ok", **state: Any) -> EngineRequest:
-    request = EngineRequest(
-        "chat_completions", BODY, "r-1", 100.0, True, state=RequestState(trace=trace, **state)
-    )
-    request.state.outcome = outcome
+    request = EngineRequest("chat_completions", BODY, "r-1", 100.0, True, trace=trace, **state)
+    request.outcome = outcome
     trace.note_request(request, BODY)
     return request
 

@@ -9,8 +9,8 @@ import openai
 import pytest
 from httpx2 import ASGITransport, AsyncClient
 
-from serve_app.api.dialect import RESPONSES
-from serve_app.api.engine_client import ColdWait, EngineReply, EngineRequest
+from serve_app.api.dialect import RESPONSES, ColdWait
+from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
 from tests.api.server import Server
 from tests.stub_engine import StubEngine, failing, frames
@@ -72,8 +72,8 @@ class StartingEngine(StubEngine):
     async def _reply(self) -> EngineReply:
         while self.now_s < START_S:
             self.now_s += KEEP_ALIVE_S
-            if self.request.state.tell_wait is not None:
-                await self.request.state.tell_wait(ColdWait("tide", "load", None, self.now_s))
+            if self.request.tell_wait is not None:
+                await self.request.tell_wait(ColdWait("tide", "load", None, self.now_s))
         return await super()._reply()
 
 
@@ -134,7 +134,7 @@ async def test_request_reaches_the_engine_as_a_response() -> None:
     assert (status, body) == (200, BEGINNING + END)
     assert (asked.operation, asked.wants_stream, asked.model) == ("responses", True, "tide")
     assert asked.prefix is not None
-    assert engine.request.state.outcome == "ok"
+    assert engine.request.outcome == "ok"
 
 
 async def test_openais_client_reads_a_stream(client_of: Any) -> None:
@@ -180,8 +180,8 @@ async def test_wait_within_an_answer_keeps_what_clients_have_read(client_of: Any
     async def moves() -> AsyncIterator[bytes]:
         yield BEGINNING
         for waited_s in (1, 2):
-            assert engine.request.state.tell_wait is not None
-            await engine.request.state.tell_wait(ColdWait("tide", "load", None, waited_s))
+            assert engine.request.tell_wait is not None
+            await engine.request.tell_wait(ColdWait("tide", "load", None, waited_s))
             yield b": continued on another replica after 0.50 s\n\n"
         yield END
 
@@ -235,7 +235,7 @@ async def test_failed_stream_ends_in_events_that_clients_know(
     assert codex.heard[-2:] == ["error", "response.failed"]
     assert codex.error is not None
     assert codex.error["code"] == code
-    assert engine.request.state.outcome in ("error", "rejected", "client_error")
+    assert engine.request.outcome in ("error", "rejected", "client_error")
 
     numbers = [
         json.loads(line[6:])["sequence_number"] for line in body.split(b"\n") if line.startswith(b"data: ")

@@ -23,10 +23,10 @@ class TrafficLog(Traffic):
         self._note("opened", request, len(request.body))
 
     def first_byte(self, request: EngineRequest) -> None:
-        self._note("first_byte", request, request.state.ttft_s, request.state.queued_s)
+        self._note("first_byte", request, request.ttft_s, request.queued_s)
 
     def rejected(self, request: EngineRequest, error: ApiError) -> None:
         self._note("rejected", request, error)
 
     def closed(self, request: EngineRequest) -> None:
-        self._note("closed", request, request.state.outcome, request.state.queued_s)
+        self._note("closed", request, request.outcome, request.queued_s)

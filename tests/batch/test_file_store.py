@@ -69,6 +69,13 @@ class TestFileStore:
 
         assert files.names("files") == []
 
+    def test_ranges_behind_the_end_are_damage(self, files: FileStore) -> None:
+        files.check(new=True)
+        files.write("files/a", [b"x" * 100])
+
+        with pytest.raises(DamagedError, match="files/a is damaged"):
+            files.ranges("files/a", [(0, 10), (90, 60), (150, 10)])
+
     async def test_damaged_object_is_named(self, files: FileStore) -> None:
         files.check(new=True)
         files.write("files/empty", [b""])
@@ -130,6 +137,16 @@ def test_a_share_that_is_not_mounted_is_no_damaged_object(tmp_path: Path) -> Non
 
     with pytest.raises(OSError, match="lacks the object 'store'"):
         files.whole("files/a")
+
+
+def test_share_that_is_not_mounted_keeps_its_objects(tmp_path: Path) -> None:
+    files = FileStore(f"file://{tmp_path}/share")
+    files.check(new=True)
+    files.write("files/a", [b"a"])
+    (tmp_path / "share").rename(tmp_path / "elsewhere")
+    (tmp_path / "share").mkdir()
+
+    assert files.delete(["files/a"]) == {"files/a"}
 
 
 def test_a_refused_read_is_no_damaged_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from serve_app.api.engine_client import ColdWait
+from serve_app.api.dialect import ColdWait
 from serve_app.cli.ask_answer import Answer, Event, ShownTrace, read_events
 from serve_app.cli.ask_display import Piece, Wait
 

@@ -1,6 +1,7 @@
 import io
 
 from serve_app.cli.ask_display import Display, Piece, Wait
+from tests.timing import Clock
 
 
 class Stream(io.TextIOWrapper):
@@ -19,16 +20,9 @@ class Stream(io.TextIOWrapper):
         return self.buffer.getvalue().decode(self.encoding)
 
 
-class Clock:
-    now = 50.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_without_terminal_each_phase_is_a_line() -> None:
     out, err = Stream(), Stream()
-    display = Display(out, err, Clock())
+    display = Display(out, err, Clock(50.0))
 
     display.begin("tide")
     display.tick()
@@ -50,7 +44,7 @@ def test_without_terminal_each_phase_is_a_line() -> None:
 
 
 def test_on_terminal_the_wait_is_one_rewritten_line() -> None:
-    out, err, clock = Stream(terminal=True), Stream(terminal=True), Clock()
+    out, err, clock = Stream(terminal=True), Stream(terminal=True), Clock(50.0)
     display = Display(out, err, clock)
 
     display.begin("tide")
@@ -89,7 +83,7 @@ def test_reasoning_is_set_apart_and_dim_on_a_terminal() -> None:
 
 def test_nothing_that_comes_over_the_network_steers_a_terminal() -> None:
     out, err = Stream(terminal=True), Stream(terminal=True)
-    display = Display(out, err, Clock())
+    display = Display(out, err, Clock(50.0))
 
     display.show_wait(Wait("\x1b]0;boo\x07", None, 5))
     display.begin("tide")
@@ -112,7 +106,7 @@ def test_what_a_stream_cannot_encode_is_replaced() -> None:
 
 def test_without_answer_stream_only_progress_is_written() -> None:
     err = Stream()
-    display = Display(None, err, Clock())
+    display = Display(None, err, Clock(50.0))
 
     display.begin("tide")
     display.write_piece(Piece("Once"))

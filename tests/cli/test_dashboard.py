@@ -9,7 +9,7 @@ from ray.serve.schema import ServeDeploySchema
 
 from serve_app.cli.command_error import CommandError
 from serve_app.cli.dashboard import Dashboard, choose, default_address, rollout
-from serve_app.cluster.redeployment import RedeploymentError, redeployment
+from serve_app.cluster.knob_changes import RedeploymentError, redeployment
 from tests.cli.rest import application, details, entry
 from tests.http_server import Answer, serving
 

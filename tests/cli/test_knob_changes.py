@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from serve_app.cli.knobs_command import choose_scope, knob_table, parse_arguments, snippet
-from serve_app.settings.knob_changes import changed, differences, value_text
+from serve_app.cluster.knob_changes import changed, differences, value_text
 from serve_app.settings.knobs import IngressKnobs, Knobs, read_user_config
 from serve_app.settings.settings_error import SettingsError
 

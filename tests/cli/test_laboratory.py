@@ -53,7 +53,7 @@ def test_help_says_which_commands_are_not_installed() -> None:
         assert listed[name] == f"not installed: {INSTALL}"
 
 
-@pytest.mark.parametrize("arguments", [(), ("--help",), ("--out", "x", "log.jsonl")])
+@pytest.mark.parametrize("arguments", [("--help",), ("--out", "x", "log.jsonl")])
 def test_missing_laboratory_command_says_how_to_install(arguments: tuple[str, ...]) -> None:
     done = tideserve("replay", *arguments)
 

@@ -41,11 +41,14 @@ _CONFIG = Path(__file__).parents[2] / "config/serve.yaml"
 
 
 @pytest.mark.parametrize(
-    "words",
-    [["check", str(_CONFIG), "--show"], ["--help"], ["check", "absent.yaml"], ["chart-values", str(_CONFIG)]],
-    ids=" ".join,
+    ("words", "buffered"),
+    [
+        (["check", str(_CONFIG), "--show"], True),
+        (["check", str(_CONFIG), "--show"], False),
+        (["--help"], True),
+        (["check", "absent.yaml"], False),
+    ],
 )
-@pytest.mark.parametrize("buffered", [True, False])
 def test_a_reader_that_leaves_ends_a_command_quietly(words: list[str], buffered: bool) -> None:
     code = "import sys; from serve_app.cli.main import main; sys.exit(main())"
     command = [sys.executable, *([] if buffered else ["-u"]), "-c", code, *words]

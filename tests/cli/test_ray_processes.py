@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from serve_app.cli.ray_processes import Cluster, reap_orphans
+from tests.timing import Clock
 from tests.uninterruptible import needs_freezer, uninterruptible
 
 LOGS = "/tmp/ts/session_1/logs"
@@ -59,14 +60,6 @@ def processes() -> Iterator[Processes]:
     for process in made.started.values():
         process.send_signal(signal.SIGKILL)
         process.wait()
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 GCS_ENDED = f"Ray's GCS (process {{}}) ended; its log: {LOGS}/gcs_server.out"
@@ -128,7 +121,7 @@ def test_a_raylet_that_waited_in_vain_says_why(processes: Processes, tmp_path: P
 
 
 def test_what_starts_later_is_looked_for_every_second(processes: Processes) -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     searches = []
 
     def descendants() -> list[psutil.Process]:

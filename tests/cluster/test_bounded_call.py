@@ -7,14 +7,7 @@ import pytest
 
 from serve_app.cluster.bounded_call import Answer, BoundedCall
 from tests.stub_engine import LIMIT_S
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.timing import Clock
 
 
 class Source:
@@ -40,7 +33,7 @@ class Source:
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(100.0)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from ray.serve._private.common import DeploymentID, ReplicaID, TimeStampedValue
 
 from serve_app.controller.contexts import (
-    Sightings,
     SnapshotBuilder,
     count_phases,
     engine_readings,
@@ -20,6 +19,7 @@ from serve_app.controller.document_exchange import Deployment, Inbox
 from serve_app.policy.reports import observe
 from serve_app.policy.state import PolicyState
 from serve_app.wire.ingress_reports import IngressReport
+from serve_app.wire.own_clock import OwnClock
 from serve_app.wire.signals import (
     ENGINE_FIELDS,
     ENGINE_IDENTITY,
@@ -56,7 +56,7 @@ def test_newest_report_of_each_replica_has_its_age() -> None:
             (B, said(waiting_tokens=9), NOW - 2),
         ),
         NOW,
-        Sightings(),
+        OwnClock(),
     )
 
     assert set(readings) == {"a", "b"}
@@ -75,7 +75,7 @@ def test_replica_of_a_former_model_reports_its_load_in_all_lanes() -> None:
     }
     reported = {**said(**load, itl_count=9.0), ENGINE_IDENTITY: 1.0}
 
-    reading = engine_readings(raw((A, reported, NOW)), NOW, Sightings(), "a 7B")["a"]
+    reading = engine_readings(raw((A, reported, NOW)), NOW, OwnClock(), "a 7B")["a"]
 
     assert reading.signals == EngineSignals(**load)
 
@@ -83,22 +83,22 @@ def test_replica_of_a_former_model_reports_its_load_in_all_lanes() -> None:
 def test_every_field_arrives_where_it_belongs() -> None:
     numbers = {name: float(index) for index, name in enumerate(ENGINE_FIELDS)}
 
-    assert asdict(engine_readings(raw((A, numbers, NOW)), NOW, Sightings())["a"].signals) == numbers
+    assert asdict(engine_readings(raw((A, numbers, NOW)), NOW, OwnClock())["a"].signals) == numbers
 
 
 def test_a_replica_that_lacks_a_field_has_made_no_report() -> None:
     partial = said()
     del partial["itl_p99_s"]
 
-    assert set(engine_readings(raw((A, said(), NOW), (B, partial, NOW)), NOW, Sightings())) == {"a"}
-    assert engine_readings(raw((B, partial, NOW)), NOW, Sightings()) == {}
+    assert set(engine_readings(raw((A, said(), NOW), (B, partial, NOW)), NOW, OwnClock())) == {"a"}
+    assert engine_readings(raw((B, partial, NOW)), NOW, OwnClock()) == {}
 
 
 def test_an_empty_series_is_no_report_and_silences_no_other() -> None:
     columns = raw((A, said(), NOW), (B, said(), NOW))
     columns["running_tokens"][A] = []
 
-    assert set(engine_readings(columns, NOW, Sightings())) == {"b"}
+    assert set(engine_readings(columns, NOW, OwnClock())) == {"b"}
 
 
 def test_columns_may_have_replicas_in_any_order() -> None:
@@ -106,7 +106,7 @@ def test_columns_may_have_replicas_in_any_order() -> None:
     columns["waiting_requests"] = dict(reversed(columns["waiting_requests"].items()))
     columns["waiting_requests"][A][-1].value = 7.0
 
-    readings = engine_readings(columns, NOW, Sightings())
+    readings = engine_readings(columns, NOW, OwnClock())
 
     assert (readings["a"].signals.running_requests, readings["a"].signals.waiting_requests) == (1, 7)
     assert (readings["b"].signals.running_requests, readings["b"].signals.waiting_requests) == (2, 0)
@@ -114,7 +114,7 @@ def test_columns_may_have_replicas_in_any_order() -> None:
 
 def test_a_report_from_the_future_has_age_zero() -> None:
     readings = engine_readings(
-        raw((A, said(), NOW + 5), (B, said(), math.nan), (C, said(), math.inf)), NOW, Sightings()
+        raw((A, said(), NOW + 5), (B, said(), math.nan), (C, said(), math.inf)), NOW, OwnClock()
     )
 
     assert {name: reading.age_s for name, reading in readings.items()} == {"a": 0.0}
@@ -128,12 +128,12 @@ def test_ingress_replica_reports_models_by_deployment() -> None:
     }
     columns = raw((A, values, NOW - 1))
 
-    assert ingress_readings(columns, "Engine-a", NOW, Sightings())["a"].signals == IngressSignals(
+    assert ingress_readings(columns, "Engine-a", NOW, OwnClock())["a"].signals == IngressSignals(
         *[1.0] * len(INGRESS_FIELDS)
     )
-    assert ingress_readings(columns, "Engine-b", NOW, Sightings())["a"].signals.held_requests == 2.0
-    assert ingress_readings(columns, "Engine-c", NOW, Sightings()) == {}
-    assert ongoing_of_ingress(columns, NOW, Sightings()) == {"a": (30.0, 1.0)}
+    assert ingress_readings(columns, "Engine-b", NOW, OwnClock())["a"].signals.held_requests == 2.0
+    assert ingress_readings(columns, "Engine-c", NOW, OwnClock()) == {}
+    assert ongoing_of_ingress(columns, NOW, OwnClock()) == {"a": (30.0, 1.0)}
 
 
 def written(held: float, at: float) -> IngressReport:
@@ -144,7 +144,7 @@ def written(held: float, at: float) -> IngressReport:
 def test_written_reports_count_where_ray_has_none() -> None:
     reports = {"drains": written(9, NOW - 1), "runs": written(8, NOW)}
 
-    readings = reported_readings(reports, "Engine-a", {"runs"}, NOW, Sightings())
+    readings = reported_readings(reports, "Engine-a", {"runs"}, NOW, OwnClock())
 
     assert set(readings) == {"drains"}
     assert readings["drains"].signals == IngressSignals(held_requests=9)
@@ -154,7 +154,7 @@ def test_written_reports_count_where_ray_has_none() -> None:
 def test_reports_of_killed_replicas_and_other_models_do_not_count() -> None:
     reports = {"killed": written(9, NOW - 11), "another": IngressReport(NOW, {"Engine-b:held_requests": 1.0})}
 
-    assert reported_readings(reports, "Engine-a", set(), NOW, Sightings()) == {}
+    assert reported_readings(reports, "Engine-a", set(), NOW, OwnClock()) == {}
 
 
 def document(phase: str, **more: float) -> dict[str, Any]:
@@ -195,9 +195,9 @@ class Replica:
 
 @given(skew_s=skews, drift=drifts)
 def test_dead_replica_is_stale_after_ten_seconds(skew_s: float, drift: float) -> None:
-    seen, replica = Sightings(), Replica(skew_s, drift, dies_at=20.0)
+    seen, replica = OwnClock(), Replica(skew_s, drift, dies_at=20.0)
     calls = [CALL_S * turn for turn in range(120)]
-    ages = [seen.ages({"r": replica.stamp(at)}, NOW + at)["r"] for at in calls]
+    ages = [seen.ages("reports", {"r": replica.stamp(at)}, NOW + at)["r"] for at in calls]
 
     fresh = [at for at, age in zip(calls, ages, strict=True) if at >= 1.0 and age <= STALE_AFTER_S]
     assert fresh == [at for at in calls if 1.0 <= at <= 20.0 + STALE_AFTER_S]
@@ -228,26 +228,27 @@ class Context:
 
 
 def test_after_restart_a_reports_age_follows_its_stamp() -> None:
-    seen = Sightings()
+    seen = OwnClock()
 
-    assert seen.ages({"dead": NOW - 25.0, "alive": NOW - 0.5}, NOW) == {"dead": 25.0, "alive": 0.5}
-    assert seen.ages({"dead": NOW - 25.0, "alive": NOW + 0.5}, NOW + 1) == {"dead": 26.0, "alive": 0.0}
+    assert seen.ages("reports", {"dead": NOW - 25.0, "alive": NOW - 0.5}, NOW) == {"dead": 25.0, "alive": 0.5}
+    later = seen.ages("reports", {"dead": NOW - 25.0, "alive": NOW + 0.5}, NOW + 1)
+    assert later == {"dead": 26.0, "alive": 0.0}
 
 
 def test_a_source_that_was_gone_counts_as_new() -> None:
-    seen = Sightings()
-    seen.ages({"r": NOW}, NOW)
-    seen.ages({}, NOW + 5)
+    seen = OwnClock()
+    seen.ages("reports", {"r": NOW}, NOW)
+    seen.ages("reports", {}, NOW + 5)
 
-    assert seen.ages({"r": NOW}, NOW + 12) == {"r": 12.0}
+    assert seen.ages("reports", {"r": NOW}, NOW + 12) == {"r": 12.0}
 
 
 @given(steps=st.lists(st.floats(-3600.0, 3600.0), max_size=20))
 def test_no_step_of_the_own_clock_makes_a_report_younger(steps: list[float]) -> None:
-    seen, now, last = Sightings(), NOW, 0.0
+    seen, now, last = OwnClock(), NOW, 0.0
     for step in steps:
         now += step
-        age = seen.ages({"r": NOW}, now)["r"] if now != NOW else last
+        age = seen.ages("reports", {"r": NOW}, now)["r"] if now != NOW else last
         assert age >= last - 1e-6 or last == 0.0
         last = age
 

@@ -9,13 +9,14 @@ import pytest
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.v1.metrics.stats import RequestStateStats
 
-from serve_app.api.engine_client import EngineReply, EngineRequest
+from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
-from serve_app.engine.engine_stream import EngineStream
+from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
 from serve_app.settings import ModelSettings
 from serve_app.wire.request_line import RequestLine
+from tests.engine.calls import engine_call
 
 CHAT = b'{"messages":[{"role":"user","content":"sea"}]}'
 TOKEN = 'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
@@ -71,7 +72,7 @@ class Local:
 
         async def handler(request: Any, raw: Any) -> Any:
             self.handled += 1
-            stream = EngineStream.current()
+            stream = EngineCall.current()
             assert stream is not None
             stats = RequestStateStats(num_generation_tokens=3)
             stream.sequences.append(SimpleNamespace(prompt_len=8, num_cached_tokens=0, stats=stats))
@@ -91,7 +92,7 @@ class Local:
         self.client.request_log = self.log  # type: ignore[assignment]
 
     def call(self, **changes: Any) -> Any:
-        self.asked = EngineRequest("chat_completions", CHAT, "r-1", time.perf_counter() - 0.5, **changes)
+        self.asked = engine_call("chat_completions", CHAT, "r-1", time.perf_counter() - 0.5, **changes)
         return self.client.call(self.asked)
 
     async def reply(self) -> EngineReply:

@@ -20,7 +20,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from serve_app.engine.background_bound import BackgroundBound
 from serve_app.engine.continuing_core import ContinuingAsyncScheduler, ContinuingScheduler
-from serve_app.engine.fair_share import LANE_KNOB, FairShare
+from serve_app.engine.sequence_lanes import LANE_KNOB, FairShare
 from serve_app.settings.caller import Caller, Lane
 from tests.engine.stub_engine_core import configured
 

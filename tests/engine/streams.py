@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from serve_app.api.engine_client import EngineRequest, Operation
-from serve_app.ingress.retry_state import Delivered
-from serve_app.wire.continuation import Continuation
-from serve_app.wire.data_plane import Piece
+from serve_app.api.engine_client import Operation
+from serve_app.engine.engine_call import EngineCall
+from serve_app.ingress.engine_loss import Delivered
+from serve_app.wire.data_plane import Continuation, Piece
+from tests.engine.calls import engine_call
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -89,7 +90,7 @@ class Heard:
         )
 
 
-async def hear(client: LocalEngine, request: EngineRequest) -> Heard:
+async def hear(client: LocalEngine, request: EngineCall) -> Heard:
     """Run a stream to its end."""
     heard = Heard()
     async with client.call(request) as reply:
@@ -107,7 +108,7 @@ def asked(operation: Operation, body: dict[str, Any], continuation: Continuation
     document = {"stream": True, "temperature": 0, **body}
     if operation in ("chat_completions", "completions"):
         document.setdefault("stream_options", {"include_usage": True})
-    return EngineRequest(
+    return engine_call(
         operation,
         json.dumps(document).encode(),
         "r-1",

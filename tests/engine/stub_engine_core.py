@@ -177,7 +177,7 @@ async def real_serving(
         multiprocessing.set_executable(executable)
     with vllm_restored():
         yield await Serving.mount(llm, namespace)
-    llm.shutdown()
+    llm.shutdown(timeout=0)  # a core that has torn everything down takes more than 5 s to exit
     await asyncio.sleep(0)  # the sockets are closed by the loop
     llm.engine_core.resources.ctx.destroy(linger=0)
 

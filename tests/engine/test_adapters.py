@@ -25,8 +25,9 @@ from serve_app.engine.local_client import LocalEngine
 from serve_app.settings.adapters import EMBEDDED_ADAPTER, Adapter
 from serve_app.settings.caller import caller
 from serve_app.weights.adapter_store import AdapterStore, StoredAdapter
-from serve_app.wire.continuation import Continuation
+from serve_app.wire.data_plane import Continuation
 from tests.api.connection import SCOPE, Connection
+from tests.engine.calls import engine_call
 from tests.engine.stub_engine_core import configured, real_serving
 from tests.http_server import silent_server
 from tests.ingress.fleet import Fleet
@@ -62,7 +63,7 @@ class Lora:
         alias = body.pop("alias", "")
         name = "tide" if adapter is None else adapter.name
         document = {"model": name, "max_tokens": 8, "temperature": 0.0, **prompt, **body}
-        request = EngineRequest(
+        request = engine_call(
             operation,
             json.dumps(document).encode(),
             "r-1",
@@ -314,7 +315,7 @@ async def test_stream_is_kept_alive_while_its_adapter_loads(
         await answer
 
     assert begun.startswith(b": waiting for a replica of tide: phase=first_token")
-    assert asked.state.outcome == ("client_error" if broken else "ok")
+    assert asked.outcome == ("client_error" if broken else "ok")
     events = [part for part in client.body.split(b"\n\n") if part and not part.startswith(b":")]
     expected = b'"code":"model_not_found"' if broken else b'"model":"hangs"'
     assert expected in events[0]
@@ -439,7 +440,7 @@ async def test_background_with_an_adapter_yields_to_another_adapter(lora: Lora) 
 
 
 async def test_engine_without_lora_refuses_adapters(engine: LocalEngine) -> None:
-    request = EngineRequest("chat_completions", b"{}", "r-1", adapter=Adapter("one", "/one"))
+    request = engine_call("chat_completions", b"{}", "r-1", adapter=Adapter("one", "/one"))
 
     with pytest.raises(ApiError, match="LoRA adapters") as refused:
         async with engine.call(request):

@@ -13,6 +13,7 @@ from serve_app.api.http_api import create_app
 from serve_app.engine.local_client import LocalEngine
 from serve_app.settings.tree import HttpSettings
 from tests.api.server import StubObserver
+from tests.engine.calls import InProcess
 
 ONE, OTHER = "sk-one", "sk-other"
 BLOCK_TOKENS = 128
@@ -23,7 +24,10 @@ def api(engine: LocalEngine, tmp_path: Path, **http: Any) -> AsyncClient:
     file = tmp_path / "keys"
     file.write_text(f"{ONE}\n{OTHER}\n")
     app = create_app(
-        [ApiModel("tide", 0, engine)], StubObserver(), HttpSettings(**http), api_keys=ApiKeyFile(str(file))
+        [ApiModel("tide", 0, InProcess(engine))],
+        StubObserver(),
+        HttpSettings(**http),
+        api_keys=ApiKeyFile(str(file)),
     )
     return AsyncClient(transport=ASGITransport(app), base_url="http://tide")
 

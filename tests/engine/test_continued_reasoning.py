@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.engine_client import EngineRequest, Operation
+from serve_app.api.engine_client import Operation
+from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.local_client import LocalEngine
-from serve_app.wire.continuation import Continuation
+from serve_app.wire.data_plane import Continuation
 from tests.engine import reasoning_until_dot
+from tests.engine.calls import engine_call
 from tests.engine.streams import OSLO, asked, at_each, chat, continued, differences, events, hear, strict
 from tests.engine.stub_engine_core import real_engine
 
@@ -68,10 +70,10 @@ MESSAGE = {"messages": [{"role": "user", "content": "Write a story about the sea
 async def test_reasoning_of_other_dialects_goes_on(
     client: LocalEngine, operation: Operation, body: dict[str, Any], reasoned: str
 ) -> None:
-    def ask(continuation: Continuation | None = None) -> EngineRequest:
+    def ask(continuation: Continuation | None = None) -> EngineCall:
         document = json.dumps({"stream": True, "temperature": 0, "model": "tide", **body}).encode()
         salt = uuid.uuid4().hex
-        return EngineRequest(operation, document, "r-1", continuation=continuation, cache_salt=salt)
+        return engine_call(operation, document, "r-1", continuation=continuation, cache_salt=salt)
 
     def read(chunks: list[bytes]) -> tuple[list[str], str, str]:
         """Return the kinds of events, one for a run of equal ones, the reasoning, and the text."""
@@ -106,7 +108,7 @@ async def test_reasoning_of_other_dialects_goes_on(
 async def test_a_thinking_block_begins_with_its_signature(client: LocalEngine) -> None:
     document = json.dumps({"stream": True, "model": "tide", "temperature": 0, **MESSAGE}).encode()
 
-    frames = b"".join((await hear(client, EngineRequest("messages", document, "r-1"))).chunks)
+    frames = b"".join((await hear(client, engine_call("messages", document, "r-1"))).chunks)
 
     begun = next(
         line for line in frames.split(b"\n") if line.startswith(b'data: {"type":"content_block_start"')

@@ -5,27 +5,21 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.api.engine_client import (
-    OPERATIONS,
-    EngineReply,
-    EngineRequest,
-    Operation,
-    RequestState,
-)
+from serve_app.api.engine_client import OPERATIONS, EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError
-from serve_app.api.trace_context import TraceContext
+from serve_app.api.trace import TraceContext
 from serve_app.engine import data_plane
 from serve_app.engine.api_errors import lost_engine
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress.engine_channel import EngineChannel, NeverBegunError, RelayedStream
 from serve_app.settings.adapters import Adapter
 from serve_app.settings.caller import caller
-from serve_app.wire.continuation import Continuation, DeliveredTokens
 from serve_app.wire.data_plane import (
     CREDIT_BYTES,
     ENGINE_DIED,
@@ -33,7 +27,9 @@ from serve_app.wire.data_plane import (
     VERSION,
     Beat,
     Call,
+    Continuation,
     Credit,
+    DeliveredTokens,
     Hello,
     Piece,
     Step,
@@ -66,22 +62,26 @@ async def test_a_call_reaches_the_engine_with_all_its_fields(operation: Operatio
     body = b"x" * (5 << 20)
 
     async with listening(engine) as port:
-        arrived, state = time.perf_counter() - 1.25, RequestState(queued_s=1.0, lost_s=0.25)
-        names = {"alias": "gpt-4o", "adapter": PIRATE}
-        request = EngineRequest(operation, body, "r-1", arrived, trace=TRACE, state=state, **names)
+        arrived = time.perf_counter() - 1.25
+        names: dict[str, Any] = {"alias": "gpt-4o", "adapter": PIRATE}
+        request = EngineRequest(
+            operation, body, "r-1", arrived, context=TRACE, queued_s=1.0, lost_s=0.25, **names
+        )
         continuation = Continuation([[5, 6]], 17, 0.5, 1, sizes=[[2]])
         answer = await port.channel.call(request, body, continuation, 48, 0.02).answer()
         await port.answer()
 
     assert (answer.status, answer.body, answer.headers) == (201, b'{"ok":1}', {"Retry-After": "2"})
     assert answer.counts == COUNTS
-    got, plain = engine.requests
-    assert (got.operation, got.body, got.request_id, got.state.queued_s) == (operation, body, "r-1", 1.0)
-    assert got.state.lost_s == 0.25
-    assert got.waited_s >= 1.25
+    calls = engine.requests
+    assert calls[0].waited_s >= 1.25
+    assert [call.trace for call in calls] == [TRACE, None]
+    got, plain = (call.message for call in calls)
+    assert (got.operation, got.body, got.request_id, got.queued_s) == (operation, body, "r-1", 1.0)
+    assert got.lost_s == 0.25
     assert got.continuation == continuation
-    assert (got.trace, got.expected_cached_tokens, got.lane_knob) == (TRACE, 48, 0.02)
-    assert (plain.trace, plain.expected_cached_tokens, plain.continuation) == (None, None, None)
+    assert (got.expected_cached_tokens, got.lane_knob) == (48, 0.02)
+    assert (plain.expected_cached_tokens, plain.continuation) == (None, None)
     assert (got.alias, plain.alias, plain.lane_knob) == ("gpt-4o", "", None)
     assert (got.adapter, plain.adapter) == (PIRATE, None)
 
@@ -149,7 +149,7 @@ async def test_the_last_piece_says_that_the_engine_is_lost(reason: str) -> None:
 
     async def dying() -> AsyncIterator[bytes]:
         yield large
-        engine.request.state.lost = reason
+        engine.request.lost = reason
         yield error.frame()
         await asyncio.sleep(0.01)  # other steps go out
         yield DONE

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_app.engine.fair_share import Charge, FairShare, lane_of, used_tokens
+from serve_app.engine.sequence_lanes import Charge, FairShare, lane_of, used_tokens
 from serve_app.settings.caller import LANES, Caller, Lane
 
 ARRIVALS = st.lists(

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 
-from serve_app.api.engine_client import EngineRequest
 from serve_app.engine.first_runs import FirstRuns, kinds_of
 from serve_app.engine.local_client import LocalEngine
 from serve_app.settings import ModelSettings
+from tests.engine.calls import engine_call
 from tests.engine.stub_engine_core import StubEngineCore, configured, front_end, real_serving
 
 SAMPLED = {"top_p and top_k", "min_p", "logprobs", "penalties", "seed", "grammar"}
@@ -91,7 +91,7 @@ async def test_kind_has_run_once_a_sequence_of_it_has_decoded() -> None:
 
         async def ask() -> None:
             body = json.dumps({"prompt": "sea", "max_tokens": 4, "top_p": 0.9, "temperature": 1}).encode()
-            async with client.call(EngineRequest("completions", body, "r-1")):
+            async with client.call(engine_call("completions", body, "r-1")):
                 pass
 
         waiting = asyncio.create_task(ask())

@@ -8,10 +8,12 @@ import pytest
 from transformers import ByT5Tokenizer
 from vllm.sampling_params import SamplingParams
 
-from serve_app.api.engine_client import EngineReply, EngineRequest
+from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
+from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.generate_operation import TokenTexts, generate
 from serve_app.engine.operations import Serving
+from tests.engine.calls import engine_call
 from tests.engine.stub_engine_core import TOKEN, StubEngineCore
 
 
@@ -84,9 +86,9 @@ def generating(serving: Serving) -> Iterator[Generating]:
     made.core.answer, made.core.tokens_a_step = [TOKEN], 1
 
 
-def request(**fields: Any) -> EngineRequest:
+def request(**fields: Any) -> EngineCall:
     body = json.dumps({"prompt": "sea", **fields}).encode()
-    return EngineRequest("generate", body, "r-1", time.perf_counter() - 0.5)
+    return engine_call("generate", body, "r-1", time.perf_counter() - 0.5)
 
 
 async def test_whole_text_comes_with_its_tokens_and_timings(generating: Generating, tokenizer: Any) -> None:

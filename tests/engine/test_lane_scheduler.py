@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.engine.fair_share import lane_of
+from serve_app.engine.sequence_lanes import lane_of
 from serve_app.settings.caller import Lane
 from tests.engine.simulated_core import BLOCK, SimulatedCore
 

@@ -8,13 +8,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from serve_app.api.engine_client import EngineRequest, Operation
-from serve_app.engine.fair_share import lane_of
+from serve_app.api.engine_client import Operation
+from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.local_client import LocalEngine
+from serve_app.engine.sequence_lanes import lane_of
 from serve_app.settings.caller import Caller, Lane
+from tests.engine.calls import engine_call
 from tests.engine.stub_engine_core import StubEngineCore, configured, front_end, real_engine, real_serving
 
-STREAMS = 16
+STREAMS = 8  # twice the places in the batch
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +26,9 @@ async def engine() -> AsyncIterator[LocalEngine]:
         yield engine
 
 
-def request(caller: Caller, name: str, operation: Operation = "completions", **body: Any) -> EngineRequest:
+def request(caller: Caller, name: str, operation: Operation = "completions", **body: Any) -> EngineCall:
     document = {"model": "tide", "prompt": f"{name} and the sea", "temperature": 0, "ignore_eos": True} | body
-    return EngineRequest(operation, msgspec.json.encode(document), name, time.perf_counter(), caller=caller)
+    return engine_call(operation, msgspec.json.encode(document), name, time.perf_counter(), caller=caller)
 
 
 async def answer(engine: LocalEngine, lane: Lane, name: str, tokens: int) -> str:
@@ -37,10 +39,10 @@ async def answer(engine: LocalEngine, lane: Lane, name: str, tokens: int) -> str
 
 async def test_preempted_background_gives_the_same_greedy_tokens(engine: LocalEngine) -> None:
     names = [f"story {number}" for number in range(STREAMS)]
-    undisturbed = [await answer(engine, "background", name, 60) for name in names]
+    undisturbed = [await answer(engine, "background", name, 30) for name in names]
 
-    flood = [asyncio.create_task(answer(engine, "background", name, 60)) for name in names]
-    for number in range(8):
+    flood = [asyncio.create_task(answer(engine, "background", name, 30)) for name in names]
+    for number in range(4):
         await answer(engine, "interactive", f"chat {number}", 8)
     assert not all(task.done() for task in flood)  # the chats did not wait for the flood
 

@@ -14,13 +14,13 @@ from vllm import __version__
 
 from serve_app import env
 from serve_app.api.audio import speech_body
-from serve_app.api.engine_client import EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.engine.launch import RunningEngine, launch
 from serve_app.engine.startup import Startup
 from serve_app.ledger.meter import UsageMeter
 from serve_app.ledger.usage import Account
 from serve_app.settings import ModelSettings
+from tests.engine.calls import engine_call
 from tests.engine.stub_engine_core import MODEL, StubEngineCore, put_in_place, vllm_restored
 
 PHASES = ["imports", "configuration", "weights_and_kv_cache", "serving_layer", "warm_up"]
@@ -68,7 +68,7 @@ async def test_embedding_engines_share_compiled_files_and_compile_no_grammars(
         size = engine.llm.vllm_config.cache_config.kv_cache_size_tokens
         assert engine.report.take(0).kv_cache_tokens == (size or 0)
         with pytest.raises(ApiError, match="does not support text generation"):
-            async with engine.client.call(EngineRequest("generate", b'{"prompt":"sea"}', "r-1")):
+            async with engine.client.call(engine_call("generate", b'{"prompt":"sea"}', "r-1")):
                 pass
         engine.shutdown()
         assert core.stopped_within_s == 10.0
@@ -95,7 +95,7 @@ async def test_engine_for_speech_is_warmed_up_with_a_second_of_silence(
     assert not engine.llm.vllm_config.cache_config.enable_prefix_caching
 
     body = speech_body({"language": "en", "max_completion_tokens": 3}, (tmp_path / "tone.wav").read_bytes())
-    salted = EngineRequest("transcriptions", body, "r-1", cache_salt="salt of a key")
+    salted = engine_call("transcriptions", body, "r-1", cache_salt="salt of a key")
     async with engine.client.call(salted) as reply:
         assert json.loads(reply.body)["text"] == ""
     assert core.requests[-1].cache_salt == "salt of a key"
@@ -120,7 +120,7 @@ async def test_an_engine_is_started_warmed_up_and_stopped(monkeypatch: pytest.Mo
     assert {account.state for account in start.meter.take()} <= {"starting", "idle"}
 
     async with engine.client.call(
-        EngineRequest("generate", b'{"prompt":"sea","max_tokens":3}', "r-1")
+        engine_call("generate", b'{"prompt":"sea","max_tokens":3}', "r-1")
     ) as reply:
         assert json.loads(reply.body)["finish_reason"] == "length"
     used = start.meter.take()[Account("tide", "", "standard")]

@@ -11,14 +11,15 @@ import pytest
 from starlette.datastructures import State
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from serve_app.api.engine_client import OPERATIONS, SPEECH_OPERATIONS, EngineRequest, Operation
+from serve_app.api.engine_client import OPERATIONS, SPEECH_OPERATIONS, Operation
 from serve_app.api.errors import ApiError
-from serve_app.api.trace_context import TraceContext
+from serve_app.api.trace import TraceContext
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
 from serve_app.engine.pooling_operations import TASKS
 from serve_app.engine.speech_operations import SPEECH
 from serve_app.settings import ModelSettings
+from tests.engine.calls import engine_call
 from tests.engine.local import DOCUMENT, DONE, FAILED, TOKEN, USAGE, ErrorInfo, ErrorResponse, Frames, Local
 
 
@@ -55,7 +56,7 @@ async def test_stream_has_latency_in_its_usage_frame_and_a_line() -> None:
     assert frames.closed
     (line,) = local.log.lines
     assert (line.trace_id, line.expected_cached_tokens) == ("1a" * 16, 16)
-    assert local.asked.state.counts.cached == line.cached_tokens == 0
+    assert local.asked.counts.cached == line.cached_tokens == 0
     assert local.logged == [(200, "completed")]
 
 
@@ -149,7 +150,7 @@ async def test_failure_within_a_stream_is_a_counted_event(
     assert (error["code"], error["message"]) == (code, message)
     assert (done, end) == (b"data: [DONE]", b"")
     assert [error.code for error in local.errors] == [code]
-    assert local.asked.state.lost == ""
+    assert local.asked.lost == ""
     assert local.logged == [(200, "failed")]
 
 
@@ -171,7 +172,7 @@ async def test_killed_engine_core_differs_from_a_crashed_one(
         event = await anext(reply.stream)
 
     assert f'"code":"{code}"'.encode() in event
-    assert local.asked.state.lost == code
+    assert local.asked.lost == code
 
 
 async def test_dead_engine_differs_from_one_dying_during_request() -> None:
@@ -219,7 +220,7 @@ async def test_bytes_that_are_no_json_are_no_fault_of_the_engine(
     engine = LocalEngine(replace(serving, state=state), ModelSettings(name="tide"), lambda _: None)
 
     with pytest.raises(ApiError) as caught:
-        async with engine.call(EngineRequest(operation, body, "r-1")):
+        async with engine.call(engine_call(operation, body, "r-1")):
             pass
 
     assert caught.value.status == 400

@@ -16,15 +16,17 @@ from vllm.exceptions import VLLMClientError, VLLMValidationError
 from vllm.multimodal.media import MEDIA_CONNECTOR_REGISTRY, MediaConnector
 from vllm.renderers.chat_utils import AsyncMultiModalContentParser
 
-from serve_app.api.engine_client import EngineRequest, Operation
+from serve_app.api.engine_client import Operation
 from serve_app.api.errors import ApiError
 from serve_app.engine import media
 from serve_app.engine.api_errors import from_exception
+from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.media import GuardedConnector, check_media, guard_media, is_public
 from serve_app.engine.operations import Serving
 from serve_app.engine.pooling_operations import pool
 from serve_app.settings import ModelSettings
+from tests.engine.calls import engine_call
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
@@ -251,7 +253,7 @@ def named(part: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-async def answered(serving: Serving, call: EngineRequest) -> Any:
+async def answered(serving: Serving, call: EngineCall) -> Any:
     async with LocalEngine(serving, ModelSettings(name="tide"), lambda _: None).call(call) as reply:
         return reply
 
@@ -280,7 +282,7 @@ async def test_media_refusal_names_field_and_setting_before_any_fetch(
 ) -> None:
     part = json.loads(json.dumps(PARTS[kind]).replace("{url}", site.url()))
 
-    call = EngineRequest(operation, json.dumps({"messages": named(part)}).encode(), "r-1")
+    call = engine_call(operation, json.dumps({"messages": named(part)}).encode(), "r-1")
 
     # The model has no handler of embeddings.
     pooling = Serving(serving.engine, State({"serving_embedding": object()}))
@@ -307,7 +309,7 @@ async def test_media_of_pairs_are_refused_by_their_field(
     serving: Serving, site: Site, operation: Operation, body: dict[str, Any], param: str
 ) -> None:
     part = json.dumps({"type": "image_url", "image_url": {"url": site.url()}})
-    call = EngineRequest(operation, json.dumps(body).replace('"PART"', part).encode(), "r-1")
+    call = engine_call(operation, json.dumps(body).replace('"PART"', part).encode(), "r-1")
 
     with pytest.raises(ApiError) as caught:
         await pool(Serving(serving.engine, State({"serving_scores": object()})), call)
@@ -322,7 +324,7 @@ async def test_a_disguised_field_meets_the_connector(serving: Serving, site: Sit
     body = json.dumps({"messages": named(part)}).replace('"image_url": {', '"image\\u005furl": {').encode()
 
     with pytest.raises(ApiError) as caught:
-        await answered(serving, EngineRequest("chat_completions", body, "r-1"))
+        await answered(serving, engine_call("chat_completions", body, "r-1"))
 
     assert caught.value.status == 400
     assert site.connections == 0

@@ -2,16 +2,17 @@
 
 import json
 import uuid
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
+from serve_app.api.engine_client import EngineReply, Operation
 from serve_app.api.errors import ApiError
+from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
 from serve_app.settings import ModelSettings
+from tests.engine.calls import changed, engine_call
 from tests.engine.local import FakeLog
 from tests.engine.streams import Heard, at_each, hear
 from tests.engine.stub_engine_core import StubEngineCore, front_end
@@ -36,22 +37,22 @@ REMOTE = {"type": "image", "source": {"type": "url", "url": "http://169.254.169.
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
 
 
-def call(operation: Operation = "messages", request_id: str = "r-1", **fields: Any) -> EngineRequest:
+def call(operation: Operation = "messages", request_id: str = "r-1", **fields: Any) -> EngineCall:
     body = {"model": "tide", "messages": SEA, "max_tokens": 8, "temperature": 0, **fields}
     if operation == "count_tokens":
         body.pop("max_tokens")
     given = {name: value for name, value in body.items() if value is not ...}
-    return EngineRequest(operation, json.dumps(given).encode(), request_id)
+    return engine_call(operation, json.dumps(given).encode(), request_id)
 
 
-async def document(engine: LocalEngine, request: EngineRequest) -> Any:
+async def document(engine: LocalEngine, request: EngineCall) -> Any:
     async with engine.call(request) as reply:
         assert isinstance(reply, EngineReply)
         assert reply.status == 200
         return json.loads(reply.body)
 
 
-async def refusal(engine: LocalEngine, request: EngineRequest) -> ApiError:
+async def refusal(engine: LocalEngine, request: EngineCall) -> ApiError:
     with pytest.raises(ApiError) as caught:
         await document(engine, request)
     return caught.value
@@ -318,7 +319,7 @@ async def test_arguments_that_are_no_object_are_not_blamed_on_messages(arguments
 
     assert (error.status, error.param, error.code) == (400, "tools", "invalid_tool_call")
     (sent,) = core.requests  # all of it was computed, and counts
-    assert (asked.state.counts.input, asked.state.counts.output) == (
+    assert (asked.counts.input, asked.counts.output) == (
         len(sent.prompt_token_ids),
         len(core.answer),
     )
@@ -337,7 +338,7 @@ async def test_keys_do_not_share_prefixes() -> None:
     core = StubEngineCore()
     async with front_end(core) as (_, engine):
         for salt, own in (("", None), ("key-a", None), ("key-b", None), ("key-a", "mine")):
-            await document(engine, replace(call(cache_salt=own), cache_salt=salt))
+            await document(engine, changed(call(cache_salt=own), cache_salt=salt))
 
     salts = [request.cache_salt for request in core.requests]
     assert salts[:3] == [None, "key-a", "key-b"]
@@ -382,12 +383,12 @@ async def test_a_model_without_text_has_no_messages() -> None:
 
 async def continued(engine: LocalEngine, fields: dict[str, Any], before: Heard, cut: int) -> list[bytes]:
     """The frames that a client gets of a stream that is cut, and continued on another engine."""
-    rest = await hear(engine, replace(uncached(fields), continuation=before.continuation(cut)))
+    rest = await hear(engine, changed(uncached(fields), continuation=before.continuation(cut)))
     return before.then(cut, rest).chunks
 
 
-def uncached(fields: dict[str, Any]) -> EngineRequest:
-    return replace(call(stream=True, **fields), cache_salt=uuid.uuid4().hex)
+def uncached(fields: dict[str, Any]) -> EngineCall:
+    return changed(call(stream=True, **fields), cache_salt=uuid.uuid4().hex)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams
 from vllm.v1.serial_utils import MsgpackEncoder
 
-from serve_app.api.engine_client import EngineRequest, Operation
+from serve_app.api.engine_client import Operation
 from serve_app.api.errors import ApiError
+from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.number_bounds import (
     check_characters,
@@ -23,6 +24,7 @@ from serve_app.engine.number_bounds import (
     check_sampling,
     check_token_ids,
 )
+from tests.engine.calls import engine_call
 from tests.engine.stub_engine_core import StubEngineCore, front_end
 
 VOCABULARY = 1000
@@ -262,7 +264,7 @@ class PackingCore(StubEngineCore):
         self.aborted += request_ids
 
 
-async def failed(client: LocalEngine, request: EngineRequest) -> bool:
+async def failed(client: LocalEngine, request: EngineCall) -> bool:
     """Whether the answer says that the request cannot be sent, before or within its stream."""
     try:
         async with client.call(request) as reply:
@@ -294,7 +296,7 @@ async def test_sequence_that_cannot_be_sent_is_refused_and_forgotten(
         for operation, body, core.takes in cases:
             core.requests.clear()
             core.aborted.clear()
-            request = EngineRequest(
+            request = engine_call(
                 operation, json.dumps({"max_tokens": 2, "stream": stream, **body}).encode(), "r"
             )
             assert await failed(client, request)

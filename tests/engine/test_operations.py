@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
+from serve_app.api.engine_client import EngineReply, Operation
 from serve_app.api.errors import ApiError
-from serve_app.api.trace_context import TraceContext
+from serve_app.api.trace import TraceContext
+from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving, chat, complete, detokenize, raw_request, tokenize
 from serve_app.settings import ModelSettings
+from tests.engine.calls import changed, engine_call
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 SEA = [{"role": "user", "content": "sea"}]
@@ -23,8 +25,8 @@ def serving(serving: Serving) -> Serving:
     return replace(serving, max_sequences=4)
 
 
-def call(**body: Any) -> EngineRequest:
-    return EngineRequest("chat_completions", json.dumps(body).encode(), "r-1")
+def call(**body: Any) -> EngineCall:
+    return engine_call("chat_completions", json.dumps(body).encode(), "r-1")
 
 
 async def document(outcome: Any) -> Any:
@@ -102,7 +104,7 @@ async def test_what_is_out_of_bounds_is_refused_by_its_field(
 def test_handlers_read_request_id_and_trace_headers() -> None:
     assert dict(raw_request(call()).headers) == {"x-request-id": "r-1"}
 
-    traced = replace(call(), trace=TraceContext(PARENT, "a=1"))
+    traced = changed(call(), trace=TraceContext(PARENT, "a=1"))
     assert dict(raw_request(traced).headers) == {
         "x-request-id": "r-1",
         "traceparent": PARENT,
@@ -130,7 +132,7 @@ async def test_engine_knows_calls_with_the_same_id_apart(
     for _ in range(2):
         before = len(core.requests)
         document = json.dumps({"model": "tide", bound: 1, **body}).encode()
-        async with client.call(EngineRequest(operation, document, "r-1")) as reply:
+        async with client.call(engine_call(operation, document, "r-1")) as reply:
             assert reply.status == 200
         names.append({request.external_req_id for request in core.requests[before:]})
 
@@ -145,7 +147,7 @@ async def test_answers_have_the_name_that_the_client_asked_for(serving: Serving)
         prompt = {"messages": SEA} if operation == "chat_completions" else {"prompt": "sea"}
         if operation != "generate":
             prompt["model"] = alias
-        asked = EngineRequest(
+        asked = engine_call(
             operation, json.dumps({**prompt, "max_tokens": 1, **body}).encode(), "r-1", alias=alias
         )
         async with client.call(asked) as reply:
@@ -167,7 +169,7 @@ async def test_only_the_alias_of_the_call_is_accepted(serving: Serving) -> None:
     body = json.dumps({"messages": SEA, "model": "gpt-4o"}).encode()
     for alias in ("", "gpt-4"):
         with pytest.raises(ApiError) as caught:
-            async with client.call(EngineRequest("chat_completions", body, "r-1", alias=alias)):
+            async with client.call(engine_call("chat_completions", body, "r-1", alias=alias)):
                 pass
         assert (caught.value.status, caught.value.code) == (404, "model_not_found")
 
@@ -178,7 +180,7 @@ async def core_request(serving: Serving, operation: Operation, key: str = "", **
     prompt = {"messages": SEA} if operation == "chat_completions" else {"prompt": "sea"}
     document = json.dumps({**prompt, "max_tokens": 1, **body}).encode()
     trace = TraceContext(PARENT, "a=1")
-    asked = EngineRequest(operation, document, "r-1", cache_salt=key, trace=trace)
+    asked = engine_call(operation, document, "r-1", cache_salt=key, trace=trace)
     async with client.call(asked) as reply:
         assert reply.status == 200
     return serving.engine.engine_core.requests[-1]

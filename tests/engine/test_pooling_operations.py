@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -13,11 +13,12 @@ from starlette.datastructures import State
 from starlette.responses import JSONResponse
 from vllm.entrypoints.launchers.app import build_app
 
-from serve_app.api.engine_client import EngineReply, EngineRequest, Operation
+from serve_app.api.engine_client import EngineReply, Operation
 from serve_app.api.errors import ApiError
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
 from serve_app.engine.pooling_operations import TASKS, pool
+from tests.engine.calls import changed, engine_call
 from tests.engine.stub_engine_core import configured, real_serving
 from tests.engine.tiny_models import cross_encoder
 
@@ -46,7 +47,7 @@ class Both:
     async def ours(self, operation: Operation, body: Body) -> tuple[int, Any]:
         """Return the status and the document of our answer. The document of an error is its param."""
         try:
-            async with self.local.call(EngineRequest(operation, json.dumps(body).encode(), "r-1")) as reply:
+            async with self.local.call(engine_call(operation, json.dumps(body).encode(), "r-1")) as reply:
                 return reply.status, json.loads(reply.body)
         except ApiError as error:
             return error.status, error.param
@@ -189,12 +190,12 @@ async def test_a_task_that_the_model_cannot_is_refused(engine: Both) -> None:
 
 async def test_prompt_tokens_of_all_inputs_are_counted(engine: Both) -> None:
     operation, body = ACCEPTED[engine.kind][0]
-    request = EngineRequest(operation, json.dumps(body).encode(), "r-1")
+    request = engine_call(operation, json.dumps(body).encode(), "r-1")
     async with engine.local.call(request) as reply:
         usage = json.loads(reply.body)["usage"]
 
-    assert request.state.counts.input == usage["prompt_tokens"] > 0
-    assert request.state.counts.output == 0
+    assert request.counts.input == usage["prompt_tokens"] > 0
+    assert request.counts.output == 0
 
 
 # Bounds, with a stub of vLLM's handler.
@@ -215,8 +216,8 @@ class StubHandler:
 
 async def run(serving: Serving, operation: Operation, body: Body, handler: StubHandler) -> EngineReply:
     state = State({TASKS[operation][0]: handler})
-    call = EngineRequest(operation, json.dumps(body).encode(), "r-1")
-    return await pool(Serving(serving.engine, state), replace(call, cache_salt="key-a"))
+    call = engine_call(operation, json.dumps(body).encode(), "r-1")
+    return await pool(Serving(serving.engine, state), changed(call, cache_salt="key-a"))
 
 
 VALID: dict[Operation, Body] = {

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from serve_app.api.engine_client import EngineRequest, Operation
+from serve_app.api.engine_client import Operation
 from serve_app.api.errors import ApiError
 from serve_app.engine.local_client import LocalEngine
 from serve_app.weights import embedded_model_path
+from tests.engine.calls import engine_call
 from tests.engine.stub_engine_core import StubEngineCore, front_end
 from tests.engine.tiny_models import vision_language_model
 
@@ -79,7 +80,7 @@ class Engine:
     async def prompt(self, operation: Operation, body: dict[str, Any]) -> tuple[str, int]:
         """Return the prompt after the first message, and the number of its tokens."""
         self._core.requests.clear()
-        call = EngineRequest(operation, json.dumps({"model": "tide", **body}).encode(), "r-1")
+        call = engine_call(operation, json.dumps({"model": "tide", **body}).encode(), "r-1")
         async with self._client.call(call):
             (request,) = self._core.requests
             words = self.tokenizer.decode(request.prompt_token_ids)

@@ -12,8 +12,10 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from serve_app.api.engine_client import EngineRequest, Operation
+from serve_app.api.engine_client import Operation
+from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.local_client import LocalEngine
+from tests.engine.calls import engine_call
 from tests.engine.streams import hear
 
 SEA = [{"role": "user", "content": "Tell me about the sea."}]
@@ -35,8 +37,8 @@ CHAT = {"messages": SEA, "max_tokens": 20}
 RESPONSE = {"input": "Tell me about the sea.", "max_output_tokens": 20}
 
 
-def call(operation: Operation, **body: Any) -> EngineRequest:
-    return EngineRequest(operation, json.dumps({"model": "tide", "temperature": 0, **body}).encode(), "r-1")
+def call(operation: Operation, **body: Any) -> EngineCall:
+    return engine_call(operation, json.dumps({"model": "tide", "temperature": 0, **body}).encode(), "r-1")
 
 
 async def whole(engine: LocalEngine, operation: Operation, **body: Any) -> dict[str, Any]:

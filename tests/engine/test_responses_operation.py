@@ -8,13 +8,14 @@ import pytest
 from starlette.requests import Request
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
-from serve_app.api.engine_client import EngineRequest
 from serve_app.api.errors import ApiError
+from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
 from serve_app.engine.responses_operation import create_response
 from serve_app.settings import ModelSettings
-from serve_app.wire.continuation import Continuation
+from serve_app.wire.data_plane import Continuation
+from tests.engine.calls import engine_call
 from tests.engine.local import FakeLog
 from tests.engine.responses_streams import events_of, text_of, types_of, without_varying
 from tests.engine.streams import at_each, hear
@@ -43,9 +44,9 @@ TEXT_EVENTS = [
 ]
 
 
-def asked(continuation: Continuation | None = None, **body: Any) -> EngineRequest:
+def asked(continuation: Continuation | None = None, **body: Any) -> EngineCall:
     body = {"input": "Write a story about the sea.", **GREEDY, **body}
-    return EngineRequest(
+    return engine_call(
         "responses",
         json.dumps(body).encode(),
         "r-1",
@@ -154,8 +155,8 @@ async def test_request_log_has_the_operation_and_its_tokens(stub: LocalEngine) -
         200,
         "completed",
     )
-    assert request.state.counts.output == 24
-    assert request.state.counts.input == line.input_tokens > 0
+    assert request.counts.output == 24
+    assert request.counts.input == line.input_tokens > 0
 
 
 async def test_nothing_is_stored(stub: LocalEngine, serving: Serving) -> None:

@@ -5,8 +5,7 @@ import pytest
 from vllm.sampling_params import SamplingParams
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
-from serve_app.engine.fair_share import LANE_KNOB
-from serve_app.engine.sequence_lanes import SequenceLanes
+from serve_app.engine.sequence_lanes import LANE_KNOB, SequenceLanes
 from serve_app.settings.caller import Caller, Lane
 
 

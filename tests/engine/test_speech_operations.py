@@ -12,30 +12,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
-import soundfile
 from openai import AsyncOpenAI, BadRequestError
 from vllm.entrypoints.launchers.app import build_app
 
 from serve_app.api.audio import speech_body
 from serve_app.api.endpoints import ApiModel
-from serve_app.api.engine_client import EngineRequest, Operation
+from serve_app.api.engine_client import Operation
 from serve_app.api.errors import ApiError
 from serve_app.api.http_api import create_app
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
 from serve_app.settings.tree import HttpSettings
 from tests.api.server import StubObserver
+from tests.engine.calls import InProcess, engine_call
 from tests.engine.stub_engine_core import configured, real_serving
 from tests.engine.tiny_models import speech_model
-
-
-def tone(hz: float, seconds: float = 1.0, rate: int = 16_000, kind: str = "WAV", channels: int = 1) -> bytes:
-    wave_ = 0.3 * np.sin(2 * np.pi * hz * np.arange(int(seconds * rate)) / rate)
-    file = io.BytesIO()
-    soundfile.write(file, np.stack([wave_] * channels, axis=1), rate, format=kind)
-    return file.getvalue()
+from tests.speech_files import TONE, tone
 
 
 def samples(data: bytes, rate: int = 16_000) -> bytes:
@@ -46,7 +39,6 @@ def samples(data: bytes, rate: int = 16_000) -> bytes:
     return file.getvalue()
 
 
-TONE = tone(440)
 CHOICES = {"model": "tide", "language": "en", "max_completion_tokens": "12"}
 
 
@@ -72,7 +64,7 @@ async def speech(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Both
         theirs = build_app(namespace, await serving.engine.get_supported_tasks(), config.model_config)
         theirs.state = serving.state
         local = LocalEngine(serving, settings, lambda _: None)
-        app = create_app([ApiModel("tide", 0, local)], StubObserver(), HttpSettings())
+        app = create_app([ApiModel("tide", 0, InProcess(local))], StubObserver(), HttpSettings())
         both = [
             httpx.AsyncClient(
                 transport=httpx.ASGITransport(each, raise_app_exceptions=False), base_url="http://tide"
@@ -198,15 +190,15 @@ async def test_official_client_reads_texts_segments_and_streams(speech: Both) ->
 
 async def test_answer_and_stream_report_tokens_of_all_chunks(speech: Both) -> None:
     body = speech_body({"language": "en", "max_completion_tokens": 4}, tone(300, seconds=5))
-    request = EngineRequest("transcriptions", body, "r-1")
+    request = engine_call("transcriptions", body, "r-1")
 
     async with speech.local.call(request) as reply:
         assert json.loads(reply.body)["usage"]["seconds"] == 5
 
-    assert request.state.counts.output is not None
-    assert request.state.counts.output >= 3 * 4
-    assert request.state.counts.input == request.state.counts.output  # four tokens before each chunk's text
-    assert request.body == b""
+    assert request.counts.output is not None
+    assert request.counts.output >= 3 * 4
+    assert request.counts.input == request.counts.output  # four tokens before each chunk's text
+    assert request.message.body == b""
 
 
 @pytest.mark.parametrize(
@@ -219,7 +211,7 @@ async def test_cancelled_client_ends_no_call_with_the_same_id(
 
     async def text(name: str) -> Any:
         body = speech_body({**fields, "max_completion_tokens": 40, "temperature": 0}, tone(300, seconds=5))
-        async with speech.local.call(EngineRequest("transcriptions", body, name)) as reply:
+        async with speech.local.call(engine_call("transcriptions", body, name)) as reply:
             return json.loads(reply.body)["text"]
 
     expected = await text("alone")
@@ -238,6 +230,6 @@ async def test_model_of_text_refuses_speech(serving: Serving, operation: Operati
     from serve_app.engine.speech_operations import transcribe
 
     with pytest.raises(ApiError, match="does not support") as caught:
-        await transcribe(serving, EngineRequest(operation, speech_body({}, TONE), "r-1"))
+        await transcribe(serving, engine_call(operation, speech_body({}, TONE), "r-1"))
 
     assert (caught.value.status, caught.value.code) == (400, "unsupported_feature")

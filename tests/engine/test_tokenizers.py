@@ -10,8 +10,9 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, TokenizersBackend
 
-from serve_app.api.engine_client import EngineRequest, Operation
+from serve_app.api.engine_client import Operation
 from serve_app.engine.local_client import LocalEngine
+from tests.engine.calls import engine_call
 from tests.engine.streams import said
 from tests.engine.stub_engine_core import StubEngineCore, front_end
 
@@ -69,7 +70,7 @@ NO_TEXT = [*(BYTE + byte for byte in "海".encode()), BYTE + 0xFF]
 
 async def answer(client: LocalEngine, operation: Operation, **body: Any) -> Any:
     """The document of a whole answer, or what a stream says."""
-    asked = EngineRequest(operation, json.dumps(body).encode(), "r-1")
+    asked = engine_call(operation, json.dumps(body).encode(), "r-1")
     async with client.call(asked) as reply:
         if reply.stream is None:
             return json.loads(reply.body)

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.engine_client import EngineRequest, Operation
+from serve_app.api.engine_client import Operation
 from serve_app.engine.local_client import LocalEngine
 from serve_app.ledger.meter import UsageMeter
 from serve_app.ledger.usage import Account, Amounts
 from serve_app.settings.caller import Caller
+from tests.engine.calls import engine_call
 from tests.engine.streams import asked, chat, continued, events, hear
 
 STORY = chat("Write a story about the sea.", max_tokens=50, ignore_eos=True)
@@ -44,7 +45,7 @@ async def test_whole_answers_count_as_in_openais_usage(
     document = json.dumps({"temperature": 0, **body}).encode()
     caller = Caller("alice", "background")
 
-    async with engine.call(EngineRequest(operation, document, "r-1", caller=caller)) as reply:
+    async with engine.call(engine_call(operation, document, "r-1", caller=caller)) as reply:
         usage = json.loads(reply.body)["usage"]
     used = meter.take()[Account("tide", "alice", "background")]
 
@@ -93,7 +94,7 @@ async def test_a_stream_left_early_counts_what_was_sent(engine: LocalEngine, met
 
 
 async def test_tokenization_uses_nothing(engine: LocalEngine, meter: UsageMeter) -> None:
-    async with engine.call(EngineRequest("tokenize", b'{"prompt":"sea"}', "r-1")):
+    async with engine.call(engine_call("tokenize", b'{"prompt":"sea"}', "r-1")):
         pass
 
     assert "used" not in {account.state for account in meter.take()}

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from serve_app.api.engine_client import EngineRequest, Operation
+from serve_app.api.engine_client import Operation
 from serve_app.api.errors import ApiError
 from serve_app.engine.local_client import LocalEngine
+from tests.engine.calls import engine_call
 from tests.engine.stub_engine_core import configured, real_serving
 
 GREEDY = {"model": "tide", "temperature": 0}
@@ -62,7 +63,7 @@ async def engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Loca
 async def ask(
     engine: LocalEngine, operation: Operation, body: dict[str, Any], salt: str = ""
 ) -> dict[str, Any]:
-    request = EngineRequest(operation, json.dumps(body).encode(), "r-1", cache_salt=salt)
+    request = engine_call(operation, json.dumps(body).encode(), "r-1", cache_salt=salt)
     async with engine.call(request) as reply:
         found: dict[str, Any] = json.loads(reply.body)
         return found

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.engine_client import ColdWait, EngineClient, EngineReply, EngineRequest, Operation
+from serve_app.api.dialect import ColdWait
+from serve_app.api.engine_client import EngineClient, EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress.admission import Admission
@@ -23,7 +24,7 @@ from serve_app.ingress.replica import Replica
 from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.settings import ModelSettings
 from serve_app.settings.knobs import Knobs
-from serve_app.wire.continuation import DeliveredTokens
+from serve_app.wire.data_plane import DeliveredTokens
 from tests.stub_engine import LIMIT_S, StubEngine
 
 MODEL = ModelSettings(name="tide", max_ongoing_requests=4)
@@ -100,8 +101,8 @@ class FakeProgress:
     on_rollout_failed: Callable[[str], None] = lambda _: None
     on_requested: Callable[[], None] = lambda: None
 
-    def start(self) -> None:
-        self.running = True
+    def start(self, on_rollout_failed: Callable[[str], None], on_requested: Callable[[], None]) -> None:
+        self.running, self.on_rollout_failed, self.on_requested = True, on_rollout_failed, on_requested
 
     def stop(self) -> None:
         self.running = False
@@ -231,7 +232,7 @@ class CountingEngine(StubEngine):
 
     async def _reply(self) -> EngineReply:
         delivered = DeliveredTokens()
-        sent = self.request.continuation
+        sent = self.request.message.continuation
         begin = len(sent.tokens[0]) if sent is not None else 0
         assert sent is None or list(sent.tokens[0]) == list(range(begin))
         stream = self._count(begin, delivered)
@@ -245,7 +246,7 @@ class CountingEngine(StubEngine):
         if self.until < TOKENS:
             self.reached.set()
             if self.dies is not None:
-                self.request.state.lost = self.dies.code or ""
+                self.request.lost = self.dies.code or ""
                 yield self.dies.last_frames()
                 return
             for token in range(self.until, TOKENS):

@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from ray.serve._private.common import DeploymentID
 from ray.serve.exceptions import DeploymentUnavailableError
 
+from serve_app.api.dialect import ColdWait
 from serve_app.api.engine_client import (
     GPU_OPERATIONS,
     OPERATIONS,
     SPEECH_OPERATIONS,
-    ColdWait,
     EngineRequest,
     Operation,
-    RequestState,
 )
 from serve_app.api.errors import ApiError
 from serve_app.ingress.cold_start_progress import ColdStartProgress
@@ -183,6 +182,21 @@ async def test_vanished_replicas_are_asked_for_again() -> None:
     assert model.handle.chosen == 2
 
 
+async def test_trouble_of_the_last_replica_asks_for_another() -> None:
+    model = Model()
+    model.up("a")
+    for _ in range(MODEL.max_ongoing_requests):
+        await model.admission.take(request())
+    queued = asyncio.create_task(model.admission.take(request(), retry=True))
+    await asyncio.sleep(0)
+
+    model.admission.replicas.keep_away(model.replicas[0], "it has sent no heartbeat for 2 s")
+
+    async with asyncio.timeout(LIMIT_S):
+        await model.handle.asked.wait()
+    await end(queued)
+
+
 async def test_a_wake_without_a_queue_is_taken_back() -> None:
     """Ray may lose the replica while it reserves a place there, and would queue for the next one."""
     model = Model()
@@ -222,15 +236,15 @@ async def test_a_pause_within_a_stream_is_no_queue_time() -> None:
     model = Model()
     asked = request()
     for wait_s, ttft_s in ((3.0, 3.5), (17.0, 3.5)):  # before its first token, and after a later loss
-        taking = asyncio.create_task(model.admission.take(asked, retry=asked.state.ttft_s is not None))
+        taking = asyncio.create_task(model.admission.take(asked, retry=asked.ttft_s is not None))
         await asyncio.sleep(0)
         model.now += wait_s
         model.up("a")
         model.admission.replicas.release(await taking)
-        asked.state.ttft_s = ttft_s
+        asked.ttft_s = ttft_s
         model.up()
 
-    assert asked.state.queued_s == 3.0
+    assert asked.queued_s == 3.0
 
 
 async def test_wait_after_a_loss_is_no_wait_for_a_cold_start() -> None:
@@ -249,7 +263,7 @@ async def test_wait_after_a_loss_is_no_wait_for_a_cold_start() -> None:
         model.up("b")
         replicas.release(await taking)
         model.up()  # at zero, by the policy
-        return asked.state.queued_s, asked.state.lost_s
+        return asked.queued_s, asked.lost_s
 
     model.up()  # Ray replaces it
     assert await waits(35.0) == (0.0, 35.0)
@@ -279,7 +293,7 @@ async def test_wait_at_zero_after_a_loss_is_a_cold_start() -> None:
     model.up("b")
     await taking
 
-    assert (asked.state.queued_s, asked.state.lost_s) == (9.0, 0.0)
+    assert (asked.queued_s, asked.lost_s) == (9.0, 0.0)
 
 
 async def test_a_retry_in_background_waits_for_other_lanes() -> None:
@@ -292,7 +306,7 @@ async def test_a_retry_in_background_waits_for_other_lanes() -> None:
     model.up("a")
     await taking
 
-    assert (asked.state.queued_s, asked.state.lost_s) == (9.0, 0.0)
+    assert (asked.queued_s, asked.lost_s) == (9.0, 0.0)
 
 
 async def test_a_drained_replica_is_not_lost() -> None:
@@ -309,7 +323,7 @@ async def test_a_drained_replica_is_not_lost() -> None:
     model.up("b")
     await taking
 
-    assert (asked.state.queued_s, asked.state.lost_s) == (9.0, 0.0)
+    assert (asked.queued_s, asked.lost_s) == (9.0, 0.0)
 
 
 # The progress that a queued client hears.
@@ -318,7 +332,7 @@ async def test_a_drained_replica_is_not_lost() -> None:
 async def test_a_queued_client_hears_the_present_progress() -> None:
     model = Model(keep_alive_interval_s=0.001)
     waits = Waits()
-    asked = request(state=RequestState(tell_wait=waits))
+    asked = request(tell_wait=waits)
     task = asyncio.create_task(model.admission.take(asked))
     await asyncio.sleep(0)
     assert waits.told == []  # not before the first interval
@@ -333,7 +347,7 @@ async def test_a_queued_client_hears_the_present_progress() -> None:
     await ids([task])
 
     assert waits.told == [ColdWait("tide", "imports", 12.0, 1.0), ColdWait("tide", "warm_up", 12.0, 2.0)]
-    assert asked.state.queued_s == 2.0
+    assert asked.queued_s == 2.0
 
 
 async def test_a_client_that_cannot_be_told_fails_alone() -> None:
@@ -342,7 +356,7 @@ async def test_a_client_that_cannot_be_told_fails_alone() -> None:
 
     model = Model(keep_alive_interval_s=0.001)
     other = await model.ask()
-    failing = asyncio.create_task(model.admission.take(request(state=RequestState(tell_wait=broken))))
+    failing = asyncio.create_task(model.admission.take(request(tell_wait=broken)))
     await asyncio.sleep(0)
     model.now += 1.0
     with pytest.raises(OSError, match="pipe"):
@@ -355,7 +369,7 @@ async def test_a_client_that_cannot_be_told_fails_alone() -> None:
 
 async def test_short_intervals_leave_others_their_turn() -> None:
     model = Model(keep_alive_interval_s=1e-9)
-    task = asyncio.create_task(model.admission.take(request(state=RequestState(tell_wait=Waits()))))
+    task = asyncio.create_task(model.admission.take(request(tell_wait=Waits())))
     for _ in range(20):
         model.now += 1.0
         await asyncio.sleep(0)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.api.engine_client import EngineRequest, RequestState
+from serve_app.api.engine_client import EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.ingress.admission import release_limit
 from serve_app.ingress.cold_start_progress import ColdStartProgress
@@ -241,7 +241,7 @@ async def test_those_who_stay_are_told_what_they_wait_for_now() -> None:
     burst = Hold(keep_alive_interval_s=0.001)
     await burst.ask(3)
     waits = Waits()
-    asked = request(state=RequestState(tell_wait=waits))
+    asked = request(tell_wait=waits)
     told = asyncio.create_task(burst.admission.take(asked))
     await settle()
     await burst.up("a")
@@ -257,7 +257,7 @@ async def test_those_who_stay_are_told_what_they_wait_for_now() -> None:
         burst.admission.replicas.release(await told)
 
     assert burst.progress.running is False
-    assert asked.state.queued_s > 0.0
+    assert asked.queued_s > 0.0
 
 
 async def test_those_who_stay_have_their_deadline_from_their_arrival() -> None:

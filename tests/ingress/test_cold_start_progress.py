@@ -136,12 +136,12 @@ class FakeStore:
         self.reads = 0
         self.serve_reads = 0
         self.refusals: list[str] = []
+        self.requested = asyncio.Event()
         self.now = NOW
         self.threads: set[threading.Thread] = set()
         stored = BoundedCall("stored state", self._read, -1.0, lambda: self.now)
         serve = BoundedCall("Serve's status", self._read_serve, -1.0, lambda: self.now)
         self.reader = ProgressReader(stored, serve, "Engine-tide", interval_s=0.0, clock=lambda: self.now)
-        self.reader.on_rollout_failed = self.refusals.append
 
     def _read(self) -> StoredState:
         self.reads += 1
@@ -170,7 +170,7 @@ async def test_progress_is_read_off_the_event_loop_while_started() -> None:
     store = FakeStore()
     assert (store.reader.current, store.reads) == (UNKNOWN, 0)
 
-    store.reader.start()
+    store.reader.start(store.refusals.append, store.requested.set)
     await store.next_read()
 
     assert store.reader.current == PENDING
@@ -181,20 +181,19 @@ async def test_progress_is_read_off_the_event_loop_while_started() -> None:
 
 @pytest.mark.parametrize("target", [0, 1])
 async def test_reader_tells_that_no_replica_is_wanted(target: int) -> None:
-    store, told = FakeStore(), asyncio.Event()
+    store = FakeStore()
     store.state = StoredState({"at": NOW, "models": {"Engine-tide": {**MODEL, "pending": target}}})
-    store.reader.on_requested = told.set
 
-    store.reader.start()
+    store.reader.start(store.refusals.append, store.requested.set)
     await store.next_read()
     store.reader.stop()
 
-    assert told.is_set() is not bool(target)
+    assert store.requested.is_set() is not bool(target)
 
 
 async def test_progress_survives_a_failing_store_for_ten_seconds() -> None:
     store = FakeStore()
-    store.reader.start()
+    store.reader.start(store.refusals.append, store.requested.set)
     await store.next_read()
 
     store.fails = ConnectionError("no GCS")
@@ -215,7 +214,7 @@ async def test_progress_is_unknown_without_a_status(status: Any) -> None:
     store = FakeStore()
     store.state = StoredState(status)
 
-    store.reader.start()
+    store.reader.start(store.refusals.append, store.requested.set)
     await store.next_read()
 
     assert store.reader.current == UNKNOWN
@@ -247,7 +246,7 @@ async def test_failed_rollout_refuses_while_no_replica_starts(state: StoredState
     store = FakeStore()
     store.state, store.serve = state, FORGOTTEN
 
-    store.reader.start()
+    store.reader.start(store.refusals.append, store.requested.set)
     await store.next_read()
 
     assert store.reader.current == Progress("rollout_failed", None, WHY)
@@ -271,7 +270,7 @@ async def test_queue_waits_for_replicas_that_may_start(serve: ServeStatus, phase
     store = FakeStore()
     store.state, store.serve = idle(), serve
 
-    store.reader.start()
+    store.reader.start(store.refusals.append, store.requested.set)
     await store.next_read()
 
     assert (store.reader.current.phase, store.refusals) == (phase, [])
@@ -293,7 +292,7 @@ async def test_replica_on_its_way_outlives_a_failed_rollout(status: Any, phases:
     store.state = StoredState({"at": NOW, "models": {"Engine-tide": status}}, {"Engine-tide": phases})
     store.serve = FORGOTTEN
 
-    store.reader.start()
+    store.reader.start(store.refusals.append, store.requested.set)
     await store.next_read()
 
     assert (store.refusals, store.serve_reads) == ([], 0)
@@ -304,7 +303,7 @@ async def test_old_status_of_ray_serve_refuses_nothing() -> None:
     store = FakeStore()
     store.state, store.serve, store.serve_takes_s = idle(), FORGOTTEN, 2.5
 
-    store.reader.start()
+    store.reader.start(store.refusals.append, store.requested.set)
     await store.next_read()
 
     assert store.serve_reads

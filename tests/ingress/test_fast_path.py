@@ -108,8 +108,8 @@ async def test_most_events_take_the_fast_path(fleet: Fleet) -> None:
     last = frame(TOKENS - 1) + DONE  # the engine's last step made both
     assert received == [*(frame(token) for token in range(TOKENS - 1)), last]
     assert server.sent == [frame(0), last]
-    assert server.requests[0].state.outcome == "ok"
-    assert server.requests[0].state.write_now is None
+    assert server.requests[0].outcome == "ok"
+    assert server.requests[0].write_now is None
 
 
 async def test_stream_on_the_fast_path_continues_after_its_last_event(fleet: Fleet) -> None:
@@ -127,7 +127,7 @@ async def test_stream_on_the_fast_path_continues_after_its_last_event(fleet: Fle
         text += await client.rest()
 
     assert without_comments(text) == (WHOLE, 1)
-    continued = second.requests[0].continuation
+    continued = second.requests[0].message.continuation
     assert continued is not None
     assert [list(tokens) for tokens in continued.tokens] == [list(range(21))]
 
@@ -163,7 +163,7 @@ async def test_a_client_that_leaves_ends_its_generation(fleet: Fleet) -> None:
         engine.go_on()
         await server.ended.wait()
 
-    assert server.requests[0].state.outcome == "abandoned"
+    assert server.requests[0].outcome == "abandoned"
     assert fleet.in_flight == [0]
 
 
@@ -187,4 +187,4 @@ async def test_an_error_event_on_the_fast_path_is_the_outcome(fleet: Fleet) -> N
         await server.ended.wait()
 
     assert ERROR not in server.sent
-    assert server.requests[0].state.outcome == "error"
+    assert server.requests[0].outcome == "error"

@@ -145,8 +145,11 @@ async def test_a_stream_comes_from_the_replicas_port_byte_for_byte(deployed: Dep
     assert reply.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert "x-request-id" not in reply.headers  # Ray sets it
     (request,) = engine.requests
-    assert (request.operation, request.body) == ("chat_completions", b'{"model":"tide","stream":true}')
-    assert (request.waited_s > 0.0, request.state.queued_s) == (True, 0.0)
+    assert (request.message.operation, request.message.body) == (
+        "chat_completions",
+        b'{"model":"tide","stream":true}',
+    )
+    assert (request.waited_s > 0.0, request.message.queued_s) == (True, 0.0)
 
 
 async def test_each_model_has_replicas_of_its_own(deployed: Deployed) -> None:
@@ -194,7 +197,7 @@ async def test_a_queued_request_is_reported_until_a_replica_comes(
     await deployed.start(engine)
 
     assert (await asked).content == FIRST + DONE
-    assert engine.requests[0].state.queued_s > 0.0
+    assert engine.requests[0].message.queued_s > 0.0
     assert await deployed.stats("held_requests") == [0]
     async with asyncio.timeout(LIMIT_S):
         while read_reports("shop"):
@@ -258,7 +261,7 @@ async def test_an_alias_is_in_force_with_the_next_request(deployed: Deployed) ->
     last = await deployed.ask(model="claude-opus-4")
 
     assert [reply.status_code for reply in (before, after, last)] == [404, 200, 200]
-    assert [request.alias for request in engine.requests] == ["claude-opus-4"] * 2
+    assert [request.message.alias for request in engine.requests] == ["claude-opus-4"] * 2
 
 
 async def test_knobs_are_in_force_with_the_next_request_and_published(deployed: Deployed) -> None:

@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.engine_client import ColdWait, EngineReply, Operation, RequestState
+from serve_app.api.dialect import ColdWait
+from serve_app.api.engine_client import EngineReply, Operation
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError
 from tests.api.connection import SCOPE, Connection
 from tests.api.traffic_log import TrafficLog
 from tests.ingress.fleet import DONE, FIRST, MODEL, Fleet, Waits, lose, request
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, frames
+from tests.timing import Clock
 
 INTERVAL_S = 0.001
 """By the explicit clock. The event loop waits for it too, so it is short."""
@@ -34,16 +36,9 @@ class LoadingEngine(StubEngine):
         return await super()._reply()
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(0.0)
 
 
 @pytest.fixture
@@ -77,7 +72,7 @@ class Client:
 
 async def test_silence_counts_from_the_arrival_in_the_queue(fleet: Fleet, clock: Clock) -> None:
     engine, waits = LoadingEngine(frames(FIRST, DONE)), Waits()
-    asked = request(wants_stream=True, state=RequestState(tell_wait=waits))
+    asked = request(wants_stream=True, tell_wait=waits)
 
     async def read() -> None:
         async with fleet.client.call(asked):
@@ -122,7 +117,7 @@ async def test_error_after_a_keep_alive_is_an_event(
     body = await client.whole()
 
     assert told.startswith(COMMENT + event)
-    assert (client.connection.status, client.asked.state.outcome) == (200, "client_error")
+    assert (client.connection.status, client.asked.outcome) == (200, "client_error")
     assert b"the adapter cannot be loaded" in body
     assert end in body
 
@@ -142,7 +137,7 @@ async def test_stream_moves_after_a_keep_alive_and_before_output(fleet: Fleet, c
     await mute.entered.wait()
     clock.now = 7.0
     assert await client.told() == COMMENT
-    assert client.asked.state.ttft_s is None
+    assert client.asked.ttft_s is None
     assert client.traffic.names == ["opened"]
 
     await fleet.start(StubEngine(frames(FIRST, DONE)))
@@ -150,4 +145,4 @@ async def test_stream_moves_after_a_keep_alive_and_before_output(fleet: Fleet, c
 
     assert await client.whole() == COMMENT + FIRST + DONE
     assert client.traffic.names == ["opened", "first_byte", "closed"]
-    assert client.asked.state.outcome == "ok"
+    assert client.asked.outcome == "ok"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.engine_client import EngineReply, EngineRequest, RequestState
+from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.ingress.cold_start_progress import ColdStartProgress
 from serve_app.ingress.replica import Reservation
@@ -114,13 +114,13 @@ async def test_true_tokens_replace_the_estimate_of_a_key() -> None:
     """All prompts have 100 tokens. The answers of `a` have 1,000, and the prompts of `b` are cached."""
     ingress = Ingress()
     for name in ("a1", "a2", "b1", "b2", "a3", "a4", "a5", "b3", "b4", "b5"):
-        await ingress.ask(name, asked=request("standard", name[0], state=RequestState()))
+        await ingress.ask(name, asked=request("standard", name[0]))
     await ingress.up("x")
     assert ingress.order == ["a1", "b1", "a2"]
 
     for name, cached, output in (("a1", 0, 1000), ("b1", 99, 1)):
-        state = RequestState(charged_tokens=100, counts=TokenCounts(cached, 100, 100, output))
-        ingress.admission.settle(request("standard", name[0], state=state))
+        asked = request("standard", name[0], charged_tokens=100, counts=TokenCounts(cached, 100, 100, output))
+        ingress.admission.settle(asked)
     await ingress.end("a1", "b1", "a2", "b2")
 
     assert ingress.order[3:] == ["b2", "b3", "b4", "b5"]
@@ -277,8 +277,7 @@ async def test_background_request_learns_of_a_failed_rollout() -> None:
     ingress = Ingress(background_wait_timeout_s=3600, keep_alive_interval_s=0.001)
     ingress.progress.current = ColdStartProgress("rollout_failed", None, "the last rollout failed: no model")
     waits = Waits()
-    state = RequestState(tell_wait=waits)
-    task = asyncio.create_task(ingress.admission.take(request("background", state=state)))
+    task = asyncio.create_task(ingress.admission.take(request("background", tell_wait=waits)))
     await settle()
 
     ingress.now = 1.0
@@ -299,8 +298,7 @@ async def test_waiting_background_stream_is_kept_alive(phase: str, told: str) ->
     ingress = Ingress(keep_alive_interval_s=0.001)
     ingress.progress.current = ColdStartProgress(phase, None)
     waits = Waits()
-    state = RequestState(tell_wait=waits)
-    await ingress.ask("b1", asked=request("background", state=state))
+    await ingress.ask("b1", asked=request("background", tell_wait=waits))
 
     ingress.now = 1.0
     async with asyncio.timeout(LIMIT_S):
@@ -339,7 +337,7 @@ async def test_call_brings_the_knob_of_its_lane(lane: Lane, knob: float | None) 
         async with asyncio.timeout(LIMIT_S), fleet.client.call(request(lane)):
             pass
 
-    assert [asked.lane_knob for asked in engine.requests] == [knob]
+    assert [asked.message.lane_knob for asked in engine.requests] == [knob]
 
 
 class BusyEngine(CountingEngine):
@@ -382,7 +380,7 @@ async def test_streams_of_each_lane_are_kept_alive_before_output() -> None:
         await fleet.start(BusyEngine())
         for lane, phase in (("standard", "first_token"), ("background", "background")):
             waits = Waits()
-            asked = request(lane, wants_stream=True, state=RequestState(tell_wait=waits))
+            asked = request(lane, wants_stream=True, tell_wait=waits)
             await stack.enter_async_context(reading(fleet, asked))
             assert await told(waits, 3) == {phase}
 
@@ -391,7 +389,7 @@ async def test_only_background_streams_are_kept_alive_after_output() -> None:
     async with AsyncExitStack() as stack:
         fleet, engine, other, waits = Fleet(stack, MODEL), CountingEngine(until=1), Waits(), Waits()
         await fleet.start(engine)
-        asked = request("standard", wants_stream=True, state=RequestState(tell_wait=other))
+        asked = request("standard", wants_stream=True, tell_wait=other)
         reply = await stack.enter_async_context(fleet.client.call(asked))
         assert reply.stream is not None
         await anext(reply.stream)
@@ -400,7 +398,7 @@ async def test_only_background_streams_are_kept_alive_after_output() -> None:
         await anext(reply.stream)
         rest = asyncio.ensure_future(anext(reply.stream))
 
-        asked = request("background", wants_stream=True, state=RequestState(tell_wait=waits))
+        asked = request("background", wants_stream=True, tell_wait=waits)
         await stack.enter_async_context(reading(fleet, asked))
 
         assert await told(waits, 3) == {"background"}
@@ -431,7 +429,7 @@ async def test_whole_flood_passes_one_replica_beside_other_requests() -> None:
             assert await asyncio.gather(*tasks) == [WHOLE] * 16
 
         assert len(fleet.admission.queue) == 0
-        assert all(asked.state.queued_s > 0 for asked in flood[3:])
-        assert all(asked.state.charged_tokens is None for asked in (*flood, *others))
+        assert all(asked.queued_s > 0 for asked in flood[3:])
+        assert all(asked.charged_tokens is None for asked in (*flood, *others))
         (replica,) = fleet.replicas
         assert (replica.all_in_flight, replica.load, replica.background_load) == (0, 0, 0)

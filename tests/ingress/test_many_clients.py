@@ -12,9 +12,10 @@ import aiohttp
 import pytest
 
 from serve_app.api.endpoints import ApiModel
-from serve_app.api.engine_client import EngineReply, EngineRequest
+from serve_app.api.engine_client import EngineReply
 from serve_app.api.engine_response import WriteNowMiddleware
 from serve_app.api.http_api import create_app
+from serve_app.engine.engine_call import EngineCall
 from serve_app.settings import ModelSettings
 from serve_app.settings.tree import HttpSettings
 from tests.api.server import StubObserver
@@ -46,8 +47,8 @@ class NamedEngine(StubEngine):
         self.made: dict[str, int] = {}
 
     @asynccontextmanager
-    async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
-        asked = json.loads(request.body)
+    async def call(self, request: EngineCall) -> AsyncIterator[EngineReply]:
+        asked = json.loads(request.message.body)
         self.open += 1
         try:
             yield EngineReply(200, stream=self._events(asked["user"], asked["n"], asked["size"]))

@@ -7,14 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from serve_app.api.body import KEPT, BodyMemory, BodyShare
+from serve_app.api.body_memory import KEPT, BodyMemory, BodyShare
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
 from serve_app.api.prompt_prefix import PromptPrefix
-from serve_app.api.trace_context import TraceContext
-from serve_app.ingress.retry_state import MOST_BODY_BYTES
-from serve_app.wire.continuation import Continuation, DeliveredTokens
-from serve_app.wire.data_plane import TokenCounts
+from serve_app.api.trace import TraceContext
+from serve_app.ingress.engine_loss import MOST_BODY_BYTES
+from serve_app.wire.data_plane import Continuation, DeliveredTokens, TokenCounts
 from tests.ingress.fleet import (
     DIED,
     DONE,
@@ -65,7 +64,7 @@ class OutputsEngine(StubEngine):
         self.scripts, self.continued = scripts, continued
 
     async def _reply(self) -> EngineReply:
-        self.continued.append(self.request.continuation)
+        self.continued.append(self.request.message.continuation)
         delivered = DeliveredTokens()
         return EngineReply(200, stream=self._send(self.scripts.pop(0), delivered), delivered=delivered)
 
@@ -80,7 +79,7 @@ class OutputsEngine(StubEngine):
             yield DONE
             return
         await asyncio.sleep(0)
-        self.request.state.lost = KILLED.code or ""
+        self.request.lost = KILLED.code or ""
         yield KILLED.last_frames()
 
 
@@ -90,7 +89,7 @@ class OutputsEngine(StubEngine):
 async def test_a_stream_goes_on_where_its_lost_replica_stopped(fleet: Fleet) -> None:
     first, second = CountingEngine(until=25), CountingEngine()
     second.counts.cached = 24
-    asked = request(wants_stream=True, trace=TRACE, cache_salt="of a key")
+    asked = request(wants_stream=True, context=TRACE, cache_salt="of a key")
     plane = await fleet.start(first)
     async with reading(fleet, asked) as answer:
         await first.reached.wait()
@@ -99,13 +98,13 @@ async def test_a_stream_goes_on_where_its_lost_replica_stopped(fleet: Fleet) -> 
         text, moves = without_comments(await answer)
 
     assert (text, moves) == (WHOLE, 1)
-    assert asked.state.counts.cached == 24
+    assert asked.counts.cached == 24
     (got,) = second.requests
     assert got.trace == first.requests[0].trace == TRACE
-    assert got.cache_salt == first.requests[0].cache_salt == "of a key"
-    assert got.body == first.requests[0].body
-    assert got.continuation is not None
-    assert (got.continuation.created, got.continuation.moves) == (17, 1)
+    assert got.message.cache_salt == first.requests[0].message.cache_salt == "of a key"
+    assert got.message.body == first.requests[0].message.body
+    assert got.message.continuation is not None
+    assert (got.message.continuation.created, got.message.continuation.moves) == (17, 1)
     assert (fleet.in_flight, fleet.loads) == ([0, 0], [0, 0])
 
 
@@ -240,8 +239,8 @@ async def test_stream_that_its_client_leaves_counts_delivered_tokens(fleet: Flee
                 break
 
     # The tokens of the last piece count once the client has asked for more.
-    assert asked.state.counts.output in (24, 25)
-    assert asked.state.counts.input is None
+    assert asked.counts.output in (24, 25)
+    assert asked.counts.input is None
 
 
 @pytest.mark.parametrize("moves", [False, True])
@@ -261,7 +260,7 @@ async def test_stream_that_its_client_leaves_counts_its_prompt_once(fleet: Fleet
             if text.endswith(frame(29 if moves else 24)):
                 break
 
-    counts = asked.state.counts
+    counts = asked.counts
     assert (counts.cached, counts.input) == (16, 30_000)
     # The tokens of the last pieces count once the client has asked for more.
     assert counts.output in (range(25, 31) if moves else range(20, 26))
@@ -329,9 +328,9 @@ async def test_streams_leave_a_draining_replica_for_others(fleet: Fleet) -> None
     assert (text, moves) == (WHOLE, 1)
     assert first.cancelled
     (got,) = second.requests
-    assert got.continuation is not None
-    assert 0 < len(got.continuation.tokens[0]) <= 26
-    assert got.cache_salt == "of a key"
+    assert got.message.continuation is not None
+    assert 0 < len(got.message.continuation.tokens[0]) <= 26
+    assert got.message.cache_salt == "of a key"
     assert fleet.in_flight == [0]
 
 
@@ -378,8 +377,8 @@ async def test_a_stream_moves_once_a_replica_of_its_model_comes(fleet: Fleet) ->
         text, moves = without_comments(await answer)
 
     assert (text, moves) == (WHOLE, 1)
-    assert same.requests[0].continuation is not None
-    assert same.requests[0].continuation.identity == "old"
+    assert same.requests[0].message.continuation is not None
+    assert same.requests[0].message.continuation.model_identity == "old"
 
 
 @pytest.mark.parametrize(("loss", "moves_tried"), [(DIED, 1), (KILLED, 4)], ids=["died", "killed"])

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.ingress.knob_publisher import KnobPublisher
+from serve_app.ingress.knob_applier import KnobApplier
 from serve_app.ingress.policy_view import PolicyView
 from serve_app.settings import AppSettings, ModelSettings
 from serve_app.settings.knobs import LiveKnobs
@@ -15,7 +15,7 @@ class View:
 
     def __init__(self) -> None:
         self.now = 1_700_000_000.0
-        publisher = KnobPublisher("shop", AppSettings(models=(ModelSettings(name="tide"),)), LiveKnobs({}))
+        publisher = KnobApplier("shop", AppSettings(models=(ModelSettings(name="tide"),)), LiveKnobs({}))
         self.view = PolicyView("shop", publisher, dict, lambda: self.now, lambda: self.now)
 
     def write(self, number: int) -> None:

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
-from serve_app.ingress.prefix_index import BYTES_PER_TOKEN, PrefixIndex
+from serve_app.ingress.prefix_index import PrefixIndex
 from serve_app.wire.data_plane import Prefix
+from serve_app.wire.signals import BYTES_PER_TOKEN
 
 BLOCK_TOKENS = 128
 

@@ -16,19 +16,12 @@ from serve_app.ingress.quota_exchange import INTERVAL_S, QuotaReports, share_of,
 from serve_app.settings.keys_file import ApiKey
 from serve_app.wire.documents import NAMESPACE
 from tests.stub_kv import StubKv
+from tests.timing import Clock
 
 LIMIT = 150_000
 KEY = ApiKey(name="team", hash="sha256:" + "0" * 64, tokens_per_minute=LIMIT, requests_per_minute=10**9)
 TOKENS = 100
 """Prompt and answer of each request."""
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass
@@ -88,7 +81,7 @@ class Fleet:
             replica.refused += TOKENS
             return
         assert reservation is not None
-        request.state.counts.input, request.state.counts.output, request.state.outcome = 75, 25, "ok"
+        request.counts.input, request.counts.output, request.outcome = 75, 25, "ok"
         reservation.settle(request)
         replica.admitted += TOKENS
 

@@ -23,7 +23,7 @@ def replica(name: str, **metadata: str) -> Any:
 
 
 def reachable(name: str) -> Any:
-    return replica(name, address=f"10.0.0.1:{ord(name)}", token="key")
+    return replica(name, address=f"10.0.0.1:{ord(name)}", token="key", identity="")
 
 
 async def test_the_replica_set_follows_rays_list_of_reachable_replicas(

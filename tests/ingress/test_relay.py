@@ -48,7 +48,7 @@ async def test_a_whole_answer_is_forwarded(fleet: Fleet, answer: Any, reply: Eng
 
     assert await fleet.whole() == reply
     (got,) = engine.requests
-    assert (got.operation, got.body, got.request_id) == ("chat_completions", BODY, "r-1")
+    assert (got.message.operation, got.message.body, got.request_id) == ("chat_completions", BODY, "r-1")
     assert got.waited_s >= WAITED_S
     assert fleet.in_flight == [0]
 
@@ -167,7 +167,7 @@ async def test_request_that_lost_the_only_replica_is_queued(fleet: Fleet) -> Non
     await fleet.start(StubEngine(EngineReply(200, b"second")))
 
     assert (await asked).body == b"second"
-    assert lost.state.lost_s > lost.state.queued_s == 0.0
+    assert lost.lost_s > lost.queued_s == 0.0
 
 
 async def test_a_request_that_lost_its_replica_is_not_refused(fleet: Fleet) -> None:
@@ -242,8 +242,8 @@ async def test_cut_stream_that_cannot_continue_counts_its_events(fleet: Fleet) -
             if read.count(b"data:") == 24:
                 break
 
-    assert asked.state.left_engine
-    assert asked.state.counts.output in (23, 24)  # the last was on its way
+    assert asked.left_engine
+    assert asked.counts.output in (23, 24)  # the last was on its way
 
 
 async def test_client_that_leaves_a_working_engine_is_noted(fleet: Fleet) -> None:
@@ -256,7 +256,7 @@ async def test_client_that_leaves_a_working_engine_is_noted(fleet: Fleet) -> Non
     asking.cancel()
     await asyncio.wait((asking,))
 
-    assert (asked.state.left_engine, asked.state.counts.output) == (True, None)
+    assert (asked.left_engine, asked.counts.output) == (True, None)
 
 
 async def test_client_that_leaves_the_queue_has_left_no_engine(fleet: Fleet) -> None:
@@ -267,7 +267,7 @@ async def test_client_that_leaves_the_queue_has_left_no_engine(fleet: Fleet) -> 
     asking.cancel()
     await asyncio.wait((asking,))
 
-    assert not asked.state.left_engine
+    assert not asked.left_engine
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ async def test_whole_answer_leaves_no_engine(fleet: Fleet, answer: Any) -> None:
         if reply.stream is not None:
             assert [chunk async for chunk in reply.stream]
 
-    assert not asked.state.left_engine
+    assert not asked.left_engine
 
 
 # The load on replicas.

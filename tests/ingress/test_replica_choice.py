@@ -8,10 +8,10 @@ import math
 import pytest
 
 from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
-from serve_app.ingress.prefix_index import BYTES_PER_TOKEN
 from serve_app.ingress.replica import Reservation
 from serve_app.ingress.replica_choice import GROUP_REQUESTS
 from serve_app.ingress.replica_set import ReplicaSet
+from serve_app.wire.signals import BYTES_PER_TOKEN
 from tests.ingress.test_replica_set import where
 
 LIMIT = 1000

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -29,15 +29,10 @@ from serve_app.wire.data_plane import (
 )
 from serve_app.wire.frames import Frames
 from tests.ingress.fleet import DONE, FIRST, Fleet, request
-from tests.stub_engine import LIMIT_S, StubEngine, frames
+from tests.stub_engine import StubEngine, frames
+from tests.timing import until
 
 ASKED = PromptPrefix(3 * BLOCK_BYTES, (1, 2, 3), 9)
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while not true():  # there is no event for it
-            await asyncio.sleep(0.005)
 
 
 class FakeReplica:
@@ -153,7 +148,7 @@ async def test_draining_replica_is_heard_until_its_last_request(
     fake: FakeReplica, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[str] = []
-    fake.known.on_trouble = lambda replica: told.append(replica.trouble)
+    fake.known.on_trouble.append(lambda replica: told.append(replica.trouble))
     replica = await fake.begin()
     slot = fake.known.take(10)
     assert slot is not None
@@ -198,8 +193,8 @@ async def test_the_engines_count_corrects_the_expectation(fleet: Fleet) -> None:
         async with fleet.client.call(asked) as reply:
             assert reply.stream is not None
             assert b"".join([data async for data in reply.stream]) == FIRST + DONE
-        assert asked.state.counts == engine.counts
-        assert engine.request.expected_cached_tokens == expected
+        assert asked.counts == engine.counts
+        assert engine.request.message.expected_cached_tokens == expected
     # It was sent there for the second time, and is cached now.
     assert fleet.known.prefixes.match(ASKED) == {"r1": ASKED.size}
 
@@ -214,7 +209,7 @@ async def test_a_whole_answer_has_counts_and_a_refused_prompt_is_not_cached(
     async with fleet.client.call(asked) as reply:
         good = reply.status == 200
 
-    assert asked.state.counts == (TokenCounts(64, 100) if good else TokenCounts())
+    assert asked.counts == (TokenCounts(64, 100) if good else TokenCounts())
     assert fleet.known.prefixes.match(ASKED) == ({"r1": ASKED.size} if good else {})
 
 

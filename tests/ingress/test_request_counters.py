@@ -5,21 +5,15 @@ from typing import Any
 import pytest
 from ray.serve._private.common import DeploymentID, ReplicaID
 
-from serve_app.api.engine_client import (
-    GPU_OPERATIONS,
-    OPERATIONS,
-    OUTCOMES,
-    EngineRequest,
-    Operation,
-    RequestState,
-)
+from serve_app.api.engine_client import GPU_OPERATIONS, OPERATIONS, OUTCOMES, EngineRequest, Operation
 from serve_app.api.errors import ApiError
-from serve_app.controller.contexts import Sightings, ingress_readings, ongoing_of_ingress
+from serve_app.controller.contexts import ingress_readings, ongoing_of_ingress
 from serve_app.ingress.ingress_deployment import ingress_report
 from serve_app.ingress.request_counters import IngressCounters
 from serve_app.settings.caller import ANYONE, Caller
 from serve_app.telemetry import replica_metrics as made
 from serve_app.telemetry.replica_metrics import IngressMetrics
+from serve_app.wire.own_clock import OwnClock
 from serve_app.wire.signals import INGRESS_FIELDS, IngressSignals
 from tests.telemetry.stub_metric import SERIES, StubMetric
 
@@ -75,7 +69,7 @@ BACKGROUND = Caller("batch", "background")
 def request(
     operation: Operation = "chat_completions", body: bytes = b"12345", caller: Caller = ANYONE, **known: Any
 ) -> EngineRequest:
-    return EngineRequest(operation, body, "r-1", caller=caller, state=RequestState(**known))
+    return EngineRequest(operation, body, "r-1", caller=caller, **known)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -84,17 +78,17 @@ def test_only_work_for_a_gpu_is_counted(operation: Operation) -> None:
     asked = request(operation, b"x" * 700)
 
     counted.counters.opened(asked)
-    asked.state.ttft_s = 0.1
+    asked.ttft_s = 0.1
     counted.counters.first_byte(asked)
     counted.counters.rejected(asked, ApiError(429, "full", code="queue_full"))
     counted.counters.rejected(asked, ApiError(503, "gone"))
-    asked.state.outcome = "abandoned"
+    asked.outcome = "abandoned"
     counted.counters.closed(asked)
 
     if operation not in GPU_OPERATIONS:
         assert (counted.counters.signals(), counted.seen) == (IngressSignals(), {})
         return
-    assert asked.state.refused
+    assert asked.refused
     assert counted.counters.signals() == IngressSignals(arrivals_total=1, arrived_bytes_total=700)
     assert counted.seen == {
         "llm_arrivals_total": [(1, {})],
@@ -110,7 +104,7 @@ def test_body_without_a_prompt_counts_as_at_most_a_long_prompt() -> None:
 
     counted.counters.opened(asked)
     assert counted.counters.signals().arrived_bytes_total == 32_768 * 8
-    asked.state.outcome = "client_error"
+    asked.outcome = "client_error"
     counted.counters.closed(asked)
     assert counted.counters.signals().arrived_bytes_total == 0
 
@@ -121,10 +115,10 @@ def test_background_requests_have_only_their_own_series(operation: Operation) ->
     asked = request(operation, caller=BACKGROUND, queued_s=7200.0)
 
     counted.counters.opened(asked)
-    asked.state.ttft_s = 7201.0
+    asked.ttft_s = 7201.0
     counted.counters.first_byte(asked)
     counted.counters.rejected(asked, ApiError(429, "full", code="queue_full"))
-    asked.state.outcome = "rejected"
+    asked.outcome = "rejected"
     counted.counters.closed(asked)
 
     assert counted.counters.signals() == IngressSignals()
@@ -206,9 +200,9 @@ def test_the_policy_reads_every_signal_of_the_report() -> None:
     replica = ReplicaID("i1", DeploymentID("Ingress", "shop"))
     raw = {key: {replica: [SimpleNamespace(timestamp=50.0, value=value)]} for key, value in report.items()}
     for deployment, expected in (("Engine-tide", signals), ("Engine-other", IngressSignals())):
-        (reading,) = ingress_readings(raw, deployment, 51.0, Sightings()).values()
+        (reading,) = ingress_readings(raw, deployment, 51.0, OwnClock()).values()
         assert (reading.signals, reading.age_s) == (expected, 1.0)
-    assert ongoing_of_ingress(raw, 51.0, Sightings()) == {"i1": (2.0, 1.0)}
+    assert ongoing_of_ingress(raw, 51.0, OwnClock()) == {"i1": (2.0, 1.0)}
 
     tide.counters.publish_queue()
     assert tide.seen["llm_held_requests"] == [(2, {})]

@@ -1,6 +1,9 @@
 """The servers of the integration tests. Most tests share `app`, those of scaling and losses `fleet`."""
 
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import httpx
 import openai
@@ -8,12 +11,15 @@ import pytest
 
 from tests.integration.cluster import Running, application, engine_settings
 from tests.integration.fleet import new_fleet
+from tests.integration.prometheus import FAST_EXPORT
 from tests.integration.there_and_back import ThereAndBack
 from tests.integration.there_and_back import there_and_back as run_there_and_back
 
 CHAT = "tideserve-tiny"
 NARROW = "one-at-a-time"
 EMBED = "tideserve-embed"
+SPEECH = "whisper"
+"""At zero, until a test sends it speech."""
 ALIAS = "gpt-4o"
 """An alias of `CHAT`; it has the alias `claude-*` too."""
 
@@ -29,6 +35,8 @@ ORDER = [
     "test_chaos",  # ends `fleet`, and starts `app` meanwhile
     "test_same_tokens_as_vllm",  # vLLM's own server starts beside `app`
     "",  # the other modules ask `app`
+    "test_speech",  # starts the model of `app` that the others find at zero
+    "test_documents",
     "test_redeploy",  # replaces the ingress of `app`
     "test_supervision",  # ends `app`
     "test_node_loss",
@@ -38,8 +46,12 @@ ORDER = [
     "test_gpu_placement",
     "test_gpu_workers",
     "test_flood",
-    "test_speech",
 ]
+WRITE_SPEECH_MODEL = """
+import pathlib, sys
+from tests.engine.tiny_models import speech_model
+speech_model(pathlib.Path(sys.argv[1]))
+"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -47,15 +59,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: ORDER.index(item.path.stem if item.path.stem in ORDER else ""))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def speech_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """The process that writes a model of speech while tests wait, and the model's folder.
+
+    The process imports vLLM, which takes 10 s of CPU time.
+    """
+    folder = tmp_path_factory.mktemp("speech")
+    with subprocess.Popen(["nice", "-n", "5", sys.executable, "-c", WRITE_SPEECH_MODEL, folder]) as writing:
+        yield writing, folder
+
+
 @pytest.fixture(scope="session")
-def app() -> Iterator[Running]:
+def app(speech_model: tuple[subprocess.Popen[bytes], Path]) -> Iterator[Running]:
+    writing, folder = speech_model
+    assert writing.wait(240) == 0
+    speech = {"task": "transcribe", "model": str(folder), "dtype": "float32", "max_model_len": 64}
     running = Running(
         application(
             engine_settings(CHAT, tool_call_parser="hermes"),
             engine_settings(NARROW, max_num_seqs=1, kv_cache_memory_bytes=64 << 20, vllm_metrics=True),
             engine_settings(EMBED, task="embed", max_num_seqs=8, kv_cache_memory_bytes=64 << 20),
-            knobs={CHAT: {"aliases": [ALIAS, "claude-*"]}},
-        )
+            engine_settings(SPEECH, **speech, kv_cache_memory_bytes=32 << 20),
+            knobs={
+                CHAT: {"aliases": [ALIAS, "claude-*"]},
+                SPEECH: {"min_replicas": 0, "keep_alive_interval_s": 0.5},
+            },
+        ),
+        environment=FAST_EXPORT,
     )
     with running.serving():
         yield running

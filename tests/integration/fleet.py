@@ -1,7 +1,6 @@
 """A model between zero and three replicas: its decisions, its knobs and its streams."""
 
 import copy
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import yaml
 from serve_app.cli.main import main
 from tests.integration.cluster import Running, application, engine_settings
 from tests.integration.raising_policy import MARK
+from tests.timing import wait_until
 
 MODEL = "tide"
 DEPLOYMENT = "Engine-tide"
@@ -26,7 +26,7 @@ KNOBS: dict[str, Any] = {
     "headroom": 0,
     "downscale_delay_s": 600,
     "downscale_to_zero_delay_s": 600,
-    "drain_move_after_s": 3,
+    "drain_move_after_s": 1,
     "keep_alive_interval_s": 1,
 }
 LONG_CONTEXT = {
@@ -90,13 +90,7 @@ def status(fleet: Running) -> dict[str, Any]:
 
 
 def until(look: Callable[[], Any], holds: Callable[[Any], bool], what: str) -> Any:
-    deadline = time.monotonic() + WAIT_S
-    while True:
-        seen = look()
-        if holds(seen):
-            return seen
-        assert time.monotonic() < deadline, f"{what} did not come to pass within {WAIT_S} s: {seen}"
-        time.sleep(0.2)
+    return wait_until(look, holds, what, WAIT_S, every_s=0.2)
 
 
 def until_ready(fleet: Running, replicas: int) -> None:

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from serve_app.controller import decision_records
 from serve_app.controller.serve_policy import ServePolicy
 from serve_app.policy.decide import Decision
 from serve_app.policy.reports import Snapshot
@@ -11,6 +12,8 @@ from serve_app.wire.served_models import ServedModel
 
 MARK = "TIDESERVE_TEST_POLICY_RAISES"
 """Names the file, in the environment of the cluster."""
+
+decision_records.HEARTBEAT_S = 1.0  # tests wait for records
 
 
 class RaisingPolicy(ServePolicy):

@@ -58,15 +58,6 @@ def test_the_stream_helper_says_what_a_whole_message_does(claude: anthropic.Anth
     assert prompt_tokens(final.usage) == prompt_tokens(whole.usage)
 
 
-def test_events_come_in_anthropics_order(claude: anthropic.Anthropic) -> None:
-    events = claude.messages.create(model=CHAT, messages=SEA, max_tokens=12, extra_body=GREEDY, stream=True)
-    kinds = [event.type for event in events]
-
-    assert kinds[:2] == ["message_start", "content_block_start"]
-    assert set(kinds[2:-3]) == {"content_block_delta"}
-    assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
-
-
 def test_a_tool_is_called_and_its_result_goes_back(claude: anthropic.Anthropic) -> None:
     options = {"model": CHAT, "max_tokens": 80, "extra_body": GREEDY, "tools": [TOOL]}
     forced = {"type": "tool", "name": "get_weather"}

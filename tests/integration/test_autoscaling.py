@@ -43,7 +43,7 @@ from tests.integration.fleet import (
 from tests.integration.raising_policy import MARK
 from tests.integration.sse import RawStream
 
-LONG = 2000  # tokens: 10 s for three streams on three engines and two quiet cores
+LONG = 1200  # tokens: 6 s for three streams on three engines and two quiet cores
 
 
 async def burst(fleet: Running, requests: int) -> list[str]:
@@ -282,7 +282,7 @@ def test_a_replica_killed_while_scaling_is_made_up_for(fleet: Running) -> None:
 def test_an_idle_application_goes_to_zero(fleet: Running, capsys: pytest.CaptureFixture[str]) -> None:
     """Leaves none."""
     before = newest(fleet)
-    set_knobs(fleet, "min_replicas=0", "downscale_delay_s=2", "downscale_to_zero_delay_s=3")
+    set_knobs(fleet, "min_replicas=0", "downscale_delay_s=1", "downscale_to_zero_delay_s=1")
     until_ready(fleet, 0)
     assert changes(fleet, before)[-1][1] == 0
     until(lambda: fleet.processes(ENGINES), lambda left: left == [], "the end of the engines' processes")

@@ -58,7 +58,7 @@ async def test_flood_wakes_no_model_and_adds_no_replica(fleet: Running) -> None:
             for number in range(FLOOD)
         ]
         await wait(lambda: held(fleet), lambda now: now == FLOOD, "a queue of background requests")
-        # A target that stays gets a record each 10 s.
+        # A target that stays gets a record each second.
         full = newest(fleet)
         await wait(lambda: newest(fleet), lambda now: now > full, "another decision about the queue")
         assert changes(fleet, before) == []

@@ -9,6 +9,7 @@ import openai
 import pytest
 
 from serve_app.batch.records import OPEN, Batch, Endpoint
+from tests import timing
 from tests.batch.stored import Stored, body
 from tests.integration.cluster import Running
 from tests.integration.fleet import MODEL, with_knobs
@@ -53,10 +54,7 @@ def store_of(server: Running) -> Stored:
 def wait_until(
     stored: Stored, batch: Batch, holds: Callable[[Batch], bool], limit_s: float = LIMIT_S
 ) -> Batch:
-    deadline = time.monotonic() + limit_s
-    while not holds(found := stored.batch(batch)):
-        assert time.monotonic() < deadline, found
-        time.sleep(0.1)
+    found: Batch = timing.wait_until(lambda: stored.batch(batch), holds, batch.id, limit_s)
     return found
 
 
@@ -77,11 +75,8 @@ def kill(server: Running, role: str) -> None:
         server.wait_ready(both_ready)
         return
     title = f"ray::{role}" if role == "ServeController" else f"ray::ServeReplica:tideserve:{role}"
-    deadline = time.monotonic() + LIMIT_S
-    while not (found := server.processes(title)):  # the last one is being replaced
-        assert time.monotonic() < deadline, title
-        time.sleep(0.1)
-    found[0].kill()
+    # The last one is being replaced.
+    timing.wait_until(lambda: server.processes(title), what=title, limit_s=LIMIT_S)[0].kill()
 
 
 def test_official_client_runs_and_cancels_batches(running: Running) -> None:
@@ -153,10 +148,9 @@ def create(client: openai.OpenAI, file_id: str, url: Endpoint = "/v1/chat/comple
 
 
 def wait_for_end(client: openai.OpenAI, batch_id: str) -> openai.types.Batch:
-    deadline = time.monotonic() + LIMIT_S
-    while (found := client.batches.retrieve(batch_id)).status in OPEN:
-        assert time.monotonic() < deadline, found
-        time.sleep(0.1)
+    found: openai.types.Batch = timing.wait_until(
+        lambda: client.batches.retrieve(batch_id), lambda batch: batch.status not in OPEN, batch_id, LIMIT_S
+    )
     return found
 
 

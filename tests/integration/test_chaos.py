@@ -5,7 +5,6 @@ What the loss of HAProxy and of a zygote does, other tests show.
 
 import json
 import random
-import time
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from tests.integration.cluster import Running
 from tests.integration.fleet import ENGINES, MODEL, with_knobs
 from tests.integration.greedy_streams import CHAT, MESSAGES, RESPONSES, SUBJECTS, greedy_streams, moves
 from tests.integration.sse import RawStream
+from tests.timing import wait_until
 
 STREAMS, TOKENS = 8, 300
 ATTACKS = (
@@ -155,7 +155,4 @@ def test_nothing_outlives_a_run_that_is_killed_itself(two: Running, request: pyt
     started = two.descendants()
     two.process.kill()
     request.getfixturevalue("app")
-    deadline = time.monotonic() + 60
-    while left := [process for process in started if is_alive(process)]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.1)
+    wait_until(lambda: list(filter(is_alive, started)), lambda left: not left, "the end of all processes")

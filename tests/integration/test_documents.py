@@ -9,12 +9,12 @@ import pytest
 
 from tests.integration.cluster import Running
 from tests.markdown import blocks, shell_commands
+from tests.speech_files import tone
 from tests.test_documents import DOCUMENTS, PROJECT
 
 _PAGE, _ADDRESS = "docs/api.md", "http://127.0.0.1:8000"
 _NOT_RUN = {
     (_PAGE, "/v1/rerank"): "the server has no reranker",
-    (_PAGE, "/v1/audio/transcriptions"): "the server has no model for speech",
     (_PAGE, "/v1/chat/completions"): "the server has no adapter",
     (_PAGE, "/autoscaling/knobs"): "it would change the server for later tests",
     ("docs/kubernetes.md", "/v1/chat/completions"): "the server has not the model of the chart's example",
@@ -54,7 +54,10 @@ def test_python_runs_as_it_stands(
         assert len(printed.split()) > 5
 
 
-def test_paths_of_curl_are_endpoints_and_its_bodies_are_accepted(app: Running, http: httpx.Client) -> None:
+def test_paths_of_curl_are_endpoints_and_its_bodies_are_accepted(
+    app: Running, http: httpx.Client, tmp_path: Path
+) -> None:
+    (tmp_path / "speech.mp3").write_bytes(tone(440, kind="MP3"))
     paths = http.get("/openapi.json").json()["paths"]
     found, run = set(), 0
     for page, block in _blocks("", "curl "):
@@ -69,6 +72,7 @@ def test_paths_of_curl_are_endpoints_and_its_bodies_are_accepted(app: Running, h
                 continue
             done = subprocess.run(
                 [*words[:1], "--fail-with-body", *(word.replace(_ADDRESS, app.url) for word in words[1:])],
+                cwd=tmp_path,
                 capture_output=True,
                 timeout=60,
                 check=False,

@@ -11,7 +11,6 @@ from tests.integration.conftest import CHAT
 
 CHAT_PATH = "/v1/chat/completions"
 SEA = [{"role": "user", "content": "sea"}]
-PART = "messages[1].content[0].text"
 
 
 def chat(**fields):
@@ -26,32 +25,11 @@ def completion(**fields):
     ("path", "body", "status", "param"),
     [
         (CHAT_PATH, chat(model="nope"), 404, "model"),
-        (CHAT_PATH, chat(model=5), 400, "model"),
-        (CHAT_PATH, chat(messages="hello"), 400, "messages"),
         (CHAT_PATH, chat(messages=[{"content": "x"}]), 400, "messages[0].role"),
         (CHAT_PATH, chat(temperature=9), 400, "temperature"),
-        (CHAT_PATH, chat(temperature=-1), 400, "temperature"),
-        (CHAT_PATH, chat(temperature="hot"), 400, "temperature"),
-        (CHAT_PATH, chat(top_p=1.5), 400, "top_p"),
-        (CHAT_PATH, chat(n=0), 400, "n"),
-        (CHAT_PATH, chat(n=1000), 400, "n"),
-        (CHAT_PATH, chat(max_tokens=0), 400, "max_tokens"),
-        (CHAT_PATH, chat(max_tokens=100_000), 400, "max_tokens"),
         (CHAT_PATH, chat(logit_bias={"999999": 1}), 400, "logit_bias"),
-        (CHAT_PATH, chat(logit_bias={"sea": 1}), 400, "logit_bias"),
-        (CHAT_PATH, chat(stop_token_ids=[-5]), 400, "stop_token_ids"),
-        (CHAT_PATH, chat(allowed_token_ids=[999_999]), 400, "allowed_token_ids"),
         (CHAT_PATH, chat(structured_outputs={"regex": "[0-9"}), 400, None),
-        (CHAT_PATH, chat(structured_outputs=[]), 400, "structured_outputs"),
-        (CHAT_PATH, chat(top_k=1 << 64), 400, "top_k"),
-        (CHAT_PATH, chat(messages=[*SEA, {"role": "user", "content": [{"type": "text"}]}]), 400, PART),
-        (CHAT_PATH, chat(logprobs=True, top_logprobs=50), 400, "top_logprobs"),
-        ("/v1/completions", completion(structured_outputs="x"), 400, "structured_outputs"),
-        (CHAT_PATH, chat(messages=[{"role": "user", "content": "sea " * 5000}]), 400, None),
-        ("/v1/completions", completion(prompt=[99_999]), 400, "prompt"),
         ("/v1/completions", completion(prompt=[[1, 2], [-1]]), 400, "prompt[0]"),
-        ("/v1/completions", completion(prompt=[]), 400, None),
-        ("/v1/completions", {"model": CHAT}, 400, "prompt"),
         ("/detokenize", {"model": CHAT, "tokens": [99_999]}, 400, "tokens"),
         ("/generate", {"prompt": "x", "max_tokens": 99_999}, 400, "max_tokens"),
     ],
@@ -66,11 +44,6 @@ def test_a_bad_field_is_named(http: httpx.Client, path: str, body: dict, status:
     if param is not None:
         assert error["param"] == param
     assert len(reply.headers.get_list("x-request-id")) == 1
-
-
-def test_a_context_too_long_has_its_own_code(http: httpx.Client) -> None:
-    reply = http.post(CHAT_PATH, json=chat(messages=[{"role": "user", "content": "sea " * 5000}]))
-    assert reply.json()["error"]["code"] == "context_length_exceeded"
 
 
 @pytest.mark.parametrize("path", ["/v1/audio/transcriptions", "/v1/audio/translations"])
@@ -92,40 +65,11 @@ def test_speech_that_cannot_be_read_is_refused(
     assert (reply.status_code, error["param"], error["code"]) == (status, param, code)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"{",
-        b"[]",
-        b"",
-        b'{"messages":[],"temperature":NaN}',
-        b'{"model":"tideserve-tiny","messages":"\xff"}',
-        b"[" * 100_000,
-    ],
-)
-def test_what_is_not_a_json_object_is_refused(http: httpx.Client, body: bytes) -> None:
-    reply = http.post(CHAT_PATH, content=body)
-    assert reply.status_code == 400
-    assert reply.json()["error"]["code"] in ("invalid_json", "invalid_value")
-
-
-def test_an_oversized_body_is_refused_while_it_comes(http: httpx.Client) -> None:
-    reply = http.post(CHAT_PATH, content=b'{"messages":"' + b"a" * (9 << 20) + b'"}')
-    assert reply.status_code == 413
-    assert reply.json()["error"]["code"] == "body_too_large"
-
-
 def test_a_wrong_method_or_path_has_the_same_shape(http: httpx.Client) -> None:
     for reply, status in ((http.get(CHAT_PATH), 405), (http.get("/v1/nothing"), 404)):
         assert reply.status_code == status
         assert reply.json()["error"]["type"] == "invalid_request_error"
         assert reply.headers["x-request-id"]
-
-
-def test_generate_keeps_fastapis_details(http: httpx.Client) -> None:
-    reply = http.post("/generate", json={"prompt": "x", "max_tokens": -4})
-    assert reply.status_code == 422
-    assert reply.json()["detail"][0]["loc"] == ["body", "max_tokens"]
 
 
 @pytest.mark.parametrize(

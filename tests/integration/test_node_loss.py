@@ -9,10 +9,9 @@ import secrets
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from serve_app.cli.run_environment import environment
 from serve_app.haproxy.environment import haproxy_environment
 from tests.integration.cluster import START_TIMEOUT_S, application, engine_settings, own_ports
 from tests.integration.greedy_streams import greedy_streams, moves, pieces
+from tests.timing import wait_until
 
 MODEL = "tide"
 RAY = """
@@ -118,11 +118,8 @@ class TwoNodes:
             end_node(leader)
 
 
-def wait_for(condition: Any, log: Path) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, log.read_text(errors="replace")[-4000:]
-        time.sleep(0.25)
+def wait_for(condition: Callable[[], bool], log: Path) -> None:
+    wait_until(condition, what=str(log), limit_s=START_TIMEOUT_S, every_s=0.25)
 
 
 def end_node(leader: subprocess.Popen[bytes]) -> None:

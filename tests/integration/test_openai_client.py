@@ -9,7 +9,7 @@ import openai
 import pydantic
 import pytest
 
-from tests.integration.conftest import ALIAS, CHAT, EMBED, NARROW
+from tests.integration.conftest import ALIAS, CHAT, EMBED, NARROW, SPEECH
 
 SEA = [{"role": "user", "content": "Tell me about the sea."}]
 WEATHER = [{"role": "user", "content": "What is the weather in Paris?"}]
@@ -106,53 +106,6 @@ def test_n_gives_that_many_choices(client: openai.OpenAI) -> None:
     assert {chunk.choices[0].index for chunk in stream if chunk.choices} == {0, 1}
 
 
-def test_a_seed_makes_sampling_repeatable(client: openai.OpenAI) -> None:
-    texts = {
-        client.chat.completions.create(model=CHAT, messages=SEA, max_tokens=24, temperature=1.5, seed=seed)
-        .choices[0]
-        .message.content
-        for seed in (7, 7, 7)
-    }
-    assert len(texts) == 1
-
-
-def test_stop_ends_before_the_stop_string(client: openai.OpenAI) -> None:
-    reply = client.chat.completions.create(
-        model=CHAT, messages=SEA, max_tokens=200, temperature=0, stop=["."]
-    )
-    assert "." not in reply.choices[0].message.content
-    assert reply.choices[0].finish_reason == "stop"
-
-
-def test_logprobs_name_every_token(client: openai.OpenAI) -> None:
-    reply = client.chat.completions.create(
-        model=CHAT, messages=SEA, max_tokens=5, temperature=0, logprobs=True, top_logprobs=3
-    )
-    content = reply.choices[0].logprobs.content
-    assert len(content) == 5
-    assert all(len(item.top_logprobs) == 3 and item.logprob <= 0 for item in content)
-
-
-def test_logit_bias_can_forbid_a_token(client: openai.OpenAI, http) -> None:
-    first = client.completions.create(model=CHAT, prompt="The tide", max_tokens=1, temperature=0)
-    text = first.choices[0].text
-    token = http.post("/tokenize", json={"model": CHAT, "prompt": text}).json()["tokens"][0]
-    other = client.completions.create(
-        model=CHAT, prompt="The tide", max_tokens=1, temperature=0, logit_bias={str(token): -100}
-    )
-    assert other.choices[0].text != text
-
-
-def test_echo_repeats_the_prompt(client: openai.OpenAI) -> None:
-    reply = client.completions.create(model=CHAT, prompt="The tide", max_tokens=3, echo=True)
-    assert reply.choices[0].text.startswith("The tide")
-
-
-def test_a_list_of_prompts_gives_a_choice_each(client: openai.OpenAI) -> None:
-    reply = client.completions.create(model=CHAT, prompt=["The tide", "A fox"], max_tokens=3)
-    assert [choice.index for choice in reply.choices] == [0, 1]
-
-
 def test_a_required_tool_is_called_with_its_schema(client: openai.OpenAI) -> None:
     reply = client.chat.completions.create(
         model=CHAT, messages=WEATHER, tools=[TOOL], tool_choice="required", temperature=0, max_tokens=80
@@ -181,37 +134,6 @@ def test_a_named_tool_is_called_while_streaming(client: openai.OpenAI) -> None:
     assert "city" in json.loads(arguments)
 
 
-def test_auto_tool_choice_is_accepted(client: openai.OpenAI) -> None:
-    reply = client.chat.completions.create(
-        model=CHAT, messages=WEATHER, tools=[TOOL], temperature=0, max_tokens=80
-    )
-    message = reply.choices[0].message
-    assert message.content or message.tool_calls
-
-
-def test_a_json_schema_is_obeyed(client: openai.OpenAI) -> None:
-    schema = {
-        "type": "object",
-        "properties": {
-            "kind": {"type": "string", "enum": ["cat", "dog"]},
-            "age": {"type": "integer", "minimum": 0, "maximum": 30},
-        },
-        "required": ["kind", "age"],
-        "additionalProperties": False,
-    }
-    reply = client.chat.completions.create(
-        model=CHAT,
-        messages=[{"role": "user", "content": "Describe an animal as JSON."}],
-        response_format={"type": "json_schema", "json_schema": {"name": "animal", "schema": schema}},
-        max_tokens=200,
-        temperature=0,
-        extra_body={"structured_outputs": None},
-    )
-    animal = json.loads(reply.choices[0].message.content)
-    assert animal["kind"] in ("cat", "dog")
-    assert 0 <= animal["age"] <= 30
-
-
 @pytest.mark.parametrize(
     ("constraint", "pattern"),
     [({"regex": "[0-9]{3}-[a-z]{2}"}, r"[0-9]{3}-[a-z]{2}"), ({"choice": ["red", "blue"]}, "red|blue")],
@@ -224,7 +146,7 @@ def test_structured_outputs_are_obeyed(client: openai.OpenAI, constraint, patter
 
 
 def test_the_models_are_listed_and_found(client: openai.OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == [CHAT, ALIAS, NARROW, EMBED]
+    assert [model.id for model in client.models.list()] == [CHAT, ALIAS, NARROW, EMBED, SPEECH]
     assert client.models.retrieve(EMBED).id == EMBED
 
 

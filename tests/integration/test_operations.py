@@ -4,8 +4,8 @@ import json
 import os
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
+from typing import Any
 
 import httpx
 import openai
@@ -15,8 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from serve_app.settings.knobs import Knobs
 from tests.integration.cluster import Running
-from tests.integration.conftest import ALIAS, CHAT, EMBED, NARROW
+from tests.integration.conftest import ALIAS, CHAT, EMBED, NARROW, SPEECH
 from tests.integration.prometheus import samples, settled
+from tests.timing import wait_until
 
 
 def test_readiness_named_the_phase_while_the_first_engine_loaded(app: Running) -> None:
@@ -31,7 +32,7 @@ def test_readiness_named_the_phase_while_the_first_engine_loaded(app: Running) -
 def test_readiness_says_how_long_each_phase_took(http: httpx.Client) -> None:
     body = http.get("/ready").json()
     assert body["ready"] is True
-    assert set(body["models"]) == {CHAT, NARROW, EMBED}
+    assert set(body["models"]) == {CHAT, NARROW, EMBED, SPEECH}
     took = body["models"][CHAT]["startup_seconds"]
     assert list(took) == [
         "process",
@@ -78,7 +79,7 @@ def test_the_documentation_pages_are_there(http: httpx.Client) -> None:
 def test_the_knobs_in_force_are_shown(http: httpx.Client) -> None:
     body = http.get("/autoscaling/knobs").json()
     assert set(body) == {"models", "ingress", "rejected"}
-    assert set(body["models"]) == {CHAT, NARROW, EMBED}
+    assert set(body["models"]) == {CHAT, NARROW, EMBED, SPEECH}
     assert body["models"][NARROW] == Knobs().model_dump(mode="json")
     assert body["models"][CHAT] == Knobs(aliases=(ALIAS, "claude-*")).model_dump(mode="json")
     assert body["rejected"] == ""
@@ -86,19 +87,25 @@ def test_the_knobs_in_force_are_shown(http: httpx.Client) -> None:
 
 def test_the_policy_says_where_every_model_stands_and_why(http: httpx.Client) -> None:
     """What it says is about two seconds behind: its own pace, the writing, and the reading."""
-    deadline = time.monotonic() + 30
-    while True:
-        body = http.get("/autoscaling/decisions").json()
-        models = {model["model"]: model for model in body["autoscaler"]["models"].values()}
-        if {name: model["ready"] for name, model in models.items()} == {CHAT: 1, NARROW: 1, EMBED: 1}:
-            break
-        assert time.monotonic() < deadline, body["autoscaler"]
-        time.sleep(0.25)
+    up = dict.fromkeys((CHAT, NARROW, EMBED), 1)
+    body = wait_until(
+        lambda: http.get("/autoscaling/decisions").json(),
+        lambda seen: {name: model["ready"] for name, model in by_model(seen).items()} == {**up, SPEECH: 0},
+        "a status with all replicas",
+    )
+    models = by_model(body)
     assert body["autoscaler"]["policy_errors"] == 0
-    assert {(model["mode"], model["wanted"], model["target"]) for model in models.values()} == {("act", 1, 1)}
+    assert {(name, model["mode"], model["wanted"], model["target"]) for name, model in models.items()} == {
+        *((name, "act", 1, 1) for name in up),
+        (SPEECH, "act", 0, 0),
+    }
     numbers = [record["seq"] for record in body["decisions"]]
     assert numbers == sorted(numbers)
-    assert {record["model"] for record in body["decisions"]} == {CHAT, NARROW, EMBED}
+    assert {record["model"] for record in body["decisions"]} >= {CHAT, NARROW, EMBED}
+
+
+def by_model(body: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {model["model"]: model for model in body["autoscaler"]["models"].values()}
 
 
 def test_the_decisions_of_one_model_may_be_asked_for(http: httpx.Client) -> None:
@@ -172,12 +179,14 @@ def vllm_samples(http: httpx.Client) -> dict[tuple[str, str], float]:
 
 
 def test_a_repeated_prompt_hits_the_prefix_cache(http: httpx.Client, client: openai.OpenAI) -> None:
-    before = samples(http).get(("llm_prefix_cache_hits_total", CHAT), 0.0)
+    def hits() -> float:
+        return samples(http).get(("llm_prefix_cache_hits_total", CHAT), 0.0)
+
+    before = hits()
     prompt = "The harbour at low tide was quiet, and the boats lay on their sides in the mud. " * 8
     for _ in range(2):
         client.completions.create(model=CHAT, prompt=prompt, max_tokens=2)
-    after = settled(http, CHAT)
-    assert after["llm_prefix_cache_hits_total", CHAT] > before
+    wait_until(hits, lambda now: now > before, "hits of the prefix cache")
 
 
 def test_a_replica_takes_at_most_two_gigabytes(app: Running) -> None:
@@ -195,15 +204,13 @@ def test_every_request_is_in_the_log_of_its_replica(app: Running, client: openai
     )
     folder = app.folder / "ray" / "session_latest" / "logs" / "serve"
     request_id = answer.id.removeprefix("cmpl-")
-    deadline = time.monotonic() + 30
-    while True:
+
+    def logged() -> list[dict[str, Any]]:
         files = folder.glob(f"requests.tideserve.Engine-{NARROW}.*.jsonl")
         lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-        found = [line for line in lines if line["request_id"] == request_id]
-        if found:
-            break
-        assert time.monotonic() < deadline, sorted(path.name for path in folder.iterdir())
-        time.sleep(0.25)
+        return [line for line in lines if line["request_id"] == request_id]
+
+    found = wait_until(logged, what=f"{request_id} in {folder}")
     assert [(line["outcome"], line["output_tokens"], line["model"]) for line in found] == [
         ("completed", 11, NARROW)
     ]

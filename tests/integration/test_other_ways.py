@@ -12,7 +12,7 @@ import pytest
 from tests.integration.cluster import Running, application, engine_settings
 from tests.integration.http_contract import Case, cases, send
 from tests.integration.listeners import role_of
-from tests.integration.prometheus import settled
+from tests.integration.prometheus import FAST_EXPORT, settled
 from tests.integration.sse import RawStream, over_http_1_0
 
 GOOD = "good"
@@ -42,6 +42,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
             engine_settings(BROKEN, model=str(empty), env={"HF_HUB_OFFLINE": "1"}),
         ),
         proxy="ray",
+        environment=FAST_EXPORT,
     )
     with running.serving(until=good_is_up):
         yield running

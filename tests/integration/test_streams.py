@@ -69,12 +69,6 @@ def test_generate_says_the_same_whole(http: httpx.Client) -> None:
     assert whole["timings"]["tokens_generated"] == len(whole["token_ids"])
 
 
-def test_tokenize_and_detokenize_are_inverse(http: httpx.Client) -> None:
-    text = "The tide — 海 🌊"
-    tokens = http.post("/tokenize", json={"model": CHAT, "prompt": text}).json()["tokens"]
-    assert http.post("/detokenize", json={"model": CHAT, "tokens": tokens}).json()["prompt"] == text
-
-
 @pytest.mark.parametrize(
     "headers", [[], ["Connection: keep-alive"], ["Host: localhost", "Connection: close"]]
 )

@@ -4,13 +4,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
 
 from tests.integration.cluster import START_TIMEOUT_S, Running, application, engine_settings
+from tests.timing import wait_until
 
 NAME = "at-zero"
 WITHIN_S = 20.0
@@ -25,10 +25,7 @@ def restarting() -> Iterator[Running]:
 
 
 def eventually(what: str, condition: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.05)
+    wait_until(condition, what=what, limit_s=seconds)
 
 
 def test_ctrl_c_leaves_no_process_behind(app: Running) -> None:

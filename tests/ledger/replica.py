@@ -43,7 +43,7 @@ class FakeReplica:
     ) -> FakeCall:
         """A request arrives with `n` sequences."""
         call = FakeCall(delivered=SimpleNamespace(tokens=0) if streamed else None)
-        call.usage = self.meter.begin(Caller(key, lane), call, call, moved)
+        call.usage = self.meter.begin(Caller(key, lane), call, moved)
         for index in range(n):
             sequence = SimpleNamespace(
                 prompt_len=prompt,

@@ -2,109 +2,196 @@
 
 from __future__ import annotations
 
-import json
+import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.core import whole_answer
+from serve_app.api.quotas import KeyDemand
+from tests.simulation.answers import BrokenAnswerError, Got, expected, read_answer
 
 if TYPE_CHECKING:
     from tests.simulation.client import Client
     from tests.simulation.world import World
 
-_DONE = "data: [DONE]"
-_REFUSALS = ("queue_full",)
-_LOSSES = ("replica_lost", "replicas_lost")
+AMOUNTS = ("requests", "prompt_tokens", "completion_tokens")
+"""The amounts of the ledger that are known."""
+_LOOK_S = 0.05
+_MOST_DEATHS = 2
+"""Of engines that die of the same request, as the retry budget says."""
+_ERRORS = {
+    "(max_ongoing_requests = ": "full",
+    "(max_held_requests = ": "full",
+    "API key '": "limit",
+    "were lost one after another": "lost",
+    "was lost while": "lost",
+    "have been replaced": "replaced",
+    "engines cannot start": "ray_gives_up",
+    "its source cannot be read": "unread",
+}
+"""The reasons of errors that a client may get, by a part of the message."""
 
 
 def check_answers(world: World) -> None:
-    """Each request ends once, with the tokens that a core generates alone, or with one error."""
+    """Each request ends once: with the answer that one engine gives alone, or with an allowed error."""
+    answers: dict[str, Got] = {}
     for client in world.clients:
-        if fault := _fault(world, client):
-            world.faults.append(f"{client.asked.name}: {fault}")
+        try:
+            fault = _fault(world, client, answers)
+        except BrokenAnswerError as error:
+            fault = str(error)
+        if fault:
+            world.faults.append(f"{client.asked.name} ({client.asked.api}): {fault}")
+    for key in world.keys or ("",):
+        clients = [each for each in world.clients if key in ("", each.asked.key)]
+        _check_rate(world, key, clients)
+        if len(world.identities) == 1:
+            _check_ledger(world, key, clients, answers)
+            if world.buckets_stay and key:
+                _check_buckets(world, key, clients, answers)
 
 
-def _fault(world: World, client: Client) -> str:
-    if client.hung:
-        return "no end"
+def _fault(world: World, client: Client, answers: dict[str, Got]) -> str:
+    if client.hung or (not client.complete and not client.left):
+        return f"no end, or no whole one, after {client.body[-100:]!r}"
     if client.left:
         return ""
-    if not client.complete:
-        return f"the connection ended within the answer, after {client.body[-100:]!r}"
-    stream = client.asked.body.get("stream", False)
-    if client.status != 200 or not stream:
-        return _fault_of_whole(world, client)
-    return _fault_of_stream(world, client)
+    got = answers[client.asked.name] = read_answer(client)
+    if got.error:
+        kind = next((kind for part, kind in _ERRORS.items() if part in got.error), "other")
+        return "" if _is_allowed(world, client, kind) else f"an error without a reason: {got.error}"
+    wanted = [expected(world.oracle, client.asked, model) for model in world.identities]
+    if client.asked.streams:
+        for each in wanted:
+            each.usage = each.usage if got.usage else None
+            each.cut = each.cut if client.asked.api != "generate" else {}
+    return "" if got in wanted else f"the answer is {got} instead of {wanted}"
 
 
-def _fault_of_whole(world: World, client: Client) -> str:
-    document = json.loads(client.body)
-    if "error" in document:
-        allowed = document["error"]["code"] in _REFUSALS + (_LOSSES if world.events else ())
-        return "" if allowed else f"an error without a reason: {document}"
-    texts = {each["index"]: _text(each, "message") for each in document["choices"]}
-    return _differences(world, client, texts, document["usage"])
+def _is_allowed(world: World, client: Client, kind: str) -> bool:
+    """Return whether there was a cause for an error of a kind before the end of a request."""
+    events = *world.happened, *((at, "core") for at, _ in world.oracle.deaths)
+    before = [event for at, event in events if at <= client.ended]
+    lost = [event for event in before if event in world.losses]
+    beside = sum(each.began <= client.ended and client.began <= each.ended + 5.0 for each in world.clients)
+    unread = bool(world.unread_adapters and client.asked.adapter)
+    causes = {
+        "full": beside > min(world.limits["max_ongoing_requests"], *world.held),
+        "limit": len(world.keys.get(client.asked.key, ())) > 1,
+        # The retry budget is enough for one loss, if another engine may take the request.
+        "lost": len(lost) > 1 or "redeploy" in before or (lost and (unread or world.ray_gives_up)),
+        "replaced": "redeploy" in before,
+        "ray_gives_up": world.ray_gives_up,
+        "unread": unread,
+    }
+    return bool(causes.get(kind))
 
 
-def _text(choice: dict[str, Any], part: str) -> str:
-    """Return the text of a choice of a chat or of a text completion."""
-    return choice["text"] if "text" in choice else choice[part].get("content") or ""
+def _check_ledger(world: World, key: str, clients: list[Client], answers: dict[str, Got]) -> None:
+    """The ledger has each whole answer once. Without losses and clients that leave, it has nothing else."""
+    whole = [each for each in clients if each.asked.name in answers and not answers[each.asked.name].error]
+    usages = [expected(world.oracle, each.asked, world.identity).usage or (0, 0) for each in whole]
+    due = len(usages), sum(each[0] for each in usages), sum(each[1] for each in usages)
+    found = tuple(world.usage[key, name] for name in AMOUNTS)
+    exact = len(whole) == len(clients) and not (world.happened or world.oracle.deaths)
+    if (found != due) if exact else any(one < other for one, other in zip(found, due, strict=True)):
+        world.faults.append(f"the ledger has {found} of key {key!r}, and its answers {due}")
 
 
-def _fault_of_stream(world: World, client: Client) -> str:
-    frames = client.body.decode().split("\n\n")
-    if frames[-2:] != [_DONE, ""] or frames.count(_DONE) != 1:
-        return f"not one end: {frames[-3:]}"
-    texts: dict[int, str] = {}
-    usages: list[dict[str, Any]] = []
-    finished: list[int] = []
-    for frame in frames[:-2]:
-        if frame.startswith("event: error\n"):
-            return "" if frame is frames[-3] and not usages else f"an error within: {frame}"
-        if frame.startswith(":"):
-            continue
-        document = json.loads(frame.removeprefix("data: "))
-        if document.get("usage"):
-            usages.append(document["usage"])
-        for choice in document["choices"]:
-            index = choice["index"]
-            if index in finished:
-                return f"a choice goes on after its end: {frame}"
-            if index in texts and "role" in choice.get("delta", ()):
-                return f"a choice begins twice: {frame}"
-            texts[index] = texts.get(index, "") + _text(choice, "delta")
-            if choice["finish_reason"]:
-                finished.append(index)
-    if len(usages) != 1 or sorted(finished) != sorted(texts):
-        return f"usages {usages}, ends {finished} of {sorted(texts)}"
-    return _differences(world, client, texts, usages[0])
+def _check_buckets(world: World, key: str, clients: list[Client], answers: dict[str, Got]) -> None:
+    """The buckets of a key lack what its requests have used, no more and no less."""
+    least, most, limits = Counter[str](), Counter[str](), world.keys[key]
+    for client in clients:
+        answer, asked = answers.get(client.asked.name), client.asked
+        sequences = asked.body.get("n", 1)
+        if answer and not answer.error:
+            prompt, tokens = expected(world.oracle, asked, world.identity).usage or (0, 0)
+            for bound in (least, most):
+                bound += Counter(requests=1, tokens=sequences * prompt + tokens)
+        elif not answer or "API key" not in answer.error:
+            most += Counter(requests=1, tokens=sequences * (len(str(asked.body)) + asked.most))
+            least["requests"] += bool(answer)
+    demand = world.ingresses[0].quotas.demands().get(key, KeyDemand())
+    for what in ("requests", "tokens"):
+        if (limit := limits.get(f"{what}_per_minute")) and not limits["work_conserving"]:
+            missing = getattr(demand, f"{what}_missing") * limit
+            if not least[what] - 0.5 <= missing <= most[what] + 0.5:
+                bounds = f"{least[what]} to {most[what]}"
+                world.faults.append(f"key {key!r} is charged with {missing} {what} instead of {bounds}")
 
 
-def _differences(world: World, client: Client, texts: dict[int, str], usage: dict[str, Any]) -> str:
-    body = client.asked.body
-    prompt, count, sequences = world.prompts[client.asked.name], body["max_tokens"], range(body["n"])
-    counts = (usage["prompt_tokens"], usage["completion_tokens"])
-    if counts != (len(prompt), count * len(sequences)):
-        return f"usage {counts} instead of {(len(prompt), count * len(sequences))}"
-    whole = {each: world.text_of(prompt, whole_answer(prompt, count, each)) for each in sequences}
-    return "" if texts == whole else f"the text is {texts!r} instead of {whole!r}"
+def _check_rate(world: World, key: str, clients: list[Client]) -> None:
+    """A key has at most the requests of its bucket, what fills it, and one more at each ingress replica."""
+    limits = world.keys.get(key, {})
+    served = [each.began for each in clients if each.complete and each.status != 429]
+    if served and (limit := limits.get("requests_per_minute")) and not limits["work_conserving"]:
+        most = limit * (1 + (max(served) - min(served) + 2.0) / 60.0) + world.ingress_replicas
+        if len(served) > most:
+            world.faults.append(f"key {key!r} has {len(served)} requests, at most {most:.1f} are allowed")
 
 
 def check_quiet(world: World) -> None:
     """Nothing is left of any request."""
-    ingress = world.ingress
-    left: dict[str, Any] = {
-        "queued requests": len(ingress.admission.queue),
-        "places": dict(ingress.replicas.places),
-        "bytes of bodies": ingress.app.state.endpoints.memory.used_bytes,
-        "bytes of answers": ingress.app.state.answers.used_bytes,
-        "client connections": len(ingress.state.connections),
-    }
-    for replica in ingress.replicas.listed():
-        left[f"reservations on {replica.replica_id}"] = replica.all_in_flight or replica.load
+    for name, count in Counter(name for _, name in world.oracle.deaths).items():
+        if count > _MOST_DEATHS:
+            world.faults.append(f"{count} engines died of {name}")
+    left: dict[str, Any] = {}
+    for ingress in world.ingresses:
+        name = ingress.name
+        left |= {
+            f"queued requests of {name}": len(ingress.admission.queue),
+            f"places of {name}": dict(ingress.replicas.places),
+            f"bytes of bodies of {name}": ingress.app.state.endpoints.memory.used_bytes,
+            f"bytes of answers of {name}": ingress.app.state.answers.used_bytes,
+            f"client connections of {name}": len(ingress.state.connections),
+            f"requests for a replica of {name}": ingress.handle.asking,
+            f"open requests of keys at {name}": sum(
+                each.open_requests + each.open_background for each in ingress.quotas.demands().values()
+            ),
+        }
+        if len(ingress.replicas.listed()) != len(world.running):
+            left[f"replicas of {name} beside those that run"] = len(ingress.replicas.listed())
+        for replica in ingress.replicas.listed():
+            about = f"{replica.replica_id} at {name}"
+            left[f"reservations on {about}"] = replica.all_in_flight or replica.load
+            left[f"loads on {about}"] = replica.load_tokens or sum(replica.adapter_calls.values())
+            left[f"trouble of {about}"] = replica.trouble
     for engine in world.running:
         left[f"calls on {engine.name}"] = engine.plane.open_requests
+        left[f"uses of adapters on {engine.name}"] = engine.adapters.used
         left[f"sequences of {engine.name}"] = engine.core.unfinished
-        left[f"requests of {engine.name}'s front end"] = (
-            engine.llm.output_processor.get_num_unfinished_requests()
-        )
+        processor = engine.llm.output_processor
+        left[f"requests of {engine.name}'s front end"] = processor.get_num_unfinished_requests()
     world.faults += [f"left: {count} {name}" for name, count in left.items() if count]
+
+
+async def watch(world: World) -> None:
+    """Find requests that wait beside a free replica, or for a replica that nobody starts."""
+    limit = min(world.limits["max_ongoing_requests"], world.engine["max_num_seqs"])
+    since: Counter[str] = Counter()
+    """For how many looks in a row something has been wrong."""
+    while True:
+        for ingress in world.ingresses:
+            queue, replicas = ingress.admission.queue, ingress.replicas
+            loads = [
+                one.in_flight if queue.foreground else one.all_in_flight
+                for one in replicas.listed()
+                if not one.trouble
+            ]
+            # A request that lost a replica of another model waits for one of its own.
+            waits = len(queue) and min(loads, default=limit) < limit and len(world.identities) == 1
+            asked_s = 0.0 if ingress.handle.asking else world.loop.time() - ingress.handle.last_asked
+            unasked = queue.foreground and not len(replicas) and asked_s > 2.0
+            failing = any(one.failures and not one.trouble for one in replicas.listed())
+            for wrong, holds, most_s in (
+                ("the failures of a replica do not heal", failing, 5.0),
+                ("a request waits beside a free replica", waits, 1.0),
+                ("requests wait, and nobody asks Ray for a replica", unasked, 1.0),
+            ):
+                since[wrong + ingress.name] = since[wrong + ingress.name] + 1 if holds else 0
+                if since[wrong + ingress.name] == most_s / _LOOK_S:
+                    world.faults.append(f"{ingress.name}: {wrong}")
+            for key, demand in ingress.quotas.demands().items() if world.keys else ():
+                most = world.keys[key].get("concurrent_requests", 10**6)
+                if max(demand.open_requests, demand.open_background) > most:
+                    world.faults.append(f"{ingress.name}: key {key!r} has {demand} open, more than {most}")
+        await asyncio.sleep(_LOOK_S)

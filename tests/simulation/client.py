@@ -4,62 +4,156 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import httptools
 
+from tests.simulation.core import Script
 from tests.simulation.network import Transport
 
-LIMIT_S = 400.0
+LIMIT_S = 2000.0
 """No request of a world takes so long."""
+
+Api = Literal["chat/completions", "completions", "messages", "responses", "generate"]
+_APIS: tuple[Api, ...] = ("chat/completions",) * 3 + ("completions", "messages", "responses", "generate")
+_WORDS = ("the sea", "is calm", "and grey", "waves", "roll over", "old stones", "while", "gulls cry", "海 🌊")
+STOP = "STOP"
+CALLS = [("get_weather", {"city": "Berlin am See", "days": 3}), ("get_time", {"zone": {"name": 'a"b\\n海'}})]
+"""The tools that an answer calls, with their arguments."""
+LANES = ("interactive", "standard", "background")
+ADAPTERS = ("sailor", "gull", "stone")
 
 
 @dataclass
 class Asked:
-    """What a client asks for, and how it behaves."""
+    """What a client asks for, and how it behaves.
+
+    The model calls so many tools of CALLS. Without a `lane`, the lane is that of the `key`. `ingress` chooses
+    the ingress replica: 0 is the first, and 1 is behind the last. The client `leaves` before the end by
+    `abort`, `close` or `half-close`, or stays. A slow reader pauses `pauses_s` on average.
+    """
 
     name: str
     at_s: float
+    api: Api
     body: dict[str, Any]
+    script: Script
+    calls: int = 0
+    lane: str = ""
+    key: str = ""
+    ingress: float = 0.0
     leaves: str = ""
-    """How it leaves before the end: `abort`, `close` or `half-close`; "" if it stays."""
     leaves_after_s: float = 0.0
     pauses_s: float = 0.0
-    """The mean pause of a slow reader; 0 for a reader without pauses."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether it asks for a stream."""
+        return bool(self.body.get("stream"))
+
+    @property
+    def most(self) -> int:
+        """The most tokens of each sequence."""
+        return int(self.body.get("max_tokens") or self.body["max_output_tokens"])
+
+    @property
+    def adapter(self) -> str:
+        """The adapter that it asks for; "" for none."""
+        return self.body["model"] if self.body["model"] in ADAPTERS else ""
 
 
+def draw_asked(seed: str, number: int, most_tokens: int) -> Asked:
+    """Draw what a client of a world asks for. `most_tokens` bounds the answer."""
+    draw = Random(f"asked {seed} {number}")
+    api, text = draw.choice(_APIS), " ".join(draw.choices(_WORDS, k=draw.randint(1, 20)))
+    most = min(most_tokens, draw.choice((1, 2, 5, 20, 20, 60, 60, 150, 600)))
+    script, calls = Script(), 0
+    kind = draw.choice(("", "", "ends", "stop", "tools"))
+    body: dict[str, Any] = {"model": draw.choice(("tide", "tide", "tide", *ADAPTERS))}
+    if api in ("completions", "generate"):
+        body["prompt"] = text
+    else:
+        body["input" if api == "responses" else "messages"] = [{"role": "user", "content": text}]
+    if api in ("chat/completions", "completions"):
+        body["n"] = draw.choice((1, 1, 1, 2, 3))
+    if kind == "ends":
+        script = Script(ends_at=draw.randint(1, most + 1))
+    elif kind == "stop" and api not in ("responses", "generate"):
+        script = Script(" ".join(draw.choices(_WORDS[:-1], k=draw.randint(0, 8))) + f" {STOP} and more")
+        body["stop_sequences" if api == "messages" else "stop"] = [STOP]
+    elif kind == "tools" and api in ("chat/completions", "messages", "responses"):
+        calls, most = draw.choice((1, 2)), 150
+        said = draw.choice(("", "I look.\n"))
+        told = [f"<tool_call>\n{json.dumps({'name': n, 'arguments': a})}\n</tool_call>" for n, a in CALLS]
+        script = Script(said + "\n".join(told[:calls]), 0)
+        body["tools"] = [_tool(api, name) for name, _ in CALLS]
+    script.ends_engines = draw.random() < 0.05
+    body["max_output_tokens" if api == "responses" else "max_tokens"] = most
+    if draw.random() < 0.75:
+        body["stream"] = True
+        if api in ("chat/completions", "completions") and draw.random() < 0.8:
+            body["stream_options"] = {"include_usage": True}
+    asked = Asked(f"sim{number}", draw.choice((0.0, draw.uniform(0.0, 6.0))), api, body, script, calls)
+    asked.key, asked.lane = draw.choice(LANES), draw.choice(("",) * 5 + LANES)
+    asked.ingress = draw.random()
+    if draw.random() < 0.25:
+        asked.leaves = draw.choice(("abort", "close", "half-close"))
+        asked.leaves_after_s = draw.choice((0.0, 0.01, 0.1, 1.0, 5.0)) * draw.random()
+    if draw.random() < 0.3:
+        asked.pauses_s = draw.choice((0.01, 0.5, 20.0))
+    return asked
+
+
+def _tool(api: Api, name: str) -> dict[str, Any]:
+    schema = {"type": "object", "properties": {}}
+    if api == "messages":
+        return {"name": name, "input_schema": schema}
+    function = {"name": name, "parameters": schema}
+    return {"type": "function", **(function if api == "responses" else {"function": function})}
+
+
+@dataclass
 class Client(asyncio.Protocol):
     """Sends one request, and keeps what it gets."""
 
-    def __init__(self, asked: Asked, seed: str) -> None:
-        self.asked = asked
-        self.status = 0
-        self.body = b""
-        self.complete = False
-        """Whether the answer's last byte came."""
-        self.left = False
-        self.hung = False
-        self._draw = Random(f"client {seed} {asked.name}")
+    asked: Asked
+    seed: str
+    status: int = 0
+    body: bytes = b""
+    complete: bool = False
+    """Whether the answer's last byte came."""
+    left: bool = False
+    hung: bool = False
+    began: float = 0.0
+    """When it asked, on the loop's clock."""
+    ended: float = 0.0
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._draw = Random(f"client {self.seed} {self.asked.name}")
         self._done = asyncio.Event()
         self._parser = httptools.HttpResponseParser(self)
         self._transport: Transport
 
-    async def run(self, host: str, port: int) -> None:
+    async def run(self, addresses: list[tuple[str, int]]) -> None:
         """Ask, and read until the end."""
         asked = self.asked
         loop = asyncio.get_running_loop()
         await asyncio.sleep(asked.at_s)
         body = json.dumps(asked.body).encode()
-        path = "chat/completions" if "messages" in asked.body else "completions"
         head = (
-            f"POST /v1/{path} HTTP/1.1\r\nHost: tide\r\nContent-Type: application/json\r\n"
-            f"X-Request-ID: {asked.name}\r\nContent-Length: {len(body)}\r\n\r\n"
+            f"POST /{'' if asked.api == 'generate' else 'v1/'}{asked.api} HTTP/1.1\r\nHost: tide\r\n"
+            f"Content-Type: application/json\r\nAuthorization: Bearer {asked.key}\r\n"
+            f"X-Request-ID: {asked.name}\r\nContent-Length: {len(body)}\r\n"
+            + (f"X-Tideserve-Lane: {asked.lane}\r\n" if asked.lane else "")
         )
-        transport, _ = await loop.create_connection(lambda: self, host, port)
+        address = addresses[int(asked.ingress * len(addresses))]
+        transport, _ = await loop.create_connection(lambda: self, *address)
         self._transport = transport  # type: ignore[assignment]
-        transport.write(head.encode())
+        self.began = loop.time()
+        transport.write(f"{head}\r\n".encode())
         transport.write(body)
         leaving = loop.call_later(asked.leaves_after_s, self._leave) if asked.leaves else None
         try:
@@ -67,6 +161,7 @@ class Client(asyncio.Protocol):
                 await self._done.wait()
         except TimeoutError:
             self.hung = True
+        self.ended = loop.time()
         if leaving is not None:
             leaving.cancel()
         transport.close()
@@ -81,11 +176,15 @@ class Client(asyncio.Protocol):
         self._parser.feed_data(data)
         if self.asked.pauses_s and not self._done.is_set():
             self._transport.pause_reading()
-            pause_s = self._draw.expovariate(1 / self.asked.pauses_s)
+            # Else one with long pauses would never end.
+            pause_s = self._draw.expovariate(1 / self.asked.pauses_s) / (1 + len(self.body) // 1000)
             asyncio.get_running_loop().call_later(pause_s, self._transport.resume_reading)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._done.set()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.decode().lower()] = value.decode()
 
     def on_status(self, _: bytes) -> None:
         self.status = self._parser.get_status_code()

@@ -1,48 +1,68 @@
-"""The parts of a world: an ingress replica, and engine replicas around simulated cores."""
+"""The parts of a world: ingress replicas, and engine replicas around simulated cores."""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from random import Random
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvicorn
+from ray.serve.exceptions import DeploymentUnavailableError
 from uvicorn.server import ServerState
 from vllm.v1.engine.async_llm import AsyncLLM
 
+from serve_app.api.api_keys import ApiKeyFile
 from serve_app.api.endpoints import ApiModel
 from serve_app.api.engine_response import WriteNowMiddleware
 from serve_app.api.http_api import create_app
 from serve_app.api.quotas import Quotas
+from serve_app.cluster.bounded_call import BoundedCall
+from serve_app.cluster.serve_status import ServeStatus
+from serve_app.engine.adapters import Adapters
 from serve_app.engine.data_plane import DataPlane
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
 from serve_app.ingress.admission import Admission
+from serve_app.ingress.cold_start_progress import ProgressReader, StoredState
 from serve_app.ingress.engine_channel import EngineChannels
+from serve_app.ingress.quota_exchange import QuotaReports, share_quotas
 from serve_app.ingress.relay import RelayClient
 from serve_app.ingress.replica_heartbeats import Heartbeats
 from serve_app.ingress.replica_set import ReplicaSet
+from serve_app.ledger.meter import UsageMeter
 from serve_app.patches.uvicorn import HttpProtocol
 from serve_app.settings import ModelSettings
-from serve_app.settings.knobs import Knobs
+from serve_app.settings.adapters import Adapter
 from serve_app.settings.tree import HttpSettings
+from serve_app.weights import embedded_adapter_path
+from serve_app.weights.adapter_store import AdapterError, AdapterStore, StoredAdapter
 from serve_app.wire.data_plane import Beat
 from tests.api.server import StubObserver
 from tests.engine.stub_engine_core import MODEL, configured, put_in_place
-from tests.ingress.fleet import FakeHandle, FakeProgress
+from tests.ingress.fleet import FakeHandle
 from tests.simulation.core import Core
 
 if TYPE_CHECKING:
     from tests.simulation.loop import SimulatedLoop
     from tests.simulation.world import World
 
+LORA = {"max_rank": 8, "max_loaded": 1, "max_cached": 2}
+SIMULATED = {**MODEL, "max_model_len": 1024, "lora": LORA}
 _front_ends: list[tuple[Core, Serving]] = []
 """vLLM's front ends that no world uses now, each with its core."""
 
 
 async def prepare_front_ends(count: int) -> None:
     """Have so many front ends before a world begins, so that their start is no part of its schedule."""
-    _, namespace, config = configured()
+    if len(_front_ends) >= count:
+        return
+    _, namespace, config = configured(**SIMULATED, tool_call_parser="hermes")
     while len(_front_ends) < count:
         core = Core()
         with pytest.MonkeyPatch.context() as patch:
@@ -60,71 +80,187 @@ def _end_output_handler(llm: AsyncLLM) -> None:
         llm.output_handler = None
 
 
+class FakeAdapterStore(AdapterStore):
+    """Has the files of every adapter, or cannot read them. The real one copies them in threads of its own."""
+
+    def __init__(self, fails: Callable[[], bool]) -> None:
+        self._fails = fails
+
+    def fetch(self, source: str) -> StoredAdapter:
+        if self._fails():
+            raise AdapterError(503, "its source cannot be read now")
+        stored: Any = SimpleNamespace(path=embedded_adapter_path(), close=lambda: None)
+        return stored
+
+
+class CountedAdapters(Adapters):
+    """Counts the calls that use an adapter, and those that have asked for one."""
+
+    used = asked = 0
+
+    async def take(self, adapter: Adapter) -> None:
+        self.asked += 1
+        await super().take(adapter)
+        self.used += 1
+
+    def release(self, adapter: Adapter) -> None:
+        super().release(adapter)
+        self.used -= 1
+
+
 class Engine:
     """One engine replica: its core, vLLM's front end, our engine code and its data plane."""
 
     core: Core
     serving: Serving
     plane: DataPlane
+    adapters: CountedAdapters
 
     def __init__(self, world: World, name: str) -> None:
         self.name = name
+        self.identity = world.identity
         self.fails = False
         """Whether it gets no further fault."""
+        self.loads = 0
+        """The loads of adapters."""
         self._world = world
 
     async def start(self) -> None:
         """Start as an engine without requests."""
         world = self._world
         self.core, self.serving = _front_ends.pop()
-        self.core.begin(world.step_s, world.prompts, world.faults, **world.engine)
         self.llm: Any = self.serving.engine
-        world.tokenizer = self.llm.get_tokenizer()
-        settings = ModelSettings.model_validate(MODEL | world.engine)
-        self.plane = DataPlane(LocalEngine(self.serving, settings, lambda _: None), self._heartbeat)
+        world.oracle.tokenizer = self.llm.get_tokenizer()
+        self.core.begin(world.oracle, self.identity, world.step_s, world.burst, lora=LORA, **world.engine)
+        settings = ModelSettings.model_validate(SIMULATED | world.engine)
+        assert settings.lora is not None
+        self.serving.adapters.clear()
+        store, draw = FakeAdapterStore(lambda: draw.random() < world.unread_adapters), Random(self.name)
+        clock = world.loop.time
+        self.adapters = CountedAdapters(
+            self.llm, self.serving.adapters, settings.lora, store, self._note_load, clock
+        )
+        client = LocalEngine(
+            self.serving, settings, lambda _: None, model_identity=self.identity, adapters=self.adapters
+        )
+        self.meter = client.meter = UsageMeter(settings.name, 1, 3.6, clock=clock)
+        self.meter.serve(self.llm.output_processor.request_states)
+        self.plane = DataPlane(client, self._heartbeat)
         self.plane.token = self.name  # the trace has it
         await self.plane.start(self.name)
 
+    def _note_load(self, _name: str, _seconds: float) -> None:
+        self.loads += 1
+
     def _heartbeat(self) -> Beat:
-        return Beat("its engine core has died" if self.llm.errored else "")
+        trouble = "its engine core has died" if self.llm.errored else ""
+        return Beat(trouble, adapters=self.adapters.names(), adapter_load_s=self.adapters.load_s)
+
+    def metadata(self, ingress: str) -> dict[str, str]:
+        """Return what Ray tells an ingress replica. The address has the asker, for the network's faults."""
+        host, _, port = self.plane.address.rpartition(":")
+        return {"address": f"{host}@{ingress}:{port}", "token": self.plane.token, "identity": self.identity}
 
     async def stop(self) -> None:
         """Stop its parts, which ends what they do."""
         await self.plane.stop()
+        await asyncio.sleep(0.1)
         self.core.stop()
         _end_output_handler(self.llm)
-        processor = self.llm.output_processor
+        processor, faults = self.llm.output_processor, self._world.faults
+        self._world.add_usage(self.meter.take())
         left = list(processor.request_states)
+        if self.plane.open_requests or self.adapters.used:
+            calls = f"{self.plane.open_requests} calls, {self.adapters.used} uses of adapters"
+            faults.append(f"left: {calls} on {self.name} after its stop")
+        if self.loads > self.adapters.asked:
+            faults.append(f"{self.name} has loaded {self.loads} adapters for {self.adapters.asked} calls")
         if self.core.dead:
             processor.abort_requests(left, internal=True)  # vLLM itself keeps them
         elif left:
-            self._world.faults.append(f"left: {left} in the front end of {self.name} after its stop")
+            faults.append(f"left: {left} in the front end of {self.name} after its stop")
             return
         _front_ends.append((self.core, self.serving))
+
+
+class RayHandle(FakeHandle):
+    """Ray's queue: it answers once a replica runs, or fails, or hangs, or cancels the request."""
+
+    def __init__(self, world: World, draw: Random) -> None:
+        super().__init__()
+        self._world, self._draw = world, draw
+        self.last_asked = 0.0
+
+    @asynccontextmanager
+    async def choose_replica(self) -> AsyncIterator[None]:
+        outcome = self._draw.choice(("", "", "hangs", "raises", "cancels", self._world.ray_gives_up))
+        self.asking += 1
+        try:
+            await asyncio.sleep(self._draw.random())
+            if outcome == "raises":
+                raise RuntimeError("Ray's router has failed")
+            if outcome == "cancels":
+                raise asyncio.CancelledError
+            if outcome == "unavailable":
+                raise DeploymentUnavailableError("engines")
+            while outcome == "hangs" or not self._world.running:
+                await asyncio.sleep(0.1)
+        finally:
+            self.asking -= 1
+            self.last_asked = self._world.loop.time()
+        yield
+
+
+class LoopThread:
+    """Stands for a thread: its function is a later step of the loop."""
+
+    def __init__(
+        self, loop: SimulatedLoop, draw: Random, target: Callable[..., None], args: Any, **_: Any
+    ) -> None:
+        self.start = partial(loop.call_later, draw.choice((0.001, 0.1, 1.5)) * draw.random(), target, *args)
 
 
 class Ingress:
     """One ingress replica with its HTTP server, as `IngressDeployment` builds it, without Ray."""
 
-    def __init__(self, world: World, loop: SimulatedLoop) -> None:
-        model = ModelSettings.model_validate(MODEL | world.engine | world.limits)
+    def __init__(self, world: World, loop: SimulatedLoop, name: str) -> None:
+        self.name = name
+        model = ModelSettings.model_validate(SIMULATED | world.engine | world.limits)
         self.replicas = ReplicaSet(clock=loop.time)
-        knobs = Knobs(**world.knobs)
-        progress: Any = FakeProgress()
-        handle: Any = FakeHandle(holds=True)
-        self.admission = Admission(model, self.replicas, handle, lambda: knobs, progress, loop.time)
+        self.knobs = world.knobs_in_force
+        draw = Random(f"{world.seed} {name}")
+        self.handle = RayHandle(world, draw)
+        stored = BoundedCall("state", partial(self._stored, world), 0.5, loop.time)
+        serve = BoundedCall("status", ServeStatus, 0.5, loop.time)
+        handle: Any = self.handle
+        progress = ProgressReader(stored, serve, model.deployment_name, clock=loop.time)
+        self._deployment = model.deployment_name
+        self.admission = Admission(model, self.replicas, handle, lambda: self.knobs, progress, loop.time)
         channels = EngineChannels()
         relay = RelayClient(model, self.admission, channels)
-        served = [ApiModel(model.name, 1, relay, model.max_model_len, knobs=lambda: knobs)]
-        quotas = Quotas(clock=loop.time)
-        self.app = create_app(served, StubObserver(), HttpSettings(), quotas=quotas, behind_ray=True)
+        served = [ApiModel(model.name, 1, relay, model.max_model_len, knobs=lambda: self.knobs)]
+        keys = ApiKeyFile(world.keys_file, loop.time) if world.keys_file else None
+        self.quotas = Quotas(clock=(lambda: 0.0) if world.buckets_stay else loop.time)
+        self.reports = QuotaReports("app", name, loop.time, time.time)
+        self._tasks = [loop.create_task(Heartbeats([self.replicas], channels).run())]
+        if keys is not None:
+            exchange = share_quotas(self.reports, self.quotas, lambda: keys.has_limits)
+            self._tasks.append(loop.create_task(exchange))
+        self.app = create_app(
+            served, StubObserver(), HttpSettings(), api_keys=keys, quotas=self.quotas, behind_ray=True
+        )
         config = uvicorn.Config(WriteNowMiddleware(self.app), lifespan="off", log_config=None, ws="none")
         config.load()
         self.state = ServerState()
-        self._task = loop.create_task(Heartbeats([self.replicas], channels).run())
-        server = loop.network.listen(lambda: HttpProtocol(config, self.state, {}, _loop=loop), "ingress")
+        server = loop.network.listen(lambda: HttpProtocol(config, self.state, {}, _loop=loop), name)
         self.address: tuple[str, int] = server.sockets[0].getsockname()
+
+    def _stored(self, world: World) -> StoredState:
+        model = {"ready": len(world.running), "starting": world.starting, "pending": 0, "pending_s": 0.0}
+        more = {"reason": "", "phases_s": {}, "cold_start_s": 2.0}
+        return StoredState({"at": world.loop.time(), "models": {self._deployment: model | more}})
 
     def stop(self) -> None:
         """Stop listening to heartbeats, which ends all channels."""
-        self._task.cancel()
+        for task in self._tasks:
+            task.cancel()

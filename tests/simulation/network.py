@@ -23,6 +23,8 @@ class Network:
         self.trace: list[str] = []
         self.open: dict[Transport, None] = {}
         """Both ends of each open connection."""
+        self._held_until: dict[str, float] = {}
+        """By listener, or by listener and asker: until when nothing passes between them."""
         self._listeners: dict[tuple[str, int], Callable[[], Any]] = {}
         self._connections = 0
         self._ports = 0
@@ -36,12 +38,20 @@ class Network:
         return SimpleNamespace(sockets=[socket], close=lambda: self._listeners.pop(address, None))
 
     async def connect(self, factory: Callable[[], Any], host: str, port: int) -> tuple[Transport, Any]:
-        """Connect to a listener. Raises ConnectionRefusedError if there is none."""
+        """Connect to a listener. Raises ConnectionRefusedError if there is none.
+
+        Args:
+            factory: Makes the asker's protocol.
+            host: The listener, perhaps with the asker: `engine-1@ingress-2`.
+            port: Its port.
+        """
         self._connections += 1
         name = f"{host}#{self._connections}"
         draw = Random(f"connection {self.seed} {self._connections}")
         await asyncio.sleep(draw.expovariate(1 / draw.choice(_DELAYS_S)))
-        if (accept := self._listeners.get((host, port))) is None:
+        while (held_s := self.held_s(name)) > 0:
+            await asyncio.sleep(held_s)
+        if (accept := self._listeners.get((host.partition("@")[0], port))) is None:
             raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
         here, there = Transport(self, f"{name}>", draw), Transport(self, f"{name}<", draw)
         here.peer, there.peer = there, here
@@ -53,12 +63,25 @@ class Network:
         return here, asker
 
     def of(self, host: str) -> list[Transport]:
-        """Return the ends at the listener `host` of all open connections."""
-        return [end for end in self.open if end.name.startswith(f"{host}#") and end.name.endswith("<")]
+        """Return the ends at `host` of all open connections, perhaps only those of one asker."""
+        return [end for end in self.open if end.name.endswith("<") and _is_of(end.name, host)]
+
+    def hold(self, host: str, seconds: float) -> None:
+        """Let nothing pass to or from `host`, perhaps only of one asker. No end notices it by itself."""
+        self._held_until[host] = self.loop.time() + seconds
+
+    def held_s(self, name: str) -> float:
+        """Return for how long nothing passes on the connection `name`; 0 or less if it does now."""
+        until = [moment for host, moment in self._held_until.items() if _is_of(name, host)]
+        return max(until, default=0.0) - self.loop.time()
 
     def note(self, text: str) -> None:
         """Add a line to the trace."""
         self.trace.append(f"{self.loop.time():.6f} {text}")
+
+
+def _is_of(name: str, host: str) -> bool:
+    return name.startswith((f"{host}#", f"{host}@"))
 
 
 class Transport(asyncio.Transport):
@@ -80,7 +103,6 @@ class Transport(asyncio.Transport):
         self._reading = True
         self._paused = False
         self._ends = self._closing = self._ended = self._lost = False
-        self._stalled_until = 0.0
         self._protocol: Any = None
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
@@ -119,7 +141,8 @@ class Transport(asyncio.Transport):
 
     def abort(self) -> None:
         self.reset(None)
-        self._network.loop.call_later(self._delay(), self.peer.reset)
+        delay_s = max(self._network.held_s(self.name), self._delay())
+        self._network.loop.call_later(delay_s, self.peer.reset)
 
     def reset(self, error: Exception | None = ConnectionResetError("cut")) -> None:  # noqa: B008
         """End this end at once, and drop what it has written."""
@@ -134,24 +157,19 @@ class Transport(asyncio.Transport):
             end._out.clear()
             self._network.loop.call_later(self._delay(), end.reset)
 
-    def stall(self, seconds: float) -> None:
-        """Hold back what both ends write."""
-        for end in (self, self.peer):
-            end._stalled_until = self._network.loop.time() + seconds
-
     def _delay(self) -> float:
         return self._draw.expovariate(1 / self._delay_s)
 
     def _start_pump(self) -> None:
         if not self._pumping and (self._out or (self._ends and not self._ended)):
             self._pumping = True
-            stalled_s = self._stalled_until - self._network.loop.time()
-            self._network.loop.call_later(max(stalled_s, self._delay()), self._pump)
+            delay_s = max(self._network.held_s(self.name), self._delay())
+            self._network.loop.call_later(delay_s, self._pump)
 
     def _pump(self) -> None:
         self._pumping = False
         peer = self.peer
-        if self._network.loop.time() < self._stalled_until:
+        if self._network.held_s(self.name) > 0:
             self._start_pump()
             return
         if peer._closing:

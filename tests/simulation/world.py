@@ -3,123 +3,206 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import tempfile
+import threading
 import time
 import traceback
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from vllm.sampling_params import SamplingParams
 
-from serve_app.engine.generate_operation import TokenTexts
-from tests.simulation.checks import check_answers, check_quiet
-from tests.simulation.client import Asked, Client
-from tests.simulation.fleet import Engine, Ingress, prepare_front_ends
+from serve_app.cluster import bounded_call
+from serve_app.ledger.usage import Account, Amounts
+from serve_app.settings.knobs import Knobs
+from serve_app.wire import documents
+from tests.simulation.checks import AMOUNTS, check_answers, check_quiet, watch
+from tests.simulation.client import ADAPTERS, LANES, Client, draw_asked
+from tests.simulation.core import Oracle
+from tests.simulation.fleet import Engine, Ingress, LoopThread, prepare_front_ends
 from tests.simulation.loop import SimulatedLoop
+from tests.simulation.shrink import Kept
+from tests.stub_kv import StubKv
 
 _UNIX_S = 1.7e9
-_QUIET_S = 30.0
+QUIET_S = 30.0
 """When the last client has gone, everything must be back at its start after so long."""
-_WORDS = ("the sea", "is calm", "and grey", "waves", "roll over", "old stones", "while", "gulls cry", "海 🌊")
+_ONE_ENGINE = ("cut", "kill", "core", "hang", "partition", "stall", "drain", "down")
 
 
 class World:
     """What the seed draws, and what happened."""
 
-    def __init__(self, seed: str) -> None:
-        self.seed = seed
+    def __init__(self, kept: Kept) -> None:
+        self.seed = seed = kept.seed
         draw = self.draw = Random(f"world {seed}")
         self.faults: list[str] = []
         """What must always hold, and did not."""
-        self.prompts: dict[str, list[int]] = {}
-        self.step_s = draw.choice((0.002, 0.02, 0.2))
+        self.step_s, self.burst = draw.choice((0.002, 0.02, 0.2)), draw.choice((1, 1, 1, 3, 8))
         self.engine: dict[str, Any] = {"max_num_seqs": draw.choice((1, 2, 4, 16))}
         self.limits: dict[str, Any] = {"max_ongoing_requests": draw.choice((2, 8, 32))}
-        self.knobs: dict[str, Any] = {"drain_move_after_s": draw.choice((0.0, 1.0, None))}
-        self.engines = draw.randint(1, 3)
-        self.clients = [Client(self._asked(number), seed) for number in range(draw.randint(1, 12))]
-        kinds = ("cut", "stall", "kill", "core", "drain")
-        self.events = sorted(
-            (draw.uniform(0.0, 6.0), draw.choice(kinds)) for _ in range(draw.choice((0, 1, 2, 4, 8)))
-        )
+        self.knobs_in_force = self._draw_knobs()
+        self.engines = draw.choice((0, 1, 1, 2, 2, 3, 5))
+        self.ingress_replicas = draw.choice((1, 1, 2, 3))
+        clients = draw.randint(1, draw.choice((6, 12, 12, 40)))
+        events = draw.choice((0, 0, 1, 2, 4, 8))
+        kinds = (*_ONE_ENGINE, "redeploy", "knobs")
+        drawn = [(draw.uniform(0.0, 6.0), draw.choice(kinds)) for _ in range(events)]
+        self.size = clients, events
+        self.events = sorted(drawn[each] for each in kept.events or range(events) if kept.events != ())
+        most_tokens = min(kept.tokens or 600, 600 if self.step_s < 0.1 else 60)
+        self.clients = [
+            Client(draw_asked(seed, number, most_tokens), seed)
+            for number in (range(clients) if kept.clients is None else kept.clients)
+        ]
+        self.unread_adapters = draw.choice((0.0, 0.0, 0.0, 0.5))
+        """How often the files of an adapter cannot be read."""
+        self.ray_gives_up = draw.choice(("", "", "", "unavailable"))
+        self.keys = self._draw_keys() if draw.random() < 0.5 else {}
+        """The limits of each key, by its name; none on a server without keys."""
+        self.keys_file = ""
+        self.buckets_stay = self.ingress_replicas == 1 and draw.random() < 0.5
+        """Whether the quotas of keys are not filled again, so that each charge can be found."""
+        self.identity = "model-0"
+        self.identities = [self.identity]
         self.running: list[Engine] = []
+        self.starting = 0
+        self.happened: list[tuple[float, str]] = []
+        """The events, and when they happened."""
+        self.losses = _ONE_ENGINE[:5]
+        """The kinds of events after which requests lose an engine."""
+        self.held = [self.knobs_in_force.max_held_requests]
+        """The bounds of the queue, over time."""
+        self.usage: Counter[tuple[str, str]] = Counter()
+        """By key and kind of amount."""
         self.trace: list[str] = []
         """What arrived at each end of each connection, and when."""
-        self.tokenizer: Any = None
-        self._started = 0
+        self.oracle = Oracle(self.faults, {each.asked.name: each.asked.script for each in self.clients})
+        self._started = self._alive = 0
         self._tasks: list[asyncio.Task[None]] = []
 
-    def _asked(self, number: int) -> Asked:
+    def _draw_knobs(self) -> Knobs:
         draw = self.draw
-        text = " ".join(draw.choices(_WORDS, k=draw.randint(1, 20)))
-        chats = draw.random() < 0.7
-        body: dict[str, Any] = {
-            "model": "tide",
-            **({"messages": [{"role": "user", "content": text}]} if chats else {"prompt": text}),
-            "n": draw.choice((1, 1, 1, 2, 3)),
-            "max_tokens": draw.choice((1, 2, 5, 20, 60, 150)),
-            "ignore_eos": True,
+        return Knobs(
+            drain_move_after_s=draw.choice((0.0, 1.0, None)),
+            max_held_requests=draw.choice((2, 100, 100)),
+            keep_alive_interval_s=draw.choice((0.2, 5.0, 15.0)),
+            prefill_groups=draw.random() < 0.5,
+            standard_share=draw.choice((0.0, 0.2, 1.0)),
+            adapters=dict.fromkeys(ADAPTERS, "embedded"),
+        )
+
+    def _draw_keys(self) -> dict[str, dict[str, Any]]:
+        draw = self.draw
+        limits: dict[str, tuple[Any, ...]] = {
+            "requests_per_minute": (None, None, 3, 20),
+            "tokens_per_minute": (None, 300, 100_000),
+            "concurrent_requests": (None, None, 2),
+            "work_conserving": (False, False, True),
         }
-        if draw.random() < 0.75:
-            body |= {"stream": True, "stream_options": {"include_usage": True}}
-        asked = Asked(f"c{number}", draw.choice((0.0, draw.uniform(0.0, 6.0))), body)
-        if draw.random() < 0.25:
-            asked.leaves = draw.choice(("abort", "close", "half-close"))
-            asked.leaves_after_s = draw.choice((0.0, 0.01, 0.1, 1.0, 5.0)) * draw.random()
-        if draw.random() < 0.2:
-            asked.pauses_s = draw.choice((0.01, 0.5))
-        return asked
+        return {
+            lane: {name: drawn for name, each in limits.items() if (drawn := draw.choice(each)) is not None}
+            for lane in LANES
+        }
 
     def __str__(self) -> str:
         return (
-            f"{self.engines} engines {self.engine | self.limits | self.knobs} step {self.step_s} s, "
-            f"{len(self.clients)} clients, {[(round(at, 3), kind) for at, kind in self.events]}"
+            f"{self.ingress_replicas} ingress replicas, {self.engines} engines {self.engine | self.limits}, "
+            f"step {self.step_s} s * {self.burst}, {len(self.clients)} clients, keys {self.keys}, "
+            f"{[(round(at, 3), kind) for at, kind in self.events]}"
         )
 
     async def run(self, loop: SimulatedLoop) -> None:
         """Let everything happen, and check what is left."""
         self.loop = loop
-        self.ingress = Ingress(self, loop)
+        self.ingresses = [
+            Ingress(self, loop, f"ingress-{number + 1}") for number in range(self.ingress_replicas)
+        ]
+        for _ in range(2 if self.keys else 0):  # before the first request, as at a start
+            for each in self.ingresses:
+                each.quotas.share(*each.reports.exchange(each.quotas.demands()))
         for _ in range(self.engines):
             await self._start_engine(0.0)
         self.push()
-        watching = loop.create_task(self._watch())
+        watching = [loop.create_task(watch(self)), loop.create_task(self._start_needed_engines())]
+        addresses = [each.address for each in self.ingresses]
         async with asyncio.TaskGroup() as group:
             for client in self.clients:
-                group.create_task(client.run(*self.ingress.address))
+                group.create_task(client.run(addresses))
             group.create_task(self._cause_faults())
-        await asyncio.gather(*self._tasks)
-        await asyncio.sleep(_QUIET_S)
-        watching.cancel()
-        check_answers(self)
+        while (await asyncio.sleep(QUIET_S)) or not all(task.done() for task in self._tasks):
+            await asyncio.gather(*self._tasks)
+        for task in watching:
+            task.cancel()
         check_quiet(self)
-        self.ingress.stop()
-        for engine in self.running:
-            await engine.stop()
-        await asyncio.sleep(_QUIET_S)
+        for ingress in self.ingresses:
+            ingress.stop()
+        for engine in list(self.running):
+            await self._stop(engine)
+        check_answers(self)
+        await asyncio.sleep(QUIET_S)
         left = asyncio.all_tasks() - {asyncio.current_task()}
         self.faults += [f"a task is left: {task.get_coro()}" for task in left]
         self.faults += [f"a connection is left: {end.name}" for end in loop.network.open]
         self.faults += loop.errors
 
-    def text_of(self, prompt: list[int], tokens: list[int]) -> str:
-        """Return the text of an answer, token by token."""
-        return "".join(TokenTexts(self.tokenizer, SamplingParams(), prompt, "whole").split(tokens))
+    def add_usage(self, taken: Mapping[Account, Amounts]) -> None:
+        """Add what an engine has computed, as its writer adds it to the ledger."""
+        for account, amounts in taken.items():
+            for name in AMOUNTS:
+                self.usage[account.key, name] += getattr(amounts, name)
 
     def push(self) -> None:
-        """Have Ray tell the ingress which replicas run."""
-        listed = {
-            engine.name: {"address": engine.plane.address, "token": engine.plane.token, "identity": ""}
-            for engine in self.running
-        }
-        self.ingress.replicas.update(listed)
+        """Have Ray tell each ingress which replicas run: soon, late or twice, and in any order."""
+        for ingress in self.ingresses:
+            listed = {engine.name: engine.metadata(ingress.name) for engine in self.running}
+            for _ in range(self.draw.choice((1, 1, 2))):
+                late_s = self.draw.choice((0.0, 0.05, 1.0)) * self.draw.random()
+                self.loop.call_later(late_s, ingress.replicas.update, listed)
+        self.loop.call_later(1.0, self._push_truth)
+
+    def _push_truth(self) -> None:
+        for ingress in self.ingresses:
+            ingress.replicas.update({engine.name: engine.metadata(ingress.name) for engine in self.running})
 
     async def _start_engine(self, after_s: float) -> None:
+        self.starting += 1
         await asyncio.sleep(after_s)
+        while self._alive >= self.most_engines:
+            await asyncio.sleep(0.5)
+        self.starting -= 1
         self._started += 1
+        self._alive += 1
         engine = Engine(self, f"engine-{self._started}")
         await engine.start()
         self.running.append(engine)
+
+    @property
+    def most_engines(self) -> int:
+        """The most engines at once, those included that drain."""
+        return self.engines + len(self.events) + 2
+
+    async def _stop(self, engine: Engine) -> None:
+        await engine.stop()
+        self._alive -= 1
+
+    async def _start_needed_engines(self) -> None:
+        """Start the first engine for queued requests, and replace engines that died of a request."""
+        while True:
+            for engine in self.running:
+                if engine.core.dead and not engine.fails:
+                    engine.fails = True
+                    self._tasks.append(self.loop.create_task(self._core(engine)))
+            queued = any(len(ingress.admission.queue) for ingress in self.ingresses)
+            if queued and not self.running and not self.starting:
+                await self._start_engine(self.draw.choice((0.1, 2.0, 8.0)))
+                self.push()
+            await asyncio.sleep(0.25)
 
     async def _replace(self, engine: Engine, noticed_s: float) -> None:
         """Ray notices that a replica is gone, and starts another."""
@@ -128,67 +211,107 @@ class World:
         self.push()
         await self._start_engine(self.draw.choice((0.0, 1.0, 8.0)))
         self.push()
-        await asyncio.sleep(self.draw.random())
-        self.push()  # Ray may tell it twice
 
     async def _cause_faults(self) -> None:
         began = self.loop.time()
         for at_s, kind in self.events:
             await asyncio.sleep(max(0.0, began + at_s - self.loop.time()))
-            engine = self.draw.choice(self.running) if self.running else None
-            if engine is None or engine.fails:
+            free = [engine for engine in self.running if not engine.fails]
+            if kind in _ONE_ENGINE and not free:
                 continue
-            engine.fails = kind not in ("cut", "stall")
-            self.loop.network.note(f"{kind} {engine.name}")
-            self._tasks.append(self.loop.create_task(getattr(self, f"_{kind}")(engine)))
+            self.happened.append((self.loop.time(), kind))
+            about: tuple[Engine, ...] = ()
+            if kind in _ONE_ENGINE:
+                about = (self.draw.choice(free),)
+                about[0].fails = kind not in ("cut", "stall", "partition")
+            self.loop.network.note(f"{kind} {[engine.name for engine in about]}")
+            self._tasks.append(self.loop.create_task(getattr(self, f"_{kind}")(*about)))
 
     async def _cut(self, engine: Engine) -> None:
         for end in self.loop.network.of(engine.name):
             end.cut()
 
     async def _stall(self, engine: Engine) -> None:
-        for end in self.loop.network.of(engine.name):
-            end.stall(self.draw.choice((0.3, 1.5, 4.0)))
+        self.loop.network.hold(engine.name, self.draw.choice((0.2, 0.8)))
 
-    async def _kill(self, engine: Engine) -> None:
+    async def _partition(self, engine: Engine) -> None:
+        ingress = self.draw.choice(self.ingresses)
+        self.loop.network.hold(f"{engine.name}@{ingress.name}", self.draw.choice((1.5, 4.0, 15.0)))
+
+    async def _hang(self, engine: Engine) -> None:
+        """Stop the process, which goes on later, or which Ray kills after its health checks."""
+        still_s = self.draw.choice((2.0, 6.0, 18.0))
+        self.loop.network.hold(engine.name, still_s)
+        engine.core.stop()
+        await asyncio.sleep(still_s)
+        if still_s == 18.0:
+            await self._kill(engine, 0.0)
+        else:
+            engine.core.go_on()
+            engine.fails = False
+
+    async def _kill(self, engine: Engine, noticed_s: float | None = None) -> None:
         await self._cut(engine)
-        await engine.stop()
-        await self._replace(engine, self.draw.uniform(0.0, 4.0))
+        await self._stop(engine)
+        await self._replace(engine, self.draw.uniform(0.0, 4.0) if noticed_s is None else noticed_s)
 
     async def _core(self, engine: Engine) -> None:
         engine.core.die()
         await self._replace(engine, self.draw.uniform(2.0, 5.0))
-        await engine.stop()
+        await self._stop(engine)
 
     async def _drain(self, engine: Engine) -> None:
         await self._replace(engine, 0.0)
         await engine.plane.drain()
-        await engine.stop()
+        await self._stop(engine)
 
-    async def _watch(self) -> None:
-        """Find a request that waits beside a free replica."""
-        replicas, queue, idle = self.ingress.replicas, self.ingress.admission.queue, 0
-        limit = min(self.limits["max_ongoing_requests"], self.engine["max_num_seqs"])
-        while True:
-            free = any(not one.trouble and one.in_flight < limit for one in replicas.listed())
-            idle = idle + 1 if free and queue.foreground else 0
-            if idle == 20:
-                self.faults.append("a request waits beside a free replica for 1 s")
-            await asyncio.sleep(0.05)
+    async def _down(self, engine: Engine) -> None:
+        """The policy removes a replica, perhaps the last one."""
+        self.running.remove(engine)
+        self.push()
+        await engine.plane.drain()
+        await self._stop(engine)
+
+    async def _redeploy(self) -> None:
+        """Replace all engines by those of another model."""
+        self.identity = f"model-{len(self.identities)}"
+        self.identities.append(self.identity)
+        former = [each for each in self.running if not each.fails]
+        for engine in former:
+            engine.fails = True
+        for engine in former:
+            await self._start_engine(self.draw.choice((0.0, 1.0)))
+            self.push()
+            self._tasks.append(self.loop.create_task(self._down(engine)))
+
+    async def _knobs(self) -> None:
+        self.knobs_in_force = self._draw_knobs()
+        self.held.append(self.knobs_in_force.max_held_requests)
+        for ingress in self.ingresses:
+            await asyncio.sleep(self.draw.random())
+            ingress.knobs = self.knobs_in_force
 
 
-def run_world(seed: str) -> World:
-    """Run the world of a seed to its end. Its `faults` say what did not hold."""
-    loop = SimulatedLoop(seed)
-    world = World(seed)
+def run_world(kept: Kept) -> World:
+    """Run a world to its end. Its `faults` say what did not hold."""
+    loop = SimulatedLoop(kept.seed)
+    world = World(kept)
     before = SimulatedLoop("front ends")
-    before.run_until_complete(prepare_front_ends(world.engines + len(world.events)))
+    before.run_until_complete(prepare_front_ends(world.most_engines))
     before.close()
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, tempfile.NamedTemporaryFile("w") as file:
         for clock in ("perf_counter", "monotonic"):
             patch.setattr(time, clock, loop.time)
         patch.setattr(time, "time", lambda: _UNIX_S + loop.time())
         patch.setattr(time, "time_ns", lambda: int(1e9 * (_UNIX_S + loop.time())))
+        patch.setattr(documents, "internal_kv", StubKv())
+        thread = partial(LoopThread, loop, Random(f"threads {kept.seed}"))
+        patch.setattr(bounded_call, "threading", SimpleNamespace(Thread=thread, Lock=threading.Lock))
+        if world.keys:
+            keys = [{"name": lane, "key": lane, "lane": lane, **each} for lane, each in world.keys.items()]
+            json.dump({"keys": keys}, file)
+            file.flush()
+            world.keys_file = file.name
         try:
             loop.run_until_complete(world.run(loop))
         except Exception as error:

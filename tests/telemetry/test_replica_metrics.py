@@ -3,7 +3,7 @@ import math
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from serve_app.api.engine_client import OUTCOMES, EngineRequest
+from serve_app.api.engine_client import OUTCOMES
 from serve_app.ledger.usage import Account, Amounts
 from serve_app.settings.adapters import Adapter
 from serve_app.settings.keys_file import OTHER_KEYS
@@ -23,6 +23,7 @@ from serve_app.telemetry.replica_metrics import (
     LaneLoad,
     ReplicaSeries,
 )
+from serve_app.wire.data_plane import Call
 from serve_app.wire.signals import EngineSignals
 from tests.telemetry.stub_metric import SERIES, StubMetric
 
@@ -143,13 +144,13 @@ def test_reading_and_limits_set_their_gauges(metrics: EngineMetrics) -> None:
 
 def test_expected_cached_tokens_are_counted(metrics: EngineMetrics) -> None:
     for expected in (None, 0, 48):
-        metrics.count_call(EngineRequest("completions", b"{}", "r-1", expected_cached_tokens=expected))
+        metrics.count_call(Call(0, "completions", b"{}", "r-1", 0.0, 0.0, expected_cached_tokens=expected))
 
     assert SERIES["llm_prefix_cache_expected_total"].values == [(48, {})]
 
 
 def test_requests_and_loads_are_counted_by_adapter(metrics: EngineMetrics) -> None:
-    metrics.count_call(EngineRequest("completions", b"{}", "r-1", adapter=Adapter("pirate", "embedded")))
+    metrics.count_call(Call(0, "completions", b"{}", "r-1", 0.0, 0.0, adapter=Adapter("pirate", "embedded")))
     metrics.count_adapter_load("pirate", 0.25)
 
     label = {"adapter": "pirate"}

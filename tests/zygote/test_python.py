@@ -126,6 +126,8 @@ def test_other_descriptors_keep_their_numbers(python: Start, tmp_path: Path) -> 
     [
         ("pass", 0),
         ("import sys; sys.exit(3)", 3),
+        ("raise SystemExit('stopped')", 1),
+        ("raise ValueError", 1),
         ("import os; os._exit(200)", 200),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
         ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
@@ -135,6 +137,17 @@ def test_it_ends_as_the_process_ends(python: Start, code: str, status: int) -> N
     process = python("-c", code)
     said(process)
     assert process.returncode == status
+
+
+@needs_zygote
+def test_fork_waits_for_threads_and_runs_exit_functions(python: Start) -> None:
+    code = """
+import atexit, threading, time
+atexit.register(print, "exit function")
+threading.Thread(target=lambda: (time.sleep(0.1), print("thread"))).start()
+print("main", end=" ")
+"""
+    assert said(python("-c", code)) == "main thread\nexit function"
 
 
 @needs_zygote

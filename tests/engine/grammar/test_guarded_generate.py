@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.engine_client import EngineRequest, Operation
+from serve_app.api.engine_client import Operation
 from serve_app.api.errors import ApiError
 from serve_app.engine.local_client import LocalEngine
+from tests.engine.calls import engine_call
 
 WAYS_OUT = " | ".join(f'"{word}"' for word in ("yes", "no", "maybe", "sea", "tide", "ebb", "flow", "moon"))
 DEAD_END = {"grammar": f'root ::= {WAYS_OUT} | [q] nothing\nnothing ::= nothing "a"'}
@@ -30,7 +31,7 @@ async def biased(client: LocalEngine, towards: dict[str, float]) -> dict[str, fl
     """`towards` by token id."""
     bias = {}
     for text, amount in towards.items():
-        asked = EngineRequest("tokenize", json.dumps({"prompt": text}).encode(), "t")
+        asked = engine_call("tokenize", json.dumps({"prompt": text}).encode(), "t")
         async with client.call(asked) as reply:
             (token,) = json.loads(reply.body)["tokens"]
         bias[str(token)] = amount
@@ -39,7 +40,7 @@ async def biased(client: LocalEngine, towards: dict[str, float]) -> dict[str, fl
 
 async def failures(client: LocalEngine, operation: Operation, body: dict[str, Any]) -> list[dict[str, Any]]:
     """The errors that a client is told, by the status of the reply or within its stream."""
-    request = EngineRequest(operation, json.dumps(body).encode(), "r-1")
+    request = engine_call(operation, json.dumps(body).encode(), "r-1")
 
     def write_now(data: bytes) -> bool:
         sent.append(data)
@@ -52,7 +53,7 @@ async def failures(client: LocalEngine, operation: Operation, body: dict[str, An
                 return []
             async for chunk in reply.stream:
                 sent.append(chunk)
-                request.state.write_now = write_now
+                request.write_now = write_now
     except ApiError as error:
         return [json.loads(error.body())["error"] | {"status": error.status}]
     events = [line for line in b"".join(sent).split(b"\n") if line.startswith(b'data: {"error"')]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtests.client.sse import Scanner
-from serve_app.api.engine_client import ColdWait
+from serve_app.api.dialect import ColdWait
 from serve_app.api.errors import ApiError
 
 DONE = b"data: [DONE]\n\n"

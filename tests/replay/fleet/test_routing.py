@@ -8,9 +8,9 @@ import pytest
 
 from replay.fleet.fleet import Fleet
 from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
-from serve_app.ingress.prefix_index import BYTES_PER_TOKEN
 from serve_app.ingress.replica import Replica, Reservation
 from serve_app.ingress.replica_set import ReplicaSet
+from serve_app.wire.signals import BYTES_PER_TOKEN
 from tests.replay.fleet.build import chunk, fields, fleet, of, profile, serve, total
 
 BLOCK_TOKENS = BLOCK_BYTES // BYTES_PER_TOKEN

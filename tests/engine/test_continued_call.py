@@ -13,7 +13,7 @@ from serve_app.engine.continuing_core import DELIVERED
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
 from serve_app.settings import ModelSettings
-from serve_app.wire.continuation import Continuation
+from serve_app.wire.data_plane import Continuation
 from tests.engine.local import FakeLog
 from tests.engine.streams import (
     OSLO,
@@ -90,7 +90,7 @@ async def test_stream_sent_at_once_has_the_same_tokens(engine: LocalEngine) -> N
         assert reply.delivered is not None
         async for chunk in reply.stream:
             again.chunks.append(chunk)
-            request.state.write_now = write_now
+            request.write_now = write_now
         again.outputs = reply.delivered.take()
 
     assert differences(whole, again).keys() <= {"created"}  # the second stream may be of the next second
@@ -361,9 +361,9 @@ async def test_stream_that_cannot_be_continued_is_refused(
 @pytest.mark.parametrize(
     "begun",
     [
-        Continuation(([300],), 7, ttft_s=0.1, identity="another model"),
-        Continuation(([300, VOCABULARY],), 7, ttft_s=0.1, identity=IDENTITY),
-        Continuation(([], [300, -1]), 7, ttft_s=0.1, identity=IDENTITY),
+        Continuation(([300],), 7, ttft_s=0.1, model_identity="another model"),
+        Continuation(([300, VOCABULARY],), 7, ttft_s=0.1, model_identity=IDENTITY),
+        Continuation(([], [300, -1]), 7, ttft_s=0.1, model_identity=IDENTITY),
     ],
     ids=["another model", "beyond the vocabulary", "negative"],
 )
@@ -372,7 +372,7 @@ async def test_tokens_of_another_model_are_refused(stub: LocalEngine, begun: Con
         await hear(stub, asked(*chat("Hi", max_tokens=9), begun))
     assert (refused.value.status, refused.value.code) == (409, "not_continuable")
 
-    own = Continuation(([300, VOCABULARY - 1],), 7, ttft_s=0.1, identity=IDENTITY)
+    own = Continuation(([300, VOCABULARY - 1],), 7, ttft_s=0.1, model_identity=IDENTITY)
     assert (await hear(stub, asked(*chat("Hi", max_tokens=9), own))).tokens
 
 

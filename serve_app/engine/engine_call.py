@@ -1,4 +1,4 @@
-"""One stream on its engine: its sequences, its delivered tokens, and the two paths of a token.
+"""One call on an engine replica: its message, its sequences, and the two paths of a token.
 
 On the fast path (`forward`), the events of an output are written within the call that brings the output. On
 the other path (`outputs`), the output wakes a task and passes the generators of vLLM's handler and of ours:
@@ -6,11 +6,12 @@ at 256 streams, a third of the front end's time per token. An output takes the f
 on nothing else, and if the reader has taken all earlier outputs and has room.
 
 On both paths an output's tokens count as delivered once all of its events have been sent. Another engine can
-continue the stream from the delivered tokens (`continued_stream`).
+continue the stream from the delivered tokens (`continued_call`).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextvars import ContextVar
 from secrets import token_hex
@@ -22,12 +23,14 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import OutputProcessor
 from xxhash import xxh3_64_hexdigest, xxh3_64_intdigest
 
-from serve_app.api.engine_client import SPEECH_OPERATIONS, EngineRequest
+from serve_app.api.engine_client import SPEECH_OPERATIONS, Operation
+from serve_app.api.trace import TraceContext
 from serve_app.engine.continuing_core import DELIVERED, core_continues
-from serve_app.engine.fair_share import Charge
-from serve_app.engine.sequence_lanes import SequenceLanes
+from serve_app.engine.sequence_lanes import Charge, SequenceLanes
 from serve_app.patches.vllm import Method, forward_at_once, wrap_method
-from serve_app.wire.continuation import DeliveredTokens
+from serve_app.settings.caller import caller
+from serve_app.wire.data_plane import Call, DeliveredTokens, TokenCounts
+from serve_app.wire.request_line import ABANDONED, COMPLETED, FAILED
 
 _NOT_CONTINUED = (
     # Fields of vLLM's sampling parameters.
@@ -37,15 +40,37 @@ _NOT_CONTINUED = (
     "extra_args",  # for samplers outside vLLM
 )
 
-_current: ContextVar[EngineStream | None] = ContextVar("engine_stream", default=None)
+_current: ContextVar[EngineCall | None] = ContextVar("engine_call", default=None)
 
 
-class EngineStream:
-    """What one call of the engine generates. Calls without a stream have one too, for their sequences."""
+class EngineCall:
+    """A call from its message to its end. `ContinuedCall` is one that another engine began."""
 
-    def __init__(self, request: EngineRequest) -> None:
-        self.request = request
-        self._charges: list[tuple[SequenceLanes, Any, Charge]] = []
+    def __init__(self, message: Call) -> None:
+        self.message = message
+        self.arrived = time.perf_counter() - message.waited_s
+        """When the request arrived at the ingress, by this process's `time.perf_counter`."""
+        self.arrived_at = time.time() - message.waited_s
+        """The same moment in Unix time."""
+        self.model = ""
+        """The name of the model that answers, without alias or adapter."""
+        self.caller = caller(message.key, message.lane, message.weight)
+        self.trace = TraceContext(message.traceparent, message.tracestate) if message.traceparent else None
+        self.counts = TokenCounts()
+        """The tokens of the answer, unknown until the first event or the end."""
+        self.lost = ""
+        """Which of the data plane's `LOSSES` ended the answer; "" for none."""
+        self.write_now: Callable[[bytes], bool] | None = None
+        """Sends the next bytes of a stream at once, and returns whether it did. If not, the reply's `stream`
+        must yield them. With empty bytes it sends nothing, and returns whether there is room. Call it only
+        while the reader waits for `stream`. None until the first chunk has been sent."""
+        self.first_token = 0.0
+        """When the first token came, by `time.perf_counter`; 0 until then. For a stream that another engine
+        began, the time of that engine's first token."""
+        self.status: int | None = None
+        """The HTTP status, once the answer has begun."""
+        self.outcome = ABANDONED
+        """`ABANDONED` until another is recorded."""
         self.sequences: list[Any] = []
         """vLLM's states of the call's sequences, which stay valid after the sequences' removal. vLLM itself
         reports tokens only for requests that finish by themselves, under an id that clients choose."""
@@ -53,10 +78,75 @@ class EngineStream:
         """The tokens generated here. None if no other engine can continue the stream."""
         self.encode: Callable[[RequestOutput], bytes] | None = None
         """Encodes an output as events. None if the events depend on more than the output."""
+        self._charges: list[tuple[SequenceLanes, Any, Charge]] = []
         self._suffix = f"-{token_hex(8)}"
         self._generations = 0
-        self._seed = xxh3_64_intdigest(request.body, xxh3_64_intdigest(request.request_id.encode()))
+        self._seed = xxh3_64_intdigest(message.body, xxh3_64_intdigest(message.request_id.encode()))
         self._ids = 0
+
+    @property
+    def request_id(self) -> str:
+        """The id that the client chose, or the ingress."""
+        return self.message.request_id
+
+    @property
+    def asked_model(self) -> str:
+        """The name by which the client asked for the model."""
+        return self.message.alias or self.model
+
+    @property
+    def adapter_name(self) -> str:
+        """The name of the adapter; "" for the model itself."""
+        return "" if self.message.adapter is None else self.message.adapter.name
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds since the arrival at the ingress."""
+        return time.perf_counter() - self.arrived
+
+    def release_body(self) -> None:
+        """Free the body once an answer has begun: it may have megabytes, and the answer may take minutes."""
+        self.message.body = b""
+
+    def note_first_event(self) -> None:
+        """Record the time of a stream's first event, and the tokens of its prompts."""
+        self._note_counts(self.prompt_tokens())
+        begun = self.message.continuation
+        self.first_token = time.perf_counter() if begun is None else self.arrived + begun.ttft_s
+
+    def complete(self) -> None:
+        """Record that the answer is complete, unless the call has failed already."""
+        if self.outcome != FAILED:
+            self.outcome = COMPLETED
+        self._note_counts(self.prompt_tokens())
+
+    def fail(self, status: int) -> None:
+        """Record that an error ended the call. `status` counts if the client has not got a status yet.
+
+        Prompts that the engine has computed count, for example if vLLM refuses its own answer.
+        """
+        self.outcome = FAILED
+        self._note_counts(sum(one.prompt_len for one in self.sequences if one.stats.first_token_ts > 0.0))
+        if self.status is None:
+            self.status = status
+
+    def _note_counts(self, prompt: int) -> None:
+        """Record the tokens so far, with `prompt` tokens of prompts."""
+        if self.sequences:
+            alone = prompt if len(self.sequences) == 1 else None
+            self.counts = TokenCounts(self.cached_tokens(), alone, prompt, self.output_tokens())
+
+    def cached_tokens(self) -> int:
+        """Return the prompt tokens found in the prefix cache, over all sequences."""
+        return sum(sequence.num_cached_tokens for sequence in self.sequences)
+
+    def prompt_tokens(self) -> int:
+        """Return the prompt tokens of all sequences."""
+        return sum(sequence.prompt_len for sequence in self.sequences)
+
+    def output_tokens(self) -> int:
+        """Return the generated tokens of all sequences."""
+        return sum(sequence.stats.num_generation_tokens for sequence in self.sequences)
 
     def begin(self) -> None:
         """Take all generations that this task and its child tasks start."""
@@ -64,10 +154,10 @@ class EngineStream:
 
     def take_sequence(self, request: Any, state: Any, lanes: SequenceLanes) -> None:
         """Add a sequence that vLLM has just registered, in the lane of the call."""
-        if self.request.operation in SPEECH_OPERATIONS:  # whose bodies have no field for the salt
-            request.cache_salt = self.request.cache_salt or None
+        if self.message.operation in SPEECH_OPERATIONS:  # whose bodies have no field for the salt
+            request.cache_salt = self.message.cache_salt or None
         self.sequences.append(state)
-        charge = lanes.begin(self.request.caller, request, state, self.request.lane_knob)
+        charge = lanes.begin(self.caller, request, state, self.message.lane_knob)
         self._charges.append((lanes, state, charge))
 
     def end(self) -> None:
@@ -76,8 +166,8 @@ class EngineStream:
             lanes.end(state, charge)
 
     @staticmethod
-    def current() -> EngineStream | None:
-        """Return the stream to which this task's generations belong."""
+    def current() -> EngineCall | None:
+        """Return the call to which this task's generations belong."""
         return _current.get()
 
     def open(self, prompt: Any, params: Any) -> None:
@@ -119,7 +209,7 @@ class EngineStream:
 
     def forward(self, output: RequestOutput) -> bool:
         """Send an output's events at once, past the waiting generators. Returns whether they were sent."""
-        write_now = self.request.state.write_now
+        write_now = self.write_now
         if write_now is None or self.encode is None or output.finished:
             return False
         # One of several sequences has failed. The generators distinguish client and server errors.
@@ -138,15 +228,21 @@ class EngineStream:
                 self.delivered.note(one.index, one.token_ids)
 
     def advance(self, request: Any, state: Any, max_model_len: int) -> None:
-        """Bring a sequence that vLLM has just registered to the end of its delivered tokens: it has none."""
+        """Do nothing with a sequence that vLLM has just registered, because a new answer has no delivered
+        tokens."""
 
     def new_frames(self, frames: AsyncIterator[str | bytes]) -> AsyncIterator[str | bytes]:
         """Return the frames of vLLM's handler that were not delivered before: all of them."""
         return frames
 
 
-def follow_streams(engine: AsyncLLM, lanes: SequenceLanes) -> None:
-    """Have `engine` tell each call's `EngineStream` of its sequences and outputs, once per engine."""
+def own_call(operation: Operation, body: bytes) -> EngineCall:
+    """Return a call of the engine replica itself, for its warm-up."""
+    return EngineCall(Call(0, operation, body, "warm-up", 0.0, 0.0))
+
+
+def follow_calls(engine: AsyncLLM, lanes: SequenceLanes) -> None:
+    """Have `engine` tell each `EngineCall` of its sequences and outputs, once per engine."""
     processor: OutputProcessor = engine.output_processor
     if "add_request" in vars(processor):
         return
@@ -155,43 +251,43 @@ def follow_streams(engine: AsyncLLM, lanes: SequenceLanes) -> None:
 
     def generate_part(generate: Method) -> Method:
         def wrapped(prompt: Any, params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[RequestOutput]:
-            stream = EngineStream.current()
+            call = EngineCall.current()
             if params.extra_args:
                 params.extra_args.pop(DELIVERED, None)  # a client must not set this key
             generated: AsyncGenerator[RequestOutput] = generate(prompt, params, *args, **kwargs)
-            if stream is not None:
-                stream.open(prompt, params)
-            return generated if stream is None or stream.delivered is None else stream.outputs(generated)
+            if call is not None:
+                call.open(prompt, params)
+            return generated if call is None or call.delivered is None else call.outputs(generated)
 
         return wrapped
 
     def add_to_stream(add: Method) -> Method:
         def wrapped(request: Any, *args: Any, **kwargs: Any) -> None:
             add(request, *args, **kwargs)
-            stream = EngineStream.current()
-            if stream is None:
+            call = EngineCall.current()
+            if call is None:
                 return
             state = processor.request_states[request.request_id]
-            stream.take_sequence(request, state, lanes)
+            call.take_sequence(request, state, lanes)
             if continues:
-                stream.advance(request, state, max_model_len)
-                forward_at_once(state.queue, stream.forward)
+                call.advance(request, state, max_model_len)
+                forward_at_once(state.queue, call.forward)
 
         return wrapped
 
     def add_by_own_id(add: Method) -> Method:
         def wrapped(request_id: str, *args: Any, **kwargs: Any) -> Awaitable[Any]:
-            stream = EngineStream.current()
-            added: Awaitable[Any] = add(stream.own_id(request_id) if stream else request_id, *args, **kwargs)
+            call = EngineCall.current()
+            added: Awaitable[Any] = add(call.own_id(request_id) if call else request_id, *args, **kwargs)
             return added
 
         return wrapped
 
     def abort_by_own_id(abort: Method) -> Method:
         async def wrapped(request_id: str | Iterable[str], internal: bool = False) -> None:
-            if not internal and (stream := EngineStream.current()):
+            if not internal and (call := EngineCall.current()):
                 given = [request_id] if isinstance(request_id, str) else request_id
-                request_id = [stream.own_id(each) for each in given]
+                request_id = [call.own_id(each) for each in given]
             await abort(request_id, internal)
 
         return wrapped
@@ -212,8 +308,8 @@ def follow_aliases(models: Any) -> None:
     """
 
     def alias() -> str:
-        stream = EngineStream.current()
-        return "" if stream is None else stream.request.alias
+        call = EngineCall.current()
+        return "" if call is None else call.message.alias
 
     def accept(is_base: Method) -> Method:
         return lambda name: is_base(name) or (name != "" and name == alias())

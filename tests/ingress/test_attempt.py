@@ -13,8 +13,8 @@ import uvicorn
 from serve_app.api.endpoints import ApiModel
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.http_api import create_app
+from serve_app.api.request_head import RequestTraces
 from serve_app.api.request_trace import SHOW_HEADER, SHOWN, RequestTrace
-from serve_app.api.trace_middleware import RequestTraces
 from serve_app.settings.tree import HttpSettings
 from serve_app.wire import spans as names
 from serve_app.wire.spans import Span, cold_start_root

@@ -23,7 +23,7 @@ _ADOPT_WAIT_S = 5.0
 """For the knobs of other replicas: a replica that starts with invalid knobs has no others."""
 
 
-class KnobPublisher:
+class KnobApplier:
     """Takes knobs from Ray, and publishes them for the policy.
 
     The newest knobs are written in threads, and again until the write succeeds: Ray passes knobs in the event

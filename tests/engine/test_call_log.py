@@ -4,7 +4,6 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,15 +12,15 @@ import pytest
 from vllm.v1.metrics.stats import RequestStateStats
 
 from serve_app.api.dialect import COMPLETIONS
-from serve_app.api.engine_client import EngineRequest, RequestState
-from serve_app.engine.engine_stream import EngineStream
+from serve_app.engine.call_log import engine_times, latency_figures, log_line, with_latency
+from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
-from serve_app.engine.request_record import RequestRecord, latency_figures
 from serve_app.settings import ModelSettings
 from serve_app.settings.caller import Caller
-from serve_app.wire.continuation import Continuation
+from serve_app.wire.data_plane import Continuation
 from serve_app.wire.request_line import RequestLine
+from tests.engine.calls import changed, engine_call
 from tests.engine.local import FakeLog
 from tests.engine.streams import events
 from tests.engine.stub_engine_core import TOKEN, StubEngineCore
@@ -29,15 +28,16 @@ from tests.engine.stub_engine_core import TOKEN, StubEngineCore
 SEA = [{"role": "user", "content": "sea"}]
 
 
-def request(continuation: Continuation | None = None, **body: Any) -> EngineRequest:
+def request(continuation: Continuation | None = None, **body: Any) -> EngineCall:
     document = {"messages": SEA, "stream": True, "stream_options": {"include_usage": True}, **body}
-    return EngineRequest(
+    return engine_call(
         "completions" if "prompt" in body else "chat_completions",
         json.dumps(document).encode(),
         "r-1",
         time.perf_counter() - 40.0,
         continuation=continuation,
-        state=RequestState(queued_s=30.0, lost_s=9.5),
+        queued_s=30.0,
+        lost_s=9.5,
     )
 
 
@@ -50,7 +50,7 @@ class Logged:
         self._log = FakeLog()
         self._client.request_log = self._log  # type: ignore[assignment]
 
-    async def run(self, asked: EngineRequest, chunks: int | None = None) -> tuple[list[bytes], RequestLine]:
+    async def run(self, asked: EngineCall, chunks: int | None = None) -> tuple[list[bytes], RequestLine]:
         """The chunks of a stream, which is left after so many, and its line."""
         sent: list[bytes] = []
         async with self._client.call(asked) as reply:
@@ -80,9 +80,9 @@ async def test_finished_request_has_tokens_and_times_since_arrival(logged: Logge
     assert (line.cached_tokens, line.output_tokens, line.sequences) == (8, 5, 1)
     latency = events(chunks)[-1]["latency"]
     assert (latency["tokens_generated"], latency["cached_tokens"]) == (5, 8)
-    assert line.input_tokens == events(chunks)[-1]["usage"]["prompt_tokens"] == asked.state.counts.prompt
-    assert asked.state.counts.cached == 8
-    assert (asked.state.counts.input, asked.state.counts.output) == (line.input_tokens, 5)
+    assert line.input_tokens == events(chunks)[-1]["usage"]["prompt_tokens"] == asked.counts.prompt
+    assert asked.counts.cached == 8
+    assert (asked.counts.input, asked.counts.output) == (line.input_tokens, 5)
     assert (line.status, line.outcome, line.held_s) == (200, "completed", 30.0)
     assert line.lost_s == 9.5
     assert latency["lost_ms"] == 9500.0
@@ -100,8 +100,8 @@ async def test_line_sums_only_the_requests_own_sequences(logged: Logged) -> None
 
     assert [(line.input_tokens, line.cached_tokens) for line in lines] == [(10, 2), (5, 1)]
     assert [(line.output_tokens, line.sequences) for line in lines] == [(4, 2), (2, 1)]
-    assert (two.state.counts.prompt, one.state.counts.prompt) == (None, 5)
-    assert (two.state.counts.input, two.state.counts.output) == (10, 4)
+    assert (two.counts.prompt, one.counts.prompt) == (None, 5)
+    assert (two.counts.input, two.counts.output) == (10, 4)
 
 
 async def test_abandoned_request_has_the_tokens_generated_so_far(logged: Logged) -> None:
@@ -114,7 +114,7 @@ async def test_abandoned_request_has_the_tokens_generated_so_far(logged: Logged)
 
 
 async def test_line_names_key_lane_and_alias(logged: Logged) -> None:
-    asked = replace(request(max_tokens=1), caller=Caller("mail", "background"), alias="gpt-4o")
+    asked = changed(request(max_tokens=1), caller=Caller("mail", "background"), alias="gpt-4o")
     _, named = await logged.run(asked)
     _, anyones = await logged.run(request(max_tokens=1))
 
@@ -123,11 +123,11 @@ async def test_line_names_key_lane_and_alias(logged: Logged) -> None:
 
 
 async def test_request_that_never_reached_engine_has_no_line() -> None:
-    record = RequestRecord.begin(EngineRequest("tokenize", b"{}", "r-1"), [])
-    record.complete()
+    call = engine_call("tokenize", b"{}", "r-1")
+    call.complete()
 
-    assert record.line("tide") is None
-    assert record.request.state.counts.cached is None
+    assert log_line(call) is None
+    assert call.counts.cached is None
 
 
 async def test_moved_stream_counts_from_first_event_elsewhere(logged: Logged) -> None:
@@ -156,7 +156,8 @@ def test_times_are_counted_from_the_arrival_at_the_ingress(
     first: float, now: float, tokens: int, expected: tuple[float, ...]
 ) -> None:
     ttft, gap, total, rate = expected
-    asked = EngineRequest("chat_completions", b"{}", "r-1", arrived=100.0, state=RequestState(queued_s=0.2))
+    asked = engine_call("chat_completions", b"{}", "r-1", queued_s=0.2)
+    asked.arrived = 100.0
     assert latency_figures(asked, first, tokens, now) == {
         "cold_wait_ms": 200.0,
         "ttft_ms": ttft,
@@ -168,15 +169,15 @@ def test_times_are_counted_from_the_arrival_at_the_ingress(
 
 
 def test_engine_times_cover_all_sequences_of_a_request() -> None:
-    record = RequestRecord.begin(request(), [])
-    assert record.engine_times() == {}
+    call = request()
+    assert engine_times(call) == {}
     for queued, scheduled, first, last in ((10.0, 10.5, 11.0, 12.0), (10.1, 11.0, 11.5, 14.0), (0, 0, 0, 0)):
         stats = RequestStateStats(
             queued_ts=queued, scheduled_ts=scheduled, first_token_ts=first, last_token_ts=last
         )
-        record.sequences.append(SimpleNamespace(stats=stats))
+        call.sequences.append(SimpleNamespace(stats=stats))
 
-    assert record.engine_times() == {"queue_ms": 500.0, "prefill_ms": 500.0, "decode_ms": 3000.0}
+    assert engine_times(call) == {"queue_ms": 500.0, "prefill_ms": 500.0, "decode_ms": 3000.0}
 
 
 def frame(**document: object) -> bytes:
@@ -200,9 +201,8 @@ USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
     ],
 )
 def test_only_the_final_usage_frame_gains_latency(given: bytes, timed: bool) -> None:
-    stream = EngineStream(request())
-    record = RequestRecord.begin(stream.request, [])
-    got = record.with_latency(given) if COMPLETIONS.has_usage(given) else given
+    call = request()
+    got = with_latency(call, given) if COMPLETIONS.has_usage(given) else given
 
     assert (got.count(b"\n\n"), got.endswith(b"\n\n")) == (1, True)
     if not timed:

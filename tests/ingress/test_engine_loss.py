@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_app.ingress.engine_channel import NeverBegunError
-from serve_app.ingress.retry_state import (
+from serve_app.ingress.engine_loss import (
     MOST_BODY_BYTES,
     MOST_TOKENS,
     Delivered,
@@ -14,8 +14,7 @@ from serve_app.ingress.retry_state import (
     RetryBudget,
     raise_if_lost,
 )
-from serve_app.wire.continuation import Continuation
-from serve_app.wire.data_plane import Piece
+from serve_app.wire.data_plane import Continuation, Piece
 
 FAILED, KILLED = EngineFailedError("by itself"), ConnectionError("killed")
 NEVER_BEGUN = NeverBegunError("dead already")

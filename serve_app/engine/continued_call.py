@@ -1,4 +1,4 @@
-"""Streams that another engine began, in vLLM's front end.
+"""Calls whose stream another engine began, in vLLM's front end.
 
 vLLM's front end sees the original request, unchanged. The engine core gets the delivered tokens as outputs of
 its own (`continuing_core`). vLLM's handlers get them once more as outputs of the engine, so that counts,
@@ -23,26 +23,25 @@ from vllm.v1.outputs import LogprobsLists
 from vllm.v1.request import Request
 
 from serve_app.api.dialect import dialect_of
-from serve_app.api.engine_client import EngineRequest
 from serve_app.engine.api_errors import not_continuable
 from serve_app.engine.continuing_core import DELIVERED
-from serve_app.engine.engine_stream import EngineStream
-from serve_app.wire.continuation import Continuation
+from serve_app.engine.engine_call import EngineCall
+from serve_app.wire.data_plane import Call, Continuation
 
 _CREATED = re.compile(rb'"created(_at)?":\d+')  # inside a text the quotes would be escaped
 _REPLAYED_PER_TURN = 16
 """Outputs replayed before other streams get a turn. vLLM's own encoder takes about 0.1 ms for each."""
 
 
-class ContinuedStream(EngineStream):
-    """A stream that begins with tokens that were delivered before."""
+class ContinuedCall(EngineCall):
+    """A call whose stream begins with tokens that were delivered before."""
 
-    def __init__(self, request: EngineRequest, begun: Continuation) -> None:
-        super().__init__(request)
+    def __init__(self, message: Call, begun: Continuation) -> None:
+        super().__init__(message)
         self._created = begun.created
-        self._dialect = dialect_of(request)
+        self._dialect = dialect_of(message.operation)
         # The texts of a completion do not depend on the outputs, and at once they cost less.
-        whole = request.operation in ("completions", "generate")
+        whole = message.operation in ("completions", "generate")
         self._before = {
             index: [list(tokens)] if whole else begun.outputs(index)
             for index, tokens in enumerate(begun.tokens)
@@ -54,7 +53,7 @@ class ContinuedStream(EngineStream):
         self._ended: set[int] = set()
         """The sequences that ended with their delivered tokens."""
         # A response has the client's tools in its end, and they may have the same field.
-        self._most_created = 1 if request.operation == "responses" else 0
+        self._most_created = 1 if message.operation == "responses" else 0
 
     async def outputs(self, generated: AsyncGenerator[RequestOutput]) -> AsyncGenerator[RequestOutput]:
         """Yield the delivered tokens again, then `generated`, and record its tokens as delivered."""

@@ -1,10 +1,55 @@
-"""The notes of a request's stages in the ingress, for its trace."""
+"""An attempt: a request on one replica, and the stages of the request in its trace."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from serve_app.api.errors import ApiError
-from serve_app.api.request_trace import Stage, Trace
+from serve_app.api.trace import Stage, Trace
+from serve_app.ingress.engine_channel import RelayedStream
 from serve_app.ingress.replica import Reservation
+from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.wire import spans as names
 from serve_app.wire.spans import Value, cold_start_root
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A request on one replica."""
+
+    reservation: Reservation
+    continues: bool = False
+    """Whether other engines began the answer. Their tokens are prompt to this engine."""
+    stream: RelayedStream | None = None
+    sent_at: float = 0.0
+    stage: Stage = field(default_factory=Stage)
+    outcome: str = "abandoned"
+    error: str = ""
+    delivered_before: int = 0
+    """Delivered tokens that other engines generated."""
+    spent_before: int = 0
+    """The part of the retry budget that was spent before this replica answered."""
+    counted: bool = False
+    """Whether the engine has told how many tokens the prompt has."""
+
+    def begin(self, trace: Trace) -> None:
+        """Note that the call is sent. The span of this attempt is the parent of the engine's span."""
+        self.sent_at = time.perf_counter()
+        self.stage = trace.begin(names.ATTEMPT, {names.REPLICA: self.reservation.replica.replica_id})
+
+
+@contextmanager
+def attempt_at(replicas: ReplicaSet, reservation: Reservation) -> Iterator[Attempt]:
+    """Hold a reservation for an attempt. Its end ends the call, and gives the reservation back."""
+    attempt = Attempt(reservation)
+    try:
+        yield attempt
+    finally:
+        attempt.stage.end(attempt.outcome, attempt.error)
+        if attempt.stream is not None:
+            attempt.stream.close()
+        replicas.release(reservation)
 
 
 def note_pick(
@@ -27,11 +72,6 @@ def note_pick(
     if expected_cached is not None:
         attributes[names.EXPECTED_CACHED] = expected_cached
     trace.begin(names.PICK, attributes, since=since).end()
-
-
-def begin_attempt(trace: Trace, reservation: Reservation) -> Stage:
-    """Begin an attempt on the replica of `reservation`. Its span is the parent of the engine's span."""
-    return trace.begin(names.ATTEMPT, {names.REPLICA: reservation.replica.replica_id})
 
 
 def note_continuation(trace: Trace, since: float, moves: int, delivered_tokens: int) -> None:

@@ -1,4 +1,4 @@
-"""The trace that a client's request belongs to: W3C Trace Context, `traceparent` and `tracestate`.
+"""The trace of a request: its W3C Trace Context (`traceparent` and `tracestate`), and notes of its stages.
 
 Without traces of its own (`api.request_trace`) this process forwards the context unchanged: the engine's span
 becomes a child of the client's span.
@@ -9,6 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, Protocol
+
+from serve_app.settings.caller import Caller
+from serve_app.wire.data_plane import TokenCounts
+from serve_app.wire.spans import Attributes, Link
 
 _PARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _NO_VERSION = b"ff"
@@ -73,6 +78,63 @@ class TraceContext:
                 states.append(value)
         parent = _parent(parents[0]) if len(parents) == 1 else None
         return None if parent is None else cls(parent, _state(states))
+
+
+class Traced(Protocol):
+    """A request as its trace sees it: `engine_client.EngineRequest`."""
+
+    operation: Any
+    request_id: str
+    wants_stream: bool
+    caller: Caller
+    outcome: Any
+    queued_s: float
+    ttft_s: float | None
+    counts: TokenCounts
+
+
+class Stage:
+    """One stage of a request. This class ignores its notes; `RecordedStage` keeps them."""
+
+    recorded = False
+
+    def note_event(self, name: str, attributes: Attributes | None = None) -> None:
+        """Note something that happens now."""
+
+    def note_phase(self, phase: str) -> None:
+        """Note the phase of a cold start, if it is another than before."""
+
+    def link(self, to: Link) -> None:
+        """Link to a span of another trace."""
+
+    def end(self, outcome: str = "", error: str = "", attributes: Attributes | None = None) -> None:
+        """End the stage now. Only the first call counts."""
+
+
+class Trace:
+    """The trace of a request. This class ignores all notes; `RequestTrace` keeps them."""
+
+    def begin(self, name: str, attributes: Attributes | None = None, *, since: float | None = None) -> Stage:
+        """Begin a stage, now or at `since` by `perf_counter`, but not before the end of a queue's stage."""
+        return IGNORED
+
+    def note_request(self, request: Traced, document: bytes) -> None:
+        """Note a request, and the parameters in its `document`: the JSON of its body."""
+
+    def note_model(self, model: str, ttft_target_s: float) -> None:
+        """Note the model that runs the request, and the target that its first token should meet."""
+
+    def for_engine(self, client: TraceContext | None) -> TraceContext | None:
+        """Return the trace context for the engine; by default that of the `client`."""
+        return client
+
+    def comment(self) -> bytes:
+        """Return the SSE comment with the trace so far, if the client asked for it; else b""."""
+        return b""
+
+
+IGNORED = Stage()
+UNTRACED = Trace()
 
 
 def _parent(value: bytes) -> str | None:

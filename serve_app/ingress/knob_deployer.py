@@ -11,7 +11,7 @@ from ray.exceptions import RayError
 
 from serve_app.api.autoscaling import ChangedKnobs
 from serve_app.api.errors import ApiError
-from serve_app.cluster.redeployment import KnobRedeployment, RedeploymentError, deploy, knob_redeployment
+from serve_app.cluster.knob_changes import KnobRedeployment, RedeploymentError, deploy, knob_redeployment
 from serve_app.settings.knobs import LiveKnobs
 from serve_app.settings.settings_error import SettingsError
 from serve_app.settings.tree import INGRESS_SCOPE
@@ -22,7 +22,7 @@ _LOOK_S = 0.05
 
 
 @dataclass(slots=True)
-class KnobSetter:
+class KnobDeployer:
     """Does what `tideserve knobs set` does, through Ray Serve's controller."""
 
     app: str

@@ -1,7 +1,8 @@
 """The record that a request takes to another replica: its delivered tokens and its retry budget.
 
 The request may have caused the death of an engine that ran it. The retry budget allows the loss of two
-engines that failed by themselves, of four that were killed, or of one and two.
+engines that failed by themselves, or of four engines that were killed, or of one that failed and two that
+were killed.
 """
 
 import re
@@ -9,11 +10,10 @@ from array import array
 from collections.abc import Sequence
 from itertools import pairwise
 
-from serve_app.api.body import BodyShare
+from serve_app.api.body_memory import BodyShare
 from serve_app.api.errors import ApiError
 from serve_app.ingress.engine_channel import NeverBegunError
-from serve_app.wire.continuation import Continuation
-from serve_app.wire.data_plane import BEAT_S, ENGINE_DEAD, ENGINE_KILLED, Piece
+from serve_app.wire.data_plane import BEAT_S, ENGINE_DEAD, ENGINE_KILLED, Continuation, Piece
 
 MOST_BODY_BYTES = 1 << 20
 MOST_TOKENS = 64 << 10
@@ -33,14 +33,14 @@ class Delivered:
     """The delivered tokens of one stream: tokens whose events were sent to the client.
 
     Args:
-        identity: The model that generates the tokens.
+        model_identity: The model that generates the tokens.
         share: Counts the bytes kept of the request's body and the tokens; None if no bound applies.
     """
 
-    __slots__ = ("_created", "_reserved", "_share", "_tokens", "count", "identity")
+    __slots__ = ("_created", "_reserved", "_share", "_tokens", "count", "model_identity")
 
-    def __init__(self, identity: str, share: BodyShare | None) -> None:
-        self.identity = identity
+    def __init__(self, model_identity: str, share: BodyShare | None) -> None:
+        self.model_identity = model_identity
         self.count = 0
         """The number of delivered tokens, over all sequences."""
         self._share = share
@@ -76,7 +76,7 @@ class Delivered:
             return None
         tokens = [[kept & ~_BEGINS_OUTPUT for kept in ids] for ids in self._tokens] or [[]]
         sizes = [_output_sizes(ids) for ids in self._tokens]
-        return Continuation(tokens, self._created, ttft_s, moves, self.identity, sizes)
+        return Continuation(tokens, self._created, ttft_s, moves, self.model_identity, sizes)
 
     def _reserve(self, size: int) -> bool:
         try:

@@ -14,7 +14,7 @@ from ray.exceptions import RayActorError
 
 from serve_app.api.autoscaling import ChangedKnobs
 from serve_app.api.errors import ApiError
-from serve_app.ingress.knob_setter import KnobSetter
+from serve_app.ingress.knob_deployer import KnobDeployer
 from serve_app.settings.knobs import Knobs, LiveKnobs
 from serve_app.settings.settings_error import SettingsError
 from tests.cli.rest import application, details
@@ -45,7 +45,7 @@ class FakeController:
             __ray_call__=SimpleNamespace(remote=self._call),
         )
         self.setters = [
-            KnobSetter("shop", handle, live, ray_s=30.0, in_force_s=30.0) for live in self.replicas
+            KnobDeployer("shop", handle, live, ray_s=30.0, in_force_s=30.0) for live in self.replicas
         ]
         self.setter = self.setters[0]
         self.pause: Callable[[], Awaitable[None]] = partial(asyncio.sleep, 0)

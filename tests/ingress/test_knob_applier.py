@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.ingress.knob_publisher import KnobPublisher
+from serve_app.ingress.knob_applier import KnobApplier
 from serve_app.settings import AppSettings, ModelSettings, SettingsError
 from serve_app.settings.knobs import IngressKnobs, Knobs, LiveKnobs
 from serve_app.wire.documents import KNOBS, read_document
@@ -26,7 +26,7 @@ class Replica:
 
     def __init__(self, models: dict[str, ModelSettings] = MODELS, **waits: float) -> None:
         self.live = LiveKnobs(dict.fromkeys(models, Knobs()))
-        self.publisher = KnobPublisher("shop", AppSettings(models=tuple(models.values())), self.live, **waits)
+        self.publisher = KnobApplier("shop", AppSettings(models=tuple(models.values())), self.live, **waits)
         self.apply = self.publisher.apply
 
     @property

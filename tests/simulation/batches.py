@@ -1,0 +1,378 @@
+"""Worlds of batches: clients of the API, one to three runners, a database and a file store that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import tempfile
+import uuid
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import obstore
+import pytest
+from httpx import ASGITransport, AsyncClient, Response
+from sqlalchemy import Connection, func, select
+
+from serve_app.api.batch_access import BatchAccess
+from serve_app.api.http_api import create_app
+from serve_app.batch.file_store import FileStore
+from serve_app.batch.input_file import validate
+from serve_app.batch.queue import BatchQueue
+from serve_app.batch.records import DAY_S, OPEN, Batch
+from serve_app.batch.store import BatchStore
+from serve_app.batch.tables import BATCHES, FILES, LINES
+from serve_app.ingress.batch_calls import BatchCalls
+from serve_app.runner.runner import Runner
+from serve_app.settings.tree import HttpSettings
+from serve_app.wire.batch_lines import BatchLine, LineAnswer, LineAnswers
+from serve_app.wire.own_clock import SteadyTime
+from tests.api.server import StubObserver
+from tests.simulation.threads import CALM_S, UNIX_S, Process, World, current, step
+
+_HOUR_S = 30
+"""An hour of a completion window takes so long."""
+_SLACK_S = 150.0
+"""A batch ends so long after its window and the last fault: leases, backoffs, and clocks that were set."""
+_QUIET_S = 60.0
+_CHAT = "/v1/chat/completions"
+_BUSY = (500, 503, 507)
+"""The statuses after which a client tries again."""
+
+
+class _Base(BatchStore):
+    """A database that may be locked, and whose commit may be unclear."""
+
+    @contextmanager
+    def begin(self, *, alone: bool = False) -> Iterator[Connection]:
+        step("base")
+        with super().begin(alone=alone) as connection:
+            yield connection
+        step("commit")
+
+
+class _Objects:
+    """obstore over a folder that fails, that is full, or that is not mounted."""
+
+    def __init__(self, world: BatchWorld) -> None:
+        self._world = world
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*args: Any, **more: Any) -> Any:
+            step("objects")
+            writes = name in ("put", "open_writer")
+            if writes and self._world.away("full"):
+                raise OSError(28, "No space left on device")
+            if self._world.away("unmounted"):
+                if name == "list":
+                    return []
+                raise PermissionError(name) if writes else FileNotFoundError(name)
+            return getattr(obstore, name)(*args, **more)
+
+        return call
+
+    async def put_async(self, store: Any, name: str, chunks: Any, **_: Any) -> None:
+        self.put(store, name, b"".join([chunk async for chunk in chunks]))
+
+    async def get_range_async(self, store: Any, name: str, **part: int) -> Any:
+        return self.get_range(store, name, **part)
+
+
+class _InOrder:
+    """A pool of threads that calls one function after the other."""
+
+    def __init__(self, _: int) -> None:
+        self.map = map
+
+    def __enter__(self) -> _InOrder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class BatchWorld(World):
+    """Clients, runners and stores."""
+
+    def __init__(self, seed: str, folder: Path) -> None:
+        often = (0.0, 0.0, 0.01, 0.1)
+        answers = (0.0, 0.05, 0.5)
+        kills = (0.0, 0.002, 0.01)
+        super().__init__(seed, kill=kills, base=often, commit=often, objects=often, answer=answers)
+        self.folder, draw = folder, self.draw
+        kinds = ("unmounted", "full", "base", "clock", "damage")
+        self.events = sorted(
+            (draw.uniform(0.0, CALM_S / 2), draw.choice(kinds)) for _ in range(draw.choice((0, 1, 3)))
+        )
+        self.runners, self.clients = draw.choice((1, 1, 2, 3)), draw.randint(1, 3)
+        self.wanted, self.answer_s = draw.choice((1, 8, 64)), draw.choice((0.01, 0.3, 3.0))
+        self.in_flight: Counter[tuple[int, str]] = Counter()
+        """By runner and batch."""
+        self.damaged: set[str] = set()
+        self._over = asyncio.Event()
+
+    def __str__(self) -> str:
+        return f"{self.runners} runners, {self.clients} clients, {self.rates} {self.events}"
+
+    def note(self, text: str) -> None:
+        self.loop.network.note(text)
+
+    def store(self) -> BatchStore:
+        return _Base(f"sqlite:///{self.folder}/batch.db")
+
+    async def run(self) -> None:
+        """Let everything happen, and check what is left."""
+        self.files = FileStore(f"file://{self.folder}/files")
+        self._store = self.store()
+        runners = [self.loop.create_task(self._run_runner(number)) for number in range(self.runners)]
+        async with asyncio.TaskGroup() as group:
+            api = Process(self, mortal=False)
+            access = BatchAccess(self.store(), self.files, self.wall)
+            app = create_app([], StubObserver(), HttpSettings(), batches=access)
+            for number in range(self.clients):
+                group.create_task(self._client(number, api, app))
+            group.create_task(self._cause_faults())
+        await asyncio.sleep(max(0.0, self.calm_at - self.loop.time()))
+        await self._await_ends()
+        await asyncio.sleep(_QUIET_S)
+        self.faults += [f"in flight: {count} of {key}" for key, count in self.in_flight.items() if count]
+        self._over.set()
+        await asyncio.gather(*runners)
+        await asyncio.sleep(1.0)
+        self._check()
+        self._store.close()
+
+    async def _await_ends(self) -> None:
+        while opened := [batch for batch in self._batches() if batch.status in OPEN]:
+            last = max(batch.expires_at - UNIX_S for batch in opened)
+            if self.loop.time() > max(last, self.calm_at) + _SLACK_S:
+                self.faults += [f"batch {_name(batch)} is still {batch.status}" for batch in opened]
+                return
+            await asyncio.sleep(1.0)
+
+    # Runners
+
+    async def _run_runner(self, number: int) -> None:
+        while not self._over.is_set():
+            process = Process(self)
+            current.set(process)
+            store = self.store()
+            queue = BatchQueue(store, self.files, self.loop.time)
+            ask, end = partial(self._ask, number), partial(self._note_end, number, store)
+
+            def check(batch: Batch, store: BatchStore = store, end: Any = end) -> None:
+                if not validate(store, self.files, batch, 1 << 20, self.wall()):
+                    end(batch.id)
+
+            work = [Runner(queue, check, ask, end).run(), self._clean(queue)]
+            ends = [process.died.wait(), self._over.wait()]
+            tasks = [self.loop.create_task(each) for each in (*work, *ends)]
+            await asyncio.wait(tasks[2:], return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            store.close()
+            await asyncio.sleep(0.0 if self._over.is_set() else self.draw.choice((0.1, 3.0)))
+
+    async def _clean(self, queue: BatchQueue) -> None:
+        with suppress(Exception):
+            await asyncio.to_thread(queue.discard_leftovers)
+
+    def _note_end(self, runner: int, store: BatchStore, batch_id: str) -> None:
+        batch = store.batch(batch_id)
+        assert batch is not None
+        self.note(f"{_name(batch)} {batch.status}")
+        if count := self.in_flight[runner, batch_id]:
+            self.faults.append(f"{_name(batch)} has ended with {count} lines in flight")
+
+    async def _ask(
+        self, runner: int, batch: Batch, lines: Sequence[BatchLine]
+    ) -> AsyncGenerator[LineAnswers]:
+        """Send lines to an ingress replica, as a runner does by Ray."""
+        found = SimpleNamespace(find=lambda _: SimpleNamespace(name="tide"))
+        models: Any = [SimpleNamespace(name="tide", deployment_name="Engine-tide")]
+        knobs: Any = SimpleNamespace(of=lambda _: SimpleNamespace(batch_concurrency=self.wanted))
+        ingress: Any = SimpleNamespace(answer=partial(self._answer, runner))
+        calls = BatchCalls(found, ingress, models, knobs)  # type: ignore[arg-type]
+        answers = calls.answer(batch.owner, batch.id, batch.endpoint, batch.model or "", lines)
+        async with aclosing(answers):
+            async for part in answers:
+                if self.fails("answer"):
+                    raise self.draw.choice((ConnectionError("gone"), asyncio.CancelledError()))
+                yield part
+
+    async def _answer(self, runner: int, owner: str, batch_id: str, url: str, line: BatchLine) -> LineAnswer:
+        self.in_flight[runner, batch_id] += 1
+        try:
+            await asyncio.sleep(self.draw.expovariate(1 / self.answer_s))
+            status = 200
+            if self.fails("answer"):
+                status = self.draw.choice((0, 400, 429, 500, 503))
+            if not status:
+                await asyncio.Event().wait()  # it hangs
+            name = json.loads(line.body)["messages"][0]["content"]
+            return LineAnswer(line.number, f"req-{name}", status, json.dumps({"to": name}).encode())
+        finally:
+            self.in_flight[runner, batch_id] -= 1
+
+    # Clients
+
+    async def _client(self, number: int, api: Process, app: Any) -> None:
+        current.set(api)
+        draw = Random(f"client {number} {self.draw.random()}")
+        await asyncio.sleep(draw.uniform(0.0, 8.0))
+        count, bad = draw.choice((1, 5, 30)), draw.random() < 0.1
+        texts = [json.dumps(_line(f"c{number}-{each}")) for each in range(count)]
+        content = "\n".join([*texts, *["no JSON"] * bad]).encode()
+        async with AsyncClient(transport=ASGITransport(app), base_url="http://tide") as http:
+
+            async def ask(method: str, path: str, **what: Any) -> Response | None:
+                for _ in range(30):
+                    with suppress(TimeoutError):  # a client that leaves
+                        patience_s = draw.choice((0.02, 60.0)) if draw.random() < 0.3 else 60.0
+                        async with asyncio.timeout(patience_s):
+                            reply = await http.request(method, path, **what)
+                        if reply.status_code not in _BUSY:
+                            return reply
+                    await asyncio.sleep(1.0)
+                return None
+
+            form = {"files": {"file": content}, "data": {"purpose": "batch"}}
+            if (uploaded := await ask("POST", "/v1/files", **form)) is None or uploaded.status_code != 200:
+                self.note(f"c{number} has no file")
+                return
+            file_id = uploaded.json()["id"]
+            asked = {"input_file_id": file_id, "endpoint": _CHAT, "metadata": {"name": f"c{number} {count}"}}
+            asked["completion_window"] = draw.choice(("1h", "2h"))
+            made = await ask("POST", "/v1/batches", json=asked)
+            if made is not None and made.status_code == 200 and draw.random() < 0.4:
+                await asyncio.sleep(draw.expovariate(0.3))
+                await ask("POST", f"/v1/batches/{made.json()['id']}/cancel", json={})
+            if draw.random() < 0.3:
+                await asyncio.sleep(draw.expovariate(0.1))
+                await ask("DELETE", f"/v1/files/{file_id}")
+
+    # Faults
+
+    async def _cause_faults(self) -> None:
+        began = self.loop.time()
+        for at_s, kind in self.events:
+            await asyncio.sleep(max(0.0, began + at_s - self.loop.time()))
+            self.note(kind)
+            if kind == "clock":
+                for process in self.draw.sample(self.processes, 1):
+                    process.ahead_s = self.draw.choice((-30.0, 30.0, 9000.0))
+            elif kind == "damage":
+                self._damage()
+            else:
+                self.take_away(kind)
+        await asyncio.sleep(max(0.0, began + CALM_S - self.loop.time()))
+        for process in self.processes:
+            process.ahead_s = 0.0
+
+    def _damage(self) -> None:
+        """Damage an object that an open batch needs."""
+        inputs = {batch.input_file_id: batch.id for batch in self._batches() if batch.status in OPEN}
+        paths = [
+            (path, inputs.get(path.name, path.parent.name))
+            for path in sorted(self.folder.glob("files/*/**/*"))
+            if path.name in inputs or path.parent.name in inputs.values()
+        ]
+        for path, batch_id in self.draw.sample(paths, min(1, len(paths))):
+            self.damaged.add(batch_id)
+            content = path.read_bytes()
+            path.unlink()
+            if self.draw.random() < 0.5:
+                path.write_bytes(content[: len(content) // 2])
+
+    # What must hold
+
+    def _batches(self) -> list[Batch]:
+        with BatchStore.begin(self._store) as connection:
+            return [Batch(*row) for row in connection.execute(select(*(BATCHES.c[n] for n in _FIELDS)))]
+
+    def _check(self) -> None:
+        for batch in self._batches():
+            if batch.status not in OPEN and (fault := self._fault_of(batch)):
+                self.faults.append(f"batch {_name(batch)} {batch.status}: {fault}")
+        clock = [0.0]
+        queue = BatchQueue(self._store, self.files, lambda: clock[0])
+        queue.discard_leftovers()
+        for clock[0] in (0.0, 4000.0):  # what a killed process left is deleted after a day
+            queue.delete_old(self.wall() + 2 * DAY_S + clock[0])
+        with self._store.begin() as connection:
+            lines = connection.execute(select(func.count()).select_from(LINES)).scalar_one()
+            sizes = {row.id: row.bytes for row in connection.execute(select(FILES).where(FILES.c.stored))}
+            hidden = connection.execute(select(FILES.c.id).where(~FILES.c.stored)).scalars().all()
+        paths = [path for path in self.folder.glob("files/*/**/*") if path.is_file() and "#" not in path.name]
+        objects = {path.name: path.stat().st_size for path in paths}
+        damaged = {batch.input_file_id for batch in self._batches() if batch.id in self.damaged}
+        self.faults += [f"{lines} lines are left"] * bool(lines)
+        self.faults += [f"the row of a hidden file is left: {name}" for name in hidden]
+        self.faults += [
+            f"file {name}: {sizes.get(name)} bytes by its row, {objects.get(name)} in the store"
+            for name in sizes.keys() | objects.keys()
+            if name not in damaged and sizes.get(name) != objects.get(name)
+        ]
+
+    def _fault_of(self, batch: Batch) -> str:
+        if not batch.total:
+            well = batch.status == "cancelled" or (batch.status == "failed" and batch.errors)
+            return "" if well and not batch.output_file_id else "it has no lines, and no reason for that"
+        output, errors = self._results(batch.output_file_id), self._results(batch.error_file_id)
+        name, count = _name(batch).split(" ")
+        ids = Counter(line["custom_id"] for line in (*output, *errors))
+        if ids != Counter(f"{name}-{each}" for each in range(int(count))):
+            return f"the results are of {sorted(ids.items())}"
+        codes = Counter((line["error"] or {"code": ""})["code"] for line in errors)
+        if any(line["response"]["body"]["to"] != line["custom_id"] for line in output):
+            return "an answer is that of another line"
+        if (batch.completed, batch.failed) != (len(output), codes[""] + codes["answer_lost"]):
+            return f"it counts {batch.completed} and {batch.failed}, not {len(output)} and {codes}"
+        if batch.status == "failed" and batch.id not in self.damaged:
+            return f"it has failed: {batch.errors}"
+        allowed = {"completed": "", "expired": "batch_expired", "cancelled": "batch_cancelled"}
+        unanswered = codes.keys() - {"", "answer_lost" if batch.id in self.damaged else ""}
+        return "" if unanswered <= {allowed.get(batch.status, "batch_failed")} else f"its errors are {codes}"
+
+    def _results(self, file_id: str | None) -> list[dict[str, Any]]:
+        path = self.folder / "files" / "files" / str(file_id)
+        return list(map(json.loads, path.read_bytes().splitlines())) if file_id and path.exists() else []
+
+
+_FIELDS = Batch.__dataclass_fields__
+
+
+def _name(batch: Batch) -> str:
+    return (batch.metadata or {})["name"]
+
+
+def _line(name: str) -> dict[str, Any]:
+    body = {"model": "tide", "messages": [{"role": "user", "content": name}]}
+    return {"custom_id": name, "method": "POST", "url": _CHAT, "body": body}
+
+
+def run_batches(seed: str) -> World:
+    """Run the world of a seed to its end. Its `faults` say what did not hold."""
+    ids = Random(f"ids {seed}")
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        world = BatchWorld(seed, Path(folder))
+        world.patch_time(patch)
+        patch.setattr(os, "fsync", lambda _: None)
+        patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=ids.getrandbits(128)))
+        patch.setattr(secrets, "token_hex", lambda size: ids.randbytes(size).hex())
+        patch.setattr("serve_app.batch.file_store.obstore", _Objects(world))
+        patch.setattr("serve_app.batch.queue.ThreadPoolExecutor", _InOrder)
+        patch.setattr("serve_app.api.batch_access.ThreadPoolExecutor", lambda *_: world.loop)
+        patch.setattr("serve_app.api.batches._HOUR_S", _HOUR_S)
+        patch.setattr("serve_app.runner.runner.SteadyTime", lambda: SteadyTime(world.wall, world.loop.time))
+        world.finish(world.run())
+    return world
