@@ -208,7 +208,8 @@ class _Sharing:
             member, self._members, self._nodes, self._free, taken, lambda _, __: True, soonest=True
         )
         fits = any(not lacking(node.total, member.need) for node in self._nodes)
-        placing = [each.turn for each in self._members if each.placing and each.gives]
+        nobody = not any(each.replicas for each in self._members)
+        placing = [each.turn for each in self._members if each.gives and (each.placing or nobody)]
         if then is not None:
             self._taken.update(replica.name for _, replica in then.victims)  # nobody behind may take them
             add(self._free[then.node], member.need, -1.0)

@@ -27,6 +27,7 @@ def test_the_series_are_those_dashboards_and_alerts_name(metrics: AutoscalingMet
         "binding": ("model", "term"),
         "decisions_total": ("model", "direction"),
         "losses_total": ("model", "cause"),
+        "handovers_total": ("model", "taker"),
         "policy_errors_total": (),
         "knobs_rejected": (),
     }
