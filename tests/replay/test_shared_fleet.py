@@ -1,0 +1,67 @@
+"""Several models on one simulated fleet with fewer places than models."""
+
+import numpy as np
+import pytest
+
+from replay.defaults import KNOBS
+from replay.profile import load_profile
+from replay.shared_fleet import (
+    LeastRecentlyUsed,
+    Own,
+    SharedPolicy,
+    SharedResult,
+    Sharing,
+    StaticPlaces,
+    conditions_of,
+    most_in_time,
+    popular,
+    read_models,
+    simulate_shared,
+)
+from traces.trace import ArrayTrace, Trace, TraceError
+
+PROFILE = load_profile("a100-80gb")
+
+
+def trace(name: str, begin: float, requests: int) -> ArrayTrace:
+    at = begin + 2.0 * np.arange(requests)
+    return ArrayTrace(name, at, np.full(requests, 100), np.full(requests, 20))
+
+
+TRACES: dict[str, Trace] = {"a": trace("a", 0.0, 60), "b": trace("b", 150.0, 30), "c": trace("c", 400.0, 90)}
+
+
+def replayed(policy: SharedPolicy, places: int = 1) -> SharedResult:
+    return simulate_shared(TRACES, policy, places, PROFILE, conditions_of(KNOBS, PROFILE, 0))
+
+
+def test_models_in_sequence_all_get_the_only_place() -> None:
+    ours, own = replayed(Sharing(list(TRACES), KNOBS)), replayed(Own(list(TRACES), KNOBS))
+
+    assert ours.unanswered == 0
+    assert ours.starts == 3
+    assert ours.in_time > own.in_time
+    assert ours.in_time <= most_in_time(TRACES, 1, PROFILE.cold_start_s[0])
+
+
+def test_with_room_for_all_sharing_changes_nothing() -> None:
+    ours, own = (replayed(policy(list(TRACES), KNOBS), places=40) for policy in (Sharing, Own))
+
+    assert ours.in_time == own.in_time
+    assert ours.gpu_seconds == own.gpu_seconds
+
+
+def test_least_recently_used_model_gives_its_place() -> None:
+    assert replayed(LeastRecentlyUsed()).unanswered == 0
+
+
+def test_models_without_a_gpu_of_their_own_get_no_answer() -> None:
+    result = replayed(StaticPlaces(popular(TRACES)))
+
+    assert result.unanswered == 90
+    assert result.starts == 1
+
+
+def test_argument_without_a_model_is_refused() -> None:
+    with pytest.raises(TraceError, match="must be MODEL=FILE"):
+        read_models(["trace.csv"])
