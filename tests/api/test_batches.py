@@ -169,7 +169,7 @@ async def test_ten_thousand_batches_are_paged(server: BatchServer) -> None:
     batch = await create(server)
     stored = server.store.batch(batch.id)
     assert stored is not None
-    rows = [asdict(stored) | {"id": new_id("batch")} for _ in range(9_999)]
+    rows = [{**asdict(stored), "id": new_id("batch"), "application": "tideserve"} for _ in range(9_999)]
     with server.store.begin() as connection:
         connection.execute(BATCHES.insert(), rows)
 

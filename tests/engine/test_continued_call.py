@@ -385,7 +385,9 @@ async def test_only_a_stream_is_continued(
 ) -> None:
     whole = {**body, "stream": False} | ({} if operation == "generate" else {"stream_options": None})
     with pytest.raises(ApiError) as refused:
-        await hear(stub, asked(operation, whole, Continuation(([300],), 7, ttft_s=0.1)))
+        await hear(
+            stub, asked(operation, whole, Continuation(([300],), 7, ttft_s=0.1, model_identity=IDENTITY))
+        )
     assert (refused.value.status, refused.value.code) == (409, "not_continuable")
 
 
@@ -394,7 +396,10 @@ async def test_complete_delivered_tokens_leave_only_the_usage_frame(
     stub: LocalEngine, delivered: int
 ) -> None:
     operation, body = chat("Hi", max_tokens=3)
-    rest = await hear(stub, asked(operation, body, Continuation(([300] * delivered,), 7, ttft_s=0.1)))
+    rest = await hear(
+        stub,
+        asked(operation, body, Continuation(([300] * delivered,), 7, ttft_s=0.1, model_identity=IDENTITY)),
+    )
 
     (usage,) = events(rest.chunks)
     assert (usage["choices"], usage["usage"]["completion_tokens"]) == ([], delivered)
@@ -407,7 +412,9 @@ async def test_failure_before_first_new_token_is_not_dropped(
     core: StubEngineCore = serving.engine.engine_core  # type: ignore[assignment]
     monkeypatch.setattr(core, "most_steps", 0)
     operation, body = chat("Hi", max_tokens=9)
-    opening = asyncio.ensure_future(hear(stub, asked(operation, body, Continuation(([300],), 7, ttft_s=0.1))))
+    opening = asyncio.ensure_future(
+        hear(stub, asked(operation, body, Continuation(([300],), 7, ttft_s=0.1, model_identity=IDENTITY)))
+    )
     while not serving.engine.output_processor.request_states:
         await asyncio.sleep(0)
 

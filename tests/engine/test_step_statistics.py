@@ -205,14 +205,13 @@ def test_steps_without_requests_or_details_are_no_steps(replica: Reporting) -> N
     replica.core.add("a")
     replica.report.add(scheduled(dummy=True), {})
     replica.report.add(SchedulerStats(), {})
-    replica.report.add(SimpleNamespace(num_running_reqs=3, kv_cache_usage=0.5), {})  # before vLLM 0.26
     replica.report.add(None, {"standard": replica.core.step(0.2, "a")})
     replica.report.add(None, {})
 
     signals = replica.take()
 
     assert (signals.steps, signals.ttft_count, signals.prompt_tokens_total) == (0, 1, 10)
-    assert replica.report.steps == 6
+    assert replica.report.steps == 5
 
 
 def test_latencies_are_percentiles_of_the_last_half_minute(replica: Reporting) -> None:

@@ -22,7 +22,7 @@ from serve_app.wire.phases import forget_phase, publish_phase
 from serve_app.wire.served_models import ServedApplication, ServedModel
 from serve_app.wire.signals import EngineSignals, IngressSignals, ingress_key
 from tests.controller.fake_cluster import FakeCluster
-from tests.ingress.test_knob_setter import FakeController
+from tests.ingress.test_knob_deployer import FakeController
 from tests.policy.fake_application import APP, Clock, FakeApplication
 from tests.simulation.threads import CALM_S, Process, World, current, step
 from tests.stub_kv import StubKv, stored
