@@ -17,7 +17,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.parametrize(fixture, seeds)
 
 
-FIXED = 130
+FIXED = 60
 """The worlds of each run of the tests."""
 NAMED = [
     f"{kind}-{number}"
