@@ -24,7 +24,7 @@ from serve_app.haproxy.admin_socket import AdminSocket
 from serve_app.processes import is_alive
 
 WAIT_S = 20.0
-_END_S = 90.0
+_END_S = 150.0
 """On busy machines, HAProxy 2.8 may end without waking its other threads. They sleep for up to 60 s."""
 
 

@@ -1,6 +1,7 @@
 """A real zygote that imports next to nothing, and Python processes that are forked from it."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -17,8 +18,15 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 def wait_for(path: Path) -> None:
-    while not path.exists():
-        time.sleep(0.01)
+    """Wait until a zygote listens. Its socket refuses connections from its creation until then."""
+    while True:
+        with socket.socket(socket.AF_UNIX) as client:
+            try:
+                client.connect(str(path))
+            except (FileNotFoundError, ConnectionRefusedError):
+                time.sleep(0.01)
+            else:
+                return
 
 
 @pytest.fixture
