@@ -25,8 +25,8 @@ def one_gloo_device() -> Iterator[None]:
             options._timeout = timeout
             super().__init__(store, rank, size, options)
 
-    distributed_c10d.ProcessGroupGloo = OneDevice  # type: ignore[misc]
+    distributed_c10d.ProcessGroupGloo = OneDevice
     try:
         yield
     finally:
-        distributed_c10d.ProcessGroupGloo = original  # type: ignore[misc]
+        distributed_c10d.ProcessGroupGloo = original

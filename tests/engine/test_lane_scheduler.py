@@ -131,14 +131,15 @@ def test_tokens_of_a_step_go_to_other_lanes_first() -> None:
     assert core.step() == {"chat": 1, "long": 15}
 
 
-@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 1.0])
-@pytest.mark.parametrize("max_num_seqs", [1, 8, 32])
+@pytest.mark.parametrize(
+    ("max_num_seqs", "share"), [(1, 0.2), (1, 0.5), (8, 0.0), (8, 0.5), (8, 1.0), (32, 0.2)]
+)
 def test_standard_gets_its_share_of_the_batch(max_num_seqs: int, share: float) -> None:
     core = SimulatedCore(max_num_seqs=max_num_seqs)
     core.lane_knobs["standard"] = share
     tokens = {"interactive": 0, "standard": 0}
     number = 0
-    for _ in range(1000):
+    for _ in range(500):
         waiting = [lane_of(request.priority) for request in core.scheduler.waiting]
         for lane in ("interactive", "standard"):
             for _ in range(max_num_seqs - waiting.count(lane)):
@@ -150,8 +151,10 @@ def test_standard_gets_its_share_of_the_batch(max_num_seqs: int, share: float) -
     assert tokens["standard"] / sum(tokens.values()) == pytest.approx(share, abs=0.02)
 
 
-@BOTH
-@pytest.mark.parametrize("blocked", [[], ["standard"], ["interactive"], ["standard", "interactive"]])
+@pytest.mark.parametrize(
+    ("asynchronous", "blocked"),
+    [(False, []), (True, ["standard"]), (False, ["interactive"]), (True, ["standard", "interactive"])],
+)
 def test_sequence_without_place_for_adapter_takes_no_share(asynchronous: bool, blocked: list[Lane]) -> None:
     core = SimulatedCore(
         asynchronous=asynchronous, max_num_seqs=6, lora={"max_loaded": 1, "max_cached": 1}, blocks=4000
@@ -449,7 +452,7 @@ def test_keys_with_equal_shares_take_no_places_from_each_other(asynchronous: boo
     core = SimulatedCore(asynchronous=asynchronous, max_num_seqs=8)
     prefills: Counter[str] = Counter()
     unfinished: dict[str, str] = {}
-    for at in range(2000):
+    for at in range(700):
         for key in ("a", "b", "c"):
             while Counter(unfinished.values())[key] < 6:
                 name = f"{key}-{at}-{len(unfinished)}"
@@ -458,5 +461,5 @@ def test_keys_with_equal_shares_take_no_places_from_each_other(asynchronous: boo
         prefills.update(name for name, tokens in core.step().items() if tokens > 1)
         unfinished = {name: key for name, key in unfinished.items() if name in core.scheduler.requests}
 
-    assert len(prefills) > 300
+    assert len(prefills) > 100
     assert max(prefills.values()) == 1
