@@ -44,8 +44,6 @@ class Running:
     document: dict[str, Any]
     proxy: str = "auto"
     options: tuple[str, ...] = ()
-    nice: int = 0
-    """How much its processes give way to others."""
     environment: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
@@ -69,16 +67,7 @@ class Running:
         env = {**os.environ, **own_ports(), "RAY_TMPDIR": str(self.folder), "PYTHONPATH": root}
         env["XDG_STATE_HOME"] = str(self.folder)  # a ledger of its own
         env |= self.environment
-        command = [
-            "nice",
-            "-n",
-            str(self.nice),
-            sys.executable,
-            "-m",
-            "serve_app.cli.main",
-            "run",
-            str(config),
-        ]
+        command = [sys.executable, "-m", "serve_app.cli.main", "run", str(config)]
         command += ["--port", str(self.port), "--proxy", self.proxy, *self.options]
         # Under `nohup` the tests ignore hang-ups, and what they start would inherit that.
         before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
