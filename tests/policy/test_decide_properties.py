@@ -116,8 +116,7 @@ def sentences_are_short_and_a_reader_who_divides_gets_their_replicas(
         for text in told:
             if (one := _ONE_SERVES.search(text)) is not None:
                 before = [float(n.replace(",", "")) for n in _SHARED.findall(text[: one.start()])]
-                load = before[-2] if "minutes of traffic" in text else before[-1]
-                replicas = min(math.ceil(load / float(one[1].replace(",", "")) - 1e-6), MOST_REPLICAS)
+                replicas = min(math.ceil(before[-1] / float(one[1].replace(",", "")) - 1e-6), MOST_REPLICAS)
                 assert int(one[2].replace("no", "0").replace(",", "")) in (replicas, max(replicas, 1))
 
 
