@@ -19,7 +19,7 @@ from serve_app.cluster.ray_resources import read_nodes, shortage
 from serve_app.controller.cold_starts import ColdStarts, StartUp
 from serve_app.controller.decision_spans import DecisionSpans
 from serve_app.policy.state import Memory, restore
-from serve_app.wire.batch_backlog import BatchBacklog, parse_backlogs
+from serve_app.wire.batches import BatchBacklog, parse_backlogs
 from serve_app.wire.documents import (
     BATCHES,
     DECISIONS,
