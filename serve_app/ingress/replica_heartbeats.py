@@ -131,7 +131,8 @@ class Heartbeats:
             known.prefixes.resize(replica.replica_id, beat.prefix_cache_tokens)
         if beat.step_tokens:
             known.choice.step_tokens = beat.step_tokens
-        replica.adapters = set(beat.adapters)
+        if replica.adapters or beat.adapters:
+            known.note_adapters(replica, beat.adapters)
         replica.adapter_load_s = beat.adapter_load_s
         replica.first_runs_left = beat.first_runs_left
         replica.unwritten_s = beat.unwritten_s
