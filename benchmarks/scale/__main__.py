@@ -48,14 +48,18 @@ def _send(to: "multiprocessing.connection.Connection", cell: tuple[int, int, int
 def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
-    parser.add_argument("--cells", default=CELLS, help="sizes as REPLICASxMODELSxINGRESSES, separated by commas")
+    parser.add_argument(
+        "--cells", default=CELLS, help="sizes as REPLICASxMODELSxINGRESSES, separated by commas"
+    )
     cells = [tuple(map(int, each.split("x"))) for each in parser.parse_args().cells.split(",")]
     columns = []
     for replicas, models, ingresses in cells:
         print(f"{replicas} replicas, {models} models, {ingresses} ingress replicas", file=sys.stderr)
         columns.append(_spawned((replicas, models, ingresses)))
     rows = [[name, *(f"{column[name]:.3g}" for column in columns)] for name in columns[0]]
-    print(table(["replicas × models × ingress replicas", *(" × ".join(map(str, cell)) for cell in cells)], rows))
+    print(
+        table(["replicas × models × ingress replicas", *(" × ".join(map(str, cell)) for cell in cells)], rows)
+    )
     return 0
 
 

@@ -175,16 +175,29 @@ class IngressSide:
         texts = []
         for begin in range(0, len(everyone), _PER_NODE):
             here, lines = everyone[begin : begin + _PER_NODE], []
-            kinds = ["user_ttft_seconds", "ttft_seconds", "queue_seconds", "inter_token_seconds", "e2e_seconds", "step_seconds"]
+            kinds = [
+                "user_ttft_seconds",
+                "ttft_seconds",
+                "queue_seconds",
+                "inter_token_seconds",
+                "e2e_seconds",
+                "step_seconds",
+            ]
             for kind, bounds in zip(kinds, _HISTOGRAMS, strict=True):
                 lines += [f"# HELP ray_llm_{kind} Seconds.", f"# TYPE ray_llm_{kind} histogram"]
                 for model, one in here:
                     labels = f'model="{model}",replica="{one}",SessionName="session_2026-11-28_10-00-00_1",cold="false"'
                     ends = [f'_bucket{{{labels},le="{le}"}}' for le in (*bounds, "+Inf")]
-                    lines += [f"ray_llm_{kind}{end} 12345.0" for end in (*ends, f"_sum{{{labels}}}", f"_count{{{labels}}}")]
+                    lines += [
+                        f"ray_llm_{kind}{end} 12345.0"
+                        for end in (*ends, f"_sum{{{labels}}}", f"_count{{{labels}}}")
+                    ]
             for number in range(40):
                 lines += [f"# HELP ray_llm_total_{number} Tokens.", f"# TYPE ray_llm_total_{number} counter"]
-                lines += [f'ray_llm_total_{number}{{model="{model}",replica="{one}"}} 12345.0' for model, one in here]
+                lines += [
+                    f'ray_llm_total_{number}{{model="{model}",replica="{one}"}} 12345.0'
+                    for model, one in here
+                ]
             texts.append("\n".join(lines) + "\n")
         return texts
 
@@ -245,7 +258,9 @@ class IngressSide:
                 known.prefixes.resize(replica.replica_id, KV_CACHE_TOKENS)
                 for _ in range(KV_CACHE_TOKENS * 4 // BLOCK_BYTES // 12 + 1):
                     blocks = tuple(draw.getrandbits(63) for _ in range(11))
-                    known.prefixes.add(replica.replica_id, PromptPrefix(12 * BLOCK_BYTES, blocks, draw.getrandbits(63)))
+                    known.prefixes.add(
+                        replica.replica_id, PromptPrefix(12 * BLOCK_BYTES, blocks, draw.getrandbits(63))
+                    )
         gc.collect()
         return resident_mib()
 

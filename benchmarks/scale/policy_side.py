@@ -30,7 +30,13 @@ from serve_app.wire.signals import EngineSignals, IngressSignals, ingress_key
 APP = "scale"
 _PER_NODE = 8
 _TURNS = 24
-_PHASES_S = {"process": 1.0, "imports": 0.4, "configuration": 0.2, "weights_and_kv_cache": 20.0, "warm_up": 3.0}
+_PHASES_S = {
+    "process": 1.0,
+    "imports": 0.4,
+    "configuration": 0.2,
+    "weights_and_kv_cache": 20.0,
+    "warm_up": 3.0,
+}
 
 
 class _TimedPolicy(ServePolicy):
@@ -94,7 +100,9 @@ def measure(store: FakeStore, replicas: int, models: int, ingresses: int) -> dic
     fleet = names(replicas, models)
     fill_store(store, fleet)
     now = time.time()
-    nodes = tuple(Node({"GPU": _PER_NODE}, {"GPU": 0.0}, f"{n:056d}") for n in range(-(-replicas // _PER_NODE)))
+    nodes = tuple(
+        Node({"GPU": _PER_NODE}, {"GPU": 0.0}, f"{n:056d}") for n in range(-(-replicas // _PER_NODE))
+    )
     exchange = DocumentExchange(APP, lambda: nodes, PendingPods())
     policy = _TimedPolicy(lambda: now, exchange)
     state = ApplicationAutoscalingState(APP)
@@ -116,7 +124,9 @@ def measure(store: FakeStore, replicas: int, models: int, ingresses: int) -> dic
         state.get_decision_num_replicas(targets)
     calls, sent = store.take_counts()
     seconds = _TURNS // 2 * 0.5
-    sizes = {kind: len(store.kept.get(f"{kind}/{APP}".encode(), b"")) for kind in (STATUS, DECISIONS, LEARNED)}
+    sizes = {
+        kind: len(store.kept.get(f"{kind}/{APP}".encode(), b"")) for kind in (STATUS, DECISIONS, LEARNED)
+    }
     return {
         "decision, ms": 1e3 * sorted(policy.seconds)[_TURNS // 2],
         "documents of the policy: ms of CPU a second": 1e3 * sum(turns[_TURNS // 2 :]) / seconds,
@@ -135,7 +145,10 @@ def _id(deployment: str) -> DeploymentID:
 def _info() -> DeploymentInfo:
     bounds = AutoscalingConfig(**open_bounds(0, ENGINE_INTERVAL_S))
     return DeploymentInfo(
-        DeploymentConfig(autoscaling_config=bounds), ReplicaConfig.create(object), start_time_ms=0, deployer_job_id=""
+        DeploymentConfig(autoscaling_config=bounds),
+        ReplicaConfig.create(object),
+        start_time_ms=0,
+        deployer_job_id="",
     )
 
 
@@ -152,10 +165,16 @@ def _report(state: ApplicationAutoscalingState, running: Mapping[str, list[str]]
     )  # fmt: skip
     arrived = asdict(IngressSignals(arrivals_total=20 * passed, arrived_bytes_total=4e4 * passed))
     ingress = {"ongoing_requests": 30.0} | {
-        ingress_key(name, each): value for name in running if name != INGRESS for each, value in arrived.items()
+        ingress_key(name, each): value
+        for name in running
+        if name != INGRESS
+        for each, value in arrived.items()
     }
     for name, ids in running.items():
-        values = {key: [TimeStampedValue(now, value)] for key, value in (ingress if name == INGRESS else engine).items()}
+        values = {
+            key: [TimeStampedValue(now, value)]
+            for key, value in (ingress if name == INGRESS else engine).items()
+        }
         for replica in ids:
             report = ReplicaMetricReport(ReplicaID(replica, _id(name)), values, now)
             state.record_request_metrics_for_replica(report)

@@ -29,6 +29,9 @@ _STILL_S = SILENT_LOOKS * LOOK_INTERVAL_S - BEAT_S
 """When a replica becomes silent, it has stood still for at least this long: a heartbeat was due within
 `BEAT_S`."""
 _RETRY_S = 0.5
+MOST_INDEXED_TOKENS = 96_000_000
+"""The cached tokens that an ingress replica knows of, over all engine replicas: 200 MiB of hashes. Of larger
+caches it knows the part that was used last."""
 
 
 @dataclass(slots=True)
@@ -128,7 +131,8 @@ class Heartbeats:
         replica, known = listener.replica, listener.known
         replica.still_s = beat.still_s
         if beat.prefix_cache_tokens is not None:
-            known.prefixes.resize(replica.replica_id, beat.prefix_cache_tokens)
+            most = MOST_INDEXED_TOKENS // len(self._listeners)
+            known.prefixes.resize(replica.replica_id, min(beat.prefix_cache_tokens, most))
         if beat.step_tokens:
             known.choice.step_tokens = beat.step_tokens
         if replica.adapters or beat.adapters:
