@@ -89,7 +89,8 @@ def _counts(task: Path) -> tuple[int, float]:
 def to_table(used: Reading, seconds: float) -> str:
     """Return wake-ups and CPU by process, the dearest process first."""
     count = Counter(used.names.values())
-    wakes, cpu_s = Counter[str](), Counter[str]()
+    wakes = Counter[str]()
+    cpu_s: dict[str, float] = defaultdict(float)
     by_thread: dict[str, Counter[str]] = defaultdict(Counter)
     for (pid, _, thread), (woken, spent_s) in used.threads.items():
         name = used.names[pid]
@@ -101,7 +102,7 @@ def to_table(used: Reading, seconds: float) -> str:
         busiest = by_thread[name].most_common(_BUSIEST)
         threads = ", ".join(f"{thread} {woken / seconds:.0f}" for thread, woken in busiest)
         rows.append(_row(name, count[name], wakes[name] / seconds, cpu_s[name] / seconds, threads))
-    rows.append(_row("all", count.total(), wakes.total() / seconds, cpu_s.total() / seconds, ""))
+    rows.append(_row("all", count.total(), wakes.total() / seconds, sum(cpu_s.values()) / seconds, ""))
     return table(["process", "processes", "wake-ups/s", "cores", "busiest threads, wake-ups/s"], rows)
 
 

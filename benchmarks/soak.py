@@ -277,9 +277,7 @@ def main(argv: Sequence[str]) -> int:
     if soak.databases:
         print(f"\ndatabases: {soak.databases[0][1]:.2f} to {soak.databases[-1][1]:.2f} MiB")
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    rows = {
-        pid: [tuple(getattr(s, n) for n in s.__slots__) for s in found] for pid, found in soak.samples.items()
-    }
+    rows = {pid: [asdict(sample) for sample in found] for pid, found in soak.samples.items()}
     given.out.write_text(json.dumps({"samples": rows, "databases": soak.databases}), encoding="utf-8")
     return status or (0 if passed else 3)
 
