@@ -100,7 +100,7 @@ class Soak:
                 outcome = await asyncio.wait_for(self._ask(session), within_s)
             except TimeoutError:
                 outcome = "left" if leaves else "failed"
-            except (aiohttp.ClientError, OSError):
+            except (aiohttp.ClientError, OSError, ValueError, KeyError):
                 outcome = "failed"
             self.ended[outcome] += 1
             await asyncio.sleep(0.05 if outcome != "failed" else 0.5)
