@@ -10,7 +10,7 @@ from serve_app.batch.file_store import FileStore
 from serve_app.batch.queue import Answered, BatchQueue, LeasedLine
 from serve_app.batch.records import Batch, File, Line, new_id
 from serve_app.batch.store import BatchStore
-from serve_app.wire.batch_lines import LineAnswer
+from serve_app.wire.batches import LineAnswer
 
 NOW = 1_700_000_000.0
 CHAT = "/v1/chat/completions"

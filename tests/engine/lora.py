@@ -12,8 +12,8 @@ from typing import Any
 from serve_app.api.engine_client import Operation
 from serve_app.engine.adapters import Adapters
 from serve_app.engine.local_client import LocalEngine
-from serve_app.settings.adapters import Adapter
-from serve_app.settings.caller import caller
+from serve_app.settings.caller import Caller
+from serve_app.settings.model_names import Adapter
 from serve_app.weights.adapter_store import AdapterStore
 from tests.engine.calls import engine_call
 from tests.engine.stub_engine_core import configured, real_serving
@@ -53,7 +53,7 @@ class Lora:
             json.dumps(document).encode(),
             "r-1",
             adapter=adapter,
-            caller=caller("anyone", lane, 1.0),
+            caller=Caller("anyone", lane, 1.0),
             continuation=begun,
             alias=alias,
         )

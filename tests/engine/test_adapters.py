@@ -15,7 +15,7 @@ from serve_app.api.engine_client import EngineRequest, Operation, Traffic
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError
 from serve_app.engine.local_client import LocalEngine
-from serve_app.settings.adapters import EMBEDDED_ADAPTER, Adapter
+from serve_app.settings.model_names import EMBEDDED_ADAPTER, Adapter
 from serve_app.weights.adapter_store import AdapterStore, StoredAdapter
 from serve_app.wire.data_plane import Continuation
 from tests.api.connection import SCOPE, Connection

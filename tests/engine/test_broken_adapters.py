@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save
 
 from serve_app.api.errors import ApiError
-from serve_app.settings.adapters import Adapter
+from serve_app.settings.model_names import Adapter
 from tests.engine.lora import Lora
 from tests.http_server import silent_server
 from tests.stub_engine import LIMIT_S

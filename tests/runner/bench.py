@@ -10,7 +10,7 @@ from serve_app.batch.queue import Answered
 from serve_app.batch.records import Batch
 from serve_app.batch.tables import BATCHES
 from serve_app.runner.runner import LEASE_S, Runner
-from serve_app.wire.batch_lines import BatchLine, LineAnswer, LineAnswers
+from serve_app.wire.batches import BatchLine, LineAnswer, LineAnswers
 from tests.batch.stored import NOW, Stored
 
 LIMIT_S = 60.0

@@ -12,8 +12,7 @@ from serve_app.batch.queue import Answered, LeasedLine
 from serve_app.batch.records import Batch, Line, LineError
 from serve_app.batch.tables import LINES
 from serve_app.runner.runner import LEASE_S
-from serve_app.wire.batch_backlog import NO_BATCHES
-from serve_app.wire.batch_lines import BatchLine, LineAnswer
+from serve_app.wire.batches import NO_BATCHES, BatchLine, LineAnswer
 from tests.batch.stored import HOUR_S, NOW, body
 from tests.runner.bench import LIMIT_S, Bench, ok, refused, until
 
