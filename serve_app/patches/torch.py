@@ -20,7 +20,7 @@ def one_gloo_device() -> Iterator[None]:
 
     class OneDevice(original):  # type: ignore[misc, valid-type]
         def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
-            options = original._Options()  # type: ignore[attr-defined]
+            options = original._Options()
             options._devices = [device]
             options._timeout = timeout
             super().__init__(store, rank, size, options)
