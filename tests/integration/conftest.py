@@ -30,7 +30,7 @@ ORDER = [
     "test_autoscaling",
     "test_page",
     "test_held_requests",
-    "test_background",
+    "test_background",  # starts `app` meanwhile
     "test_adapters",
     "test_ledger",
     "test_batches",  # leaves two engines, which `test_chaos` needs
@@ -112,11 +112,8 @@ def app(starting_app: tuple[Running, Future[Any]]) -> Running:
 
 
 @pytest.fixture(scope="session")
-def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """Its tests mostly wait, so that `app` starts meanwhile, which takes 50 s."""
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with new_fleet(str(tmp_path_factory.mktemp("policy") / "raises")).serving() as running:
-        if any("app" in getattr(item, "fixturenames", ()) for item in request.session.items):
-            request.getfixturevalue("starting_app")
         yield running
 
 
