@@ -32,8 +32,6 @@ BODY = b'{"model":"tide"}'
 WAITED_S = 1.5
 FIRST, DONE = b"data: a\n\n", b"data: [DONE]\n\n"
 DEAD = ApiError(503, "gone", code="engine_dead")
-DIED = ApiError(503, "going", code="engine_died")
-KILLED = ApiError(503, "killed", code="engine_killed")
 
 
 def request(**changes: Any) -> EngineRequest:
@@ -118,19 +116,6 @@ class Waits:
     async def __call__(self, wait: ColdWait) -> None:
         self.told.append(wait)
         self.heard.set()
-
-
-def hold(
-    model: ModelSettings,
-    handle: FakeHandle,
-    progress: FakeProgress | None = None,
-    clock: Callable[[], float] = time.perf_counter,
-    on_cold: Callable[[], None] = lambda: None,
-    **knobs: Any,
-) -> Admission:
-    """Return the admission of a model without a replica, with these knobs."""
-    progress = progress or FakeProgress()
-    return Admission(model, ReplicaSet(), handle, lambda: Knobs(**knobs), progress, clock, on_cold)
 
 
 class Fleet:
@@ -223,11 +208,11 @@ WHOLE = b"".join(frame(token) for token in range(TOKENS)) + DONE
 
 
 class CountingEngine(StubEngine):
-    """Counts from 0 on, or from where a continuation ends; stands still, or dies, at `until`."""
+    """Counts from 0 on, or from where a continuation ends; stands still at `until`."""
 
-    def __init__(self, until: int = TOKENS, dies: ApiError | None = None, continuable: bool = True) -> None:
+    def __init__(self, until: int = TOKENS, continuable: bool = True) -> None:
         super().__init__(RuntimeError("unused"))
-        self.until, self.dies, self.continuable = until, dies, continuable
+        self.until, self.continuable = until, continuable
         self.reached, self.more = asyncio.Event(), asyncio.Semaphore(0)
 
     async def _reply(self) -> EngineReply:
@@ -245,10 +230,6 @@ class CountingEngine(StubEngine):
             await asyncio.sleep(0)
         if self.until < TOKENS:
             self.reached.set()
-            if self.dies is not None:
-                self.request.lost = self.dies.code or ""
-                yield self.dies.last_frames()
-                return
             for token in range(self.until, TOKENS):
                 await self.more.acquire()
                 yield frame(token)

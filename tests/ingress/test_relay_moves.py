@@ -1,0 +1,194 @@
+"""Streams that another replica continues, because theirs is lost or drains.
+
+`tests/simulation` has losses at any moment: each stream must have the tokens that one engine gives alone.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from serve_app.api.body_memory import KEPT, BodyMemory, BodyShare
+from serve_app.api.errors import ApiError
+from serve_app.api.prompt_prefix import PromptPrefix
+from serve_app.api.trace import TraceContext
+from serve_app.wire.data_plane import DeliveredTokens, TokenCounts
+from tests.ingress.fleet import (
+    MODEL,
+    TOKENS,
+    WHOLE,
+    CountingEngine,
+    Fleet,
+    frame,
+    lose,
+    reading,
+    request,
+    without_comments,
+)
+from tests.stub_engine import StubEngine
+from tests.timing import until
+
+TRACE = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=1")
+
+
+class LingeringEngine(CountingEngine):
+    """Ends its stream some time after its last event."""
+
+    async def _count(self, begin: int, delivered: DeliveredTokens) -> AsyncIterator[bytes]:
+        async for data in super()._count(begin, delivered):
+            yield data
+        self.reached.set()
+        await self.more.acquire()
+
+
+async def test_a_stream_goes_on_where_its_lost_replica_stopped(fleet: Fleet) -> None:
+    first, second = CountingEngine(until=25), CountingEngine()
+    second.counts.cached = 24
+    asked = request(wants_stream=True, context=TRACE, cache_salt="of a key")
+    plane = await fleet.start(first)
+    async with reading(fleet, asked) as answer:
+        await first.reached.wait()
+        await fleet.start(second)
+        await lose(plane)
+        text, moves = without_comments(await answer)
+
+    assert (text, moves) == (WHOLE, 1)
+    assert asked.counts.cached == 24
+    (got,) = second.requests
+    assert got.trace == first.requests[0].trace == TRACE
+    assert got.message.cache_salt == first.requests[0].message.cache_salt == "of a key"
+    assert got.message.body == first.requests[0].message.body
+    assert got.message.continuation is not None
+    assert (got.message.continuation.created, got.message.continuation.moves) == (17, 1)
+    assert (fleet.in_flight, fleet.loads) == ([0, 0], [0, 0])
+
+
+async def test_moved_stream_that_its_client_leaves_counts_its_prompt_once(fleet: Fleet) -> None:
+    first, second = CountingEngine(until=25), CountingEngine(until=30)
+    first.counts = TokenCounts(16, 30_000, 30_000, 1)
+    second.counts = TokenCounts(0, 30_025, 30_025, 1)  # delivered tokens are prompt to it
+    asked = request(wants_stream=True, prefix=PromptPrefix(2000, (1, 2, 3), 9))
+    plane, text = await fleet.start(first), b""
+    async with fleet.client.call(asked) as reply:
+        assert reply.stream is not None
+        async for chunk in reply.stream:
+            text += chunk
+            if text.endswith(frame(24)):
+                await fleet.start(second)
+                await lose(plane)
+            if text.endswith(frame(29)):
+                break
+
+    assert (asked.counts.cached, asked.counts.input) == (16, 30_000)
+    # The tokens of the last pieces count once the client has asked for more.
+    assert asked.counts.output in range(25, 31)
+
+
+@pytest.mark.parametrize("identity", ["old", "new"])
+async def test_a_waiting_stream_takes_only_a_replica_of_its_model(fleet: Fleet, identity: str) -> None:
+    first, second = CountingEngine(until=25), CountingEngine()
+    plane = await fleet.start(first, identity="old")
+    async with reading(fleet) as answer:
+        await first.reached.wait()
+        fleet.lose()
+        await lose(plane)
+        await fleet.handle.asked.wait()
+        await fleet.start(second, identity=identity)
+        text, moves = without_comments(await answer)
+
+    assert (text == WHOLE, moves, len(second.requests)) == (
+        (True, 1, 1) if identity == "old" else (False, 0, 0)
+    )
+
+
+# Draining replicas.
+
+
+async def test_streams_leave_a_draining_replica_for_others(fleet: Fleet) -> None:
+    first, second = CountingEngine(until=25), CountingEngine()
+    await fleet.start(first, identity="old")
+    async with reading(fleet, request(wants_stream=True, cache_salt="of a key")) as answer:
+        await first.reached.wait()
+        await fleet.start(CountingEngine(), identity="new")
+        fleet.stop("r1")
+        first.go_on(1)  # there is no other replica of its model yet
+        await fleet.start(second, identity="old")
+        first.go_on(1)
+        text, moves = without_comments(await answer)
+        await first.left.wait()
+
+    assert (text, moves) == (WHOLE, 1)
+    assert first.cancelled
+    (got,) = second.requests
+    assert got.message.continuation is not None
+    assert 0 < len(got.message.continuation.tokens[0]) <= 27
+    assert (got.message.continuation.model_identity, got.message.cache_salt) == ("old", "of a key")
+    assert fleet.in_flight == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "why", ["no other replica", "another model", "not continuable", "refused", "lost", "switched off"]
+)
+async def test_a_stream_that_cannot_move_stays(fleet: Fleet, why: str) -> None:
+    first, other = CountingEngine(until=25, continuable=why != "not continuable"), CountingEngine()
+    refused = StubEngine(ApiError(409, "no", code="not_continuable"))
+    await fleet.start(first, identity="old")
+    async with reading(fleet) as answer:
+        await first.reached.wait()
+        fleet.stop("r1")
+        if why == "refused":
+            await fleet.start(refused, identity="old")
+        elif why == "lost":
+            await lose(await fleet.start(CountingEngine(), identity="old"))
+        elif why != "no other replica":
+            await fleet.start(other, identity="new" if why == "another model" else "old")
+        if why == "switched off":
+            fleet.knobs["drain_move_after_s"] = None
+        first.go_on(1)
+        if why == "refused":
+            await refused.entered.wait()
+        first.go_on()
+        text, moves = without_comments(await answer)
+
+    assert (text, moves, other.requests) == (WHOLE, 0, [])
+    assert not first.cancelled
+    assert sum(fleet.in_flight) == 0
+    assert len(refused.requests) == (why == "refused")  # asked once
+
+
+async def test_a_draining_replica_that_hangs_for_good_is_given_up(fleet: Fleet) -> None:
+    first = CountingEngine(until=25)
+    await fleet.start(first, identity="old")
+    (replica,) = fleet.replicas
+    async with reading(fleet) as answer:
+        await first.reached.wait()
+        await fleet.start(CountingEngine(), identity="new")
+        fleet.stop("r1")
+        replica.still_s = MODEL.engine_hang_timeout_s - 0.5
+        fleet.known.keep_away(replica, "its engine has taken no step for 29 s")
+        done, _ = await asyncio.wait([answer], timeout=0)
+        assert not done
+        replica.still_s = MODEL.engine_hang_timeout_s
+        fleet.known.keep_away(replica, "its engine has taken no step for 30 s")
+        text = await answer
+
+    assert b'"code":"replica_lost"' in text
+
+
+async def test_a_complete_stream_is_forgotten_and_does_not_move(fleet: Fleet) -> None:
+    first, second = LingeringEngine(until=25), CountingEngine()
+    memory = BodyMemory(1 << 20)
+    asked = request(wants_stream=True, kept=BodyShare(memory, KEPT))
+    await fleet.start(first)
+    async with reading(fleet, asked) as answer:
+        await first.reached.wait()
+        await until(lambda: memory.used_bytes >= len(asked.body) + 4 * 25)
+        first.go_on(TOKENS - 25)
+        await until(lambda: not memory.used_bytes)  # released at `[DONE]`, though the stream has not ended
+        assert not answer.done()
+        await fleet.start(second)
+        fleet.stop("r1")
+        first.go_on()
+        text = await answer
+
+    assert (text, second.requests) == (WHOLE, [])
