@@ -6,8 +6,6 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-import pytest
-
 from serve_app.api.engine_client import EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.ingress.admission import Admission
@@ -17,7 +15,7 @@ from serve_app.settings import ModelSettings
 from serve_app.settings.caller import Caller, Lane
 from serve_app.settings.knobs import Knobs
 from tests.ingress.fleet import FakeHandle, FakeProgress
-from tests.stub_engine import LIMIT_S
+from tests.refusal import refusal_of
 
 LIMIT, PLACES = 5, 3
 """The most requests on a replica, and those that a cold start releases to it: its batch, and an eighth."""
@@ -98,10 +96,7 @@ class ColdModel:
 
     async def refusal(self, lane: Lane = "standard", key: str = "s") -> ApiError:
         """Return the refusal of a new request."""
-        async with asyncio.timeout(LIMIT_S):
-            with pytest.raises(ApiError) as caught:
-                await self.admission.take(of_lane(lane, key))
-        return caught.value
+        return await refusal_of(self.admission.take(of_lane(lane, key)))
 
     def error_of(self, name: str) -> ApiError:
         """Return the refusal of a request that was queued."""

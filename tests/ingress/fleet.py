@@ -10,8 +10,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
-
 from serve_app.api.dialect import ColdWait
 from serve_app.api.engine_client import EngineClient, EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError
@@ -25,6 +23,7 @@ from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.settings import ModelSettings
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.data_plane import DeliveredTokens
+from tests.refusal import refusal_of
 from tests.stub_engine import LIMIT_S, StubEngine
 
 MODEL = ModelSettings(name="tide", max_ongoing_requests=4)
@@ -32,6 +31,8 @@ BODY = b'{"model":"tide"}'
 WAITED_S = 1.5
 FIRST, DONE = b"data: a\n\n", b"data: [DONE]\n\n"
 DEAD = ApiError(503, "gone", code="engine_dead")
+DIED = ApiError(503, "going", code="engine_died")
+KILLED = ApiError(503, "killed", code="engine_killed")
 
 
 def request(**changes: Any) -> EngineRequest:
@@ -177,9 +178,7 @@ class Fleet:
             return b"".join([chunk async for chunk in reply.stream])
 
     async def refusal(self) -> ApiError:
-        with pytest.raises(ApiError) as caught:
-            await self.whole()
-        return caught.value
+        return await refusal_of(self.whole())
 
     @property
     def replicas(self) -> list[Replica]:
@@ -208,11 +207,11 @@ WHOLE = b"".join(frame(token) for token in range(TOKENS)) + DONE
 
 
 class CountingEngine(StubEngine):
-    """Counts from 0 on, or from where a continuation ends; stands still at `until`."""
+    """Counts from 0 on, or from where a continuation ends; stands still, or dies, at `until`."""
 
-    def __init__(self, until: int = TOKENS, continuable: bool = True) -> None:
+    def __init__(self, until: int = TOKENS, dies: ApiError | None = None, continuable: bool = True) -> None:
         super().__init__(RuntimeError("unused"))
-        self.until, self.continuable = until, continuable
+        self.until, self.dies, self.continuable = until, dies, continuable
         self.reached, self.more = asyncio.Event(), asyncio.Semaphore(0)
 
     async def _reply(self) -> EngineReply:
@@ -230,6 +229,10 @@ class CountingEngine(StubEngine):
             await asyncio.sleep(0)
         if self.until < TOKENS:
             self.reached.set()
+            if self.dies is not None:
+                self.request.lost = self.dies.code or ""
+                yield self.dies.last_frames()
+                return
             for token in range(self.until, TOKENS):
                 await self.more.acquire()
                 yield frame(token)

@@ -183,6 +183,9 @@ class AnyHistory:
             replica = listed[pick % len(listed)]
             if event == "trouble":
                 model.replicas.keep_away(replica, "silent")
+                for other in listed:  # their heartbeats come within half a second
+                    if not other.trouble:
+                        model.replicas.note_reachable(other)
             else:
                 model.replicas.welcome(replica)
             await settle()
@@ -190,6 +193,7 @@ class AnyHistory:
             await model.leave(list(model.tasks)[pick % len(model.tasks)])
         elif event == "unreachable" and here:
             model.taken[here[pick % len(here)]].replica.failures += 1
+            await model.end(here[pick % len(here)])
         elif event == "answer" and here:
             model.replicas.note_first_byte(model.taken[here[pick % len(here)]])
             await settle()
@@ -248,7 +252,7 @@ EVENTS = st.sampled_from(
 
 
 @settings(max_examples=80)
-@given(st.lists(st.tuples(EVENTS, st.integers(0, 1000)), max_size=60))
+@given(st.lists(st.tuples(EVENTS, st.integers(0, 1000)), min_size=20, max_size=60))
 async def test_any_history_keeps_order_fills_places_and_forgets_nobody(
     events: list[tuple[str, int]],
 ) -> None:

@@ -17,8 +17,20 @@ from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.ingress.replica import SEQUENCE_TOKENS
 from serve_app.wire.data_plane import TokenCounts
 from tests.ingress.cold_model import of_lane
-from tests.ingress.fleet import BODY, DONE, FIRST, WAITED_S, CountingEngine, Fleet, frame, lose, request
-from tests.stub_engine import MuteEngine, StubEngine, frames, stalled
+from tests.ingress.fleet import (
+    BODY,
+    DEAD,
+    DIED,
+    DONE,
+    FIRST,
+    WAITED_S,
+    CountingEngine,
+    Fleet,
+    frame,
+    lose,
+    request,
+)
+from tests.stub_engine import MuteEngine, StubEngine, failing, frames, stalled
 
 LONG = b"x" * 4000
 LONG_TOKENS = 1000
@@ -99,6 +111,34 @@ async def test_background_request_in_an_engine_has_a_deadline(fleet: Fleet, want
 
 
 # Lost replicas.
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [DEAD, DIED, frames(), failing(OSError("killed"))],
+    ids=["dead before", "died", "ended without an event", "lost"],
+)
+async def test_a_request_without_an_event_restarts_elsewhere(fleet: Fleet, answer: Any) -> None:
+    await fleet.start(StubEngine(answer))
+    second = StubEngine(stalled(FIRST))
+    await fleet.start(second)
+
+    async with fleet.client.call(request(body=LONG)) as reply:
+        assert reply.stream is not None
+        assert await anext(reply.stream) == FIRST
+        assert fleet.loads == [0, SEQUENCE_TOKENS]  # its prompt has moved with it
+
+    assert len(second.requests) == 1
+    assert (fleet.loads, fleet.in_flight) == ([0, 0], [0, 0])
+
+
+async def test_an_unreachable_replica_is_picked_last(fleet: Fleet) -> None:
+    gone = await fleet.start(StubEngine(EngineReply(200, b"first")))
+    await fleet.start(StubEngine(EngineReply(200, b"second")))
+    await gone.stop()
+
+    assert [(await fleet.whole()).body for _ in range(4)] == [b"second"] * 4
+    assert [replica.failures for replica in fleet.replicas] == [1, 0]
 
 
 async def test_replicas_that_are_all_gone_are_a_503(fleet: Fleet) -> None:

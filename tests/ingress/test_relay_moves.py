@@ -9,11 +9,15 @@ from collections.abc import AsyncIterator
 import pytest
 
 from serve_app.api.body_memory import KEPT, BodyMemory, BodyShare
+from serve_app.api.dialect import dialect_of
+from serve_app.api.engine_client import Operation
 from serve_app.api.errors import ApiError
 from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.api.trace import TraceContext
 from serve_app.wire.data_plane import DeliveredTokens, TokenCounts
 from tests.ingress.fleet import (
+    DIED,
+    KILLED,
     MODEL,
     TOKENS,
     WHOLE,
@@ -25,7 +29,7 @@ from tests.ingress.fleet import (
     request,
     without_comments,
 )
-from tests.stub_engine import StubEngine
+from tests.stub_engine import StubEngine, stalled
 from tests.timing import until
 
 TRACE = TraceContext("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=1")
@@ -101,6 +105,58 @@ async def test_a_waiting_stream_takes_only_a_replica_of_its_model(fleet: Fleet, 
     )
 
 
+@pytest.mark.parametrize(
+    ("until", "begun"), [((18, 36), 3), ((20, 24), 2)], ids=["18 tokens each", "4 tokens from the second"]
+)
+async def test_a_stream_may_lose_one_engine_per_sixteen_tokens(
+    fleet: Fleet, until: tuple[int, int], begun: int
+) -> None:
+    engines = [*(CountingEngine(until=tokens, dies=DIED) for tokens in until), CountingEngine()]
+    for engine in engines:
+        await fleet.start(engine)
+    async with reading(fleet) as answer:
+        text, moves = without_comments(await answer)
+
+    assert (moves, sum(len(engine.requests) for engine in engines)) == (begun - 1, begun)
+    assert text.startswith(b"".join(frame(token) for token in range(24)))
+    assert text == WHOLE if begun == 3 else b'"code":"replica_lost"' in text
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_lost_stream_passes_over_a_replica_that_is_full(fleet: Fleet, status: int) -> None:
+    first, full = CountingEngine(until=25), StubEngine(ApiError(status, "later", code="queue_full"))
+    plane = await fleet.start(first)
+    async with reading(fleet) as answer:
+        await first.reached.wait()
+        await fleet.start(full)
+        fleet.stop("r1")
+        await lose(plane)
+        await full.entered.wait()
+        await fleet.start(CountingEngine())
+        text, moves = without_comments(await answer)
+
+    assert (text, moves) == (WHOLE, 1)
+    assert len(full.requests) >= 1
+
+
+@pytest.mark.parametrize("operation", ["chat_completions", "messages", "responses"])
+async def test_stream_without_continuation_ends_as_its_api_has_it(fleet: Fleet, operation: Operation) -> None:
+    event = b'event: response.output_text.delta\ndata: {"sequence_number":4}\n\n'
+    plane = await fleet.start(StubEngine(stalled(event)))
+    asked = request(wants_stream=True, operation=operation)
+
+    async with fleet.client.call(asked) as reply:
+        assert reply.stream is not None
+        assert await anext(reply.stream) == event
+        await lose(plane)
+        text = b"".join([chunk async for chunk in reply.stream])
+
+    error = ApiError(
+        502, "Model 'tide': the engine replica was lost while it was generating.", code="replica_lost"
+    )
+    assert text == dialect_of(operation).last_frames(error, asked, event)
+
+
 # Draining replicas.
 
 
@@ -156,6 +212,47 @@ async def test_a_stream_that_cannot_move_stays(fleet: Fleet, why: str) -> None:
     assert len(refused.requests) == (why == "refused")  # asked once
 
 
+@pytest.mark.parametrize(("loss", "moves_tried"), [(DIED, 1), (KILLED, 4)], ids=["died", "killed"])
+async def test_a_stream_whose_moves_kill_engines_stays(
+    fleet: Fleet, loss: ApiError, moves_tried: int
+) -> None:
+    first, ending = CountingEngine(until=25), StubEngine(loss)
+    await fleet.start(first)
+    async with fleet.client.call(request(wants_stream=True)) as reply:
+        assert reply.stream is not None
+        await first.reached.wait()
+        await fleet.start(ending)
+        fleet.stop("r1")
+        text = b""
+        for token in range(25, TOKENS):
+            first.go_on(1)
+            while frame(token) not in text:  # each is forwarded before the next one comes
+                text += await anext(reply.stream)
+        text += b"".join([chunk async for chunk in reply.stream])
+
+    assert (text, len(ending.requests)) == (WHOLE, moves_tried)
+
+
+async def test_tokens_of_the_old_replica_refund_no_move(fleet: Fleet) -> None:
+    """Twenty tokens at the draining replica say nothing about what the stream does to the next one."""
+    first = CountingEngine(until=10)
+    dying = [StubEngine(DIED) for _ in range(4)]
+    plane = await fleet.start(first)
+    async with reading(fleet) as answer:
+        await first.reached.wait()
+        for engine in dying:
+            await fleet.start(engine)
+        fleet.stop("r1")
+        first.go_on(20)
+        while sum(len(engine.requests) for engine in dying) < 1 or not first.more.locked():
+            await asyncio.sleep(0)
+        await lose(plane)
+        text = await answer
+
+    assert b'"code":"replica_lost"' in text
+    assert sum(len(engine.requests) for engine in dying) == 2
+
+
 async def test_a_draining_replica_that_hangs_for_good_is_given_up(fleet: Fleet) -> None:
     first = CountingEngine(until=25)
     await fleet.start(first, identity="old")
@@ -175,11 +272,12 @@ async def test_a_draining_replica_that_hangs_for_good_is_given_up(fleet: Fleet) 
     assert b'"code":"replica_lost"' in text
 
 
-async def test_a_complete_stream_is_forgotten_and_does_not_move(fleet: Fleet) -> None:
+@pytest.mark.parametrize("then", ["it drains", "it is lost"])
+async def test_a_complete_stream_is_forgotten_and_does_not_move(fleet: Fleet, then: str) -> None:
     first, second = LingeringEngine(until=25), CountingEngine()
     memory = BodyMemory(1 << 20)
     asked = request(wants_stream=True, kept=BodyShare(memory, KEPT))
-    await fleet.start(first)
+    plane = await fleet.start(first)
     async with reading(fleet, asked) as answer:
         await first.reached.wait()
         await until(lambda: memory.used_bytes >= len(asked.body) + 4 * 25)
@@ -188,6 +286,8 @@ async def test_a_complete_stream_is_forgotten_and_does_not_move(fleet: Fleet) ->
         assert not answer.done()
         await fleet.start(second)
         fleet.stop("r1")
+        if then == "it is lost":
+            await lose(plane)
         first.go_on()
         text = await answer
 
