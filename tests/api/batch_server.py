@@ -11,7 +11,7 @@ from serve_app.api.api_keys import ApiKeyFile
 from serve_app.api.batch_access import BatchAccess
 from serve_app.batch.file_store import FileStore
 from serve_app.batch.store import BatchStore
-from serve_app.settings.batch import BatchSettings
+from serve_app.settings.storage import BatchSettings
 from tests.api.server import Server
 
 NOW = 1_800_000_000

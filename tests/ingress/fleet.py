@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serve_app.api.dialect import ColdWait
-from serve_app.api.engine_client import EngineClient, EngineReply, EngineRequest, Operation
+from serve_app.api.engine_client import DeliveredTokens, EngineClient, EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress.admission import Admission
@@ -22,7 +22,6 @@ from serve_app.ingress.replica import Replica
 from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.settings import ModelSettings
 from serve_app.settings.knobs import Knobs
-from serve_app.wire.data_plane import DeliveredTokens
 from tests.refusal import refusal_of
 from tests.stub_engine import LIMIT_S, StubEngine
 

@@ -10,11 +10,11 @@ import pytest
 
 from serve_app.api.body_memory import KEPT, BodyMemory, BodyShare
 from serve_app.api.dialect import dialect_of
-from serve_app.api.engine_client import Operation
+from serve_app.api.engine_client import DeliveredTokens, Operation
 from serve_app.api.errors import ApiError
 from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.api.trace import TraceContext
-from serve_app.wire.data_plane import DeliveredTokens, TokenCounts
+from serve_app.wire.data_plane import TokenCounts
 from tests.ingress.fleet import (
     DIED,
     KILLED,
