@@ -65,9 +65,9 @@ class NodeMetrics:
             urls = listed.value if listed is not None else []
             answers = await asyncio.gather(*(self._ask(url, deadline) for url in urls))
             self._answered_at = {url: at for url, at in self._answered_at.items() if url in urls}
-            by_url = dict(zip(urls, answers, strict=True))
+            by_url, age_s = dict(zip(urls, answers, strict=True)), self._nodes.age_s()
             # In a thread: with a thousand replicas the series have 30 MB, and streams must not stand still.
-            return await asyncio.to_thread(_encoded, by_url, self._nodes.age_s())
+            return await asyncio.to_thread(lambda: cluster_exposition(by_url, age_s).encode())
         finally:
             self._ended_at = self._clock()
 
@@ -92,10 +92,6 @@ class NodeMetrics:
             return f"{_LOST_NODE} {url}: {why}; {last}\n"
         self._answered_at[url] = self._clock()
         return text
-
-
-def _encoded(answers: Mapping[str, str], nodes_age_s: float | None) -> bytes:
-    return cluster_exposition(answers, nodes_age_s).encode()
 
 
 def cluster_exposition(answers: Mapping[str, str], nodes_age_s: float | None) -> str:

@@ -14,6 +14,7 @@ from serve_app.api.fleet_events import FleetEvents
 from serve_app.api.health import ModelReadiness, Readiness
 from serve_app.cluster.bounded_call import Answer, BoundedCall
 from serve_app.controller import serve_policy
+from serve_app.ingress import fleet_state
 from serve_app.ingress.cold_start_progress import StoredState
 from serve_app.ingress.fleet_state import FleetState
 from serve_app.settings.caller import LANES
@@ -153,6 +154,16 @@ async def test_metrics_are_read_every_5_s_for_listeners_and_every_15_s_without()
         seen.append(fleet.observer.scrapes)
 
     assert seen == [2, 8]
+
+
+async def test_costly_samples_come_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_state, "MOST_SHARE", 1e-9)
+    fleet = Fleet()
+    for _ in range(60):
+        fleet.now += 1.0
+        await fleet.state.parts(True)
+
+    assert fleet.observer.scrapes == 1
 
 
 async def test_samples_count_lost_replicas() -> None:
