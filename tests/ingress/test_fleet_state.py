@@ -253,10 +253,13 @@ async def test_listeners_that_come_at_once_share_samples_and_records(monkeypatch
     assert fleet.observer.scrapes == 1
 
 
-async def test_page_and_first_event_of_20_busy_models_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("models", "samples"), [(20, 60), (100, 12)])
+async def test_page_and_first_event_of_busy_models_are_small(
+    models: int, samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = Clock()
     monkeypatch.setattr(serve_policy, "SteadyTime", lambda: clock.time)
-    fleet, chance = Fleet(models=20), random.Random(1)
+    fleet, chance = Fleet(models), random.Random(1)
     names = [model.name for model in fleet.settings.models]
     counters: dict[str, dict[tuple[str, int], int]] = {name: {} for name in names}
     fleet.policy.records = records_of(names, clock)
@@ -274,7 +277,8 @@ async def test_page_and_first_event_of_20_busy_models_are_small(monkeypatch: pyt
     first = await anext(reply.body_iterator)
 
     event = json.loads(zlib.decompressobj(31).decompress(first).removeprefix(b"data: "))
-    assert len(event["samples"]) == 60
+    assert len(event["samples"]) == samples
+    assert len(first) <= 100_000
     assert len(event["decisions"]) >= 30
     assert event["samples"][-1]["models"]["tide-19"].keys() >= {"ttft_p95_s", "itl_p95_s", "cached_share"}
     page = (assets.script(), assets.style(), assets.template().encode())
