@@ -160,9 +160,8 @@ async def _pages(store: FakeStore, fleet: Fleet, sets: dict[str, ReplicaSet]) ->
         for name, ids in fleet.items()
     }
     serve_status: Any = BoundedCall("status", lambda: ServeStatus(states), 0.0)  # type: ignore[arg-type]
-    observer: Any = ServeObserver(settings.models, sets, live, serve_status, stored)
+    observer = ServeObserver(settings.models, sets, live, serve_status, stored)
     applier: Any = SimpleNamespace(document=live.document)
-    page = FleetState(settings, observer, PolicyView(APP, applier), stored)
     store.take_counts()
     begun = time.process_time()
     await observer.readiness()
@@ -175,7 +174,8 @@ async def _pages(store: FakeStore, fleet: Fleet, sets: dict[str, ReplicaSet]) ->
     async def metrics() -> bytes:
         return merged.encode()
 
-    observer.metrics = metrics
+    seen: Any = SimpleNamespace(readiness=observer.readiness, metrics=metrics)
+    page = FleetState(settings, seen, PolicyView(APP, applier), stored)
     begun = time.process_time()
     parts = await page.parts(True)
     page_s = time.process_time() - begun

@@ -56,9 +56,9 @@ def measure(store: FakeStore, fleet: Fleet, ingresses: int) -> dict[str, float]:
     exchange = DocumentExchange(APP, lambda: nodes, PendingPods())
     policy = _TimedPolicy(lambda: now, exchange)
     state = ApplicationAutoscalingState(APP)
-    state.register(SimpleNamespace(  # without Ray's pickling
-        policy_function="policy", policy_kwargs={}, get_policy=lambda: policy, is_default_policy_function=lambda: False
-    ))  # fmt: skip
+    is_default = {"policy_kwargs": {}, "is_default_policy_function": lambda: False}
+    # Without Ray's pickling.
+    state.register(SimpleNamespace(policy_function="policy", get_policy=lambda: policy, **is_default))
     running = {INGRESS: [f"i{n}" for n in range(ingresses)], **fleet}
     bounds = DeploymentConfig(autoscaling_config=AutoscalingConfig(**open_bounds(0, ENGINE_INTERVAL_S)))
     for name, ids in running.items():
@@ -119,10 +119,11 @@ def _report(state: ApplicationAutoscalingState, running: Fleet, now: float) -> N
     """Have each replica report half a second of work."""
     passed = now % 10_000
     engine = EngineSignals(
-        running_requests=4, running_tokens=4e3, ongoing_requests=5, kv_cache_tokens=4e5, steps=60, step_s=0.014,
-        prompt_tokens_total=2e3 * passed, finished_requests_total=2 * passed, step_batch=4, step_kv_tokens=4e3,
-        finished_prompt_tokens_total=2e3 * passed, finished_generation_tokens_total=256 * passed, itl_count=7e3,
-        step_prefill_tokens=50, ttft_count=60, ttft_queue_p95_s=0.05, itl_p95_s=0.02,
+        running_requests=4, running_tokens=4e3, ongoing_requests=5, kv_cache_tokens=4e5, itl_count=7e3,
+        prompt_tokens_total=2e3 * passed, finished_requests_total=2 * passed, steps=60, step_s=0.014,
+        finished_prompt_tokens_total=2e3 * passed, finished_generation_tokens_total=256 * passed,
+        step_batch=4, step_kv_tokens=4e3, step_prefill_tokens=50, ttft_count=60, ttft_queue_p95_s=0.05,
+        itl_p95_s=0.02,
     )  # fmt: skip
     arrived = asdict(IngressSignals(arrivals_total=20 * passed, arrived_bytes_total=4e4 * passed))
     ingress = {ingress_key(name, key): value for name in running for key, value in arrived.items()}
