@@ -28,7 +28,7 @@ class FakeStore:
     def _internal_kv_put(self, key: str, value: bytes, *, overwrite: bool, namespace: str) -> None:
         self.kept[key.encode()] = self._count(value)
 
-    def _internal_kv_get(self, key: str, *, namespace: str) -> bytes | None:
+    def _internal_kv_get(self, key: str, *, namespace: str) -> Any:
         return self._count(self.kept.get(key.encode()))
 
     def _internal_kv_list(self, prefix: str, *, namespace: str) -> list[bytes]:

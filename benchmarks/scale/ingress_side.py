@@ -126,7 +126,7 @@ async def _until(holds: Callable[[], bool], limit_s: float = 60.0) -> float:
 
 def _pick(known: ReplicaSet) -> dict[str, float]:
     """Pick at four requests a replica: half of the prompts share a prefix. Of the least disturbed round."""
-    draw, slots, rounds = random.Random(0), list[Reservation](), []
+    draw, slots, rounds = random.Random(0), list[Reservation](), list[list[int]]()
     places, system = 4 * len(known), tuple(range(4))
     while len(rounds) <= _ROUNDS:
         costs = []
@@ -159,7 +159,7 @@ async def _pages(store: FakeStore, fleet: Fleet, sets: dict[str, ReplicaSet]) ->
         name: SimpleNamespace(replica_states={ReplicaState.RUNNING: len(ids)}, status="HEALTHY", message="")
         for name, ids in fleet.items()
     }
-    serve_status: Any = BoundedCall("status", lambda: ServeStatus(states), 0.0)  # type: ignore[arg-type]
+    serve_status: Any = BoundedCall("status", lambda: ServeStatus(states), 0.0)
     observer = ServeObserver(settings.models, sets, live, serve_status, stored)
     applier: Any = SimpleNamespace(document=live.document)
     store.take_counts()

@@ -33,7 +33,7 @@ class Idle:
         return ""
 
 
-def _processes() -> list[psutil.Process]:
+def _processes() -> Any:
     return psutil.Process().children(recursive=True)
 
 
