@@ -118,11 +118,15 @@ def _read_weights(node: str, model: ModelSettings) -> None:
 
 
 def _add_spares(node: RayNode, model: ModelSettings) -> None:
-    """Start a spare process for each replica that a node has room for, unless another process does so."""
+    """Start a spare process for all replicas but one that a node has room for, unless another process does.
+
+    The first replica of a node mostly starts at the same time, and each that ends leaves a spare process. A
+    spare process wakes 150 times a second.
+    """
     if claim(_claim_key(node["NodeID"], model)):
         # At least one, because a replica with several GPUs may have its workers on other nodes.
-        room = max(1, fitting(node["Resources"], replica_resources(model), _MOST_SPARES))
-        start_spares(node, _inherited_environment(model), room)
+        others = fitting(node["Resources"], replica_resources(model), 1 + _MOST_SPARES) - 1
+        start_spares(node, _inherited_environment(model), max(1, others))
 
 
 def _claim_key(node: str, model: ModelSettings) -> str:

@@ -198,10 +198,10 @@ def spares(ray: StubRay) -> list[tuple[str, int]]:
     return [(node, count) for node, _, count in ray.spares]
 
 
-def test_node_gets_up_to_four_spare_processes(ray: StubRay) -> None:
+def test_node_gets_a_spare_process_for_all_but_one_replica(ray: StubRay) -> None:
     warm_nodes.warm([model(cpus_per_replica=1)], {})
 
-    assert spares(ray) == [(A, 2), (B, 4)]
+    assert spares(ray) == [(A, 1), (B, 4)]
 
 
 def test_spares_are_in_the_environment_that_the_engines_inherit(ray: StubRay) -> None:
