@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 
 from loadtests.plan import Planned
-from serve_app.cli.command_error import CommandError
+from serve_app.cli import CommandError
 from serve_app.cli.listening import free_port
 from serve_app.cli.progress import ask_ready
 

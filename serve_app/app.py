@@ -14,7 +14,7 @@ from serve_app.ingress.ingress_deployment import Ingress
 from serve_app.runner.batch_runner import BatchRunner
 from serve_app.settings import AppSettings, ModelSettings, RequestLogSettings, knob_defaults, load_settings
 from serve_app.settings.knobs import Knobs
-from serve_app.settings.ledger import LedgerSettings
+from serve_app.settings.storage import LedgerSettings
 from serve_app.settings.telemetry import TraceSettings
 from serve_app.settings.tree import BATCH_RUNNER, INGRESS
 

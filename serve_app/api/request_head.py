@@ -47,7 +47,6 @@ class RequestMiddleware:
     not answer `HEAD`. Here `HEAD` gets the answer to `GET` without the body (RFC 9110, section 9.3.2).
 
     Args:
-        app: The inner application.
         add_header: Whether to add `X-Request-ID` to the response. False behind Ray Serve, which adds it.
     """
 
@@ -229,7 +228,6 @@ class RequestTraces:
     Args:
         sampling_ratio: The share of the traces without a client's span that is sampled; None if no trace goes
             to a collector.
-        record_prompts: Whether traces have the prompts.
         export: Called with each trace that is kept.
     """
 
@@ -246,7 +244,6 @@ class RequestTraces:
     def begin(
         self, path: str, headers: Sequence[tuple[bytes, bytes]], started: float, links: Sequence[Link] = ()
     ) -> RequestTrace | None:
-        """Return the trace of a request to `path`; None if the request is not traced."""
         shown = (SHOW_HEADER, b"1") in headers
         if self._ratio is None and not shown:
             return None

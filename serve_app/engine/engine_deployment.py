@@ -29,7 +29,7 @@ from serve_app.ledger.writer import UsageWriter
 from serve_app.patches.ray import keep_log_handlers
 from serve_app.patches.ray_idle import report_changes
 from serve_app.settings.identity import engine_identity, identity_number
-from serve_app.settings.ledger import LedgerSettings, ledger_url
+from serve_app.settings.storage import LedgerSettings, ledger_url
 from serve_app.settings.telemetry import TraceSettings
 from serve_app.settings.tree import ModelSettings, RequestLogSettings
 from serve_app.telemetry.replica_metrics import EngineMetrics

@@ -79,8 +79,6 @@ async def wait_for_successor(
 
     Args:
         states: Returns the states of the ingress replicas, this one among them; None if Ray does not answer.
-        sleep: Waits for so many seconds.
-        clock: The time in seconds.
     """
     began = clock()
     waited = False
