@@ -9,7 +9,15 @@ from ray.serve._private.controller import ServeController
 from ray.serve._private.replica import ReplicaMetricsManager
 from ray.serve._private.router import RouterMetricsManager
 
-from serve_app.patches.ray_idle import QUIET_S, UNCHANGED_S, Rest, awaits_checks, is_quiet, only_changes
+from serve_app.patches.ray_idle import (
+    QUIET_S,
+    UNCHANGED_S,
+    Rest,
+    awaits_checks,
+    is_quiet,
+    only_changes,
+    skip_idle_turns,
+)
 
 
 def turns(rest: Rest, *, until: float, quiet: bool = True, awaits_checks: bool = False) -> list[float]:
@@ -82,6 +90,24 @@ def test_any_transition_keeps_the_controller_awake() -> None:
     assert not is_quiet(controller(proxy={"status": "STARTING"}))
     assert not awaits_checks(controller())
     assert awaits_checks(controller(deployment={"_outstanding_dirty_set": {"r"}}))
+
+
+async def test_a_quiet_controller_runs_only_the_turns_that_are_due() -> None:
+    taken: list[int] = []
+
+    async def turn(number: int) -> None:
+        taken.append(number)
+
+    quiet = controller()
+    quiet.run_control_loop_step = turn
+    skip_idle_turns(quiet)
+    for number in range(5):
+        await quiet.run_control_loop_step(number)
+    assert taken == [0]
+
+    quiet.deployment_state_manager._deployment_states["d"]._in_transition = True
+    await quiet.run_control_loop_step(5)
+    assert taken == [0, 5]
 
 
 class Reports:
