@@ -45,8 +45,8 @@ _KEPT_S = 365 * 24 * 3600
 _PERIOD_S = 10.0
 _WAIT_S = 60.0
 """The bound on a task. A zygote's imports take 10 s of CPU."""
-_MOST_SPARES = 4
-"""The bound on spare processes per node. Each takes about 85 MiB."""
+_MOST_SPARES = 2
+"""The bound on spare processes per node. Each takes about 85 MiB, and wakes 150 times a second."""
 _CLAIMS = "spares/"
 
 
@@ -118,15 +118,11 @@ def _read_weights(node: str, model: ModelSettings) -> None:
 
 
 def _add_spares(node: RayNode, model: ModelSettings) -> None:
-    """Start a spare process for all replicas but one that a node has room for, unless another process does.
-
-    The first replica of a node mostly starts at the same time, and each that ends leaves a spare process. A
-    spare process wakes 150 times a second.
-    """
+    """Start a spare process for each replica that a node has room for, unless another process does so."""
     if claim(_claim_key(node["NodeID"], model)):
         # At least one, because a replica with several GPUs may have its workers on other nodes.
-        others = fitting(node["Resources"], replica_resources(model), 1 + _MOST_SPARES) - 1
-        start_spares(node, _inherited_environment(model), max(1, others))
+        room = max(1, fitting(node["Resources"], replica_resources(model), _MOST_SPARES))
+        start_spares(node, _inherited_environment(model), room)
 
 
 def _claim_key(node: str, model: ModelSettings) -> str:
