@@ -93,7 +93,11 @@ def skip_idle_turns(controller: ServeController) -> None:
     turn, interval_s = controller.run_control_loop_step, deployment_state.CONTROL_LOOP_INTERVAL_S
 
     async def turn_if_due(*arguments: Any) -> None:
-        if REST.is_due(is_quiet(controller), awaits_checks(controller), time.monotonic()):
+        try:
+            quiet, awaits = is_quiet(controller), awaits_checks(controller)
+        except AttributeError:  # another release of Ray, whose controller must still take its turns
+            quiet = awaits = False
+        if REST.is_due(quiet, awaits, time.monotonic()):
             # From this interval, Ray computes which share of the replicas a turn checks.
             deployment_state.CONTROL_LOOP_INTERVAL_S = QUIET_S if REST.quiet else interval_s
             await turn(*arguments)

@@ -163,3 +163,17 @@ def test_a_report_that_ray_held_back_is_sent_next_time() -> None:
 )
 def test_ray_has_what_is_changed(owner: type, name: str) -> None:
     assert callable(getattr(owner, name))
+
+
+async def test_a_controller_of_another_release_takes_all_turns() -> None:
+    taken: list[int] = []
+
+    async def turn(number: int) -> None:
+        taken.append(number)
+
+    unknown: Any = SimpleNamespace(run_control_loop_step=turn)
+    skip_idle_turns(unknown)
+    for number in range(3):
+        await unknown.run_control_loop_step(number)
+
+    assert taken == [0, 1, 2]
