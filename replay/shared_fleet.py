@@ -253,22 +253,6 @@ def _give_places(fleets: Fleets, places: int) -> None:
         fleet.set_target(fleet.target)
 
 
-def most_in_time(traces: Mapping[str, Trace], places: int, slot_s: float) -> int:
-    """Return a bound on the requests that any policy serves in time, however well it knows the future.
-
-    In a time no longer than a start, a place serves one model at most: the next one's start takes all of the
-    rest. So in each slot only the requests of the `places` busiest models can be in time.
-    """
-    counts = []
-    for trace in traces.values():
-        arrivals = np.concatenate([chunk.arrival_s for chunk in trace.chunks()])
-        counts.append(np.bincount((arrivals / slot_s).astype(np.int64)))
-    slots = np.zeros((len(counts), max(map(len, counts))))
-    for row, count in zip(slots, counts, strict=True):
-        row[: len(count)] = count
-    return int(np.sort(slots, axis=0)[-places:].sum())
-
-
 def read_models(arguments: Sequence[str]) -> dict[str, Trace]:
     """Return the traces by model, given as `MODEL=FILE`. Raises TraceError for another argument."""
     pairs = [argument.partition("=") for argument in arguments]

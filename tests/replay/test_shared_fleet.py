@@ -5,6 +5,7 @@ import pytest
 
 from replay.defaults import KNOBS
 from replay.profile import load_profile
+from replay.shared_bound import Hindsight, most_in_time
 from replay.shared_fleet import (
     LeastRecentlyUsed,
     Own,
@@ -13,7 +14,6 @@ from replay.shared_fleet import (
     Sharing,
     StaticPlaces,
     conditions_of,
-    most_in_time,
     popular,
     read_models,
     simulate_shared,
@@ -41,7 +41,29 @@ def test_models_in_sequence_all_get_the_only_place() -> None:
     assert ours.unanswered == 0
     assert ours.starts == 3
     assert ours.in_time > own.in_time
-    assert ours.in_time <= most_in_time(TRACES, 1, PROFILE.cold_start_s[0])
+    assert ours.in_time <= most_in_time(TRACES, 1, PROFILE, KNOBS.ttft_target_s, 4)
+
+
+def test_schedule_with_hindsight_is_within_the_bound() -> None:
+    fleet = (TRACES, 1, PROFILE, KNOBS.ttft_target_s, 4)
+    hindsight, bound = replayed(Hindsight(*fleet)), most_in_time(*fleet)
+
+    assert hindsight.unanswered == 0
+    assert replayed(Sharing(list(TRACES), KNOBS)).in_time <= hindsight.in_time + 5  # starts take 60 to 90 s
+    assert hindsight.in_time <= bound
+
+
+def test_bound_leaves_out_a_start_between_two_models() -> None:
+    first = ArrayTrace("a", np.array([61.0, 61.5]), np.array([100, 100]), np.array([1, 1]))
+    for second_at, bound in ((100.0, 2), (150.0, 3)):
+        second = ArrayTrace("b", np.array([second_at]), np.array([100]), np.array([1]))
+        assert most_in_time({"a": first, "b": second}, 1, PROFILE, 0.2, 4) == bound
+
+
+def test_bound_counts_what_replicas_prefill_in_time() -> None:
+    burst = ArrayTrace("a", np.full(100, 61.0), np.full(100, 2000), np.full(100, 1))  # 0.1 s of prefill each
+    for replicas, bound in ((1, 2), (4, 8)):
+        assert most_in_time({"a": burst}, replicas, PROFILE, 0.2, 4) == bound
 
 
 def test_with_room_for_all_sharing_changes_nothing() -> None:
