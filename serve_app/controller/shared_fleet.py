@@ -175,7 +175,7 @@ def _unexplained(
 
 def _granted(each: Decided, grant: Grant) -> Decision:
     """Return the model's decision with the granted target and the reason for it."""
-    decision = each.decision
+    decision = replace(each.decision, gives_to=grant.gives_to)
     if not grant.why or each.model.knobs.mode == "advise":
         return decision
     if grant.target == decision.target:
