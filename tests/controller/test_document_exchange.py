@@ -11,7 +11,7 @@ from serve_app.controller.cold_starts import ColdStarts, StartUp
 from serve_app.controller.document_exchange import DocumentExchange, Learned
 from serve_app.policy.state import Memory, PolicyState
 from serve_app.settings.knobs import Knobs
-from serve_app.wire.batch_backlog import BatchBacklog, backlogs_document
+from serve_app.wire.batches import BatchBacklog, backlogs_document
 from serve_app.wire.documents import (
     BATCHES,
     DECISIONS,
