@@ -1,5 +1,8 @@
 """Several models on one simulated fleet with fewer places than models."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -84,6 +87,25 @@ def test_models_without_a_gpu_of_their_own_get_no_answer() -> None:
     assert result.starts == 1
 
 
-def test_argument_without_a_model_is_refused() -> None:
-    with pytest.raises(TraceError, match="must be MODEL=FILE"):
-        read_models(["trace.csv"])
+def test_request_log_of_several_models_is_split(tmp_path: Path) -> None:
+    log = tmp_path / "requests.jsonl"
+    requests = [("b", 105.0, "ok"), ("a", 100.0, "failed"), ("a", 103.0, "ok"), ("b", 104.0, "ok")]
+    lines = [
+        {"arrived_at": at, "input_tokens": 10, "output_tokens": 2, "model": model, "outcome": outcome}
+        for model, at, outcome in requests
+    ]
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    found = read_models([str(log)])
+
+    arrivals = {
+        model: np.concatenate([c.arrival_s for c in trace.chunks()]) for model, trace in found.items()
+    }
+    assert {model: at.tolist() for model, at in arrivals.items()} == {"a": [0.0], "b": [1.0, 2.0]}
+
+
+def test_file_that_names_no_model_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text("arrival_s,input_tokens,output_tokens\n0,1,1\n")
+    with pytest.raises(TraceError, match="only a request log names the model"):
+        read_models([str(file)])
