@@ -233,6 +233,30 @@ def test_waits_and_starts_of_models_are_bounded(fleet: SimulatedFleet) -> None:
 
 
 @several
+@given(fleets())
+def test_starts_take_a_fifth_of_the_time_of_replicas_in_use(fleet: SimulatedFleet) -> None:
+    fleet.run(END)
+    for start_s, life_s in fleet.taken_in_use:
+        assert start_s <= life_s / 5
+
+
+@several
+@given(fleets(most=2), st.lists(st.tuples(st.floats(0, END), st.floats(1, 400) | st.just(inf)), max_size=3))
+def test_nodes_that_come_or_never_join_lengthen_no_wait_by_much(
+    fleet: SimulatedFleet, nodes: list[tuple[float, float]]
+) -> None:
+    fleet.coming = [
+        (ComingNode(f"pod{n}", {"GPU": 1.0}, at), at + takes) for n, (at, takes) in enumerate(nodes)
+    ]
+    places = fleet.nodes["n0"]["GPU"]
+    fleet.run(END)
+    start = max(model.start_s for model in fleet.models)
+    one_turn = max(10 * start, 30.0) + 8.0 + start + 4 * TICK_S
+    for model in fleet.models:
+        assert model.longest_wait_s <= ceil((len(fleet.models) - 1) / places) * (one_turn + 2 * start)
+
+
+@several
 @given(fleets(), st.integers(0, 2))
 def test_minimum_is_kept_under_any_traffic(fleet: SimulatedFleet, minimum: int) -> None:
     fleet.models[0].minimum = min(minimum, int(fleet.nodes["n0"]["GPU"]))
