@@ -11,7 +11,7 @@ from serve_app.controller.document_exchange import Deployment, Inbox
 from serve_app.policy.reports import Snapshot
 from serve_app.settings.identity import identity_number
 from serve_app.settings.tree import INGRESS
-from serve_app.wire.batch_backlog import NO_BATCHES
+from serve_app.wire.batches import NO_BATCHES
 from serve_app.wire.ingress_reports import IngressReport
 from serve_app.wire.own_clock import OwnClock
 from serve_app.wire.phases import DRAINING, FAILED
