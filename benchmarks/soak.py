@@ -87,7 +87,10 @@ class Soak:
         url = f"http://127.0.0.1:{self.server.port}"
         async with aiohttp.ClientSession(url, timeout=timeout) as session:
             work = [self._ask_on(session, may_ask) for _ in range(_WORKERS)]
-            work += [self._disturb(may_ask, 60.0 * minutes / 24), self._sample_on(minutes * 60 / 240)]
+            work += [
+                self._disturb(may_ask, max(20.0, 60.0 * minutes / 24)),
+                self._sample_on(minutes * 60 / 240),
+            ]
             with suppress(TimeoutError):
                 async with asyncio.timeout(60 * minutes):
                     await asyncio.gather(*work)
