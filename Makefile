@@ -66,7 +66,8 @@ test-waiting:
 
 test-integration:
 	@echo '== pytest: integration tests'
-	@# One server at a time: beside another, its metrics now and then come later than the tests wait.
+	@# One process: beside the tests of another server, metrics now and then come later than the tests wait. Only
+	@# the start of the second server is beside the tests of the first, which mostly wait.
 	@$(BIN)/python -m pytest tests/integration
 
 lint: setup-dev
