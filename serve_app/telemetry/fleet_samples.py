@@ -16,18 +16,11 @@ _LINE = re.compile(
 )
 _FAMILIES = tuple(
     f"llm_{name}_"
-    for name in [
-        "user_ttft",
-        "inter_token",
-        "completion",
-        "prompt",
-        "prefix_cache",
-        "running",
-        "waiting",
-        "held",
+    for name in (
+        "user_ttft", "inter_token", "completion", "prompt", "prefix_cache", "running", "waiting", "held",
         "background",
-    ]
-)
+    )
+)  # fmt: skip
 """The beginnings of the names of these families. A thousand replicas have 30 MB of others."""
 _LABEL = re.compile(r'(model|lane|le)="([^"]*)"')
 _WINDOW_S = 30.0
