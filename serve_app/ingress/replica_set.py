@@ -92,18 +92,15 @@ class ReplicaSet:
         looked = self._usable.look()
         is_part = len(looked) < len(usable)
         matched: dict[str, int] = {}
-        if prefix is not None and prompt_tokens:
-            if is_part:
-                matched = self.prefixes.match(prefix, [one.replica_id for one in looked], CACHED)
-                looked = [*looked, *(usable[name] for name in matched if name in usable)]
-            else:
-                matched = self.prefixes.match(prefix)
         cached: dict[str, int] = {}
-        if matched and prefix is not None:
+        if prefix is not None and prompt_tokens:
+            among, others = ([one.replica_id for one in looked], CACHED) if is_part else ((), -1)
+            matched = self.prefixes.match(prefix, among, others)
             most, size = prompt_tokens - 1, prefix.size  # the last token is always computed
             cached = {name: min(prompt_tokens * part // size, most) for name, part in matched.items()}
-        if is_part and adapter:
-            looked = [*looked, *self._usable.with_adapter(adapter)]
+        if is_part:
+            looked = [*looked, *(usable[name] for name in matched if name in usable)]
+            looked += self._usable.with_adapter(adapter) if adapter else []
         load_tokens = self._load_tokens(looked) if adapter else 0
         budget_s = prefill_budget_s if prompt_tokens and not background else 0.0
         now = self.clock() if budget_s else 0.0
@@ -133,7 +130,8 @@ class ReplicaSet:
         if chosen is None:
             return None
         name = chosen.replica_id
-        self._usable.use(chosen)
+        # Move it to the end of the order, so that equal replicas take turns.
+        usable[name] = usable.pop(name)
         if cached:
             prompt_tokens -= cached.get(name, 0)
         if adapter and chosen.has_adapter(adapter):
@@ -243,7 +241,8 @@ class ReplicaSet:
             or Replica(replica_id, each["address"], each["token"], each["identity"])
             for replica_id, each in metadata.items()
         }
-        self._usable.replace({name: one for name, one in self._listed.items() if not one.trouble})
+        self._usable.by_name = {name: one for name, one in self._listed.items() if not one.trouble}
+        self._usable.forget()
         self.prefixes.keep(self._listed)
         self._missed = {
             name: replica for name, replica in known.items() if replica.all_in_flight and name not in metadata
@@ -280,7 +279,8 @@ class ReplicaSet:
             return
         begins = not replica.trouble
         replica.trouble = trouble
-        if self._usable.remove(replica) and not len(self):
+        self._usable.forget()
+        if self._usable.by_name.pop(replica.replica_id, None) is not None and not len(self):
             self.lost_at = self.clock()
             self._announce_change()  # requests may be queued for a place on it
         if begins or replica.unlisted_at is not None:
@@ -291,7 +291,8 @@ class ReplicaSet:
         if replica.trouble:
             replica.trouble = ""
             if self._listed.get(replica.replica_id) is replica:  # Ray may list another of this id
-                self._usable.add(replica)
+                self._usable.by_name[replica.replica_id] = replica
+                self._usable.forget()
                 self._changed()
 
     def _announce_change(self) -> None:
