@@ -162,7 +162,11 @@ def _output_sizes(kept: Sequence[int]) -> list[int]:
     return [end - begin for begin, end in pairwise([*begins, len(kept)])]
 
 
-class EngineFailedError(ConnectionError):
+class EngineDiedError(ConnectionError):
+    """The engine core ended with the request: by itself, or because it was killed."""
+
+
+class EngineFailedError(EngineDiedError):
     """The engine died by itself with the request."""
 
 
@@ -171,7 +175,7 @@ def raise_if_lost(lost: str) -> None:
     if lost == ENGINE_DEAD:
         raise NeverBegunError("the replica's engine core was dead already")
     if lost == ENGINE_KILLED:
-        raise ConnectionError("the replica's engine core was killed")
+        raise EngineDiedError("the replica's engine core was killed")
     if lost:
         raise EngineFailedError("the replica's engine core died")
 
