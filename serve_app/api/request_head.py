@@ -128,8 +128,9 @@ class RayHeadersMiddleware:
 
 
 def middlewares() -> list[Middleware]:
-    """Return the middlewares for Ray Serve's HTTP servers, the outermost last. Ray calls this before it
-    starts a server, and has no other hook for the server's own protocol.
+    """Return the middlewares for Ray Serve's HTTP servers, the outermost last.
+
+    Call this before the server starts: Ray has no hook for the server's own protocol.
     """
     ignore_upgrades()
     return [Middleware(RayHeadersMiddleware), Middleware(WriteNowMiddleware)]

@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from serve_app.patches.ray_idle import rest_while_quiet
+
 if TYPE_CHECKING:
     from ray.serve._private.cluster_node_info_cache import ClusterNodeInfoCache
     from ray.serve._private.common import DeploymentID, ReplicaID
@@ -35,6 +37,7 @@ def change_controller() -> None:
     ask_gcs_seldom()
     version_each_deployment()
     stop_named_replicas_first()
+    rest_while_quiet()
 
 
 def ask_gcs_seldom() -> None:

@@ -85,6 +85,8 @@ class Decision:
     recent_needs: tuple[Need, ...] = ()
     """The recent needs of the load, for the `Inputs` of the next decision."""
     claim: Claim = Claim()
+    gives_to: str = ""
+    """The model that gets a place of this model."""
 
     def document(self) -> dict[str, Any]:
         """Return the reasons as plain data, with numbers rounded to four digits."""
@@ -98,6 +100,7 @@ class Decision:
             "signals": _round_values(self.signals),
             "ages_s": _round_values(dict(oldest)),
             "notes": list(self.notes),
+            **({"gives_to": self.gives_to} if self.gives_to else {}),
         }
 
 

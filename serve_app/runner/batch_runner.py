@@ -16,6 +16,7 @@ from serve_app.batch.input_file import validate
 from serve_app.batch.queue import BatchQueue
 from serve_app.batch.records import OPEN, Batch
 from serve_app.batch.store import BatchStore
+from serve_app.patches.ray_idle import report_changes
 from serve_app.runner.runner import Runner
 from serve_app.settings.storage import BatchSettings, batch_database_url, batch_files_url
 from serve_app.settings.telemetry import TraceSettings
@@ -51,6 +52,7 @@ class BatchRunner:
         self, batch: dict[str, Any], max_line_bytes: int, traces: dict[str, Any]
     ) -> None:
         settings = BatchSettings.model_validate(batch)
+        report_changes()
         context = serve.get_replica_context()
         self._app = context.app_name
         self._metrics = BatchMetrics(context.replica_tag)
