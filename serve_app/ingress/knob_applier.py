@@ -11,11 +11,11 @@ from typing import Any
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.placement import replica_resources
 from serve_app.settings.identity import engine_identity
-from serve_app.settings.knobs import LiveKnobs
+from serve_app.settings.knobs import Knobs, LiveKnobs
 from serve_app.settings.settings_error import SettingsError
-from serve_app.settings.tree import AppSettings
+from serve_app.settings.tree import AppSettings, ModelSettings
 from serve_app.wire.documents import KNOBS, put_document, read_document
-from serve_app.wire.served_models import ServedApplication, ServedModel, read_served
+from serve_app.wire.served_models import ServedApplication, ServedModel, ServedVariant, read_served
 
 logger = logging.getLogger("ray.serve")
 
@@ -99,13 +99,7 @@ class KnobApplier:
 
     def _served(self) -> ServedApplication:
         models = {
-            model.deployment_name: ServedModel(
-                model.name,
-                model.deployment_name,
-                self._live.of(model.name),
-                replica_resources(model),
-                engine_identity(model),
-            )
+            model.deployment_name: _served_model(model, self._live.of(model.name))
             for model in self._settings.models
         }
         ingress, traces = self._settings.ingress, self._settings.telemetry.traces
@@ -134,3 +128,30 @@ class KnobApplier:
                     logged = True
                     failed.wait(self._retry_s)
         written.set_result(None)
+
+
+def _served_model(model: ModelSettings, knobs: Knobs) -> ServedModel:
+    engines = model.engines()
+    variants = [
+        ServedVariant(
+            each.name,
+            engine.engine_name,
+            replica_resources(engine),
+            engine_identity(engine),
+            each.usd_per_hour,
+            each.preemptible,
+            each.min_replicas,
+            each.max_replicas,
+            each.assumed_speed,
+        )
+        for each, engine in zip(model.variants, engines, strict=False)
+    ]
+    first = engines[0]
+    return ServedModel(
+        model.name,
+        model.deployment_name,
+        knobs,
+        replica_resources(first),
+        engine_identity(first),
+        tuple(variants),
+    )

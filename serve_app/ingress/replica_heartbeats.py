@@ -130,11 +130,12 @@ class Heartbeats:
         if beat.prefix_cache_tokens is not None:
             known.prefixes.resize(replica.replica_id, beat.prefix_cache_tokens)
         if beat.step_tokens:
-            known.choice.step_tokens = beat.step_tokens
+            known.choice.of(replica.variant).step_tokens = beat.step_tokens
         replica.adapters = set(beat.adapters)
         replica.adapter_load_s = beat.adapter_load_s
         replica.first_runs_left = beat.first_runs_left
         replica.unwritten_s = beat.unwritten_s
+        known.note_end(replica, beat.ends_in_s)
         for prefix in beat.prefixes:
             known.prefixes.add(replica.replica_id, prefix)
         if beat.trouble:
