@@ -9,7 +9,7 @@ GPU_PYTHON ?= $(GPU_VENV)/bin/python
 LOADTEST_CONFIG ?= config/serve.zero.yaml
 WAITING := $(addprefix tests/,haproxy loadtests runner telemetry)
 
-.PHONY: help serve serve-gpu test test-unit test-waiting test-integration test-long test-gpu-stack fuzz simulate lint loadtest chaos bench-policy cold-start gpu-proof chart pictures setup setup-gpu setup-dev lock licenses sbom audit clean
+.PHONY: help serve serve-gpu test test-unit test-waiting test-integration test-long test-gpu-stack fuzz simulate lint loadtest chaos soak bench-idle bench-policy cold-start gpu-proof chart pictures setup setup-gpu setup-dev lock licenses sbom audit clean
 
 help:
 	@echo 'make serve [CONFIG=...] [ARGS=--verbose] set up, then serve config/serve.yaml or CONFIG until Ctrl-C'
@@ -21,6 +21,8 @@ help:
 	@echo 'make simulate [MINUTES=5]               the request path in worlds of new seeds, on a simulated clock and network'
 	@echo 'make loadtest [SCENARIO=...]            a server of its own from zero to N and back, judged and drawn'
 	@echo 'make chaos [ARGS=...]                   kill and stop each process under load, and print what clients saw'
+	@echo 'make soak [MINUTES=120 ARGS=...]         every API for two hours, and whether the memory of a process grows'
+	@echo 'make bench-idle [ARGS=...]               wake-ups and CPU of each process while no request comes'
 	@echo 'make bench-policy                       every autoscaling policy on recorded traffic, by its targets'
 	@echo 'make cold-start [ARGS=--fresh]          from zero to the first token by phase, beside vllm serve'
 	@echo 'make gpu-proof [GPU_PYTHON=... ARGS=...] measure a GPU stage by stage, and write one page'
@@ -79,6 +81,13 @@ loadtest: setup
 
 chaos: setup
 	@exec $(BIN)/python -m benchmarks.chaos $(ARGS)
+
+soak: MINUTES ?= 120
+soak: setup
+	@exec $(BIN)/python -m benchmarks.soak --minutes $(MINUTES) $(ARGS)
+
+bench-idle: setup
+	@exec $(BIN)/python -m benchmarks.idle $(ARGS)
 
 bench-policy: setup
 	@exec $(BIN)/python -m benchmarks.autoscaling $(ARGS)

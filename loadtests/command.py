@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from urllib.parse import urlsplit
 
 from serve_app import env
-from serve_app.cli.command_error import CommandError
+from serve_app.cli import CommandError
 from serve_app.cli.http_client import DEFAULT_URL, authorization
 from serve_app.settings.settings_error import SettingsError
 

@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 
 from loadtests.plan import Planned
-from serve_app.cli.command_error import CommandError
+from serve_app.cli import CommandError
 from serve_app.cli.listening import free_port
 from serve_app.cli.progress import ask_ready
 
@@ -139,7 +139,15 @@ def own_server(config: Path, log: Path, say: Callable[[str], None]) -> Iterator[
         # A group of its own, so that a terminal's Ctrl-C reaches us alone, and no session of its own: see
         # `tideserve run`.
         server = subprocess.Popen(  # noqa: S603
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, process_group=0
+            command,
+            env={
+                "RAY_metrics_report_interval_ms": "1000",
+                **os.environ,
+            },  # a value for each second
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            process_group=0,
         )
     try:
         _wait_until_ready(server, url, log, say)

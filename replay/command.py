@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from replay.defaults import GOAL, ORACLE, OURS
 from replay.inputs import add_inputs, read_inputs
 from replay.status_line import StatusLine
-from serve_app.cli.command_error import CommandError
+from serve_app.cli import CommandError
 from serve_app.cli.knobs_command import parse_arguments
 from serve_app.cluster.knob_changes import DEFAULT, changed
 from serve_app.settings.knobs import Knobs, overlay

@@ -10,10 +10,10 @@ from pydantic import Field, ValidationError
 
 from serve_app.ingress.replica_set import ASSUMED_LOAD_S
 from serve_app.policy.capacity_model import StepTime
-from serve_app.settings.adapters import MOST_ADAPTERS, LoraSettings
 from serve_app.settings.closed_model import ClosedModel
 from serve_app.settings.document import Document, parse_yaml, read_text
 from serve_app.settings.knobs import StartingValues
+from serve_app.settings.model_names import MOST_ADAPTERS, LoraSettings
 from serve_app.settings.settings_error import SettingsError, from_pydantic, shown
 from serve_app.settings.tree import EMBEDDED, AppSettings, ModelSettings
 

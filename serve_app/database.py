@@ -85,7 +85,7 @@ def connect(url: str, pool_size: int) -> Engine:
     """Return the engine of a database, which connects with the first use.
 
     Args:
-        url: The URL, as `settings.database` accepts it.
+        url: The URL, as `settings.storage` accepts it.
         pool_size: The most connections to Postgres at the same time.
     """
     address = make_url(url)

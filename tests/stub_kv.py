@@ -40,6 +40,13 @@ class StubKv:
         self._available()
         return self.kept.get((namespace, _encoded(key)))
 
+    def internal_kv_get_gcs_client(self) -> "StubKv":
+        return self
+
+    def internal_kv_multi_get(self, keys: list[bytes], namespace: bytes) -> dict[bytes, bytes]:
+        found = {key: self._internal_kv_get(key, namespace=namespace.decode()) for key in keys}
+        return {key: value for key, value in found.items() if value is not None}
+
     def _internal_kv_del(self, key: str, *, namespace: str) -> None:
         self._available()
         self.kept.pop((namespace, key.encode()), None)

@@ -183,7 +183,7 @@ def test_each_engine_has_a_router_of_its_own_replicas() -> None:
 
 
 def test_a_lost_engine_core_is_noticed_within_seconds() -> None:
-    assert engine()._deployment_config.health_check_period_s == 1
+    assert engine()._deployment_config.health_check_period_s <= 1
 
 
 def test_bounds_on_open_requests_are_the_settings() -> None:

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from serve_app.settings.adapters import MOST_ADAPTERS
 from serve_app.settings.caller import LANES
 from serve_app.settings.document import unique_keys
+from serve_app.settings.model_names import MOST_ADAPTERS
 from serve_app.wire.request_line import FAILED
 from traces.files import LineError, LineFile, Lines
 from traces.trace import LONGEST_S, MOST_TOKENS, STANDARD, Chunk, Floats, Ints, shown, starts_of, take

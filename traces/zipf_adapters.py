@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from serve_app.settings.adapters import MOST_ADAPTERS
+from serve_app.settings.model_names import MOST_ADAPTERS
 from traces.trace import Chunk, Trace, TraceError, shown
 
 _SEED = 7

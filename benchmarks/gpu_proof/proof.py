@@ -26,7 +26,7 @@ from replay.capacity.server import MeasurementError
 from replay.fit import FitError
 from replay.profile import Profile
 from replay.run import replay
-from serve_app.cli.command_error import CommandError
+from serve_app.cli import CommandError
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import SettingsError
 from serve_app.settings.tree import EMBEDDED

@@ -17,7 +17,7 @@ from replay.capacity.measure import Measurement, measure
 from replay.capacity.method import Plan
 from replay.fit import COEFFICIENTS, Fit, StepSample, fit
 from replay.profile import Profile, load_profile, profile_for
-from serve_app.cli.command_error import CommandError
+from serve_app.cli import CommandError
 from serve_app.policy.capacity_model import StepTime
 from serve_app.settings.tree import ModelSettings
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from replay.defaults import BUDGET_S, GOAL, SEEDS
 from replay.inputs import add_inputs, read_inputs
 from replay.status_line import StatusLine
-from serve_app.cli.command_error import CommandError
+from serve_app.cli import CommandError
 from serve_app.cluster.knob_changes import value_text
 from serve_app.settings.settings_error import SettingsError
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from replay.capacity.method import USUAL, Method, Plan
 from replay.capacity.server import MeasurementError
 from replay.status_line import StatusLine
-from serve_app.cli.command_error import CommandError
+from serve_app.cli import CommandError
 from serve_app.cli.http_client import DEFAULT_URL, authorization
 
 if TYPE_CHECKING:

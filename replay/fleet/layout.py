@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from serve_app.settings.adapters import MOST_ADAPTERS
 from serve_app.settings.caller import LANES
+from serve_app.settings.model_names import MOST_ADAPTERS
 
 Records = Any
 """A NumPy array of records; their fields are the names below."""

@@ -48,7 +48,6 @@ class ApiKeyFile:
     middle of a change, and such a change must neither lock all clients out nor let all clients in.
 
     Args:
-        path: The file.
         clock: Seconds on a clock that never goes back.
         wall: Unix time in seconds, for the expiry of keys.
 
@@ -82,7 +81,6 @@ class ApiKeyFile:
 
     @property
     def has_limits(self) -> bool:
-        """Whether any key has a limit."""
         return self._has_limits
 
     def authenticate(self, key: bytes) -> ApiKey:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from fastapi import Request
@@ -27,26 +28,18 @@ _ID = re.compile(r"(file-|batch_)[0-9a-f]{32}")
 _FULL = re.compile(r"no space left|disk is full|disk full|quota exceeded", re.IGNORECASE)
 
 
+@dataclass(slots=True, eq=False)
 class BatchAccess:
-    """The HTTP API's access to files and batches.
+    """The HTTP API's access to files and batches."""
 
-    Args:
-        store: The database.
-        files: The bytes of files.
-        clock: Unix time in seconds.
-    """
-
-    def __init__(
-        self,
-        store: BatchStore,
-        files: FileStore,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self.store = store
-        self.files = files
-        self.clock = clock
-        # Own threads: a slow database must not take the event loop's.
-        self._threads = ThreadPoolExecutor(CONNECTIONS, "batches")
+    store: BatchStore
+    files: FileStore
+    clock: Callable[[], float] = time.time
+    """Unix time in seconds."""
+    # Own threads: a slow database must not take the event loop's.
+    _threads: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(CONNECTIONS, "batches"), init=False
+    )
 
     async def run(self, work: Callable[[], T]) -> T:
         """Return what `work` returns. It runs in a thread.

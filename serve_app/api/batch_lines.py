@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 import uuid
+from dataclasses import dataclass
 from typing import Never
 
 from starlette.types import Message
@@ -20,33 +21,23 @@ from serve_app.api.request_head import RequestHead, RequestTraces
 from serve_app.api.trace import UNTRACED, Trace
 from serve_app.cancellation import only_own_cancellation
 from serve_app.settings.caller import ANYONE
-from serve_app.wire.batch_lines import BatchLine, LineAnswer
+from serve_app.wire.batches import BatchLine, LineAnswer
 from serve_app.wire.spans import batch_root
 
 logger = logging.getLogger("ray.serve")
 
 
+@dataclass(slots=True, eq=False)
 class BatchLines:
-    """Runs lines for the owners of batches.
+    """Runs lines for the owners of batches."""
 
-    Args:
-        endpoints: The endpoints of this process.
-        api_keys: The keys in force; None if no key is needed.
-        share_prefix_cache: Whether clients with different keys share prefix caches.
-        traces: The traces of requests. That of a line links to the trace of its batch.
-    """
-
-    def __init__(
-        self,
-        endpoints: Endpoints,
-        api_keys: ApiKeyFile | None,
-        share_prefix_cache: bool,
-        traces: RequestTraces,
-    ) -> None:
-        self._endpoints = endpoints
-        self._api_keys = api_keys
-        self._share_prefix_cache = share_prefix_cache
-        self._traces = traces
+    endpoints: Endpoints
+    api_keys: ApiKeyFile | None
+    """The keys in force; None if no key is needed."""
+    share_prefix_cache: bool
+    """Whether clients with different keys share prefix caches."""
+    traces: RequestTraces
+    """The traces of requests. That of a line links to the trace of its batch."""
 
     async def answer(self, owner: str, batch_id: str, url: str, line: BatchLine) -> LineAnswer:
         """Return the answer to `line`, whose batch belongs to the API key `owner`. Errors are answers too.
@@ -56,14 +47,14 @@ class BatchLines:
         # Not the id of an earlier attempt, which an engine may still run.
         request_id = f"batch_req_{uuid.uuid4().hex}"
         received = _Received()
-        trace = self._traces.begin(url, (), time.perf_counter(), [batch_root(batch_id)])
+        trace = self.traces.begin(url, (), time.perf_counter(), [batch_root(batch_id)])
         TRACE_ID.set("" if trace is None else trace.context.trace_id)
         try:
             with only_own_cancellation():
                 sender = await self._sender(owner, request_id, trace or UNTRACED)
-                share = self._endpoints.share(sender, line.body)
+                share = self.endpoints.share(sender, line.body)
                 operation = operation_at(url)
-                response = await self._endpoints.respond(operation, line.body, sender, share, whole=True)
+                response = await self.endpoints.respond(operation, line.body, sender, share, whole=True)
                 await response({"type": "http"}, _never, received.send)
         except ApiError as error:
             received.fail(error, url, request_id)
@@ -74,17 +65,17 @@ class BatchLines:
             if trace is not None:
                 if received.status:
                     trace.note_status(received.status)
-                self._traces.end(trace)
+                self.traces.end(trace)
         return LineAnswer(
             line.number, request_id, received.status, bytes(received.body), received.retry_after_s
         )
 
     async def _sender(self, owner: str, request_id: str, trace: Trace) -> RequestHead:
-        if self._api_keys is None:
+        if self.api_keys is None:
             return RequestHead(request_id, ANYONE.lowered_to("background"), trace=trace)
-        await self._api_keys.refresh()
-        key = self._api_keys.named(owner)
-        salt = "" if self._share_prefix_cache else key.cache_salt
+        await self.api_keys.refresh()
+        key = self.api_keys.named(owner)
+        salt = "" if self.share_prefix_cache else key.cache_salt
         return RequestHead(request_id, key.caller.lowered_to("background"), key, salt, trace=trace)
 
 

@@ -11,7 +11,7 @@ from serve_app.api.body import read_body
 from serve_app.api.body_memory import BodyMemory, BodyShare
 from serve_app.api.browsers import check_content_type
 from serve_app.api.dialect import JSON
-from serve_app.api.errors import ApiError
+from serve_app.api.errors import ApiError, invalid_field, invalid_value
 from serve_app.api.files import expiry, page
 from serve_app.api.request_head import head_of
 from serve_app.batch.records import DAY_S, Batch, Endpoint, new_id
@@ -64,9 +64,8 @@ def batches_router(access: BatchAccess, http: HttpSettings, memory: BodyMemory) 
         try:
             await access.run(lambda: access.store.add_batch(batch, now))
         except StatusError as error:
-            param, code = "input_file_id", "invalid_input_file"
-            message = f"{param} = {batch.input_file_id!r}: {error}."
-            raise ApiError(400, message, param=param, code=code) from None
+            given = batch.input_file_id
+            raise invalid_value("input_file_id", given, f"{error}.", "invalid_input_file") from None
         return batch.document()
 
     @router.get("/v1/batches", summary="Batches, the newest first", responses={404: {}})
@@ -120,15 +119,11 @@ def _batch(body: bytes, owner: str, now: float, retention_days: float) -> Batch:
         raise _invalid(error) from None
     hours = int(asked.completion_window[:-1])
     if hours > _LONGEST_WINDOW_H:
-        raise ApiError(
-            400,
-            f"completion_window = {asked.completion_window!r}: must be 1h to {_LONGEST_WINDOW_H}h.",
-            param="completion_window",
-            code="invalid_value",
-        )
+        why = f"must be 1h to {_LONGEST_WINDOW_H}h."
+        raise invalid_value("completion_window", asked.completion_window, why)
     if not re.fullmatch(r"file-[0-9a-f]{32}", asked.input_file_id):
-        message = f"input_file_id = {asked.input_file_id[:100]!r}: no such file."
-        raise ApiError(400, message, param="input_file_id", code="invalid_input_file")
+        why = "no such file."
+        raise invalid_value("input_file_id", asked.input_file_id[:100], why, "invalid_input_file")
     expires = None if asked.output_expires_after is None else asked.output_expires_after.model_dump()
     seconds = expiry(expires, "output_expires_after", retention_days)
     return Batch(
@@ -152,6 +147,6 @@ def _invalid(error: ValidationError) -> ApiError:
     if first["type"] == "json_invalid":
         return ApiError(400, f"The body is not valid JSON: {first['msg']}.", code="invalid_json")
     if first["type"] == "missing":
-        return ApiError(400, f"{param}: required.", param=param, code="missing_field")
+        return invalid_field(param, "required.", "missing_field")
     message = f"{param or 'body'} = {shown(first['input'])}: {first['msg']}."
     return ApiError(400, message, param=param or None, code="invalid_value")

@@ -221,7 +221,6 @@ async def check_structure(body: bytes, most: int = MAX_CONTAINERS) -> None:
     A body that is not a JSON object passes here. The parser refuses it later.
 
     Args:
-        body: The whole body.
         most: The most objects and lists.
 
     Raises:

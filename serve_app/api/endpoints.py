@@ -13,7 +13,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from pydantic import ValidationError
 
-from serve_app.api.audio import fields_of, read_speech
 from serve_app.api.body import (
     MAX_CONTAINERS,
     MESSAGES_CONTAINERS,
@@ -35,10 +34,10 @@ from serve_app.api.prompt_prefix import prompt_prefix
 from serve_app.api.quotas import Quotas
 from serve_app.api.request_head import LANE_HEADER, RequestHead, head_of, key_of
 from serve_app.api.schemas import body_schema, generate_schema
-from serve_app.settings.adapters import Adapter
-from serve_app.settings.aliases import is_pattern, model_of
+from serve_app.api.upload import fields_of, read_speech
 from serve_app.settings.keys_file import ApiKey
 from serve_app.settings.knobs import Knobs
+from serve_app.settings.model_names import Adapter, is_pattern, model_of
 from serve_app.settings.settings_error import shown
 from serve_app.settings.tree import HttpSettings
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeVar, get_args
@@ -13,9 +13,9 @@ from serve_app.api.dialect import ColdWait
 from serve_app.api.errors import ApiError
 from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.api.trace import UNTRACED, Trace, TraceContext
-from serve_app.settings.adapters import Adapter
 from serve_app.settings.caller import ANYONE, Caller
-from serve_app.wire.data_plane import Call, Continuation, DeliveredTokens, Prefix, TokenCounts
+from serve_app.settings.model_names import Adapter
+from serve_app.wire.data_plane import Call, Continuation, Prefix, TokenCounts
 from serve_app.wire.signals import MOST_COUNTED_BYTES
 
 Operation = Literal[
@@ -26,7 +26,7 @@ OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 GPU_OPERATIONS = frozenset(OPERATIONS) - {"tokenize", "detokenize", "count_tokens"}
 """The operations that use a GPU."""
 SPEECH_OPERATIONS = frozenset[Operation](("transcriptions", "translations"))
-"""The operations whose bodies are those of `api.audio`."""
+"""The operations whose bodies are those of `api.upload`."""
 _AUDIO_BYTES = 80
 """So many bytes of audio count as one byte of a prompt's text. A second of MP3 often has 16,000 bytes. Models
 read up to 50 tokens in it, as in 200 bytes of English."""
@@ -44,7 +44,7 @@ class EngineRequest:
 
     operation: Operation
     body: bytes
-    """The JSON body, untouched, or a body of `api.audio`; empty after `release_body`."""
+    """The JSON body, untouched, or a body of `api.upload`; empty after `release_body`."""
     request_id: str
     arrived: float = field(default_factory=time.perf_counter, compare=False)
     """When the request arrived, by `time.perf_counter`, in seconds."""
@@ -117,7 +117,6 @@ class EngineRequest:
 
     @property
     def is_background(self) -> bool:
-        """Whether it is of the lane `background`."""
         return self.caller.lane == "background"
 
     @property
@@ -182,6 +181,28 @@ class EngineRequest:
             self.adapter,
             self.lost_s,
         )
+
+
+@dataclass(slots=True)
+class DeliveredTokens:
+    """The delivered tokens of one stream on its engine, until a message takes them to the ingress."""
+
+    tokens: int = 0
+    """The number of all delivered tokens."""
+    outputs: int = 0
+    """The number of calls of `note`: at least one for each output of the engine."""
+    _noted: list[tuple[int, Sequence[int]]] = field(default_factory=list)
+
+    def note(self, sequence: int, ids: Sequence[int]) -> None:
+        """Note the tokens of one output of vLLM for a sequence. Their events have all left."""
+        self.outputs += 1
+        self.tokens += len(ids)
+        self._noted.append((sequence, ids))
+
+    def take(self) -> list[tuple[int, Sequence[int]]]:
+        """Return the tokens noted since the last call: a pair of sequence and ids for each call of `note`."""
+        noted, self._noted = self._noted, []
+        return noted
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,6 @@ class EngineResponse(Response):
 
     Args:
         engine: The engines of the request's model.
-        request: The request to run.
         traffic: Gets the events of the request.
         release_body: Called when the request's body is no longer needed: with the first byte of an answer, or
             at the end. It may be called again.

@@ -39,7 +39,6 @@ class ApiError(Exception):
     """A failure with its HTTP status, sent to the client in OpenAI's shape.
 
     Args:
-        status: HTTP status code.
         message: For a person: what was wrong, with the value and the bound.
         param: The request field at fault, if there is one.
         code: Machine-readable reason, such as `model_not_found`.
@@ -99,9 +98,9 @@ def invalid_field(param: str, why: str, code: str = "invalid_value") -> ApiError
     return ApiError(400, f"{param}: {why}", param=param, code=code)
 
 
-def invalid_value(param: str, value: object, why: str) -> ApiError:
+def invalid_value(param: str, value: object, why: str, code: str = "invalid_value") -> ApiError:
     """A 400 that names the field at fault and its value."""
-    return ApiError(400, f"{param} = {shown(value)}: {why}", param=param, code="invalid_value")
+    return ApiError(400, f"{param} = {shown(value)}: {why}", param=param, code=code)
 
 
 def missing_field(param: str | None) -> ApiError:

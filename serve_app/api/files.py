@@ -9,13 +9,12 @@ from fastapi.responses import Response, StreamingResponse
 
 from serve_app.api.batch_access import FAILURES, BatchAccess, check_id, not_found, owner_of, store_failed
 from serve_app.api.body_memory import BodyMemory, BodyShare
-from serve_app.api.errors import ApiError
+from serve_app.api.errors import ApiError, invalid_field, invalid_value
 from serve_app.api.request_head import head_of
 from serve_app.api.upload import FORM, Form
 from serve_app.batch.file_store import READ_BYTES, UPLOAD_BYTES
 from serve_app.batch.records import DAY_S, File, new_id
 from serve_app.batch.store import StatusError
-from serve_app.settings.settings_error import shown
 from serve_app.settings.tree import HttpSettings
 
 _BYTES = "application/octet-stream"
@@ -142,12 +141,11 @@ def expiry(given: Any, param: str, retention_days: float) -> int | None:
     most = min(_LONGEST_EXPIRY_S, int(retention_days * DAY_S))
     anchor, seconds = given.get("anchor"), given.get("seconds")
     if anchor != "created_at":
-        message = f"{param}.anchor = {shown(anchor)}: must be 'created_at'."
-        raise ApiError(400, message, param=f"{param}.anchor", code="invalid_value")
+        raise invalid_value(f"{param}.anchor", anchor, "must be 'created_at'.")
     whole = isinstance(seconds, int) and not isinstance(seconds, bool)
     if not whole or not _HOUR_S <= seconds <= most:
-        message = f"{param}.seconds = {shown(seconds)}: must be a whole number from {_HOUR_S} to {most}."
-        raise ApiError(400, message, param=f"{param}.seconds", code="invalid_value")
+        why = f"must be a whole number from {_HOUR_S} to {most}."
+        raise invalid_value(f"{param}.seconds", seconds, why)
     return int(seconds)
 
 
@@ -187,9 +185,9 @@ def _check_form(form: Form, retention_days: float) -> int:
     """Return the seconds until the file of a form expires. Raises ApiError 400."""
     _check_purpose(form)
     if form.filename is None:
-        raise ApiError(400, "file: required.", param="file", code="missing_field")
+        raise invalid_field("file", "required.", "missing_field")
     if not form.size:
-        raise ApiError(400, "file: it is empty.", param="file", code="empty_file")
+        raise invalid_field("file", "it is empty.", "empty_file")
     given = {
         name: form.fields[f"expires_after[{name}]"]
         for name in ("anchor", "seconds")
@@ -204,10 +202,9 @@ def _check_form(form: Form, retention_days: float) -> int:
 def _check_purpose(form: Form) -> None:
     purpose = form.fields.get("purpose")
     if purpose is None:
-        raise ApiError(400, "purpose: required; it must be 'batch'.", param="purpose", code="missing_field")
+        raise invalid_field("purpose", "required; it must be 'batch'.", "missing_field")
     if purpose != "batch":
-        message = f"purpose = {shown(purpose)}: must be 'batch'."
-        raise ApiError(400, message, param="purpose", code="invalid_value")
+        raise invalid_value("purpose", purpose, "must be 'batch'.")
 
 
 async def _read(access: BatchAccess, file: File, offset: int) -> bytes:

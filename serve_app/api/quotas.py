@@ -84,7 +84,6 @@ class _Bucket:
     Args:
         what: `requests` or `tokens`.
         limit: Amount per minute over all ingress replicas.
-        share: This replica's share.
         start: See `KeyShare`.
         now: When the bucket begins.
     """

@@ -47,7 +47,6 @@ class RequestMiddleware:
     not answer `HEAD`. Here `HEAD` gets the answer to `GET` without the body (RFC 9110, section 9.3.2).
 
     Args:
-        app: The inner application.
         add_header: Whether to add `X-Request-ID` to the response. False behind Ray Serve, which adds it.
     """
 
@@ -129,8 +128,9 @@ class RayHeadersMiddleware:
 
 
 def middlewares() -> list[Middleware]:
-    """Return the middlewares for Ray Serve's HTTP servers, the outermost last. Ray calls this before it
-    starts a server, and has no other hook for the server's own protocol.
+    """Return the middlewares for Ray Serve's HTTP servers, the outermost last.
+
+    Call this before the server starts: Ray has no hook for the server's own protocol.
     """
     ignore_upgrades()
     return [Middleware(RayHeadersMiddleware), Middleware(WriteNowMiddleware)]
@@ -228,7 +228,6 @@ class RequestTraces:
     Args:
         sampling_ratio: The share of the traces without a client's span that is sampled; None if no trace goes
             to a collector.
-        record_prompts: Whether traces have the prompts.
         export: Called with each trace that is kept.
     """
 
@@ -245,7 +244,6 @@ class RequestTraces:
     def begin(
         self, path: str, headers: Sequence[tuple[bytes, bytes]], started: float, links: Sequence[Link] = ()
     ) -> RequestTrace | None:
-        """Return the trace of a request to `path`; None if the request is not traced."""
         shown = (SHOW_HEADER, b"1") in headers
         if self._ratio is None and not shown:
             return None

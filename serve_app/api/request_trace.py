@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from serve_app.api.errors import NOT_JSON
+from serve_app.api.prompt_prefix import PromptFields
 from serve_app.api.trace import IGNORED, Stage, Trace, TraceContext, Traced
 from serve_app.wire import spans as names
 from serve_app.wire.spans import Attributes, Event, Link, Span, Value, new_span_id
@@ -276,14 +277,8 @@ class _Parameters(msgspec.Struct):
     n: Any = None
 
 
-class _Prompt(msgspec.Struct):
-    messages: msgspec.Raw = msgspec.Raw()
-    prompt: msgspec.Raw = msgspec.Raw()
-    input: msgspec.Raw = msgspec.Raw()
-
-
 _read_parameters = msgspec.json.Decoder(_Parameters)
-_read_prompt = msgspec.json.Decoder(_Prompt)
+_read_prompt = msgspec.json.Decoder(PromptFields)
 
 
 def _parameters(body: bytes) -> dict[str, Value]:

@@ -1,14 +1,21 @@
-"""Read a form (RFC 7578) with one file, which is passed on in chunks."""
+"""Read a form (RFC 7578) with one file, which is passed on in chunks.
+
+A form with speech becomes one body for an engine: a line of JSON, which has the other fields, and then the
+bytes of the file.
+"""
 
 import logging
 from collections.abc import AsyncIterator
+from typing import Any
 
+import msgspec
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
 from serve_app.api.body import Content
-from serve_app.api.errors import ApiError
+from serve_app.api.body_memory import BodyShare
+from serve_app.api.errors import ApiError, invalid_field, missing_field
 from serve_app.settings.settings_error import shown
 
 logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of each malformed form
@@ -25,7 +32,6 @@ class Form:
 
     Args:
         request: The request. Its body is not read yet.
-        max_file_bytes: The most bytes of the file.
         timeout_s: See `Content`.
         setting: The name of the setting that has `max_file_bytes`.
 
@@ -129,9 +135,7 @@ class Form:
         if name != b"file":
             self._field = name.decode(errors="replace")
         elif self.filename is not None:
-            raise ApiError(
-                400, "file: given twice; it must be given once.", param="file", code="invalid_value"
-            )
+            raise invalid_field("file", "given twice; it must be given once.")
         else:
             self.filename = _safe_name(options.get(b"filename", b""))
 
@@ -141,8 +145,7 @@ class Form:
             return
         self._text += data[start:end]
         if len(self._text) > _MOST_FIELD_BYTES:
-            message = f"{self._field[:100]}: longer than {_MOST_FIELD_BYTES} bytes."
-            raise ApiError(400, message, param=self._field[:100], code="invalid_value")
+            raise invalid_field(self._field[:100], f"longer than {_MOST_FIELD_BYTES} bytes.")
 
     def _end_part(self) -> None:
         if self._field is None:
@@ -165,3 +168,44 @@ def _safe_name(given: bytes) -> str:
     """Return a file's name without folders and unprintable characters."""
     name = given.decode(errors="replace").replace("\\", "/").rpartition("/")[2]
     return "".join(each if each.isprintable() else "_" for each in name)[:_MOST_NAME_CHARACTERS] or "file"
+
+
+def speech_body(fields: dict[str, Any], file: bytes) -> bytes:
+    """Return the body with these fields and this file."""
+    return msgspec.json.encode(fields) + b"\n" + file
+
+
+def fields_of(body: bytes) -> bytes:
+    """Return the JSON of a body's fields."""
+    return body[: body.index(b"\n")]
+
+
+def file_of(body: bytes) -> bytes:
+    """Return the file of a body."""
+    return body[body.index(b"\n") + 1 :]
+
+
+async def read_speech(request: Request, max_bytes: int, timeout_s: float, share: BodyShare) -> bytes:
+    """Read a form with a file of speech, and return it as a body.
+
+    Args:
+        request: The request. Its body is not read yet.
+        max_bytes: The most bytes of the file.
+        timeout_s: See `read_body`.
+        share: Takes the bytes as they come. The caller releases them.
+
+    Raises:
+        ApiError: see `Form`. 400 without a file or with an empty one, 429 if the memory for bodies is full.
+    """
+    form = Form(request, max_bytes, timeout_s, "http.max_body_bytes")
+    share.expect(form.content.length or 0)
+    share.grow(MOST_ENVELOPE_BYTES)
+    chunks = []
+    async for chunk in form.chunks():
+        share.grow(len(chunk))
+        chunks.append(chunk)
+    if form.filename is None:
+        raise missing_field("file")
+    if not form.size:
+        raise invalid_field("file", "is empty")
+    return speech_body(form.fields | form.lists, b"".join(chunks))

@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Protocol
 
@@ -18,7 +18,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from serve_app.api.dialect import JSON
-from serve_app.api.errors import ApiError
+from serve_app.api.errors import ApiError, invalid_value
 from serve_app.ledger.usage import AMOUNTS, QUERIES, UNWRITTEN_SINCE, Amounts
 
 logger = logging.getLogger("ray.serve")
@@ -45,33 +45,26 @@ class Ledger(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
 class UsageView:
-    """The HTTP API's access to the ledger.
+    """The HTTP API's access to the ledger."""
 
-    Args:
-        ledger: The ledger.
-        currency: The code of the currency of its money.
-        unwritten_s: How many seconds the oldest usage has been waiting for the database; 0 if none waits.
-        clock: Unix time in seconds.
-        timeout_s: How long a request waits for the ledger.
-    """
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        currency: str,
-        unwritten_s: Callable[[], float] = lambda: 0.0,
-        clock: Callable[[], float] = time.time,
-        timeout_s: float = _TIMEOUT_S,
-    ) -> None:
-        self.currency = currency
-        self.unwritten_s = unwritten_s
-        self.clock = clock
-        self._ledger = ledger
-        self._timeout_s = timeout_s
-        # Own threads: a slow database must not take the event loop's.
-        self._threads = ThreadPoolExecutor(QUERIES, "usage")
-        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+    ledger: Ledger
+    currency: str
+    """The code of the currency of its money."""
+    unwritten_s: Callable[[], float] = lambda: 0.0
+    """How many seconds the oldest usage has been waiting for the database; 0 if none waits."""
+    clock: Callable[[], float] = time.time
+    """Unix time in seconds."""
+    timeout_s: float = _TIMEOUT_S
+    """How long a request waits for the ledger."""
+    # Own threads: a slow database must not take the event loop's.
+    _threads: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(QUERIES, "usage"), init=False
+    )
+    _turns: defaultdict[str, asyncio.Lock] = field(
+        default_factory=lambda: defaultdict(asyncio.Lock), init=False
+    )
 
     async def read(
         self, by: By, since: float, until: float, key: str | None, sender: str = ""
@@ -86,18 +79,18 @@ class UsageView:
         """
 
         def read() -> tuple[dict[str, Amounts], dict[str, Amounts]]:
-            used = self._ledger.used(by, since, until, key)
-            return used, self._ledger.unused(since, until) if key is None else {}
+            used = self.ledger.used(by, since, until, key)
+            return used, self.ledger.unused(since, until) if key is None else {}
 
         turn, loop = self._turns[sender], asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self.timeout_s):
                 await turn.acquire()
                 query = self._threads.submit(read)
                 query.add_done_callback(lambda _: loop.call_soon_threadsafe(turn.release))
                 return await asyncio.wrap_future(query)
         except TimeoutError:
-            reason = f"did not answer within {self._timeout_s:g} s"
+            reason = f"did not answer within {self.timeout_s:g} s"
         except Exception as error:  # its text may name hosts and files
             logger.warning("the ledger could not be read: %s: %s", type(error).__name__, error)
             reason = "cannot be read"
@@ -124,8 +117,7 @@ def usage_router(view: UsageView, has_keys: bool) -> APIRouter:
         now = view.clock()
         begin, end = parse_time("since", since, now), parse_time("until", until, now)
         if begin > end:
-            message = f"since = {since!r}: must not be after until = {until!r}."
-            raise ApiError(400, message, param="since", code="invalid_value")
+            raise invalid_value("since", since, f"must not be after until = {until!r}.")
         sender = request.state.key.name if has_keys else ""
         own = sender if has_keys and not request.state.key.admin else None
         used, unused = await view.read(by, begin, end, own, sender)
@@ -164,7 +156,7 @@ def parse_time(name: str, text: str, now: float) -> float:
             return seconds
     except (ValueError, OverflowError):
         pass
-    raise ApiError(400, f"{name} = {text!r}: must be {_TIME_WORDS}.", param=name, code="invalid_value")
+    raise invalid_value(name, text, f"must be {_TIME_WORDS}.")
 
 
 def usage_document(by: By, used: Mapping[str, Amounts], unused: Mapping[str, Amounts]) -> dict[str, Any]:

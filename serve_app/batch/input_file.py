@@ -67,7 +67,6 @@ def validate(store: BatchStore, files: FileStore, batch: Batch, max_line_bytes: 
     Called again after an interruption, it begins anew.
 
     Args:
-        store: The database.
         files: Has the input file.
         batch: A batch that is `validating`.
         max_line_bytes: The most bytes of one line: the bound on a request's body.

@@ -33,14 +33,15 @@ from serve_app.batch.results import (
     tokens_of,
     unanswered_line,
 )
-from serve_app.batch.retries import LONGEST_LEASE_S
 from serve_app.batch.store import UPLOAD_S, BatchStore, set_status
 from serve_app.batch.tables import BATCHES, FILES, LINES
 from serve_app.database import earlier_time
-from serve_app.wire.batch_lines import BatchLine, LineAnswer
+from serve_app.wire.batches import BatchLine, LineAnswer
 
 _AT_ONCE = 1_000
 """The most lines of one statement or one read."""
+LONGEST_LEASE_S = 3600.0
+"""A longer lease is of a clock that was ahead, and does not count."""
 _LEASE_MARGIN_S = 60.0
 """The longest lease begins after `now` was read: its answer came later."""
 _READ_AT_ONCE = 32

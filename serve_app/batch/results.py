@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from serve_app.wire.batch_lines import LineAnswer
+from serve_app.wire.batches import LineAnswer
 
 EXPIRED = ("batch_expired", "This request could not be executed before the completion window expired.")
 CANCELLED = ("batch_cancelled", "The batch was cancelled before this request was executed.")

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Table, func, select
 from serve_app.batch.records import DAY_S, OPEN, Batch, File, Line, LineError, Status
 from serve_app.batch.tables import BATCHES, FILES, LINES, TABLES
 from serve_app.database import connect, exclusive, insert_into
-from serve_app.settings.batch import BatchSettings
+from serve_app.settings.storage import BatchSettings
 
 CONNECTIONS = 4
 """The most connections of one process."""
@@ -44,8 +44,6 @@ class BatchStore:
     cannot be made, and TablesVersionError.
 
     Args:
-        url: The URL of the database.
-        limits: The limits of each owner.
         application: The name of the Ray Serve application. It sees only its own files and batches.
     """
 
@@ -75,7 +73,6 @@ class BatchStore:
         time.sleep(min(time.perf_counter() - began, _LONGEST_PAUSE_S))
 
     def close(self) -> None:
-        """Close the connections."""
         self._engine.dispose()
 
     # Files
@@ -86,7 +83,6 @@ class BatchStore:
         `file.bytes` is the most that it may become.
 
         Args:
-            file: The file.
             limited: Whether the owner's limits apply. They do not apply to results.
 
         Raises:

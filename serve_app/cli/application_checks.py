@@ -67,7 +67,6 @@ def check_application(application: Mapping[str, Any], cpus: Cpus | None = None) 
     """Check one entry of `applications` that Ray Serve's schema has accepted.
 
     Args:
-        application: The entry.
         cpus: The CPUs that the application must fit into; None skips this check.
 
     Raises:

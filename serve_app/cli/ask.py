@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from serve_app import env
 from serve_app.api.dialect import EVENT_STREAM
 from serve_app.api.request_trace import SHOW_HEADER
+from serve_app.cli import CommandError, RefusedError
 from serve_app.cli.ask_answer import Answer, Event, ShownTrace, read_events
 from serve_app.cli.ask_display import Display, Wait
-from serve_app.cli.command_error import CommandError
 from serve_app.cli.formats import count, plain
 from serve_app.cli.http_client import DEFAULT_URL, authorization, error_words, proxy_for, url_problem
 from serve_app.cli.terminal_output import LastingStream
@@ -108,10 +108,6 @@ def _check(options: argparse.Namespace) -> None:
         raise SettingsError(problems)
 
 
-class _RefusedError(CommandError):
-    pass
-
-
 @dataclass(slots=True)
 class Question:
     """A prompt, its server, and the bounds of the answer. `display` shows the answer."""
@@ -166,7 +162,7 @@ class Question:
             messages = [{"role": "user", "content": self.prompt}]
             try:
                 return await self._stream(session, model, "/v1/chat/completions", {"messages": messages})
-            except _RefusedError as refusal:
+            except RefusedError as refusal:
                 if _NO_CHAT not in str(refusal):
                     raise
             return await self._stream(session, model, "/v1/completions", {"prompt": self.prompt})
@@ -237,7 +233,7 @@ class Question:
         if event.name == "error" or event.data.startswith('{"error"'):
             words = error_words(event.data.encode("utf-8", "replace"))
             if not answer.pieces:
-                raise _RefusedError(f"the stream ended in an error: {words}")
+                raise RefusedError(f"the stream ended in an error: {words}")
             raise CommandError(f"the stream ended in an error after {count(answer.pieces, 'piece')}: {words}")
         try:
             piece = answer.take(event.data, now_s)
@@ -269,4 +265,4 @@ class Question:
                 words += f" (the key is taken from {env.API_KEY})"
             if "Retry-After" in reply.headers:
                 words += f" (Retry-After: {reply.headers['Retry-After']})"
-            raise _RefusedError(words)
+            raise RefusedError(words)

@@ -104,7 +104,6 @@ class Display:
             self._open_line = False
 
     def write_line(self, words: str) -> None:
-        """Write a line to `err`."""
         self._clear()
         self._err.write(f"{plain(words, _LONGEST)}\n")
         self._err.flush()

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import aiohttp
 
-from serve_app.cli.command_error import CommandError, RefusedError
+from serve_app.cli import CommandError, RefusedError
 from serve_app.cli.formats import plain
 from serve_app.cli.http_client import authorization, error_words, proxy_for
 
@@ -42,19 +42,15 @@ class BatchApi:
             return str((await self._json("POST", "/v1/files", data=form))["id"])
 
     async def create(self, batch: dict[str, Any]) -> Any:
-        """Create a batch."""
         return await self._json("POST", "/v1/batches", json=batch)
 
     async def newest(self, limit: int) -> Any:
-        """Return the newest batches."""
         return (await self._json("GET", f"/v1/batches?limit={limit}"))["data"]
 
     async def batch(self, batch_id: str) -> Any:
-        """Return a batch."""
         return await self._json("GET", f"/v1/batches/{quote(batch_id, safe='')}")
 
     async def cancel(self, batch_id: str) -> Any:
-        """Cancel a batch."""
         return await self._json("POST", f"/v1/batches/{quote(batch_id, safe='')}/cancel")
 
     async def save(self, file_id: str, write: Callable[[bytes], object]) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from serve_app.cli.command_error import CommandError, RefusedError
-from serve_app.cli.formats import count, plain, seconds, whole
+from serve_app.cli import CommandError, RefusedError
+from serve_app.cli.formats import columns, count, plain, seconds, whole
 from serve_app.cli.http_client import DEFAULT_URL, check_url
 
 if TYPE_CHECKING:
@@ -131,13 +131,7 @@ async def _list(api: BatchApi, options: argparse.Namespace) -> int:
         created = time.strftime("%Y-%m-%d %H:%M", time.localtime(batch["created_at"]))
         done = (whole(counts[name]) for name in ("completed", "failed", "total"))
         rows.append((batch["id"], batch["status"], *done, created, plain(batch.get("model") or "-")))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        cells = [
-            cell.rjust(width) if column in (2, 3, 4) else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip())
+    print(*columns(rows, left=(0, 1, 5, 6)), sep="\n")
     return 0
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import yaml
 
+from serve_app.cli import CommandError
 from serve_app.cli.application_checks import CheckedApplication
-from serve_app.cli.command_error import CommandError
 from serve_app.cli.config_file import read_config
 from serve_app.cluster.knob_changes import given_user_config
-from serve_app.settings.ledger import LedgerSettings
+from serve_app.settings.storage import LedgerSettings
 from serve_app.settings.tree import EMBEDDED, INGRESS, IngressSettings, ModelSettings
 
 _PROFILES = {"A100": "a100-80gb", "H100": "h100", "L4": "l4", "A10G": "a10g", None: "any-gpu"}

@@ -48,7 +48,6 @@ class ConfigFile:
 
     @property
     def port(self) -> int:
-        """The HTTP port."""
         return _port(self.document)
 
     @property
@@ -83,7 +82,6 @@ def read_config(path: Path, cpus: Cpus | None = None) -> ConfigFile:
     """Read and check `path` without starting anything.
 
     Args:
-        path: The file.
         cpus: The CPUs that the applications must fit into; None skips this check.
 
     Raises:

@@ -8,8 +8,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from serve_app import env
+from serve_app.cli import CommandError
 from serve_app.cli.application_checks import IMPORT_PATH
-from serve_app.cli.command_error import CommandError
 from serve_app.cli.http_client import NoAnswerError, error_words, fetch
 from serve_app.cli.ray_token import token_header
 from serve_app.cluster.knob_changes import deployed_config, given_user_config

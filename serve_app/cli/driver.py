@@ -26,9 +26,12 @@ from ray.serve.scripts import cli
 
 from serve_app.cli.config_file import read_config
 from serve_app.cli.server_log import GONE, PREFIX
+from serve_app.patches.ray import leave_out_dashboard_modules
 from serve_app.zygote.warm_nodes import warm
 
 _PERIOD_S = 1.0
+_RUNS_PERIOD_S = 5.0
+"""While every application runs, the controller is asked for their statuses only so often."""
 _ANSWER_S = 5.0
 _MESSAGE_LINES = 12
 
@@ -72,6 +75,7 @@ def main() -> None:
 
     signal.signal(signal.SIGINT, interrupt)
     take_any_agent_port()
+    leave_out_dashboard_modules()
     # To a file, Python would write it in blocks; the file is read while the server starts.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     Thread(target=_watch, args=(interrupted,), daemon=True).start()
@@ -106,12 +110,17 @@ def _watch(interrupted: Event) -> None:
             Thread(target=warm, args=(models, {}), daemon=True).start()
     started = False
     reported: set[str] = set()
+    asks_at = 0.0
     while not interrupted.wait(_PERIOD_S) and ray.is_initialized():
         try:
             found = lost()
             if found is None:
                 started = True
-                report_failures(dict(failures(statuses())), reported)
+                if (now := time.monotonic()) >= asks_at:
+                    applications = statuses()
+                    report_failures(dict(failures(applications)), reported)
+                    runs = all(each.app_status.status == "RUNNING" for each in applications)
+                    asks_at = now + (_RUNS_PERIOD_S if runs else 0.0)
         except Exception:  # noqa: S112 the GCS does not answer; Ray ends this process if that lasts
             continue
         # Within this time `tideserve run` finds and names the process of Ray that has ended.

@@ -11,11 +11,18 @@ from urllib.parse import urlencode
 
 from pydantic import ValidationError
 
-from serve_app.cli.command_error import CommandError
+from serve_app.cli import CommandError
 from serve_app.cli.explain_layout import DecisionsDocument, RecordDocument, explain, history_line
-from serve_app.cli.http_client import DEFAULT_URL, NoAnswerError, authorization, check_url, error_words, fetch
+from serve_app.cli.http_client import (
+    DEFAULT_URL,
+    NoAnswerError,
+    ask,
+    authorization,
+    check_url,
+    fetch,
+    other_version,
+)
 from serve_app.cli.terminal_output import style_for
-from serve_app.settings.settings_error import from_pydantic
 
 _POLL_S = 1.0
 _TIMEOUT_S = 10.0
@@ -125,17 +132,11 @@ def _with_reasons(document: DecisionsDocument, url: str) -> DecisionsDocument:
 def _ask(url: str, model: str | None, limit: int) -> tuple[Any, DecisionsDocument]:
     """Return the endpoint's JSON, raw and parsed. Raises CommandError without a valid answer."""
     query = urlencode({**({"model": model} if model else {}), "limit": limit})
+    body = ask(url, f"/autoscaling/decisions?{query}", _TIMEOUT_S).body
     try:
-        reply = fetch(f"{url.rstrip('/')}/autoscaling/decisions?{query}", authorization(), _TIMEOUT_S)
-    except NoAnswerError as error:
-        raise CommandError(f"nothing answers at {url}: {error}") from None
-    if reply.status >= 300:
-        raise CommandError(f"{url} answers {reply.status} {reply.reason}: {error_words(reply.body)}")
-    try:
-        answer = json.loads(reply.body)
+        answer = json.loads(body)
         return answer, DecisionsDocument.model_validate(answer)
     except ValidationError as error:  # a ValueError too
-        problem = from_pydantic(error).problems[0]
-        raise CommandError(f"the answer is not one of this version of Tideserve: {problem}") from None
+        raise other_version(error) from None
     except (ValueError, RecursionError):
         raise CommandError(f"{url} answers, but not as Tideserve does: give --url of its API") from None

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from datetime import datetime, tzinfo
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from serve_app.cli.formats import count, seconds
+from serve_app.cli.http_client import Document
 from serve_app.cli.terminal_output import Style
 from serve_app.wire.signals import STALE_AFTER_S
 
@@ -27,13 +28,7 @@ _LATE_S = 15.0
 _NO_STYLE = Style()
 
 
-class _Document(BaseModel):
-    """Ignores fields that a newer server adds."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class _Term(_Document):
+class _Term(Document):
     """A term of the policy: the replicas that it needs, and why."""
 
     name: str
@@ -41,14 +36,14 @@ class _Term(_Document):
     why: str = ""
 
 
-class _Clamp(_Document):
+class _Clamp(Document):
     """A limit that kept the target from the need of the terms."""
 
     name: str
     effect: str = ""
 
 
-class RecordDocument(_Document):
+class RecordDocument(Document):
     """One decision about one deployment. `at` in Unix time, seconds."""
 
     seq: int
@@ -66,12 +61,12 @@ class RecordDocument(_Document):
     counterfactual: str = ""
     terms: tuple[_Term, ...] = ()
     clamps: tuple[_Clamp, ...] = ()
-    signals: dict[str, float | bool] = {}
-    ages_s: dict[str, float] = {}
+    signals: dict[str, float | bool] = Field(default_factory=dict)
+    ages_s: dict[str, float] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
-class _ModelStatus(_Document):
+class _ModelStatus(Document):
     """The replicas of one model."""
 
     model: str
@@ -92,7 +87,7 @@ class _ModelStatus(_Document):
     cold_node_start_s: float | None = None
 
 
-class _Status(_Document):
+class _Status(Document):
     """The policy's last report, made at `at` (Unix seconds, policy's clock). `models` by deployment."""
 
     at: float
@@ -100,17 +95,17 @@ class _Status(_Document):
     """By the server's clock."""
     policy_errors: int = 0
     zygote: bool = True
-    models: dict[str, _ModelStatus] = {}
+    models: dict[str, _ModelStatus] = Field(default_factory=dict)
 
 
-class DecisionsDocument(_Document):
+class DecisionsDocument(Document):
     """The whole response. Records are oldest first. `autoscaler` is null until a policy reports."""
 
     knobs_rejected: str = ""
     """The error of the newest knobs, if they are invalid and the previous knobs stay in force; else empty."""
     autoscaler: _Status | None
     decisions: tuple[RecordDocument, ...]
-    adapters: dict[str, dict[str, int]] = {}
+    adapters: dict[str, dict[str, int]] = Field(default_factory=dict)
     """How many replicas have loaded each adapter, by model and adapter."""
 
 

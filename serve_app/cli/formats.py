@@ -1,6 +1,7 @@
 """Numbers and names as people read them."""
 
 import math
+from collections.abc import Container, Sequence
 
 _LONGEST_NAME = 60
 
@@ -37,6 +38,17 @@ def percent(share: float) -> str:
 def whole(value: float) -> str:
     """Return `48,213`."""
     return f"{value:,.0f}" if math.isfinite(value) else "-"
+
+
+def columns(rows: Sequence[Sequence[str]], left: Container[int] = (0,)) -> list[str]:
+    """Return rows as lines of aligned columns: those `left` begin at the left, all others are numbers."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = enumerate(zip(row, widths, strict=True))
+        padded = [cell.ljust(width) if at in left else cell.rjust(width) for at, (cell, width) in cells]
+        lines.append("  ".join(padded).rstrip())
+    return lines
 
 
 def plain(name: str, longest: int = _LONGEST_NAME) -> str:

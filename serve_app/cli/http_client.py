@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from serve_app import env
-from serve_app.cli.command_error import CommandError
-from serve_app.settings.settings_error import SettingsError
+from serve_app.cli import CommandError
+from serve_app.settings.settings_error import SettingsError, from_pydantic
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 """Where the API is served by default."""
@@ -61,6 +63,33 @@ def fetch(
             return Reply(reply.status, reply.reason, reply.read(), reply.headers)
     except (OSError, HTTPException) as error:
         raise NoAnswerError(str(getattr(error, "reason", None) or error)) from None
+
+
+def ask(url: str, path: str, timeout_s: float) -> Reply:
+    """Return the good answer to a GET of `path` at the server `url`, with the API key of the environment.
+
+    Raises:
+        CommandError: nothing answers, or the answer is an error.
+    """
+    try:
+        reply = fetch(f"{url.rstrip('/')}{path}", authorization(), timeout_s)
+    except NoAnswerError as error:
+        raise CommandError(f"nothing answers at {url}: {error}") from None
+    if reply.status >= 300:
+        raise CommandError(f"{url} answers {reply.status} {reply.reason}: {error_words(reply.body)}")
+    return reply
+
+
+class Document(BaseModel):
+    """A JSON answer. Fields that a newer server adds are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+def other_version(error: ValidationError) -> CommandError:
+    """Return the error of a command whose `Document` the answer is not."""
+    problem = from_pydantic(error).problems[0]
+    return CommandError(f"the answer is not one of this version of Tideserve: {problem}")
 
 
 def url_problem(url: str) -> str:

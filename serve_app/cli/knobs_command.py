@@ -8,8 +8,7 @@ from typing import Any
 
 import yaml
 
-from serve_app.cli import laboratory
-from serve_app.cli.command_error import CommandError
+from serve_app.cli import CommandError, laboratory
 from serve_app.cli.dashboard import Dashboard, Deployed, choose, default_address, rollout
 from serve_app.cluster.knob_changes import RedeploymentError, deployed, knob_redeployment, value_text
 from serve_app.settings import knob_defaults, load_settings

@@ -9,7 +9,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from serve_app.cli.command_error import CommandError
+from serve_app.cli import CommandError
 
 _COMMANDS = {
     "capacity": "replay.capacity.command",

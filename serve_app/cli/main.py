@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from serve_app import __version__
 from serve_app.cli import (
+    CommandError,
     ask,
     batch_command,
     chart_values,
@@ -18,7 +19,6 @@ from serve_app.cli import (
     run,
     usage_command,
 )
-from serve_app.cli.command_error import CommandError
 from serve_app.cli.terminal_output import LastingStream
 from serve_app.settings.settings_error import SettingsError
 

@@ -28,7 +28,6 @@ class Progress:
     """Prints the phases of each model of a starting server until all models are ready.
 
     Args:
-        url: The server's URL.
         page: Whether the server has the page.
     """
 

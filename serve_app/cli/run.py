@@ -18,8 +18,8 @@ import psutil
 import yaml
 
 from serve_app import env
+from serve_app.cli import CommandError
 from serve_app.cli.application_checks import Cpus, local_cpus
-from serve_app.cli.command_error import CommandError
 from serve_app.cli.config_file import ConfigFile, read_config
 from serve_app.cli.gpu_machine import missing_here
 from serve_app.cli.listening import LOOPBACK, check_host, check_port, describe_listening, port_taken, url_here

@@ -5,44 +5,31 @@ import sys
 from typing import Any
 from urllib.parse import urlencode
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
-from serve_app.cli.command_error import CommandError
-from serve_app.cli.formats import plain, whole
-from serve_app.cli.http_client import DEFAULT_URL, NoAnswerError, authorization, check_url, error_words, fetch
+from serve_app.cli.formats import columns, plain, whole
+from serve_app.cli.http_client import DEFAULT_URL, Document, ask, check_url, other_version
 from serve_app.ledger.usage import UNWRITTEN_SINCE
-from serve_app.settings.settings_error import from_pydantic
 
 _TIMEOUT_S = 15.0
 _COLUMNS = ("requests", "prompt", "cached", "completion", "GPU s")
 
 
-class _Document(BaseModel):
-    """Ignores fields that a newer server adds."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class _Amounts(_Document):
+class _Used(Document):
+    key: str = ""
+    lane: str = ""
+    model: str = ""
     requests: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
     gpu_seconds: float = 0.0
     cost: float = 0.0
+    state: str = ""
+    """What a GPU did that no request used."""
 
 
-class _Used(_Amounts):
-    key: str = ""
-    lane: str = ""
-    model: str = ""
-
-
-class _Unused(_Amounts):
-    state: str
-
-
-class UsageDocument(_Document):
+class UsageDocument(Document):
     """The answer of `GET /usage`."""
 
     by: str
@@ -50,8 +37,8 @@ class UsageDocument(_Document):
     until: str
     currency: str
     data: tuple[_Used, ...]
-    unused: tuple[_Unused, ...]
-    total: _Amounts
+    unused: tuple[_Used, ...]
+    total: _Used
 
 
 def add_command(commands: Any) -> None:
@@ -82,19 +69,13 @@ def print_usage(options: argparse.Namespace) -> int:
     try:
         document = UsageDocument.model_validate_json(_ask(options.url, query))
     except ValidationError as error:
-        problem = from_pydantic(error).problems[0]
-        raise CommandError(f"the answer is not one of this version of Tideserve: {problem}") from None
+        raise other_version(error) from None
     print(usage_text(document))
     return 0
 
 
 def _ask(url: str, query: dict[str, str]) -> bytes:
-    try:
-        reply = fetch(f"{url.rstrip('/')}/usage?{urlencode(query)}", authorization(), _TIMEOUT_S)
-    except NoAnswerError as error:
-        raise CommandError(f"nothing answers at {url}: {error}") from None
-    if reply.status >= 300:
-        raise CommandError(f"{url} answers {reply.status} {reply.reason}: {error_words(reply.body)}")
+    reply = ask(url, f"/usage?{urlencode(query)}", _TIMEOUT_S)
     if since := reply.headers.get(UNWRITTEN_SINCE):
         print(
             f"Warning: these figures are old. The ledger stores no usage since {plain(since)}.",
@@ -109,10 +90,7 @@ def usage_text(document: UsageDocument) -> str:
     used = [_row(plain(getattr(each, document.by)) or "(no key)", each) for each in document.data]
     unused = [(each.state, "", "", "", "", *_row("", each)[-2:]) for each in document.unused]
     rows = [head, *used, *unused, _row("total", document.total)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    lines = [
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows
-    ]
+    lines = columns(rows)
     rule = "-" * max(map(len, lines))
     lines.insert(len(lines) - 1, rule)
     if unused and used:
@@ -120,7 +98,7 @@ def usage_text(document: UsageDocument) -> str:
     return "\n".join([f"{document.since} to {document.until}", "", *lines])
 
 
-def _row(name: str, amounts: _Amounts) -> tuple[str, ...]:
+def _row(name: str, amounts: _Used) -> tuple[str, ...]:
     tokens = (amounts.prompt_tokens, amounts.cached_tokens, amounts.completion_tokens)
     return (
         name,

@@ -1,4 +1,4 @@
-"""The reasons that Kubernetes gives for pending GPU pods of our namespace.
+"""The pending pods of our namespace: Kubernetes' reasons, and the Ray nodes that they will be.
 
 Needs the `kubernetes` extra, and a service account that may list the pods of its namespace.
 """
@@ -6,12 +6,16 @@ Needs the `kubernetes` extra, and a service account that may list the pods of it
 import json
 import logging
 import os
+import re
+import shlex
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from serve_app import env
+from serve_app.wire.resources import ComingNode
 
 logger = logging.getLogger("ray.serve")
 
@@ -31,6 +35,37 @@ def why_pods_wait(pods: Sequence[Mapping[str, Any]]) -> str:
     return next((f"pod {name}: {text}" for _, text, name in reasons if text), "")
 
 
+def coming_nodes(pods: Sequence[Mapping[str, Any]]) -> tuple[ComingNode, ...]:
+    """Return the Ray nodes that KubeRay's pending worker pods will be; `since` is the pod's Unix time.
+
+    Their resources are the arguments of `ray start`, which KubeRay writes into each pod.
+    """
+    return tuple(
+        ComingNode(meta["name"], total, datetime.fromisoformat(meta["creationTimestamp"]).timestamp())
+        for pod in pods
+        if _get(meta := pod["metadata"], "labels", "ray.io/node-type") == "worker"
+        and "deletionTimestamp" not in meta
+        and (total := _ray_resources(pod))
+    )
+
+
+_RAY_START = re.compile(r"ray start[^;&|]*")
+_RAY_NAMES = {"--num-cpus": "CPU", "--num-gpus": "GPU", "--memory": "memory"}
+
+
+def _ray_resources(pod: Mapping[str, Any]) -> dict[str, float]:
+    """Return the resources that the pod's `ray start` names; empty without such a command."""
+    for container in _get(pod, "spec", "containers", default=[]):
+        variables = [_get(variable, "value", default="") for variable in _get(container, "env", default=[])]
+        found = _RAY_START.search("\n".join([*variables, *_get(container, "args", default=[])]))
+        if found is not None:
+            options = [word.partition("=") for word in shlex.split(found[0])]
+            amounts = {_RAY_NAMES[key]: float(value) for key, _, value in options if key in _RAY_NAMES}
+            custom = next((value for key, _, value in options if key == "--resources"), "{}")
+            return {"GPU": 0.0, **amounts, **json.loads(custom)}
+    return {}
+
+
 class PendingPods:
     """Reads from the API server. For a background thread: a read takes up to `timeout_s`."""
 
@@ -40,6 +75,8 @@ class PendingPods:
         self._namespace = namespace
         self._timeout_s = timeout_s
         self._failed = False
+        self.coming: tuple[ComingNode, ...] = ()
+        """The nodes that come, as last read."""
         self.enabled = api is not None or _in_a_cluster()
         """Whether there is anything to read: false outside Kubernetes and without the extra."""
 
@@ -55,6 +92,7 @@ class PendingPods:
         from kubernetes.client.exceptions import ApiException  # noqa: PLC0415
         from urllib3.exceptions import HTTPError  # noqa: PLC0415
 
+        self.coming = ()
         why = f"cannot list pods in namespace {self._namespace}: "
         try:
             reply = self._api.list_namespaced_pod(
@@ -63,7 +101,9 @@ class PendingPods:
                 _preload_content=False,  # as JSON, which costs less than the client's objects
                 _request_timeout=self._timeout_s,
             )
-            return why_pods_wait(json.loads(reply.data)["items"])
+            pods = json.loads(reply.data)["items"]
+            self.coming = coming_nodes(pods)
+            return why_pods_wait(pods)
         except ApiException as error:
             why += f"{error.status} {error.reason}"
             if error.status == 403:

@@ -52,7 +52,6 @@ class ColdStarts:
         return type(self)(tuple(each for each in found if each.replica in kept))
 
     def of(self, identity: str) -> Self:
-        """Return the starts of replicas of `identity`."""
         return type(self)(tuple(each for each in self.startups if each.identity == identity))
 
     def on(self, *, warm_node: bool) -> Self:

@@ -11,7 +11,7 @@ from serve_app.controller.document_exchange import Deployment, Inbox
 from serve_app.policy.reports import Snapshot
 from serve_app.settings.identity import identity_number
 from serve_app.settings.tree import INGRESS
-from serve_app.wire.batch_backlog import NO_BATCHES
+from serve_app.wire.batches import NO_BATCHES
 from serve_app.wire.ingress_reports import IngressReport
 from serve_app.wire.own_clock import OwnClock
 from serve_app.wire.phases import DRAINING, FAILED
@@ -136,7 +136,8 @@ def _why_pending(known: Deployment, inbox: Inbox) -> str:
 
 def has_requests_at_zero(contexts: Collection[Any]) -> bool:
     """Return whether the ingress has queued requests for a deployment whose target is zero."""
-    at_zero = [str(ctx.deployment_name) for ctx in contexts if ctx.target_num_replicas == 0]
+    # The ingress reports about models, and variants have the names of their models before the "@".
+    at_zero = {str(ctx.deployment_name).partition("@")[0] for ctx in contexts if not ctx.target_num_replicas}
     if not at_zero:  # reading `raw_metrics` makes Ray compute the reports
         return False
     raw = next((ctx.raw_metrics for ctx in contexts if ctx.deployment_name == INGRESS), None) or {}

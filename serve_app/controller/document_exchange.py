@@ -19,7 +19,7 @@ from serve_app.cluster.ray_resources import read_nodes, shortage
 from serve_app.controller.cold_starts import ColdStarts, StartUp
 from serve_app.controller.decision_spans import DecisionSpans
 from serve_app.policy.state import Memory, restore
-from serve_app.wire.batch_backlog import BatchBacklog, parse_backlogs
+from serve_app.wire.batches import BatchBacklog, parse_backlogs
 from serve_app.wire.documents import (
     BATCHES,
     DECISIONS,
@@ -35,12 +35,15 @@ from serve_app.wire.documents import (
 from serve_app.wire.ingress_reports import IngressReport, forget_report, read_reports
 from serve_app.wire.own_clock import OwnClock, SteadyTime
 from serve_app.wire.phases import FAILED, Loss, forget_phase, read_phases, written_deployments
-from serve_app.wire.resources import Node, lacking
+from serve_app.wire.resources import ComingNode, Node, lacking
 from serve_app.wire.served_models import ServedApplication, ServedModel, read_served
 
 logger = logging.getLogger("ray.serve")
 
 _POLL_S = 0.5
+_QUIET_POLLS = 4
+"""While nothing happens, this many times as long passes between two turns."""
+_HURRY_S = 2.0
 _IDLE_PHASES_S = 5.0
 _RESOURCES_S = 2.0
 _IDLE_RESOURCES_S = 5.0
@@ -88,6 +91,8 @@ class Inbox:
     """By engine deployment."""
     why_pods_wait: str = ""
     """Kubernetes' reason for a pending GPU pod; empty outside Kubernetes."""
+    coming: tuple[ComingNode, ...] = ()
+    """The nodes that KubeRay's autoscaler has asked for, while some replica is pending."""
     ingress_reports: Mapping[str, IngressReport] = field(default_factory=dict)
     """By ingress replica with queued requests, including replicas that Ray does not count as running."""
     nodes: tuple[Node, ...] | None = None
@@ -145,6 +150,9 @@ class Mailbox:
     def send(self) -> None:
         """Have the outbox written soon. This base class writes nothing."""
 
+    def hurry(self) -> None:
+        """Have documents read soon, and often for the next seconds. This base class reads nothing."""
+
 
 class DocumentExchange(Mailbox):
     """Reads and writes the documents of one application until it is stopped.
@@ -153,7 +161,7 @@ class DocumentExchange(Mailbox):
         app: The Serve application.
         nodes: Reads the nodes of the cluster.
         pending_pods: Reads from Kubernetes why a GPU pod is pending.
-        poll_s: The longest time between two turns, in seconds.
+        poll_s: The longest time between two turns after `hurry`, in seconds. Later it is four times as long.
     """
 
     def __init__(
@@ -167,6 +175,7 @@ class DocumentExchange(Mailbox):
         self._app = app
         self._nodes = nodes
         self._poll_s = poll_s
+        self._hurries_until = 0.0
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._written_status: dict[str, Any] = {}
@@ -196,11 +205,18 @@ class DocumentExchange(Mailbox):
     def send(self) -> None:
         self._wake.set()
 
+    def hurry(self) -> None:
+        now = time.monotonic()
+        if now >= self._hurries_until:
+            self._wake.set()
+        self._hurries_until = now + _HURRY_S
+
     def _run(self) -> None:
         clock = SteadyTime()
         while not self._stop.is_set():
             self.turn(clock())
-            self._wake.wait(self._poll_s)
+            hurries = time.monotonic() < self._hurries_until or self.outbox.unsettled
+            self._wake.wait(self._poll_s if hurries else _QUIET_POLLS * self._poll_s)
             self._wake.clear()
 
     def turn(self, now: float) -> None:
@@ -325,9 +341,14 @@ class DocumentExchange(Mailbox):
         self._done_at["resources"] = now
 
     def _read_pending_pods(self, now: float) -> None:
-        if self.outbox.unsettled and self._pending_pods.enabled and self._due("pods", _KUBERNETES_S, now):
+        if not self.outbox.unsettled:
+            self.inbox = replace(self.inbox, coming=())
+        elif self._pending_pods.enabled and self._due("pods", _KUBERNETES_S, now):
             self._done_at["pods"] = now
-            self.inbox = replace(self.inbox, why_pods_wait=self._pending_pods.read())
+            why, listed = self._pending_pods.read(), self._pending_pods.coming
+            since = self._own_clock.times("pods", {each.name: each.since for each in listed}, now, now)
+            coming = tuple(replace(each, since=since[each.name]) for each in listed)
+            self.inbox = replace(self.inbox, why_pods_wait=why, coming=coming)
 
     def _due(self, kind: str, interval_s: float, now: float) -> bool:
         """Return whether `interval_s` has passed since `kind` was handled, or the clock was set back."""

@@ -19,6 +19,7 @@ from serve_app.controller.decision_records import HEARTBEAT_S, Journal, Kind
 from serve_app.controller.document_exchange import DocumentExchange, Inbox, Mailbox
 from serve_app.controller.shared_fleet import Decided, SharedFleet
 from serve_app.controller.variants import unsettled_variants, variants_now
+from serve_app.patches.ray_idle import controller_rests, wake_controller
 from serve_app.policy.decide import Decision, next_decision
 from serve_app.policy.ingress_scaling import decide_ingress
 from serve_app.policy.reports import Snapshot
@@ -99,15 +100,18 @@ class ServePolicy:
         if not contexts:
             return {}, {}
         now = self._clock()
+        if self.mailbox is not None and not controller_rests():
+            self.mailbox.hurry()
         try:
-            if 0.0 < self._next_at - now <= _DECIDE_INTERVAL_S and not has_requests_at_zero(
-                contexts.values()
-            ):
+            if has_requests_at_zero(contexts.values()):
+                wake_controller()
+            elif 0.0 < self._next_at - now <= _DECIDE_INTERVAL_S:
                 return {}, {}
             self._next_at = now + _DECIDE_INTERVAL_S
             answer = self._answer(contexts, now)
             if self._fleet.waits_for_nodes:
                 self._next_at = now  # a request waits for a place that another model may give
+                wake_controller()
             return answer, {}
         except Exception as error:
             self._report_error("", "", None, error, now)

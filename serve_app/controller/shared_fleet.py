@@ -37,6 +37,8 @@ class SharedFleet:
 
     def __init__(self) -> None:
         self._state = FleetState()
+        self._ready_at: dict[str, float] = {}
+        """By replica, since when it is ready, as first read. If the clock is set back, its age begins anew."""
         self.looks_at_nodes = False
         """Whether the nodes of the cluster must be read, because some replica has no place yet."""
         self.waits_for_nodes = False
@@ -69,14 +71,22 @@ class SharedFleet:
         self.looks_at_nodes = bool(short or self._state.handovers) and len(decided) > 1
         self.waits_for_nodes = self.looks_at_nodes and inbox.nodes is None
         if not self.looks_at_nodes or not served.model_preemption:
-            self._state = FleetState(drain_s=self._state.drain_s)
+            self._state = FleetState(drain_s=self._state.drain_s, nodes=self._state.nodes)
             return dict(decided)
         if inbox.nodes is None:
             return dict(decided)
         giving = {name for handover in self._state.handovers for _, name in handover.givers}
         unexplained = _unexplained(decided, ingress, served, inbox)
-        members = [_member(each, inbox, giving, unexplained, now) for each in decided.values()]
-        grants, self._state = share(members, inbox.nodes, self._state, now)
+        self._ready_at = {
+            replica: min(now, self._ready_at.get(replica, document["since"]))
+            for name in decided
+            for replica, document in inbox.deployments.get(name, Deployment()).phases.items()
+            if document["phase"] == "ready"
+        }
+        members = [
+            _member(each, inbox, giving, unexplained, self._ready_at, now) for each in decided.values()
+        ]
+        grants, self._state = share(members, inbox.nodes, self._state, now, inbox.coming)
         for name, grant in grants.items():
             if grant.stop:
                 stop_first(decided[name].ctx.app_name, name, grant.stop)
@@ -99,7 +109,12 @@ def _wakes(each: Decided) -> bool:
 
 
 def _member(
-    each: Decided, inbox: Inbox, giving: set[str], unexplained: dict[str, float], now: float
+    each: Decided,
+    inbox: Inbox,
+    giving: set[str],
+    unexplained: dict[str, float],
+    ready_at: Mapping[str, float],
+    now: float,
 ) -> Member:
     model, decision, knobs, signals = each.model, each.decision, each.model.knobs, each.decision.signals
     phases = inbox.deployments.get(model.deployment, Deployment()).phases
@@ -111,8 +126,8 @@ def _member(
         if phase == DRAINING or (name in giving and name not in running):
             draining.append(Replica(name, node))
         elif name in running or phase != FAILED:
-            served = name in running and phase == "ready"
-            replicas.append(Replica(name, node, max(0.0, now - document["since"]) if served else None))
+            served = name in running and name in ready_at
+            replicas.append(Replica(name, node, now - ready_at[name] if served else None))
     placing = 0
     asked = each.ctx.target_num_replicas - len(replicas)
     # For one to two seconds a replica has resources and no document. After five seconds it is pending.

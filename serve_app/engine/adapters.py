@@ -22,7 +22,7 @@ from vllm.lora.request import LoRARequest
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from serve_app.api.errors import ApiError
-from serve_app.settings.adapters import Adapter, LoraSettings
+from serve_app.settings.model_names import Adapter, LoraSettings
 from serve_app.weights.adapter_store import CONFIG, WEIGHTS, AdapterError, AdapterStore, StoredAdapter, url
 
 logger = logging.getLogger("ray.serve")
@@ -60,10 +60,7 @@ class Adapters:
     rules.
 
     Args:
-        engine: vLLM's engine.
         registry: The adapters by name, in which vLLM's handlers look for the `model` of a request.
-        settings: The bounds.
-        store: The files.
         on_load: Called with the name of a loaded adapter and the seconds that its load took.
         clock: Seconds.
     """

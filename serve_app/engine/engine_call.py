@@ -23,13 +23,13 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import OutputProcessor
 from xxhash import xxh3_64_hexdigest, xxh3_64_intdigest
 
-from serve_app.api.engine_client import SPEECH_OPERATIONS, Operation
+from serve_app.api.engine_client import SPEECH_OPERATIONS, DeliveredTokens
 from serve_app.api.trace import TraceContext
 from serve_app.engine.continuing_core import DELIVERED, core_continues
 from serve_app.engine.sequence_lanes import Charge, SequenceLanes
 from serve_app.patches.vllm import Method, forward_at_once, wrap_method
-from serve_app.settings.caller import caller
-from serve_app.wire.data_plane import Call, DeliveredTokens, TokenCounts
+from serve_app.settings.caller import LANES, Caller, Lane
+from serve_app.wire.data_plane import Call, TokenCounts
 from serve_app.wire.request_line import ABANDONED, COMPLETED, FAILED
 
 _NOT_CONTINUED = (
@@ -54,7 +54,8 @@ class EngineCall:
         """The same moment in Unix time."""
         self.model = ""
         """The name of the model that answers, without alias or adapter."""
-        self.caller = caller(message.key, message.lane, message.weight)
+        lane: Lane = next((each for each in LANES if each == message.lane), "standard")
+        self.caller = Caller(message.key, lane, message.weight)
         self.trace = TraceContext(message.traceparent, message.tracestate) if message.traceparent else None
         self.counts = TokenCounts()
         """The tokens of the answer, unknown until the first event or the end."""
@@ -141,12 +142,43 @@ class EngineCall:
         return sum(sequence.num_cached_tokens for sequence in self.sequences)
 
     def prompt_tokens(self) -> int:
-        """Return the prompt tokens of all sequences."""
         return sum(sequence.prompt_len for sequence in self.sequences)
 
     def output_tokens(self) -> int:
         """Return the generated tokens of all sequences."""
         return sum(sequence.stats.num_generation_tokens for sequence in self.sequences)
+
+    def latency(self, first: float, tokens: int, now: float) -> dict[str, float | int]:
+        """Return the latency figures of an answer that ends `now`, measured from the arrival at the ingress.
+
+        `first` is the time of the first token; 0 without a token. Both are by `time.perf_counter`.
+        """
+        total, first = now - self.arrived, first or now
+        between = (now - first) / (tokens - 1) if tokens > 1 else 0.0
+        lost_ms = round(self.message.lost_s * 1e3, 3)
+        return {
+            "cold_wait_ms": round(self.message.queued_s * 1e3, 3),
+            **({"lost_ms": lost_ms} if lost_ms else {}),
+            "ttft_ms": round((first - self.arrived) * 1e3, 3),
+            "inter_token_ms": round(between * 1e3, 3),
+            "total_time_ms": round(total * 1e3, 3),
+            "tokens_generated": tokens,
+            "tokens_per_second": round(tokens / total, 3) if total > 0 else 0.0,
+        }
+
+    def engine_times(self) -> dict[str, float]:
+        """Return the milliseconds in the engine's queue, of prefill and of decode, over all sequences.
+
+        Without engine times of any sequence, it is empty.
+        """
+        kept = [sequence.stats for sequence in self.sequences if sequence.stats is not None]
+        known = [stats for stats in kept if stats.queued_ts > 0.0]
+        if not known:
+            return {}
+        queued, scheduled = min(one.queued_ts for one in known), min(one.scheduled_ts for one in known)
+        first, last = min(one.first_token_ts for one in known), max(one.last_token_ts for one in known)
+        times = {"queue_ms": scheduled - queued, "prefill_ms": first - scheduled, "decode_ms": last - first}
+        return {name: round(max(0.0, spent) * 1e3, 3) for name, spent in times.items()}
 
     def begin(self) -> None:
         """Take all generations that this task and its child tasks start."""
@@ -236,11 +268,6 @@ class EngineCall:
         return frames
 
 
-def own_call(operation: Operation, body: bytes) -> EngineCall:
-    """Return a call of the engine replica itself, for its warm-up."""
-    return EngineCall(Call(0, operation, body, "warm-up", 0.0, 0.0))
-
-
 def follow_calls(engine: AsyncLLM, lanes: SequenceLanes) -> None:
     """Have `engine` tell each `EngineCall` of its sequences and outputs, once per engine."""
     processor: OutputProcessor = engine.output_processor
@@ -298,27 +325,6 @@ def follow_calls(engine: AsyncLLM, lanes: SequenceLanes) -> None:
     wrap_method(engine, "abort", abort_by_own_id)
     wrap_method(processor, "add_request", add_to_stream)
     lanes.divide_statistics(engine)
-
-
-def follow_aliases(models: Any) -> None:
-    """Have vLLM's handlers accept and answer the name by which the client of a call asked for the model.
-
-    Args:
-        models: vLLM's `OpenAIServingModels` of the engine.
-    """
-
-    def alias() -> str:
-        call = EngineCall.current()
-        return "" if call is None else call.message.alias
-
-    def accept(is_base: Method) -> Method:
-        return lambda name: is_base(name) or (name != "" and name == alias())
-
-    def answer_as(name_of: Method) -> Method:
-        return lambda adapter=None: (not adapter and alias()) or name_of(adapter)
-
-    wrap_method(models.registry, "is_base_model", accept)
-    wrap_method(models, "model_name", answer_as)
 
 
 def _is_continuable(prompt: Any, params: Any) -> bool:

@@ -28,8 +28,9 @@ from serve_app.ledger.meter import UsageMeter
 from serve_app.ledger.store import UsageStore
 from serve_app.ledger.writer import UsageWriter
 from serve_app.patches.ray import keep_log_handlers
+from serve_app.patches.ray_idle import report_changes
 from serve_app.settings.identity import engine_identity, identity_number
-from serve_app.settings.ledger import LedgerSettings, ledger_url
+from serve_app.settings.storage import LedgerSettings, ledger_url
 from serve_app.settings.telemetry import TraceSettings
 from serve_app.settings.tree import ModelSettings, RequestLogSettings
 from serve_app.telemetry.replica_metrics import EngineMetrics
@@ -121,6 +122,7 @@ class Engine:
         self._stop.push_async_callback(self._drain)
         with self._startup.phase("data_plane"):
             await self._data_plane.start(ray.util.get_node_ip_address())
+        report_changes()
         self._startup.finish()
 
     @property

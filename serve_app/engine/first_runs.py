@@ -14,9 +14,10 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from serve_app.api.engine_client import EngineClient, Operation
 from serve_app.api.errors import ApiError
-from serve_app.engine.engine_call import EngineCall, own_call
+from serve_app.engine.engine_call import EngineCall
 from serve_app.patches.vllm import Method, wrap_method
 from serve_app.settings.tree import ModelSettings
+from serve_app.wire.data_plane import Call
 
 logger = logging.getLogger("ray.serve")
 
@@ -82,6 +83,11 @@ class FirstRuns:
                 self._running[request.request_id] = (self._states[request.request_id], kinds)
 
         return wrapped
+
+
+def own_call(operation: Operation, body: bytes) -> EngineCall:
+    """Return a call of the engine replica itself, for its warm-up."""
+    return EngineCall(Call(0, operation, body, "warm-up", 0.0, 0.0))
 
 
 def kinds_of(request: Any) -> set[str]:

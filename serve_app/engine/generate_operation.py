@@ -14,7 +14,6 @@ from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import DONE, invalid_field, invalid_value, unsupported_feature
 from serve_app.api.generate import GenerateRequest
-from serve_app.engine.call_log import latency_figures
 from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.number_bounds import check_characters
 from serve_app.engine.operations import Serving
@@ -30,8 +29,6 @@ class TokenTexts:
     token that completes the character adds the whole character.
 
     Args:
-        tokenizer: The model's tokenizer.
-        params: The sampling parameters of the generation.
         prompt: The prompt's token ids, which determine the space before the first word.
         request_id: The request's name in vLLM's log.
     """
@@ -145,6 +142,6 @@ async def _whole(
         "token_ids": tokens,
         "finish_reason": reason,
         "prompt_tokens": prompt_tokens,
-        "timings": latency_figures(call, first, len(tokens), time.perf_counter()),
+        "timings": call.latency(first, len(tokens), time.perf_counter()),
     }
     return EngineReply(200, _encode(document))

@@ -7,7 +7,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from serve_app.api.engine_client import OPERATIONS, EngineClient, EngineReply
+from serve_app.api.engine_client import OPERATIONS, DeliveredTokens, EngineClient, EngineReply
 from serve_app.api.errors import TRACE_ID, ApiError, internal_error
 from serve_app.cancellation import only_own_cancellation
 from serve_app.engine.continued_call import ContinuedCall
@@ -17,7 +17,6 @@ from serve_app.wire.data_plane import (
     LOSSES,
     Answer,
     Call,
-    DeliveredTokens,
     FromIngress,
     Piece,
     Step,
@@ -111,7 +110,6 @@ class IngressCalls:
             stream.room.set()
 
     def cancel(self, number: int) -> None:
-        """End one call."""
         if (stream := self._open.get(number)) is not None:
             stream.cancel()
 

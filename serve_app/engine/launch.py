@@ -188,8 +188,8 @@ async def launch(
 
 async def _warm_up(client: LocalEngine, model: ModelSettings) -> None:
     """Send one request through the engine, so that no client waits for lazy initialization."""
-    from serve_app.api.audio import speech_body  # noqa: PLC0415
-    from serve_app.engine.engine_call import own_call  # noqa: PLC0415
+    from serve_app.api.upload import speech_body  # noqa: PLC0415
+    from serve_app.engine.first_runs import own_call  # noqa: PLC0415
 
     if model.task == "transcribe":
         silence = io.BytesIO()

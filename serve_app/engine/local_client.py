@@ -1,9 +1,12 @@
-"""An `EngineClient` for an engine in this process."""
+"""An `EngineClient` for an engine in this process, with what a replica reports of each call."""
 
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+
+import msgspec
 
 from serve_app.api.dialect import dialect_of
 from serve_app.api.engine_client import EngineReply
@@ -11,7 +14,6 @@ from serve_app.api.errors import ApiError, stream_failed, unsupported_feature
 from serve_app.cancellation import is_cancelled
 from serve_app.engine.adapters import Adapters
 from serve_app.engine.api_errors import from_exception, from_frame, lost_engine, not_continuable
-from serve_app.engine.call_log import log_line, with_latency
 from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.generate_operation import generate
 from serve_app.engine.messages_operation import count_tokens, create_message
@@ -24,6 +26,7 @@ from serve_app.patches.vllm_compat import killed_from_outside
 from serve_app.settings.tree import ModelSettings
 from serve_app.telemetry.request_log import RequestLog
 from serve_app.wire.data_plane import ENGINE_DEAD, ENGINE_DIED, ENGINE_KILLED, Call
+from serve_app.wire.request_line import RequestLine
 
 logger = logging.getLogger("ray.serve")
 
@@ -185,6 +188,69 @@ class LocalEngine:
             if not self._unlogged:
                 self._unlogged = True
                 logger.exception("a request could not be logged; the request log is incomplete")
+
+
+def with_latency(call: EngineCall, frame: bytes) -> bytes:
+    """Return the final usage frame of a stream with a `latency` field; any other frame unchanged.
+
+    Only the usage frame has an empty `choices` (`Dialect.has_usage`). The field also has the number of
+    cached prompt tokens, which vLLM's usage lacks by default. For a stream that has moved, the field
+    covers the tokens of all engines.
+    """
+    document = msgspec.json.decode(frame[len(b"data: ") :])
+    usage = document.get("usage")
+    if not usage:
+        return frame
+    tokens = usage.get("completion_tokens", 0)
+    figures = call.latency(call.first_token, tokens, time.perf_counter()) | call.engine_times()
+    # An engine that continues a stream may also have other engines' output tokens in its cache.
+    figures["cached_tokens"] = min(call.cached_tokens(), usage.get("prompt_tokens", 0))
+    if call.message.continuation is not None and call.message.continuation.moves:
+        figures["moves"] = call.message.continuation.moves
+    document["latency"] = figures
+    return b"data: " + msgspec.json.encode(document) + b"\n\n"
+
+
+def log_line(call: EngineCall) -> RequestLine | None:
+    """Return the log line of a call that has just ended; None if it never was in the engine.
+
+    The tokens of engines that began the stream count as input.
+    """
+    if not call.sequences:
+        return None
+    message, begun = call.message, call.message.continuation
+    # vLLM measures a first token from the arrival of its sequence, which is in Unix time.
+    first_at = min(
+        (
+            sequence.stats.arrival_time + sequence.stats.first_token_latency
+            for sequence in call.sequences
+            if sequence.stats.first_token_latency > 0.0
+        ),
+        default=None,
+    )
+    ttft = None if first_at is None else round(first_at - call.arrived_at, 6)
+    return RequestLine(
+        arrived_at=round(call.arrived_at, 6),
+        model=call.model,
+        operation=message.operation,
+        request_id=message.request_id,
+        input_tokens=call.prompt_tokens(),
+        cached_tokens=call.cached_tokens(),
+        output_tokens=call.output_tokens(),
+        sequences=len(call.sequences),
+        ttft_s=ttft if begun is None else begun.ttft_s,
+        e2e_s=round(call.waited_s, 6),
+        held_s=round(message.queued_s, 6),
+        status=call.status,
+        outcome=call.outcome,
+        trace_id=None if call.trace is None else call.trace.trace_id,
+        expected_cached_tokens=message.expected_cached_tokens,
+        key=call.caller.key,
+        lane=call.caller.lane,
+        alias=message.alias,
+        adapter=call.adapter_name,
+        lost_s=round(message.lost_s, 6),
+    )
 
 
 def _bytes(frame: str | bytes) -> bytes:

@@ -21,13 +21,13 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import invalid_field, unsupported_feature
 from serve_app.engine.api_errors import from_response
-from serve_app.engine.engine_call import EngineCall, follow_aliases, follow_calls
+from serve_app.engine.engine_call import EngineCall, follow_calls
 from serve_app.engine.media import check_media, guard_media, keep_media_apart, keyed
 from serve_app.engine.number_bounds import check_characters, check_sampling, check_token_ids, guard_intake
 from serve_app.engine.plain_stream import prefer_plain_streams
 from serve_app.engine.request_body import RequestModel, name_field_in_errors
 from serve_app.engine.sequence_lanes import SequenceLanes
-from serve_app.patches.vllm import Method, keep_chat_errors, raise_generation_errors, read_speech
+from serve_app.patches.vllm import Method, keep_chat_errors, raise_generation_errors, read_speech, wrap_method
 from serve_app.patches.vllm_compat import OWN_STREAMS
 
 CHAT = RequestModel(
@@ -115,6 +115,27 @@ class Serving:
         return request
 
 
+def follow_aliases(models: Any) -> None:
+    """Have vLLM's handlers accept and answer the name by which the client of a call asked for the model.
+
+    Args:
+        models: vLLM's `OpenAIServingModels` of the engine.
+    """
+
+    def alias() -> str:
+        call = EngineCall.current()
+        return "" if call is None else call.message.alias
+
+    def accept(is_base: Method) -> Method:
+        return lambda name: is_base(name) or (name != "" and name == alias())
+
+    def answer_as(name_of: Method) -> Method:
+        return lambda adapter=None: (not adapter and alias()) or name_of(adapter)
+
+    wrap_method(models.registry, "is_base_model", accept)
+    wrap_method(models, "model_name", answer_as)
+
+
 async def chat(serving: Serving, call: EngineCall) -> ReplyOrFrames:
     """Run a chat completion. Returns a reply, or the frames of a stream."""
     handler = serving.handler("openai_serving_chat", "chat completions")
@@ -162,9 +183,6 @@ async def ask(handle: Method, request: Any, call: EngineCall, **written: Any) ->
     """Have vLLM's handler answer a request. Returns a reply, or the frames of a stream.
 
     Args:
-        handle: The method of the handler.
-        request: The request in the body of `call`.
-        call: The call.
         written: How vLLM's server writes this answer: options of pydantic's `model_dump_json`.
 
     Raises:

@@ -116,8 +116,6 @@ class FairShare:
         """Charge a sequence that arrives to its key. Settle the charge at the sequence's end.
 
         Args:
-            caller: Whose sequence it is.
-            prompt_tokens: The length of the prompt.
             max_tokens: The bound on its generated tokens.
         """
         lane = self._lanes[caller.lane]

@@ -9,8 +9,8 @@ from typing import Any
 from vllm.entrypoints.speech_to_text.transcription.protocol import TranscriptionRequest
 from vllm.entrypoints.speech_to_text.translation.protocol import TranslationRequest
 
-from serve_app.api.audio import fields_of, file_of
 from serve_app.api.errors import invalid_value, unsupported_feature
+from serve_app.api.upload import fields_of, file_of
 from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.number_bounds import check_sampling
 from serve_app.engine.operations import ReplyOrFrames, Serving, ask

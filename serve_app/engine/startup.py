@@ -65,7 +65,6 @@ def process_phase(
     imports. This wait is part of the phase.
 
     Args:
-        environment: The process's environment.
         created: When the process was created, in Unix time; for a fork, when it was forked.
         now: Unix time.
         busy_s: The seconds that the process has run or waited for a core; see `busy_seconds`.

@@ -62,8 +62,6 @@ class EngineReport:
 
     Args:
         requests: vLLM's states of its requests, by id; the very mapping that vLLM keeps.
-        kv_cache_tokens: Size of the whole KV cache in tokens.
-        lanes: The lanes of the requests.
         clock: Seconds that never go back.
     """
 
@@ -95,7 +93,6 @@ class EngineReport:
 
     @classmethod
     def of(cls, engine: AsyncLLM, lanes: SequenceLanes) -> EngineReport:
-        """Return the report of an engine that has started."""
         # Not blocks times block size, because a hybrid model has blocks of several kinds. A model without a
         # KV cache has no size.
         tokens: int = engine.vllm_config.cache_config.kv_cache_size_tokens or 0

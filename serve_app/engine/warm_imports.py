@@ -39,7 +39,6 @@ _WITH_RAY = (
     "serve_app.engine.first_runs",
     "serve_app.engine.grammar.guard",
     "serve_app.engine.local_client",
-    "serve_app.engine.call_log",
     "serve_app.engine.step_statistics",
 )
 

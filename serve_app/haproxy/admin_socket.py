@@ -39,7 +39,6 @@ class AdminSocket:
             return bytes(answer)
 
     def answers(self) -> bool:
-        """Return whether HAProxy answers."""
         with contextlib.suppress(OSError):
             return bool(self.ask("show info"))
         return False

@@ -175,7 +175,6 @@ def amend(
 
     Args:
         source: Ray's configuration.
-        limits: Bounds on clients.
         descriptors: The inherited listening sockets by frontend.
         socket: HAProxy's own admin socket.
         open_files: HAProxy's limit on open files.

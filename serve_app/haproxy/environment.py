@@ -59,9 +59,9 @@ def haproxy_environment(values: Mapping[str, str], folder: Path) -> dict[str, st
     """Return `values` with HAProxy's variables, if HAProxy is the proxy. Existing values stay.
 
     Args:
-        values: The environment of Ray's processes. folder: A folder of this run for the sockets. A socket's
-        path may have 107 bytes, and Ray's addition of
-            a node's number takes 57 of them.
+        values: The environment of Ray's processes.
+        folder: A folder of this run for the sockets. A socket's path may have 107 bytes, and Ray's addition
+            of a node's number takes 57 of them.
 
     Raises:
         SettingsError: for a limit out of its bounds.

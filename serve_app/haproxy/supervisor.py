@@ -116,7 +116,6 @@ class Supervisor:
     """One HAProxy, from its start until it has drained.
 
     Args:
-        command: HAProxy's command line.
         admin_socket: The path of HAProxy's own admin socket.
         source: Ray's configuration.
         sockets: The listening sockets, by address.

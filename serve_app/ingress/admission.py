@@ -12,15 +12,13 @@ from ray.serve.handle import DeploymentHandle
 from serve_app.api.engine_client import GPU_OPERATIONS, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.api.trace import Stage
-from serve_app.ingress.attempt import end_queue
-from serve_app.ingress.cold_queue import ColdQueue, Pending
 from serve_app.ingress.cold_start_progress import DEFAULT_RETRY_AFTER_S, ColdStartProgress, ProgressReader
-from serve_app.ingress.keep_alive import KeepAlive, wake
 from serve_app.ingress.prefix_index import MOST_PROMPT_TOKENS
 from serve_app.ingress.ray_router import Wakes
 from serve_app.ingress.replica import Replica, Reservation
 from serve_app.ingress.replica_choice import PREFILL_BUDGET_SHARE
 from serve_app.ingress.replica_set import ReplicaSet
+from serve_app.ingress.waiting import ColdQueue, KeepAlive, Pending, end_queue, wake
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import ModelSettings
 from serve_app.wire.spans import QUEUE
@@ -75,7 +73,6 @@ class Admission:
     Call it, the constructor included, only in the event loop of the ingress.
 
     Args:
-        replicas: The model's replicas.
         handle: The engine deployment; with variants, that of the first.
         knobs: Returns the model's present knobs.
         progress: The progress that queued clients are told.

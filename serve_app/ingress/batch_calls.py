@@ -11,7 +11,7 @@ from serve_app.ingress.admission import release_limit
 from serve_app.ingress.replica_set import replica_set
 from serve_app.settings.knobs import LiveKnobs
 from serve_app.settings.tree import ModelSettings
-from serve_app.wire.batch_lines import BatchLine, LineAnswer, LineAnswers
+from serve_app.wire.batches import BatchLine, LineAnswer, LineAnswers
 
 _GATHER_S = 0.02
 """How long an answer waits for others. A message from Ray costs about a millisecond at both ends."""
@@ -20,14 +20,7 @@ _SILENCE_S = 2.0
 
 
 class BatchCalls:
-    """Runs the lines of calls in this ingress replica. Use it in one event loop.
-
-    Args:
-        endpoints: The endpoints of this ingress replica.
-        lines: Answers single lines.
-        models: The models served.
-        knobs: The live knobs.
-    """
+    """Runs the lines of calls in this ingress replica. Use it in one event loop."""
 
     def __init__(
         self, endpoints: Endpoints, lines: BatchLines, models: Iterable[ModelSettings], knobs: LiveKnobs

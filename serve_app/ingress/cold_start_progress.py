@@ -184,36 +184,25 @@ def remaining_s(document: Mapping[str, Any], expected: Mapping[str, float], now:
     return abs(expected[phase] - (now - float(document["since"]))) + later
 
 
+@dataclass(slots=True, eq=False)
 class ProgressReader:
-    """Reads the progress of one deployment, from `start` to `stop`.
+    """Reads the progress of one deployment, from `start` to `stop`."""
 
-    Args:
-        stored: The stored documents.
-        serve: Ray Serve's status, which is read only while no replica starts.
-        interval_s: The time between two readings.
-        clock: The clock of `stored` and `serve`.
-    """
-
-    def __init__(
-        self,
-        stored: BoundedCall[StoredState],
-        serve: BoundedCall[ServeStatus],
-        deployment: str,
-        interval_s: float = 1.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._stored = stored
-        self._serve = serve
-        self._deployment = deployment
-        self._interval_s = interval_s
-        self._clock = clock
-        self._task: asyncio.Task[None] | None = None
-        self._last: ColdStartProgress = UNKNOWN
+    stored: BoundedCall[StoredState]
+    serve: BoundedCall[ServeStatus]
+    """Ray Serve's status, which is read only while no replica starts."""
+    deployment: str
+    interval_s: float = 1.0
+    """The time between two readings."""
+    clock: Callable[[], float] = time.monotonic
+    """The clock of `stored` and `serve`."""
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
+    _last: ColdStartProgress = field(default=UNKNOWN, init=False)
 
     @property
     def current(self) -> ColdStartProgress:
         """The newest progress; `UNKNOWN` once its reading is 10 s old."""
-        age_s = self._stored.age_s()
+        age_s = self.stored.age_s()
         return self._last if age_s is not None and age_s <= _BELIEVED_S else UNKNOWN
 
     def start(self, on_rollout_failed: Callable[[str], None], on_requested: Callable[[], None]) -> None:
@@ -235,12 +224,12 @@ class ProgressReader:
 
     async def _run(self, on_rollout_failed: Callable[[str], None], on_requested: Callable[[], None]) -> None:
         while True:
-            answer = await self._stored.get(_WAIT_S)
+            answer = await self.stored.get(_WAIT_S)
             if answer is not None:
-                now = self._clock()
+                now = self.clock()
                 state = answer.value
-                phases = state.phases.get(self._deployment, {})
-                progress = cold_start_progress(state.of(self._deployment, now), phases, now)
+                phases = state.phases.get(self.deployment, {})
+                progress = cold_start_progress(state.of(self.deployment, now), phases, now)
                 if progress.phase == "requested":
                     on_requested()
                 if progress.phase in _NOT_STARTED and (reason := await self._why_nothing_starts()):
@@ -248,13 +237,13 @@ class ProgressReader:
                 self._last = progress
                 if progress.reason:
                     on_rollout_failed(progress.reason)
-            await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(self.interval_s)
 
     async def _why_nothing_starts(self) -> str:
         """Return why Ray Serve starts no replica for any request; "" if it may start one."""
-        answer, age_s = await self._serve.get(_WAIT_S), self._serve.age_s()
+        answer, age_s = await self.serve.get(_WAIT_S), self.serve.age_s()
         if answer is None or age_s is None or age_s > _SERVE_AGE_S:
             return ""
-        if not answer.value.starts_nothing(self._deployment):
+        if not answer.value.starts_nothing(self.deployment):
             return ""
         return f"the last rollout failed: {summary(answer.value.failed_rollout)}"

@@ -294,7 +294,6 @@ class EngineChannels:
             opening.add_done_callback(partial(_close_opened, reason))
 
     def close_all(self) -> None:
-        """End all channels."""
         for replica in list(self._opening):
             self.close(replica, "this ingress replica ends")
 

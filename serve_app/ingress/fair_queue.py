@@ -140,7 +140,6 @@ class FairQueue(Generic[T]):
         """Count a request that has just been released and removed.
 
         Args:
-            caller: Its caller.
             tokens: The tokens that an engine will compute for it, as far as they are known.
             standard_share: The least share of the lane `standard`, 0 to 1.
         """

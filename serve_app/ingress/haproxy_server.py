@@ -9,10 +9,13 @@ from pathlib import Path
 import ray
 from ray.serve._private.common import ReplicaID, ReplicaState
 from ray.serve._private.constants import RAY_SERVE_ENABLE_HA_PROXY, RAY_SERVE_HAPROXY_CONFIG_FILE_LOC
+from starlette.middleware import Middleware
 
+from serve_app.api.request_head import middlewares
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.serve_status import serve_status
 from serve_app.patches.ray import accept_until
+from serve_app.patches.ray_idle import report_changes
 from serve_app.patches.uvicorn import listen_beside
 from serve_app.wire.local_socket import local_socket
 
@@ -27,6 +30,15 @@ ACCEPT_S = _SUCCESSOR_S + _TAKEOVER_S
 
 ReplicaStates = Mapping[str, int]
 """The number of replicas of a deployment by state."""
+
+
+def prepare_server() -> list[Middleware]:
+    """Return the middlewares of an HTTP server of Ray Serve.
+
+    Ray calls this in each ingress replica and in its own proxy, before it starts the server.
+    """
+    report_changes()
+    return middlewares()
 
 
 def serve_haproxy(replica: ReplicaID) -> None:
@@ -67,8 +79,6 @@ async def wait_for_successor(
 
     Args:
         states: Returns the states of the ingress replicas, this one among them; None if Ray does not answer.
-        sleep: Waits for so many seconds.
-        clock: The time in seconds.
     """
     began = clock()
     waited = False

@@ -48,13 +48,12 @@ from serve_app.ingress.request_counters import IngressCounters
 from serve_app.ingress.variant_documents import status_by_model, stored_by_model
 from serve_app.ledger.store import UsageStore
 from serve_app.patches.ray import is_draining
-from serve_app.settings.batch import batch_database_url, batch_files_url
 from serve_app.settings.knobs import Knobs, LiveKnobs
-from serve_app.settings.ledger import ledger_url
+from serve_app.settings.storage import batch_database_url, batch_files_url, ledger_url
 from serve_app.settings.tree import AppSettings, ModelSettings
 from serve_app.telemetry.replica_metrics import ApiKeyMetrics, IngressMetrics
 from serve_app.telemetry.traces import request_traces
-from serve_app.wire.batch_lines import BatchLine, LineAnswers
+from serve_app.wire.batches import BatchLine, LineAnswers
 from serve_app.wire.ingress_reports import keep_report
 from serve_app.wire.signals import INGRESS_FIELDS, ONGOING_REQUESTS, ingress_key
 from serve_app.zygote.warm_nodes import keep_nodes_warm
@@ -238,10 +237,7 @@ class Ingress:
 
         Args:
             owner: The name of the batch's API key; "" on a server without keys.
-            batch_id: The batch.
             url: The endpoint of the lines.
-            model: The name of their model.
-            lines: Some lines of the batch.
         """
         answers = self._batch_calls.answer(owner, batch_id, url, model, lines)
         async with aclosing(answers):

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any
 
 from serve_app.cluster.bounded_call import BoundedCall
@@ -23,42 +24,36 @@ _ADOPT_WAIT_S = 5.0
 """For the knobs of other replicas: a replica that starts with invalid knobs has no others."""
 
 
+@dataclass(slots=True, eq=False)
 class KnobApplier:
     """Takes knobs from Ray, and publishes them for the policy.
 
     The newest knobs are written in threads, and again until the write succeeds: Ray passes knobs in the event
     loop, which must not wait for Ray's store.
-
-    Args:
-        app: The Serve application.
-        settings: The application's settings.
-        live: The knobs in force. Only this object changes them.
-        wait_s: How long `apply` waits for the write.
-        retry_s: The time after a failed write until the next.
     """
 
-    def __init__(
-        self,
-        app: str,
-        settings: AppSettings,
-        live: LiveKnobs,
-        wait_s: float = 1.0,
-        retry_s: float = 1.0,
-    ) -> None:
-        self._app = app
-        self._settings = settings
-        self._live = live
-        self._wait_s = wait_s
-        self._retry_s = retry_s
-        self._rejected = ""
-        self._applied = False
-        self._last = BoundedCall(f"knobs of {app}", lambda: read_document(KNOBS, app, read_served), 0.0)
-        self._newest: Mapping[str, Any] = {}
-        self._writing = threading.Lock()
+    app: str
+    settings: AppSettings
+    live: LiveKnobs
+    """The knobs in force. Only this object changes them."""
+    wait_s: float = 1.0
+    """How long `apply` waits for the write."""
+    retry_s: float = 1.0
+    """The time after a failed write until the next."""
+    _rejected: str = field(default="", init=False)
+    _applied: bool = field(default=False, init=False)
+    _last: BoundedCall[ServedApplication | None] = field(init=False)
+    _newest: Mapping[str, Any] = field(default_factory=dict, init=False)
+    _writing: threading.Lock = field(default_factory=threading.Lock, init=False)
+
+    def __post_init__(self) -> None:
+        self._last = BoundedCall(
+            f"knobs of {self.app}", lambda: read_document(KNOBS, self.app, read_served), 0.0
+        )
 
     def document(self) -> dict[str, Any]:
         """Return the knobs in force, and the problems of rejected knobs, as plain data."""
-        return {**self._live.document(), "rejected": self._rejected}
+        return {**self.live.document(), "rejected": self._rejected}
 
     async def apply(self, user_config: Mapping[str, Any] | None) -> None:
         """Apply the knobs in `user_config`, and publish them.
@@ -70,7 +65,7 @@ class KnobApplier:
             SettingsError: the knobs are invalid, and there are no previous ones.
         """
         try:
-            self._live.apply(user_config)
+            self.live.apply(user_config)
             self._rejected = ""
         except SettingsError as error:
             if not self._applied and not await self._adopt_last():
@@ -81,9 +76,9 @@ class KnobApplier:
         self._newest = document = self._served().document(time.time())
         written: Future[None] = Future()
         threading.Thread(
-            target=self._write, args=(document, written), name=f"knobs of {self._app}", daemon=True
+            target=self._write, args=(document, written), name=f"knobs of {self.app}", daemon=True
         ).start()
-        await asyncio.wait((asyncio.wrap_future(written),), timeout=self._wait_s)
+        await asyncio.wait((asyncio.wrap_future(written),), timeout=self.wait_s)
 
     async def _adopt_last(self) -> bool:
         """Apply the knobs of the other replicas, because the deployed knobs are invalid."""
@@ -92,24 +87,24 @@ class KnobApplier:
         if served is None:
             return False
         knobs = {model.name: model.knobs for model in served.models.values()}
-        if set(knobs) != {model.name for model in self._settings.models}:
+        if set(knobs) != {model.name for model in self.settings.models}:
             return False
-        self._live.adopt(knobs, served.ingress)
+        self.live.adopt(knobs, served.ingress)
         return True
 
     def _served(self) -> ServedApplication:
         models = {
-            model.deployment_name: _served_model(model, self._live.of(model.name))
-            for model in self._settings.models
+            model.deployment_name: _served_model(model, self.live.of(model.name))
+            for model in self.settings.models
         }
-        ingress, traces = self._settings.ingress, self._settings.telemetry.traces
+        ingress, traces = self.settings.ingress, self.settings.telemetry.traces
         return ServedApplication(
             models,
-            self._live.ingress,
+            self.live.ingress,
             self._rejected,
             {"CPU": ingress.cpus_per_replica, **ingress.resources},
-            self._settings.zygote,
-            self._settings.model_preemption,
+            self.settings.zygote,
+            self.settings.model_preemption,
             traces if traces.enabled else None,
         )
 
@@ -120,13 +115,13 @@ class KnobApplier:
         with self._writing:
             while document is self._newest:
                 try:
-                    put_document(KNOBS, self._app, document)
+                    put_document(KNOBS, self.app, document)
                     break
                 except Exception:
                     if not logged:
-                        logger.exception("the knobs of %s could not be published; trying again", self._app)
+                        logger.exception("the knobs of %s could not be published; trying again", self.app)
                     logged = True
-                    failed.wait(self._retry_s)
+                    failed.wait(self.retry_s)
         written.set_result(None)
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import itemgetter
 from typing import NamedTuple
 
 from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
@@ -78,6 +80,8 @@ class PrefixIndex:
         self._caches: dict[str, _Cache] = {}
         self._names: dict[int, str] = {}
         """The names of replicas, by bit."""
+        self._taken = 0
+        """All bits of replicas."""
         self._holders: dict[int, int] = {}
         """The bits of the replicas that have a hash cached, by hash."""
         self._uses = 0
@@ -102,11 +106,11 @@ class PrefixIndex:
             cache = self._caches.pop(name)
             self._evict(cache, len(cache.last_use))
             del self._names[cache.bit]
+            self._taken ^= cache.bit
         for name in replicas:
             if name not in self._caches:
-                bit = 1
-                while bit in self._names:
-                    bit <<= 1
+                bit = ~self._taken & (self._taken + 1)  # the lowest free one
+                self._taken |= bit
                 self._names[bit] = name
                 self._caches[name] = _Cache(bit, self._blocks(_UNKNOWN_CACHE_TOKENS))
 
@@ -116,29 +120,48 @@ class PrefixIndex:
             cache.most = self._blocks(tokens)
             self._evict(cache, len(cache.last_use) - cache.most)
 
-    def match(self, prefix: PromptPrefix) -> dict[str, int]:
-        """Return how many bytes of a prompt each replica has cached, without the replicas that have none."""
-        holders, names = self._holders, self._names
+    def match(self, prefix: PromptPrefix, among: Collection[str] = (), most: int = -1) -> dict[str, int]:
+        """Return how many bytes of a prompt each replica has cached, without the replicas that have none.
+
+        With `most`, only those `among` others are returned, and the `most` others with the longest matches.
+        Among replicas with equal matches, prompts get these in turn.
+        """
+        caches, names = self._caches, self._names
         found: dict[str, int] = {}
+        for mask, size in self._masks(prefix):
+            for name in among:
+                if name not in found and (cache := caches.get(name)) is not None and mask & cache.bit:
+                    found[name] = size
+            low = mask & ((1 << self._uses % len(caches)) - 1)
+            for bit in chain(_bits(mask ^ low), _bits(low)):
+                if not most:
+                    break
+                if (name := names[bit]) not in found:
+                    found[name] = size
+                    most -= 1
+        return found
+
+    def _masks(self, prefix: PromptPrefix) -> list[tuple[int, int]]:
+        """Return the bits of replicas that have a part of a prompt cached, and its bytes, the longest first."""
+        holders = self._holders
+        found: list[tuple[int, int]] = []
         common, depth = -1, 0
         for block in prefix.blocks:
             still = holders.get(block, 0) & common
             if still != common:
                 if depth:
-                    for bit in _bits(common & ~still):
-                        found[names[bit]] = depth
+                    found.append((common & ~still, depth))
                 common = still
                 if not still:
                     break
             depth += BLOCK_BYTES
-        if depth:
-            for bit in _bits(common):
-                found[names[bit]] = depth
+        if depth and common:
+            found.append((common, depth))
         for end, size in ((prefix.end, prefix.size), *prefix.turns):
-            for bit in _bits(holders.get(end, 0)):
-                name = names[bit]
-                if found.get(name, 0) < size:
-                    found[name] = size
+            if mask := holders.get(end, 0):
+                found.append((mask, size))
+        if len(found) > 1:
+            found.sort(key=itemgetter(1), reverse=True)
         return found
 
     def record_prompt(self, replica: str, prefix: PromptPrefix, matched: int) -> Expected:
@@ -179,7 +202,8 @@ class PrefixIndex:
             if block in last_use:
                 last_use.move_to_end(block)
             else:
-                holders[block] = holders.get(block, 0) | bit
+                held = holders.get(block)
+                holders[block] = bit if held is None else held | bit
             last_use[block] = use
         self._evict(cache, len(last_use) - cache.most)
 

@@ -8,6 +8,7 @@ Ray's queue is used only while there is no replica.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -53,39 +54,31 @@ class EngineRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
         return [[replica] for replica in candidate_replicas]
 
 
+@dataclass(slots=True, eq=False)
 class Wake:
     """Keeps one request in Ray Serve's queue as long as a replica is needed.
 
     Tideserve's policy starts replicas for the requests that the ingress reports. The request of a wake makes
     Ray report engines that cannot start. Ray's own policy would also act on it.
-
-    Args:
-        model: The model's name, for the log.
-        handle: Its engine deployment.
-        needed: Returns whether a replica is still needed.
-        on_unavailable: Called when Ray reports that the engines cannot start.
-        ask_again_s: Only new requests hear from Ray that the engines cannot start. Requests in Ray's queue
-            wait on. So the request is replaced after so many seconds.
-        pause_s: The wait after Ray has failed, or has not pushed its new replica here yet.
     """
 
-    def __init__(
-        self,
-        model: str,
-        handle: DeploymentHandle,
-        needed: Callable[[], bool],
-        on_unavailable: Callable[[], None],
-        ask_again_s: float = 5.0,
-        pause_s: float = 1.0,
-    ) -> None:
-        self._model = model
-        self._handle = handle
-        self._needed = needed
-        self._on_unavailable = on_unavailable
-        self._ask_again_s = ask_again_s
-        self._pause_s = pause_s
-        self._task: asyncio.Task[None] | None = None
-        run_router_here(handle)
+    model: str
+    """The model's name, for the log."""
+    handle: DeploymentHandle
+    """Its engine deployment."""
+    needed: Callable[[], bool]
+    """Returns whether a replica is still needed."""
+    on_unavailable: Callable[[], None]
+    """Called when Ray reports that the engines cannot start."""
+    ask_again_s: float = 5.0
+    """Only new requests hear from Ray that the engines cannot start. Requests in Ray's queue wait on. So the
+    request is replaced after so many seconds."""
+    pause_s: float = 1.0
+    """The wait after Ray has failed, or has not pushed its new replica here yet."""
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        run_router_here(self.handle)
 
     def start(self) -> None:
         """Start to ask Ray for a replica, unless it is being asked."""
@@ -93,27 +86,26 @@ class Wake:
             self._task = asyncio.create_task(self._run())
 
     def stop(self) -> None:
-        """Stop asking."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
 
     async def _run(self) -> None:
-        while self._needed():
+        while self.needed():
             try:
-                async with asyncio.timeout(self._ask_again_s) as asking:
+                async with asyncio.timeout(self.ask_again_s) as asking:
                     with only_own_cancellation():
-                        async with self._handle.choose_replica():
+                        async with self.handle.choose_replica():
                             pass
             except DeploymentUnavailableError:
-                self._on_unavailable()
+                self.on_unavailable()
                 return
             except Exception:
                 if asking.expired():
                     continue
-                logger.exception("model %s: asking Ray for a replica failed", self._model)
-            if self._needed():
-                await asyncio.sleep(self._pause_s)
+                logger.exception("model %s: asking Ray for a replica failed", self.model)
+            if self.needed():
+                await asyncio.sleep(self.pause_s)
 
 
 class Wakes:

@@ -33,55 +33,39 @@ _NO_POLICY = (
 )
 
 
+@dataclass(slots=True, eq=False)
 class ServeObserver:
-    """Observes the models of one application from inside a replica of it.
+    """Observes the models of one application from inside a replica of it."""
 
-    Args:
-        models: The models of the application.
-        replicas: The replicas of each engine deployment.
-        live: The knobs in force.
-        serve: Ray Serve's status of the application.
-        stored: The documents that the engine replicas and the policy have stored.
-        zygote: Whether nodes keep zygotes.
-        clock: The clock of `serve` and `stored`.
-        wait_s: How long to wait for Ray, so that clients have an answer within 1 s. Ray needs about 50 ms.
-    """
-
-    def __init__(
-        self,
-        models: Sequence[ModelSettings],
-        replicas: Mapping[str, ReplicaSet],
-        live: LiveKnobs,
-        serve: BoundedCall[ServeStatus],
-        stored: BoundedCall[StoredState],
-        zygote: bool = True,
-        clock: Callable[[], float] = time.monotonic,
-        wait_s: float = 0.8,
-    ) -> None:
-        self._models = models
-        self._replicas = replicas
-        self._live = live
-        self._serve = serve
-        self._stored = stored
-        self._zygote = zygote
-        self._clock = clock
-        self._wait_s = wait_s
-        self._before: dict[str, LiveReplicas] = {}
-        self._metrics = NodeMetrics()
+    models: Sequence[ModelSettings]
+    replicas: Mapping[str, ReplicaSet]
+    """The replicas of each engine deployment."""
+    live: LiveKnobs
+    serve: BoundedCall[ServeStatus]
+    stored: BoundedCall[StoredState]
+    """The documents that the engine replicas and the policy have stored."""
+    zygote: bool = True
+    """Whether nodes keep zygotes."""
+    clock: Callable[[], float] = time.monotonic
+    """The clock of `serve` and `stored`."""
+    wait_s: float = 0.8
+    """How long to wait for Ray, so that clients have an answer within 1 s. Ray needs about 50 ms."""
+    _before: dict[str, LiveReplicas] = field(default_factory=dict, init=False)
+    _metrics: NodeMetrics = field(default_factory=NodeMetrics, init=False)
 
     async def readiness(self) -> Readiness:
         """Return every model's readiness, within a second."""
-        replicas = {name: LiveReplicas.of(known) for name, known in self._replicas.items()}
+        replicas = {name: LiveReplicas.of(known) for name, known in self.replicas.items()}
         # After a replica came or went, Ray's older answers are out of date: a model that was just scaled to
         # zero would look as if it had lost its replica.
-        since = self._clock() if replicas != self._before else None
+        since = self.clock() if replicas != self._before else None
         self._before = replicas
-        await asyncio.gather(self._serve.get(self._wait_s, since), self._stored.get(self._wait_s, since))
-        control = ControlPlane(self._serve.age_s(), self._stored.age_s(), _UNREACHABLE_S)
-        serve = self._serve.last.value if self._serve.last is not None else ServeStatus()
-        stored = self._stored.last.value if self._stored.last is not None else StoredState()
-        now, models = self._clock(), []
-        for model in self._models:
+        await asyncio.gather(self.serve.get(self.wait_s, since), self.stored.get(self.wait_s, since))
+        control = ControlPlane(self.serve.age_s(), self.stored.age_s(), _UNREACHABLE_S)
+        serve = self.serve.last.value if self.serve.last is not None else ServeStatus()
+        stored = self.stored.last.value if self.stored.last is not None else StoredState()
+        now, models = self.clock(), []
+        for model in self.models:
             name = model.deployment_name
             known = Known(
                 serve.deployments.get(name),
@@ -91,9 +75,9 @@ class ServeObserver:
                 serve.failed_rollout,
             )
             # The wait may have changed the replicas.
-            live = LiveReplicas.of(self._replicas[name])
-            models.append(judge(model, self._live.of(model.name).min_replicas, live, known, now))
-        return Readiness(models, control, self._zygote)
+            live = LiveReplicas.of(self.replicas[name])
+            models.append(judge(model, self.live.of(model.name).min_replicas, live, known, now))
+        return Readiness(models, control, self.zygote)
 
     async def metrics(self) -> bytes:
         """Return the `llm_*` series of every replica on every node, within a second."""
@@ -113,7 +97,6 @@ class LiveReplicas:
 
     @classmethod
     def of(cls, replicas: ReplicaSet) -> LiveReplicas:
-        """Return the replicas of a set."""
         out = {replica.replica_id: replica.trouble for replica in replicas.listed() if replica.trouble}
         left = frozenset(kind for replica in replicas.listed() for kind in replica.first_runs_left)
         return cls(len(replicas), out, left)
@@ -143,9 +126,7 @@ def judge(
     A model with a replica that takes requests is up, even if Ray does not answer.
 
     Args:
-        model: The model's settings.
         min_replicas: The knob in force.
-        live: The model's replicas.
         known: The last answers about the model.
         now: Seconds on the clock of the times in the documents.
     """

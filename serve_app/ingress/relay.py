@@ -12,10 +12,18 @@ from serve_app.api.dialect import dialect_of
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.api.errors import ApiError
 from serve_app.ingress.admission import Admission, unavailable
-from serve_app.ingress.attempt import Attempt, attempt_at, note_continuation, note_pick
+from serve_app.ingress.attempt import (
+    Attempt,
+    Delivered,
+    RetryBudget,
+    attempt_at,
+    longest_answer,
+    note_continuation,
+    note_pick,
+    raise_if_lost,
+)
 from serve_app.ingress.cold_start_progress import ColdStartProgress
 from serve_app.ingress.engine_channel import EngineChannels, NeverBegunError
-from serve_app.ingress.engine_loss import Delivered, RetryBudget, longest_answer, raise_if_lost
 from serve_app.ingress.replica import Replica
 from serve_app.settings.tree import ModelSettings
 from serve_app.wire.data_plane import Answer, Continuation, Piece, TokenCounts

@@ -61,7 +61,6 @@ class ReplicaChoice:
             replicas: The replicas that can be picked, the least recently used first.
             limit: The most requests of this process on a replica.
             batch: The most requests that an engine runs at once. Further ones wait for more than prefill.
-            prompt_tokens: The tokens of the prompt.
             cached: The prompt tokens in the replicas' caches, by replica id.
             prefill_budget_s: How long a stream may wait for prefill, its own included; 0 for other requests.
             now: Seconds on the clock of `Replica.group_since`.

@@ -29,6 +29,9 @@ _STILL_S = SILENT_LOOKS * LOOK_INTERVAL_S - BEAT_S
 """When a replica becomes silent, it has stood still for at least this long: a heartbeat was due within
 `BEAT_S`."""
 _RETRY_S = 0.5
+MOST_INDEXED_TOKENS = 96_000_000
+"""The cached tokens that an ingress replica knows of, over all engine replicas: 200 MiB of hashes. Of larger
+caches it knows the part that was used last."""
 
 
 @dataclass(slots=True)
@@ -128,10 +131,12 @@ class Heartbeats:
         replica, known = listener.replica, listener.known
         replica.still_s = beat.still_s
         if beat.prefix_cache_tokens is not None:
-            known.prefixes.resize(replica.replica_id, beat.prefix_cache_tokens)
+            most = MOST_INDEXED_TOKENS // len(self._listeners)
+            known.prefixes.resize(replica.replica_id, min(beat.prefix_cache_tokens, most))
         if beat.step_tokens:
             known.choice.of(replica.variant).step_tokens = beat.step_tokens
-        replica.adapters = set(beat.adapters)
+        if replica.adapters or beat.adapters:
+            known.note_adapters(replica, beat.adapters)
         replica.adapter_load_s = beat.adapter_load_s
         replica.first_runs_left = beat.first_runs_left
         replica.unwritten_s = beat.unwritten_s

@@ -5,8 +5,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from serve_app.api.prompt_prefix import PromptPrefix
+from serve_app.ingress.candidates import CACHED, Candidates
 from serve_app.ingress.prefix_index import PrefixIndex
 from serve_app.ingress.replica import Replica, Reservation
 from serve_app.ingress.replica_choice import ReplicaChoice, least_loaded
@@ -39,8 +41,10 @@ class ReplicaSet:
     requests of this replica."""
     lost_at: float = -math.inf
     """When the last usable replica got trouble, until one is usable again; else minus infinity."""
-    _usable: dict[str, Replica] = field(default_factory=dict)
-    """The replicas that can be picked, the least recently used first."""
+    _usable: Candidates = field(default_factory=Candidates)
+    """The replicas that can be picked."""
+    _homes: dict[str, dict[Replica, None]] = field(default_factory=dict)
+    """Replicas that have, or had, an adapter, by its name, the least recently picked for it first."""
     _listed: dict[str, Replica] = field(default_factory=dict)
     """The replicas that Ray lists as running."""
     _missed: dict[str, Replica] = field(default_factory=dict)
@@ -50,7 +54,7 @@ class ReplicaSet:
 
     def __len__(self) -> int:
         """Return the number of replicas that get requests: those that run and have no trouble."""
-        return len(self._usable)
+        return len(self._usable.by_name)
 
     def take(
         self,
@@ -89,35 +93,51 @@ class ReplicaSet:
         Returns:
             The reservation; None if no such replica has room.
         """
-        matched = self.prefixes.match(prefix) if prefix is not None and prompt_tokens else {}
+        usable = self._usable.by_name
+        looked = self._usable.look()
+        is_part = len(looked) < len(usable)
+        matched: dict[str, int] = {}
+        if prefix is not None and prompt_tokens:
+            if is_part:
+                matched = self.prefixes.match(prefix, [one.replica_id for one in looked], CACHED)
+                looked = [*looked, *(usable[name] for name in matched if name in usable)]
+            else:
+                matched = self.prefixes.match(prefix)
         cached: dict[str, int] = {}
         if matched and prefix is not None:
             most, size = prompt_tokens - 1, prefix.size  # the last token is always computed
             cached = {name: min(prompt_tokens * part // size, most) for name, part in matched.items()}
-        saved, load_tokens = cached, self._load_tokens() if adapter else 0
-        if adapter:
-            # During a load the engine stands still for all its requests. What it unloads is loaded again.
-            saved = {
-                name: cached.get(name, 0)
-                - (0 if replica.has_adapter(adapter) else 2 * load_tokens * (1 + replica.in_flight))
-                for name, replica in self._usable.items()
-            }
-        replicas: Collection[Replica] = self._usable.values()
-        if model_identity is not None or refused:
-            replicas = [
-                one for one in replicas if model_identity in (None, one.model_identity) and one not in refused
-            ]
+        if is_part and adapter:
+            looked = [*looked, *self._with_adapter(adapter)]
+        load_tokens = self._load_tokens(looked) if adapter else 0
         budget_s = prefill_budget_s if prompt_tokens and not background else 0.0
         now = self.clock() if budget_s else 0.0
-        if background:
-            chosen = least_loaded(replicas, limit, saved, background=True)
-        else:
-            chosen = self.choice.choose(replicas, limit, batch, prompt_tokens, saved, budget_s, now)
+        chosen: Replica | None = None
+        for replicas in (looked, usable.values()) if is_part else (looked,):
+            saved = cached
+            if adapter:
+                # During a load the engine stands still for all its requests. What it unloads is loaded again.
+                saved = {
+                    (name := replica.replica_id): cached.get(name, 0)
+                    - (0 if replica.has_adapter(adapter) else 2 * load_tokens * (1 + replica.in_flight))
+                    for replica in replicas
+                }
+            if model_identity is not None or refused:
+                replicas = [
+                    one
+                    for one in replicas
+                    if model_identity in (None, one.model_identity) and one not in refused
+                ]
+            if background:
+                chosen = least_loaded(replicas, limit, saved, background=True)
+            else:
+                chosen = self.choice.choose(replicas, limit, batch, prompt_tokens, saved, budget_s, now)
+            if chosen is not None:
+                break
         if chosen is None:
             return None
         name = chosen.replica_id
-        # Move it to the end of the order, so that equal replicas take turns.
-        self._usable[name] = self._usable.pop(name)
+        self._usable.use(chosen)
         if cached:
             prompt_tokens -= cached.get(name, 0)
         if adapter and chosen.has_adapter(adapter):
@@ -135,6 +155,9 @@ class ReplicaSet:
             self.places[key] += 1
         if adapter:
             chosen.adapter_calls[adapter] += 1
+            homes = self._homes.setdefault(adapter, {})
+            homes.pop(chosen, None)
+            homes[chosen] = None
             chosen.load_tokens += load_tokens
         chosen.count(reservation, 1, prompt_tokens)
         if prefix is not None:
@@ -145,10 +168,27 @@ class ReplicaSet:
             chosen.join_group(reservation, now)
         return reservation
 
-    def _load_tokens(self) -> int:
+    def _load_tokens(self, replicas: Collection[Replica]) -> int:
         """Return how many prompt tokens a replica prefills in the time that a load of an adapter takes."""
-        known = [one.adapter_load_s for one in self._usable.values() if one.adapter_load_s]
+        known = [one.adapter_load_s for one in replicas if one.adapter_load_s]
         return int(self.choice.prefill_speed() * (sum(known) / len(known) if known else ASSUMED_LOAD_S))
+
+    def _with_adapter(self, adapter: str) -> list[Replica]:
+        """Return some of the replicas that can be picked and have the adapter."""
+        homes, usable = self._homes.get(adapter, {}), self._usable.by_name
+        found = []
+        for one in list(islice(homes, CACHED)):
+            if not one.has_adapter(adapter) or one.unlisted_at is not None:
+                del homes[one]
+            elif usable.get(one.replica_id) is one:
+                found.append(one)
+        return found
+
+    def note_adapters(self, replica: Replica, names: Collection[str]) -> None:
+        """Record the adapters that the engine of `replica` has loaded."""
+        for name in replica.adapters.symmetric_difference(names):
+            self._homes.setdefault(name, {})[replica] = None
+        replica.adapters = set(names)
 
     def expected_tokens(self, reservation: Reservation) -> int | None:
         """Return the prompt tokens expected in the replica's cache; None if the prompt has no hashes."""
@@ -203,6 +243,7 @@ class ReplicaSet:
             replica.adapter_calls -= Counter([reservation.adapter])
             replica.load_tokens -= reservation.load_tokens
         replica.count(reservation, -1, -reservation.pending_prompt_tokens)
+        self._usable.note_freed(replica)
         if reservation.pending_prompt_tokens and reservation.group >= replica.group:
             replica.leave_group(reservation, self.clock())
         reservation.pending_prompt_tokens = 0
@@ -224,11 +265,9 @@ class ReplicaSet:
             or Replica(replica_id, each["address"], each["token"], each["identity"], variants[replica_id])
             for replica_id, each in metadata.items()
         }
-        self._usable = {
-            name: replica
-            for name, replica in self._listed.items()
-            if not replica.trouble and replica.ends_at is None
-        }
+        self._usable.replace(
+            {name: one for name, one in self._listed.items() if not one.trouble and one.ends_at is None}
+        )
         self.prefixes.keep(self._listed)
         self._missed = {
             name: replica for name, replica in known.items() if replica.all_in_flight and name not in metadata
@@ -253,7 +292,7 @@ class ReplicaSet:
         """Whether another replica is picked that serves the same model as `replica`."""
         return any(
             one.model_identity == replica.model_identity and one is not replica
-            for one in self._usable.values()
+            for one in self._usable.by_name.values()
         )
 
     def keep_away(self, replica: Replica, trouble: str) -> None:
@@ -266,7 +305,7 @@ class ReplicaSet:
             return
         begins = not replica.trouble
         replica.trouble = trouble
-        if self._usable.pop(replica.replica_id, None) is not None and not self._usable:
+        if self._usable.remove(replica) and not len(self):
             self.lost_at = self.clock()
             self._announce_change()  # requests may be queued for a place on it
         if begins or replica.unlisted_at is not None:
@@ -291,13 +330,13 @@ class ReplicaSet:
         known, replica.ends_at = replica.ends_at, self.clock() + ends_in_s
         if known is None:
             replica.draining, replica.notice_s = True, ends_in_s
-            if self._usable.pop(replica.replica_id, None) is not None and not self._usable:
+            if self._usable.remove(replica) and not len(self):
                 self._announce_change()
 
     def _use(self, replica: Replica) -> None:
         fit = not replica.trouble and replica.ends_at is None
         if fit and self._listed.get(replica.replica_id) is replica:  # Ray may list another of this id
-            self._usable[replica.replica_id] = replica
+            self._usable.add(replica)
             self._changed()
 
     def _announce_change(self) -> None:
@@ -309,7 +348,7 @@ class ReplicaSet:
             listener(replica)
 
     def _changed(self) -> None:
-        if self._usable:
+        if len(self):
             self.lost_at = -math.inf
         self._announce_change()
         for replica in [*self._listed.values(), *self._missed.values()]:

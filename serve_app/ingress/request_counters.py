@@ -9,7 +9,7 @@ from serve_app.api.errors import ApiError
 from serve_app.wire.signals import IngressSignals
 
 if TYPE_CHECKING:  # a replay imports this module, and needs no Ray
-    from serve_app.ingress.cold_queue import ColdQueue
+    from serve_app.ingress.waiting import ColdQueue
     from serve_app.telemetry.replica_metrics import IngressMetrics
 
 COLD_AFTER_S = 0.5

@@ -88,7 +88,6 @@ class UsageMeter:
     """Counts the usage of one replica. Any thread may call its methods.
 
     Args:
-        model: The name of the model.
         gpus: The devices of the replica; 1 on the CPU.
         gpu_hour_price: Money for one device and hour.
         began_s: How long ago the replica got its devices.
@@ -132,7 +131,6 @@ class UsageMeter:
             self._state = "idle"
 
     def drain(self) -> None:
-        """Begin the drain."""
         with self._lock:
             self._pass()
             self._state = "draining"

@@ -63,7 +63,6 @@ class UsageStore:
     made, and TablesVersionError.
 
     Args:
-        url: The URL of the database.
         application: The name of the Ray Serve application. It sees only its own usage.
     """
 
@@ -115,7 +114,6 @@ class UsageStore:
         The largest by GPU-seconds come first. The names beyond `most` are summed as `other`.
 
         Args:
-            by: What to sum by.
             since: Unix time.
             until: Unix time.
             key: Only the use of this key; None for all.
@@ -169,7 +167,6 @@ class UsageStore:
             return 0.0 if connection.execute(recent).first() is None else now
 
     def close(self) -> None:
-        """Close the connections."""
         self._engine.dispose()
 
     def _sums(self, name: Any, chosen: Any, since: float, until: float) -> dict[str, Amounts]:

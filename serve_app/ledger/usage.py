@@ -42,7 +42,6 @@ class Amounts:
     """Money, at the price in force when the GPU time was spent."""
 
     def add(self, other: Amounts) -> None:
-        """Add the amounts of `other`."""
         for name in AMOUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 

@@ -33,7 +33,6 @@ class UsageWriter:
 
     Args:
         meter: The usage of this replica.
-        store: The ledger.
         retention_days: Older usage is deleted.
         count: Gets the usage of each second, and how many seconds of usage are not in the store.
         wall: Unix time in seconds.

@@ -59,7 +59,6 @@ def _add(y: torch.Tensor, x: torch.Tensor, weights: torch.Tensor, rows: Rows, sc
         x: Rows by inputs.
         weights: Places by 1 by outputs by inputs. The dimension of 1 may be missing.
         rows: The rows of each place.
-        scale: A factor.
     """
     for place, of_place in rows:
         weight = weights[place].view(-1, weights.shape[-1]).to(y.dtype)

@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from serve_app.patches.ray_idle import rest_while_quiet
+
 if TYPE_CHECKING:
     from ray.serve._private.cluster_node_info_cache import ClusterNodeInfoCache
     from ray.serve._private.common import DeploymentID, ReplicaID
@@ -27,6 +29,13 @@ GCS_INTERVAL_S = 1.0
 """The controller may see a node's death, drain or free resources this much later."""
 
 
+DASHBOARD_MODULES = (
+    "UsageStatsHead", "PlatformEventsHead", "MetricsHead", "EventHead", "JobHead", "NodeHead", "ReportHead",
+    "ServeHead", "StateHead", "TaskEventsHead",
+)  # fmt: skip
+"""All modules of Ray's dashboard but `DataHead` and `TrainHead`."""
+
+
 def change_controller() -> None:
     """Make all changes to Ray Serve's controller.
 
@@ -35,6 +44,7 @@ def change_controller() -> None:
     ask_gcs_seldom()
     version_each_deployment()
     stop_named_replicas_first()
+    rest_while_quiet()
 
 
 def ask_gcs_seldom() -> None:
@@ -147,6 +157,23 @@ class _PlainUnpickler(pickle.Unpickler):
 
     def find_class(self, module_name: str, global_name: str) -> Any:
         raise pickle.UnpicklingError(f"{module_name}.{global_name} is not plain data")
+
+
+def leave_out_dashboard_modules() -> None:
+    """Have the Ray that this process starts leave out the dashboard's pages on Ray Data and Ray Train.
+
+    Each module of the dashboard is a process, which the dashboard checks every second.
+    """
+    from ray._private import services  # noqa: PLC0415
+
+    start = services.start_ray_process
+
+    def start_process(command: list[str], process_type: str, *rest: Any, **options: Any) -> Any:
+        if process_type == "dashboard":
+            command = [*command, f"--modules-to-load={','.join(DASHBOARD_MODULES)}"]
+        return start(command, process_type, *rest, **options)
+
+    services.start_ray_process = start_process
 
 
 def is_draining() -> bool:

@@ -119,7 +119,6 @@ class DemandHistogram:
 
     @property
     def all_rises(self) -> Rises:
-        """The rises from any demand."""
         return _add_rises(self.rises.values())
 
     def rises_from(self, level: float) -> Rises:

@@ -2,14 +2,16 @@
 
 A model whose requests wait for room takes the replica whose loss costs other models the fewest requests: at
 once from a model that has been idle for half a start, after four starts if the taker would serve half as many
-requests again, weighted by `share_weight`, and otherwise when the turn (`turn_s`) of a replica is over.
+requests again, weighted by `share_weight`, and otherwise when the turn (`turn_s`) of a replica is over; a model
+waits for a coming node instead if that is sooner, or at most two starts later than the place of a replica in use.
 """
 
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil
+from math import ceil, inf
 
+from serve_app.policy.coming_nodes import NodeTimes, fits
 from serve_app.policy.fleet_members import (
     GAIN,
     Member,
@@ -20,10 +22,12 @@ from serve_app.policy.fleet_members import (
     gives_turn,
     remaining_s,
 )
-from serve_app.wire.resources import Node, add, lacking
+from serve_app.wire.resources import ComingNode, Node, add, lacking
 
 _DRAIN_S = 5.0
 """The assumed seconds of a hand-over until one has been measured."""
+_COST_STARTS = 2.0
+"""A hand-over of a replica in use costs two starts: that of the taker, and that of the giver afterwards."""
 _PLACED_WITHIN_S = 15.0
 """A place that has been free for this long without its taker goes to whoever needs it."""
 
@@ -51,6 +55,7 @@ class FleetState:
     """By engine deployment, since when a model has waited without any replica."""
     drain_s: float = _DRAIN_S
     """The typical seconds from the beginning of a hand-over until the place is taken."""
+    nodes: NodeTimes = field(default_factory=NodeTimes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +78,18 @@ class Grant:
 
 
 def share(
-    members: Sequence[Member], nodes: Sequence[Node], state: FleetState, now: float
+    members: Sequence[Member],
+    nodes: Sequence[Node],
+    state: FleetState,
+    now: float,
+    coming: Sequence[ComingNode] = (),
 ) -> tuple[dict[str, Grant], FleetState]:
     """Return the grant of every model by engine deployment, and the new memory.
 
-    If every model's own target fits, each grant is that target. `now` is in seconds, on any clock.
+    If every model's own target fits, each grant is that target. `now` is in seconds, on any clock that
+    `coming` uses, too.
     """
+    state = replace(state, nodes=state.nodes.see(nodes, coming, now))
     return _Sharing(members, nodes, state, now).decide()
 
 
@@ -93,9 +104,12 @@ class _Sharing:
         self._state = self._continue(state)
         self._begun: list[Handover] = []
         self._free = self._unpromised()
+        self._coming = self._state.nodes.free(now)
         self._taken = {name for handover in self._state.handovers for _, name in handover.givers}
         self._settled = dict.fromkeys(self._by_key, 0)
         self._places: dict[str, tuple[int, float | None]] = {}
+        self._for_node: set[str] = set()
+        """The models that wait for a coming node."""
         self._line: list[tuple[float, int, Member]] = []
         """A heap of the turns that are planned: when each ends, from now."""
 
@@ -122,14 +136,14 @@ class _Sharing:
                 continue
             if taker.present > handover.had:
                 drain_s = (drain_s + age_s) / 2
-            elif age_s < _PLACED_WITHIN_S or any(name in draining for _, name in handover.givers):
+            elif 0.0 <= age_s < _PLACED_WITHIN_S or any(name in draining for _, name in handover.givers):
                 kept.append(handover)
         since = {
-            member.key: state.waiting_since.get(member.key, self._now)
+            member.key: min(self._now, state.waiting_since.get(member.key, self._now))
             for member in self._members
             if not member.present and member.claimed > 0
         }
-        return FleetState(tuple(kept), since, drain_s)
+        return FleetState(tuple(kept), since, drain_s, state.nodes)
 
     def _unpromised(self) -> dict[str, dict[str, float]]:
         """Return what is free on each node or drains there, without what hand-overs have promised."""
@@ -187,43 +201,65 @@ class _Sharing:
 
     def _take_from_others(self, member: Member) -> None:
         """Begin a hand-over to `member`, or give it a place in the line."""
-        plan = self._plan(member)
-        if plan is not None:
-            free = self._free[plan.node]
-            for giver, replica in plan.victims:
-                self._taken.add(replica.name)
-                add(free, giver.need)
-            add(free, member.need, -1.0)
-            givers = tuple((giver.key, replica.name) for giver, replica in plan.victims)
-            begun = Handover(member.key, plan.node, givers, self._now, member.present, plan.reason(member))
-            self._begun.append(begun)
-            self._settled[member.key] += 1
-            idle = all(gives_idle(*victim) for victim in plan.victims)
-            self._wait(member, (0.0 if idle else self._state.drain_s) + member.start_s)
+        plan, drain_s = self._plan(member), self._state.drain_s
+        if plan is None:
+            self._queue(member)
             return
+        idle = all(gives_idle(*victim) for victim in plan.victims)
+        waited_s = self._now - self._state.waiting_since.get(member.key, self._now)
+        more_s = 0.0 if idle or waited_s > member.turn + drain_s else _COST_STARTS * member.start_s
+        if self._take_coming(member, drain_s + more_s):
+            return
+        free = self._free[plan.node]
+        for giver, replica in plan.victims:
+            self._taken.add(replica.name)
+            add(free, giver.need)
+        add(free, member.need, -1.0)
+        givers = tuple((giver.key, replica.name) for giver, replica in plan.victims)
+        begun = Handover(member.key, plan.node, givers, self._now, member.present, plan.reason(member))
+        self._begun.append(begun)
+        self._settled[member.key] += 1
+        self._wait(member, (0.0 if idle else drain_s) + member.start_s)
+
+    def _take_coming(self, member: Member, within_s: float) -> bool:
+        """Whether a coming node has room within this time; if so, `member` waits for the node."""
+        for left_s, free in self._coming:
+            if left_s <= within_s and fits(free, member.need):
+                add(free, member.need, -1.0)
+                self._wait(member, left_s + member.start_s)
+                self._for_node.add(member.key)
+                return True
+        return False
+
+    def _queue(self, member: Member) -> None:
+        """Have a model without a replica wait for the next turn or for a coming node, whichever is sooner."""
         if member.present:
+            self._take_coming(member, inf)
             return
         taken = frozenset(self._taken)
         then = best_plan(
             member, self._members, self._nodes, self._free, taken, lambda _, __: True, soonest=True
         )
-        fits = any(not lacking(node.total, member.need) for node in self._nodes)
+        large = any(not lacking(node.total, member.need) for node in self._nodes)
         nobody = not any(each.replicas for each in self._members)
         placing = [each.turn for each in self._members if each.gives and (each.placing or nobody)]
+        if then is not None:
+            turn_s = remaining_s(then.victims)
+        elif large and self._line:
+            turn_s = self._line[0][0]
+        else:  # the replicas have not said on which node they are
+            turn_s = min(placing, default=inf) if large else inf
+        if self._take_coming(member, turn_s + self._state.drain_s):
+            return
         if then is not None:
             self._taken.update(replica.name for _, replica in then.victims)  # nobody behind may take them
             add(self._free[then.node], member.need, -1.0)
             for giver, _ in then.victims:
                 add(self._free[then.node], giver.need)
-            turn_s = remaining_s(then.victims)
-        elif fits and self._line:
-            turn_s = heapq.heappop(self._line)[0]
-        elif fits and placing:  # their replicas have not said on which node they are
-            turn_s = min(placing)
-        else:
-            self._wait(member, None)
-            return
-        self._wait(member, turn_s + self._state.drain_s + member.start_s)
+        elif large and self._line:
+            heapq.heappop(self._line)
+        ready_s = turn_s + self._state.drain_s + member.start_s
+        self._wait(member, ready_s if ready_s < inf else None)
 
     def _plan(self, member: Member) -> Plan | None:
         """Return the replicas that go for `member` now."""
@@ -280,5 +316,6 @@ class _Sharing:
         elif place and not why:
             otherwise = f"{member.name} starts sooner if another model becomes idle, or a node is added."
             when = "no other model may give its place" if eta_s is None else f"ready in about {ceil(eta_s)} s"
-            why = f"{member.name} waits for room, at place {place} in the line: {when}."
+            room = "a new node" if member.key in self._for_node else "room"
+            why = f"{member.name} waits for {room}, at place {place} in the line: {when}."
         return Grant(target, stop, why, otherwise, gives_to, place, eta_s)

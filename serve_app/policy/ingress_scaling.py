@@ -38,8 +38,6 @@ def decide_ingress(
     Args:
         reported: (Open requests, age in seconds) by replica.
         ready: Running ingress replicas.
-        target: The present target.
-        knobs: The knobs of the ingress.
         recent_needs: From the last decision.
         now: Unix time in seconds.
         room: Replicas that may be added without taking room that engines need; None for no limit.

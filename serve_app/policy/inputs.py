@@ -128,7 +128,6 @@ class Inputs:
 
     @property
     def scale_down_window_s(self) -> float:
-        """The scale-down window in seconds; see `scale_down_window_s`."""
         return scale_down_window_s(self.knobs, self.snapshot.horizon_s)
 
     @property
@@ -351,10 +350,7 @@ def learn_headroom(
     errors.
 
     Args:
-        state: The memory.
-        seen: The observation.
         missed: The shares of requests and of tokens that missed their targets.
-        knobs: The knobs.
         ready: The replicas that serve.
         load: The replicas that the demand of the last minute fills.
         horizon_s: Seconds that a replica takes to start.

@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from serve_app.policy.state import EngineTotals, IngressTotals, MixSums, PolicyState
 from serve_app.settings.knobs import ITL_PERCENTILES, PERCENTILES, Percentile
-from serve_app.wire.batch_backlog import NO_BATCHES, BatchBacklog
+from serve_app.wire.batches import NO_BATCHES, BatchBacklog
 from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS, EngineSignals, IngressSignals, Reading, S
 
 

@@ -16,16 +16,16 @@ from serve_app.batch.input_file import validate
 from serve_app.batch.queue import BatchQueue
 from serve_app.batch.records import OPEN, Batch
 from serve_app.batch.store import BatchStore
+from serve_app.patches.ray_idle import report_changes
 from serve_app.runner.runner import Runner
-from serve_app.settings.batch import BatchSettings, batch_database_url, batch_files_url
+from serve_app.settings.storage import BatchSettings, batch_database_url, batch_files_url
 from serve_app.settings.telemetry import TraceSettings
 from serve_app.settings.tree import INGRESS
 from serve_app.telemetry.batch_metrics import BatchMetrics
 from serve_app.telemetry.collector import Collector
 from serve_app.telemetry.traces import SpanSender, dropped_spans
 from serve_app.wire import spans as names
-from serve_app.wire.batch_backlog import BatchBacklog, backlogs_document
-from serve_app.wire.batch_lines import BatchLine, LineAnswers
+from serve_app.wire.batches import BatchBacklog, BatchLine, LineAnswers, backlogs_document
 from serve_app.wire.documents import BATCHES, put_document
 from serve_app.wire.spans import Span, batch_root
 
@@ -52,6 +52,7 @@ class BatchRunner:
         self, batch: dict[str, Any], max_line_bytes: int, traces: dict[str, Any]
     ) -> None:
         settings = BatchSettings.model_validate(batch)
+        report_changes()
         context = serve.get_replica_context()
         self._app = context.app_name
         self._metrics = BatchMetrics(context.replica_tag)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from serve_app.batch.queue import Answered, LeasedLine
+import msgspec
+
+from serve_app.batch.queue import LONGEST_LEASE_S, Answered, LeasedLine
 from serve_app.batch.records import LineError
-from serve_app.batch.retries import Retry, backoff_s, retry_of
-from serve_app.wire.batch_lines import LineAnswer
+from serve_app.wire.batches import LineAnswer
 
 _FIRST_LINES = 8
 _MOST_BYTES = 64 << 20
@@ -111,3 +113,116 @@ class BatchWork:
             self.most = max(1, min(self.most, len(self.in_flight) + 1) // 2)
             self.paused_until = now + max(_LEAST_PAUSE_S, min(retry.after_s, _MOST_PAUSE_S))
         self.to_return[line.line] = round(at, 1)  # few statements for many lines
+
+
+_WINDOW_S = 300.0
+"""The rate is measured over so many seconds."""
+_LEAST_S = 20.0
+"""A rate over a shorter time says nothing yet."""
+
+
+class Rate:
+    """The lines of one model that were answered per second, over the last five minutes with work."""
+
+    def __init__(self) -> None:
+        self._points: deque[tuple[float, int]] = deque()
+        self._total = 0
+
+    def add(self, lines: int) -> None:
+        """Count answered lines."""
+        self._total += lines
+
+    def note(self, now: float) -> None:
+        """Note the time, every second while batches are open."""
+        self._points.append((now, self._total))
+        while now - self._points[0][0] > _WINDOW_S:
+            self._points.popleft()
+
+    @property
+    def lines_per_s(self) -> float | None:
+        """The rate; None before it is known."""
+        if not self._points or (over_s := self._points[-1][0] - self._points[0][0]) < _LEAST_S:
+            return None
+        return (self._points[-1][1] - self._points[0][1]) / over_s
+
+
+def late_s(due: Iterable[tuple[int, float]], lines_per_s: float | None, now: float) -> list[float]:
+    """Return by how many seconds batches would miss their windows, of those that would.
+
+    Without any answer in the time measured, the result is infinite. Without a known rate, no batch counts as
+    late before its end.
+
+    Args:
+        due: For each batch, its lines without an answer and the end of its window, the earliest end first.
+        lines_per_s: The rate of answers.
+        now: Unix time, as the ends.
+    """
+    found, lines = [], 0
+    for of_batch, end in due:
+        lines += of_batch
+        needed_s = 0.0
+        if lines_per_s is not None:
+            needed_s = lines / lines_per_s if lines_per_s > 0 else float("inf")
+        if lines and now + needed_s > end:
+            found.append(now + needed_s - end)
+    return found
+
+
+_REFUSED = (429, 503)
+"""No replica, no memory or no place in the key's limits. Such a line may come again until the end of the
+completion window."""
+_LOST = "replicas_lost"
+"""The code of a line whose replicas were lost one after another. The line may be the cause."""
+_MOST_FAULTS = 3
+"""Attempts of one line that end in a fault of the server. Then the fault is the answer."""
+_FIRST_S = 0.5
+_LONGEST_S = 60.0
+
+
+class _Error(msgspec.Struct):
+    code: str | None = None
+
+
+class _Body(msgspec.Struct):
+    error: _Error | None = None
+
+
+_body = msgspec.json.Decoder(_Body)
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Another attempt."""
+
+    after_s: float
+    fault: bool = False
+    """Whether the attempt counts as a fault of the server, of which a line has a few."""
+
+
+def retry_of(answer: LineAnswer, attempts: int, faults: int) -> Retry | None:
+    """Return when to send a line again; None if `answer` is final.
+
+    Args:
+        answer: The answer to the last attempt.
+        attempts: The attempts so far, the last one included.
+        faults: The earlier attempts that ended in a fault of the server.
+    """
+    wait_s = min(max(backoff_s(attempts), answer.retry_after_s), LONGEST_LEASE_S)
+    if answer.status in _REFUSED and _code(answer.body) != _LOST:
+        return Retry(wait_s)
+    if answer.status >= 500 and faults + 1 < _MOST_FAULTS:
+        return Retry(wait_s, fault=True)
+    return None
+
+
+def backoff_s(attempts: int) -> float:
+    """Return the wait before the next attempt: it doubles, from half a second to a minute."""
+    return min(_FIRST_S * 2.0 ** min(max(attempts - 1, 0), 10), _LONGEST_S)
+
+
+def _code(body: bytes) -> str | None:
+    try:
+        error = _body.decode(body).error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return None if error is None else error.code

@@ -16,15 +16,12 @@ from typing import Any, TypeVar
 from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from serve_app.batch.file_store import STORE_ERRORS, DamagedError
-from serve_app.batch.forecast import Rate, late_s
 from serve_app.batch.queue import BatchQueue, LeasedLine
 from serve_app.batch.records import Batch, LineError
-from serve_app.batch.retries import backoff_s
 from serve_app.cancellation import only_own_cancellation
 from serve_app.database import TablesVersionError
-from serve_app.runner.batch_work import BatchWork
-from serve_app.wire.batch_backlog import BatchBacklog
-from serve_app.wire.batch_lines import BatchLine, LineAnswers
+from serve_app.runner.batch_work import BatchWork, Rate, backoff_s, late_s
+from serve_app.wire.batches import BatchBacklog, BatchLine, LineAnswers
 from serve_app.wire.own_clock import SteadyTime
 from serve_app.wire.signals import MOST_COUNTED_BYTES
 

@@ -25,11 +25,5 @@ class Caller:
         return replace(self, lane=lane) if LANES.index(lane) > LANES.index(self.lane) else self
 
 
-def caller(key: str, lane: str, weight: float) -> Caller:
-    """Return the caller that another process names. An unknown lane, of a later version, is `standard`."""
-    known: Lane = next((each for each in LANES if each == lane), "standard")
-    return Caller(key, known, weight)
-
-
 ANYONE = Caller()
 """The sender of each request on a server without API keys."""

@@ -1,11 +1,11 @@
-"""The base class of all settings and knobs: closed, immutable, and strict about numbers."""
+"""The base class of all settings and knobs: closed, immutable, strict about numbers. And custom resources."""
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
 _BOUNDS = {Ge: ("ge", "at least"), Gt: ("gt", "greater than"), Le: ("le", "at most"), Lt: ("lt", "less than")}
@@ -61,3 +61,26 @@ def _parts(annotation: Any) -> Iterator[Any]:
 def _has_boolean(value: Any) -> bool:
     items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     return isinstance(value, bool) or any(_has_boolean(item) for item in items)
+
+
+_RAYS_OWN_RESOURCES = {
+    "CPU": "cpus_per_replica sets it",
+    "GPU": "tensor_parallel_size and pipeline_parallel_size of a model set it",
+    "accelerator_type:": "the accelerator_type of a model sets it",
+    "memory": "Ray counts it in bytes by itself",
+    "object_store_memory": "Ray counts it in bytes by itself",
+}
+
+
+def _check_names(resources: Mapping[str, float]) -> Mapping[str, float]:
+    for name, amount in resources.items():
+        if not name or not name.isprintable() or name != name.strip():
+            raise ValueError(f"the name {name!r} must be printable, without spaces around it, and not empty")
+        kind = "accelerator_type:" if name.startswith("accelerator_type:") else name
+        if why := _RAYS_OWN_RESOURCES.get(kind):
+            raise ValueError(f"{name!r} (here {amount:g}) is not a custom resource: {why}")
+    return resources
+
+
+CustomResources = Annotated[dict[str, Annotated[float, Field(ge=1e-4)]], AfterValidator(_check_names)]
+"""Amounts by the names that a cluster's operator gives to its nodes. Ray counts in ten-thousandths."""

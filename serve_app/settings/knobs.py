@@ -12,10 +12,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from serve_app.settings.adapters import AdapterSources, LoraSettings
-from serve_app.settings.aliases import Aliases, name_problems
 from serve_app.settings.caller import Lane
 from serve_app.settings.closed_model import ClosedModel
+from serve_app.settings.model_names import AdapterSources, Aliases, LoraSettings, name_problems
 from serve_app.settings.settings_error import SettingsError, from_pydantic, shown
 
 Percentile = Literal[50, 90, 95, 99]

@@ -10,11 +10,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
-from serve_app.settings.adapters import LoraSettings
-from serve_app.settings.batch import BatchSettings
-from serve_app.settings.closed_model import ClosedModel
-from serve_app.settings.custom_resources import CustomResources
-from serve_app.settings.ledger import LedgerSettings
+from serve_app.settings.closed_model import ClosedModel, CustomResources
+from serve_app.settings.model_names import LoraSettings
+from serve_app.settings.storage import BatchSettings, LedgerSettings
 from serve_app.settings.telemetry import TelemetrySettings
 from serve_app.settings.variants import MOST_VARIANTS, ReplicaSettings, VariantSettings, overridden
 

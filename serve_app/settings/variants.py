@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from serve_app.settings.closed_model import ClosedModel
-from serve_app.settings.custom_resources import CustomResources
+from serve_app.settings.closed_model import ClosedModel, CustomResources
 
 MOST_VARIANTS = 8
 SHARED_ARGS = (

@@ -50,7 +50,6 @@ class ReplicaTime:
         self._last: dict[str, tuple[float, Mapping[str, int]]] = {}
 
     def forget_except(self, models: Container[str]) -> None:
-        """Forget all other models."""
         self._last = {name: last for name, last in self._last.items() if name in models}
 
     def add(self, model: str, replicas: Mapping[str, int], now: float) -> dict[str, float]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from ray.util.metrics import Counter, Gauge
 
-from serve_app.wire.batch_backlog import BatchBacklog
+from serve_app.wire.batches import BatchBacklog
 
 _LABELS = ("model", "replica")
 _NEVER_S = 604_800.0

@@ -12,6 +12,7 @@ import ray
 from serve_app.cluster.bounded_call import BoundedCall
 
 _OURS = re.compile(r"^ray_(v?llm_[a-zA-Z0-9_]*)")
+_COMMENT = re.compile("^(?=#)", re.MULTILINE)
 _LOST_NODE = "# lost node"
 _PART = re.compile("_(bucket|sum|count)$")
 """The ends of the names of a histogram's series."""
@@ -64,7 +65,9 @@ class NodeMetrics:
             urls = listed.value if listed is not None else []
             answers = await asyncio.gather(*(self._ask(url, deadline) for url in urls))
             self._answered_at = {url: at for url, at in self._answered_at.items() if url in urls}
-            return cluster_exposition(dict(zip(urls, answers, strict=True)), self._nodes.age_s()).encode()
+            by_url = dict(zip(urls, answers, strict=True))
+            # In a thread: with a thousand replicas the series have 30 MB, and streams must not stand still.
+            return await asyncio.to_thread(_encoded, by_url, self._nodes.age_s())
         finally:
             self._ended_at = self._clock()
 
@@ -89,6 +92,10 @@ class NodeMetrics:
             return f"{_LOST_NODE} {url}: {why}; {last}\n"
         self._answered_at[url] = self._clock()
         return text
+
+
+def _encoded(answers: Mapping[str, str], nodes_age_s: float | None) -> bytes:
+    return cluster_exposition(answers, nodes_age_s).encode()
 
 
 def cluster_exposition(answers: Mapping[str, str], nodes_age_s: float | None) -> str:
@@ -120,17 +127,19 @@ def merge_expositions(texts: Iterable[str]) -> str:
     lines: list[str] = []
     for text in texts:
         histograms = set(_HISTOGRAM.findall(text))
-        for line in text.splitlines():
-            if line.startswith("#"):
-                _, keyword, name, *rest = [*line.split(" ", 3), "", ""]
-                if line.startswith(_LOST_NODE):
-                    lines.append(line)
-                elif keyword in ("HELP", "TYPE") and (match := _OURS.match(name)):
-                    family = _family(match[1], histograms)
-                    kind = "histogram" if keyword == "TYPE" and family in histograms else rest[0]
-                    described.setdefault(family, {})[keyword] = kind
-            elif match := _OURS.match(line):
-                samples.setdefault(_family(match[1], histograms), []).append(_original(line))
+        # A family's lines stand together. Moved as one text, they take a tenth of the time of single lines.
+        for part in _COMMENT.split(text):
+            line, _, rest = part.partition("\n") if part.startswith("#") else ("", "", part)
+            _, keyword, name, *more = [*line.split(" ", 3), "", ""]
+            if line.startswith(_LOST_NODE):
+                lines.append(line)
+            elif keyword in ("HELP", "TYPE") and (match := _OURS.match(name)):
+                family = _family(match[1], histograms)
+                kind = "histogram" if keyword == "TYPE" and family in histograms else more[0]
+                described.setdefault(family, {})[keyword] = kind
+            for block in [rest] if _is_one_family(rest, histograms) else rest.splitlines():
+                if match := _OURS.match(block):
+                    samples.setdefault(_family(match[1], histograms), []).append(_original(block))
     for family in sorted(samples):
         texts_of = described.get(family, {})
         name = _original(family)
@@ -140,10 +149,18 @@ def merge_expositions(texts: Iterable[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _is_one_family(text: str, histograms: set[str]) -> bool:
+    """Whether all lines of a text are samples of the family of its first line."""
+    match = _OURS.match(text)
+    if match is None:
+        return "\nray_" not in text
+    begin = f"\nray_{_family(match[1], histograms)}"
+    return text.count("\n") == text.count(begin) + 1 - (not text.endswith("\n"))
+
+
 def _original(text: str) -> str:
-    """Return the beginning of a line as its process named it: Ray adds a prefix, and takes no colon."""
-    text = text.removeprefix("ray_")
-    return text.replace("vllm_", "vllm:", 1) if text.startswith("vllm_") else text
+    """Return lines with the names that their process gave them: Ray adds a prefix, and takes no colon."""
+    return f"\n{text}".replace("\nray_", "\n").replace("\nvllm_", "\nvllm:").strip("\n")
 
 
 def _family(name: str, histograms: set[str]) -> str:

@@ -35,7 +35,6 @@ class FleetSamples:
 
         Args:
             exposition: All `llm_*` series, as Prometheus reads them.
-            now: Unix time in seconds.
             replicas: The counts of replicas by model, which become part of the sample.
         """
         series = {(metric, labels): int(float(value)) for metric, labels, value in _LINE.findall(exposition)}

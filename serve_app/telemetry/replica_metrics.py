@@ -69,7 +69,6 @@ class TalliedHistogram:
         self._sum = 0.0
 
     def observe(self, values: Iterable[float]) -> None:
-        """Count `values`."""
         for value in values:
             self._counts[bisect_left(self._bounds, value)] += 1
             self._sum += value
@@ -202,7 +201,6 @@ class EngineMetrics:
         self._adapters: set[str] = set()
 
     def set_gauges(self, reading: EngineGauges) -> None:
-        """Publish one reading."""
         for lane, load in reading.lanes.items():
             of_lane: dict[str, str] = {"lane": lane}
             self.queue_depth.set(load.waiting_requests, of_lane)
@@ -253,7 +251,6 @@ class EngineMetrics:
                     counter.inc(amount, tags=tags)
 
     def count_adapter_load(self, adapter: str, seconds: float) -> None:
-        """Count a load of an adapter that took `seconds`."""
         tags = {"adapter": _bounded(adapter, self._adapters)}
         self._adapter_loads.inc(1, tags=tags)
         self._adapter_load_s.inc(seconds, tags=tags)

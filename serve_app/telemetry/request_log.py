@@ -149,7 +149,6 @@ class RequestLog:
         """Lines lost since the loss was last logged."""
 
     def add(self, line: RequestLine) -> None:
-        """Add the line of a request that has ended."""
         data = self._encode(line)
         if self._waiting_bytes + len(data) > MOST_WAITING_BYTES:
             self._lose(1, f"more than {MOST_WAITING_BYTES} bytes wait for the disk")

@@ -24,7 +24,7 @@ import fsspec
 import obstore.fsspec
 import xxhash
 
-from serve_app.settings.adapters import EMBEDDED_ADAPTER
+from serve_app.settings.model_names import EMBEDDED_ADAPTER
 from serve_app.weights import embedded_adapter_path
 
 CONFIG = "adapter_config.json"
@@ -85,17 +85,14 @@ class StoredAdapter:
         os.close(self._descriptor)
 
 
+@dataclass(slots=True, eq=False)
 class AdapterStore:
-    """The copies of one model's adapters on this node. Its methods block; threads may call them.
+    """The copies of one model's adapters on this node. Its methods block; threads may call them."""
 
-    Args:
-        root: The folder of the copies. Other processes may use it too.
-        max_bytes: The most bytes of all copies, unfinished ones included.
-    """
-
-    def __init__(self, root: Path, max_bytes: int) -> None:
-        self._root = root
-        self._max_bytes = max_bytes
+    root: Path
+    """The folder of the copies. Other processes may use it too."""
+    max_bytes: int
+    """The most bytes of all copies, unfinished ones included."""
 
     def fetch(self, source: str) -> StoredAdapter:
         """Return the copy of the adapter at `source`, which is made if there is none.
@@ -103,7 +100,7 @@ class AdapterStore:
         Raises:
             AdapterError: the source has no adapter, cannot be read, or is larger than the bound.
         """
-        path = self._root / xxhash.xxh3_128_hexdigest(source.encode())
+        path = self.root / xxhash.xxh3_128_hexdigest(source.encode())
         try:
             while (stored := StoredAdapter.lock(path)) is None:
                 _watch(partial(self._copy, source, path))
@@ -124,15 +121,15 @@ class AdapterStore:
         unfinished = _hidden(path)
         with ExitStack() as ending:
             try:
-                self._root.mkdir(parents=True, exist_ok=True)
-                with _locked(self._root):
+                self.root.mkdir(parents=True, exist_ok=True)
+                with _locked(self.root):
                     unfinished.mkdir()
                     ending.enter_context(_locked(unfinished))
             except OSError as error:
                 raise AdapterError(503, "the folder of copies cannot be written") from error
             ending.callback(shutil.rmtree, unfinished, ignore_errors=True)
             self._read(source, unfinished, note_progress)
-            with _locked(self._root):
+            with _locked(self.root):
                 if not path.is_dir():  # no other process was faster
                     unfinished.rename(path)
 
@@ -142,11 +139,11 @@ class AdapterStore:
         for name in FILES:
             where = f"{root.rstrip('/')}/{name}"
             size = files.size(where)
-            if size is None or size > self._max_bytes:
-                most = f"the most are lora.max_bytes = {self._max_bytes}"
+            if size is None or size > self.max_bytes:
+                most = f"the most are lora.max_bytes = {self.max_bytes}"
                 raise AdapterError(400, f"{name} has {size or 'an unknown number of'} bytes, and {most}")
             with files.open(where, "rb") as opened, (folder / name).open("xb") as file:
-                with _locked(self._root):
+                with _locked(self.root):
                     self._make_room(size)
                     file.truncate(size)  # it counts from now on
                 while block := opened.read(_CHUNK_BYTES):
@@ -158,7 +155,7 @@ class AdapterStore:
     def _make_room(self, needed: int) -> None:
         """Delete the copies used least recently until `needed` more bytes fit."""
         copies = []
-        for path in self._root.iterdir():
+        for path in self.root.iterdir():
             if path.name.startswith(".") and _delete_unless_locked(path):  # a killed process has left it
                 continue
             with suppress(FileNotFoundError):  # an unfinished copy whose source failed
@@ -166,10 +163,10 @@ class AdapterStore:
                 copies.append((path.stat().st_mtime, path, size))
         used = sum(size for _, _, size in copies)
         for _, path, size in sorted(copies):
-            if used + needed > self._max_bytes and _delete_unless_locked(path):
+            if used + needed > self.max_bytes and _delete_unless_locked(path):
                 used -= size
-        if used + needed > self._max_bytes:
-            raise AdapterError(503, f"adapters in use take {used} of lora.max_bytes = {self._max_bytes}")
+        if used + needed > self.max_bytes:
+            raise AdapterError(503, f"adapters in use take {used} of lora.max_bytes = {self.max_bytes}")
 
 
 def _is_down(error: OSError) -> bool:

@@ -25,7 +25,7 @@ from itertools import islice
 
 import msgspec
 
-from serve_app.settings.adapters import Adapter
+from serve_app.settings.model_names import Adapter
 
 
 class Continuation(msgspec.Struct, array_like=True, frozen=True):
@@ -61,30 +61,6 @@ class Continuation(msgspec.Struct, array_like=True, frozen=True):
         if self.model_identity != model_identity:
             return False
         return all(min(ids) >= 0 and max(ids) < vocabulary for ids in self.tokens if ids)
-
-
-class DeliveredTokens:
-    """The delivered tokens of one stream on its engine, until a message takes them to the ingress."""
-
-    __slots__ = ("_noted", "outputs", "tokens")
-
-    def __init__(self) -> None:
-        self.tokens = 0
-        """The number of all delivered tokens."""
-        self.outputs = 0
-        """The number of calls of `note`: at least one for each output of the engine."""
-        self._noted: list[tuple[int, Sequence[int]]] = []
-
-    def note(self, sequence: int, ids: Sequence[int]) -> None:
-        """Note the tokens of one output of vLLM for a sequence. Their events have all left."""
-        self.outputs += 1
-        self.tokens += len(ids)
-        self._noted.append((sequence, ids))
-
-    def take(self) -> list[tuple[int, Sequence[int]]]:
-        """Return the tokens noted since the last call: a pair of sequence and ids for each call of `note`."""
-        noted, self._noted = self._noted, []
-        return noted
 
 
 VERSION = 3
@@ -147,7 +123,7 @@ class Call(msgspec.Struct, tag=1, array_like=True):
     operation: str
     """One of `api.engine_client.OPERATIONS`; any other is answered with 404."""
     body: bytes
-    """The client's JSON, unchanged, or a body of `api.audio`: at most `http.max_body_bytes`, and the fields
+    """The client's JSON, unchanged, or a body of `api.upload`: at most `http.max_body_bytes`, and the fields
     of a form. Settings of the client, such as vLLM's `priority`, are only here."""
     request_id: str
     """1 to 256 printable ASCII characters."""

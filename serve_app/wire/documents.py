@@ -68,12 +68,15 @@ def erase(key: str) -> None:
 
 
 def read_all(prefix: str, parse: Callable[[bytes], _T]) -> dict[str, _T]:
-    """Return all readable documents under `prefix`, by the rest of the key."""
-    found = {}
-    for key in keys(prefix):
-        data = internal_kv._internal_kv_get(key, namespace=NAMESPACE)
-        parsed = _parsed(key, data, parse) if data is not None else None
-        if parsed is not None:
+    """Return all readable documents under `prefix`, by the rest of the key. Calls the GCS twice."""
+    found: dict[str, _T] = {}
+    listed = internal_kv._internal_kv_list(prefix, namespace=NAMESPACE)
+    if not listed:
+        return found
+    client = internal_kv.internal_kv_get_gcs_client()
+    for name, data in client.internal_kv_multi_get(listed, NAMESPACE.encode()).items():
+        key = name.decode()
+        if (parsed := _parsed(key, data, parse)) is not None:
             found[key.removeprefix(prefix)] = parsed
     return found
 

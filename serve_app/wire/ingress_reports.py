@@ -6,12 +6,12 @@ has a queued request, and the policy reads the reports that Ray leaves out.
 """
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+
+import msgspec
 
 from serve_app.wire.documents import erase, read_all, write
 
@@ -28,12 +28,14 @@ class IngressReport:
     """The `traceparent` of some queued requests, for links in traces."""
 
 
+_decoder = msgspec.json.Decoder(IngressReport)
+
+
 def publish_report(
     app: str, replica: str, values: Mapping[str, float], at: float, waiting: Sequence[str] = ()
 ) -> None:
     """Store the report of an ingress replica, made at Unix time `at`."""
-    document = {"at": at, "values": dict(values), "waiting": list(waiting)}
-    write(_prefix(app) + replica, json.dumps(document, separators=(",", ":")).encode())
+    write(_prefix(app) + replica, msgspec.json.encode(IngressReport(at, values, tuple(waiting))))
 
 
 async def keep_report(
@@ -74,19 +76,7 @@ def forget_report(app: str, replica: str) -> None:
 
 def read_reports(app: str) -> dict[str, IngressReport]:
     """Return the reports by replica, without those that another version wrote."""
-    return read_all(_prefix(app), _parse)
-
-
-def _parse(data: bytes) -> IngressReport:
-    found = json.loads(data)
-    report = IngressReport(
-        float(found["at"]),
-        {str(name): float(value) for name, value in found["values"].items()},
-        tuple(map(str, found["waiting"])),
-    )
-    if not isfinite(report.at):
-        raise ValueError(f"at = {report.at}: must be finite")
-    return report
+    return read_all(_prefix(app), _decoder.decode)
 
 
 def _prefix(app: str) -> str:

@@ -20,6 +20,16 @@ class Node:
     """Ray's identifier of the node."""
 
 
+@dataclass(frozen=True, slots=True)
+class ComingNode:
+    """A node that a node autoscaler has asked for, and that has not joined Ray."""
+
+    name: str
+    total: Resources
+    since: float
+    """When it was asked for, in seconds."""
+
+
 def lacking(free: Resources, need: Resources) -> list[str]:
     """Return the names of the resources in `need` of which `free` has too little."""
     return [name for name, amount in need.items() if amount > 0 and free.get(name, 0.0) <= amount - _SMALLEST]

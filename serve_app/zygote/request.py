@@ -60,7 +60,6 @@ class Request:
         )
 
     def send(self, connection: socket.socket) -> None:
-        """Send the request and its descriptors."""
         data = json.dumps(asdict(self)).encode()
         socket.send_fds(connection, [_LENGTH.pack(len(data))], self.descriptors)
         connection.sendall(data)

@@ -24,7 +24,6 @@ def start_early_zygotes(
     They import vLLM while Ray starts.
 
     Args:
-        models: The models.
         values: The environment of Ray's processes.
         folder: The folder of the sockets. Ray's workers read it from `env.EARLY_ZYGOTES`.
         output: The file for the zygotes' output.

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from serve_app.api.api_keys import ApiKeyFile
-from serve_app.settings.adapters import Adapter
+from serve_app.settings.model_names import Adapter
 from tests.api.server import Server, error_of
 
 CHAT = "/v1/chat/completions"

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.audio import fields_of, file_of
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.request_head import RequestTraces
 from serve_app.api.request_trace import RequestTrace
+from serve_app.api.upload import fields_of, file_of
 from serve_app.wire import spans as names
 from tests.api.server import Server, error_of
 from tests.stub_engine import frames

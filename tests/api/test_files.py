@@ -17,7 +17,7 @@ from serve_app.api.batch_access import BatchAccess
 from serve_app.batch.file_store import FileStore
 from serve_app.batch.records import File
 from serve_app.batch.store import BatchStore
-from serve_app.settings.batch import BatchSettings
+from serve_app.settings.storage import BatchSettings
 from tests.api.server import Server, error_of
 from tests.api.slow_client import SlowClient, serving
 from tests.stub_engine import LIMIT_S

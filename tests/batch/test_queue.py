@@ -19,9 +19,9 @@ from sqlalchemy import bindparam, select
 from serve_app.batch.file_store import DamagedError
 from serve_app.batch.queue import Answered, LeasedLine
 from serve_app.batch.records import File, LineError, new_id
-from serve_app.batch.retries import LONGEST_LEASE_S
 from serve_app.batch.tables import BATCHES, LINES
-from serve_app.wire.batch_lines import LineAnswer
+from serve_app.runner.batch_work import LONGEST_LEASE_S
+from serve_app.wire.batches import LineAnswer
 from tests.batch.stored import NOW, Stored, body
 from tests.ledger.conftest import new_database
 

@@ -1,7 +1,7 @@
 import pytest
 
-from serve_app.batch.retries import Retry, backoff_s, retry_of
-from serve_app.wire.batch_lines import LineAnswer
+from serve_app.runner.batch_work import Retry, backoff_s, retry_of
+from serve_app.wire.batches import LineAnswer
 
 
 def answer(status: int, code: str | None = None, retry_after_s: float = 0.0) -> LineAnswer:

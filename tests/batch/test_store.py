@@ -18,7 +18,7 @@ from serve_app.batch.store import BatchStore, LimitError, StatusError
 from serve_app.batch.tables import BATCHES, LINES
 from serve_app.database import TablesVersionError
 from serve_app.ledger.store import UsageStore
-from serve_app.settings.batch import BatchSettings
+from serve_app.settings.storage import BatchSettings
 
 NOW = 1_800_000_000
 LINES_OF_FILE = [Line(number, f"r{number}", 0, 1, number) for number in range(1, 2502)]

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from serve_app import env
+from serve_app.cli import CommandError
 from serve_app.cli.ask import PROMPT, Question
 from serve_app.cli.ask_display import Display
-from serve_app.cli.command_error import CommandError
 from serve_app.cli.main import main
 from tests.cli.sse_server import DONE, LIMIT_S, Refusal, Tide, chat, event, failed, held, last, serving
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from serve_app.cli import chart_values
+from serve_app.cli import CommandError, chart_values
 from serve_app.cli.application_checks import check_application
-from serve_app.cli.command_error import CommandError
 from serve_app.cli.config_file import ConfigFile, read_config
 from serve_app.cli.main import main
 from tests.kubernetes.chart import ray_service

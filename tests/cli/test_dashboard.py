@@ -7,7 +7,7 @@ import pytest
 from ray.serve._private.deploy_utils import get_app_code_version
 from ray.serve.schema import ServeDeploySchema
 
-from serve_app.cli.command_error import CommandError
+from serve_app.cli import CommandError
 from serve_app.cli.dashboard import Dashboard, choose, default_address, rollout
 from serve_app.cluster.knob_changes import RedeploymentError, redeployment
 from tests.cli.rest import application, details, entry

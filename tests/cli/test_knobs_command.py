@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
+from serve_app.cli import CommandError
 from serve_app.cli import knobs_command as knobs
-from serve_app.cli.command_error import CommandError
 from serve_app.cli.knobs_command import _wait
 from serve_app.cli.main import main
 from tests.cli.rest import FakeRay, application, details, entry

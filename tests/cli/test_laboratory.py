@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.cli import check, laboratory
-from serve_app.cli.command_error import CommandError
+from serve_app.cli import CommandError, check, laboratory
 from serve_app.cli.knobs_command import parse_arguments
 from serve_app.cli.main import main
 

@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 from serve_app import env
-from serve_app.cli import run
-from serve_app.cli.command_error import CommandError
+from serve_app.cli import CommandError, run
 from serve_app.cli.config_file import read_config
 from serve_app.cli.main import main
 from serve_app.cli.progress import Progress

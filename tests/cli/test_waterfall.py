@@ -2,7 +2,7 @@
 
 import pytest
 
-from serve_app.cli.waterfall import waterfall
+from serve_app.cli.ask_answer import waterfall
 from serve_app.wire import spans as names
 
 TRACE = {

@@ -8,6 +8,7 @@ import pytest
 
 from serve_app.cluster import pending_pods
 from serve_app.cluster.pending_pods import PendingPods, why_pods_wait
+from serve_app.wire.resources import ComingNode
 from tests.http_server import serving
 
 client = pytest.importorskip("kubernetes.client")
@@ -191,3 +192,33 @@ def test_in_a_cluster_the_service_account_is_used(account: Path) -> None:
     configuration = pods._api.api_client.configuration
     assert configuration.host == "https://10.0.0.1:443"
     assert configuration.retries is False
+
+
+def worker(name: str, start: str, **meta: str) -> dict[str, Any]:
+    container = {"args": [start], "env": [{"name": "RAY_IP", "valueFrom": {}}]}
+    labels = {"ray.io/node-type": "worker"}
+    found = {"name": name, "labels": labels, "creationTimestamp": "2026-11-28T12:00:00Z", **meta}
+    return {"metadata": found, "spec": {"containers": [container]}, "status": {"phase": "Pending"}}
+
+
+def test_pending_worker_is_a_node_with_the_resources_of_ray_start() -> None:
+    start = "ulimit -n 65536; ray start  --address=head:6379 --num-gpus=4 --memory=1000 --num-cpus=8 --block "
+    start += """--resources='{"a100-x4:replicas":1}' && sleep 1"""
+    head = worker("head", start)
+    head["metadata"]["labels"] = {"ray.io/node-type": "head"}
+    ends = worker("ends", start, deletionTimestamp="2026-11-28T12:01:00Z")
+
+    found = pending_pods.coming_nodes([head, ends, pod("other", 1), worker("w", start), worker("s", "true")])
+
+    total = {"GPU": 4.0, "CPU": 8.0, "memory": 1000.0, "a100-x4:replicas": 1}
+    assert found == (ComingNode("w", total, 1795867200.0),)
+
+
+def test_resources_in_double_quotes_are_read() -> None:
+    start = r'''ray start --num-cpus=2 --resources="{\"small:replicas\":1}"'''
+
+    assert pending_pods.coming_nodes([worker("w", start)])[0].total == {
+        "GPU": 0.0,
+        "CPU": 2.0,
+        "small:replicas": 1,
+    }

@@ -6,7 +6,7 @@ from typing import Any
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.wire.documents import KNOBS, put_document
 from serve_app.wire.phases import publish_phase
-from serve_app.wire.resources import Node
+from serve_app.wire.resources import ComingNode, Node
 from serve_app.wire.served_models import ServedApplication, ServedModel
 from tests.stub_kv import StubKv
 
@@ -23,6 +23,7 @@ class FakeCluster:
         self.asked = 0
         self.enabled = False
         self.pods_read = 0
+        self.coming: tuple[ComingNode, ...] = ()
 
     def read_nodes(self) -> tuple[Node, ...]:
         self.asked += 1

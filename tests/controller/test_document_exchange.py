@@ -11,7 +11,7 @@ from serve_app.controller.cold_starts import ColdStarts, StartUp
 from serve_app.controller.document_exchange import DocumentExchange, Learned
 from serve_app.policy.state import Memory, PolicyState
 from serve_app.settings.knobs import Knobs
-from serve_app.wire.batch_backlog import BatchBacklog, backlogs_document
+from serve_app.wire.batches import BatchBacklog, backlogs_document
 from serve_app.wire.documents import (
     BATCHES,
     DECISIONS,
@@ -24,7 +24,7 @@ from serve_app.wire.documents import (
 )
 from serve_app.wire.ingress_reports import publish_report, read_reports
 from serve_app.wire.phases import publish_phase
-from serve_app.wire.resources import Node
+from serve_app.wire.resources import ComingNode, Node
 from tests.controller.fake_cluster import START, TIDE, FakeCluster, left, phase, serve, written
 from tests.stub_engine import LIMIT_S
 from tests.stub_kv import StubKv, stored
@@ -153,6 +153,16 @@ def test_pending_pods_are_read_every_fifteen_seconds_while_scaling(
 
     assert counts == read
     assert exchange.inbox.why_pods_wait == ("pod engine-1: 0/2 nodes are available" if enabled else "")
+
+
+def test_nodes_that_come_are_known_while_scaling(exchange: DocumentExchange, cluster: FakeCluster) -> None:
+    cluster.enabled = True
+    cluster.coming = (ComingNode("pod", {"GPU": 1.0}, START - 8.0),)
+    exchange.turn(START)
+    for unsettled, coming in (((TIDE,), cluster.coming), ((), ())):
+        exchange.outbox.unsettled = unsettled
+        exchange.turn(START + 0.5)
+        assert exchange.inbox.coming == coming
 
 
 def test_documents_of_ended_replicas_are_removed(exchange: DocumentExchange, kv: StubKv) -> None:

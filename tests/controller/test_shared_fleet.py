@@ -9,7 +9,7 @@ from serve_app.controller.cold_starts import ColdStarts, StartUp
 from serve_app.controller.document_exchange import Deployment
 from serve_app.patches import ray
 from serve_app.settings.knobs import IngressKnobs, Knobs
-from serve_app.wire.resources import Node
+from serve_app.wire.resources import ComingNode, Node
 from tests.policy.fake_application import KNOBS, Clock, FakeApplication, engine_name, holding
 
 START_S = 4.0
@@ -181,3 +181,27 @@ def test_model_gets_its_place_back_when_its_requests_wait(clock: Clock) -> None:
 
     assert (targets["Engine-a"], targets["Engine-b"]) == (1, 0)
     assert engine_name("b") == "Engine-b"
+
+
+def test_idle_model_gives_its_place_after_the_clock_was_set_back(clock: Clock) -> None:
+    app = sharing(clock, {"a": KNOBS, "b": KNOBS})
+    app.startup("a", started({"Engine-a-0": document("ready", clock.now + 3 * 3600)}))
+    run(app, 10, node(0))
+    run(app, 2, node(0), b=holding(2))
+
+    targets = run(app, 8, node(0), b=holding(2))
+
+    assert (targets["Engine-a"], targets["Engine-b"]) == (0, 1)
+
+
+def test_model_waits_for_a_node_that_comes(clock: Clock) -> None:
+    app = sharing(clock, {"a": KNOBS.model_copy(update={"min_replicas": 1}), "b": KNOBS})
+    run(app, 10, node(0))
+    coming = (ComingNode("pod", {"GPU": 1.0}, clock.now - 100.0),)
+    app.mailbox.inbox = replace(app.mailbox.inbox, coming=coming)
+
+    run(app, 2, node(0), b=holding(2))
+
+    line = app.mailbox.outbox.status["models"]["Engine-b"]["line"]
+    assert line["place"] == 1
+    assert 15 <= line["eta_s"] <= 25  # the rest of 120 s, and the start

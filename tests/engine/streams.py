@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from serve_app.api.engine_client import Operation
 from serve_app.engine.engine_call import EngineCall
-from serve_app.ingress.engine_loss import Delivered
+from serve_app.ingress.attempt import Delivered
 from serve_app.wire.data_plane import Continuation, Piece
 from tests.engine.calls import engine_call
 

@@ -22,8 +22,8 @@ from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError
 from serve_app.engine.adapters import Adapters
 from serve_app.engine.local_client import LocalEngine
-from serve_app.settings.adapters import EMBEDDED_ADAPTER, Adapter
-from serve_app.settings.caller import caller
+from serve_app.settings.caller import Caller
+from serve_app.settings.model_names import EMBEDDED_ADAPTER, Adapter
 from serve_app.weights.adapter_store import AdapterStore, StoredAdapter
 from serve_app.wire.data_plane import Continuation
 from tests.api.connection import SCOPE, Connection
@@ -68,7 +68,7 @@ class Lora:
             json.dumps(document).encode(),
             "r-1",
             adapter=adapter,
-            caller=caller("anyone", lane, 1.0),
+            caller=Caller("anyone", lane, 1.0),
             continuation=begun,
             alias=alias,
         )

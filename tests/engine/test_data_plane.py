@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.api.engine_client import OPERATIONS, EngineReply, EngineRequest, Operation
+from serve_app.api.engine_client import OPERATIONS, DeliveredTokens, EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError
 from serve_app.api.trace import TraceContext
 from serve_app.engine import data_plane
 from serve_app.engine.api_errors import lost_engine
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress.engine_channel import EngineChannel, NeverBegunError, RelayedStream
-from serve_app.settings.adapters import Adapter
-from serve_app.settings.caller import caller
+from serve_app.settings.caller import Caller
+from serve_app.settings.model_names import Adapter
 from serve_app.wire.data_plane import (
     CREDIT_BYTES,
     ENGINE_DIED,
@@ -29,7 +29,6 @@ from serve_app.wire.data_plane import (
     Call,
     Continuation,
     Credit,
-    DeliveredTokens,
     Hello,
     Piece,
     Step,
@@ -134,7 +133,7 @@ async def test_failure_tells_what_was_computed_before() -> None:
 async def test_open_requests_of_the_lane_background_are_counted_apart() -> None:
     async with listening(MuteEngine()) as port:
         for lane in ("background", "standard", "background"):
-            asked = EngineRequest("completions", b"{}", "r-1", caller=caller("", lane, 1.0))
+            asked = EngineRequest("completions", b"{}", "r-1", caller=Caller("", lane, 1.0))
             port.channel.call(asked, b"{}")
         while port.plane.open_requests < 3:
             await asyncio.sleep(0)

@@ -13,8 +13,8 @@ import pytest
 from vllm import __version__
 
 from serve_app import env
-from serve_app.api.audio import speech_body
 from serve_app.api.errors import ApiError
+from serve_app.api.upload import speech_body
 from serve_app.engine.launch import RunningEngine, launch
 from serve_app.engine.startup import Startup
 from serve_app.ledger.meter import UsageMeter

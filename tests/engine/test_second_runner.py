@@ -16,7 +16,7 @@ import pytest
 
 from serve_app.api.engine_client import Operation
 from serve_app.engine.local_client import LocalEngine
-from serve_app.settings.adapters import EMBEDDED_ADAPTER, Adapter
+from serve_app.settings.model_names import EMBEDDED_ADAPTER, Adapter
 from tests.engine.second_runner import install_triton, runner_of, second_runner_engine
 from tests.engine.streams import OSLO, asked, at_each, chat, continued, differences, hear, said, strict
 from tests.engine.test_lanes import answer

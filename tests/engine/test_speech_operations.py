@@ -16,11 +16,11 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError
 from vllm.entrypoints.launchers.app import build_app
 
-from serve_app.api.audio import speech_body
 from serve_app.api.endpoints import ApiModel
 from serve_app.api.engine_client import Operation
 from serve_app.api.errors import ApiError
 from serve_app.api.http_api import create_app
+from serve_app.api.upload import speech_body
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.operations import Serving
 from serve_app.settings.tree import HttpSettings

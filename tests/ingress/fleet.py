@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from serve_app.api.dialect import ColdWait
-from serve_app.api.engine_client import EngineClient, EngineReply, EngineRequest, Operation
+from serve_app.api.engine_client import DeliveredTokens, EngineClient, EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError
 from serve_app.engine.data_plane import DataPlane
 from serve_app.ingress.admission import Admission
@@ -24,7 +24,6 @@ from serve_app.ingress.replica import Replica
 from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.settings import ModelSettings
 from serve_app.settings.knobs import Knobs
-from serve_app.wire.data_plane import DeliveredTokens
 from tests.stub_engine import LIMIT_S, StubEngine
 
 MODEL = ModelSettings(name="tide", max_ongoing_requests=4)

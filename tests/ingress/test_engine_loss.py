@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_app.ingress.engine_channel import NeverBegunError
-from serve_app.ingress.engine_loss import (
+from serve_app.ingress.attempt import (
     MOST_BODY_BYTES,
     MOST_TOKENS,
     Delivered,
@@ -14,6 +13,7 @@ from serve_app.ingress.engine_loss import (
     RetryBudget,
     raise_if_lost,
 )
+from serve_app.ingress.engine_channel import NeverBegunError
 from serve_app.wire.data_plane import Continuation, Piece
 
 FAILED, KILLED = EngineFailedError("by itself"), ConnectionError("killed")

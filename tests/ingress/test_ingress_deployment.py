@@ -29,7 +29,7 @@ from serve_app.settings import SettingsError
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import AppSettings
 from serve_app.telemetry import replica_metrics
-from serve_app.wire.batch_lines import BatchLine
+from serve_app.wire.batches import BatchLine
 from serve_app.wire.data_plane import Beat
 from serve_app.wire.documents import KNOBS
 from serve_app.wire.ingress_reports import read_reports

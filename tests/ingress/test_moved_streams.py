@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from serve_app.api.body_memory import KEPT, BodyMemory, BodyShare
-from serve_app.api.engine_client import EngineReply
+from serve_app.api.engine_client import DeliveredTokens, EngineReply
 from serve_app.api.errors import ApiError
 from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.api.trace import TraceContext
-from serve_app.ingress.engine_loss import MOST_BODY_BYTES
-from serve_app.wire.data_plane import Continuation, DeliveredTokens, TokenCounts
+from serve_app.ingress.attempt import MOST_BODY_BYTES
+from serve_app.wire.data_plane import Continuation, TokenCounts
 from tests.ingress.fleet import (
     DIED,
     DONE,

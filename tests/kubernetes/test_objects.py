@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from serve_app.api.upload import MOST_ENVELOPE_BYTES
-from serve_app.settings.batch import BatchSettings
 from serve_app.settings.keys_file import ApiKey, parse_keys
 from serve_app.settings.knobs import Knobs
+from serve_app.settings.storage import BatchSettings
 from serve_app.settings.tree import HttpSettings
 from tests.kubernetes import kubernetes_api
 from tests.kubernetes.chart import ALL_VALUES, LAPTOP, documents, of_kind, ray_service, serve_config

@@ -15,7 +15,7 @@ from aiohttp.test_utils import TestServer
 from loadtests import server as own_server
 from loadtests.plan import Planned
 from loadtests.server import Served, ServerError, ask_server, check_plan, choose_model
-from serve_app.cli.command_error import CommandError
+from serve_app.cli import CommandError
 
 TWO = Served({"tide": 2048, "ebb": None})
 ANSWERS: dict[str, tuple[int, str]] = {}

@@ -7,7 +7,7 @@ import pytest
 
 from serve_app.policy.reports import Snapshot
 from serve_app.settings.knobs import Window
-from serve_app.wire.batch_backlog import BatchBacklog
+from serve_app.wire.batches import BatchBacklog
 from tests.policy.build import NOW, PolicyLoop, engine, ingress, snapshot
 from tests.policy.test_background import DAY, NIGHT, background, knobs
 

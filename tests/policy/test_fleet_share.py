@@ -7,9 +7,10 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from serve_app.policy.coming_nodes import NodeTimes
 from serve_app.policy.fleet_members import Member, Replica
 from serve_app.policy.fleet_share import FleetState, share
-from serve_app.wire.resources import Node
+from serve_app.wire.resources import ComingNode, Node
 from tests.policy.simulated_fleet import TICK_S, Model, SimulatedFleet
 
 GPU = {"GPU": 1.0}
@@ -272,3 +273,86 @@ def test_large_replica_gets_its_node_in_turn(fleet: SimulatedFleet, data: st.Dat
     fleet.run(END)
     turn = max(max(10 * model.start_s, 30.0) for model in fleet.models)
     assert large.longest_wait_s <= 2 * (turn + 8.0) + max(m.start_s for m in fleet.models) + 4 * TICK_S
+
+
+# Nodes that come.
+
+
+def coming(since: float, gpus: float = 1.0, name: str = "pod") -> ComingNode:
+    return ComingNode(name, {"GPU": gpus, "CPU": 8.0}, since)
+
+
+def times(node_s: float) -> FleetState:
+    return FleetState(nodes=NodeTimes(node_s))
+
+
+def test_model_waits_for_a_node_that_comes_before_the_turn() -> None:
+    members = [waits("b"), busy("a", 40.0)]
+
+    grants, _ = share(members, [node(0)], times(30.0), 10.0, [coming(0.0)])
+
+    assert (grants["b"].target, grants["b"].eta_s) == (1, 30.0)
+    assert "b waits for a new node" in grants["b"].why
+
+
+def test_idle_replica_goes_if_the_node_takes_longer() -> None:
+    members = [waits("b"), member("a", 100.0, idle_s=40.0)]
+    for node_s, target in ((30.0, 0), (14.0, 1)):
+        grants, _ = share(members, [node(0)], times(node_s), 10.0, [coming(0.0)])
+        assert grants["a"].target == target
+
+
+def test_replica_in_use_stays_while_a_node_comes_within_two_starts() -> None:
+    members = [waits("b", rps=1.0), busy("a", 101.0, rps=0.1)]
+    for node_s, target in ((34.0, 1), (36.0, 0)):  # a start takes 10 s, the end of a replica 5 s
+        grants, _ = share(members, [node(0)], times(node_s), 10.0, [coming(0.0)])
+        assert grants["a"].target == target
+
+
+def test_late_node_stops_counting() -> None:
+    members = [waits("b"), busy("a", 101.0)]
+
+    grants, _ = share(members, [node(0)], times(30.0), 60.0, [coming(0.0)])
+
+    assert grants["a"].target == 0
+
+
+def test_node_that_comes_has_room_for_one_model() -> None:
+    members = [waits("b"), waits("c"), busy("a", 40.0)]
+
+    grants, _ = share(members, [node(0)], times(30.0), 10.0, [coming(0.0)])
+
+    assert [grants[name].eta_s for name in "bc"] == [30.0, 75.0]
+
+
+def test_replica_waits_for_no_node_that_is_too_small() -> None:
+    members = [waits("b", need={"GPU": 4.0, "accelerator_type:A100": 0.001})]
+    for gpus, eta_s in ((1.0, None), (4.0, 30.0)):
+        grants, _ = share(members, [node(0)], times(30.0), 10.0, [coming(0.0, gpus)])
+        assert grants["b"].eta_s == eta_s
+
+
+def test_time_of_a_node_is_learned_when_it_joins() -> None:
+    times = NodeTimes(120.0).see([node(0)], [coming(0.0)], 10.0)
+    times = times.see([node(0)], [], 30.0)  # its pod runs
+    assert times.coming
+    times = times.see([node(0), Node({"GPU": 1.0, "CPU": 8.0}, {}, "n1")], [], 38.0)
+
+    assert times.node_s == 79.0
+    assert not times.coming
+
+
+def test_node_that_has_joined_no_longer_comes_while_listed() -> None:
+    times = NodeTimes(120.0).see([node(0)], [coming(0.0)], 10.0)
+    joined = [node(0), Node({"GPU": 1.0, "CPU": 8.0}, {}, "n1")]
+    for now in (40.0, 41.0):
+        times = times.see(joined, [coming(0.0)], now)
+
+    assert times.node_s == 80.0
+    assert not times.coming
+
+
+def test_deleted_pod_stops_counting() -> None:
+    times = NodeTimes().see([node(0)], [coming(0.0)], 10.0).see([node(0)], [], 41.0)
+
+    assert not times.coming

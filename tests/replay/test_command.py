@@ -8,7 +8,7 @@ import yaml
 
 from replay.command import check_files, policies, with_knobs, write_files
 from replay.profile import load_profile
-from serve_app.cli.command_error import CommandError
+from serve_app.cli import CommandError
 from serve_app.cli.main import main
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.settings_error import SettingsError

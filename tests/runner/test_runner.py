@@ -16,8 +16,7 @@ from serve_app.batch.records import Batch, Line, LineError
 from serve_app.batch.tables import LINES
 from serve_app.runner.batch_work import BatchWork
 from serve_app.runner.runner import LEASE_S, Runner
-from serve_app.wire.batch_backlog import NO_BATCHES
-from serve_app.wire.batch_lines import BatchLine, LineAnswer, LineAnswers
+from serve_app.wire.batches import NO_BATCHES, BatchLine, LineAnswer, LineAnswers
 from tests.batch.stored import HOUR_S, NOW, Stored, body
 
 LIMIT_S = 60.0

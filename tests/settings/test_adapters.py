@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from serve_app.settings.adapters import LoraSettings
 from serve_app.settings.knobs import Knobs, LiveKnobs, read_user_config
+from serve_app.settings.model_names import LoraSettings
 from serve_app.settings.settings_error import SettingsError
 from serve_app.settings.tree import ModelSettings
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from serve_app.settings.aliases import MOST_CHARACTERS, is_pattern, model_of, name_problems
 from serve_app.settings.knobs import Knobs, read_user_config
+from serve_app.settings.model_names import MOST_CHARACTERS, is_pattern, model_of, name_problems
 from serve_app.settings.settings_error import SettingsError
 
 ALIASES = {

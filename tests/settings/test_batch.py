@@ -2,7 +2,7 @@ import pytest
 
 from serve_app import env
 from serve_app.settings import SettingsError, load_settings
-from serve_app.settings.batch import BatchSettings, batch_database_url, batch_files_url
+from serve_app.settings.storage import BatchSettings, batch_database_url, batch_files_url
 
 
 def batch(**given: object) -> BatchSettings:

@@ -2,7 +2,7 @@ import pytest
 
 from serve_app import env
 from serve_app.settings import SettingsError, load_settings
-from serve_app.settings.ledger import LedgerSettings, ledger_url
+from serve_app.settings.storage import LedgerSettings, ledger_url
 
 
 def ledger(**given: object) -> LedgerSettings:

@@ -33,7 +33,7 @@ from serve_app.batch.tables import BATCHES, FILES, LINES
 from serve_app.ingress.batch_calls import BatchCalls
 from serve_app.runner.runner import Runner
 from serve_app.settings.tree import HttpSettings
-from serve_app.wire.batch_lines import BatchLine, LineAnswer, LineAnswers
+from serve_app.wire.batches import BatchLine, LineAnswer, LineAnswers
 from serve_app.wire.own_clock import SteadyTime
 from tests.api.server import StubObserver
 from tests.simulation.threads import CALM_S, UNIX_S, Process, World, current, step

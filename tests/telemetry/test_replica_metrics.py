@@ -5,8 +5,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from serve_app.api.engine_client import OUTCOMES
 from serve_app.ledger.usage import Account, Amounts
-from serve_app.settings.adapters import Adapter
 from serve_app.settings.keys_file import OTHER_KEYS
+from serve_app.settings.model_names import Adapter
 from serve_app.telemetry import replica_metrics
 from serve_app.telemetry.exposition import merge_expositions
 from serve_app.telemetry.replica_metrics import (

@@ -8,11 +8,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from serve_app.settings.batch import BatchSettings
 from serve_app.settings.keys_file import ApiKey
 from serve_app.settings.knobs import IngressKnobs, Knobs
-from serve_app.settings.ledger import LedgerSettings
 from serve_app.settings.load import OWNED, REFUSED, known_arguments
+from serve_app.settings.storage import BatchSettings, LedgerSettings
 from serve_app.settings.telemetry import TelemetrySettings
 from serve_app.settings.tree import HttpSettings, IngressSettings, ModelSettings, RequestLogSettings
 from tools.chart.conditions import when

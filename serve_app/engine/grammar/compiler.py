@@ -10,6 +10,7 @@ import random
 import re
 import time
 import warnings
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -50,22 +51,17 @@ class Refused(msgspec.Struct, tag=True):
 Verdict = Passed | Refused
 
 
+@dataclass(slots=True, eq=False)
 class GrammarCompiler:
-    """Compiles structured outputs as one engine would.
+    """Compiles structured outputs as one engine would."""
 
-    Args:
-        config: The engine's configuration.
-        tokenizer: The model's tokenizer.
-    """
-
-    def __init__(self, config: VllmConfig, tokenizer: Any) -> None:
-        self._config = config
-        self._tokenizer = tokenizer
-        self._backends: dict[str, StructuredOutputBackend] = {}
+    config: VllmConfig
+    tokenizer: Any
+    _backends: dict[str, StructuredOutputBackend] = field(default_factory=dict, init=False)
 
     def warm(self) -> None:
         """Build the configured backend, which all jobs share."""
-        backend = self._config.structured_outputs_config.backend
+        backend = self.config.structured_outputs_config.backend
         self._backend("xgrammar" if backend == "auto" else backend)
 
     def run(self, payload: bytes) -> bytes:
@@ -96,9 +92,9 @@ class GrammarCompiler:
         began = time.process_time()
         validate_structured_outputs(
             SamplingParams(structured_outputs=params),
-            self._config.model_config,
-            self._config.structured_outputs_config,
-            self._tokenizer,
+            self.config.model_config,
+            self.config.structured_outputs_config,
+            self.tokenizer,
         )
         name, was_auto = validated_backend(params)
         backend = self._backend(name)
@@ -134,7 +130,7 @@ class GrammarCompiler:
 
     def _token(self, mask: Any, draw: random.Random) -> int | None:
         """Return a random allowed token; the end of the text only if no other token is allowed."""
-        end = self._tokenizer.eos_token_id
+        end = self.tokenizer.eos_token_id
         size = len(mask) * 32
         for _ in range(_DRAWS):
             token = draw.randrange(size)
@@ -148,9 +144,9 @@ class GrammarCompiler:
 
     def _backend(self, name: str) -> StructuredOutputBackend:
         if name not in self._backends:
-            vocabulary = self._config.model_config.get_vocab_size()
+            vocabulary = self.config.model_config.get_vocab_size()
             self._backends[name] = _backend_class(name)(
-                self._config, tokenizer=self._tokenizer, vocab_size=vocabulary
+                self.config, tokenizer=self.tokenizer, vocab_size=vocabulary
             )
         return self._backends[name]
 

@@ -67,7 +67,6 @@ class GrammarGuard:
 
     Args:
         prepare: Called in the sandbox; returns the function that runs jobs.
-        bounds: The model's settings.
         draw_s: CPU seconds of a job in addition to the compile.
     """
 

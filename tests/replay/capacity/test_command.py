@@ -14,7 +14,7 @@ from replay.capacity.command import add_command, measure_and_write
 from replay.capacity.method import Method
 from replay.profile import load_profile, load_starting_values
 from serve_app import env
-from serve_app.cli.command_error import CommandError
+from serve_app.cli import CommandError
 from serve_app.cli.main import main
 from serve_app.settings.knobs import Knobs
 from tests.replay.capacity.fake_application import LAW, FakeApplication, runs

@@ -1,18 +1,26 @@
-"""The requests that wait for a replica."""
+"""Requests that wait: the queue for a replica, and what a waiting client is told.
+
+A client may wait for a replica, for an adapter or for a long prompt. In the lane `background` it may wait for
+hours, also after its first token. It is told so every `keep_alive_interval_s`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 
+from serve_app.api.dialect import ColdWait
 from serve_app.api.engine_client import EngineRequest
 from serve_app.api.errors import ApiError
-from serve_app.api.trace import UNTRACED
+from serve_app.api.trace import UNTRACED, Stage
+from serve_app.ingress.cold_start_progress import ColdStartProgress
 from serve_app.ingress.fair_queue import FairQueue
 from serve_app.ingress.replica import Reservation
+from serve_app.wire.spans import cold_start_root
 
 
 @dataclass(slots=True, eq=False)
@@ -37,8 +45,22 @@ class Pending:
 
     @property
     def background(self) -> bool:
-        """Whether it is of the lane `background`."""
         return self.request.is_background
+
+
+def end_queue(stage: Stage, got: Reservation | BaseException, *, cold: bool = False) -> None:
+    """End the stage of a queued request, which got a reservation or an error.
+
+    After a cold start, it links to the trace of the replica's start.
+    """
+    if isinstance(got, Reservation):
+        if cold:
+            stage.link(cold_start_root(got.replica.replica_id))
+        stage.end("released")
+    elif isinstance(got, ApiError):
+        stage.end("refused", got.message)
+    else:
+        stage.end("abandoned")
 
 
 class ColdQueue:
@@ -162,3 +184,62 @@ class ColdQueue:
         if (charged := request.charged_tokens) is not None:
             request.charged_tokens = None
             self._newcomers.settle(request.caller, tokens - charged)
+
+
+def wake(waiter: asyncio.Future[bool], due: bool = False) -> None:
+    """End a wait. `due` says that nothing has come: the time is over."""
+    if not waiter.done():
+        waiter.set_result(due)
+
+
+@dataclass(slots=True, eq=False)
+class KeepAlive:
+    """Tells the clients of one model that they wait."""
+
+    model: str
+    interval_s: Callable[[], float]
+    """Returns the seconds without output after which a client is told."""
+    clock: Callable[[], float]
+    """Seconds."""
+
+    def begin(self, request: EngineRequest) -> None:
+        """Count the silence of the client from now on."""
+        request.silent_since, request.told_at = self.clock(), None
+
+    async def wait(
+        self,
+        request: EngineRequest,
+        waiter: asyncio.Future[bool],
+        progress: Callable[[], ColdStartProgress],
+        since: float | None = None,
+        due: float = math.inf,
+    ) -> None:
+        """Wait until `waiter` is done, and tell the client if that is due. The caller repeats it.
+
+        Args:
+            request: Its `silent_since` becomes None when its client gets output.
+            waiter: Done with False when something comes. At `due` it is done with True. `asyncio.wait` with a
+                timeout would take 5 us more, for every stream.
+            progress: Returns the progress that the client is told.
+            since: Since when the client waits; by default since its last output.
+            due: When the wait ends in any case.
+        """
+        if request.silent_since is None:
+            self.begin(request)
+        assert request.silent_since is not None
+        last = request.silent_since if request.told_at is None else request.told_at
+        tell_at = last + self.interval_s()
+        delay_s = max(0.0, min(tell_at, due) - self.clock())
+        timer = asyncio.get_running_loop().call_later(delay_s, wake, waiter, True)
+        try:
+            timed_out = await waiter
+        finally:
+            timer.cancel()
+        now = self.clock()
+        if not timed_out or now < tell_at or request.silent_since is None:
+            return
+        request.told_at = now
+        if request.tell_wait is not None:
+            told, waited_s = progress(), now - (request.silent_since if since is None else since)
+            wait = ColdWait(self.model, told.phase, told.eta_s, waited_s, told.reason, told.place)
+            await request.tell_wait(wait)

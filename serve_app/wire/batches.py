@@ -1,10 +1,45 @@
-"""What is left of the open batches of each model: a document of the batch runner."""
+"""Batches between processes: lines for an ingress replica, their answers, and what is left for the policy."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
+
+import msgspec
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLine:
+    """One request of a batch."""
+
+    number: int
+    """Its place in the input file, from 1."""
+    body: bytes
+    """The request's JSON body."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineAnswer:
+    """The answer to one line: an HTTP status and a JSON body."""
+
+    number: int
+    request_id: str
+    status: int
+    body: bytes
+    retry_after_s: float = 0.0
+    """When the server expects to have room again; 0 if it does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineAnswers:
+    """The answers that became ready together."""
+
+    answers: tuple[LineAnswer, ...]
+    model: str
+    """The served model, which the batch may name by an alias or by an adapter; "" if there is none."""
+    wanted: int
+    """The lines of this model that should be in flight now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +73,6 @@ def backlogs_document(backlogs: Mapping[str, BatchBacklog], at: float) -> dict[s
 
 
 def parse_backlogs(document: Any) -> tuple[float, dict[str, BatchBacklog]]:
-    """Return the time and the content of a document.
-
-    Raises:
-        KeyError, TypeError, ValueError: it is invalid.
-    """
-    return float(document["at"]), {
-        str(model): BatchBacklog(
-            int(given["batches"]),
-            int(given["lines"]),
-            int(given["in_flight"]),
-            int(given["body_bytes"]),
-            None if given["lines_per_s"] is None else float(given["lines_per_s"]),
-            tuple((int(lines), float(at)) for lines, at in given["due"]),
-            int(given["late"]),
-            None if given["late_s"] is None else float(given["late_s"]),
-        )
-        for model, given in document["models"].items()
-    }
+    """Return the time and the content of a document. Raises KeyError, TypeError or ValueError if invalid."""
+    models = msgspec.convert(document["models"], dict[str, BatchBacklog])
+    return msgspec.convert(document["at"], float), models

@@ -12,9 +12,8 @@ import pytest
 from vllm.v1.metrics.stats import RequestStateStats
 
 from serve_app.api.dialect import COMPLETIONS
-from serve_app.engine.call_log import engine_times, latency_figures, log_line, with_latency
 from serve_app.engine.engine_call import EngineCall
-from serve_app.engine.local_client import LocalEngine
+from serve_app.engine.local_client import LocalEngine, log_line, with_latency
 from serve_app.engine.operations import Serving
 from serve_app.settings import ModelSettings
 from serve_app.settings.caller import Caller
@@ -158,7 +157,7 @@ def test_times_are_counted_from_the_arrival_at_the_ingress(
     ttft, gap, total, rate = expected
     asked = engine_call("chat_completions", b"{}", "r-1", queued_s=0.2)
     asked.arrived = 100.0
-    assert latency_figures(asked, first, tokens, now) == {
+    assert asked.latency(first, tokens, now) == {
         "cold_wait_ms": 200.0,
         "ttft_ms": ttft,
         "inter_token_ms": gap,
@@ -170,14 +169,14 @@ def test_times_are_counted_from_the_arrival_at_the_ingress(
 
 def test_engine_times_cover_all_sequences_of_a_request() -> None:
     call = request()
-    assert engine_times(call) == {}
+    assert call.engine_times() == {}
     for queued, scheduled, first, last in ((10.0, 10.5, 11.0, 12.0), (10.1, 11.0, 11.5, 14.0), (0, 0, 0, 0)):
         stats = RequestStateStats(
             queued_ts=queued, scheduled_ts=scheduled, first_token_ts=first, last_token_ts=last
         )
         call.sequences.append(SimpleNamespace(stats=stats))
 
-    assert engine_times(call) == {"queue_ms": 500.0, "prefill_ms": 500.0, "decode_ms": 3000.0}
+    assert call.engine_times() == {"queue_ms": 500.0, "prefill_ms": 500.0, "decode_ms": 3000.0}
 
 
 def frame(**document: object) -> bytes:
