@@ -4,18 +4,25 @@ All pools have the same GPU. A pool has a price. If its nodes can be taken away,
 nodes that are available at each time. `Mixed` calls the functions that the controller calls.
 """
 
+import argparse
+import json
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from replay.defaults import KNOBS
 from replay.fleet.conditions import Conditions
 from replay.fleet.fleet import Fleet, Start
 from replay.fleet.layout import DRAINING
 from replay.production import EPOCH
-from replay.profile import Profile
+from replay.profile import Profile, load_profile
+from replay.shared_fleet import conditions_of
+from replay.simulation import simulate
 from serve_app.policy.decide import Decision, next_decision
 from serve_app.policy.reports import Snapshot
 from serve_app.policy.state import PolicyState
@@ -23,7 +30,11 @@ from serve_app.policy.variant_decision import VariantNow, decide_variants
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.served_models import ServedVariant
 from serve_app.wire.signals import EngineSignals, IngressSignals, Reading
+from traces import open_trace
+from traces.trace import TraceError
 
+_POLICIES = ("ours", "skyserve", "on-demand", "spot")
+_LONGEST_S = 6 * 3600.0
 _GRACE_S = 5.0
 """As `controller.contexts`: a younger request for a replica does not count as pending."""
 
@@ -168,14 +179,18 @@ class Mixed:
         self.name = name
         self.knobs = knobs
         self.state = PolicyState()
+        self.needs: list[tuple[float, int]] = []
+        """Seconds, and the replicas needed from then on."""
         self._ingress: Reading[IngressSignals] | None = None
 
-    def step(self, fleet: PooledFleet) -> int:
+    def step(self, fleet: Fleet) -> int:
         """One turn of the controller."""
+        assert isinstance(fleet, PooledFleet)
         fleet.move_nodes()
         now = EPOCH + fleet.now
         variants = [self._now(fleet, pool) for pool in fleet.pools.values()]
         found, self.state = decide_variants(variants, self.knobs, self.state, now, self._decider(now))
+        self.needs.append((fleet.now, self.state.mix.units))
         fleet.set_targets(self.targets(fleet, found.targets))
         self._ingress = Reading(ingress_signals(fleet), 0.0)
         return fleet.target
@@ -294,3 +309,63 @@ def least_usd(needs: Sequence[tuple[float, int]], pools: Sequence[Pool]) -> floa
             usd += used * pool.usd_per_hour * (until - at) / 3600.0
             left -= used
     return usd
+
+
+def read_pool(argument: str, usd_per_hour: float, start_h: float, length_s: float) -> Pool:
+    """Return the spot pool of `ZONE=FILE`, from `start_h` hours on.
+
+    The file is one of github.com/skypilot-org/spot-traces: the nodes available every `gap_seconds`. Raises
+    TraceError for another argument or file.
+    """
+    zone, _, file = argument.partition("=")
+    try:
+        document = json.loads(Path(file).read_text(encoding="utf-8"))
+        gap_s, data = float(document["metadata"]["gap_seconds"]), [int(each) for each in document["data"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TraceError(f"{argument}: must be ZONE=FILE with a spot trace: {error}") from error
+    first = int(start_h * 3600 / gap_s)
+    part = data[first : first + int(length_s / gap_s) + 1]
+    if not part:
+        raise TraceError(f"{argument}: the trace ends before hour {start_h:g}")
+    return Pool(f"spot-{zone}", usd_per_hour, tuple(part), gap_s)
+
+
+def main() -> int:
+    """Replay one model on on-demand nodes and on spot nodes of several zones, from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m replay.variants", description=main.__doc__)
+    parser.add_argument("window", type=Path, help="a trace of requests")
+    parser.add_argument("--spot", action="append", required=True, metavar="ZONE=FILE", help="repeatable")
+    parser.add_argument("--start-hour", type=float, default=0.0, help="where the spot traces begin")
+    parser.add_argument("--usd", type=float, nargs=2, default=(3.70, 1.20), metavar=("ON_DEMAND", "SPOT"))
+    parser.add_argument("--profile", default="a100-80gb", help="the hardware of a replica")
+    parser.add_argument("--policies", nargs="+", default=list(_POLICIES), choices=_POLICIES)
+    asked = parser.parse_args()
+    print(
+        "| policy | attainment | TTFT in time | USD | starts | nodes taken away |\n|---|---|---|---|---|---|"
+    )
+    try:
+        profile = load_profile(asked.profile)
+        certain = Pool("on-demand", asked.usd[0])
+        spot = [read_pool(each, asked.usd[1], asked.start_hour, _LONGEST_S) for each in asked.spot]
+        for name in asked.policies:
+            policy = SkyServe(KNOBS) if name == "skyserve" else Mixed(KNOBS, name)
+            pools = {"on-demand": [certain], "spot": spot}.get(name, [certain, *spot])
+            conditions = conditions_of(KNOBS, profile, 0)
+            fleet = PooledFleet(profile, conditions, pools)
+            result = simulate(open_trace(asked.window), policy, profile, conditions, fleet=fleet)
+            print(
+                f"| {policy.name} | {result.attainment:.1%} | {result.ttft_ok:.1%} | {fleet.usd:.2f} | "
+                f"{result.starts} | {fleet.taken} |",
+                flush=True,
+            )
+            if name == "on-demand":
+                bound = least_usd(policy.needs, [certain, *spot])
+                print(f"| bound | | | {bound:.2f} | | |", flush=True)
+    except TraceError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
