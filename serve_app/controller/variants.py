@@ -1,6 +1,7 @@
 """The variants of a model on Ray Serve: their contexts and documents, for one decision about the model."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from serve_app.controller.contexts import SnapshotBuilder, count_phases, running_ids
@@ -41,11 +42,12 @@ def variants_now(
         loading, _ = count_phases(phases, running_ids(ctx), now)
         notices = {name: found["notice_s"] for name, found in phases.items() if "notice_s" in found}
         lost = [loss.replica for loss in losses if loss.deployment == name and loss.cause in _TAKEN]
+        leaving = len(notices.keys() & running_ids(ctx))  # Ray may still count them
         variants.append(
             VariantNow(
                 variant,
-                snapshot,
-                ctx.current_num_replicas + loading,
+                replace(snapshot, ready=max(0, snapshot.ready - leaving)),
+                max(0, ctx.current_num_replicas + loading - leaving),
                 (*notices, *lost),
                 0.0 if lost else min(notices.values(), default=0.0),
             )

@@ -31,8 +31,9 @@ class VariantNow:
 
     served: ServedVariant
     snapshot: Snapshot
+    """Without replicas whose nodes are about to end among the ready ones."""
     placed: int = 0
-    """Replicas that have a node."""
+    """Replicas that have a node, and keep it as far as is known."""
     left: tuple[str, ...] = ()
     """Replicas whose nodes have been taken away, or will be."""
     notice_s: float = 0.0

@@ -92,14 +92,13 @@ def test_an_announced_end_counts_as_an_end(clock: Clock) -> None:
     app = Application(clock, knobs=KNOBS.model_copy(update={"min_replicas": 3}))
     for _ in range(4):
         app.turn()
-    document = {"phase": "draining", "since": clock.now, "notice_s": 30.0, "until": clock.now + 30}
+    document = {"phase": "ready", "since": clock.now, "notice_s": 30.0}
     phases = {f"{SPOT}-{n}": document for n in range(4)}
     deployments = {**app.mailbox.inbox.deployments, SPOT: Deployment(phases=phases)}
     app.mailbox.inbox = replace(app.mailbox.inbox, deployments=deployments)
     app.without_nodes = {SPOT}
-    app.run(SPOT, 0)
 
-    assert app.turn() == (0, 3)
+    assert app.turn() == (0, 3), "they get no requests any more, and drain"
 
 
 def test_advise_moves_nothing(clock: Clock) -> None:
