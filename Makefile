@@ -9,7 +9,7 @@ GPU_PYTHON ?= $(GPU_VENV)/bin/python
 LOADTEST_CONFIG ?= config/serve.zero.yaml
 WAITING := $(addprefix tests/,haproxy loadtests runner telemetry)
 
-.PHONY: help serve serve-gpu test test-unit test-waiting test-integration test-long test-gpu-stack fuzz simulate lint loadtest chaos soak bench-idle bench-policy cold-start gpu-proof chart pictures setup setup-gpu setup-dev lock licenses sbom audit clean
+.PHONY: help serve serve-gpu test test-unit test-waiting test-integration test-long test-gpu-stack fuzz simulate lint loadtest chaos soak bench-idle bench-scale bench-policy cold-start gpu-proof chart pictures setup setup-gpu setup-dev lock licenses sbom audit clean
 
 help:
 	@echo 'make serve [CONFIG=...] [ARGS=--verbose] set up, then serve config/serve.yaml or CONFIG until Ctrl-C'
@@ -23,6 +23,7 @@ help:
 	@echo 'make chaos [ARGS=...]                   kill and stop each process under load, and print what clients saw'
 	@echo 'make soak [MINUTES=120 ARGS=...]         every API for two hours, and whether the memory of a process grows'
 	@echo 'make bench-idle [ARGS=...]               wake-ups and CPU of each process while no request comes'
+	@echo 'make bench-scale [ARGS=...]              cost of the ingress and the policy with up to 1,000 fake engine replicas'
 	@echo 'make bench-policy                       every autoscaling policy on recorded traffic, by its targets'
 	@echo 'make cold-start [ARGS=--fresh]          from zero to the first token by phase, beside vllm serve'
 	@echo 'make gpu-proof [GPU_PYTHON=... ARGS=...] measure a GPU stage by stage, and write one page'
@@ -65,7 +66,8 @@ test-waiting:
 
 test-integration:
 	@echo '== pytest: integration tests'
-	@# One server at a time: beside another, its metrics now and then come later than the tests wait.
+	@# One process: beside the tests of another server, metrics now and then come later than the tests wait. Only
+	@# the start of the second server is beside the tests of the first, which mostly wait.
 	@$(BIN)/python -m pytest tests/integration
 
 lint: setup-dev
@@ -88,6 +90,9 @@ soak: setup
 
 bench-idle: setup
 	@exec $(BIN)/python -m benchmarks.idle $(ARGS)
+
+bench-scale: setup
+	@exec $(BIN)/python -m benchmarks.scale $(ARGS)
 
 bench-policy: setup
 	@exec $(BIN)/python -m benchmarks.autoscaling $(ARGS)

@@ -1,6 +1,6 @@
 """Wake-ups and CPU of each process of an application while no request comes.
 
-    python -m benchmarks.idle [--env KEY=VALUE] [CONFIG ...]
+    python -m benchmarks.idle [CONFIG ...]
 
 A wake-up is a voluntary context switch: a thread that waited got a core again. A busy machine and a quiet one
 count the same wake-ups, but not the same CPU seconds.
@@ -13,8 +13,8 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from loadtests.machine import machine, versions
 from serve_app.cli.listening import free_port
 from serve_app.cli.ray_processes import stop_descendants
 
-_START_TIMEOUT_S = 240.0
+_START_S = 300.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 _LEFT_OUT = ("RAY_", "VLLM_")
 """Variables of the caller's shell would change what is measured."""
@@ -58,6 +58,13 @@ class Reading:
             added[thread] = (wakes - earlier[0], cpu_s - earlier[1])
         return Reading(self.names, added)
 
+    def wakes(self) -> Counter[str]:
+        """Return the wake-ups by process."""
+        found = Counter[str]()
+        for (pid, _, _), (wakes, _) in self.threads.items():
+            found[self.names[pid]] += wakes
+        return found
+
 
 def read(processes: Iterable[psutil.Process]) -> Reading:
     """Read every thread of those of `processes` that have not ended."""
@@ -70,33 +77,21 @@ def read(processes: Iterable[psutil.Process]) -> Reading:
             names[process.pid] = name
             for task in Path(f"/proc/{process.pid}/task").iterdir():
                 with suppress(OSError):
-                    threads[_thread(process.pid, task)] = _counts(task)
+                    thread = process.pid, int(task.name), (task / "comm").read_text().strip()
+                    wakes = (task / "status").read_text().split("\nvoluntary_ctxt_switches:")[1].split()[0]
+                    user, system = (task / "stat").read_text().rpartition(")")[2].split()[11:13]
+                    threads[thread] = int(wakes), (int(user) + int(system)) / _TICKS
     return Reading(names, threads)
-
-
-def _thread(pid: int, task: Path) -> Thread:
-    return pid, int(task.name), (task / "comm").read_text().strip()
-
-
-def _counts(task: Path) -> tuple[int, float]:
-    """Return the wake-ups and the CPU seconds of a thread."""
-    status = (task / "status").read_text()
-    wakes = int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])
-    user, system = (task / "stat").read_text().rpartition(")")[2].split()[11:13]
-    return wakes, (int(user) + int(system)) / _TICKS
 
 
 def to_table(used: Reading, seconds: float) -> str:
     """Return wake-ups and CPU by process, the dearest process first."""
-    count = Counter(used.names.values())
-    wakes = Counter[str]()
+    count, wakes = Counter(used.names.values()), used.wakes()
     cpu_s: dict[str, float] = defaultdict(float)
     by_thread: dict[str, Counter[str]] = defaultdict(Counter)
     for (pid, _, thread), (woken, spent_s) in used.threads.items():
-        name = used.names[pid]
-        wakes[name] += woken
-        cpu_s[name] += spent_s
-        by_thread[name][thread] += woken
+        cpu_s[used.names[pid]] += spent_s
+        by_thread[used.names[pid]][thread] += woken
     rows = []
     for name in sorted(count, key=lambda name: (-cpu_s[name], -wakes[name])):
         busiest = by_thread[name].most_common(_BUSIEST)
@@ -110,47 +105,53 @@ def _row(name: str, processes: int, wakes: float, cores: float, threads: str) ->
     return [name, str(processes), f"{wakes:.1f}", f"{cores:.4f}", threads]
 
 
-def measure(config: Path, variables: Mapping[str, str], settle_s: float, seconds: float) -> Reading:
-    """Start an application, let it settle, and return what it uses in `seconds`.
+@contextmanager
+def serving(config: Path, ready: str = "/ready", *options: str) -> Iterator[tuple[ServerProcess, Path]]:
+    """Serve `config` on a cluster of its own within the block. Yields the server and its folder.
 
-    Raises ServerError if the application does not start.
+    Raises ServerError if GET `ready` does not answer 200 in time.
     """
-    work = Path(tempfile.mkdtemp(prefix="ti-", dir="/tmp"))  # short: Ray's sockets have long names
-    port = free_port()
-    command = [sys.executable, "-m", "serve_app.cli.main", "run", str(config), "--port", str(port)]
+    work, port = (
+        Path(tempfile.mkdtemp(prefix="ti-", dir="/tmp")),
+        free_port(),
+    )  # Ray's sockets have long names
+    command = [sys.executable, "-m", "serve_app.cli.main", "run", str(config.resolve()), "--port", str(port)]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_LEFT_OUT)}
-    environ = {**kept, **cluster_environment(work), "TMPDIR": str(work), **variables}
-    server = ServerProcess("tideserve", command, environ, port, work / "server.log")
+    state = {"TMPDIR": str(work), "XDG_STATE_HOME": str(work / "state")}
+    environ = {**kept, **cluster_environment(work), **state}
+    server = ServerProcess("tideserve", [*command, *options], environ, port, work / "server.log")
     try:
-        server.wait_ready("/ready", _START_TIMEOUT_S)
+        server.wait_ready(ready, _START_S)
+        yield server, work
+    finally:
+        server.stop()
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def measure(config: Path, settle_s: float, seconds: float) -> Reading:
+    """Start an application, let it settle, and return what it uses in `seconds`."""
+    with serving(config) as (server, _):
         time.sleep(settle_s)
         before = read(server.processes())
         time.sleep(seconds)
         return read(server.processes()).since(before)
-    finally:
-        server.stop()
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def main(argv: Sequence[str]) -> int:
     """Return 0; 1 if an application does not start, 130 if interrupted."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.idle", description=__doc__)
     default = [REPOSITORY / "config" / name for name in ("serve.yaml", "serve.zero.yaml")]
-    parser.add_argument("configs", nargs="*", type=Path, metavar="CONFIG")
-    parser.add_argument("--env", action="append", default=[], metavar="KEY=VALUE", help="set a variable")
+    parser.add_argument("configs", nargs="*", type=Path, metavar="CONFIG", default=default)
     parser.add_argument("--settle", type=float, default=60.0, metavar="S", help="from ready to the start")
     parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="of each measurement")
     given = parser.parse_args(argv)
-    variables = dict(entry.split("=", 1) for entry in given.env)
     end_on_signals()
     for facts in (machine(), versions()):
         print(", ".join(f"{name} {value}" for name, value in facts.items()))
     try:
-        for config in given.configs or default:
-            load = os.getloadavg()[0]
-            used = measure(config.resolve(), variables, given.settle, given.seconds)
-            print(f"\n{config.name}, load average before the start {load:.1f}\n")
-            print(to_table(used, given.seconds))
+        for config in given.configs:
+            print(f"\n{config.name}, load average before the start {os.getloadavg()[0]:.1f}\n", flush=True)
+            print(to_table(measure(config, given.settle, given.seconds), given.seconds), flush=True)
     except ServerError as error:
         say(f"FAILED: {error}")
         return 1

@@ -25,6 +25,7 @@ from serve_app.policy.fleet_share import FleetState, share
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.resources import Node
 from traces import open_trace
+from traces.file_trace import open_models
 from traces.trace import Chunk, Trace, TraceError
 
 TICK_S = 0.5
@@ -253,28 +254,16 @@ def _give_places(fleets: Fleets, places: int) -> None:
         fleet.set_target(fleet.target)
 
 
-def most_in_time(traces: Mapping[str, Trace], places: int, slot_s: float) -> int:
-    """Return a bound on the requests that any policy serves in time, however well it knows the future.
-
-    In a time no longer than a start, a place serves one model at most: the next one's start takes all of the
-    rest. So in each slot only the requests of the `places` busiest models can be in time.
-    """
-    counts = []
-    for trace in traces.values():
-        arrivals = np.concatenate([chunk.arrival_s for chunk in trace.chunks()])
-        counts.append(np.bincount((arrivals / slot_s).astype(np.int64)))
-    slots = np.zeros((len(counts), max(map(len, counts))))
-    for row, count in zip(slots, counts, strict=True):
-        row[: len(count)] = count
-    return int(np.sort(slots, axis=0)[-places:].sum())
-
-
 def read_models(arguments: Sequence[str]) -> dict[str, Trace]:
-    """Return the traces by model, given as `MODEL=FILE`. Raises TraceError for another argument."""
-    pairs = [argument.partition("=") for argument in arguments]
-    if wrong := [argument for argument, pair in zip(arguments, pairs, strict=True) if not pair[2]]:
-        raise TraceError(f"{wrong[0]}: must be MODEL=FILE")
-    return {model: open_trace(Path(file)) for model, _, file in pairs}
+    """Return the traces by model. Each argument is `MODEL=FILE`, or a request log that names its models.
+
+    Raises TraceError for a file that cannot be replayed.
+    """
+    found: dict[str, Trace] = {}
+    for argument in arguments:
+        model, _, file = argument.rpartition("=")
+        found |= {model: open_trace(Path(file))} if model else open_models(file)
+    return found
 
 
 def popular(traces: Mapping[str, Trace]) -> list[str]:
@@ -308,7 +297,9 @@ def table(results: Sequence[SharedResult]) -> list[str]:
 def main() -> int:
     """Replay several models on one fleet, from the command line."""
     parser = argparse.ArgumentParser(prog="python -m replay.shared_fleet", description=main.__doc__)
-    parser.add_argument("models", nargs="+", metavar="MODEL=FILE", help="a trace for each model")
+    parser.add_argument(
+        "models", nargs="+", metavar="[MODEL=]FILE", help="a trace of MODEL, or a request log of several"
+    )
     parser.add_argument("--places", type=int, required=True, help="replicas that the fleet has room for")
     parser.add_argument("--profile", default="a100-80gb", help="the hardware of a replica")
     parser.add_argument("--seed", type=int, default=0)

@@ -44,13 +44,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says more of the machine than of the code. `make test` has the same examples each
-# time, so that a failure is of the change; `make test-long` has new ones.
-settings.register_profile("suite", deadline=None, derandomize=True)
+# time, so that a failure is of the change; `make test-long` has new ones, and more.
+settings.register_profile("suite", deadline=None, derandomize=True, max_examples=40)
 settings.register_profile("new-examples", deadline=None)
 settings.load_profile("suite")
 
 
 gc.disable()  # until collection ends
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests of engines, so that one of two processes starts each engine, and only once.
+
+    Each process gets one half of the tests. It takes from the end of the other's half when it is done.
+    """
+    items.sort(key=lambda item: "engine" not in item.path.parts)
 
 
 def pytest_collection_finish() -> None:

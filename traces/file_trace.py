@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from traces.files import LineFile, TracePath, name_of, trace_files
 from traces.formats import AUTO, FORMATS, Format, RequestLogFormat, detect, read
 from traces.scale import Source, at_rate, from_zero, in_order, merge, stretch, window
-from traces.trace import CHUNK_REQUESTS, Chunk, TraceError, cap_inputs, shown, split
+from traces.trace import CHUNK_REQUESTS, ArrayTrace, Chunk, TraceError, cap_inputs, shown, split
 
 _MOST = 1_000.0
 
@@ -87,6 +88,36 @@ def open_trace(
             )
     torn = [file.left_out() for file in named if file not in files]
     return FileTrace(name_of(path), files, layout, scaling, torn)
+
+
+def open_models(path: TracePath | Sequence[TracePath]) -> dict[str, ArrayTrace]:
+    """The requests of each model in request logs, by model. The first request of all is at time 0.
+
+    Raises TraceError for a file that is no request log, and for a wrong line.
+    """
+    files = [file for file in trace_files(path) if file.has_lines()]
+    seen = RequestLogFormat("")  # leaves out every request, and sees its model
+    for file in files:
+        if not isinstance(detect(file, AUTO, ""), RequestLogFormat):
+            raise TraceError(f"{file.path}: only a request log names the model of a request")
+        for lines in file.blocks():
+            read(lines, seen)
+    found: dict[str, list[Chunk]] = {}
+    for model in sorted(seen.models):
+        layout = RequestLogFormat(model)
+        layout.from_first = False
+        with suppress(TraceError):  # all of its requests have failed
+            found[model] = list(FileTrace(model, files, layout, Scaling(), ()).chunks())
+    zero_s = min((float(chunks[0].arrival_s[0]) for chunks in found.values()), default=0.0)
+    return {
+        model: ArrayTrace(
+            model,
+            np.concatenate([chunk.arrival_s for chunk in chunks]) - zero_s,
+            np.concatenate([chunk.input_tokens for chunk in chunks]),
+            np.concatenate([chunk.output_tokens for chunk in chunks]),
+        )
+        for model, chunks in found.items()
+    }
 
 
 class FileTrace:

@@ -16,7 +16,8 @@ import numpy as np
 
 from replay.defaults import KNOBS
 from replay.profile import load_profile
-from replay.shared_fleet import SharedResult, conditions_of, most_in_time, policies, simulate_shared, table
+from replay.shared_bound import Hindsight, most_in_time
+from replay.shared_fleet import SharedResult, conditions_of, policies, simulate_shared, table
 from serve_app.policy.capacity_model import Mix
 from traces import open_trace
 from traces.trace import ArrayTrace, Trace
@@ -79,10 +80,12 @@ def run(case: Case) -> tuple[Case, list[SharedResult], float]:
     traces, profile = split(case), load_profile("a100-80gb")
     knobs = KNOBS.model_copy(update={"max_replicas": MOST_REPLICAS})
     conditions = conditions_of(knobs, profile, case.seed)
+    fleet = (traces, case.gpus, profile, knobs.ttft_target_s, MOST_REPLICAS)
     results = [
-        simulate_shared(traces, policy, case.gpus, profile, conditions) for policy in policies(traces, knobs)
+        simulate_shared(traces, policy, case.gpus, profile, conditions)
+        for policy in (*policies(traces, knobs), Hindsight(*fleet))
     ]
-    bound = most_in_time(traces, case.gpus, profile.cold_start_s[0] - knobs.ttft_target_s)
+    bound = most_in_time(*fleet)
     return case, results, bound / max(results[0].requests, 1)
 
 

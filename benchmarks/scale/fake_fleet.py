@@ -16,7 +16,7 @@ KV_CACHE_TOKENS = 400_000
 """The prefix cache of a 7B model on a GPU of 80 GB."""
 _BEAT = Beat("", 0.0, KV_CACHE_TOKENS, step_tokens=8192)
 _SLOTS = 25
-"""A period of heartbeats is sent in so many parts, as replicas that started apart send them."""
+"""A period of heartbeats is sent in so many parts, because replicas start apart."""
 
 
 def raise_open_files() -> None:
@@ -25,39 +25,34 @@ def raise_open_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-class FakeFleet:
-    """The replicas' end of the data plane."""
+async def _run(control: Connection) -> None:
+    slots: list[dict[str, Frames[FromIngress]]] = [{} for _ in range(_SLOTS)]
+    silent: set[str] = set()
 
-    def __init__(self) -> None:
-        self._slots: list[dict[str, Frames[FromIngress]]] = [{} for _ in range(_SLOTS)]
-        self._silent: set[str] = set()
-
-    def _connect(self) -> Frames[FromIngress]:
+    def connect() -> Frames[FromIngress]:
         def receive(message: FromIngress) -> None:
             assert isinstance(message, Hello)
             frames.send(_BEAT)
-            self._slots[hash(message.token) % _SLOTS][message.token] = frames
+            slots[hash(message.token) % _SLOTS][message.token] = frames
 
         frames: Frames[FromIngress] = Frames(FromIngress, receive, lambda _: None)
         return frames
 
-    async def run(self, control: Connection) -> None:
-        """Serve until `control` sends None. Before, it sends names of replicas that fall silent."""
-        server = await asyncio.get_running_loop().create_server(self._connect, "127.0.0.1", 0, backlog=4096)
-        control.send(server.sockets[0].getsockname()[1])
-        while True:
-            for slot in self._slots:
-                for name, frames in slot.items():
-                    if name not in self._silent:
-                        frames.send(_BEAT)
-                await asyncio.sleep(BEAT_S / _SLOTS)
-            while control.poll():
-                if (names := control.recv()) is None:
-                    return
-                self._silent |= names
+    server = await asyncio.get_running_loop().create_server(connect, "127.0.0.1", 0, backlog=4096)
+    control.send(server.sockets[0].getsockname()[1])
+    while True:
+        for slot in slots:
+            for name, frames in slot.items():
+                if name not in silent:
+                    frames.send(_BEAT)
+            await asyncio.sleep(BEAT_S / _SLOTS)
+        while control.poll():
+            if (names := control.recv()) is None:
+                return
+            silent |= names
 
 
 def serve(control: Connection) -> None:
-    """Run the fake fleet in this process."""
+    """Run the fleet until `control` sends None. Before, it sends names of replicas that fall silent."""
     raise_open_files()
-    uvloop.run(FakeFleet().run(control))
+    uvloop.run(_run(control))

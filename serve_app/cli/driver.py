@@ -26,7 +26,6 @@ from ray.serve.scripts import cli
 
 from serve_app.cli.config_file import read_config
 from serve_app.cli.server_log import GONE, PREFIX
-from serve_app.patches.ray import leave_out_dashboard_modules
 from serve_app.zygote.warm_nodes import warm
 
 _PERIOD_S = 1.0
@@ -75,7 +74,6 @@ def main() -> None:
 
     signal.signal(signal.SIGINT, interrupt)
     take_any_agent_port()
-    leave_out_dashboard_modules()
     # To a file, Python would write it in blocks; the file is read while the server starts.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     Thread(target=_watch, args=(interrupted,), daemon=True).start()

@@ -8,6 +8,8 @@ from serve_app.policy.decide import Decision
 
 Kind = Literal["change", "heartbeat", "error", "loss"]
 HEARTBEAT_S = 10.0
+SPREAD_S = 0.5
+"""The least mean time between two heartbeats of different models, so that many models keep their history."""
 FLICKER_S = 1.0
 KEPT = 500
 """The number of records: an hour of heartbeats and changes, about 2 KB each before compression."""
@@ -60,7 +62,8 @@ class Journal:
         last = self._last.get(deployment)
         if last is not None and not moved:
             # `wanted` or the binding term may flicker. One record per second is enough to show that.
-            spacing = HEARTBEAT_S if last[1:] == key else FLICKER_S
+            heartbeat_s = max(HEARTBEAT_S, SPREAD_S * len(self._last))
+            spacing = heartbeat_s if last[1:] == key else FLICKER_S
             if 0 <= now - last[0] < spacing:
                 return None
         advised = mode == "advise" and last is not None and last[2] != decision.wanted

@@ -38,7 +38,7 @@ class SharedFleet:
     def __init__(self) -> None:
         self._state = FleetState()
         self._ready_at: dict[str, float] = {}
-        """By replica, since when it is ready, as first read. If the clock is set back, its age begins anew."""
+        """By replica, since when it is ready, as first read. If the clock is set back, ages begin anew."""
         self.looks_at_nodes = False
         """Whether the nodes of the cluster must be read, because some replica has no place yet."""
         self.waits_for_nodes = False
@@ -183,7 +183,7 @@ def _unexplained(
 
 def _granted(each: Decided, grant: Grant) -> Decision:
     """Return the model's decision with the granted target and the reason for it."""
-    decision = each.decision
+    decision = replace(each.decision, gives_to=grant.gives_to)
     if not grant.why or each.model.knobs.mode == "advise":
         return decision
     if grant.target == decision.target:

@@ -106,9 +106,7 @@ class Engine:
             watched(self._startup, STILL_ON_NODES_S if self._model.spans_nodes else STILL_S),
         ):
             self._engine = await launch(traced, self._metrics, self._startup, log, self._meter)
-        self._stop.callback(self._stop_engine)
-        if env.ZYGOTE in os.environ:
-            self._stop.push_async_callback(self._ask, _SPARE, start_spare_here)
+        self._stop.push_async_callback(self._stop_engine)
 
         self._health = EngineHealth(self._engine, self._model.engine_hang_timeout_s)
         self._run(self._sample_gauges())
@@ -234,9 +232,14 @@ class Engine:
         await self._data_plane.drain()
         await self._data_plane.stop()
 
-    def _stop_engine(self) -> None:
+    async def _stop_engine(self) -> None:
+        """Stop the engine while Ray starts a process for the replica that gets this place."""
+        spare = asyncio.create_task(self._ask(_SPARE, start_spare_here)) if env.ZYGOTE in os.environ else None
+        await asyncio.sleep(0.0)  # the call begins in a thread of its own
         self._engine.shutdown()
         logger.info("model %s: engine of process %d stopped", self._model.name, os.getpid())
+        if spare is not None:
+            await spare
 
     async def _forget_phase(self) -> None:
         if not self._startup.failed and "cause" not in self._startup.about:  # the policy counts a loss

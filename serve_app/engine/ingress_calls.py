@@ -33,7 +33,7 @@ class _Stream:
     number: int
     background: bool
     """Whether the call is of the lane `background`."""
-    credit: int = CREDIT_BYTES
+    credit: int = field(default_factory=lambda: CREDIT_BYTES)
     """Bytes that the ingress still accepts for this stream."""
     room: asyncio.Event = field(default_factory=asyncio.Event)
     delivered: DeliveredTokens | None = None

@@ -14,7 +14,7 @@ from serve_app.settings.tree import AppSettings, ModelSettings
 from serve_app.telemetry.fleet_samples import FleetSamples
 
 _SAMPLE_S, _UNWATCHED_SAMPLE_S = 5.0, 15.0
-_MOST_SHARE = 0.01
+MOST_SHARE = 0.01
 """The share of a core that samples may take. Those of a thousand replicas come less often."""
 _FIRST_SAMPLES, _FIRST_CHANGES = 1200, 30
 """A new listener gets at most so many. 60 samples of each of 20 models are 543 KB, and 53 KB packed."""
@@ -47,7 +47,7 @@ class FleetState:
 
     async def parts(self, watched: bool) -> dict[str, Any]:
         asked_at = self.clock()
-        pause_s = max(_SAMPLE_S if watched else _UNWATCHED_SAMPLE_S, self._cost_s / _MOST_SHARE)
+        pause_s = max(_SAMPLE_S if watched else _UNWATCHED_SAMPLE_S, self._cost_s / MOST_SHARE)
         is_due = asked_at - self._sampled_at >= pause_s
         if not (watched or is_due):
             return {}

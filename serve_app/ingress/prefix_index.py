@@ -142,7 +142,7 @@ class PrefixIndex:
         return found
 
     def _masks(self, prefix: PromptPrefix) -> list[tuple[int, int]]:
-        """Return the bits of replicas that have a part of a prompt cached, and its bytes, the longest first."""
+        """Return masks of the replicas that have a part of a prompt cached, with its bytes, longest first."""
         holders = self._holders
         found: list[tuple[int, int]] = []
         common, depth = -1, 0

@@ -5,7 +5,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 
 from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.ingress.candidates import CACHED, Candidates
@@ -43,8 +42,6 @@ class ReplicaSet:
     """When the last usable replica got trouble, until one is usable again; else minus infinity."""
     _usable: Candidates = field(default_factory=Candidates)
     """The replicas that can be picked."""
-    _homes: dict[str, dict[Replica, None]] = field(default_factory=dict)
-    """Replicas that have, or had, an adapter, by its name, the least recently picked for it first."""
     _listed: dict[str, Replica] = field(default_factory=dict)
     """The replicas that Ray lists as running."""
     _missed: dict[str, Replica] = field(default_factory=dict)
@@ -108,26 +105,27 @@ class ReplicaSet:
             most, size = prompt_tokens - 1, prefix.size  # the last token is always computed
             cached = {name: min(prompt_tokens * part // size, most) for name, part in matched.items()}
         if is_part and adapter:
-            looked = [*looked, *self._with_adapter(adapter)]
+            looked = [*looked, *self._usable.with_adapter(adapter)]
         load_tokens = self._load_tokens(looked) if adapter else 0
         budget_s = prefill_budget_s if prompt_tokens and not background else 0.0
         now = self.clock() if budget_s else 0.0
         chosen: Replica | None = None
-        for replicas in (looked, usable.values()) if is_part else (looked,):
+        for whole in (looked, usable.values()) if is_part else (looked,):
+            replicas = whole
+            if model_identity is not None or refused:
+                replicas = [
+                    one
+                    for one in whole
+                    if model_identity in (None, one.model_identity) and one not in refused
+                ]
             saved = cached
             if adapter:
                 # During a load the engine stands still for all its requests. What it unloads is loaded again.
                 saved = {
-                    (name := replica.replica_id): cached.get(name, 0)
-                    - (0 if replica.has_adapter(adapter) else 2 * load_tokens * (1 + replica.in_flight))
-                    for replica in replicas
-                }
-            if model_identity is not None or refused:
-                replicas = [
-                    one
+                    (name := one.replica_id): cached.get(name, 0)
+                    - (0 if one.has_adapter(adapter) else 2 * load_tokens * (1 + one.in_flight))
                     for one in replicas
-                    if model_identity in (None, one.model_identity) and one not in refused
-                ]
+                }
             if background:
                 chosen = least_loaded(replicas, limit, saved, background=True)
             else:
@@ -155,9 +153,7 @@ class ReplicaSet:
             self.places[key] += 1
         if adapter:
             chosen.adapter_calls[adapter] += 1
-            homes = self._homes.setdefault(adapter, {})
-            homes.pop(chosen, None)
-            homes[chosen] = None
+            self._usable.note_adapter(chosen, adapter)
             chosen.load_tokens += load_tokens
         chosen.count(reservation, 1, prompt_tokens)
         if prefix is not None:
@@ -173,21 +169,10 @@ class ReplicaSet:
         known = [one.adapter_load_s for one in replicas if one.adapter_load_s]
         return int(self.choice.prefill_speed() * (sum(known) / len(known) if known else ASSUMED_LOAD_S))
 
-    def _with_adapter(self, adapter: str) -> list[Replica]:
-        """Return some of the replicas that can be picked and have the adapter."""
-        homes, usable = self._homes.get(adapter, {}), self._usable.by_name
-        found = []
-        for one in list(islice(homes, CACHED)):
-            if not one.has_adapter(adapter) or one.unlisted_at is not None:
-                del homes[one]
-            elif usable.get(one.replica_id) is one:
-                found.append(one)
-        return found
-
     def note_adapters(self, replica: Replica, names: Collection[str]) -> None:
         """Record the adapters that the engine of `replica` has loaded."""
-        for name in replica.adapters.symmetric_difference(names):
-            self._homes.setdefault(name, {})[replica] = None
+        for name in set(names) - replica.adapters:
+            self._usable.note_adapter(replica, name)
         replica.adapters = set(names)
 
     def expected_tokens(self, reservation: Reservation) -> int | None:

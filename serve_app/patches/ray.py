@@ -29,13 +29,6 @@ GCS_INTERVAL_S = 1.0
 """The controller may see a node's death, drain or free resources this much later."""
 
 
-DASHBOARD_MODULES = (
-    "UsageStatsHead", "PlatformEventsHead", "MetricsHead", "EventHead", "JobHead", "NodeHead", "ReportHead",
-    "ServeHead", "StateHead", "TaskEventsHead",
-)  # fmt: skip
-"""All modules of Ray's dashboard but `DataHead` and `TrainHead`."""
-
-
 def change_controller() -> None:
     """Make all changes to Ray Serve's controller.
 
@@ -157,23 +150,6 @@ class _PlainUnpickler(pickle.Unpickler):
 
     def find_class(self, module_name: str, global_name: str) -> Any:
         raise pickle.UnpicklingError(f"{module_name}.{global_name} is not plain data")
-
-
-def leave_out_dashboard_modules() -> None:
-    """Have the Ray that this process starts leave out the dashboard's pages on Ray Data and Ray Train.
-
-    Each module of the dashboard is a process, which the dashboard checks every second.
-    """
-    from ray._private import services  # noqa: PLC0415
-
-    start = services.start_ray_process
-
-    def start_process(command: list[str], process_type: str, *rest: Any, **options: Any) -> Any:
-        if process_type == "dashboard":
-            command = [*command, f"--modules-to-load={','.join(DASHBOARD_MODULES)}"]
-        return start(command, process_type, *rest, **options)
-
-    services.start_ray_process = start_process
 
 
 def is_draining() -> bool:

@@ -64,31 +64,45 @@ def controller_rests() -> bool:
 
 
 def rest_while_quiet() -> None:
-    """Have Ray Serve's controller skip the turns of its control loop that would change nothing.
+    """Have the Serve controller of this process skip the turns of its control loop that would change nothing.
 
     Ray takes ten turns a second. A turn checks every deployment, application and proxy, and calls the policy.
     While nothing is in transition, a turn is needed for a new report, for the answer to a health check, and
     once a second to start health checks.
     """
-    from ray.serve._private import deployment_state  # noqa: PLC0415
+    from ray._private.worker import global_worker  # noqa: PLC0415
     from ray.serve._private.autoscaling_state import AutoscalingStateManager  # noqa: PLC0415
-    from ray.serve._private.controller import ServeController  # noqa: PLC0415
 
-    turn, interval_s = ServeController.run_control_loop_step, deployment_state.CONTROL_LOOP_INTERVAL_S
-
-    async def turn_if_due(controller: ServeController, *arguments: Any) -> None:
-        if REST.is_due(is_quiet(controller), awaits_checks(controller), time.monotonic()):
-            # From this interval, Ray computes which share of the replicas a turn checks.
-            deployment_state.CONTROL_LOOP_INTERVAL_S = QUIET_S if REST.quiet else interval_s
-            await turn(controller, *arguments)
-
-    ServeController.run_control_loop_step = turn_if_due
+    for controller in global_worker.actors.values():
+        skip_idle_turns(controller)
     for name in (
         "record_request_metrics_for_replica",
         "record_request_metrics_for_handle",
         "record_columnar_metrics_for_handle",
     ):
         setattr(AutoscalingStateManager, name, _wake_first(getattr(AutoscalingStateManager, name)))
+
+
+def skip_idle_turns(controller: ServeController) -> None:
+    """Have a controller skip the turns that are not due, by `REST`.
+
+    The object is changed, because Ray copies the methods of an actor's class before it makes the actor.
+    """
+    from ray.serve._private import deployment_state  # noqa: PLC0415
+
+    turn, interval_s = controller.run_control_loop_step, deployment_state.CONTROL_LOOP_INTERVAL_S
+
+    async def turn_if_due(*arguments: Any) -> None:
+        try:
+            quiet, awaits = is_quiet(controller), awaits_checks(controller)
+        except AttributeError:  # another release of Ray, whose controller must still take its turns
+            quiet = awaits = False
+        if REST.is_due(quiet, awaits, time.monotonic()):
+            # From this interval, Ray computes which share of the replicas a turn checks.
+            deployment_state.CONTROL_LOOP_INTERVAL_S = QUIET_S if REST.quiet else interval_s
+            await turn(*arguments)
+
+    controller.run_control_loop_step = turn_if_due
 
 
 def _wake_first(record: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:

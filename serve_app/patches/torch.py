@@ -20,13 +20,13 @@ def one_gloo_device() -> Iterator[None]:
 
     class OneDevice(original):  # type: ignore[misc, valid-type]
         def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
-            options = original._Options()  # type: ignore[attr-defined]
+            options = original._Options()
             options._devices = [device]
             options._timeout = timeout
             super().__init__(store, rank, size, options)
 
-    distributed_c10d.ProcessGroupGloo = OneDevice  # type: ignore[misc]
+    distributed_c10d.ProcessGroupGloo = OneDevice
     try:
         yield
     finally:
-        distributed_c10d.ProcessGroupGloo = original  # type: ignore[misc]
+        distributed_c10d.ProcessGroupGloo = original

@@ -89,6 +89,8 @@ class Decision:
     """The replicas that the load fills, headroom included: the demand term before it is rounded up."""
     variants: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """For a model with variants, the replicas and the price of each."""
+    gives_to: str = ""
+    """The model that gets a place of this model."""
 
     def document(self) -> dict[str, Any]:
         """Return the reasons as plain data, with numbers rounded to four digits."""
@@ -104,7 +106,7 @@ class Decision:
             "ages_s": _round_values(dict(oldest)),
             "notes": list(self.notes),
             **({"variants": variants} if variants else {}),
-            **({"variants": variants} if variants else {}),
+            **({"gives_to": self.gives_to} if self.gives_to else {}),
         }
 
 

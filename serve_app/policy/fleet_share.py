@@ -2,8 +2,8 @@
 
 A model whose requests wait for room takes the replica whose loss costs other models the fewest requests: at
 once from a model that has been idle for half a start, after four starts if the taker would serve half as many
-requests again, weighted by `share_weight`, and otherwise when the turn (`turn_s`) of a replica is over; a model
-waits for a coming node instead if that is sooner, or at most two starts later than the place of a replica in use.
+requests again, weighted by `share_weight`, and otherwise when the turn (`turn_s`) of a replica is over. It
+waits for a coming node instead if the node is sooner, or at most two starts later than a replica in use.
 """
 
 import heapq

@@ -13,6 +13,11 @@ _LINE = re.compile(
     r"\{((?!.*cold=\"true\").*)\} (\S+)",
     re.MULTILINE,
 )
+_FAMILIES = tuple(
+    f"llm_{name}_"
+    for name in "user_ttft inter_token completion prompt prefix_cache running waiting held background".split()
+)
+"""The beginnings of the names of these families. A thousand replicas have 30 MB of others."""
 _LABEL = re.compile(r'(model|lane|le)="([^"]*)"')
 _WINDOW_S = 30.0
 """The time for which percentiles and the cached share count, as for the policy."""
@@ -37,7 +42,9 @@ class FleetSamples:
             exposition: All `llm_*` series, as Prometheus reads them.
             replicas: The counts of replicas by model, which become part of the sample.
         """
-        series = {(metric, labels): int(float(value)) for metric, labels, value in _LINE.findall(exposition)}
+        first, *families = exposition.split("\n# HELP ")
+        ours = "\n".join([first, *(family for family in families if family.startswith(_FAMILIES))])
+        series = {(metric, labels): int(float(value)) for metric, labels, value in _LINE.findall(ours)}
         self._read.append((now, series))
         while self._read[0][0] < now - 2 * _WINDOW_S:
             self._read.popleft()

@@ -45,8 +45,8 @@ _KEPT_S = 365 * 24 * 3600
 _PERIOD_S = 10.0
 _WAIT_S = 60.0
 """The bound on a task. A zygote's imports take 10 s of CPU."""
-_MOST_SPARES = 4
-"""The bound on spare processes per node. Each takes about 85 MiB."""
+_MOST_SPARES = 2
+"""The bound on spare processes per node. Each takes about 85 MiB, and wakes 150 times a second."""
 _CLAIMS = "spares/"
 
 

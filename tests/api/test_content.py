@@ -18,6 +18,7 @@ from serve_app.api.body_memory import BodyMemory, BodyShare
 from serve_app.api.errors import ApiError
 from serve_app.api.request_head import takes_gzip
 from tests.api.server import Server, error_of
+from tests.refusal import refusal
 
 BODY = b'{"model":"tide","prompt":"sea"}'
 
@@ -57,9 +58,8 @@ def read(coding: str, chunks: Iterable[bytes], most: int = 1 << 30) -> bytes:
 
 
 def refused(coding: str, chunks: Iterable[bytes], most: int = 1 << 30) -> tuple[int, str | None]:
-    with pytest.raises(ApiError) as caught:
-        read(coding, chunks, most)
-    return caught.value.status, caught.value.code
+    error = refusal(read, coding, chunks, most)
+    return error.status, error.code
 
 
 _data = st.binary(max_size=200).flatmap(

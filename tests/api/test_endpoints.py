@@ -9,12 +9,12 @@ import pytest
 from serve_app.api.body import MAX_VALUES
 from serve_app.api.endpoints import ApiModel, Endpoints
 from serve_app.api.engine_client import EngineReply
-from serve_app.api.errors import ApiError
 from serve_app.api.request_head import RequestTraces
 from serve_app.api.trace import TraceContext
 from serve_app.settings.tree import HttpSettings
 from tests.api.server import MAX_BODY_BYTES, Server, error_of
 from tests.api.traffic_log import TrafficLog
+from tests.refusal import refusal
 from tests.stub_engine import LIMIT_S, StubEngine
 
 DONE = b"data: [DONE]\n\n"
@@ -135,8 +135,6 @@ async def test_unknown_model_is_a_404_and_no_traffic() -> None:
         (b"{}", "model", "missing_field"),
         (b'{"model":null}', "model", "missing_field"),
         (b'{"model":5}', "model", "invalid_value"),
-        (b"[]", None, "invalid_value"),
-        (b"{nope", None, "invalid_json"),
         (b"", None, "invalid_json"),
     ],
 )
@@ -292,10 +290,9 @@ def models(*names: str) -> Endpoints:
 
 
 def test_a_name_without_end_is_not_repeated_whole() -> None:
-    with pytest.raises(ApiError) as caught:
-        models("a").find("x" * 100_000)
+    error = refusal(models("a").find, "x" * 100_000)
 
-    assert len(caught.value.message) < 300
+    assert len(error.message) < 300
 
 
 NOT_JSON = [

@@ -4,8 +4,8 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from serve_app.api.errors import ApiError
 from tests.api.connection import SCOPE, Connection
 from tests.api.traffic_log import TrafficLog
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, failing, frames, stalled
+from tests.timing import until
 
 BODY = b'{"model":"a"}'
 FIRST, SECOND, DONE = b'data: {"n":1}\n\n', b'data: {"n":2}\n\n', b"data: [DONE]\n\n"
@@ -99,39 +100,27 @@ async def test_failure_within_a_stream_ends_in_an_error_event(
     assert engine.left.is_set()
 
 
-async def leaves(
-    engine: StubEngine, reached: asyncio.Event, connection: Connection, traffic: Traffic | None = None
-) -> None:
-    """The client leaves once `reached`; returns when the response has ended for it."""
-    response = EngineResponse(engine, request(), traffic or Traffic())
+@asynccontextmanager
+async def running(
+    engine: StubEngine, connection: Connection, asked: EngineRequest | None = None, **more: Any
+) -> AsyncIterator[asyncio.Task[None]]:
+    """Run a response, and wait for its end."""
+    traffic = more.pop("traffic", Traffic())
+    response = EngineResponse(engine, asked or request(), traffic, **more)
     async with asyncio.timeout(LIMIT_S):
-        running = asyncio.create_task(response(SCOPE, connection.receive, connection.send))
-        await reached.wait()
-        assert not engine.left.is_set()
-        connection.leave()
-        await running
-
-
-@pytest.mark.parametrize(
-    "answer", [frames(FIRST, SECOND, DONE), EngineReply(200, b"{}")], ids=["stream", "whole"]
-)
-async def test_traffic_hears_of_an_answered_request(answer: Any) -> None:
-    traffic = TrafficLog()
-
-    await exchange(StubEngine(answer), traffic=traffic)
-
-    assert traffic.names == ["opened", "first_byte", "closed"]
-    ttft_s, queued_s = traffic.seen["first_byte"]
-    assert 0.25 <= ttft_s < 0.25 + LIMIT_S  # since the arrival
-    assert queued_s == 0.0
+        task = asyncio.create_task(response(SCOPE, connection.receive, connection.send))
+        yield task
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()
 
 
 @pytest.mark.parametrize(
     "answer",
-    [frames(FIRST, SECOND, DONE), EngineReply(200, b"{}"), ApiError(400, "no")],
-    ids=["stream", "whole", "error"],
+    [frames(FIRST, SECOND, DONE), EngineReply(200, b"{}"), ApiError(400, "no"), ApiError(429, "no")],
+    ids=["stream", "whole", "error", "refusal"],
 )
-async def test_body_is_released_with_first_byte_or_end(answer: Any) -> None:
+async def test_traffic_hears_of_each_step_and_the_body_is_released(answer: Any) -> None:
     """An answer may take minutes, and nobody will send the request again."""
     asked, traffic, released = request(), TrafficLog(), []
     connection = Connection()
@@ -140,19 +129,15 @@ async def test_body_is_released_with_first_byte_or_end(answer: Any) -> None:
     await response(SCOPE, connection.receive, connection.send)
 
     assert traffic.seen["opened"] == (len(BODY),)
-    assert asked.body == b""
-    assert set(released) == {b""}
-
-
-@pytest.mark.parametrize("status", [429, 503])
-async def test_a_refusal_is_told_with_its_error(status: int) -> None:
-    traffic = TrafficLog()
-    error = ApiError(status, "no", code="queue_full")
-
-    await exchange(StubEngine(error), traffic=traffic)
-
-    assert traffic.names == ["opened", "rejected", "closed"]
-    assert traffic.seen["rejected"] == (error,)
+    assert (asked.body, set(released)) == (b"", {b""})
+    if isinstance(answer, ApiError):
+        assert traffic.names == ["opened", *["rejected"] * (answer.status == 429), "closed"]
+        assert traffic.seen.get("rejected", (answer,)) == (answer,)
+        return
+    assert traffic.names == ["opened", "first_byte", "closed"]
+    ttft_s, queued_s = traffic.seen["first_byte"]
+    assert 0.25 <= ttft_s < 0.25 + LIMIT_S  # since the arrival
+    assert queued_s == 0.0
 
 
 @pytest.mark.parametrize(
@@ -185,16 +170,26 @@ async def test_the_outcome_of_a_request_is_counted_once(answer: Any, ended: str)
     assert traffic.seen["closed"][0] == ended
 
 
-@pytest.mark.parametrize("engine", [MuteEngine(), StubEngine(stalled(FIRST))], ids=["mute", "stalled"])
-async def test_a_client_that_leaves_ends_its_generation(engine: StubEngine) -> None:
-    connection, traffic = Connection(), TrafficLog()
-    reached = engine.entered if isinstance(engine, MuteEngine) else connection.body_arrived
-
-    await leaves(engine, reached, connection, traffic)
+@pytest.mark.parametrize(
+    ("answer", "reads", "body"),
+    [
+        (None, True, b""),  # the engine is deep in a long prefill
+        (stalled(FIRST), True, FIRST),
+        (stalled(SECOND + DONE), False, SECOND + DONE),  # a last event that nobody takes is no answer
+        (EngineReply(200, b"{}"), False, b"{}"),
+    ],
+    ids=["mute", "stalled", "untaken last event", "unread answer"],
+)
+async def test_a_client_that_leaves_ends_its_generation(answer: Any, reads: bool, body: bytes) -> None:
+    engine = MuteEngine() if answer is None else StubEngine(answer)
+    connection, traffic = Connection(reads), TrafficLog()
+    async with running(engine, connection, traffic=traffic):
+        await (engine.entered if answer is None else connection.body_arrived).wait()
+        connection.leave()
 
     assert traffic.seen["closed"][0] == "abandoned"
-    assert engine.cancelled
-    assert connection.body == (b"" if isinstance(engine, MuteEngine) else FIRST)
+    assert engine.cancelled or isinstance(answer, EngineReply)
+    assert (engine.left.is_set(), connection.body) == (True, body)
     assert traffic.requests[-1].tell_wait is None  # it refers to the response
 
 
@@ -205,10 +200,11 @@ async def test_a_client_that_leaves_ends_its_generation(engine: StubEngine) -> N
 )
 async def test_a_client_may_leave_or_expire_with_the_last_event(last: bytes, ended: str) -> None:
     """OpenAI's clients close the connection at `[DONE]`, a moment before the engine's stream ends."""
-    connection, traffic = Connection(), TrafficLog()
-
-    await leaves(StubEngine(stalled(last)), connection.body_arrived, connection, traffic)
-    assert traffic.seen["closed"][0] == ended
+    connection, asked = Connection(), request()
+    async with running(StubEngine(stalled(last)), connection, asked):
+        await connection.body_arrived.wait()
+        connection.leave()
+    assert asked.outcome == ended
 
     asked = request(timeout_s=0.5)
     connection = await exchange(StubEngine(stalled(FIRST, last)), asked)
@@ -216,50 +212,19 @@ async def test_a_client_may_leave_or_expire_with_the_last_event(last: bytes, end
     assert asked.outcome == ended
 
 
-async def test_untaken_last_event_is_no_answer() -> None:
-    engine, connection, traffic = StubEngine(stalled(SECOND + DONE)), Connection(reads=False), TrafficLog()
-
-    await leaves(engine, connection.body_arrived, connection, traffic)
-
-    assert traffic.seen["closed"][0] == "abandoned"
-    assert engine.cancelled
-
-
 async def test_a_whole_answer_waits_for_its_client_without_the_engine() -> None:
-    engine, connection, traffic = (
-        StubEngine(EngineReply(200, b'{"ok":1}')),
-        Connection(reads=False),
-        TrafficLog(),
-    )
-    asked = request(timeout_s=0.3)
-    reserved = Place()
-
-    async with asyncio.timeout(LIMIT_S):
-        response = EngineResponse(engine, asked, traffic, quota_use=reserved)  # type: ignore[arg-type]
-        running = asyncio.create_task(response(SCOPE, connection.receive, connection.send))
+    engine, connection = StubEngine(EngineReply(200, b'{"ok":1}')), Connection(reads=False)
+    asked, reserved = request(timeout_s=0.3), Place()
+    async with running(engine, connection, asked, quota_use=reserved):
         await connection.body_arrived.wait()
         await asyncio.sleep(0.1)  # beyond the deadline, which concerns the engine
         assert engine.left.is_set()
         assert asked.ttft_s is not None
         assert not reserved.settled
         connection.read()
-        await running
 
     assert (connection.status, connection.body, connection.complete) == (200, b'{"ok":1}', True)
     assert (asked.outcome, reserved.settled) == ("ok", True)
-
-
-async def test_a_client_that_leaves_an_unread_answer_has_abandoned_it() -> None:
-    connection, asked = Connection(reads=False), request()
-
-    async with asyncio.timeout(LIMIT_S):
-        response = EngineResponse(StubEngine(EngineReply(200, b"{}")), asked, Traffic())
-        running = asyncio.create_task(response(SCOPE, connection.receive, connection.send))
-        await connection.body_arrived.wait()
-        connection.leave()
-        await running
-
-    assert asked.outcome == "abandoned"
 
 
 class Lingering(MuteEngine):
@@ -278,18 +243,14 @@ class Lingering(MuteEngine):
 
 
 async def test_a_request_cancelled_twice_is_closed_once() -> None:
-    engine, connection, traffic = Lingering(), Connection(), TrafficLog()
-    response = EngineResponse(engine, request(), traffic)
-
-    async with asyncio.timeout(LIMIT_S):
-        running = asyncio.create_task(response(SCOPE, connection.receive, connection.send))
+    engine, traffic = Lingering(), TrafficLog()
+    async with running(engine, Connection(), traffic=traffic) as task:
         await engine.entered.wait()
-        running.cancel()
+        task.cancel()
         await engine.ending.wait()
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
+        task.cancel()
 
+    assert task.cancelled()
     assert traffic.names == ["opened", "closed"]
     assert traffic.seen["closed"][0] == "abandoned"
 
@@ -413,18 +374,12 @@ async def test_failure_after_comments_is_an_error_event(
 
 async def test_comments_are_no_answer() -> None:
     """Their client has seen no token: the request is not served until one is sent."""
-    traffic = TrafficLog()
-    engine, connection = ColdStubEngine(frames(FIRST, DONE)), Connection()
+    traffic, connection = TrafficLog(), Connection()
+    engine = ColdStubEngine(frames(FIRST, DONE))
     engine.stays = True
-    response = EngineResponse(engine, request(wants_stream=True), traffic)
-
-    async with asyncio.timeout(LIMIT_S):
-        running = asyncio.create_task(response(SCOPE, connection.receive, connection.send))
-        while connection.body != COMMENTS:
-            await connection.body_arrived.wait()
-            await asyncio.sleep(0)
+    async with running(engine, connection, request(wants_stream=True), traffic=traffic):
+        await until(lambda: connection.body == COMMENTS)
         connection.leave()
-        await running
 
     assert traffic.names == ["opened", "closed"]
     assert traffic.seen["closed"][0] == "abandoned"

@@ -44,17 +44,6 @@ async def test_wrong_method_is_a_405_with_the_allowed_one(
     assert reply.headers["allow"] == allowed
 
 
-async def test_behind_ray_the_request_id_is_rays_to_send() -> None:
-    server = Server(behind_ray=True)
-    async with server.http:
-        reply = await server.http.post(
-            "/v1/completions", json={"model": "tide"}, headers={"X-Request-ID": "r"}
-        )
-
-    assert "x-request-id" not in reply.headers
-    assert server.chat.requests[0].request_id == "r"
-
-
 def references(node: Any) -> Iterator[str]:
     if isinstance(node, dict):
         if isinstance(node.get("$ref"), str):
@@ -144,17 +133,3 @@ async def test_the_openapi_document_is_plain_json_and_built_once(server: Server)
 
     assert first.content == second.content
     assert json.loads(first.content)["info"]["title"] == "Tideserve"
-
-
-async def test_unknown_path_gets_404_that_names_what_exists(server: Server) -> None:
-    reply = await server.http.post(
-        "/v1/audio/speech",
-        content=b"--x--",
-        headers={"Content-Type": "multipart/form-data; boundary=x"},
-    )
-
-    error = error_of(reply)
-    assert (reply.status_code, error["code"]) == (404, "not_found")
-    assert error["message"].startswith(
-        "POST /v1/audio/speech: no such path; this server takes POST at /v1/chat/completions, "
-    )

@@ -149,7 +149,8 @@ def test_input_of_responses_is_a_conversation_or_one_text() -> None:
     assert not text.turns
 
 
-texts = st.text(max_size=700)
+# Several blocks, and cheap to draw.
+texts = st.builds(str.__mul__, st.text(max_size=20), st.integers(0, 60))
 history = st.lists(st.tuples(st.sampled_from(("user", "assistant", "tool")), texts), min_size=1, max_size=7)
 
 

@@ -14,6 +14,7 @@ from serve_app.api.errors import ApiError
 from serve_app.api.quotas import KeyDemand, KeyShare, Quotas, QuotaUse
 from serve_app.settings.caller import Caller, Lane
 from serve_app.settings.keys_file import ApiKey
+from tests.refusal import refusal
 from tests.timing import Clock
 
 
@@ -43,10 +44,9 @@ def end(
 
 
 def refused(quotas: Quotas, limited: ApiKey, asked: EngineRequest | None = None) -> ApiError:
-    with pytest.raises(ApiError) as error:
-        quotas.reserve(limited, asked or request(), None)
-    assert (error.value.status, error.value.code) == (429, "rate_limit_exceeded")
-    return error.value
+    error = refusal(quotas.reserve, limited, asked or request(), None)
+    assert (error.status, error.code) == (429, "rate_limit_exceeded")
+    return error
 
 
 @pytest.fixture

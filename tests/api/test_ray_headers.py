@@ -10,8 +10,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from serve_app import env
 from serve_app.api.engine_response import WriteNowMiddleware
-from serve_app.api.errors import ApiError
 from serve_app.api.request_head import RayHeadersMiddleware, request_timeout_s
+from tests.refusal import refusal_of
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -118,10 +118,7 @@ async def test_the_timeout_reaches_the_application(ray: bool) -> None:
      [b"caf\xe9"], [b"9" * 400], [b"5", b"6"], [b"5", b"5"]],
 )  # fmt: skip
 async def test_a_timeout_that_is_none_is_refused_with_its_bound(values: list[bytes]) -> None:
-    with pytest.raises(ApiError) as caught:
-        await asked_for(*values)
-
-    error = caught.value
+    error = await refusal_of(asked_for(*values))
     assert (error.status, error.code, error.param) == (400, "invalid_value", "X-Request-Timeout-Seconds")
     assert error.message.startswith("X-Request-Timeout-Seconds = '")
     assert "above 0 and at most 86400" in error.message

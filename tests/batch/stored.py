@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from serve_app.batch.file_store import FileStore
-from serve_app.batch.queue import BatchQueue
+from serve_app.batch.queue import Answered, BatchQueue, LeasedLine
 from serve_app.batch.records import Batch, File, Line, new_id
 from serve_app.batch.store import BatchStore
+from serve_app.wire.batches import LineAnswer
 
 NOW = 1_700_000_000.0
 CHAT = "/v1/chat/completions"
@@ -80,3 +81,11 @@ class Stored:
 def body(number: int, model: str = "tide") -> dict[str, Any]:
     """The body of a line."""
     return {"model": model, "messages": [{"role": "user", "content": f"Line {number}"}]}
+
+
+USAGE = b'{"usage":{"prompt_tokens":3,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":1}}}'
+
+
+def answered(line: LeasedLine, status: int = 200, text: bytes = USAGE) -> Answered:
+    """An answer to a line."""
+    return Answered(line, LineAnswer(line.line, f"batch_req_{line.line}", status, text))

@@ -43,7 +43,6 @@ _CONFIG = Path(__file__).parents[2] / "config/serve.yaml"
 @pytest.mark.parametrize(
     ("words", "buffered"),
     [
-        (["check", str(_CONFIG), "--show"], True),
         (["check", str(_CONFIG), "--show"], False),
         (["--help"], True),
         (["check", "absent.yaml"], False),

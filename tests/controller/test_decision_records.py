@@ -45,6 +45,17 @@ def test_while_nothing_changes_there_is_a_record_every_ten_seconds() -> None:
     assert {record["kind"] for record in kinds if record} == {"heartbeat"}
 
 
+def test_heartbeats_of_many_models_leave_room_for_changes() -> None:
+    journal = Journal()
+    change = note(journal, 0, decision(3), old=0, name="Engine-0")
+
+    for second in range(200):
+        for model in range(100):
+            note(journal, second, decision(2), old=2, name=f"Engine-{model}")
+
+    assert change in journal.records()
+
+
 def test_changes_of_wanted_or_binding_are_recorded_once_a_second() -> None:
     journal = Journal()
     note(journal, 0, decision(2), old=2)

@@ -455,3 +455,22 @@ def test_thread_has_a_turn_at_once_and_after_send_until_stopped(kv: StubKv) -> N
     exchange.outbox.memories = {}
     exchange.turn(START)
     assert written(kv, LEARNED) == 0
+
+
+def test_a_hurrying_policy_has_documents_read_at_once(kv: StubKv) -> None:
+    ended = threading.Semaphore(0)
+
+    class Counted(DocumentExchange):
+        def turn(self, now: float) -> None:
+            super().turn(now)
+            ended.release()
+
+    exchange = Counted("shop", tuple, poll_s=LIMIT_S)
+    exchange.start()
+    assert ended.acquire(timeout=LIMIT_S)
+
+    exchange.hurry()
+
+    assert ended.acquire(timeout=LIMIT_S)
+    exchange.stop()
+    assert exchange.join(LIMIT_S)

@@ -19,6 +19,8 @@ from serve_app.controller import serve_policy
 from serve_app.controller.cold_starts import ColdStarts, StartUp
 from serve_app.controller.document_exchange import Deployment, DocumentExchange
 from serve_app.controller.serve_policy import ServePolicy
+from serve_app.patches import ray_idle
+from serve_app.patches.ray_idle import Rest
 from serve_app.settings.knobs import Knobs, Schedule
 from serve_app.wire.phases import Loss
 from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS
@@ -95,6 +97,20 @@ def test_changed_knob_takes_effect_at_the_next_decision(clock: Clock) -> None:
     app.knobs("a", mode="act")
 
     assert app.tick()["Engine-a"] == 3
+
+
+def test_requests_at_zero_keep_the_controller_awake(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    rest = Rest()
+    monkeypatch.setattr(ray_idle, "REST", rest)
+    app = FakeApplication(clock, {"a": knobs(mode="advise")})
+    assert rest.is_due(quiet=True, awaits_checks=False, now=0.0)
+    app.tick()
+    assert not rest.is_due(quiet=True, awaits_checks=False, now=0.1)
+
+    app.reports(a=holding(24))
+    app.tick()
+
+    assert rest.is_due(quiet=True, awaits_checks=False, now=0.1)
 
 
 # Several deployments.

@@ -65,6 +65,7 @@ def test_idle_model_gives_its_place_to_a_model_with_queued_requests(clock: Clock
     assert (targets["Engine-a"], targets["Engine-b"]) == (0, 1)
     gave = next(record for record in app.records("a") if record["kind"] == "change")
     assert gave["binding"] == "share"
+    assert gave["gives_to"] == "b"
     assert gave["reason"].startswith("share: b waits; a has been idle for 1")
     assert gave["counterfactual"].startswith("a gets a place again when its requests wait")
     assert app.metrics.handovers == [("a", "b")]

@@ -10,6 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from serve_app.engine.local_client import LocalEngine
     from serve_app.engine.operations import Serving
+    from tests.engine.lora import Lora
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +29,12 @@ async def engine() -> AsyncIterator[LocalEngine]:
 
     async with real_engine(tool_call_parser="hermes") as engine:
         yield engine
+
+
+@pytest.fixture(scope="session")
+async def lora(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lora]:
+    """The embedded model with LoRA in a real engine core."""
+    from tests.engine.lora import lora_engine
+
+    async with lora_engine(tmp_path_factory.mktemp("adapters")) as lora:
+        yield lora

@@ -140,3 +140,9 @@ class SimulatedCore:
                 if one.prefill_stats is not None:
                     assert one.request_id not in self.computed
                     self.computed[one.request_id] = one.prefill_stats.num_computed_tokens
+
+
+def flood(core: SimulatedCore, count: int = 64, lane: Lane = "background", prompt: int = 20) -> None:
+    """So many sequences of a lane arrive."""
+    for number in range(count):
+        core.send(f"{lane}-{number}", lane, prompt)

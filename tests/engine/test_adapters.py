@@ -6,97 +6,24 @@ import asyncio
 import json
 import os
 import threading
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import fsspec
-import numpy as np
 import pytest
-from safetensors.numpy import load_file, save
 
 from serve_app.api.engine_client import EngineRequest, Operation, Traffic
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError
-from serve_app.engine.adapters import Adapters
 from serve_app.engine.local_client import LocalEngine
-from serve_app.settings.caller import Caller
 from serve_app.settings.model_names import EMBEDDED_ADAPTER, Adapter
 from serve_app.weights.adapter_store import AdapterStore, StoredAdapter
 from serve_app.wire.data_plane import Continuation
 from tests.api.connection import SCOPE, Connection
 from tests.engine.calls import engine_call
-from tests.engine.stub_engine_core import configured, real_serving
-from tests.http_server import silent_server
+from tests.engine.lora import BOUNDS, Lora
 from tests.ingress.fleet import Fleet
 from tests.lora_files import write_adapter
 from tests.stub_engine import LIMIT_S
-
-BOUNDS = {"max_rank": 8, "max_loaded": 1, "max_cached": 2}
-
-
-@dataclass
-class Lora:
-    """A real engine with LoRA, and the loads so far."""
-
-    engine: LocalEngine
-    adapters: Adapters
-    folder: Path
-    loads: list[str] = field(default_factory=list)
-    now: float = 0.0
-
-    def adapter(self, name: str, **files: Any) -> Adapter:
-        source = self.folder / name
-        if not source.exists():
-            write_adapter(source, **{"seed": len(name) + sum(map(ord, name)), **files})
-        return Adapter(name, str(source))
-
-    async def text(
-        self, adapter: Adapter | None = None, operation: Operation = "chat_completions", **body: Any
-    ) -> dict[str, Any]:
-        prompt: dict[str, Any] = {"messages": [{"role": "user", "content": "Tell me about the sea."}]}
-        if operation not in ("chat_completions", "messages"):
-            prompt = {"prompt": "The sea is"}
-        lane, begun = body.pop("lane", "standard"), body.pop("begun", None)
-        alias = body.pop("alias", "")
-        name = "tide" if adapter is None else adapter.name
-        document = {"model": name, "max_tokens": 8, "temperature": 0.0, **prompt, **body}
-        request = engine_call(
-            operation,
-            json.dumps(document).encode(),
-            "r-1",
-            adapter=adapter,
-            caller=Caller("anyone", lane, 1.0),
-            continuation=begun,
-            alias=alias,
-        )
-        async with self.engine.call(request) as reply:
-            if reply.stream is not None:
-                return {"frames": [frame async for frame in reply.stream]}
-            answer: dict[str, Any] = json.loads(reply.body)
-            return answer
-
-
-@pytest.fixture(scope="module")
-async def lora(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lora]:
-    folder = tmp_path_factory.mktemp("adapters")
-    settings, namespace, config = configured(lora=BOUNDS, max_model_len=512)
-    assert settings.lora is not None
-    async with real_serving(namespace, config) as serving:
-        loads: list[str] = []
-        adapters = Adapters(
-            serving.engine,
-            serving.adapters,
-            settings.lora,
-            AdapterStore(folder / "copies", 4 << 20),
-            lambda name, _: loads.append(name),
-        )
-        client = LocalEngine(serving, settings, lambda _: None, adapters=adapters)
-        known = Lora(client, adapters, folder, loads)
-        adapters.clock = lambda: known.now
-        yield known
 
 
 @pytest.mark.parametrize("operation", ["chat_completions", "completions", "generate"])
@@ -154,71 +81,6 @@ async def test_least_used_adapter_is_unloaded(lora: Lora) -> None:
     assert lora.loads.count("hot") == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "files", "status", "words"),
-    [
-        ("rank", {"rank": 16}, 400, "LoRA rank 16 is greater than max_lora_rank 8"),
-        ("module", {"module": "elsewhere"}, 400, "expected target modules"),
-        ("narrow", {"hidden": 64}, 400, r"v_proj\.lora_A: \(4, 64\) in .* the module takes \(4, 256\)"),
-        ("wide", {"hidden": 512}, 400, r"the module takes \(4, 256\)"),
-        ("odd", {"values": 96}, 400, r"v_proj\.lora_B: \(96, 4\) in .* the module takes \(128, 4\)"),
-        ("deep", {"layers": 3}, 400, r"layers\.2\.self_attn\.v_proj: no module with this name"),
-        ("weaker", {"r": 8}, 400, r"\(4, 256\) in .* takes \(8, 256\) with the rank 8"),
-        ("rank-pattern", {"rank_pattern": {"1.self_attn.v_proj": 2}}, 400, "with the rank 2"),
-        ("multimodal", {"prefix": "base_model.model.language_model."}, 400, r"does is model\.layers\.0"),
-        ("text-part", {"prefix": "base_model.model.model.language_model."}, 400, "no module with this name"),
-        ("headless", {"prefix": "base_model.model."}, 400, r"layers\.0\.self_attn\.v_proj: no module"),
-        ("dora", {"use_dora": True}, 400, "DoRA"),
-        ("other-kind", {"peft_type": "ADALORA"}, 400, r"adapter_config\.json: peft_type = 'ADALORA'"),
-        ("no-tensors", {"layers": 0}, 400, "no tensors of an adapter"),
-    ],
-)
-async def test_broken_adapter_is_refused_with_the_reason(
-    lora: Lora, name: str, files: dict[str, Any], status: int, words: str
-) -> None:
-    broken = lora.adapter(name, **files)
-    kept = lora.adapters.names()
-
-    with pytest.raises(ApiError, match=words) as refused:
-        await lora.text(broken)
-
-    assert (refused.value.status, refused.value.param) == (status, "model")
-    assert str(lora.folder) not in refused.value.message
-    assert lora.adapters.names() == kept
-    good = lora.adapter("one")
-    assert (await lora.text(good))["model"] == "one"
-
-
-@pytest.mark.parametrize("name", ["model.embed_tokens", "lm_head"])
-async def test_adapter_of_more_tokens_is_refused(lora: Lora, name: str) -> None:
-    source = Path(lora.adapter(f"more-{name}").source)
-    tensors = load_file(source / "adapter_model.safetensors")
-    rows = {f"base_model.model.{name}.base_layer.weight": np.zeros((2050, 256), np.float32)}
-    (source / "adapter_model.safetensors").write_bytes(save(tensors | rows))
-
-    with pytest.raises(ApiError, match="has 2050 rows; the vocabulary of the model has 2048") as refused:
-        await lora.text(Adapter(f"more-{name}", str(source)))
-
-    assert refused.value.status == 400
-
-
-async def test_broken_files_are_refused(lora: Lora) -> None:
-    scalar = {"model.layers.0.self_attn.q_proj.lora_A.weight": np.array(1.0, np.float32)}
-    for name, weights in {"garbage": b"no tensors", "scalar": save(scalar)}.items():
-        source = Path(lora.adapter(name).source)
-        (source / "adapter_model.safetensors").write_bytes(weights)
-        kept = len(os.listdir("/proc/self/fd"))
-        for _ in range(3):
-            lora.now += 31.0
-
-            with pytest.raises(ApiError, match="cannot be loaded") as refused:
-                await lora.text(Adapter(name, str(source)))
-
-            assert refused.value.status == 400
-            assert str(lora.folder) not in refused.value.message
-        assert len(os.listdir("/proc/self/fd")) == kept
-
-
 async def test_an_adapter_is_loaded_while_all_others_get_new_calls(lora: Lora) -> None:
     hot, cold = [lora.adapter(name) for name in ("hot-1", "hot-2", "hot-3")], lora.adapter("cold")
 
@@ -270,13 +132,6 @@ async def test_a_client_that_leaves_while_an_adapter_is_unloaded_frees_its_files
     assert len(os.listdir("/proc/self/fd")) == kept - 1
 
 
-async def test_missing_adapter_is_404(lora: Lora) -> None:
-    with pytest.raises(ApiError, match=r"has no adapter_config\.json") as refused:
-        await lora.text(Adapter("nowhere", str(lora.folder / "nowhere")))
-
-    assert (refused.value.status, refused.value.code) == (404, "model_not_found")
-
-
 class HangingStore(AdapterStore):
     """A store whose copies begin once the test allows it."""
 
@@ -320,58 +175,6 @@ async def test_stream_is_kept_alive_while_its_adapter_loads(
     expected = b'"code":"model_not_found"' if broken else b'"model":"hangs"'
     assert expected in events[0]
     assert events[-1] == b"data: [DONE]"
-
-
-async def test_hung_sources_do_not_delay_another_source(lora: Lora) -> None:
-    lora.adapter("beside")
-    memory = fsspec.filesystem("memory")
-    for file in (lora.folder / "beside").iterdir():
-        memory.pipe(f"/beside/{file.name}", file.read_bytes())
-    with silent_server() as address:
-        hung = [
-            asyncio.create_task(lora.text(Adapter(f"hung-{number}", f"{address}/{number}")))
-            for number in range(8)
-        ]
-        async with asyncio.timeout(LIMIT_S):
-            answer = await lora.text(Adapter("beside", "memory://beside"))
-
-        assert answer["model"] == "beside"
-        assert not any(task.done() for task in hung)
-    # The server has closed the connections.
-    for task in hung:
-        with pytest.raises(ApiError, match="its source cannot be read now") as refused:
-            await task
-        assert (refused.value.status, refused.value.code) == (503, "adapter_unavailable")
-        assert refused.value.headers == {"Retry-After": "30"}
-
-
-async def test_failed_load_is_remembered_for_a_while(lora: Lora) -> None:
-    source = lora.folder / "late"
-    with pytest.raises(ApiError):
-        await lora.text(Adapter("late", str(source)))
-    late = lora.adapter("late")
-
-    with pytest.raises(ApiError):
-        await lora.text(late)
-    lora.now += 31.0
-
-    assert (await lora.text(late))["model"] == "late"
-
-
-async def test_broken_adapter_hurts_no_running_stream(lora: Lora) -> None:
-    good = lora.adapter("one")
-    alone = await lora.text(good, "completions", max_tokens=64, ignore_eos=True)
-
-    async def break_often() -> None:
-        for number in range(6):
-            with pytest.raises(ApiError):
-                await lora.text(lora.adapter(f"broken-{number}", hidden=64))
-
-    answer, _ = await asyncio.gather(
-        lora.text(good, "completions", max_tokens=64, ignore_eos=True), break_often()
-    )
-
-    assert answer["choices"] == alone["choices"]
 
 
 async def test_new_source_replaces_the_adapter(lora: Lora) -> None:

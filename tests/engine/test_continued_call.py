@@ -40,18 +40,24 @@ WEATHER = {
 }
 
 
-STORY = chat("Write a story about the sea.", max_tokens=110, ignore_eos=True)
-LOGPROBS = chat("Write a story about a fox.", max_tokens=110, ignore_eos=True, logprobs=True, top_logprobs=3)
+TOKENS = 60
+STORY = chat("Write a story about the sea.", max_tokens=TOKENS, ignore_eos=True)
+LOGPROBS = chat(
+    "Write a story about a fox.", max_tokens=TOKENS, ignore_eos=True, logprobs=True, top_logprobs=3
+)
 TOOLS = chat("What is the weather in Oslo?", max_tokens=120, tools=[WEATHER])
 TEXT: tuple[Operation, dict[str, Any]] = (
     "completions",
-    {"prompt": "The sea", "max_tokens": 110, "ignore_eos": True},
+    {"prompt": "The sea", "max_tokens": TOKENS, "ignore_eos": True},
 )
 SCORED: tuple[Operation, dict[str, Any]] = (
     "completions",
     {"prompt": "The moon", "max_tokens": 60, "logprobs": 2},
 )
-GENERATE: tuple[Operation, dict[str, Any]] = ("generate", {"prompt": "Once upon a time", "max_tokens": 110})
+GENERATE: tuple[Operation, dict[str, Any]] = (
+    "generate",
+    {"prompt": "Once upon a time", "max_tokens": TOKENS},
+)
 STREAMS = pytest.mark.parametrize(
     ("operation", "body"),
     [STORY, LOGPROBS, TOOLS, TEXT, SCORED, GENERATE],
@@ -68,7 +74,7 @@ LIKELIEST = {"temperature": 1, "top_k": 1, "logit_bias": UNTIED}
 
 
 def seaside(**fields: Any) -> tuple[Operation, dict[str, Any]]:
-    return chat("Write a story about the sea.", **{"max_tokens": 70, "ignore_eos": True, **fields})
+    return chat("Write a story about the sea.", **{"max_tokens": 50, "ignore_eos": True, **fields})
 
 
 def structured(grammar: dict[str, Any], **fields: Any) -> tuple[Operation, dict[str, Any]]:
@@ -94,7 +100,7 @@ async def test_stream_sent_at_once_has_the_same_tokens(engine: LocalEngine) -> N
         again.outputs = reply.delivered.take()
 
     assert differences(whole, again).keys() <= {"created"}  # the second stream may be of the next second
-    assert len(sent_now) > 50
+    assert len(sent_now) > 30
 
 
 @STREAMS
@@ -154,7 +160,7 @@ async def test_nothing_is_lost_or_doubled_wherever_the_seam_is(
     whole = await hear(engine, asked(operation, body))
 
     rest_after = partial(continued, engine, operation, body, whole)
-    for cut, again in await at_each(whole.cuts()[-16:], rest_after):
+    for cut, again in await at_each(whole.cuts()[-10:], rest_after):
         assert differences(whole, again) == {}, cut
 
 
@@ -182,7 +188,7 @@ async def test_a_grammar_stands_where_the_delivered_tokens_have_brought_it(
     cuts = whole.cuts()
 
     assert said(whole.chunks)["finish"][0][0] in ("stop", "tool_calls")
-    chosen = {*cuts[:2], *cuts[:: 1 + len(cuts) // 10], *cuts[-2:]}
+    chosen = {*cuts[:2], *cuts[:: 1 + len(cuts) // 7], *cuts[-2:]}
     rest_after = partial(continued, engine, operation, body, whole)
     for cut, again in await at_each(chosen, rest_after):
         assert differences(whole, again) == {}, cut
@@ -234,7 +240,7 @@ async def test_each_of_several_sequences_goes_on_from_its_own_tokens(
 async def test_sequences_may_be_lost_at_different_tokens(engine: LocalEngine) -> None:
     operation, body = seaside(n=3, **LIKELIEST, presence_penalty=1)
     whole = await hear(engine, asked(operation, body))
-    delivered = tuple(whole.of(index)[:count] for index, count in enumerate((70, 0, 9)))
+    delivered = tuple(whole.of(index)[:count] for index, count in enumerate((50, 0, 9)))
     rest = await hear(engine, asked(operation, body, Continuation(delivered, created=7, ttft_s=0.1)))
 
     assert [rest.of(index) for index in range(3)] == [[], whole.of(1), whole.of(2)[9:]]
@@ -242,7 +248,7 @@ async def test_sequences_may_be_lost_at_different_tokens(engine: LocalEngine) ->
     assert said(rest.chunks, 0)["text"] == ""
     assert said(rest.chunks, 1)["text"] == texts[1]
     assert texts[2].endswith(said(rest.chunks, 2)["text"])
-    assert events(rest.chunks)[-1]["usage"]["completion_tokens"] == 210
+    assert events(rest.chunks)[-1]["usage"]["completion_tokens"] == 150
 
 
 async def test_logprobs_after_a_move_match_an_undisturbed_run(engine: LocalEngine) -> None:
@@ -251,7 +257,7 @@ async def test_logprobs_after_a_move_match_an_undisturbed_run(engine: LocalEngin
     again = await continued(engine, *LOGPROBS, whole, cuts[len(cuts) // 2])
 
     before, after = (dict(enumerate(said(heard.chunks)["logprobs"])) for heard in (whole, again))
-    assert len(before) == 110
+    assert len(before) == TOKENS
     # Prefilled together, the delivered tokens are rounded otherwise to bfloat16 than one by one. Of 120 seams
     # 86 were equal to the last bit, and none differed by more than 0.04.
     for index, (token, figure) in before.items():
@@ -267,7 +273,7 @@ async def test_a_stream_moves_as_often_as_engines_are_lost(engine: LocalEngine) 
 
     assert differences(whole, twice) == {}
     latency = events(twice.chunks)[-1]["latency"]
-    assert (latency["moves"], latency["ttft_ms"], latency["tokens_generated"]) == (2, 250.0, 110)
+    assert (latency["moves"], latency["ttft_ms"], latency["tokens_generated"]) == (2, 250.0, TOKENS)
     assert "moves" not in events(whole.chunks)[-1]["latency"]
 
 
@@ -310,9 +316,9 @@ async def test_what_others_generated_is_input_in_the_log(
     await continued(engine, *STORY, whole, cut)
 
     before, after = log.lines
-    assert (before.input_tokens, before.output_tokens) == (15, 110)
+    assert (before.input_tokens, before.output_tokens) == (15, TOKENS)
     delivered = whole.told_before[cut]
-    assert (after.input_tokens, after.output_tokens) == (15 + delivered, 110 - delivered)
+    assert (after.input_tokens, after.output_tokens) == (15 + delivered, TOKENS - delivered)
     assert (after.ttft_s, after.outcome) == (0.25, "completed")
 
 

@@ -339,14 +339,6 @@ async def test_an_ingress_that_ends_its_direction_has_left() -> None:
     assert engine.cancelled
 
 
-async def test_call_cancelled_before_its_begin_does_not_stay_open() -> None:
-    """Both messages come in one piece, so that its task never runs."""
-    async with listening(StubEngine(EngineReply(200))) as port:
-        port.call().close()
-        await port.answer()
-        assert port.plane.open_requests == 0
-
-
 async def test_a_straggler_during_the_drain_is_served_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
     engine = MuteEngine()

@@ -14,6 +14,10 @@ from hypothesis import strategies as st
 
 from serve_app.engine.sequence_lanes import Charge, FairShare, lane_of, used_tokens
 from serve_app.settings.caller import LANES, Caller, Lane
+from tests.engine.simulated_core import BLOCK, SimulatedCore
+
+BOTH = pytest.mark.parametrize("asynchronous", [False, True], ids=["synchronous", "asynchronous"])
+
 
 ARRIVALS = st.lists(
     st.tuples(
@@ -221,3 +225,61 @@ def test_cached_tokens_and_sequences_that_never_ran_are_free(
     state = SimpleNamespace(is_prefilling=prefilling, prompt_len=100, num_cached_tokens=40, stats=stats)
 
     assert used_tokens(state) == used
+
+
+@BOTH
+@pytest.mark.parametrize("lane", ["interactive", "standard"])
+def test_key_below_its_share_takes_a_place_of_a_greedy_key(asynchronous: bool, lane: Lane) -> None:
+    core = SimulatedCore(asynchronous=asynchronous, max_num_seqs=8)
+    for number in range(64):
+        core.send(f"greedy-{number}", lane, key="greedy")
+    core.steps(5)
+    core.send("modest", lane, prompt=30, key="modest")
+
+    assert core.step()["modest"] == 30
+    assert core.running == {"modest", *(f"greedy-{number}" for number in range(7))}
+
+
+@BOTH
+def test_key_below_its_share_takes_kv_blocks_of_a_greedy_key(asynchronous: bool) -> None:
+    core = SimulatedCore(blocks=41, asynchronous=asynchronous, max_num_seqs=16)  # one is vLLM's null block
+    for number in range(4):
+        core.send(f"greedy-{number}", "standard", prompt=9 * BLOCK, key="greedy")
+    core.steps(3)
+
+    core.send("modest", "standard", prompt=8 * BLOCK, key="modest")
+
+    assert core.step()["modest"] == 8 * BLOCK
+    assert core.running == {"modest", "greedy-0", "greedy-1", "greedy-2"}
+
+
+def test_preempted_sequence_of_a_greedy_key_gets_all_its_tokens() -> None:
+    core = SimulatedCore(max_num_seqs=4)
+    for number in range(8):
+        core.send(f"greedy-{number}", "standard", output=50, key="greedy")
+    for number in range(10):
+        core.steps(5)
+        core.send(f"modest-{number}", "standard", output=2, key="modest")
+        assert f"modest-{number}" in core.step()
+    while core.scheduler.has_requests():
+        core.step()
+
+    assert all(len(core.outputs[f"greedy-{number}"]) == 50 for number in range(8))
+
+
+@BOTH
+def test_keys_with_equal_shares_take_no_places_from_each_other(asynchronous: bool) -> None:
+    core = SimulatedCore(asynchronous=asynchronous, max_num_seqs=8)
+    prefills: Counter[str] = Counter()
+    unfinished: dict[str, str] = {}
+    for at in range(700):
+        for key in ("a", "b", "c"):
+            while Counter(unfinished.values())[key] < 6:
+                name = f"{key}-{at}-{len(unfinished)}"
+                core.send(name, "standard", output=10 + at % 40, key=key)
+                unfinished[name] = key
+        prefills.update(name for name, tokens in core.step().items() if tokens > 1)
+        unfinished = {name: key for name, key in unfinished.items() if name in core.scheduler.requests}
+
+    assert len(prefills) > 100
+    assert max(prefills.values()) == 1

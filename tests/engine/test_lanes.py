@@ -16,7 +16,7 @@ from serve_app.settings.caller import Caller, Lane
 from tests.engine.calls import engine_call
 from tests.engine.stub_engine_core import StubEngineCore, configured, front_end, real_engine, real_serving
 
-STREAMS = 8  # twice the places in the batch
+STREAMS = 6  # for 4 places in the batch
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +39,11 @@ async def answer(engine: LocalEngine, lane: Lane, name: str, tokens: int) -> str
 
 async def test_preempted_background_gives_the_same_greedy_tokens(engine: LocalEngine) -> None:
     names = [f"story {number}" for number in range(STREAMS)]
-    undisturbed = [await answer(engine, "background", name, 30) for name in names]
+    undisturbed = [await answer(engine, "background", name, 20) for name in names]
 
-    flood = [asyncio.create_task(answer(engine, "background", name, 30)) for name in names]
+    flood = [asyncio.create_task(answer(engine, "background", name, 20)) for name in names]
     for number in range(4):
-        await answer(engine, "interactive", f"chat {number}", 8)
+        await answer(engine, "interactive", f"chat {number}", 5)
     assert not all(task.done() for task in flood)  # the chats did not wait for the flood
 
     assert await asyncio.gather(*flood) == undisturbed
@@ -56,11 +56,11 @@ async def test_flood_does_not_delay_the_first_token_by_more_than_steps(engine: L
         await answer(engine, lane, name, tokens)
         ended.append(name)
 
-    flood = [asyncio.create_task(note("background", f"flood {number}", 100)) for number in range(STREAMS)]
+    flood = [asyncio.create_task(note("background", f"flood {number}", 50)) for number in range(STREAMS)]
     await asyncio.sleep(0)
     await note("interactive", "chat", 10)
 
-    assert ended == ["chat"]  # 10 steps, while each sequence of the flood takes 100
+    assert ended == ["chat"]  # 10 steps, while each sequence of the flood takes 50
     await asyncio.gather(*flood)
 
 

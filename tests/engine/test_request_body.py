@@ -226,7 +226,7 @@ _given = st.lists(
 )
 
 
-@settings(max_examples=600)
+@settings(max_examples=150)
 @given(st.sampled_from(sorted(BODIES)), _given)
 @example("chat_completions", [("stream", 1)])
 @example("completions", [("stream", "yes")])

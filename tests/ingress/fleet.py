@@ -10,8 +10,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
-
 from serve_app.api.dialect import ColdWait
 from serve_app.api.engine_client import DeliveredTokens, EngineClient, EngineReply, EngineRequest, Operation
 from serve_app.api.errors import ApiError
@@ -24,6 +22,7 @@ from serve_app.ingress.replica import Replica
 from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.settings import ModelSettings
 from serve_app.settings.knobs import Knobs
+from tests.refusal import refusal_of
 from tests.stub_engine import LIMIT_S, StubEngine
 
 MODEL = ModelSettings(name="tide", max_ongoing_requests=4)
@@ -119,19 +118,6 @@ class Waits:
         self.heard.set()
 
 
-def hold(
-    model: ModelSettings,
-    handle: FakeHandle,
-    progress: FakeProgress | None = None,
-    clock: Callable[[], float] = time.perf_counter,
-    on_cold: Callable[[], None] = lambda: None,
-    **knobs: Any,
-) -> Admission:
-    """Return the admission of a model without a replica, with these knobs."""
-    progress = progress or FakeProgress()
-    return Admission(model, ReplicaSet(), handle, lambda: Knobs(**knobs), progress, clock, on_cold)
-
-
 class Fleet:
     """Replicas as Ray would name them, and the client that relays to them."""
 
@@ -191,9 +177,7 @@ class Fleet:
             return b"".join([chunk async for chunk in reply.stream])
 
     async def refusal(self) -> ApiError:
-        with pytest.raises(ApiError) as caught:
-            await self.whole()
-        return caught.value
+        return await refusal_of(self.whole())
 
     @property
     def replicas(self) -> list[Replica]:

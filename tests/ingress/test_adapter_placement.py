@@ -1,4 +1,4 @@
-"""The pick and the unloading of adapters, on simulated engines with an explicit clock.
+"""The pick of replicas for adapters, on simulated engines with an explicit clock.
 
 Three replicas with 16 places each get Zipf traffic to 200 adapters beside traffic to the model itself.
 """
@@ -6,7 +6,7 @@ Three replicas with 16 places each get Zipf traffic to 200 adapters beside traff
 import heapq
 import random
 from bisect import bisect
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from itertools import accumulate, count
 from typing import Any
@@ -39,26 +39,12 @@ class Uses:
         return self._counts[name]
 
 
-class LeastRecent:
-    """The rule that is not used: the least recently used adapter goes."""
-
-    def __init__(self) -> None:
-        self._last: OrderedDict[str, float] = OrderedDict()
-        self._now = count(1)
-
-    def note(self, name: str) -> None:
-        self._last[name] = next(self._now)
-
-    def of(self, name: str) -> float:
-        return self._last[name]
-
-
 @dataclass
 class SimulatedEngine:
     """Loads adapters and prefills prompts one after another."""
 
     load_s: float
-    uses: Any
+    uses: Uses = field(default_factory=Uses)
     free_at: float = 0.0
     loaded: dict[str, None] = field(default_factory=dict)
     """A dict, because the order of a set of words differs from process to process."""
@@ -116,7 +102,6 @@ def serve(
     load_s: float = 0.02,
     rate: float = 30.0,
     exponent: float = 1.0,
-    uses: Any = Uses,
 ) -> Figures:
     """Send requests, every second one for an adapter if `adapters`, and return what was measured."""
     rng = random.Random(7)
@@ -125,7 +110,7 @@ def serve(
     now, numbers, figures = 0.0, count(), Figures()
     among = ReplicaSet(clock=lambda: now)
     among.update(where(*REPLICAS))
-    engines = {name: SimulatedEngine(load_s, uses()) for name in REPLICAS}
+    engines = {name: SimulatedEngine(load_s) for name in REPLICAS}
     replicas: dict[str, Replica] = {one.replica_id: one for one in among.listed()}
     events: list[tuple[float, int, str, Any]] = [(0.0, next(numbers), "arrival", None)]
     events.append((BEAT_S, next(numbers), "beat", None))
@@ -181,7 +166,3 @@ def test_hot_adapters_spread_and_cold_ones_stay() -> None:
 
     assert holders["adapter-0"] > 1
     assert max(holders[f"adapter-{rank}"] for rank in range(20, ADAPTERS)) == 1
-
-
-def test_unloading_by_use_finds_more_than_by_last_use() -> None:
-    assert serve().share > 1.1 * serve(uses=LeastRecent).share

@@ -1,531 +1,477 @@
 """Admission to a model: reservations at once, the queue for a cold start, and refusals."""
 
 import asyncio
-from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray.serve._private.common import DeploymentID
 from ray.serve.exceptions import DeploymentUnavailableError
 
-from serve_app.api.dialect import ColdWait
-from serve_app.api.engine_client import (
-    GPU_OPERATIONS,
-    OPERATIONS,
-    SPEECH_OPERATIONS,
-    EngineRequest,
-    Operation,
-)
+from serve_app.api.engine_client import GPU_OPERATIONS, OPERATIONS, SPEECH_OPERATIONS, EngineRequest
 from serve_app.api.errors import ApiError
+from serve_app.ingress.admission import release_limit
 from serve_app.ingress.cold_start_progress import ColdStartProgress
-from serve_app.ingress.replica import Replica, Reservation
-from serve_app.settings.caller import Caller, Lane
-from tests.ingress.fleet import BODY, MODEL, FakeHandle, FakeProgress, Waits, hold, request
-from tests.stub_engine import LIMIT_S
+from serve_app.ingress.prefix_index import MOST_PROMPT_TOKENS
+from serve_app.settings.caller import LANES, Lane
+from serve_app.wire.data_plane import TokenCounts
+from tests.ingress.cold_model import LIMIT, PLACES, SETTINGS, ColdModel, of_lane, settle
+from tests.ingress.fleet import FakeHandle, request
 
 UNAVAILABLE = DeploymentUnavailableError(DeploymentID("Engine-tide", "app"))
 
 
-class Model:
-    """A cold model, requests for it, and a clock that the test moves."""
+@pytest.mark.parametrize(
+    ("max_num_seqs", "max_ongoing_requests", "places"),
+    [(1, 1000, 2), (2, 1000, 3), (64, 1000, 72), (256, 1000, 288), (1000, 1000, 1000), (64, 24, 24)],
+)
+def test_release_limit_is_nine_eighths_of_the_batch(
+    max_num_seqs: int, max_ongoing_requests: int, places: int
+) -> None:
+    changed = {"max_num_seqs": max_num_seqs, "max_ongoing_requests": max_ongoing_requests}
 
-    def __init__(self, handle: FakeHandle | None = None, **knobs: Any) -> None:
-        self.now = 100.0
-        self.handle = handle or FakeHandle(holds=True)
-        self.progress = FakeProgress()
-        self.cold_starts = 0
-        self.admission = hold(MODEL, self.handle, self.progress, lambda: self.now, self._on_cold, **knobs)
-        self.queue = self.admission.queue
-
-    def _on_cold(self) -> None:
-        assert len(self.queue) > 0  # the policy reads this number
-        self.cold_starts += 1
-
-    async def ask(self, count: int = 1, **options: Any) -> list[asyncio.Task[Reservation]]:
-        """Let requests arrive, and run until they have a reservation or are queued."""
-        tasks = [asyncio.create_task(self.admission.take(request(), **options)) for _ in range(count)]
-        await asyncio.sleep(0)
-        return tasks
-
-    def up(self, *names: str) -> None:
-        """Ray lists these replicas."""
-        self.admission.replicas.update(
-            {name: {"address": f"{name}:1", "token": "t", "identity": ""} for name in names}
-        )
-
-    @property
-    def replicas(self) -> list[Replica]:
-        return list(self.admission.replicas.listed())
-
-    async def refusal(self) -> tuple[int, str | None, str, str]:
-        """Return the status, code, message and Retry-After of the refusal of a new request."""
-        async with asyncio.timeout(LIMIT_S):
-            with pytest.raises(ApiError) as caught:
-                await self.admission.take(request())
-        error = caught.value
-        return error.status, error.code, error.message, (error.headers or {})["Retry-After"]
-
-
-async def ids(tasks: list[asyncio.Task[Reservation]]) -> list[str]:
-    async with asyncio.timeout(LIMIT_S):
-        return [reservation.replica.replica_id for reservation in await asyncio.gather(*tasks)]
-
-
-async def end(*tasks: asyncio.Task[Reservation]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
+    assert release_limit(SETTINGS.model_copy(update=changed)) == places
 
 
 # At once.
 
 
 async def test_a_request_with_a_replica_at_hand_never_yields() -> None:
-    model = Model()
-    model.up("a")
+    model = ColdModel()
+    await model.up("a")
     tasks = asyncio.all_tasks()
     coroutine = model.admission.take(request())
 
     with pytest.raises(StopIteration) as done:
         coroutine.send(None)  # the first step is the last: it never yields to the event loop
 
-    assert done.value.value.replica is model.replicas[0]
-    assert (model.replicas[0].in_flight, model.handle.chosen, model.progress.running) == (1, 0, False)
+    assert done.value.value.replica is model.listed[0]
+    assert (model.listed[0].in_flight, model.handle.chosen, model.progress.running) == (1, 0, False)
     assert asyncio.all_tasks() == tasks
 
 
 @pytest.mark.parametrize("grouped", [True, False])
 async def test_only_streams_join_prefill_groups_and_none_without_the_knob(grouped: bool) -> None:
-    model = Model(prefill_groups=grouped)
-    model.up("a")
+    model = ColdModel(prefill_groups=grouped)
+    await model.up("a")
 
     taken = [await model.admission.take(request(wants_stream=stream)) for stream in (True, False)]
 
     assert [reservation.group >= 0 for reservation in taken] == [grouped, False]
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
-async def test_a_prompt_is_estimated_from_its_bytes(operation: Operation) -> None:
-    model = Model()
-    model.up("a")
-    asked = request(operation=operation, body=b"x" * 403)
+@pytest.mark.parametrize(
+    ("asked", "max_model_len", "tokens"),
+    [
+        *(
+            # 80 bytes of audio count as one of text.
+            (request(operation=each, body=b"x" * 403), None, 1 if each in SPEECH_OPERATIONS else 100)
+            for each in sorted(GPU_OPERATIONS)
+        ),
+        *((request(operation=each), None, 0) for each in OPERATIONS if each not in GPU_OPERATIONS),
+        (EngineRequest("rerank", b"x" * 400, "r-1", repeated_bytes=3600), None, 1000),  # once a document
+        (request(body=b"x" * (1 << 20)), 64, 64),
+        (request(body=b"x" * (1 << 20)), None, MOST_PROMPT_TOKENS),
+    ],
+)
+async def test_a_prompt_is_estimated_from_its_bytes(
+    asked: EngineRequest, max_model_len: int | None, tokens: int
+) -> None:
+    model = ColdModel(settings=SETTINGS.model_copy(update={"max_model_len": max_model_len}))
+    await model.up("a")
 
-    reservation = await model.admission.take(asked)
-
-    expected = 100 if operation in GPU_OPERATIONS else 0
-    # 80 bytes of audio count as one of text.
-    assert reservation.pending_prompt_tokens == (1 if operation in SPEECH_OPERATIONS else expected)
+    assert (await model.admission.take(asked)).pending_prompt_tokens == tokens
 
 
-async def test_a_query_counts_once_for_each_document() -> None:
-    model = Model()
-    model.up("a")
-    asked = EngineRequest("rerank", b"x" * 400, "r-1", repeated_bytes=3600)
-
-    assert (await model.admission.take(asked)).pending_prompt_tokens == 1000
-
-
-# The queue. `test_bounded_release.py` has its order and its release.
+# The queue.
 
 
 async def test_a_burst_wakes_ray_once_and_leaves_together() -> None:
-    model = Model()
-    tasks = await model.ask(24)
-    await model.handle.asked.wait()
+    model = ColdModel()
+    await model.ask(" ".join(f"s{number}" for number in range(9)))
     assert (model.handle.chosen, model.progress.running) == (1, True)
 
-    model.up(*"abcdef")
+    await model.up(*"abc")
 
-    assert len(model.queue) == 0
-    assert sorted(await ids(tasks)) == sorted("abcdef" * 4)
+    assert model.in_flight == dict.fromkeys("abc", PLACES)
     assert (model.handle.chosen, model.cold_starts, model.progress.running) == (1, 1, False)
 
 
-async def test_a_client_that_leaves_frees_its_place() -> None:
-    model = Model()
-    first, *others = await model.ask(3)
-    await model.handle.asked.wait()
+async def test_cold_start_shares_places_between_keys() -> None:
+    model = ColdModel()
+    await model.ask("a1 a2 a3 a4 a5 b1 b2")
+    await model.up("x", "y")
 
-    await end(first)
-    assert (len(model.queue), model.queue.body_bytes()) == (2, 2 * len(BODY))
-    assert model.handle.asking == 1  # the others still need a replica
-
-    await end(*others)
-    await asyncio.sleep(0)
-    assert (len(model.queue), model.handle.asking, model.progress.running) == (0, 0, False)
+    assert model.order == ["a1", "b1", "a2", "b2", "a3", "a4"]
 
 
-async def test_a_client_that_leaves_at_its_release_blocks_no_replica() -> None:
-    model = Model()
-    first, second = await model.ask(2)
+async def test_cold_start_releases_lanes_in_order() -> None:
+    model = ColdModel(standard_share=0)
+    await model.ask("b1", "background")
+    await model.ask("s1 s2", "standard")
+    await model.ask("i1 i2", "interactive")
+    await model.ask("r1", "standard", retry=True)
+    await model.up("a")
+    await model.end("r1 i1 i2 s1 s2")
 
-    model.up("a")
-    await end(first)
-
-    assert first.cancelled()
-    assert await ids([second]) == ["a"]
-    assert model.replicas[0].in_flight == 1
-
-
-async def test_vanished_replicas_are_asked_for_again() -> None:
-    names = iter("ab")
-    model = Model(FakeHandle(on_choose=lambda: model.up(next(names))))
-    tasks = await model.ask(5)
-    async with asyncio.timeout(LIMIT_S):
-        await asyncio.gather(*tasks[:4])
-    assert len(model.queue) == 1
-
-    model.up()
-    assert await ids(tasks[4:]) == ["b"]
-    assert model.handle.chosen == 2
+    assert model.order == ["r1", "i1", "i2", "s1", "s2", "b1"]
 
 
-async def test_trouble_of_the_last_replica_asks_for_another() -> None:
-    model = Model()
-    model.up("a")
-    for _ in range(MODEL.max_ongoing_requests):
-        await model.admission.take(request())
-    queued = asyncio.create_task(model.admission.take(request(), retry=True))
-    await asyncio.sleep(0)
+async def test_true_tokens_replace_the_estimate_of_a_key() -> None:
+    """All prompts have 100 tokens. The answers of `a` have 1,000, and the prompts of `b` are cached."""
+    model = ColdModel()
+    await model.ask("a1 a2 b1 b2 a3 a4 a5 b3 b4 b5")
+    await model.up("x")
+    assert model.order == ["a1", "b1", "a2"]
 
-    model.admission.replicas.keep_away(model.replicas[0], "it has sent no heartbeat for 2 s")
+    for key, cached, output in (("a", 0, 1000), ("b", 99, 1)):
+        counts = TokenCounts(cached, 100, 100, output)
+        model.admission.settle(of_lane("standard", key, charged_tokens=100, counts=counts))
+    await model.end("a1 b1 a2 b2")
 
-    async with asyncio.timeout(LIMIT_S):
-        await model.handle.asked.wait()
-    await end(queued)
-
-
-async def test_a_wake_without_a_queue_is_taken_back() -> None:
-    """Ray may lose the replica while it reserves a place there, and would queue for the next one."""
-    model = Model()
-    tasks = await model.ask()
-    await model.handle.asked.wait()
-    model.up("a")
-    await ids(tasks)
-    assert model.handle.asking == 1
-
-    model.up()
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-
-    assert model.handle.asking == 0
+    assert model.order[3:] == ["b2", "b3", "b4", "b5"]
 
 
-async def test_the_queue_can_be_measured() -> None:
-    model = Model()
-    queue = model.queue
+async def test_background_in_flight_keeps_no_stream_from_its_replica() -> None:
+    """Its prompts delay nobody for more than a step. But of two equal replicas, the emptier one is picked."""
+    model = ColdModel()
+    await model.up("x", "y")
+    await model.ask("b1 b2 b3", "background")
+    assert model.in_flight == {"x": 2, "y": 1}
 
-    def measured() -> tuple[int, int, list[float]]:
-        return len(queue), queue.body_bytes(), queue.waits_s()
-
-    first = await model.ask()
-    model.now += 7.0
-    second = await model.ask(retry=True)
-    model.now += 3.0
-
-    assert measured() == (2, 2 * len(BODY), [3.0, 10.0])
-    await end(*first)
-    assert measured() == (1, len(BODY), [3.0])
-    await end(*second)
-    assert measured() == (0, 0, [])
+    await model.ask("s1 s2", "interactive")
+    assert [model.taken[name].replica.replica_id for name in ("s1", "s2")] == ["y", "x"]
 
 
-async def test_a_pause_within_a_stream_is_no_queue_time() -> None:
-    model = Model()
-    asked = request()
+async def test_background_wakes_no_model() -> None:
+    model = ColdModel()
+    await model.ask("b1 b2", "background")
+
+    assert (model.handle.chosen, model.cold_starts, model.admission.cold) == (0, 0, False)
+    await model.ask("s1")
+    assert (model.handle.chosen, model.cold_starts, model.admission.cold) == (1, 1, True)
+    await model.up("x")
+    assert (model.order, model.admission.cold) == (["s1", "b1", "b2"], False)
+
+
+class AnyHistory:
+    """A model under whatever happens, with what must hold after each event."""
+
+    def __init__(self) -> None:
+        self.model = ColdModel()
+        self.up: set[str] = set()
+        self.retried: set[str] = set()
+
+    async def happen(self, event: str, pick: int) -> None:
+        model, here = self.model, sorted(self.model.taken)
+        listed = model.listed
+        if event in LANES:
+            await model.ask(f"{'kl'[pick % 2]}-{event}-{len(model.tasks):03}", event)  # type: ignore[arg-type]
+        elif event == "retry":
+            name = f"k-{LANES[pick % 3]}-{len(model.tasks):03}"
+            self.retried.add(name)
+            identity = "of another model" if pick % 5 == 0 else None
+            await model.ask(name, LANES[pick % 3], retry=True, model_identity=identity)
+        elif event == "start":
+            self.up |= {"abc"[pick % 3]}
+            await model.up(*sorted(self.up))
+        elif event == "stop" and self.up:  # drains: it leaves the list, and its requests run on
+            self.up -= {sorted(self.up)[pick % len(self.up)]}
+            await model.up(*sorted(self.up))
+        elif event in ("trouble", "welcome") and listed:
+            replica = listed[pick % len(listed)]
+            if event == "trouble":
+                model.replicas.keep_away(replica, "silent")
+                for other in listed:  # their heartbeats come within half a second
+                    if not other.trouble:
+                        model.replicas.note_reachable(other)
+            else:
+                model.replicas.welcome(replica)
+            await settle()
+        elif event == "leave" and model.tasks:
+            await model.leave(list(model.tasks)[pick % len(model.tasks)])
+        elif event == "unreachable" and here:
+            model.taken[here[pick % len(here)]].replica.failures += 1
+            await model.end(here[pick % len(here)])
+        elif event == "answer" and here:
+            model.replicas.note_first_byte(model.taken[here[pick % len(here)]])
+            await settle()
+        elif event == "leave at release" and here:
+            waiting = [task for task in model.tasks.values() if not task.done()]
+            model.replicas.release(model.taken.pop(here[pick % len(here)]))
+            for task in waiting[: pick % 3]:
+                task.cancel()
+            await settle()
+        elif event == "end" and here:
+            await model.end(here[pick % len(here)])
+
+    def check(self) -> None:
+        model, queue = self.model, self.model.queue
+        waiting = [name for name, task in model.tasks.items() if not task.done()]
+        usable = [replica for replica in model.listed if not replica.trouble]
+        assert (len(waiting), queue.background) == (len(queue), sum("background" in each for each in waiting))
+        assert queue.body_bytes() == 400 * queue.foreground
+        assert model.progress.running == bool(waiting)
+        assert {replica.replica_id: replica.all_in_flight for replica in usable} == {
+            replica.replica_id: sum(each.replica is replica for each in model.taken.values())
+            for replica in usable
+        }
+        # Ray is asked for a replica exactly while a request of another lane than `background` needs one.
+        if not usable:
+            assert model.handle.asking == bool(queue.foreground)
+        # Nobody waits while there is room.
+        least = min((replica.failures for replica in usable), default=0)
+        for replica in usable:
+            if replica.failures == least and queue.foreground:
+                assert replica.in_flight >= (PLACES if model.admission.cold else LIMIT)
+            elif replica.failures == least and queue.background:
+                assert replica.all_in_flight >= PLACES
+        # No newcomer overtakes another of its key and lane.
+        placed = [name for name in model.order if name not in self.retried]
+        for kind in {name[:4] for name in placed}:
+            of_kind = [name for name in placed if name[:4] == kind]
+            assert of_kind == sorted(of_kind)
+
+    async def serve_all(self) -> None:
+        """One replica that works is enough for everybody."""
+        await self.model.up("d")
+        for _ in range(len(self.model.tasks) + 1):
+            await self.model.end(" ".join(sorted(self.model.taken)))
+            self.check()
+        assert (len(self.model.queue), self.model.taken) == (0, {})
+        assert {(replica.load, replica.background_load) for replica in self.model.listed} == {(0, 0)}
+        assert not self.model.replicas.places
+        assert all(task.done() for task in self.model.tasks.values())
+
+
+EVENTS = st.sampled_from(
+    (*LANES, *["standard"] * 3, "retry", "start", "stop", "trouble", "welcome", "leave", "leave at release",
+     "unreachable", "answer", *["end"] * 3)
+)  # fmt: skip
+
+
+@settings(max_examples=80)
+@given(st.lists(st.tuples(EVENTS, st.integers(0, 1000)), min_size=20, max_size=60))
+async def test_any_history_keeps_order_fills_places_and_forgets_nobody(
+    events: list[tuple[str, int]],
+) -> None:
+    history = AnyHistory()
+    for event, pick in events:
+        await history.happen(event, pick)
+        history.check()
+    await history.serve_all()
+    for name, task in history.model.tasks.items():
+        if not task.cancelled() and task.exception() is not None:
+            code = "model_unavailable" if name in history.retried else "queue_full"
+            assert history.model.error_of(name).code == code
+
+
+# Time in the queue.
+
+
+@pytest.mark.parametrize("lane", ["standard", "background"])
+async def test_a_pause_within_a_stream_is_no_queue_time(lane: Lane) -> None:
+    """A retry in the lane `background` waits for other lanes too."""
+    model = ColdModel()
+    asked = of_lane(lane)
     for wait_s, ttft_s in ((3.0, 3.5), (17.0, 3.5)):  # before its first token, and after a later loss
         taking = asyncio.create_task(model.admission.take(asked, retry=asked.ttft_s is not None))
-        await asyncio.sleep(0)
+        await settle()
         model.now += wait_s
-        model.up("a")
-        model.admission.replicas.release(await taking)
+        await model.up("a")
+        model.replicas.release(await taking)
         asked.ttft_s = ttft_s
-        model.up()
+        await model.up()
 
     assert asked.queued_s == 3.0
 
 
-async def test_wait_after_a_loss_is_no_wait_for_a_cold_start() -> None:
-    model = Model(cold_wait_timeout_s=60.0)
-    replicas = model.admission.replicas
-    replicas.clock = lambda: model.now
-    model.up("a")
-    (lost,) = model.replicas
-    replicas.keep_away(lost, "its engine has taken no step for 4 s")
+@pytest.mark.parametrize(
+    ("lost", "gone_s", "zero", "lane", "retry", "waits"),
+    [
+        (True, 0.0, False, "standard", False, (0.0, 9.0)),
+        (True, 61.0, False, "standard", False, (9.0, 0.0)),  # the loss was too long ago
+        (True, 9.0, True, "standard", False, (9.0, 0.0)),  # the policy wanted no replica meanwhile
+        (False, 0.0, False, "standard", False, (9.0, 0.0)),  # it was drained
+        (False, 0.0, False, "standard", True, (0.0, 9.0)),
+        (False, 0.0, False, "background", True, (9.0, 0.0)),  # which waits for other lanes too
+    ],
+)
+async def test_only_wait_without_a_loss_is_wait_for_a_cold_start(
+    lost: bool, gone_s: float, zero: bool, lane: Lane, retry: bool, waits: tuple[float, float]
+) -> None:
+    model, asked = ColdModel(cold_wait_timeout_s=60.0), of_lane(lane)
+    await model.up("a")
+    (replica,) = model.listed
+    if lost:
+        model.replicas.keep_away(replica, "its engine has taken no step for 4 s")
+    await model.up()
+    model.replicas.keep_away(replica, "its data plane cannot be reached")  # as it drains
+    model.now += gone_s
 
-    async def waits(seconds: float, retry: bool = False) -> tuple[float, float]:
-        asked = request()
-        taking = asyncio.create_task(model.admission.take(asked, retry=retry))
-        await asyncio.sleep(0)
-        model.now += seconds
-        model.up("b")
-        replicas.release(await taking)
-        model.up()  # at zero, by the policy
-        return asked.queued_s, asked.lost_s
-
-    model.up()  # Ray replaces it
-    assert await waits(35.0) == (0.0, 35.0)
-    assert await waits(35.0) == (35.0, 0.0)  # a cold start, because another replica served since the loss
-    assert await waits(35.0, retry=True) == (0.0, 35.0)
-    model.up("c")
-    replicas.keep_away(model.replicas[0], "it has sent no heartbeat for 2 s")
-    model.up()
-    model.now += 61.0
-    assert await waits(35.0) == (35.0, 0.0)  # the loss was too long ago
-
-
-async def test_wait_at_zero_after_a_loss_is_a_cold_start() -> None:
-    """The policy wanted no other replica, because no request came."""
-    model = Model()
-    model.admission.replicas.clock = lambda: model.now
-    model.up("a")
-    model.admission.replicas.keep_away(model.replicas[0], "it has sent no heartbeat for 2 s")
-    model.up()
-    asked = request()
-
+    await model.ask("s1", asked=asked, retry=retry)
+    if zero:
+        model.progress.on_requested()
     model.now += 9.0
-    taking = asyncio.create_task(model.admission.take(asked))
-    await asyncio.sleep(0)
-    model.progress.on_requested()
+    await model.up("b")
+
+    assert (asked.queued_s, asked.lost_s) == waits
+
+
+async def test_loss_is_over_once_another_replica_served() -> None:
+    model, asked = ColdModel(), of_lane()
+    await model.up("a")
+    model.replicas.keep_away(model.listed[0], "it has sent no heartbeat for 2 s")
+    await model.up("b")
+    await model.up()
+
+    await model.ask("s1", asked=asked)
     model.now += 9.0
-    model.up("b")
-    await taking
+    await model.up("c")
 
     assert (asked.queued_s, asked.lost_s) == (9.0, 0.0)
-
-
-async def test_a_retry_in_background_waits_for_other_lanes() -> None:
-    model = Model()
-    asked = request(caller=Caller("", "background"))
-
-    taking = asyncio.create_task(model.admission.take(asked, retry=True))
-    await asyncio.sleep(0)
-    model.now += 9.0
-    model.up("a")
-    await taking
-
-    assert (asked.queued_s, asked.lost_s) == (9.0, 0.0)
-
-
-async def test_a_drained_replica_is_not_lost() -> None:
-    model = Model()
-    model.up("a")
-    (drained,) = model.replicas
-    model.up()
-    model.admission.replicas.keep_away(drained, "its data plane cannot be reached")
-    asked = request()
-
-    taking = asyncio.create_task(model.admission.take(asked))
-    await asyncio.sleep(0)
-    model.now += 9.0
-    model.up("b")
-    await taking
-
-    assert (asked.queued_s, asked.lost_s) == (9.0, 0.0)
-
-
-# The progress that a queued client hears.
-
-
-async def test_a_queued_client_hears_the_present_progress() -> None:
-    model = Model(keep_alive_interval_s=0.001)
-    waits = Waits()
-    asked = request(tell_wait=waits)
-    task = asyncio.create_task(model.admission.take(asked))
-    await asyncio.sleep(0)
-    assert waits.told == []  # not before the first interval
-
-    for phase in ("imports", "warm_up"):
-        model.progress.current = ColdStartProgress(phase, 12.0)
-        model.now += 1.0
-        waits.heard.clear()
-        async with asyncio.timeout(LIMIT_S):
-            await waits.heard.wait()
-    model.up("a")
-    await ids([task])
-
-    assert waits.told == [ColdWait("tide", "imports", 12.0, 1.0), ColdWait("tide", "warm_up", 12.0, 2.0)]
-    assert asked.queued_s == 2.0
-
-
-async def test_a_client_that_cannot_be_told_fails_alone() -> None:
-    async def broken(wait: ColdWait) -> None:
-        raise OSError(32, "pipe")
-
-    model = Model(keep_alive_interval_s=0.001)
-    other = await model.ask()
-    failing = asyncio.create_task(model.admission.take(request(tell_wait=broken)))
-    await asyncio.sleep(0)
-    model.now += 1.0
-    with pytest.raises(OSError, match="pipe"):
-        await failing
-
-    model.up("a")
-    assert await ids(other) == ["a"]
-    assert model.replicas[0].in_flight == 1
-
-
-async def test_short_intervals_leave_others_their_turn() -> None:
-    model = Model(keep_alive_interval_s=1e-9)
-    task = asyncio.create_task(model.admission.take(request(tell_wait=Waits())))
-    for _ in range(20):
-        model.now += 1.0
-        await asyncio.sleep(0)
-
-    model.up("a")
-
-    assert await ids([task]) == ["a"]
 
 
 # Refusals.
 
 
+def told(error: ApiError) -> tuple[int, str | None, str, str]:
+    """Return status, code, message and Retry-After."""
+    return error.status, error.code, error.message, error.headers["Retry-After"]
+
+
+NEITHER = "Model 'tide': no replica can take the request yet, and this ingress replica already queues"
+
+
 async def test_a_full_queue_refuses_until_the_eta() -> None:
-    model = Model(max_held_requests=3)
+    model = ColdModel(max_held_requests=2)
     model.progress.current = ColdStartProgress("imports", 41.2)
-    tasks = await model.ask(3)
+    await model.ask("b1 c1", "background")
+    await model.ask("s1 t1")
 
-    assert await model.refusal() == (
-        429,
-        "queue_full",
-        "Model 'tide': no replica can take the request yet, and this ingress replica already queues 3 others "
-        "(max_held_requests = 3).",
-        "42",
+    others = f"{NEITHER} 2 others (max_held_requests = 2)."
+    assert told(await model.refusal()) == (429, "queue_full", others, "42")
+    background = f"{NEITHER} 2 others of the lane background (max_held_requests = 2)."
+    assert told(await model.refusal("background")) == (429, "queue_full", background, "42")
+    await model.ask("r1", retry=True)
+    assert model.queue.foreground == 3  # the bound is not for a request that lost its replica
+
+
+@pytest.mark.parametrize(
+    ("lane", "timeout_s", "knob", "phase"),
+    [
+        ("standard", 0.002, "cold_wait_timeout", "rollout_failed (no model)"),
+        ("background", 0.003, "background_wait_timeout", "rollout_failed (no model)"),
+        ("background", 0.003, "background_wait_timeout", "background"),
+    ],
+)
+async def test_a_queued_request_is_refused_at_the_deadline_of_its_lane(
+    lane: Lane, timeout_s: float, knob: str, phase: str
+) -> None:
+    model = ColdModel(cold_wait_timeout_s=0.002, background_wait_timeout_s=0.003)
+    failed = ColdStartProgress("rollout_failed", None, "no model")
+    model.progress.current = ColdStartProgress("busy", None) if phase == lane else failed
+    refusal = asyncio.create_task(model.refusal(lane))
+    await settle()
+    model.now += 0.999 * timeout_s
+    await settle()
+    assert len(model.queue) == 1  # its deadline is counted from its arrival
+
+    model.now += timeout_s
+    message = (
+        f"Model 'tide': no replica could take the request within {timeout_s} s "
+        f"({knob}_s = {timeout_s}); phase: {phase}."
     )
-    await end(*tasks)
-
-
-def from_key(key: str, lane: Lane = "standard") -> EngineRequest:
-    return request(caller=Caller(key, lane))
-
-
-async def test_full_queue_refuses_the_newest_of_the_key_with_the_most() -> None:
-    model = Model(max_held_requests=6)
-    flood = [asyncio.create_task(model.admission.take(from_key("flood"))) for _ in range(6)]
-    await asyncio.sleep(0)
-
-    others = [asyncio.create_task(model.admission.take(from_key("other"))) for _ in range(4)]
-    await asyncio.wait([*flood[3:], others[3]])
-
-    for refused in (*flood[3:], others[3]):
-        error = refused.exception()
-        assert isinstance(error, ApiError)
-        assert (error.status, error.code) == (429, "queue_full")
-    assert len(model.queue) == 6
-    model.up("a", "b")
-    assert await ids([*flood[:3], *others[:3]])
-
-
-async def test_background_puts_out_no_request_of_other_lanes() -> None:
-    model = Model(max_held_requests=4)
-    flood = [asyncio.create_task(model.admission.take(from_key("flood"))) for _ in range(4)]
-    batch = [asyncio.create_task(model.admission.take(from_key("batch", "background"))) for _ in range(5)]
-    await asyncio.wait(batch[4:])
-
-    other = asyncio.create_task(model.admission.take(from_key("other", "background")))
-    await asyncio.wait(batch[3:])
-
-    assert [task.done() for task in (*flood, *batch, other)] == [False] * 7 + [True] * 2 + [False]
-    await end(*flood, *batch[:3], other)
-    assert all(isinstance(task.exception(), ApiError) for task in batch[3:])
-
-
-@given(st.lists(st.sampled_from("aaaaabbc"), min_size=1, max_size=60), st.integers(0, 12))
-async def test_full_queue_keeps_keys_to_equal_shares(arrivals: list[str], bound: int) -> None:
-    model = Model(max_held_requests=bound)
-    tasks = [(key, asyncio.create_task(model.admission.take(from_key(key)))) for key in arrivals]
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-
-    asked, queued = Counter(arrivals), Counter(each.request.caller.key for each in model.queue.requests())
-    assert queued.total() == min(len(arrivals), bound)
-    for key, count in asked.items():
-        assert queued[key] >= min(count, bound // len(asked) - 1)
-    await asyncio.sleep(0)
-    assert sum(task.done() for _, task in tasks) == max(0, len(arrivals) - bound)
-    await end(*[task for _, task in tasks])
-    assert len(model.queue) == 0
-
-
-async def test_a_queued_request_is_refused_at_its_deadline() -> None:
-    model = Model(cold_wait_timeout_s=0.001)
-    model.progress.current = ColdStartProgress("weights_and_kv_cache", None)
-    refusal = asyncio.create_task(model.refusal())
-    await asyncio.sleep(0)
-    model.now += 1.0
-
-    assert await refusal == (
-        503,
-        "cold_wait_timeout",
-        "Model 'tide': no replica could take the request within 0.001 s (cold_wait_timeout_s = 0.001); "
-        "phase: weights_and_kv_cache.",
-        "30",
-    )
-    await asyncio.sleep(0)
+    assert told(await refusal) == (503, knob, message, "30")
+    await settle()
     assert (len(model.queue), model.handle.asking, model.progress.running) == (0, 0, False)
 
 
 async def test_engines_that_cannot_start_fail_the_whole_queue() -> None:
-    model = Model(FakeHandle(refuses=UNAVAILABLE))
-    tasks = await model.ask(3)
+    model = ColdModel(FakeHandle(refuses=UNAVAILABLE))
+    await model.ask("s1 s2 s3")
+    await asyncio.wait(model.tasks.values())
 
-    async with asyncio.timeout(LIMIT_S):
-        errors = await asyncio.gather(*tasks, return_exceptions=True)
-
-    message = "Model 'tide': its engines cannot start; see /ready."
-    assert [str(error) for error in errors] == [message] * 3
-    assert await model.refusal() == (503, "model_unavailable", message, "30")
-    assert (len(model.queue), model.handle.chosen) == (0, 2)
+    refusal = (503, "model_unavailable", "Model 'tide': its engines cannot start; see /ready.", "30")
+    assert [told(model.error_of(name)) for name in model.tasks] == [refusal] * 3
+    assert told(await model.refusal()) == refusal
+    assert len(model.queue) == 0
 
 
 async def test_failed_rollout_ends_the_wait_of_requests_without_a_replica() -> None:
-    model = Model()
-    tasks = await model.ask(2)
-    batch = asyncio.create_task(model.admission.take(from_key("batch", "background")))
-    await asyncio.sleep(0)
+    model = ColdModel()
+    await model.ask("s1 s2")
+    await model.ask("b1", "background")
 
     model.progress.on_rollout_failed("the last rollout failed: no such setting")
-    errors = await asyncio.gather(*tasks, return_exceptions=True)
+    await settle()
 
-    (error, _) = errors
-    assert isinstance(error, ApiError)
-    assert (error.status, error.code, error.headers["Retry-After"]) == (503, "model_unavailable", "30")
-    assert error.message == (
+    assert told(model.error_of("s1")) == told(model.error_of("s2"))
+    assert told(model.error_of("s1"))[1:] == (
+        "model_unavailable",
         "Model 'tide': no replica runs, and none can start before the next rollout, because the last rollout "
-        "failed: no such setting"
+        "failed: no such setting",
+        "30",
     )
     assert (len(model.queue), model.handle.asking, model.progress.running) == (1, 0, True)
-    model.up("a")  # by the next rollout
-    assert await ids([batch]) == ["a"]
-
-
-async def test_failed_rollout_refuses_nothing_beside_a_replica() -> None:
-    model = Model()
-    model.up("a")
-    first, *_ = [await model.admission.take(request()) for _ in range(4)]
-    (lost,) = await model.ask(retry=True)
-
-    model.progress.on_rollout_failed("the last rollout failed: no such setting")
-    model.admission.replicas.release(first)
-
-    assert await ids([lost]) == ["a"]
+    await model.up("a")  # by the next rollout
+    assert model.order == ["b1"]
 
 
 async def test_full_replicas_refuse_all_but_a_request_that_lost_its_replica() -> None:
-    model = Model()
-    model.up("a")
-    first, *_ = [await model.admission.take(request()) for _ in range(4)]
-    lost = await model.ask(retry=True)
+    model = ColdModel()
+    await model.up("a")
+    await model.ask("s1 s2 s3 s4 s5")
+    await model.ask("r1", retry=True)
+    await model.ask("b1 b2 b3 b4", "background")
 
-    assert await model.refusal() == (
-        429,
-        "queue_full",
-        "Model 'tide': every replica already has 4 requests from this ingress replica "
-        "(max_ongoing_requests = 4).",
-        "1",
+    message = (
+        "Model 'tide': every replica already has 5 requests from this ingress replica "
+        "(max_ongoing_requests = 5)."
     )
-    assert (len(model.queue), model.handle.chosen) == (1, 0)  # there is a replica: Ray has nothing to start
-    model.admission.replicas.release(first)
-    assert await ids(lost) == ["a"]
+    assert told(await model.refusal()) == (429, "queue_full", message, "1")
+    assert (model.queue.foreground, model.handle.chosen) == (1, 0)  # Ray has nothing to start
+    model.progress.on_rollout_failed("the last rollout failed: no such setting")  # it refuses nothing here
+    await model.end("s1")
+    assert model.order[5:] == ["r1"]
+
+
+@pytest.mark.parametrize(
+    ("others", "order"), [("b1 b2 b3", "b1 b2 b3"), ("b1 c1 b2 d1 b3", "b1 c1 d1 b2 b3")]
+)
+async def test_full_replicas_keep_no_key_out(others: str, order: str) -> None:
+    """One key has all places. Each other key gets the next places, up to its equal share."""
+    model = ColdModel()
+    await model.up("x")
+    await model.ask("a1 a2 a3 a4 a5")
+    assert "max_ongoing_requests = 5" in (await model.refusal("standard", "a")).message
+
+    await model.ask(others, "interactive")
+    await model.end("a1")
+    for key in "ab":
+        assert (await model.refusal("interactive", key)).code == "queue_full"
+    await model.end(" ".join(["a2", "a3", "a4", "a5"][: len(others.split()) - 1]))
+
+    assert model.order[5:] == order.split()
+    assert (len(model.queue), model.in_flight, model.handle.chosen) == (0, {"x": LIMIT}, 0)
+
+
+async def test_key_alone_may_use_all_places_again() -> None:
+    model = ColdModel()
+    await model.up("x")
+    await model.ask("b1", "interactive")
+    await model.end("b1")
+    await model.ask("a1 a2 a3 a4 a5")
+
+    assert model.in_flight == {"x": LIMIT}
+    assert (await model.refusal("standard", "a")).code == "queue_full"
+
+
+@pytest.mark.parametrize(
+    ("lane", "knob"), [("background", 0.8 * 0.05), ("standard", 0.3), ("interactive", None)]
+)
+def test_call_brings_the_knob_of_its_lane(lane: Lane, knob: Any) -> None:
+    model = ColdModel(itl_target_s=0.05, standard_share=0.3)
+
+    assert model.admission.lane_knob(of_lane(lane)) == knob

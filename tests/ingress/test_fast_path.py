@@ -1,4 +1,7 @@
-"""Streams from engine replicas to a client's connection: uvicorn, the ingress and data planes are real."""
+"""Streams from engine replicas to a client's connection: uvicorn, the ingress and data planes are real.
+
+`tests/simulation` takes the same path, with losses and with clients that leave or read slowly.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +20,6 @@ from tests.ingress.fleet import (
     CountingEngine,
     Fleet,
     frame,
-    lose,
     request,
     without_comments,
 )
@@ -112,26 +114,6 @@ async def test_most_events_take_the_fast_path(fleet: Fleet) -> None:
     assert server.requests[0].write_now is None
 
 
-async def test_stream_on_the_fast_path_continues_after_its_last_event(fleet: Fleet) -> None:
-    first, second = CountingEngine(until=1), CountingEngine()
-    plane = await fleet.start(first)
-    async with serving(fleet) as server:
-        client = await server.connect()
-        await client.head()
-        text = await client.chunk()
-        for _ in range(20):
-            first.go_on(1)
-            text += await client.chunk()
-        await fleet.start(second)
-        await lose(plane)
-        text += await client.rest()
-
-    assert without_comments(text) == (WHOLE, 1)
-    continued = second.requests[0].message.continuation
-    assert continued is not None
-    assert [list(tokens) for tokens in continued.tokens] == [list(range(21))]
-
-
 async def test_a_draining_replicas_stream_still_moves(fleet: Fleet) -> None:
     first, second = CountingEngine(until=1), CountingEngine()
     await fleet.start(first)
@@ -147,24 +129,6 @@ async def test_a_draining_replicas_stream_still_moves(fleet: Fleet) -> None:
         text += await client.rest()
 
     assert without_comments(text) == (WHOLE, 1)
-
-
-async def test_a_client_that_leaves_ends_its_generation(fleet: Fleet) -> None:
-    engine = CountingEngine(until=1)
-    await fleet.start(engine)
-    async with serving(fleet) as server:
-        client = await server.connect()
-        await client.head()
-        await client.chunk()
-        engine.go_on(1)
-        await client.chunk()
-        client.writer.close()
-        await engine.left.wait()
-        engine.go_on()
-        await server.ended.wait()
-
-    assert server.requests[0].outcome == "abandoned"
-    assert fleet.in_flight == [0]
 
 
 async def test_an_error_event_on_the_fast_path_is_the_outcome(fleet: Fleet) -> None:

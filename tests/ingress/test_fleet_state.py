@@ -14,6 +14,7 @@ from serve_app.api.fleet_events import FleetEvents
 from serve_app.api.health import ModelReadiness, Readiness
 from serve_app.cluster.bounded_call import Answer, BoundedCall
 from serve_app.controller import serve_policy
+from serve_app.ingress import fleet_state
 from serve_app.ingress.cold_start_progress import StoredState
 from serve_app.ingress.fleet_state import FleetState
 from serve_app.settings.caller import LANES
@@ -155,6 +156,16 @@ async def test_metrics_are_read_every_5_s_for_listeners_and_every_15_s_without()
     assert seen == [2, 8]
 
 
+async def test_costly_samples_come_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_state, "MOST_SHARE", 1e-9)
+    fleet = Fleet()
+    for _ in range(60):
+        fleet.now += 1.0
+        await fleet.state.parts(True)
+
+    assert fleet.observer.scrapes == 1
+
+
 async def test_samples_count_lost_replicas() -> None:
     fleet = Fleet()
     fleet.observer.out = {"r1": "does not answer"}
@@ -242,10 +253,13 @@ async def test_listeners_that_come_at_once_share_samples_and_records(monkeypatch
     assert fleet.observer.scrapes == 1
 
 
-async def test_page_and_first_event_of_20_busy_models_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("models", "samples"), [(20, 60), (100, 12)])
+async def test_page_and_first_event_of_busy_models_are_small(
+    models: int, samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = Clock()
     monkeypatch.setattr(serve_policy, "SteadyTime", lambda: clock.time)
-    fleet, chance = Fleet(models=20), random.Random(1)
+    fleet, chance = Fleet(models), random.Random(1)
     names = [model.name for model in fleet.settings.models]
     counters: dict[str, dict[tuple[str, int], int]] = {name: {} for name in names}
     fleet.policy.records = records_of(names, clock)
@@ -263,7 +277,8 @@ async def test_page_and_first_event_of_20_busy_models_are_small(monkeypatch: pyt
     first = await anext(reply.body_iterator)
 
     event = json.loads(zlib.decompressobj(31).decompress(first).removeprefix(b"data: "))
-    assert len(event["samples"]) == 60
+    assert len(event["samples"]) == samples
+    assert len(first) <= 100_000
     assert len(event["decisions"]) >= 30
     assert event["samples"][-1]["models"]["tide-19"].keys() >= {"ttft_p95_s", "itl_p95_s", "cached_share"}
     page = (assets.script(), assets.style(), assets.template().encode())

@@ -1,4 +1,4 @@
-"""Keep-alives before the first output. Relay, channel and data plane are real; the clock is explicit."""
+"""Keep-alives: in the queue, before the first output, and in the lane `background` always."""
 
 from __future__ import annotations
 
@@ -13,15 +13,64 @@ from serve_app.api.dialect import ColdWait
 from serve_app.api.engine_client import EngineReply, Operation
 from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError
+from serve_app.ingress.cold_start_progress import ColdStartProgress
+from serve_app.settings.caller import Lane
 from tests.api.connection import SCOPE, Connection
 from tests.api.traffic_log import TrafficLog
-from tests.ingress.fleet import DONE, FIRST, MODEL, Fleet, Waits, lose, request
+from tests.ingress.cold_model import ColdModel, of_lane
+from tests.ingress.fleet import DONE, FIRST, MODEL, CountingEngine, Fleet, Waits, lose, reading, request
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, frames
-from tests.timing import Clock
+from tests.timing import Clock, until
 
 INTERVAL_S = 0.001
 """By the explicit clock. The event loop waits for it too, so it is short."""
 BROKEN = ApiError(400, "model = 'pirate': the adapter cannot be loaded", code="adapter_invalid")
+
+
+# In the queue.
+
+
+@pytest.mark.parametrize(
+    ("lane", "phase", "told"),
+    [
+        ("standard", "imports", "imports"),
+        ("standard", "busy", "busy"),
+        ("background", "imports", "imports"),
+        ("background", "busy", "background"),
+        ("background", "requested", "background"),
+        ("background", "rollout_failed", "rollout_failed"),
+    ],
+)
+async def test_a_queued_client_hears_the_present_progress(lane: Lane, phase: str, told: str) -> None:
+    model, waits = ColdModel(keep_alive_interval_s=INTERVAL_S), Waits()
+    asked = of_lane(lane, tell_wait=waits)
+    await model.ask("s1", asked=asked)
+    assert waits.told == []  # not before the first interval
+
+    for eta_s in (12.0, 11.0):
+        model.progress.current = ColdStartProgress(phase, eta_s, "why", 3)
+        model.now += 1.0
+        await until(lambda: waits.told and waits.told[-1].waited_s == model.now - 100.0)
+    await model.up("a")
+
+    known = (None, "", 0) if told == "background" else (11.0, "why", 3)
+    assert waits.told[-1] == ColdWait("tide", told, known[0], 2.0, *known[1:])
+    assert (asked.queued_s, model.order) == (2.0, ["s1"])
+
+
+async def test_short_intervals_leave_others_their_turn() -> None:
+    model = ColdModel(keep_alive_interval_s=1e-9)
+    await model.ask("s1", asked=request(tell_wait=Waits()))
+    for _ in range(20):
+        model.now += 1.0
+        await asyncio.sleep(0)
+
+    await model.up("a")
+
+    assert model.order == ["s1"]
+
+
+# At an engine.
 
 
 class LoadingEngine(StubEngine):
@@ -72,24 +121,37 @@ class Client:
 
 async def test_silence_counts_from_the_arrival_in_the_queue(fleet: Fleet, clock: Clock) -> None:
     engine, waits = LoadingEngine(frames(FIRST, DONE)), Waits()
-    asked = request(wants_stream=True, tell_wait=waits)
-
-    async def read() -> None:
-        async with fleet.client.call(asked):
-            pass
-
-    reading = asyncio.create_task(read())
-    await fleet.handle.asked.wait()
-    clock.now = 0.75 * INTERVAL_S
-    await fleet.start(engine)
-    await engine.entered.wait()
-    clock.now = INTERVAL_S
-    async with asyncio.timeout(LIMIT_S):
-        await waits.heard.wait()
-    engine.loaded.set()
-    await reading
+    async with reading(fleet, request(wants_stream=True, tell_wait=waits)) as answer:
+        await fleet.handle.asked.wait()
+        clock.now = 0.75 * INTERVAL_S
+        await fleet.start(engine)
+        await engine.entered.wait()
+        clock.now = INTERVAL_S
+        await until(lambda: waits.told)
+        engine.loaded.set()
+        await answer
 
     assert waits.told == [ColdWait("tide", "first_token", None, INTERVAL_S)]
+
+
+async def test_only_background_streams_are_kept_alive_after_output(fleet: Fleet, clock: Clock) -> None:
+    engine, waits = CountingEngine(until=1), {"standard": Waits(), "background": Waits()}
+    await fleet.start(engine)
+    async with AsyncExitStack() as stack:
+        lanes: tuple[Lane, ...] = ("standard", "background")
+        for lane in lanes:
+            asked = of_lane(lane, wants_stream=True, tell_wait=waits[lane])
+            await stack.enter_async_context(reading(fleet, asked))
+            engine.reached.clear()
+            await engine.reached.wait()
+        await asyncio.sleep(0)
+        for _ in range(3):
+            clock.now += 1.0
+            count = len(waits["background"].told)
+            await until(lambda count=count: len(waits["background"].told) > count)  # type: ignore[misc]
+
+    assert {wait.phase for wait in waits["background"].told} == {"background"}
+    assert waits["standard"].told == []
 
 
 COMMENT = b": waiting for a replica of tide: phase=first_token eta_s=unknown waited_s=7\n\n"
@@ -120,14 +182,6 @@ async def test_error_after_a_keep_alive_is_an_event(
     assert (client.connection.status, client.asked.outcome) == (200, "client_error")
     assert b"the adapter cannot be loaded" in body
     assert end in body
-
-
-async def test_error_before_a_keep_alive_has_its_status(fleet: Fleet) -> None:
-    await fleet.start(StubEngine(BROKEN))
-    client = Client(fleet)
-
-    assert await client.whole() == BROKEN.body()
-    assert client.connection.status == 400
 
 
 async def test_stream_moves_after_a_keep_alive_and_before_output(fleet: Fleet, clock: Clock) -> None:

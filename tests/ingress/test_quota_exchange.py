@@ -15,6 +15,7 @@ from serve_app.api.quotas import KeyDemand, KeyShare, Quotas
 from serve_app.ingress.quota_exchange import INTERVAL_S, QuotaReports, share_of, share_quotas, shares_of
 from serve_app.settings.keys_file import ApiKey
 from serve_app.wire.documents import NAMESPACE
+from tests.refusal import refusal
 from tests.stub_kv import StubKv
 from tests.timing import Clock
 
@@ -147,10 +148,9 @@ def test_replica_alone_takes_over_a_debt(fleet: Fleet) -> None:
     fleet.clock.now += 5
     fleet.join("i1", 0)
 
-    with pytest.raises(ApiError) as refused:
-        fleet.replicas["i1"].quotas.reserve(KEY, large, 0)
+    error = refusal(fleet.replicas["i1"].quotas.reserve, KEY, large, 0)
     # A debt of 121 s, less the 5 s since its report.
-    assert int(refused.value.headers["Retry-After"]) == 116
+    assert int(error.headers["Retry-After"]) == 116
     del kept
 
 
@@ -218,11 +218,10 @@ def test_wait_is_told_by_the_share_of_its_replica(fleet: Fleet, load: float, sha
     fleet.clock.now += 5
     quotas, minutes_worth = fleet.replicas["i1"].quotas, EngineRequest("score", b"x" * 4 * LIMIT, "r-1")
     kept = quotas.reserve(KEY, minutes_worth, 0)
-    with pytest.raises(ApiError) as refused:
-        quotas.reserve(KEY, minutes_worth, 0)
+    error = refusal(quotas.reserve, KEY, minutes_worth, 0)
     del kept
 
-    assert int(refused.value.headers["Retry-After"]) == pytest.approx(60 / share, rel=0.25)
+    assert int(error.headers["Retry-After"]) == pytest.approx(60 / share, rel=0.25)
 
 
 def test_store_that_fails_leaves_the_last_shares(fleet: Fleet, kv: StubKv) -> None:

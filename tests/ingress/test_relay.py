@@ -1,27 +1,33 @@
-"""Requests relayed to real data planes on loopback, and the load that they put on replicas."""
+"""Requests relayed to real data planes on loopback, and the load that they put on replicas.
+
+`tests/simulation` has the losses of replicas at any moment, and clients that leave.
+"""
 
 import asyncio
 import gc
 import logging
 import sys
-from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
+from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.ingress.replica import SEQUENCE_TOKENS
+from serve_app.wire.data_plane import TokenCounts
+from tests.ingress.cold_model import of_lane
 from tests.ingress.fleet import (
     BODY,
     DEAD,
     DIED,
     DONE,
     FIRST,
-    MODEL,
     WAITED_S,
     CountingEngine,
     Fleet,
+    frame,
+    lose,
     request,
 )
 from tests.stub_engine import MuteEngine, StubEngine, failing, frames, stalled
@@ -31,6 +37,7 @@ LONG_TOKENS = 1000
 LATER = ApiError(429, "later", headers={"Retry-After": "3", "X-Internal": "1"})
 ORDINARY = ApiError(503, "no", code="engine_error")
 UNSAID = EngineReply(503, b'{"error":{"param":"engine_dead"}}')
+PREFIX = PromptPrefix(2000, (1, 2, 3), 9)
 
 
 @pytest.mark.parametrize(
@@ -43,14 +50,14 @@ UNSAID = EngineReply(503, b'{"error":{"param":"engine_dead"}}')
     ],
 )
 async def test_a_whole_answer_is_forwarded(fleet: Fleet, answer: Any, reply: EngineReply) -> None:
-    engine = StubEngine(answer)
+    engine, asked = StubEngine(answer), request()
     await fleet.start(engine)
 
-    assert await fleet.whole() == reply
+    assert await fleet.whole(asked) == reply
     (got,) = engine.requests
     assert (got.message.operation, got.message.body, got.request_id) == ("chat_completions", BODY, "r-1")
     assert got.waited_s >= WAITED_S
-    assert fleet.in_flight == [0]
+    assert (fleet.in_flight, asked.left_engine) == ([0], False)
 
 
 async def test_a_fault_of_our_own_code_is_no_lost_replica(
@@ -90,6 +97,19 @@ async def test_a_stream_keeps_no_released_body(fleet: Fleet) -> None:
         assert sys.getrefcount(body) == before
 
 
+@pytest.mark.parametrize("wants_stream", [True, False])
+async def test_background_request_in_an_engine_has_a_deadline(fleet: Fleet, wants_stream: bool) -> None:
+    fleet.knobs["background_wait_timeout_s"] = 0.1
+    await fleet.start(MuteEngine())  # other lanes need all of it
+
+    with pytest.raises(ApiError, match=r"background_wait_timeout_s = 0\.1") as refused:
+        async with fleet.client.call(of_lane("background", wants_stream=wants_stream)):
+            pass
+
+    assert (refused.value.status, refused.value.code) == (503, "background_wait_timeout")
+    assert fleet.replicas[0].all_in_flight == 0
+
+
 # Lost replicas.
 
 
@@ -110,16 +130,6 @@ async def test_a_request_without_an_event_restarts_elsewhere(fleet: Fleet, answe
 
     assert len(second.requests) == 1
     assert (fleet.loads, fleet.in_flight) == ([0, 0], [0, 0])
-
-
-async def test_engines_dead_before_a_request_cost_it_nothing(fleet: Fleet) -> None:
-    dead = [StubEngine(DEAD) for _ in range(3)]
-    for engine in dead:
-        await fleet.start(engine)
-    await fleet.start(StubEngine(EngineReply(200, b"alive")))
-
-    assert [(await fleet.whole()).body for _ in range(4)] == [b"alive"] * 4
-    assert [len(engine.requests) for engine in dead] == [1, 1, 1]  # the first request found out for all
 
 
 async def test_an_unreachable_replica_is_picked_last(fleet: Fleet) -> None:
@@ -152,40 +162,19 @@ async def test_a_stranger_on_a_replicas_port_gets_no_request(fleet: Fleet) -> No
     assert stranger.requests == []
 
 
-async def test_request_that_lost_the_only_replica_is_queued(fleet: Fleet) -> None:
-    class Dying(StubEngine):
-        async def _reply(self) -> EngineReply:
-            fleet.lose()
-            raise DIED
-
-    await fleet.start(Dying(DIED))
-    lost = request()
+async def test_wait_after_a_loss_is_lost_and_not_queued(fleet: Fleet) -> None:
+    mute, lost = MuteEngine(), request()
+    plane = await fleet.start(mute)
     asked = asyncio.create_task(fleet.whole(lost))
+    await mute.entered.wait()
+    fleet.lose()
+    await lose(plane)
     await fleet.handle.asked.wait()
-    assert len(fleet.admission.queue) == 1
 
     await fleet.start(StubEngine(EngineReply(200, b"second")))
 
     assert (await asked).body == b"second"
     assert lost.lost_s > lost.queued_s == 0.0
-
-
-async def test_a_request_that_lost_its_replica_is_not_refused(fleet: Fleet) -> None:
-    await fleet.start(StubEngine(DEAD))
-    await fleet.start(StubEngine(stalled(FIRST)))
-    dead, _ = fleet.replicas
-    async with AsyncExitStack() as open_calls:
-        for _ in range(MODEL.max_ongoing_requests):
-            await open_calls.enter_async_context(fleet.client.call(request()))
-        dead.failures = 0  # it looks alive
-        call = fleet.client.call(request())
-        asked = asyncio.create_task(call.__aenter__())
-        while not len(fleet.admission.queue):
-            await asyncio.sleep(0)
-
-    assert (await asked).stream is not None
-    await call.__aexit__(None, None, None)
-    assert fleet.in_flight == [0, 0]
 
 
 @pytest.mark.parametrize("other", ["there before", "new", "well again", "none"])
@@ -216,71 +205,41 @@ async def test_requests_of_a_hanging_replica_go_to_another(fleet: Fleet, other: 
     assert mute.cancelled
 
 
-async def test_a_request_survives_a_channel_closed_while_it_opens(fleet: Fleet) -> None:
-    """It must not end as if its client had left."""
-    await fleet.start(StubEngine(EngineReply(200, b"{}")))
-    (replica,) = fleet.replicas
-    asking = asyncio.create_task(fleet.whole())
-    await asyncio.sleep(0)
-    assert (fleet.in_flight, fleet.channels.current(replica)) == ([1], None)
-
-    fleet.channels.close(replica, "its engine stands still")
-
-    assert (await asking).body == b"{}"
-
-
 # The tokens that a client got of an answer that it did not read to its end.
 
 
-async def test_cut_stream_that_cannot_continue_counts_its_events(fleet: Fleet) -> None:
-    await fleet.start(CountingEngine(until=24, continuable=False))
-    asked, read = request(wants_stream=True), b""
+@pytest.mark.parametrize("continuable", [True, False])
+async def test_cut_stream_counts_its_prompt_and_its_events(fleet: Fleet, continuable: bool) -> None:
+    engine = CountingEngine(until=24, continuable=continuable)
+    engine.counts = TokenCounts(16, 1000, 1000, 1)
+    await fleet.start(engine)
+    asked, read = request(wants_stream=True, prefix=PREFIX), b""
     async with fleet.client.call(asked) as reply:
         assert reply.stream is not None
         async for chunk in reply.stream:
             read += chunk
-            if read.count(b"data:") == 24:
+            if read.endswith(frame(23)):
                 break
 
     assert asked.left_engine
-    assert asked.counts.output in (23, 24)  # the last was on its way
+    assert (asked.counts.cached, asked.counts.input) == (16, 1000)
+    # The tokens of the last pieces count once the client has asked for more.
+    assert asked.counts.output in range(20, 25)
+    assert fleet.known.prefixes.bytes_per_token == 2.0
 
 
-async def test_client_that_leaves_a_working_engine_is_noted(fleet: Fleet) -> None:
-    engine = MuteEngine()
-    await fleet.start(engine)
-    asked = request()
+@pytest.mark.parametrize("queued", [False, True])
+async def test_client_that_leaves_a_working_engine_is_noted(fleet: Fleet, queued: bool) -> None:
+    engine, asked = MuteEngine(), request()
+    if not queued:
+        await fleet.start(engine)
     asking = asyncio.create_task(fleet.whole(asked))
-    await engine.entered.wait()
+    await (fleet.handle.asked if queued else engine.entered).wait()
 
     asking.cancel()
     await asyncio.wait((asking,))
 
-    assert (asked.left_engine, asked.counts.output) == (True, None)
-
-
-async def test_client_that_leaves_the_queue_has_left_no_engine(fleet: Fleet) -> None:
-    asked = request()
-    asking = asyncio.create_task(fleet.whole(asked))
-    await fleet.handle.asked.wait()
-
-    asking.cancel()
-    await asyncio.wait((asking,))
-
-    assert not asked.left_engine
-
-
-@pytest.mark.parametrize(
-    "answer", [EngineReply(200, b"{}"), EngineReply(400, b"{}"), LATER, frames(FIRST, DONE)]
-)
-async def test_whole_answer_leaves_no_engine(fleet: Fleet, answer: Any) -> None:
-    await fleet.start(StubEngine(answer))
-    asked = request()
-    async with fleet.client.call(asked) as reply:
-        if reply.stream is not None:
-            assert [chunk async for chunk in reply.stream]
-
-    assert not asked.left_engine
+    assert (asked.left_engine, asked.counts.output) == (not queued, None)
 
 
 # The load on replicas.
@@ -299,15 +258,3 @@ async def test_a_stream_counts_its_prompt_until_its_first_event(fleet: Fleet) ->
     await call.__aexit__(None, None, None)
 
     assert fleet.loads == [0]
-
-
-async def test_client_that_leaves_early_removes_its_prompt_from_the_load(fleet: Fleet) -> None:
-    engine = MuteEngine()
-    await fleet.start(engine)
-    asked = asyncio.create_task(fleet.whole(request(body=LONG)))
-    await engine.entered.wait()
-
-    asked.cancel()
-    await asyncio.wait((asked,))
-
-    assert (fleet.loads, fleet.in_flight) == ([0], [0])

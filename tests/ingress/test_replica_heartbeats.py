@@ -13,6 +13,7 @@ from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
 from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
 from serve_app.engine.data_plane import DataPlane, IngressConnection
+from serve_app.ingress import replica_heartbeats
 from serve_app.ingress.engine_channel import EngineChannels
 from serve_app.ingress.replica import Replica
 from serve_app.ingress.replica_heartbeats import SILENT_LOOKS, SUSPECT_LOOKS, Heartbeats
@@ -182,6 +183,15 @@ async def test_a_heartbeat_reports_the_cache_and_other_ingresses_prompts(fake: F
     assert index.match(ASKED) == {"r1": BLOCK_BYTES}
     await fake.beat(prefix_cache_tokens=0)
     assert index.match(ASKED) == {}
+
+
+async def test_all_indexes_together_are_bounded(fake: FakeReplica, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_heartbeats, "MOST_INDEXED_TOKENS", 256)
+    await fake.begin()
+
+    await fake.beat(prefix_cache_tokens=10_000)
+    await fake.beat(prefixes=[Prefix([1, 2, 3], 0)])
+    assert fake.known.prefixes.match(ASKED) == {"r1": 2 * BLOCK_BYTES}
 
 
 async def test_the_engines_count_corrects_the_expectation(fleet: Fleet) -> None:

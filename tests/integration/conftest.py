@@ -3,7 +3,9 @@
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -28,11 +30,11 @@ ORDER = [
     "test_autoscaling",
     "test_page",
     "test_held_requests",
-    "test_background",
+    "test_background",  # starts `app` meanwhile
     "test_adapters",
     "test_ledger",
     "test_batches",  # leaves two engines, which `test_chaos` needs
-    "test_chaos",  # ends `fleet`, and starts `app` meanwhile
+    "test_chaos",  # ends `fleet`
     "test_same_tokens_as_vllm",  # vLLM's own server starts beside `app`
     "",  # the other modules ask `app`
     "test_speech",  # starts the model of `app` that the others find at zero
@@ -71,7 +73,8 @@ def speech_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[sub
 
 
 @pytest.fixture(scope="session")
-def app(speech_model: tuple[subprocess.Popen[bytes], Path]) -> Iterator[Running]:
+def starting_app(speech_model: tuple[subprocess.Popen[bytes], Path]) -> Iterator[tuple[Running, Future[Any]]]:
+    """`app` from its start on, and what ends when it is ready."""
     writing, folder = speech_model
     assert writing.wait(240) == 0
     speech = {"task": "transcribe", "model": str(folder), "dtype": "float32", "max_model_len": 64}
@@ -88,8 +91,24 @@ def app(speech_model: tuple[subprocess.Popen[bytes], Path]) -> Iterator[Running]
         ),
         environment=FAST_EXPORT,
     )
-    with running.serving():
-        yield running
+    running.start()
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            yield running, thread.submit(running.wait_ready)
+        finally:
+            running.end()
+
+
+@pytest.fixture(scope="session")
+def app(starting_app: tuple[Running, Future[Any]]) -> Running:
+    running, ready = starting_app
+    try:
+        ready.result()
+    except AssertionError:  # Ray gives its agents 15 s to start, beside the engines of `fleet`
+        running.end()
+        running.start()
+        running.wait_ready()
+    return running
 
 
 @pytest.fixture(scope="session")

@@ -135,13 +135,6 @@ def test_claude_code_gets_a_message_under_the_name_it_asked_for(http: httpx.Clie
     assert events[-1]["type"] == "message_stop"
 
 
-def test_an_agent_is_told_that_it_asks_for_a_longer_answer_than_the_context(http: httpx.Client) -> None:
-    reply = http.post("/v1/messages", json={**CLAUDE, "max_tokens": 32_000}, headers=CLAUDE_HEADERS)
-
-    assert (reply.status_code, reply.json()["error"]["type"]) == (400, "invalid_request_error")
-    assert reply.json()["error"]["message"].startswith("max_tokens")
-
-
 @pytest.mark.parametrize(("path", "status"), [("/", 200), ("/v1", 404)])
 def test_claude_codes_first_look_at_a_server_is_answered(http: httpx.Client, path: str, status: int) -> None:
     assert http.head(path).status_code == status

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.integration.cluster import Running
 from tests.integration.fleet import (
@@ -23,6 +24,13 @@ FLOOD = 24
 QUIET = {"downscale_delay_s": 1, "downscale_to_zero_delay_s": 1, "background_keep_s": 1, "mode": "act"}
 UNTAUGHT = {"forecast": False}
 """The forecast knows the bursts of other tests of this fleet, and would allow for them from the start."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _app_starts_meanwhile(request: pytest.FixtureRequest) -> None:
+    """From here on, the tests of `fleet` mostly wait. The start of `app` takes 50 s."""
+    if any("app" in getattr(item, "fixturenames", ()) for item in request.session.items):
+        request.getfixturevalue("starting_app")
 
 
 async def stream(client: httpx.AsyncClient, fleet: Running, words: str, lane: str) -> str:

@@ -149,10 +149,9 @@ def test_conversations_find_their_cache_after_all_these_losses(two: Running) -> 
             messages += [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": "Go on."}]
 
 
-def test_nothing_outlives_a_run_that_is_killed_itself(two: Running, request: pytest.FixtureRequest) -> None:
-    """Ends the application, and starts the next one: HAProxy alone goes on for 15 s."""
+def test_nothing_outlives_a_run_that_is_killed_itself(two: Running) -> None:
+    """Ends the application. HAProxy alone goes on for 15 s."""
     assert two.process is not None
     started = two.descendants()
     two.process.kill()
-    request.getfixturevalue("app")
     wait_until(lambda: list(filter(is_alive, started)), lambda left: not left, "the end of all processes")

@@ -107,16 +107,3 @@ def test_a_deadline_frees_the_sequence_and_is_told(
     reply = client.completions.create(model=NARROW, prompt="The tide", max_tokens=5)
     assert reply.usage.completion_tokens == 5
     assert meter.advance() < 2 * LONG
-
-
-def test_a_deadline_ends_the_stream_as_every_stream_ends(http: httpx.Client) -> None:
-    within = {"X-Request-Timeout-Seconds": "0.5"}
-    reply = http.post("/v1/completions", json=request(stream=True), headers=within)
-    *_, event, done = reply.text.removesuffix("\n\n").split("\n\n")
-    assert (reply.status_code, done) == (200, "data: [DONE]")
-    assert event.startswith('event: error\ndata: {"error":{"message":"The answer was not complete within')
-
-
-def test_a_wrong_deadline_is_refused(http: httpx.Client) -> None:
-    reply = http.post("/v1/completions", json=request(False), headers={"X-Request-Timeout-Seconds": "soon"})
-    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "X-Request-Timeout-Seconds")

@@ -3,10 +3,8 @@
 import uuid
 
 import httpx
-import openai
 import pytest
 
-from tests.integration.cluster import Running
 from tests.integration.conftest import CHAT
 
 CHAT_PATH = "/v1/chat/completions"
@@ -46,25 +44,6 @@ def test_a_bad_field_is_named(http: httpx.Client, path: str, body: dict, status:
     assert len(reply.headers.get_list("x-request-id")) == 1
 
 
-@pytest.mark.parametrize("path", ["/v1/audio/transcriptions", "/v1/audio/translations"])
-@pytest.mark.parametrize(
-    ("fields", "file", "status", "param", "code"),
-    [
-        ({"model": CHAT}, b"RIFF", 400, "model", "unsupported_feature"),
-        ({"model": CHAT, "stream": "true"}, b"RIFF", 400, "model", "unsupported_feature"),
-        ({"model": "nope"}, b"RIFF", 404, "model", "model_not_found"),
-        ({"model": CHAT}, b"", 400, "file", "invalid_value"),
-        ({"model": CHAT}, b"x" * (8 << 20) + b"x", 413, "file", "file_too_large"),
-    ],
-)
-def test_speech_that_cannot_be_read_is_refused(
-    app: Running, path: str, fields: dict, file: bytes, status: int, param: str, code: str
-) -> None:
-    reply = httpx.post(f"{app.url}{path}", data=fields, files={"file": ("sea.wav", file)}, timeout=60)
-    error = reply.json()["error"]
-    assert (reply.status_code, error["param"], error["code"]) == (status, param, code)
-
-
 def test_a_wrong_method_or_path_has_the_same_shape(http: httpx.Client) -> None:
     for reply, status in ((http.get(CHAT_PATH), 405), (http.get("/v1/nothing"), 404)):
         assert reply.status_code == status
@@ -102,26 +81,3 @@ def test_a_request_id_of_another_form_is_replaced(http: httpx.Client, path: str,
 )
 def test_a_ray_header_of_odd_bytes_makes_no_server_error(http: httpx.Client, name: bytes) -> None:
     assert http.get("/health", headers=[(name, b"\xff\xe9")]).status_code == 200
-
-
-def test_the_server_still_answers_after_all_that(client: openai.OpenAI) -> None:
-    reply = client.chat.completions.create(model=CHAT, messages=SEA, max_tokens=3)
-    assert reply.choices[0].message.content is not None
-
-
-@pytest.mark.parametrize(
-    ("headers", "status", "code"),
-    [
-        ({"Content-Type": "text/plain"}, 415, "unsupported_media_type"),
-        ({"Host": "evil.example"}, 421, "host_not_allowed"),
-        ({"Origin": "https://evil.example"}, 403, "origin_not_allowed"),
-    ],
-)
-def test_a_page_of_another_site_gets_no_answer(
-    http: httpx.Client, headers: dict, status: int, code: str
-) -> None:
-    reply = http.post(CHAT_PATH, json=chat(), headers=headers)
-    assert (reply.status_code, reply.json()["error"]["code"]) == (status, code)
-    assert reply.headers["x-request-id"]
-    assert http.get("/health", headers={"Host": "10.0.0.1"}).status_code == 200
-    assert http.get("/ready", headers={"Host": "10.0.0.1"}).status_code == 200

@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import openai
 import psutil
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from serve_app.settings.knobs import Knobs
@@ -47,20 +46,6 @@ def test_readiness_says_how_long_each_phase_took(http: httpx.Client) -> None:
 
 def test_health_answers(http: httpx.Client) -> None:
     assert http.get("/health").json() == {"status": "ok"}
-
-
-@pytest.mark.parametrize("path", ["/health", "/ready", "/metrics", "/v1/models"])
-def test_head_is_answered_without_a_body(http: httpx.Client, path: str) -> None:
-    reply = http.head(path)
-
-    assert (reply.status_code, reply.content) == (200, b"")
-
-
-def test_readiness_says_how_old_what_ray_told_is(http: httpx.Client) -> None:
-    control = http.get("/ready").json()["control_plane"]
-
-    assert (control["reachable"], control["reason"]) == (True, None)
-    assert 0 <= control["age_s"] <= 2
 
 
 def test_metrics_name_the_nodes_that_answered(http: httpx.Client) -> None:
@@ -176,17 +161,6 @@ def vllm_samples(http: httpx.Client) -> dict[tuple[str, str], float]:
         for sample in family.samples
         if sample.name.startswith("vllm:") and "le" not in sample.labels and "model_name" in sample.labels
     }
-
-
-def test_a_repeated_prompt_hits_the_prefix_cache(http: httpx.Client, client: openai.OpenAI) -> None:
-    def hits() -> float:
-        return samples(http).get(("llm_prefix_cache_hits_total", CHAT), 0.0)
-
-    before = hits()
-    prompt = "The harbour at low tide was quiet, and the boats lay on their sides in the mud. " * 8
-    for _ in range(2):
-        client.completions.create(model=CHAT, prompt=prompt, max_tokens=2)
-    wait_until(hits, lambda now: now > before, "hits of the prefix cache")
 
 
 def test_a_replica_takes_at_most_two_gigabytes(app: Running) -> None:

@@ -49,26 +49,6 @@ def test_a_frame_is_never_split_inside_a_character(http: httpx.Client) -> None:
     assert "\ufffd" not in "".join(deltas)
 
 
-def test_generate_streams_a_token_an_event(http: httpx.Client) -> None:
-    _, chunks = raw_stream(http, "/generate", {"prompt": "The tide", "max_tokens": 12, "stream": True})
-    *events, done = frames(chunks)
-    assert done == "data: [DONE]"
-    tokens = [json.loads(event.removeprefix("data: ")) for event in events]
-    assert 1 <= len(tokens) <= 12
-    assert set(tokens[0]) == {"token", "token_id", "prefill_time_ms"}
-    assert all(set(token) == {"token", "token_id", "step_ms"} for token in tokens[1:])
-
-
-def test_generate_says_the_same_whole(http: httpx.Client) -> None:
-    request = {"prompt": "The tide", "max_tokens": 20, "temperature": 0}
-    _, chunks = raw_stream(http, "/generate", {**request, "stream": True})
-    events = [json.loads(frame.removeprefix("data: ")) for frame in frames(chunks)[:-1]]
-    whole = http.post("/generate", json=request).json()
-    assert [event["token_id"] for event in events] == whole["token_ids"]
-    assert "".join(event["token"] for event in events) == whole["text"]
-    assert whole["timings"]["tokens_generated"] == len(whole["token_ids"])
-
-
 @pytest.mark.parametrize(
     "headers", [[], ["Connection: keep-alive"], ["Host: localhost", "Connection: close"]]
 )

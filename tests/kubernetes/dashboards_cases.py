@@ -315,7 +315,23 @@ LOST = Case(
         ("autoscaling", "Time lost with replicas", "P95"): {"{}": 30 + 30 * 0.95},
     },
 )
+HANDOVERS = Case(
+    "a model gave places to others, to one of them for the first time",
+    {
+        f'llm_autoscaling_handovers_total{{{POLICY}, taker="b"}}': "3x38 4x2",
+        f'llm_autoscaling_handovers_total{{{POLICY}, taker="c"}}': "_x38 2x2",
+        f'llm_autoscaling_handovers_total{{{POLICY}, taker="d"}}': "1x40",
+    },
+    600,
+    {
+        ("autoscaling", "Places given to other models", "to {{taker}}"): {
+            '{taker="b"}': 1,
+            '{taker="c"}': 2,
+            '{taker="d"}': 0,
+        },
+    },
+)
 CASES = (
     FIRST_REQUESTS, QUANTILES, NO_TRAFFIC, OUTCOMES, INTERRUPTED, DECISIONS, MARKED_BEFORE, FLEET, ENGINES,
-    COST, MOVED, IDLE, USAGE, LOST,
+    COST, MOVED, IDLE, USAGE, LOST, HANDOVERS,
 )  # fmt: skip

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 from ray._private.worker import global_worker
-from ray.dashboard.subprocesses.module import SubprocessModule
-from ray.dashboard.utils import DashboardHeadModule, get_all_modules
 from ray.serve._private import application_state
 from ray.serve._private.build_app import build_app
 from ray.serve._private.cluster_node_info_cache import ClusterNodeInfoCache, DefaultClusterNodeInfoCache
@@ -29,7 +27,6 @@ from vllm.logger import configure_logging
 from serve_app import env
 from serve_app.app import build
 from serve_app.patches.ray import (
-    DASHBOARD_MODULES,
     accept_until,
     at_most_every,
     is_draining,
@@ -112,12 +109,6 @@ def test_handlers_are_closed_with_the_process_as_ever(log: logging.Logger) -> No
         raise ValueError("no such model")
     assert registered[: len(before)] == before
     assert any(reference() is added for reference in registered)  # type: ignore[operator]
-
-
-def test_all_modules_of_the_dashboard_but_two_are_loaded() -> None:
-    found = [*get_all_modules(DashboardHeadModule), *get_all_modules(SubprocessModule)]
-
-    assert {each.__name__ for each in found} == {*DASHBOARD_MODULES, "DataHead", "TrainHead"}
 
 
 class Gcs:

@@ -9,7 +9,15 @@ from ray.serve._private.controller import ServeController
 from ray.serve._private.replica import ReplicaMetricsManager
 from ray.serve._private.router import RouterMetricsManager
 
-from serve_app.patches.ray_idle import QUIET_S, UNCHANGED_S, Rest, awaits_checks, is_quiet, only_changes
+from serve_app.patches.ray_idle import (
+    QUIET_S,
+    UNCHANGED_S,
+    Rest,
+    awaits_checks,
+    is_quiet,
+    only_changes,
+    skip_idle_turns,
+)
 
 
 def turns(rest: Rest, *, until: float, quiet: bool = True, awaits_checks: bool = False) -> list[float]:
@@ -84,6 +92,24 @@ def test_any_transition_keeps_the_controller_awake() -> None:
     assert awaits_checks(controller(deployment={"_outstanding_dirty_set": {"r"}}))
 
 
+async def test_a_quiet_controller_runs_only_the_turns_that_are_due() -> None:
+    taken: list[int] = []
+
+    async def turn(number: int) -> None:
+        taken.append(number)
+
+    quiet = controller()
+    quiet.run_control_loop_step = turn
+    skip_idle_turns(quiet)
+    for number in range(5):
+        await quiet.run_control_loop_step(number)
+    assert taken == [0]
+
+    quiet.deployment_state_manager._deployment_states["d"]._in_transition = True
+    await quiet.run_control_loop_step(5)
+    assert taken == [0, 5]
+
+
 class Reports:
     """A metrics manager of Ray, as far as `only_changes` sees it."""
 
@@ -137,3 +163,17 @@ def test_a_report_that_ray_held_back_is_sent_next_time() -> None:
 )
 def test_ray_has_what_is_changed(owner: type, name: str) -> None:
     assert callable(getattr(owner, name))
+
+
+async def test_a_controller_of_another_release_takes_all_turns() -> None:
+    taken: list[int] = []
+
+    async def turn(number: int) -> None:
+        taken.append(number)
+
+    unknown: Any = SimpleNamespace(run_control_loop_step=turn)
+    skip_idle_turns(unknown)
+    for number in range(3):
+        await unknown.run_control_loop_step(number)
+
+    assert taken == [0, 1, 2]

@@ -11,7 +11,7 @@ from random import Random
 
 from serve_app.policy.fleet_members import Member, Replica
 from serve_app.policy.fleet_share import FleetState, Grant, share
-from serve_app.wire.resources import Node, Resources, add, lacking
+from serve_app.wire.resources import ComingNode, Node, Resources, add, lacking
 
 TICK_S = 0.5
 BATCH = 4
@@ -71,6 +71,10 @@ class SimulatedFleet:
         self.starts = 0
         self.starting_s = 0.0
         self.held_s = 0.0
+        self.taken_in_use: list[tuple[float, float]] = []
+        """The seconds of the start and of the whole life of each replica that others took in use."""
+        self.coming: list[tuple[ComingNode, float]] = []
+        """Nodes that a node autoscaler starts, and when each joins."""
         self.identical = True
         self.fewest_of_minimum: dict[str, int] = {}
         self._names = count()
@@ -134,13 +138,20 @@ class SimulatedFleet:
             idle_s=self.now - model.busy_at, weight=model.weight, turn_s=model.turn_s,
         )  # fmt: skip
 
+    def _join(self) -> list[ComingNode]:
+        for node, at in self.coming:
+            if at <= self.now:
+                self.nodes.setdefault(node.name, dict(node.total))
+        return [node for node, at in self.coming if node.since <= self.now < at]
+
     def _decide(self, *, shared: bool) -> None:
+        coming = self._join()
         free = self.free()
         nodes = [Node(total, free[name], name) for name, total in self.nodes.items()]
         members = [self.member(model) for model in self.models]
         self.grants = {}
         if shared:
-            self.grants, self.state = share(members, nodes, self.state, self.now)
+            self.grants, self.state = share(members, nodes, self.state, self.now, coming)
         for model in self.models:
             grant = self.grants.get(model.name, Grant(model.wanted))
             self.identical &= grant.target == model.wanted and not grant.why
@@ -151,8 +162,11 @@ class SimulatedFleet:
                 model.pending_since.pop()
                 excess -= 1
             up.sort(key=lambda replica: (replica.name not in grant.stop, -replica.began))
+            needed = min(ceil((len(model.waiting) + model.running) / BATCH), model.most)
             for replica in up[: max(excess, 0)]:
                 replica.drains = True
+                if replica.name in grant.stop and len(up) <= needed:
+                    self.taken_in_use.append((replica.ready_at - replica.began, self.now - replica.began))
                 self.drains += 1
             while len(model.up()) + len(model.pending_since) < model.target:
                 model.pending_since.append(self.now)

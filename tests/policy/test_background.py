@@ -5,7 +5,7 @@ from math import isfinite
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_app.policy.decide import Decision, Term, next_decision
@@ -88,7 +88,6 @@ loads = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=80, deadline=None)
 @given(any_knobs(), histories, st.lists(loads, min_size=6, max_size=6))
 def test_background_work_only_keeps_the_last_replica(
     given_: Knobs, history: list[tuple[float, Snapshot]], each: list[dict[str, float]]

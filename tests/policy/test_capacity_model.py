@@ -2,7 +2,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_app.policy.capacity_model import (
@@ -53,7 +53,6 @@ def test_an_overloaded_replica_has_only_late_tokens() -> None:
 mixes = st.builds(Mix, st.floats(10, 20_000), st.floats(0.01, 1), st.floats(2, 2000))
 
 
-@settings(max_examples=60, deadline=None)
 @given(mixes, st.floats(0.012, 1.0), st.floats(0.001, 30), st.floats(1, 3))
 def test_more_requests_never_make_fewer_tokens_late(
     mix: Mix, itl_target_s: float, rate: float, more: float
@@ -105,7 +104,6 @@ def test_each_of_more_replicas_serves_more() -> None:
     assert rates[-1] < 1.1 * rates[-2]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     mixes, st.floats(0.05, 5), st.floats(0.012, 1), st.floats(0.01, 100), st.floats(1, 64), st.floats(1, 4)
 )
@@ -189,7 +187,6 @@ def test_rps_of_a_pool_is_the_capacity_of_its_fleet() -> None:
     assert learned.rps(0) == learned.rps(1)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.floats(0.01, 200), st.floats(0, 3))
 def test_replicas_for_a_rate_are_the_fewest(rps: float, headroom: float) -> None:
     fleet = pooled(headroom)

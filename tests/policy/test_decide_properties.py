@@ -116,8 +116,7 @@ def sentences_are_short_and_a_reader_who_divides_gets_their_replicas(
         for text in told:
             if (one := _ONE_SERVES.search(text)) is not None:
                 before = [float(n.replace(",", "")) for n in _SHARED.findall(text[: one.start()])]
-                load = before[-2] if "minutes of traffic" in text else before[-1]
-                replicas = min(math.ceil(load / float(one[1].replace(",", "")) - 1e-6), MOST_REPLICAS)
+                replicas = min(math.ceil(before[-1] / float(one[1].replace(",", "")) - 1e-6), MOST_REPLICAS)
                 assert int(one[2].replace("no", "0").replace(",", "")) in (replicas, max(replicas, 1))
 
 
@@ -167,7 +166,7 @@ def a_report_from_nobody_takes_nothing_away(knobs: Knobs, history: list[tuple[fl
     assert decision.target >= min(seen.target, knobs.max_replicas)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50)
 @given(any_knobs(), histories, st.integers(0, 7))
 def test_whatever_comes_in(knobs: Knobs, history: list[tuple[float, Snapshot]], lost_at: int) -> None:
     """Histories are drawn once for all: drawing one takes twenty times as long as deciding on it."""
@@ -211,7 +210,6 @@ def under(load: dict[str, int], target: int, ready: int, total: float) -> Snapsh
     return snapshot(*[first, *[engine()] * (ready - 1)][:ready], at={"i": front}, target=target)
 
 
-@settings(max_examples=120, deadline=None)
 @given(
     knobs=any_knobs(),
     past=st.lists(loads, max_size=6),
@@ -242,7 +240,7 @@ def test_a_larger_load_never_gets_a_smaller_target(
     assert large.wanted >= small.wanted
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8)
 @given(rps=st.floats(0.1, 30), more=st.floats(1.0, 3.0), waiting=st.integers(0, 30))
 def test_a_larger_load_all_along_never_gets_a_smaller_target(rps: float, more: float, waiting: int) -> None:
     def after_two_minutes(factor: float) -> int:
@@ -257,7 +255,6 @@ def test_a_larger_load_all_along_never_gets_a_smaller_target(rps: float, more: f
     assert after_two_minutes(more) >= after_two_minutes(1.0)
 
 
-@settings(max_examples=50, deadline=None)
 @given(requests=st.integers(1, 300), queue_target=st.integers(1, 32), most=st.integers(1, 40))
 def test_burst_on_cold_model_gets_all_replicas_at_once(requests: int, queue_target: int, most: int) -> None:
     knobs = Knobs(min_replicas=0, max_replicas=most, queue_target_per_replica=queue_target)

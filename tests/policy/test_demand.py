@@ -1,7 +1,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_app.policy.demand import (
@@ -168,7 +168,6 @@ def test_buckets_of_a_long_start_are_bounded() -> None:
     assert len(demand.buckets) == MAX_BUCKETS >= LONGEST_HORIZON_S / BUCKET_S + 24
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 50)), max_size=25))
 def test_no_arrival_is_lost_or_counted_twice(arrivals: list[tuple[float, int]]) -> None:
     demand, now = Demand().add(NOW, 0), NOW

@@ -2,7 +2,7 @@ import random
 from dataclasses import astuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_app.policy.capacity_model import Mix, StepTime, capacity_rps
@@ -126,7 +126,6 @@ step = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(step, max_size=6), max_size=30))
 def test_no_steps_make_a_coefficient_negative_or_not_finite(
     reports: list[list[Sample]],

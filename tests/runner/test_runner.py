@@ -1,10 +1,7 @@
-"""The runner over SQLite and a folder. Only the ingress is a fake, which answers as each test says."""
+"""The runner over SQLite and a folder, with a fake of the ingress."""
 
 import asyncio
-import json
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,131 +11,10 @@ from sqlalchemy import select
 from serve_app.batch.queue import Answered, LeasedLine
 from serve_app.batch.records import Batch, Line, LineError
 from serve_app.batch.tables import LINES
-from serve_app.runner.batch_work import BatchWork
-from serve_app.runner.runner import LEASE_S, Runner
-from serve_app.wire.batches import NO_BATCHES, BatchLine, LineAnswer, LineAnswers
-from tests.batch.stored import HOUR_S, NOW, Stored, body
-
-LIMIT_S = 60.0
-
-
-def ok(line: BatchLine) -> LineAnswer:
-    """An answer that names its request."""
-    text = json.loads(line.body)["messages"][0]["content"]
-    return LineAnswer(line.number, f"batch_req_{line.number}", 200, json.dumps({"to": text}).encode())
-
-
-def refused(line: BatchLine, status: int = 503, after_s: float = 0.0) -> LineAnswer:
-    return LineAnswer(line.number, "r", status, b'{"error":{"code":"queue_full"}}', after_s)
-
-
-class FakeIngress:
-    """Answers all lines of a call at once, by `answer`; or waits for `gate` first."""
-
-    def __init__(self, wanted: int = 64) -> None:
-        self.wanted = wanted
-        self.answer: Callable[[BatchLine], LineAnswer] = ok
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self.sent: list[tuple[str, list[int]]] = []
-        self.called = asyncio.Event()
-        self.cancelled = 0
-        self.open = self.most_open = 0
-        self.lost_calls = 0
-        """The next calls that end with `loss`, as if the replica were killed."""
-        self.loss: BaseException = ConnectionError("the replica is gone")
-
-    async def __call__(self, batch: Batch, lines: Sequence[BatchLine]) -> AsyncGenerator[LineAnswers]:
-        self.sent.append((batch.id, [line.number for line in lines]))
-        self.open += len(lines)
-        self.most_open = max(self.most_open, self.open)
-        self.called.set()
-        try:
-            yield LineAnswers((), "tide", self.wanted)
-            await self.gate.wait()
-            if self.lost_calls:
-                self.lost_calls -= 1
-                raise self.loss
-            yield LineAnswers(tuple(map(self.answer, lines)), "tide", self.wanted)
-        except (asyncio.CancelledError, GeneratorExit):
-            self.cancelled += 1
-            raise
-        finally:
-            self.open -= len(lines)
-
-    @property
-    def numbers(self) -> list[int]:
-        return [number for _, numbers in self.sent for number in numbers]
-
-
-class Bench:
-    """A store, an ingress, and runners of one clock."""
-
-    def __init__(self, folder: Path) -> None:
-        self.stored = Stored(folder)
-        self.ingress = FakeIngress()
-        self.now = NOW
-        self.counted: dict[str, int] = {}
-        self.validated: list[str] = []
-        self.validate: Callable[[Batch], None] = lambda batch: self.validated.append(batch.id)
-        self.ended: list[str] = []
-
-    def runner(self) -> Runner:
-        return Runner(
-            self.stored.queue,
-            self.validate,
-            self.ingress,
-            self.ended.append,
-            self._count,
-            lambda: self.now,
-        )
-
-    def _count(self, model: str, outcome: str, lines: int) -> None:
-        self.counted[outcome] = self.counted.get(outcome, 0) + lines
-
-    def wait(self, seconds: float = 0.5) -> None:
-        """Let some time pass."""
-        self.now += seconds
-
-    def answer(self, batch: Batch) -> None:
-        """Store an answer to each line."""
-        queue = self.stored.queue
-        lines = queue.lease(batch.id, batch.total, self.now, LEASE_S)
-        queue.finish(
-            batch.id,
-            [
-                Answered(each, ok(line))
-                for each, line in zip(lines, queue.requests(batch, lines), strict=True)
-            ],
-        )
-
-    def reason(self, batch: Batch) -> str:
-        """Return the error of a batch."""
-        errors = self.stored.batch(batch).errors
-        assert errors is not None
-        return str(errors[0]["message"])
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[Runner]:
-        runner = self.runner()
-        task = asyncio.create_task(runner.run())
-        try:
-            yield runner
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    async def until(self, batch: Batch, status: str) -> Batch:
-        await until(lambda: self.stored.batch(batch).status == status)
-        return self.stored.batch(batch)
-
-
-async def until(holds: Callable[[], object], meanwhile: Callable[[], None] = lambda: None) -> None:
-    """Wait until `holds()`, and call `meanwhile` again and again."""
-    async with asyncio.timeout(LIMIT_S):
-        while not await asyncio.to_thread(holds):
-            meanwhile()
-            await asyncio.sleep(0.02)
+from serve_app.runner.runner import LEASE_S
+from serve_app.wire.batches import NO_BATCHES, BatchLine, LineAnswer
+from tests.batch.stored import HOUR_S, NOW, body
+from tests.runner.bench import LIMIT_S, Bench, ok, refused, until
 
 
 @pytest.fixture
@@ -259,20 +135,6 @@ async def test_answers_after_those_of_another_runner_are_not_counted(bench: Benc
     assert bench.counted == {"completed": 1}
 
 
-async def test_cancelling_frees_the_lines_in_flight(bench: Bench) -> None:
-    batch = bench.stored.add(50)
-    bench.ingress.gate.clear()
-    async with bench.running():
-        await asyncio.wait_for(bench.ingress.called.wait(), LIMIT_S)
-        await asyncio.to_thread(bench.stored.store.cancel, batch.id, bench.now)
-        await bench.until(batch, "cancelled")
-
-    assert bench.ingress.cancelled == len(bench.ingress.sent)
-    _, errors = bench.stored.results(batch)
-    assert {line["error"]["code"] for line in errors.values()} == {"batch_cancelled"}
-    assert len(errors) == 50
-
-
 async def test_the_end_of_the_window_ends_the_batch(bench: Bench) -> None:
     batch = bench.stored.add(3, hours=1)
     bench.ingress.answer = lambda line: ok(line) if line.number == 2 else refused(line)
@@ -297,47 +159,19 @@ async def test_places_that_an_owner_leaves_go_to_others(bench: Bench) -> None:
     assert bench.ingress.open == 0  # the runner has closed its calls
 
 
-def test_refusals_halve_the_lines_in_flight() -> None:
-    """However many lines were answered before."""
-    lines = {number: LeasedLine(number, f"r{number}", 0, 1, 1) for number in range(8)}
-    work = BatchWork(in_flight=dict(lines), most=20_000)
-
-    for number in lines:
-        work.take(refused(BatchLine(number, b"")), NOW)
-
-    assert work.most == 4
-
-
-def test_lines_in_flight_fit_into_memory() -> None:
-    work = BatchWork(most=1000, mean_bytes=1 << 20)
-    assert work.fitting == 64
-
-    for number in range(60):
-        work.in_flight[number] = LeasedLine(number, f"r{number}", 0, 1, 1)
-        work.take(LineAnswer(number, "r", 200, b"x" * (7 << 20)), 0.0)
-        work.answered.clear()
-        work.answered_bytes = 0
-
-    assert work.fitting == 8
-    work.answered_bytes = 56 << 20
-    assert work.fitting == 1
-    work.answered_bytes = 1 << 30
-    assert work.fitting == 1
-
-
-async def test_owners_share_the_lines_in_flight(bench: Bench) -> None:
-    bench.ingress.wanted = 10
-    large, small = bench.stored.add(400, owner="a"), bench.stored.add(10, owner="b")
-    async with bench.running():
-        await bench.until(small, "completed")
-        left = await asyncio.to_thread(bench.stored.batch, large)
-
-    assert left.status == "in_progress"
-
-
-async def test_the_batch_with_the_earliest_end_goes_first(bench: Bench) -> None:
-    bench.ingress.wanted = 4
-    late, soon = bench.stored.add(200, hours=24), bench.stored.add(20, hours=1)
+@pytest.mark.parametrize(
+    ("wanted", "large", "small"),
+    [
+        (10, {"lines": 400, "owner": "a"}, {"lines": 10, "owner": "b"}),
+        (4, {"lines": 200, "hours": 24}, {"lines": 20, "hours": 1}),
+    ],
+    ids=["owners share", "the earliest end goes first"],
+)
+async def test_lines_in_flight_are_shared(
+    bench: Bench, wanted: int, large: dict[str, Any], small: dict[str, Any]
+) -> None:
+    bench.ingress.wanted = wanted
+    late, soon = bench.stored.add(**large), bench.stored.add(**small)
     async with bench.running():
         await bench.until(soon, "completed")
         left = await asyncio.to_thread(bench.stored.batch, late)
@@ -485,8 +319,7 @@ async def test_damaged_parts_end_their_batches_alone(bench: Bench) -> None:
 async def test_a_batch_whose_check_fails_ends(bench: Bench, status: str) -> None:
     """Whether a client cancels it or not."""
     batch = bench.stored.add(1)
-    with bench.stored.store.begin() as connection:
-        connection.exec_driver_sql("UPDATE batches SET status = 'validating', in_progress_at = NULL")
+    bench.unvalidate()
     name = f"files/{batch.input_file_id}"
     bench.stored.files.write(name, [b""])
     bench.validate = lambda each: bench.validated.append(bench.stored.files.read(name, 0, 9).decode())
@@ -515,21 +348,10 @@ async def test_backlog_says_what_is_left(bench: Bench, padding: int, counted: in
     assert left.body_bytes == pytest.approx(30 * counted, rel=0.1)
 
 
-async def test_a_new_batch_is_validated(bench: Bench) -> None:
-    batch = bench.stored.add(1)
-    with bench.stored.store.begin() as connection:
-        connection.exec_driver_sql("UPDATE batches SET status = 'validating'")
-    async with bench.running():
-        await until(lambda: bench.validated)
-
-    assert bench.validated[0] == batch.id
-
-
 async def test_checks_of_one_owner_delay_no_other(bench: Bench) -> None:
     many = [bench.stored.add(1, owner="a") for _ in range(5)]
     mine, running = bench.stored.add(1, owner="b"), bench.stored.add(20, owner="c")
-    with bench.stored.store.begin() as connection:
-        connection.exec_driver_sql("UPDATE batches SET status = 'validating' WHERE owner != 'c'")
+    bench.unvalidate(but="c")
     go = threading.Event()
 
     def check(batch: Batch) -> None:
@@ -550,8 +372,7 @@ async def test_checks_of_one_owner_delay_no_other(bench: Bench) -> None:
 async def test_a_third_owner_waits_for_one_check_of_others(bench: Bench) -> None:
     owners = ["a"] * 4 + ["b"] * 4 + ["c"]
     batches = {bench.stored.add(1, owner=owner).id: owner for owner in owners}
-    with bench.stored.store.begin() as connection:
-        connection.exec_driver_sql("UPDATE batches SET status = 'validating'")
+    bench.unvalidate()
 
     def refuse(batch: Batch) -> None:
         bench.validated.append(batch.id)
@@ -567,8 +388,7 @@ async def test_a_third_owner_waits_for_one_check_of_others(bench: Bench) -> None
 async def test_a_file_is_checked_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check ends just when a turn has read the batch as it was before."""
     batch = bench.stored.add(1)
-    with bench.stored.store.begin() as connection:
-        connection.exec_driver_sql("UPDATE batches SET status = 'validating'")
+    bench.unvalidate()
     read, begun, checked = bench.stored.store.open_batches, threading.Event(), threading.Event()
 
     def stale() -> list[Batch]:

@@ -33,6 +33,8 @@ class Got:
     texts: dict[int, str] = field(default_factory=dict)
     calls: dict[int, list[tuple[str, Any]]] = field(default_factory=dict)
     """The names and the arguments of the called tools."""
+    told: dict[int, list[str]] = field(default_factory=dict)
+    """The same arguments as text, as a stream delivers them."""
     cut: dict[int, bool] = field(default_factory=dict)
     """Whether it ended because of its bound of tokens. Only `/generate` does not tell in a stream."""
     usage: tuple[int, int] | None = None
@@ -55,6 +57,7 @@ def expected(oracle: Oracle, asked: Asked, model: str) -> Got:
             ids, text, ended = ids[: count + 1], text.partition(STOP)[0], True
         if asked.calls:
             text, got.calls[sequence] = text.partition("<tool_call>")[0], CALLS[: asked.calls]
+            got.told[sequence] = [json.dumps(arguments) for _, arguments in CALLS[: asked.calls]]
         got.texts[sequence], got.cut[sequence] = text.strip(), not ended
         tokens += len(ids)
     got.usage = len(prompt), tokens
@@ -133,6 +136,7 @@ def _add_response(got: Got, response: dict[str, Any]) -> None:
 def _closed(got: Got) -> Got:
     """Return an answer that is whole."""
     got.texts = {index: text.strip() for index, text in got.texts.items()} or {0: ""}
+    got.told = {index: [text for _, text in calls] for index, calls in got.calls.items() if calls}
     try:
         found = {
             index: [(name, json.loads(arguments)) for name, arguments in calls]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import secrets
 import tempfile
 import uuid
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
+from copy import copy
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -36,7 +38,7 @@ from serve_app.settings.tree import HttpSettings
 from serve_app.wire.batches import BatchLine, LineAnswer, LineAnswers
 from serve_app.wire.own_clock import SteadyTime
 from tests.api.server import StubObserver
-from tests.simulation.threads import CALM_S, UNIX_S, Process, World, current, step
+from tests.simulation.world import CALM_S, UNIX_S, Process, World, current, fail, step
 
 _HOUR_S = 30
 """An hour of a completion window takes so long."""
@@ -68,19 +70,24 @@ class _Objects:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(*args: Any, **more: Any) -> Any:
             step("objects")
-            writes = name in ("put", "open_writer")
-            if writes and self._world.away("full"):
-                raise OSError(28, "No space left on device")
-            if self._world.away("unmounted"):
+            writes, world = name in ("put", "open_writer"), self._world
+            if writes and world.away("full"):
+                fail(OSError(28, "No space left on device"))
+            if world.away("unmounted"):
                 if name == "list":
                     return []
-                raise PermissionError(name) if writes else FileNotFoundError(name)
+                fail(PermissionError(name) if writes else FileNotFoundError(name))
+            if "get" in name and world.away(args[1]):
+                fail(FileNotFoundError(args[1]))
             return getattr(obstore, name)(*args, **more)
 
         return call
 
     async def put_async(self, store: Any, name: str, chunks: Any, **_: Any) -> None:
         self.put(store, name, b"".join([chunk async for chunk in chunks]))
+        if self._world.fails("unreadable"):
+            self._world.take_away(name, (5.0, 25.0, 45.0))
+            self._world.unreadable.add(name.removeprefix("files/"))
 
     async def get_range_async(self, store: Any, name: str, **part: int) -> Any:
         return self.get_range(store, name, **part)
@@ -106,7 +113,8 @@ class BatchWorld(World):
         often = (0.0, 0.0, 0.01, 0.1)
         answers = (0.0, 0.05, 0.5)
         kills = (0.0, 0.002, 0.01)
-        super().__init__(seed, kill=kills, base=often, commit=often, objects=often, answer=answers)
+        rare = {"slow": (0.0, 0.0, 0.05), "unreadable": (0.0, 0.0, 0.3)}
+        super().__init__(seed, kill=kills, base=often, commit=often, objects=often, answer=answers, **rare)
         self.folder, draw = folder, self.draw
         kinds = ("unmounted", "full", "base", "clock", "damage")
         self.events = sorted(
@@ -116,7 +124,12 @@ class BatchWorld(World):
         self.wanted, self.answer_s = draw.choice((1, 8, 64)), draw.choice((0.01, 0.3, 3.0))
         self.in_flight: Counter[tuple[int, str]] = Counter()
         """By runner and batch."""
-        self.damaged: set[str] = set()
+        self.damaged: dict[str, set[str]] = {}
+        """By batch: the lines whose answers were in damaged objects."""
+        self.unreadable: set[str] = set()
+        """Input files that could not be read for a while."""
+        self.excused = 0
+        """The calls of the API that failed, and whose undoing failed too: each may leave a file."""
         self._over = asyncio.Event()
 
     def __str__(self) -> str:
@@ -226,7 +239,6 @@ class BatchWorld(World):
     # Clients
 
     async def _client(self, number: int, api: Process, app: Any) -> None:
-        current.set(api)
         draw = Random(f"client {number} {self.draw.random()}")
         await asyncio.sleep(draw.uniform(0.0, 8.0))
         count, bad = draw.choice((1, 5, 30)), draw.random() < 0.1
@@ -236,12 +248,15 @@ class BatchWorld(World):
 
             async def ask(method: str, path: str, **what: Any) -> Response | None:
                 for _ in range(30):
+                    current.set(process := copy(api))
+                    reply = None
                     with suppress(TimeoutError):  # a client that leaves
                         patience_s = draw.choice((0.02, 60.0)) if draw.random() < 0.3 else 60.0
                         async with asyncio.timeout(patience_s):
                             reply = await http.request(method, path, **what)
-                        if reply.status_code not in _BUSY:
-                            return reply
+                    self.excused += process.failures > (reply is not None and method == "POST")
+                    if reply is not None and reply.status_code not in _BUSY:
+                        return reply
                     await asyncio.sleep(1.0)
                 return None
 
@@ -287,8 +302,10 @@ class BatchWorld(World):
             if path.name in inputs or path.parent.name in inputs.values()
         ]
         for path, batch_id in self.draw.sample(paths, min(1, len(paths))):
-            self.damaged.add(batch_id)
             content = path.read_bytes()
+            lines = self.damaged.setdefault(batch_id, set())
+            if path.name not in inputs:
+                lines |= set(re.findall(r'"custom_id": ?"(.*?)"', content.decode()))
             path.unlink()
             if self.draw.random() < 0.5:
                 path.write_bytes(content[: len(content) // 2])
@@ -303,6 +320,11 @@ class BatchWorld(World):
         for batch in self._batches():
             if batch.status not in OPEN and (fault := self._fault_of(batch)):
                 self.faults.append(f"batch {_name(batch)} {batch.status}: {fault}")
+        with self._store.begin() as connection:
+            uploads = FILES.select().where(~FILES.c.stored, FILES.c.purpose == "batch")
+            left = connection.execute(uploads).all()
+        if len(left) > self.excused:
+            self.faults.append(f"{len(left)} uploads are left of {self.excused} that could not be undone")
         clock = [0.0]
         queue = BatchQueue(self._store, self.files, lambda: clock[0])
         queue.discard_leftovers()
@@ -337,10 +359,14 @@ class BatchWorld(World):
             return "an answer is that of another line"
         if (batch.completed, batch.failed) != (len(output), codes[""] + codes["answer_lost"]):
             return f"it counts {batch.completed} and {batch.failed}, not {len(output)} and {codes}"
-        if batch.status == "failed" and batch.id not in self.damaged:
+        may_fail = batch.id in self.damaged or batch.input_file_id in self.unreadable
+        if batch.status == "failed" and not may_fail:
             return f"it has failed: {batch.errors}"
+        lost = {line["custom_id"] for line in errors if (line["error"] or {}).get("code") == "answer_lost"}
+        if more := lost - self.damaged.get(batch.id, set()):
+            return f"the answers of {sorted(more)} are lost, and were in no damaged object"
         allowed = {"completed": "", "expired": "batch_expired", "cancelled": "batch_cancelled"}
-        unanswered = codes.keys() - {"", "answer_lost" if batch.id in self.damaged else ""}
+        unanswered = codes.keys() - {"", "answer_lost"}
         return "" if unanswered <= {allowed.get(batch.status, "batch_failed")} else f"its errors are {codes}"
 
     def _results(self, file_id: str | None) -> list[dict[str, Any]]:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from serve_app.api.quotas import KeyDemand
 from tests.simulation.answers import BrokenAnswerError, Got, expected, read_answer
+from tests.simulation.client import Client
 
 if TYPE_CHECKING:
-    from tests.simulation.client import Client
-    from tests.simulation.world import World
+    from tests.simulation.request_world import RequestWorld
 
 AMOUNTS = ("requests", "prompt_tokens", "completion_tokens")
 """The amounts of the ledger that are known."""
+_LEFT = Got(error="no answer")
 _LOOK_S = 0.05
 _MOST_DEATHS = 2
 """Of engines that die of the same request, as the retry budget says."""
@@ -31,7 +32,7 @@ _ERRORS = {
 """The reasons of errors that a client may get, by a part of the message."""
 
 
-def check_answers(world: World) -> None:
+def check_answers(world: RequestWorld) -> None:
     """Each request ends once: with the answer that one engine gives alone, or with an allowed error."""
     answers: dict[str, Got] = {}
     for client in world.clients:
@@ -41,16 +42,20 @@ def check_answers(world: World) -> None:
             fault = str(error)
         if fault:
             world.faults.append(f"{client.asked.name} ({client.asked.api}): {fault}")
+    whole = [each for each in world.clients if not answers.get(each.asked.name, _LEFT).error]
+    used = {each: expected(world.oracle, each.asked, world.identity).usage or (0, 0) for each in whole}
     for key in world.keys or ("",):
         clients = [each for each in world.clients if key in ("", each.asked.key)]
         _check_rate(world, key, clients)
         if len(world.identities) == 1:
-            _check_ledger(world, key, clients, answers)
+            _check_ledger(world, key, clients, used)
             if world.buckets_stay and key:
-                _check_buckets(world, key, clients, answers)
+                _check_buckets(world, key, clients, answers, used)
+            elif key:
+                _check_tokens(world, key, [each for each in clients if each in used], used)
 
 
-def _fault(world: World, client: Client, answers: dict[str, Got]) -> str:
+def _fault(world: RequestWorld, client: Client, answers: dict[str, Got]) -> str:
     if client.hung or (not client.complete and not client.left):
         return f"no end, or no whole one, after {client.body[-100:]!r}"
     if client.left:
@@ -60,14 +65,17 @@ def _fault(world: World, client: Client, answers: dict[str, Got]) -> str:
         kind = next((kind for part, kind in _ERRORS.items() if part in got.error), "other")
         return "" if _is_allowed(world, client, kind) else f"an error without a reason: {got.error}"
     wanted = [expected(world.oracle, client.asked, model) for model in world.identities]
-    if client.asked.streams:
+    if not client.asked.streams:
+        for each in (got, *wanted):
+            each.told.clear()
+    else:
         for each in wanted:
             each.usage = each.usage if got.usage else None
             each.cut = each.cut if client.asked.api != "generate" else {}
     return "" if got in wanted else f"the answer is {got} instead of {wanted}"
 
 
-def _is_allowed(world: World, client: Client, kind: str) -> bool:
+def _is_allowed(world: RequestWorld, client: Client, kind: str) -> bool:
     """Return whether there was a cause for an error of a kind before the end of a request."""
     events = *world.happened, *((at, "core") for at, _ in world.oracle.deaths)
     before = [event for at, event in events if at <= client.ended]
@@ -86,29 +94,38 @@ def _is_allowed(world: World, client: Client, kind: str) -> bool:
     return bool(causes.get(kind))
 
 
-def _check_ledger(world: World, key: str, clients: list[Client], answers: dict[str, Got]) -> None:
+_Used = dict[Client, tuple[int, int]]
+"""The tokens of the prompt and of the answer, of each client that got a whole one."""
+
+
+def _check_ledger(world: RequestWorld, key: str, clients: list[Client], used: _Used) -> None:
     """The ledger has each whole answer once. Without losses and clients that leave, it has nothing else."""
-    whole = [each for each in clients if each.asked.name in answers and not answers[each.asked.name].error]
-    usages = [expected(world.oracle, each.asked, world.identity).usage or (0, 0) for each in whole]
+    usages = [used[each] for each in clients if each in used]
     due = len(usages), sum(each[0] for each in usages), sum(each[1] for each in usages)
     found = tuple(world.usage[key, name] for name in AMOUNTS)
-    exact = len(whole) == len(clients) and not (world.happened or world.oracle.deaths)
+    exact = len(usages) == len(clients) and not (world.happened or world.oracle.deaths)
     if (found != due) if exact else any(one < other for one, other in zip(found, due, strict=True)):
         world.faults.append(f"the ledger has {found} of key {key!r}, and its answers {due}")
 
 
-def _check_buckets(world: World, key: str, clients: list[Client], answers: dict[str, Got]) -> None:
+def _tokens(client: Client, used: _Used) -> int:
+    """Return the tokens for which a key pays."""
+    prompt, tokens = used[client]
+    return int(client.asked.body.get("n", 1)) * prompt + tokens
+
+
+def _check_buckets(
+    world: RequestWorld, key: str, clients: list[Client], answers: dict[str, Got], used: _Used
+) -> None:
     """The buckets of a key lack what its requests have used, no more and no less."""
     least, most, limits = Counter[str](), Counter[str](), world.keys[key]
     for client in clients:
         answer, asked = answers.get(client.asked.name), client.asked
-        sequences = asked.body.get("n", 1)
-        if answer and not answer.error:
-            prompt, tokens = expected(world.oracle, asked, world.identity).usage or (0, 0)
+        if client in used:
             for bound in (least, most):
-                bound += Counter(requests=1, tokens=sequences * prompt + tokens)
+                bound += Counter(requests=1, tokens=_tokens(client, used))
         elif not answer or "API key" not in answer.error:
-            most += Counter(requests=1, tokens=sequences * (len(str(asked.body)) + asked.most))
+            most += Counter(requests=1, tokens=asked.body.get("n", 1) * (len(str(asked.body)) + asked.most))
             least["requests"] += bool(answer)
     demand = world.ingresses[0].quotas.demands().get(key, KeyDemand())
     for what in ("requests", "tokens"):
@@ -119,7 +136,31 @@ def _check_buckets(world: World, key: str, clients: list[Client], answers: dict[
                 world.faults.append(f"key {key!r} is charged with {missing} {what} instead of {bounds}")
 
 
-def _check_rate(world: World, key: str, clients: list[Client]) -> None:
+def _check_tokens(world: RequestWorld, key: str, served: list[Client], used: _Used) -> None:
+    """When a request of a key is admitted, those that have ended had no more than the key's tokens.
+
+    These are a full bucket, what filled it, 5 % and 2 s more, and the debts of the buckets. An ingress
+    replica charges estimates, so its debt may be as large as all requests that it has open at once.
+    """
+    limits = world.keys[key]
+    if not (limit := limits.get("tokens_per_minute")) or limits["work_conserving"]:
+        return
+    first = min((each.began for each in served), default=0.0)
+    for one in served:
+        before = [each for each in served if each.began < one.began]
+        ended = sum(_tokens(each, used) for each in before if each.ended < one.began)
+        opened: Counter[int] = Counter()
+        for other in before:
+            beside = [each for each in before if each.began <= other.began <= each.ended]
+            mine = sum(_tokens(each, used) for each in beside if each.ingress == other.ingress)
+            opened[other.ingress] = max(opened[other.ingress], mine)
+        most = 1.05 * limit * (1.0 + (one.began - first + 2.0) / 60.0) + opened.total()
+        if ended > most:
+            why = f"{ended} tokens of key {key!r}, of which {most:.0f} are allowed"
+            world.faults.append(f"{one.asked.name} was admitted after {why}")
+
+
+def _check_rate(world: RequestWorld, key: str, clients: list[Client]) -> None:
     """A key has at most the requests of its bucket, what fills it, and one more at each ingress replica."""
     limits = world.keys.get(key, {})
     served = [each.began for each in clients if each.complete and each.status != 429]
@@ -129,7 +170,7 @@ def _check_rate(world: World, key: str, clients: list[Client]) -> None:
             world.faults.append(f"key {key!r} has {len(served)} requests, at most {most:.1f} are allowed")
 
 
-def check_quiet(world: World) -> None:
+def check_quiet(world: RequestWorld) -> None:
     """Nothing is left of any request."""
     for name, count in Counter(name for _, name in world.oracle.deaths).items():
         if count > _MOST_DEATHS:
@@ -164,12 +205,12 @@ def check_quiet(world: World) -> None:
     world.faults += [f"left: {count} {name}" for name, count in left.items() if count]
 
 
-async def watch(world: World) -> None:
+async def watch(world: RequestWorld) -> None:
     """Find requests that wait beside a free replica, or for a replica that nobody starts."""
-    limit = min(world.limits["max_ongoing_requests"], world.engine["max_num_seqs"])
     since: Counter[str] = Counter()
     """For how many looks in a row something has been wrong."""
     while True:
+        limit = min(world.limits["max_ongoing_requests"], *world.places)
         for ingress in world.ingresses:
             queue, replicas = ingress.admission.queue, ingress.replicas
             loads = [

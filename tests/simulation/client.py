@@ -84,8 +84,8 @@ def draw_asked(seed: str, number: int, most_tokens: int) -> Asked:
         script = Script(" ".join(draw.choices(_WORDS[:-1], k=draw.randint(0, 8))) + f" {STOP} and more")
         body["stop_sequences" if api == "messages" else "stop"] = [STOP]
     elif kind == "tools" and api in ("chat/completions", "messages", "responses"):
-        calls, most = draw.choice((1, 2)), 150
-        said = draw.choice(("", "I look.\n"))
+        calls, most = draw.choice((1, 2)), 300
+        said = draw.choice(("", "I look.\n", " ".join(draw.choices(_WORDS, k=30)) + "\n"))
         told = [f"<tool_call>\n{json.dumps({'name': n, 'arguments': a})}\n</tool_call>" for n, a in CALLS]
         script = Script(said + "\n".join(told[:calls]), 0)
         body["tools"] = [_tool(api, name) for name, _ in CALLS]
@@ -114,7 +114,7 @@ def _tool(api: Api, name: str) -> dict[str, Any]:
     return {"type": "function", **(function if api == "responses" else {"function": function})}
 
 
-@dataclass
+@dataclass(eq=False)
 class Client(asyncio.Protocol):
     """Sends one request, and keeps what it gets."""
 
@@ -125,6 +125,8 @@ class Client(asyncio.Protocol):
     complete: bool = False
     """Whether the answer's last byte came."""
     left: bool = False
+    ingress: int = 0
+    """The number of the ingress replica that it asks."""
     hung: bool = False
     began: float = 0.0
     """When it asked, on the loop's clock."""
@@ -149,8 +151,8 @@ class Client(asyncio.Protocol):
             f"X-Request-ID: {asked.name}\r\nContent-Length: {len(body)}\r\n"
             + (f"X-Tideserve-Lane: {asked.lane}\r\n" if asked.lane else "")
         )
-        address = addresses[int(asked.ingress * len(addresses))]
-        transport, _ = await loop.create_connection(lambda: self, *address)
+        self.ingress = int(asked.ingress * len(addresses))
+        transport, _ = await loop.create_connection(lambda: self, *addresses[self.ingress])
         self._transport = transport  # type: ignore[assignment]
         self.began = loop.time()
         transport.write(f"{head}\r\n".encode())

@@ -17,6 +17,7 @@ from xxhash import xxh3_64_intdigest
 from serve_app.engine.continuing_core import delivered_count
 from tests.engine.simulated_core import SimulatedCore
 from tests.engine.stub_engine_core import StubEngineCore
+from tests.simulation.lanes import LaneWatch
 
 _FIRST, _TOKENS = 300, 1700
 """The tokens that are generated: none of them is special."""
@@ -89,6 +90,13 @@ class _Scheduler(SimulatedCore):
         super().__init__(**model)
         self.made: list[EngineCoreOutputs] = []
         self._oracle, self._identity = oracle, identity
+        self._watch = LaneWatch(self.scheduler, oracle.faults)
+
+    def step(self) -> dict[str, int]:
+        self._watch.before()
+        tokens = super().step()
+        self._watch.check(tokens)
+        return tokens
 
     def sample(self, request: Request) -> int:
         name, sequence = _client_and_sequence(request.request_id)

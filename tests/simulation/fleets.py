@@ -24,7 +24,7 @@ from serve_app.wire.signals import EngineSignals, IngressSignals, ingress_key
 from tests.controller.fake_cluster import FakeCluster
 from tests.ingress.test_knob_deployer import FakeController
 from tests.policy.fake_application import APP, Clock, FakeApplication
-from tests.simulation.threads import CALM_S, Process, World, current, step
+from tests.simulation.world import CALM_S, Process, World, current, step
 from tests.stub_kv import StubKv, stored
 
 _TIDE = "Engine-tide"

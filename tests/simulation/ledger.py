@@ -13,7 +13,7 @@ from serve_app.ledger.store import Row, UsageStore
 from serve_app.ledger.usage import AMOUNTS, Amounts
 from serve_app.ledger.writer import WRITE_INTERVAL_S, UsageWriter
 from tests.ledger.replica import FakeReplica
-from tests.simulation.threads import UNIX_S, Process, World, current, step
+from tests.simulation.world import UNIX_S, Process, World, current, step
 
 
 class _Ledger(UsageStore):

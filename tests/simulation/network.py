@@ -23,6 +23,8 @@ class Network:
         self.trace: list[str] = []
         self.open: dict[Transport, None] = {}
         """Both ends of each open connection."""
+        self._cuts: dict[str, int] = {}
+        """By listener: the arrivals until its connections are cut."""
         self._held_until: dict[str, float] = {}
         """By listener, or by listener and asker: until when nothing passes between them."""
         self._listeners: dict[tuple[str, int], Callable[[], Any]] = {}
@@ -65,6 +67,22 @@ class Network:
     def of(self, host: str) -> list[Transport]:
         """Return the ends at `host` of all open connections, perhaps only those of one asker."""
         return [end for end in self.open if end.name.endswith("<") and _is_of(end.name, host)]
+
+    def cut(self, host: str, arrivals: int = 0) -> None:
+        """Cut all connections to `host`, now or after so many arrivals at either end."""
+        if arrivals:
+            self._cuts[host] = arrivals
+            return
+        for end in self.of(host):
+            end.cut()
+
+    def note_arrival(self, name: str) -> None:
+        """Cut connections if enough has arrived."""
+        for host in [host for host in self._cuts if _is_of(name, host)]:
+            self._cuts[host] -= 1
+            if not self._cuts[host]:
+                del self._cuts[host]
+                self.cut(host)
 
     def hold(self, host: str, seconds: float) -> None:
         """Let nothing pass to or from `host`, perhaps only of one asker. No end notices it by itself."""
@@ -187,6 +205,7 @@ class Transport(asyncio.Transport):
             del self._out[:size]
             self._network.note(f"{self.name} {size} {zlib.crc32(data):x}")
             peer._protocol.data_received(data)
+            self._network.note_arrival(self.name)
         if self._paused and len(self._out) <= self._high // 4:
             self._paused = False
             self._protocol.resume_writing()

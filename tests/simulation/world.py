@@ -1,325 +1,145 @@
-"""One world: clients, faults and a fleet, all drawn from a seed."""
+"""What all worlds share: what their seed draws, and processes whose calls of stores fail."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import tempfile
-import threading
+import logging
 import time
 import traceback
-from collections import Counter
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Coroutine
+from contextvars import ContextVar
 from random import Random
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
-from serve_app.cluster import bounded_call
-from serve_app.ledger.usage import Account, Amounts
-from serve_app.settings.knobs import Knobs
-from serve_app.wire import documents
-from tests.simulation.checks import AMOUNTS, check_answers, check_quiet, watch
-from tests.simulation.client import ADAPTERS, LANES, Client, draw_asked
-from tests.simulation.core import Oracle
-from tests.simulation.fleet import Engine, Ingress, LoopThread, prepare_front_ends
-from tests.simulation.loop import SimulatedLoop
-from tests.simulation.shrink import Kept
-from tests.stub_kv import StubKv
+from tests.simulation.loop import SimulatedLoop, pause
 
-_UNIX_S = 1.7e9
-QUIET_S = 30.0
-"""When the last client has gone, everything must be back at its start after so long."""
-_ONE_ENGINE = ("cut", "kill", "core", "hang", "partition", "stall", "drain", "down")
+UNIX_S = 1.7e9
+CALM_S = 40.0
+"""No fault begins later in a world."""
+
+
+class Killed(BaseException):
+    """Ends the steps of a process that no longer runs."""
 
 
 class World:
-    """What the seed draws, and what happened."""
+    """What goes wrong in a world, as its seed draws it.
 
-    def __init__(self, kept: Kept) -> None:
-        self.seed = seed = kept.seed
-        draw = self.draw = Random(f"world {seed}")
+    Args:
+        seed: The seed.
+        rates: How often each kind of call fails, to be chosen from. `kill` is the end of the process.
+    """
+
+    def __init__(self, seed: str, **rates: tuple[float, ...]) -> None:
+        self.seed = seed
+        self.loop = SimulatedLoop(seed)
+        self.draw = Random(f"world {seed}")
+        self.rates = {kind: self.draw.choice(some) for kind, some in rates.items()}
         self.faults: list[str] = []
-        """What must always hold, and did not."""
-        self.step_s, self.burst = draw.choice((0.002, 0.02, 0.2)), draw.choice((1, 1, 1, 3, 8))
-        self.engine: dict[str, Any] = {"max_num_seqs": draw.choice((1, 2, 4, 16))}
-        self.limits: dict[str, Any] = {"max_ongoing_requests": draw.choice((2, 8, 32))}
-        self.knobs_in_force = self._draw_knobs()
-        self.engines = draw.choice((0, 1, 1, 2, 2, 3, 5))
-        self.ingress_replicas = draw.choice((1, 1, 2, 3))
-        clients = draw.randint(1, draw.choice((6, 12, 12, 40)))
-        events = draw.choice((0, 0, 1, 2, 4, 8))
-        kinds = (*_ONE_ENGINE, "redeploy", "knobs")
-        drawn = [(draw.uniform(0.0, 6.0), draw.choice(kinds)) for _ in range(events)]
-        self.size = clients, events
-        self.events = sorted(drawn[each] for each in kept.events or range(events) if kept.events != ())
-        most_tokens = min(kept.tokens or 600, 600 if self.step_s < 0.1 else 60)
-        self.clients = [
-            Client(draw_asked(seed, number, most_tokens), seed)
-            for number in (range(clients) if kept.clients is None else kept.clients)
-        ]
-        self.unread_adapters = draw.choice((0.0, 0.0, 0.0, 0.5))
-        """How often the files of an adapter cannot be read."""
-        self.ray_gives_up = draw.choice(("", "", "", "unavailable"))
-        self.keys = self._draw_keys() if draw.random() < 0.5 else {}
-        """The limits of each key, by its name; none on a server without keys."""
-        self.keys_file = ""
-        self.buckets_stay = self.ingress_replicas == 1 and draw.random() < 0.5
-        """Whether the quotas of keys are not filled again, so that each charge can be found."""
-        self.identity = "model-0"
-        self.identities = [self.identity]
-        self.running: list[Engine] = []
-        self.starting = 0
-        self.happened: list[tuple[float, str]] = []
-        """The events, and when they happened."""
-        self.losses = _ONE_ENGINE[:5]
-        """The kinds of events after which requests lose an engine."""
-        self.held = [self.knobs_in_force.max_held_requests]
-        """The bounds of the queue, over time."""
-        self.usage: Counter[tuple[str, str]] = Counter()
-        """By key and kind of amount."""
-        self.trace: list[str] = []
-        """What arrived at each end of each connection, and when."""
-        self.oracle = Oracle(self.faults, {each.asked.name: each.asked.script for each in self.clients})
-        self._started = self._alive = 0
-        self._tasks: list[asyncio.Task[None]] = []
-
-    def _draw_knobs(self) -> Knobs:
-        draw = self.draw
-        return Knobs(
-            drain_move_after_s=draw.choice((0.0, 1.0, None)),
-            max_held_requests=draw.choice((2, 100, 100)),
-            keep_alive_interval_s=draw.choice((0.2, 5.0, 15.0)),
-            prefill_groups=draw.random() < 0.5,
-            standard_share=draw.choice((0.0, 0.2, 1.0)),
-            adapters=dict.fromkeys(ADAPTERS, "embedded"),
-        )
-
-    def _draw_keys(self) -> dict[str, dict[str, Any]]:
-        draw = self.draw
-        limits: dict[str, tuple[Any, ...]] = {
-            "requests_per_minute": (None, None, 3, 20),
-            "tokens_per_minute": (None, 300, 100_000),
-            "concurrent_requests": (None, None, 2),
-            "work_conserving": (False, False, True),
-        }
-        return {
-            lane: {name: drawn for name, each in limits.items() if (drawn := draw.choice(each)) is not None}
-            for lane in LANES
-        }
+        """What must hold, and did not."""
+        self.processes: list[Process] = []
+        self.calm_at = self.loop.time() + CALM_S
+        self._away: dict[str, float] = {}
 
     def __str__(self) -> str:
-        return (
-            f"{self.ingress_replicas} ingress replicas, {self.engines} engines {self.engine | self.limits}, "
-            f"step {self.step_s} s * {self.burst}, {len(self.clients)} clients, keys {self.keys}, "
-            f"{[(round(at, 3), kind) for at, kind in self.events]}"
-        )
-
-    async def run(self, loop: SimulatedLoop) -> None:
-        """Let everything happen, and check what is left."""
-        self.loop = loop
-        self.ingresses = [
-            Ingress(self, loop, f"ingress-{number + 1}") for number in range(self.ingress_replicas)
-        ]
-        for _ in range(2 if self.keys else 0):  # before the first request, as at a start
-            for each in self.ingresses:
-                each.quotas.share(*each.reports.exchange(each.quotas.demands()))
-        for _ in range(self.engines):
-            await self._start_engine(0.0)
-        self.push()
-        watching = [loop.create_task(watch(self)), loop.create_task(self._start_needed_engines())]
-        addresses = [each.address for each in self.ingresses]
-        async with asyncio.TaskGroup() as group:
-            for client in self.clients:
-                group.create_task(client.run(addresses))
-            group.create_task(self._cause_faults())
-        while (await asyncio.sleep(QUIET_S)) or not all(task.done() for task in self._tasks):
-            await asyncio.gather(*self._tasks)
-        for task in watching:
-            task.cancel()
-        check_quiet(self)
-        for ingress in self.ingresses:
-            ingress.stop()
-        for engine in list(self.running):
-            await self._stop(engine)
-        check_answers(self)
-        await asyncio.sleep(QUIET_S)
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        self.faults += [f"a task is left: {task.get_coro()}" for task in left]
-        self.faults += [f"a connection is left: {end.name}" for end in loop.network.open]
-        self.faults += loop.errors
-
-    def add_usage(self, taken: Mapping[Account, Amounts]) -> None:
-        """Add what an engine has computed, as its writer adds it to the ledger."""
-        for account, amounts in taken.items():
-            for name in AMOUNTS:
-                self.usage[account.key, name] += getattr(amounts, name)
-
-    def push(self) -> None:
-        """Have Ray tell each ingress which replicas run: soon, late or twice, and in any order."""
-        for ingress in self.ingresses:
-            listed = {engine.name: engine.metadata(ingress.name) for engine in self.running}
-            for _ in range(self.draw.choice((1, 1, 2))):
-                late_s = self.draw.choice((0.0, 0.05, 1.0)) * self.draw.random()
-                self.loop.call_later(late_s, ingress.replicas.update, listed)
-        self.loop.call_later(1.0, self._push_truth)
-
-    def _push_truth(self) -> None:
-        for ingress in self.ingresses:
-            ingress.replicas.update({engine.name: engine.metadata(ingress.name) for engine in self.running})
-
-    async def _start_engine(self, after_s: float) -> None:
-        self.starting += 1
-        await asyncio.sleep(after_s)
-        while self._alive >= self.most_engines:
-            await asyncio.sleep(0.5)
-        self.starting -= 1
-        self._started += 1
-        self._alive += 1
-        engine = Engine(self, f"engine-{self._started}")
-        await engine.start()
-        self.running.append(engine)
+        return f"{self.rates}"
 
     @property
-    def most_engines(self) -> int:
-        """The most engines at once, those included that drain."""
-        return self.engines + len(self.events) + 2
+    def trace(self) -> list[str]:
+        """What happened, and when."""
+        return self.loop.network.trace
 
-    async def _stop(self, engine: Engine) -> None:
-        await engine.stop()
-        self._alive -= 1
+    def fails(self, kind: str) -> bool:
+        """Return whether a call fails now."""
+        failing = self.draw.random() < self.rates.get(kind, 0.0) or self.away(kind)
+        return self.loop.time() < self.calm_at and failing
 
-    async def _start_needed_engines(self) -> None:
-        """Start the first engine for queued requests, and replace engines that died of a request."""
-        while True:
-            for engine in self.running:
-                if engine.core.dead and not engine.fails:
-                    engine.fails = True
-                    self._tasks.append(self.loop.create_task(self._core(engine)))
-            queued = any(len(ingress.admission.queue) for ingress in self.ingresses)
-            if queued and not self.running and not self.starting:
-                await self._start_engine(self.draw.choice((0.1, 2.0, 8.0)))
-                self.push()
-            await asyncio.sleep(0.25)
+    def away(self, what: str) -> bool:
+        """Return whether something cannot be reached, or is full."""
+        return self.loop.time() < self._away.get(what, 0.0)
 
-    async def _replace(self, engine: Engine, noticed_s: float) -> None:
-        """Ray notices that a replica is gone, and starts another."""
-        await asyncio.sleep(noticed_s)
-        self.running.remove(engine)
-        self.push()
-        await self._start_engine(self.draw.choice((0.0, 1.0, 8.0)))
-        self.push()
+    def take_away(self, what: str, seconds: tuple[float, ...] = (1.0, 5.0, 20.0)) -> None:
+        """Have something away for some seconds."""
+        self._away[what] = self.loop.time() + self.draw.choice(seconds)
 
-    async def _cause_faults(self) -> None:
-        began = self.loop.time()
-        for at_s, kind in self.events:
-            await asyncio.sleep(max(0.0, began + at_s - self.loop.time()))
-            free = [engine for engine in self.running if not engine.fails]
-            if kind in _ONE_ENGINE and not free:
-                continue
-            self.happened.append((self.loop.time(), kind))
-            about: tuple[Engine, ...] = ()
-            if kind in _ONE_ENGINE:
-                about = (self.draw.choice(free),)
-                about[0].fails = kind not in ("cut", "stall", "partition")
-            self.loop.network.note(f"{kind} {[engine.name for engine in about]}")
-            self._tasks.append(self.loop.create_task(getattr(self, f"_{kind}")(*about)))
+    def wall(self) -> float:
+        """Return Unix time by the clock of the process that asks."""
+        process = current.get()
+        return UNIX_S + self.loop.time() + (process.ahead_s if process is not None else 0.0)
 
-    async def _cut(self, engine: Engine) -> None:
-        for end in self.loop.network.of(engine.name):
-            end.cut()
-
-    async def _stall(self, engine: Engine) -> None:
-        self.loop.network.hold(engine.name, self.draw.choice((0.2, 0.8)))
-
-    async def _partition(self, engine: Engine) -> None:
-        ingress = self.draw.choice(self.ingresses)
-        self.loop.network.hold(f"{engine.name}@{ingress.name}", self.draw.choice((1.5, 4.0, 15.0)))
-
-    async def _hang(self, engine: Engine) -> None:
-        """Stop the process, which goes on later, or which Ray kills after its health checks."""
-        still_s = self.draw.choice((2.0, 6.0, 18.0))
-        self.loop.network.hold(engine.name, still_s)
-        engine.core.stop()
-        await asyncio.sleep(still_s)
-        if still_s == 18.0:
-            await self._kill(engine, 0.0)
-        else:
-            engine.core.go_on()
-            engine.fails = False
-
-    async def _kill(self, engine: Engine, noticed_s: float | None = None) -> None:
-        await self._cut(engine)
-        await self._stop(engine)
-        await self._replace(engine, self.draw.uniform(0.0, 4.0) if noticed_s is None else noticed_s)
-
-    async def _core(self, engine: Engine) -> None:
-        engine.core.die()
-        await self._replace(engine, self.draw.uniform(2.0, 5.0))
-        await self._stop(engine)
-
-    async def _drain(self, engine: Engine) -> None:
-        await self._replace(engine, 0.0)
-        await engine.plane.drain()
-        await self._stop(engine)
-
-    async def _down(self, engine: Engine) -> None:
-        """The policy removes a replica, perhaps the last one."""
-        self.running.remove(engine)
-        self.push()
-        await engine.plane.drain()
-        await self._stop(engine)
-
-    async def _redeploy(self) -> None:
-        """Replace all engines by those of another model."""
-        self.identity = f"model-{len(self.identities)}"
-        self.identities.append(self.identity)
-        former = [each for each in self.running if not each.fails]
-        for engine in former:
-            engine.fails = True
-        for engine in former:
-            await self._start_engine(self.draw.choice((0.0, 1.0)))
-            self.push()
-            self._tasks.append(self.loop.create_task(self._down(engine)))
-
-    async def _knobs(self) -> None:
-        self.knobs_in_force = self._draw_knobs()
-        self.held.append(self.knobs_in_force.max_held_requests)
-        for ingress in self.ingresses:
-            await asyncio.sleep(self.draw.random())
-            ingress.knobs = self.knobs_in_force
-
-
-def run_world(kept: Kept) -> World:
-    """Run a world to its end. Its `faults` say what did not hold."""
-    loop = SimulatedLoop(kept.seed)
-    world = World(kept)
-    before = SimulatedLoop("front ends")
-    before.run_until_complete(prepare_front_ends(world.most_engines))
-    before.close()
-    with pytest.MonkeyPatch.context() as patch, tempfile.NamedTemporaryFile("w") as file:
+    def patch_time(self, patch: pytest.MonkeyPatch) -> None:
+        """Have all code go by the world's time."""
         for clock in ("perf_counter", "monotonic"):
-            patch.setattr(time, clock, loop.time)
-        patch.setattr(time, "time", lambda: _UNIX_S + loop.time())
-        patch.setattr(time, "time_ns", lambda: int(1e9 * (_UNIX_S + loop.time())))
-        patch.setattr(documents, "internal_kv", StubKv())
-        thread = partial(LoopThread, loop, Random(f"threads {kept.seed}"))
-        patch.setattr(bounded_call, "threading", SimpleNamespace(Thread=thread, Lock=threading.Lock))
-        if world.keys:
-            keys = [{"name": lane, "key": lane, "lane": lane, **each} for lane, each in world.keys.items()]
-            json.dump({"keys": keys}, file)
-            file.flush()
-            world.keys_file = file.name
+            patch.setattr(time, clock, self.loop.time)
+        patch.setattr(time, "time", self.wall)
+        patch.setattr(time, "time_ns", lambda: int(1e9 * self.wall()))
+        patch.setattr(time, "sleep", pause)
+
+    def finish(self, world: Coroutine[Any, Any, None]) -> None:
+        """Run a world to its end, and note what is left of it."""
+
+        async def whole() -> None:
+            await world
+            await asyncio.sleep(1.0)
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            self.faults += [f"a task is left: {task.get_coro()}" for task in left]
+            self.faults += [f"a connection is left: {end.name}" for end in self.loop.network.open]
+
+        logging.disable()
         try:
-            loop.run_until_complete(world.run(loop))
+            self.loop.run_until_complete(whole())
         except Exception as error:
-            world.faults.append("".join(traceback.format_exception(error)).replace("\n", " | "))
-            for task in asyncio.all_tasks(loop):
+            self.faults.append("".join(traceback.format_exception(error)).replace("\n", " | "))
+            for task in asyncio.all_tasks(self.loop):
                 task.cancel()
-            loop.run_until_complete(asyncio.sleep(1.0))
+            self.loop.run_until_complete(asyncio.sleep(1.0))
         finally:
-            loop.close()
-    world.trace = loop.network.trace
-    return world
+            logging.disable(logging.NOTSET)
+            self.loop.close()
+        self.faults += [f"{self.loop.threads} threads are left"] * bool(self.loop.threads)
+        self.faults += [error for error in self.loop.errors if "Killed" not in error]
+
+
+class Process:
+    """A process whose calls of stores fail, and which may be killed at each of them."""
+
+    def __init__(self, world: World, *, mortal: bool = True) -> None:
+        self.world, self.mortal = world, mortal
+        self.ahead_s = 0.0
+        """How far its clock is ahead."""
+        self.failures = 0
+        """The calls of stores that failed."""
+        self.died = asyncio.Event()
+        world.processes.append(self)
+
+    def step(self, store: str) -> None:
+        """Let others run before a call of a store, and have the call fail."""
+        pause(self.world.draw.choice((1.0, 9.0)) if self.world.fails("slow") else None)
+        if self.mortal and not self.died.is_set() and self.world.fails("kill"):
+            self.world.loop.network.note("a process is killed")
+            self.died.set()
+        if self.died.is_set():
+            raise Killed
+        if self.world.fails(store):
+            error = OperationalError("", {}, Exception("locked"))
+            fail(OSError("reset") if store == "objects" else error)
+
+
+current: ContextVar[Process | None] = ContextVar("current", default=None)
+"""The process of the present task or thread."""
+
+
+def step(store: str) -> None:
+    """Begin a call of a store."""
+    if (process := current.get()) is not None:
+        process.step(store)
+
+
+def fail(error: Exception) -> NoReturn:
+    """Have a call of a store fail."""
+    if (process := current.get()) is not None:
+        process.failures += 1
+    raise error

@@ -204,6 +204,19 @@ async def test_a_lost_replica_is_a_line_of_the_history(page: Page) -> None:
         assert told == "next: Ray replaces it."
 
 
+async def test_page_says_who_gave_a_place_to_whom(page: Page) -> None:
+    fleet = FakeFleet()
+    [*_, last] = fleet.records
+    reason = "share: beta waits; alpha has been idle for 40 s and gives its place."
+    gave = {"seq": 3, "model": "alpha", "binding": "share", "reason": reason, "gives_to": "beta"}
+    fleet.records.append(last | gave)
+    async with served(fleet) as (_, url):
+        await page.visit(url)
+        await page.until("document.querySelectorAll('.handovers li').length == 1")
+        line = await page.run("document.querySelector('.handovers li').innerText")
+        assert "alpha → beta beta waits; alpha has been idle for 40 s" in line
+
+
 async def test_readers_keep_their_place_when_the_state_changes(page: Page) -> None:
     await page.size(360)
     async with served() as (server, url):

@@ -43,6 +43,20 @@ def test_deployments_and_applications_whose_names_begin_alike_are_kept_apart(kv:
     }
 
 
+def test_documents_of_all_models_are_read_at_once(kv: StubKv) -> None:
+    names = [f"Engine-{number}" for number in range(20)]
+    for name in [*names, "Engine-other"]:
+        publish("r1", name=name)
+    kv.replicas = {("app", name, "r1") for name in names[1:]}
+
+    found = read_phases("app", names)
+
+    assert kv.calls == ["list", "list_named_actors"]
+    assert list(found) == names
+    assert found[names[0]] == Phases({}, {"r1": document()})
+    assert all(found[name] == Phases({"r1": document()}) for name in names[1:])
+
+
 @pytest.mark.parametrize("phase", ["imports", "ready", "draining"])
 def test_what_a_killed_replica_published_is_told_apart(kv: StubKv, phase: str) -> None:
     publish("killed", phase)

@@ -299,13 +299,13 @@ def test_zygote_that_refuses_to_fork_is_not_tried_for_an_hour(
         assert answer.strip() == "False"
         return error
 
-    errors = [error_of_a_worker() for _ in range(3)]
+    error_of_a_worker()
+    second = error_of_a_worker()
 
     if early:
         assert zygote.wait(60) == 1
     assert (tmp_path / "threaded.py.log").read_text().count("imported") == 1
-    assert "2 threads after the imports" in errors[1]
-    assert "2 threads after the imports" in errors[2]
+    assert "2 threads after the imports" in second
     (refusal,) = tmp_path.rglob("*.refused")
     os.utime(refusal, (0, time.time() - command.REFUSED_S))
     error_of_a_worker()

@@ -198,10 +198,10 @@ def spares(ray: StubRay) -> list[tuple[str, int]]:
     return [(node, count) for node, _, count in ray.spares]
 
 
-def test_node_gets_up_to_four_spare_processes(ray: StubRay) -> None:
+def test_node_gets_up_to_two_spare_processes(ray: StubRay) -> None:
     warm_nodes.warm([model(cpus_per_replica=1)], {})
 
-    assert spares(ray) == [(A, 2), (B, 4)]
+    assert spares(ray) == [(A, 2), (B, 2)]
 
 
 def test_spares_are_in_the_environment_that_the_engines_inherit(ray: StubRay) -> None:
@@ -284,7 +284,7 @@ def test_node_without_spares_is_reported_and_blocks_no_other(ray: StubRay) -> No
     warm_nodes.warm([model()], warmed)
 
     assert nodes(ray) == [A, B]
-    assert spares(ray) == [(B, 4)]
+    assert spares(ray) == [(B, 2)]
 
 
 def test_a_model_that_fails_keeps_no_other_from_its_spares(ray: StubRay) -> None:
@@ -292,7 +292,7 @@ def test_a_model_that_fails_keeps_no_other_from_its_spares(ray: StubRay) -> None
     with pytest.raises(RuntimeError, match="no such module"):
         warm_nodes.warm([model()], {})
 
-    assert spares(ray) == [(B, 4)]
+    assert spares(ray) == [(B, 2)]
 
 
 def test_replicas_share_a_zygote_if_their_environment_is_the_same() -> None:

@@ -115,11 +115,11 @@ def test_forks_draw_different_random_ids(tmp_path: Path, python: Start) -> None:
     modules = ["--", "serve_app.patches.ray:draw_class_ids_from_kernel", "ray.serve._private.replica"]
     with start_zygote(str(path), os.getpid(), os.environ, subprocess.DEVNULL, modules) as zygote:
         wait_for(path)
-        forks = [python("-c", draw) for _ in range(3)]
+        forks = [python("-c", draw) for _ in range(2)]
         drawn = {fork.communicate(timeout=120)[0] for fork in forks}
         zygote.kill()
 
-    assert len(drawn) == 3
+    assert len(drawn) == 2
 
 
 def open_descriptors(process: subprocess.Popen[bytes]) -> int:

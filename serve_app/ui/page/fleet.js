@@ -39,7 +39,8 @@ function fleetView(root, fleet) {
   const panels = h("div.panels");
   const why = h("section", { "aria-label": "The last decision" });
   const history = h("section", { "aria-label": "Last changes" });
-  root.append(notice, models, headline, starts, why, panels, history);
+  const given = h("section", { "aria-label": "Places that models gave to others" });
+  root.append(notice, models, given, headline, starts, why, panels, history);
 
   const choose = (chosen) => {
     name = chosen;
@@ -59,6 +60,9 @@ function fleetView(root, fleet) {
     const records = fleet.decisions.filter((record) => record.model === name);
     redrawn(notice, [fleet.policy, fleet.knobs.rejected], () => problems(fleet));
     models.hidden = Object.keys(fleet.models).length < 2;
+    const handovers = fleet.decisions.filter((record) => record.gives_to).slice(-10).reverse();
+    given.hidden = !handovers.length;
+    redrawn(given, handovers.map((record) => record.seq), () => handoverList(handovers));
     redrawn(models, [fleet.models, fleet.samples.at(-1), name], () => modelTable(fleet, name, choose));
     redrawn(headline, [model, sample, knobs], () => headlines(fleet, name, model, sample, knobs));
     starts.hidden = !model.starts.length;
@@ -105,6 +109,12 @@ function modelTable(fleet, chosen, choose) {
   };
   const heads = ["model", "state", "ready", "target", "waiting", "tokens/s", "TTFT P95", "cost per hour"];
   return [h("h2", "Models"), table("Models", heads, Object.entries(fleet.models).map(row))];
+}
+
+// Who gave a place to whom, the newest first.
+function handoverList(handovers) {
+  const line = (record) => h("li", { "data-key": record.seq }, h("span.at", timeOf(record.at)), ` ${record.model} → ${record.gives_to} `, h("span.reason", reasonOf(record)));
+  return [h("h2", "Places that models gave to others"), h("ol.handovers", handovers.map(line))];
 }
 
 function headlines(fleet, name, model, sample, knobs) {

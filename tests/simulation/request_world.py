@@ -1,0 +1,324 @@
+"""Worlds of the request path: clients, faults and a fleet, all drawn from a seed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from serve_app.cluster import bounded_call
+from serve_app.engine import ingress_calls
+from serve_app.ingress import engine_channel
+from serve_app.ledger.usage import Account, Amounts
+from serve_app.settings.knobs import Knobs
+from serve_app.wire import documents
+from serve_app.wire.data_plane import CREDIT_BYTES
+from tests.simulation.checks import AMOUNTS, check_answers, check_quiet, watch
+from tests.simulation.client import ADAPTERS, LANES, Client, draw_asked
+from tests.simulation.core import Oracle
+from tests.simulation.fleet import Engine, Ingress, LoopThread, prepare_front_ends
+from tests.simulation.loop import SimulatedLoop
+from tests.simulation.shrink import Kept
+from tests.simulation.world import World
+from tests.stub_kv import StubKv
+
+QUIET_S = 30.0
+"""When the last client has gone, everything must be back at its start after so long."""
+_ONE_ENGINE = ("cut", "kill", "core", "hang", "partition", "stall", "drain", "down")
+
+
+class RequestWorld(World):
+    """What the seed draws, and what happened."""
+
+    def __init__(self, kept: Kept) -> None:
+        super().__init__(kept.seed)
+        seed, draw = self.seed, self.draw
+        self.step_s, self.burst = draw.choice((0.002, 0.02, 0.2)), draw.choice((1, 1, 1, 3, 8))
+        self.engine = self._draw_engine()
+        self.places = [self.engine["max_num_seqs"]]
+        """Of an engine, over time."""
+        self.limits: dict[str, Any] = {"max_ongoing_requests": draw.choice((2, 8, 32))}
+        self.knobs_in_force = self._draw_knobs()
+        self.engines = draw.choice((0, 1, 1, 2, 2, 3, 5))
+        self.ingress_replicas = draw.choice((1, 1, 2, 3))
+        clients = draw.randint(1, draw.choice((6, 12, 12, 40)))
+        events = draw.choice((0, 0, 1, 2, 4, 8))
+        kinds = (*_ONE_ENGINE, "redeploy", "settings", "knobs")
+        drawn = [(draw.uniform(0.0, 6.0), draw.choice(kinds)) for _ in range(events)]
+        self.size = clients, events
+        self.events = sorted(drawn[each] for each in kept.events or range(events) if kept.events != ())
+        most_tokens = min(kept.tokens or 600, 600 if self.step_s < 0.1 else 60)
+        self.clients = [
+            Client(draw_asked(seed, number, most_tokens), seed)
+            for number in (range(clients) if kept.clients is None else kept.clients)
+        ]
+        self.unread_adapters = draw.choice((0.0, 0.0, 0.0, 0.5))
+        """How often the files of an adapter cannot be read."""
+        self.ray_gives_up = draw.choice(("", "", "", "unavailable"))
+        self.credit = draw.choice((512, 4 << 10, CREDIT_BYTES, CREDIT_BYTES))
+        """The bytes of a stream that an engine may send ahead of its client."""
+        self.keys = self._draw_keys() if draw.random() < 0.5 else {}
+        """The limits of each key, by its name; none on a server without keys."""
+        self.keys_file = ""
+        self.buckets_stay = self.ingress_replicas == 1 and draw.random() < 0.5
+        """Whether the quotas of keys are not filled again, so that each charge can be found."""
+        self.identity = "model-0"
+        self.identities = [self.identity]
+        self.running: list[Engine] = []
+        self.starting = 0
+        self.happened: list[tuple[float, str]] = []
+        """The events, and when they happened."""
+        self.losses = _ONE_ENGINE[:5]
+        """The kinds of events after which requests lose an engine."""
+        self.held = [self.knobs_in_force.max_held_requests]
+        """The bounds of the queue, over time."""
+        self.usage: Counter[tuple[str, str]] = Counter()
+        """By key and kind of amount."""
+        self.oracle = Oracle(self.faults, {each.asked.name: each.asked.script for each in self.clients})
+        self._started = self._alive = 0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def _draw_engine(self) -> dict[str, Any]:
+        draw = self.draw
+        tokens = {"max_num_batched_tokens": draw.choice((None, None, 48))}
+        return {"max_num_seqs": draw.choice((1, 2, 4, 16)), **tokens}
+
+    def _draw_knobs(self) -> Knobs:
+        draw = self.draw
+        return Knobs(
+            drain_move_after_s=draw.choice((0.0, 1.0, None)),
+            max_held_requests=draw.choice((2, 100, 100)),
+            keep_alive_interval_s=draw.choice((0.2, 5.0, 15.0)),
+            prefill_groups=draw.random() < 0.5,
+            standard_share=draw.choice((0.0, 0.2, 0.5, 1.0)),
+            adapters=dict.fromkeys(ADAPTERS, "embedded"),
+        )
+
+    def _draw_keys(self) -> dict[str, dict[str, Any]]:
+        draw = self.draw
+        limits: dict[str, tuple[Any, ...]] = {
+            "requests_per_minute": (None, None, 3, 20),
+            "tokens_per_minute": (None, 300, 2000, 100_000),
+            "concurrent_requests": (None, None, 2),
+            "work_conserving": (False, False, True),
+        }
+        return {
+            lane: {name: drawn for name, each in limits.items() if (drawn := draw.choice(each)) is not None}
+            for lane in LANES
+        }
+
+    def __str__(self) -> str:
+        return (
+            f"{self.ingress_replicas} ingress replicas, {self.engines} engines {self.engine | self.limits}, "
+            f"step {self.step_s} s * {self.burst}, {len(self.clients)} clients, keys {self.keys}, "
+            f"{[(round(at, 3), kind) for at, kind in self.events]}"
+        )
+
+    async def run(self) -> None:
+        """Let everything happen, and check what is left."""
+        loop = self.loop
+        self.ingresses = [
+            Ingress(self, loop, f"ingress-{number + 1}") for number in range(self.ingress_replicas)
+        ]
+        for _ in range(2 if self.keys else 0):  # before the first request, as at a start
+            for each in self.ingresses:
+                each.quotas.share(*each.reports.exchange(each.quotas.demands()))
+        for _ in range(self.engines):
+            await self._start_engine(0.0)
+        self.push()
+        watching = [loop.create_task(watch(self)), loop.create_task(self._start_needed_engines())]
+        addresses = [each.address for each in self.ingresses]
+        async with asyncio.TaskGroup() as group:
+            for client in self.clients:
+                group.create_task(client.run(addresses))
+            group.create_task(self._cause_faults())
+        while (await asyncio.sleep(QUIET_S)) or not all(task.done() for task in self._tasks):
+            await asyncio.gather(*self._tasks)
+        for task in watching:
+            task.cancel()
+        check_quiet(self)
+        for ingress in self.ingresses:
+            ingress.stop()
+        for engine in list(self.running):
+            await self._stop(engine)
+        check_answers(self)
+        await asyncio.sleep(QUIET_S)
+
+    def add_usage(self, taken: Mapping[Account, Amounts]) -> None:
+        """Add what an engine has computed, as its writer adds it to the ledger."""
+        for account, amounts in taken.items():
+            for name in AMOUNTS:
+                self.usage[account.key, name] += getattr(amounts, name)
+
+    def push(self) -> None:
+        """Have Ray tell each ingress which replicas run: soon, late or twice, and in any order."""
+        for ingress in self.ingresses:
+            listed = {engine.name: engine.metadata(ingress.name) for engine in self.running}
+            for _ in range(self.draw.choice((1, 1, 2))):
+                late_s = self.draw.choice((0.0, 0.05, 1.0)) * self.draw.random()
+                self.loop.call_later(late_s, ingress.replicas.update, listed)
+        self.loop.call_later(1.0, self._push_truth)
+
+    def _push_truth(self) -> None:
+        for ingress in self.ingresses:
+            ingress.replicas.update({engine.name: engine.metadata(ingress.name) for engine in self.running})
+
+    async def _start_engine(self, after_s: float) -> None:
+        self.starting += 1
+        await asyncio.sleep(after_s)
+        while self._alive >= self.most_engines:
+            await asyncio.sleep(0.5)
+        self.starting -= 1
+        self._started += 1
+        self._alive += 1
+        engine = Engine(self, f"engine-{self._started}")
+        await engine.start()
+        self.running.append(engine)
+
+    @property
+    def most_engines(self) -> int:
+        """The most engines at once, those included that drain."""
+        return self.engines + len(self.events) + 2
+
+    async def _stop(self, engine: Engine) -> None:
+        await engine.stop()
+        self._alive -= 1
+
+    async def _start_needed_engines(self) -> None:
+        """Start the first engine for queued requests, and replace engines that died of a request."""
+        while True:
+            for engine in self.running:
+                if engine.core.dead and not engine.fails:
+                    engine.fails = True
+                    self._tasks.append(self.loop.create_task(self._core(engine)))
+            queued = any(len(ingress.admission.queue) for ingress in self.ingresses)
+            if queued and not self.running and not self.starting:
+                await self._start_engine(self.draw.choice((0.1, 2.0, 8.0)))
+                self.push()
+            await asyncio.sleep(0.25)
+
+    async def _replace(self, engine: Engine, noticed_s: float) -> None:
+        """Ray notices that a replica is gone, and starts another."""
+        await asyncio.sleep(noticed_s)
+        self.running.remove(engine)
+        self.push()
+        await self._start_engine(self.draw.choice((0.0, 1.0, 8.0)))
+        self.push()
+
+    async def _cause_faults(self) -> None:
+        began = self.loop.time()
+        for at_s, kind in self.events:
+            await asyncio.sleep(max(0.0, began + at_s - self.loop.time()))
+            free = [engine for engine in self.running if not engine.fails]
+            if kind in _ONE_ENGINE and not free:
+                continue
+            self.happened.append((self.loop.time(), kind))
+            about: tuple[Engine, ...] = ()
+            if kind in _ONE_ENGINE:
+                about = (self.draw.choice(free),)
+                about[0].fails = kind not in ("cut", "stall", "partition")
+            self.loop.network.note(f"{kind} {[engine.name for engine in about]}")
+            self._tasks.append(self.loop.create_task(getattr(self, f"_{kind}")(*about)))
+
+    async def _cut(self, engine: Engine) -> None:
+        self.loop.network.cut(engine.name, self.draw.choice((0, self.draw.randint(1, 60))))
+
+    async def _stall(self, engine: Engine) -> None:
+        self.loop.network.hold(engine.name, self.draw.choice((0.2, 0.8)))
+
+    async def _partition(self, engine: Engine) -> None:
+        ingress = self.draw.choice(self.ingresses)
+        self.loop.network.hold(f"{engine.name}@{ingress.name}", self.draw.choice((1.5, 4.0, 15.0)))
+
+    async def _hang(self, engine: Engine) -> None:
+        """Stop the process, which goes on later, or which Ray kills after its health checks."""
+        still_s = self.draw.choice((2.0, 6.0, 18.0))
+        self.loop.network.hold(engine.name, still_s)
+        engine.core.stop()
+        await asyncio.sleep(still_s)
+        if still_s == 18.0:
+            await self._kill(engine, 0.0)
+        else:
+            engine.core.go_on()
+            engine.fails = False
+
+    async def _kill(self, engine: Engine, noticed_s: float | None = None) -> None:
+        self.loop.network.cut(engine.name)
+        await self._stop(engine)
+        await self._replace(engine, self.draw.uniform(0.0, 4.0) if noticed_s is None else noticed_s)
+
+    async def _core(self, engine: Engine) -> None:
+        engine.core.die()
+        await self._replace(engine, self.draw.uniform(2.0, 5.0))
+        await self._stop(engine)
+
+    async def _drain(self, engine: Engine) -> None:
+        await self._replace(engine, 0.0)
+        await engine.plane.drain()
+        await self._stop(engine)
+
+    async def _down(self, engine: Engine) -> None:
+        """The policy removes a replica, perhaps the last one."""
+        self.running.remove(engine)
+        self.push()
+        await engine.plane.drain()
+        await self._stop(engine)
+
+    async def _redeploy(self) -> None:
+        """Replace all engines by those of another model."""
+        self.identity = f"model-{len(self.identities)}"
+        self.identities.append(self.identity)
+        await self._renew_engines()
+
+    async def _settings(self) -> None:
+        """Replace all engines by those of the same model with other settings."""
+        self.engine = self._draw_engine()
+        self.places.append(self.engine["max_num_seqs"])
+        await self._renew_engines()
+
+    async def _renew_engines(self) -> None:
+        former = [each for each in self.running if not each.fails]
+        for engine in former:
+            engine.fails = True
+        for engine in former:
+            await self._start_engine(self.draw.choice((0.0, 1.0)))
+            self.push()
+            self._tasks.append(self.loop.create_task(self._down(engine)))
+
+    async def _knobs(self) -> None:
+        self.knobs_in_force = self._draw_knobs()
+        self.held.append(self.knobs_in_force.max_held_requests)
+        for ingress in self.ingresses:
+            await asyncio.sleep(self.draw.random())
+            ingress.knobs = self.knobs_in_force
+
+
+def run_requests(seed: str) -> RequestWorld:
+    """Run a world, or what a seed such as `7:c0,3` keeps of it. Its `faults` say what did not hold."""
+    world = RequestWorld(Kept.parse(seed))
+    before = SimulatedLoop("front ends")
+    before.run_until_complete(prepare_front_ends(world.most_engines))
+    before.close()
+    with pytest.MonkeyPatch.context() as patch, tempfile.NamedTemporaryFile("w") as file:
+        world.patch_time(patch)
+        patch.setattr(documents, "internal_kv", StubKv())
+        patch.setattr(ingress_calls, "CREDIT_BYTES", world.credit)
+        patch.setattr(engine_channel, "_CREDIT_STEP", world.credit // 4)
+        thread = partial(LoopThread, world.loop, Random(f"threads {seed}"))
+        patch.setattr(bounded_call, "threading", SimpleNamespace(Thread=thread, Lock=threading.Lock))
+        if world.keys:
+            keys = [{"name": lane, "key": lane, "lane": lane, **each} for lane, each in world.keys.items()]
+            json.dump({"keys": keys}, file)
+            file.flush()
+            world.keys_file = file.name
+        world.finish(world.run())
+    return world
