@@ -11,7 +11,7 @@ from typing import Any
 
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.placement import replica_resources
-from serve_app.settings.identity import engine_identity
+from serve_app.settings.identity import engine_identity, speed_identity
 from serve_app.settings.knobs import Knobs, LiveKnobs
 from serve_app.settings.settings_error import SettingsError
 from serve_app.settings.tree import AppSettings, ModelSettings
@@ -138,6 +138,7 @@ def _served_model(model: ModelSettings, knobs: Knobs) -> ServedModel:
             each.min_replicas,
             each.max_replicas,
             each.assumed_speed,
+            speed_identity(engine),
         )
         for each, engine in zip(model.variants, engines, strict=False)
     ]

@@ -127,7 +127,15 @@ def _capacities(
     A variant without measured steps has the assumed speed, relative to a measured one.
     """
     first, seen, mix = variants[0].name, state.mix.variants, state.sums.mix()
-    fits = {each.name: state.service if each.name == first else seen[each.name].fit for each in variants}
+    own = {each.name: state.service if each.name == first else seen[each.name].fit for each in variants}
+    # Variants of one kind have one speed. With a fit of their own each, noise would move work between them.
+    fits = {
+        each.name: max(
+            (own[other.name] for other in variants if other.served.kind == each.served.kind),
+            key=lambda fit: fit.steps,
+        )
+        for each in variants
+    }
     source = max(variants, key=lambda each: (fits[each.name].steps > 0, each.name == first))
     known, pool = fits[source.name].step_time(), float(max(state.mix.units, 1))
     capacities, meets = {}, {}

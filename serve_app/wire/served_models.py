@@ -23,6 +23,8 @@ class ServedVariant:
     min_replicas: int
     max_replicas: int
     assumed_speed: float
+    kind: str = ""
+    """Equal for variants whose replicas have the same speed: the same GPUs, weights and arguments."""
 
 
 @dataclass(frozen=True, slots=True)

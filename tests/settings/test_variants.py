@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from serve_app.settings import AppSettings, ModelSettings, SettingsError, load_settings
+from serve_app.settings.identity import engine_identity, speed_identity
 from serve_app.weights.model_identity import model_identity
 
 SPOT = {"name": "spot", "resources": {"spot": 0.001}, "usd_per_hour": 1.2, "preemptible": True}
@@ -104,3 +105,10 @@ def test_a_setting_lets_streams_continue_on_other_weights() -> None:
     spot, quantised = model(SPOT, L40S, continue_on_other_weights=True).engines()
 
     assert model_identity(spot) == model_identity(quantised)
+
+
+def test_nodes_of_one_gpu_have_one_speed() -> None:
+    on_demand, spot, l40s = model({"name": "on-demand", "usd_per_hour": 3.7}, SPOT, L40S).engines()
+
+    assert speed_identity(on_demand) == speed_identity(spot) != speed_identity(l40s)
+    assert engine_identity(on_demand) != engine_identity(spot)
