@@ -173,7 +173,11 @@ def longest_answer(body: bytes) -> int:
         return 0
 
 
-class EngineFailedError(ConnectionError):
+class EngineDiedError(ConnectionError):
+    """The engine core ended with the request: by itself, or because it was killed."""
+
+
+class EngineFailedError(EngineDiedError):
     """The engine died by itself with the request."""
 
 
@@ -182,7 +186,7 @@ def raise_if_lost(lost: str) -> None:
     if lost == ENGINE_DEAD:
         raise NeverBegunError("the replica's engine core was dead already")
     if lost == ENGINE_KILLED:
-        raise ConnectionError("the replica's engine core was killed")
+        raise EngineDiedError("the replica's engine core was killed")
     if lost:
         raise EngineFailedError("the replica's engine core died")
 

@@ -31,15 +31,14 @@ from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.serve_status import serve_status
 from serve_app.ingress.admission import Admission
 from serve_app.ingress.batch_calls import BatchCalls
-from serve_app.ingress.cold_reports import ColdReports
 from serve_app.ingress.cold_start_progress import ProgressReader, state_reader
 from serve_app.ingress.engine_channel import EngineChannels
 from serve_app.ingress.fleet_state import FleetState
 from serve_app.ingress.haproxy_server import serve_haproxy
-from serve_app.ingress.knob_applier import KnobApplier
-from serve_app.ingress.knob_deployer import KnobDeployer
+from serve_app.ingress.knob_applier import KnobApplier, KnobDeployer
 from serve_app.ingress.policy_view import PolicyView
 from serve_app.ingress.quota_exchange import QuotaReports, share_quotas
+from serve_app.ingress.ray_router import ColdReports
 from serve_app.ingress.readiness import ServeObserver
 from serve_app.ingress.relay import RelayClient
 from serve_app.ingress.replica_heartbeats import Heartbeats

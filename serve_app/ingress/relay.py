@@ -15,6 +15,7 @@ from serve_app.ingress.admission import Admission, unavailable
 from serve_app.ingress.attempt import (
     Attempt,
     Delivered,
+    EngineDiedError,
     RetryBudget,
     attempt_at,
     longest_answer,
@@ -257,24 +258,19 @@ class _RelayedRequest:
         attempt.begin(self._request.trace)
         attempt.continues = continuation is not None
         attempt.delivered_before = 0 if self._delivered is None else self._delivered.count
-        try:
-            channel = await self._client.channels.to(reservation.replica)
-            expected = replicas.expected_tokens(reservation)
-            lane_knob = self._admission.lane_knob(self._request)
-            attempt.stream = channel.call(self._request, self._body, continuation, expected, lane_knob)
-            if self._request.wants_stream:
-                attempt.stream.keep_alive = self._keep_alive
-            async with self._admission.within_deadline(None if continuation else self._request):
-                answer = await attempt.stream.answer()
-                raise_if_lost(answer.lost)
-                if answer.streamed:
-                    await attempt.stream.wait_for_event()
-            if not self._request.is_background:  # its engine does not pause it
-                attempt.stream.keep_alive = None
-        except NeverBegunError:
-            # Without this, the unreachable replica would have the least load and be picked again.
-            reservation.replica.failures += 1
-            raise
+        channel = await self._client.channels.to(reservation.replica)
+        expected = replicas.expected_tokens(reservation)
+        lane_knob = self._admission.lane_knob(self._request)
+        attempt.stream = channel.call(self._request, self._body, continuation, expected, lane_knob)
+        if self._request.wants_stream:
+            attempt.stream.keep_alive = self._keep_alive
+        async with self._admission.within_deadline(None if continuation else self._request):
+            answer = await attempt.stream.answer()
+            raise_if_lost(answer.lost)
+            if answer.streamed:
+                await attempt.stream.wait_for_event()
+        if not self._request.is_background:  # its engine does not pause it
+            attempt.stream.keep_alive = None
         attempt.stage.note_event(FIRST_TOKEN if answer.streamed else ANSWER, {STATUS_CODE: answer.status})
         if not answer.streamed:
             attempt.outcome = "refused" if answer.status in _COME_LATER else "answered"
@@ -381,6 +377,11 @@ class _RelayedRequest:
         self._open.close()
 
     def _charge(self, error: ConnectionError, attempt: Attempt) -> bool:
-        """Charge the retry budget for the loss of a replica. Returns whether its engine failed by itself."""
-        there_s = time.perf_counter() - attempt.sent_at
-        return self._budget.charge(error, attempt.reservation.replica.still_s, there_s)
+        """Charge the retry budget for the loss of a replica. Returns whether its engine failed by itself.
+
+        A dead replica gets a failure. Otherwise it would have the least load and be picked again.
+        """
+        replica, there_s = attempt.reservation.replica, time.perf_counter() - attempt.sent_at
+        if isinstance(error, (NeverBegunError, EngineDiedError)):
+            replica.failures += 1
+        return self._budget.charge(error, replica.still_s, there_s)

@@ -94,18 +94,15 @@ class ReplicaSet:
         looked = self._usable.look()
         is_part = len(looked) < len(usable)
         matched: dict[str, int] = {}
-        if prefix is not None and prompt_tokens:
-            if is_part:
-                matched = self.prefixes.match(prefix, [one.replica_id for one in looked], CACHED)
-                looked = [*looked, *(usable[name] for name in matched if name in usable)]
-            else:
-                matched = self.prefixes.match(prefix)
         cached: dict[str, int] = {}
-        if matched and prefix is not None:
+        if prefix is not None and prompt_tokens:
+            among, others = ([one.replica_id for one in looked], CACHED) if is_part else ((), -1)
+            matched = self.prefixes.match(prefix, among, others)
             most, size = prompt_tokens - 1, prefix.size  # the last token is always computed
             cached = {name: min(prompt_tokens * part // size, most) for name, part in matched.items()}
-        if is_part and adapter:
-            looked = [*looked, *self._usable.with_adapter(adapter)]
+        if is_part:
+            looked = [*looked, *(usable[name] for name in matched if name in usable)]
+            looked += self._usable.with_adapter(adapter) if adapter else []
         load_tokens = self._load_tokens(looked) if adapter else 0
         budget_s = prefill_budget_s if prompt_tokens and not background else 0.0
         now = self.clock() if budget_s else 0.0
@@ -135,7 +132,8 @@ class ReplicaSet:
         if chosen is None:
             return None
         name = chosen.replica_id
-        self._usable.use(chosen)
+        # Move it to the end of the order, so that equal replicas take turns.
+        usable[name] = usable.pop(name)
         if cached:
             prompt_tokens -= cached.get(name, 0)
         if adapter and chosen.has_adapter(adapter):
@@ -250,9 +248,10 @@ class ReplicaSet:
             or Replica(replica_id, each["address"], each["token"], each["identity"], variants[replica_id])
             for replica_id, each in metadata.items()
         }
-        self._usable.replace(
-            {name: one for name, one in self._listed.items() if not one.trouble and one.ends_at is None}
-        )
+        self._usable.by_name = {
+            name: one for name, one in self._listed.items() if not one.trouble and one.ends_at is None
+        }
+        self._usable.forget()
         self.prefixes.keep(self._listed)
         self._missed = {
             name: replica for name, replica in known.items() if replica.all_in_flight and name not in metadata
@@ -290,7 +289,8 @@ class ReplicaSet:
             return
         begins = not replica.trouble
         replica.trouble = trouble
-        if self._usable.remove(replica) and not len(self):
+        self._usable.forget()
+        if self._usable.by_name.pop(replica.replica_id, None) is not None and not len(self):
             self.lost_at = self.clock()
             self._announce_change()  # requests may be queued for a place on it
         if begins or replica.unlisted_at is not None:
@@ -315,13 +315,16 @@ class ReplicaSet:
         known, replica.ends_at = replica.ends_at, self.clock() + ends_in_s
         if known is None:
             replica.draining, replica.notice_s = True, ends_in_s
-            if self._usable.remove(replica) and not len(self):
-                self._announce_change()
+            if self._usable.by_name.pop(replica.replica_id, None) is not None:
+                self._usable.forget()
+                if not len(self):
+                    self._announce_change()
 
     def _use(self, replica: Replica) -> None:
         fit = not replica.trouble and replica.ends_at is None
         if fit and self._listed.get(replica.replica_id) is replica:  # Ray may list another of this id
-            self._usable.add(replica)
+            self._usable.by_name[replica.replica_id] = replica
+            self._usable.forget()
             self._changed()
 
     def _announce_change(self) -> None:

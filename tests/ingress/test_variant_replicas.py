@@ -8,21 +8,15 @@ from ray.serve.schema import DeploymentStatusOverview
 
 from serve_app.cluster.serve_status import ServeStatus
 from serve_app.engine.node_watch import NodeWatch
+from serve_app.ingress.admission import Admission
 from serve_app.ingress.cold_start_progress import StoredState
 from serve_app.ingress.ray_router import Wakes
 from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.ingress.variant_documents import status_by_model, stored_by_model
+from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import ModelSettings
-from tests.ingress.fleet import (
-    WHOLE,
-    CountingEngine,
-    FakeHandle,
-    Fleet,
-    hold,
-    reading,
-    request,
-    without_comments,
-)
+from tests.ingress.fakes import FakeHandle, FakeProgress, request
+from tests.ingress.fleet import WHOLE, CountingEngine, Fleet, reading, without_comments
 from tests.ingress.test_replica_set import LIMIT, where
 
 DEPLOYMENTS = {"Engine-a": ["Engine-a@spot", "Engine-a@on-demand"]}
@@ -104,9 +98,9 @@ async def test_streams_leave_a_node_before_it_ends(fleet: Fleet) -> None:
 
 
 async def test_short_streams_leave_first_and_all_by_half_of_the_notice() -> None:
-    admission = hold(ModelSettings(name="a"), FakeHandle())
     now = [0.0]
-    admission.replicas.clock = lambda: now[0]
+    known = ReplicaSet(clock=lambda: now[0])
+    admission = Admission(ModelSettings(name="a"), known, FakeHandle(), Knobs, FakeProgress())
     admission.replicas.update(where("a"))
     (replica,) = admission.replicas.listed()
     admission.replicas.note_end(replica, 30.0)
