@@ -85,10 +85,14 @@ def decide_variants(
     capacities, _ = _capacities(variants, knobs, state)
     decision, state = decide(_combined(variants, capacities, state), state)
     capacities, meets = _capacities(variants, knobs, state)  # the decision has learned from the reports
-    offers = [_offer(each, capacities[each.name], meets[each.name], knobs, state, now) for each in variants]
-    work_rps = _work(decision) * capacities[variants[0].name]
+    # In replicas of the first variant, so that a change of the measured capacity alone changes no number.
+    unit_rps = capacities[variants[0].name]
+    offers = [
+        _offer(each, capacities[each.name] / unit_rps, meets[each.name], knobs, state, now)
+        for each in variants
+    ]
     window_s = max(knobs.downscale_delay_s or 0.0, 10.0, min(60.0, 4.0 * max(o.start_s for o in offers)))
-    mix, mixed = choose(offers, work_rps, knobs.min_on_demand, window_s, state.mix, now)
+    mix, mixed = choose(offers, _work(decision), knobs.min_on_demand, window_s, state.mix, now)
     state = replace(state, mix=replace(mixed, units=decision.target))
     present = {each.name: each.snapshot.target for each in variants}
     targets = present if knobs.mode == "advise" else mix.targets
@@ -96,14 +100,14 @@ def decide_variants(
         decision,
         target=sum(targets.values()),
         wanted=sum(mix.goal.values()),
-        notes=(*decision.notes, *_notes(offers, mix, state, now)),
+        notes=(*decision.notes, *_notes(offers, mix, unit_rps, state, now)),
         signals={
             **decision.signals,
-            "work_rps": mix.work_rps,
+            "work_rps": mix.work_rps * unit_rps,
             "usd_per_hour": sum(offer.usd_per_hour * targets[offer.name] for offer in offers),
             "dearest_usd_per_hour": mix.dearest_usd_per_hour,
         },
-        variants={offer.name: _numbers(offer, targets, state, now) for offer in offers},
+        variants={offer.name: _numbers(offer, targets, unit_rps, state, now) for offer in offers},
     )
     return VariantDecision(shown, _counted(variants), targets), state
 
@@ -222,28 +226,30 @@ def _offer(
     )
 
 
-def _numbers(offer: Offer, targets: Mapping[str, int], state: PolicyState, now: float) -> dict[str, float]:
+def _numbers(
+    offer: Offer, targets: Mapping[str, int], unit_rps: float, state: PolicyState, now: float
+) -> dict[str, float]:
     memory, target = state.mix.variants[offer.name], targets[offer.name]
     return {
         "target": target,
         "ready": offer.ready,
         "usd_per_hour": target * offer.usd_per_hour,
-        "capacity_rps": offer.capacity_rps,
+        "capacity_rps": offer.capacity_rps * unit_rps,
         "at_once": offer.at_once,
         "dry_s": max(0.0, (memory.try_at or now) - now),
         "meets_targets": offer.meets_targets,
     }
 
 
-def _notes(offers: Sequence[Offer], mix: Mix, state: PolicyState, now: float) -> list[str]:
+def _notes(offers: Sequence[Offer], mix: Mix, unit_rps: float, state: PolicyState, now: float) -> list[str]:
     """Return the mix and its price, and why a variant gets no replica."""
     parts = [f"{mix.goal[offer.name]} {offer.name}" for offer in offers if mix.goal.get(offer.name)]
     notes = []
     if parts:
         price, dearest = amount(mix.usd_per_hour), amount(mix.dearest_usd_per_hour)
+        work = amount(mix.work_rps * unit_rps)
         notes.append(
-            f"mix: {', '.join(parts)}, the cheapest for {amount(mix.work_rps)} requests/s. It costs {price} "
-            f"USD/h. The dearest variant alone would cost {dearest} USD/h."
+            f"mix: {', '.join(parts)}, the cheapest for {work} requests/s. It costs {price} USD/h. The dearest variant alone would cost {dearest} USD/h."
         )
     for offer in offers:
         memory = state.mix.variants[offer.name]

@@ -31,7 +31,7 @@ class Offer:
     name: str
     usd_per_hour: float
     capacity_rps: float
-    """Requests per second of one replica within the targets."""
+    """Requests per second of one replica within the targets, or its work in any other unit."""
     least: int = 0
     most: int = 10_000
     preemptible: bool = False
