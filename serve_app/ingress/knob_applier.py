@@ -17,12 +17,12 @@ from serve_app.api.errors import ApiError
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.knob_changes import KnobRedeployment, RedeploymentError, deploy, knob_redeployment
 from serve_app.cluster.placement import replica_resources
-from serve_app.settings.identity import engine_identity
-from serve_app.settings.knobs import LiveKnobs
+from serve_app.settings.identity import engine_identity, speed_identity
+from serve_app.settings.knobs import Knobs, LiveKnobs
 from serve_app.settings.settings_error import SettingsError
-from serve_app.settings.tree import INGRESS_SCOPE, AppSettings
+from serve_app.settings.tree import INGRESS_SCOPE, AppSettings, ModelSettings
 from serve_app.wire.documents import KNOBS, put_document, read_document
-from serve_app.wire.served_models import ServedApplication, ServedModel, read_served
+from serve_app.wire.served_models import ServedApplication, ServedModel, ServedVariant, read_served
 
 logger = logging.getLogger("ray.serve")
 
@@ -100,13 +100,7 @@ class KnobApplier:
 
     def _served(self) -> ServedApplication:
         models = {
-            model.deployment_name: ServedModel(
-                model.name,
-                model.deployment_name,
-                self.live.of(model.name),
-                replica_resources(model),
-                engine_identity(model),
-            )
+            model.deployment_name: _served_model(model, self.live.of(model.name))
             for model in self.settings.models
         }
         ingress, traces = self.settings.ingress, self.settings.telemetry.traces
@@ -198,3 +192,31 @@ class KnobDeployer:
 
 def _unavailable(problem: str) -> ApiError:
     return ApiError(503, f"{problem}.", code="knobs_unavailable", headers={"Retry-After": "5"})
+
+
+def _served_model(model: ModelSettings, knobs: Knobs) -> ServedModel:
+    engines = model.engines()
+    variants = [
+        ServedVariant(
+            each.name,
+            engine.engine_name,
+            replica_resources(engine),
+            engine_identity(engine),
+            each.usd_per_hour,
+            each.preemptible,
+            each.min_replicas,
+            each.max_replicas,
+            each.assumed_speed,
+            speed_identity(engine),
+        )
+        for each, engine in zip(model.variants, engines, strict=False)
+    ]
+    first = engines[0]
+    return ServedModel(
+        model.name,
+        model.deployment_name,
+        knobs,
+        replica_resources(first),
+        engine_identity(first),
+        tuple(variants),
+    )

@@ -18,6 +18,7 @@ from serve_app.ingress.attempt import (
     EngineDiedError,
     RetryBudget,
     attempt_at,
+    longest_answer,
     note_continuation,
     note_pick,
     raise_if_lost,
@@ -118,6 +119,8 @@ class _RelayedRequest:
         """Whether the client has got the stream's last event."""
         self._retry = False
         self._next_move_at = 0.0
+        self._longest: int | None = None
+        """The bound on the tokens of the answer, 0 without one; None until it is needed."""
 
     async def begin(self, continuation: Continuation | None = None) -> Answer:
         """Return the first message of an answer, from the first replica that sends one.
@@ -210,7 +213,7 @@ class _RelayedRequest:
         """
         write_now = self._request.write_now
         attempt = self._attempt
-        if write_now is None or attempt is None or attempt.reservation.replica.unlisted_at is not None:
+        if write_now is None or attempt is None or attempt.reservation.replica.draining:
             return False
         if not write_now(piece.data):
             return False
@@ -314,13 +317,20 @@ class _RelayedRequest:
         """Whether the replica has drained for long enough, and the next search for another is due."""
         assert self._attempt is not None
         replica = self._attempt.reservation.replica
-        if replica.unlisted_at is None or not self._admission.is_draining_too_long(replica):
+        if not (replica.draining and self._admission.is_draining_too_long(replica, self._remaining)):
             return False
         now = time.perf_counter()
         if now < self._next_move_at:
             return False
         self._next_move_at = now + self._client.move_retry_s
         return True
+
+    def _remaining(self) -> float:
+        """Return the part of the longest answer that is still to come, 0 to 1; 1 if the length is unknown."""
+        if self._longest is None:
+            self._longest = longest_answer(self._body)
+        delivered = 0 if self._delivered is None else self._delivered.count
+        return min(max(1.0 - delivered / self._longest, 0.0), 1.0) if self._longest else 1.0
 
     async def _move(self, delivered: Delivered, moves: int) -> bool:
         """Let another replica continue the stream of a draining replica. Returns whether one does.
