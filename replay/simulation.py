@@ -125,13 +125,16 @@ def simulate(
     percentile: float = 95.0,
     backlog: Backlog | None = None,
     progress: Callable[[float], None] | None = None,
+    fleet: Fleet | None = None,
 ) -> Result:
     """Run `controller` against a simulated fleet under the requests of `trace`, which has `backlog` in it.
+
+    `fleet` replaces a new fleet of `profile` in `conditions`.
 
     Raises TraceError for a line of the trace that is no request.
     """
     began = time.perf_counter()
-    fleet = Fleet(profile, conditions, expected_replicas=bounds[1])
+    fleet = fleet or Fleet(profile, conditions, expected_replicas=bounds[1])
     fleet.warm(min(max(initial, bounds[0]), bounds[1]))
     series = Series()
     changes = 0

@@ -41,13 +41,13 @@ def build(args: dict[str, Any]) -> Application:
 def build_application(
     settings: AppSettings, knobs: Mapping[str, Knobs], engine_class: type = Engine
 ) -> Application:
-    """Return one engine deployment for each model, behind one ingress.
+    """Return one engine deployment for each model, or for each of its variants, behind one ingress.
 
     `knobs` are the default knobs of each model, by name. The `user_config` of `Ingress` overrides them.
     """
     engines = [
         engine_deployment(
-            model,
+            engine,
             settings.request_log,
             settings.zygote,
             engine_class,
@@ -55,6 +55,7 @@ def build_application(
             settings.ledger,
         )
         for model in settings.models
+        for engine in model.engines()
     ]
     ingress = settings.ingress
     runner = {"batch_runner": batch_runner(settings)} if settings.batch.enabled else {}
@@ -116,19 +117,22 @@ def engine_deployment(
     traces: TraceSettings | None = None,
     ledger: LedgerSettings | None = None,
 ) -> Application:
-    """Return the engine deployment of one model."""
+    """Return the engine deployment of one model without variants, or of one variant."""
     options = placement(model)
     options["ray_actor_options"]["runtime_env"] = engine_environment(model, zygote)
     return serve.deployment(
         engine_class,
-        name=model.deployment_name,
+        name=model.engine_name,
         max_ongoing_requests=model.max_ongoing_requests,
         graceful_shutdown_timeout_s=model.drain_timeout_s,
         graceful_shutdown_wait_loop_s=0.1,  # another model may wait for the place
         **_HEALTH_CHECKS,
         request_router_config=RequestRouterConfig(
             request_router_class="serve_app.ingress.ray_router:EngineRouter",
-            request_router_kwargs={"deployment": model.deployment_name},
+            request_router_kwargs={
+                "deployment": model.deployment_name,
+                **({"variant": model.variant} if model.variant else {}),
+            },
         ),
         autoscaling_config=open_bounds(0, ENGINE_INTERVAL_S),
         **options,

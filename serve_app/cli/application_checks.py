@@ -15,7 +15,7 @@ from serve_app.settings import AppSettings, SettingsError, knob_defaults, load_s
 from serve_app.settings.document import unique_keys
 from serve_app.settings.knobs import IngressKnobs, Knobs, read_user_config
 from serve_app.settings.settings_error import shown
-from serve_app.settings.tree import ENGINE_PREFIX, INGRESS
+from serve_app.settings.tree import ENGINE_PREFIX, INGRESS, ModelSettings
 
 IMPORT_PATH = "serve_app.app:build"
 POLICY_FUNCTION = "serve_app.controller.serve_policy:ServePolicy"
@@ -153,10 +153,19 @@ def _is_ours(function: Any) -> bool:
     return isinstance(found, type) and issubclass(found, ServePolicy)
 
 
+def engine_names(models: Iterable[ModelSettings]) -> list[str]:
+    """Return the names of all engine deployments."""
+    return [engine.engine_name for model in models for engine in model.engines()]
+
+
 def _check_deployments(deployments: Iterable[Mapping[str, Any]], settings: AppSettings | None) -> list[str]:
     """Return the problems of `deployments`. The names are not checked if `settings` is None (invalid)."""
     problems: list[str] = []
-    known = None if settings is None else [INGRESS, *(model.deployment_name for model in settings.models)]
+    known = (
+        None
+        if settings is None
+        else [INGRESS, *(engine.engine_name for model in settings.models for engine in model.engines())]
+    )
     seen: set[str] = set()
     for index, deployment in enumerate(deployments):
         name, path = str(deployment["name"]), f"deployments[{index}]"
@@ -199,7 +208,7 @@ def check_room(
     application with custom resources is not checked, because such resources name particular nodes. An
     application with GPUs is checked only if `cpus.certain`. `path` is the path of the ingress's knobs.
     """
-    if settings.ingress.resources or any(model.resources for model in settings.models):
+    if settings.ingress.resources or any(model.resources or model.variants for model in settings.models):
         return []
     if not cpus.certain and any(model.device != "cpu" for model in settings.models):
         return []

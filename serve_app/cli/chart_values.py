@@ -21,6 +21,8 @@ _PROFILES = {"A100": "a100-80gb", "H100": "h100", "L4": "l4", "A10G": "a10g", No
 """The chart's GPU profiles by Ray's names of accelerators. Other accelerators get a profile of their own."""
 _MAX_WORKERS = {"cpu": 4, "gpu": 8, "ingress": 4}
 """Pods of a worker group that the chart permits by default."""
+_NOTICE_S = 25
+"""Seconds that every large cloud gives before it takes a spot node away."""
 _CPU_POD, _INGRESS_POD = 4, 2
 """CPUs of a pod by the chart's defaults."""
 _FROM_PROFILE = ("device", "accelerator_type", "gpus_per_replica", "resources")
@@ -85,11 +87,20 @@ def values_of(application: Mapping[str, Any], checked: CheckedApplication) -> di
         if knobs := live.get("autoscaling", {}).get(model.name):
             entry["autoscaling"] = knobs
         models[_key(model.name, models)] = entry
-        own = profiles.setdefault(profile, {} if _is_known(model) else _new_profile(model))
-        group = (profile, model.ranks)
-        pods[group] = pods.get(group, 0.0) + checked.knobs[model.name].max_replicas * _pods_each(model, own)
-        if (most := math.ceil(pods[group] - 1e-9)) > _MAX_WORKERS[model.device]:
-            own["maxWorkers"] = max(most, own.get("maxWorkers", 0))
+        if model.variants:
+            entry["variants"] = [
+                {"gpuProfile": _variant_profile(engine), **_without(variant, _FROM_PROFILE)}
+                for variant, engine in zip(given["variants"], model.engines(), strict=True)
+            ]
+        for engine in model.engines():
+            profile = _variant_profile(engine)
+            own = profiles.setdefault(profile, {} if profile in _PROFILES.values() else _new_profile(engine))
+            group, replicas = (profile, engine.ranks), checked.knobs[model.name].max_replicas
+            if engine.variant:
+                replicas = min(replicas + 2, engine.variants[0].max_replicas)  # and spare ones
+            pods[group] = pods.get(group, 0.0) + replicas * _pods_each(engine, own)
+            if (most := math.ceil(pods[group] - 1e-9)) > _MAX_WORKERS[engine.device]:
+                own["maxWorkers"] = max(most, own.get("maxWorkers", 0))
     app = {key: args[key] for key in ("profile", "request_log", "telemetry", "ui", "zygote") if key in args}
     if _is_shared(settings.ledger):
         app["ledger"] = {"enabled": settings.ledger.enabled, **args["ledger"]}
@@ -121,6 +132,12 @@ def left_out(application: Mapping[str, Any], checked: CheckedApplication) -> lis
             "batch: pods share no folder, so it is off; name a Postgres database in app.batch.database, and "
             "an object store in app.batch.files"
         )
+    lines += [
+        f"gpuProfiles.{_variant_profile(engine)}: set nodeSelector and tolerations of the spot nodes"
+        for model in checked.settings.models
+        for engine in model.engines()
+        if _is_preemptible(engine)
+    ]
     lines += [f"{key}: the chart has no value for it" for key in application if key not in _CARRIED]
     for index, deployment in enumerate(application.get("deployments") or []):
         known = {"name", "user_config"} if deployment["name"] == INGRESS else {"name"}
@@ -145,7 +162,11 @@ def _key(name: str, taken: Container[str]) -> str:
 
 def _without_resources(section: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out custom resources, because the chart places replicas by its own."""
-    return {key: value for key, value in section.items() if key != "resources"}
+    return _without(section, ("resources",))
+
+
+def _without(section: Mapping[str, Any], left_out: Container[str]) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if key not in left_out}
 
 
 def _is_shared(ledger: LedgerSettings) -> bool:
@@ -160,6 +181,16 @@ def _profile_name(model: ModelSettings) -> str:
     return re.sub(r"[^a-z0-9]+", "-", str(model.accelerator_type).lower()).strip("-")[:40].strip("-")
 
 
+def _variant_profile(engine: ModelSettings) -> str:
+    """Return the profile of the replicas of a variant, or of a model without variants."""
+    profile = _profile_name(engine)
+    return f"{profile}-{engine.variant}"[:40].strip("-") if _is_preemptible(engine) else profile
+
+
+def _is_preemptible(engine: ModelSettings) -> bool:
+    return bool(engine.variant) and engine.variants[0].preemptible
+
+
 def _is_known(model: ModelSettings) -> bool:
     return model.device == "gpu" and model.accelerator_type in _PROFILES
 
@@ -169,6 +200,7 @@ def _new_profile(model: ModelSettings) -> dict[str, Any]:
     if model.device == "cpu":
         cpus = math.ceil(model.cpus_per_replica)
         return {"perPod": {"cpu": str(cpus)}} if cpus > _CPU_POD else {}
+    notice = {"noticeSeconds": _NOTICE_S} if _is_preemptible(model) else {}
     return {
         "device": "gpu",
         "accelerator_type": model.accelerator_type,
@@ -178,6 +210,7 @@ def _new_profile(model: ModelSettings) -> dict[str, Any]:
         "minWorkers": 0,
         "maxWorkers": _MAX_WORKERS["gpu"],
         "idleTimeoutSeconds": 60,
+        **notice,
         "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
     }
 

@@ -42,7 +42,9 @@ class ConfigFile:
         """
         own = {app.get("name", "default") for app in self.document["applications"] if app.get("runtime_env")}
         settings = [app.settings for name, app in self.applications.items() if name not in own]
-        return [model for each in settings if each.zygote for model in each.models]
+        return [
+            engine for each in settings if each.zygote for model in each.models for engine in model.engines()
+        ]
 
     @property
     def port(self) -> int:

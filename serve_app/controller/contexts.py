@@ -59,16 +59,22 @@ class SnapshotBuilder:
         self._seen: defaultdict[tuple[str, str], OwnClock] = defaultdict(OwnClock)
         """By deployment and kind of report."""
 
-    def build(self, name: str, ctx: Any, ingress: Any | None, inbox: Inbox, now: float) -> Snapshot:
-        """Return the snapshot of engine deployment `name` from its context and that of the ingress."""
+    def build(
+        self, name: str, ctx: Any, ingress: Any | None, inbox: Inbox, now: float, model: str = ""
+    ) -> Snapshot:
+        """Return the snapshot of engine deployment `name` from its context and that of the ingress.
+
+        `model` is the name under which ingress replicas report, if it is another one.
+        """
         known, starts = inbox.deployments.get(name, Deployment()), inbox.cold_starts(name)
         loading, draining = count_phases(known.phases, running_ids(ctx), now)
         starting, pending, pending_s = self._count_missing(name, ctx, loading, now)
         # Running ingress replicas, and draining ones with queued requests, which Ray does not report.
         raw = (ingress.raw_metrics or {}) if ingress is not None else {}
-        reported = ingress_readings(raw, name, now, self._seen[name, "ingress"])
+        about = model or name
+        reported = ingress_readings(raw, about, now, self._seen[name, "ingress"])
         written = reported_readings(
-            inbox.ingress_reports, name, reported, now, self._seen[name, "written by ingress"]
+            inbox.ingress_reports, about, reported, now, self._seen[name, "written by ingress"]
         )
         if ingress is None:
             ingress_ready = max(1, len(written))
@@ -130,7 +136,8 @@ def _why_pending(known: Deployment, inbox: Inbox) -> str:
 
 def has_requests_at_zero(contexts: Collection[Any]) -> bool:
     """Return whether the ingress has queued requests for a deployment whose target is zero."""
-    at_zero = [str(ctx.deployment_name) for ctx in contexts if ctx.target_num_replicas == 0]
+    # The ingress reports about models, and variants have the names of their models before the "@".
+    at_zero = {str(ctx.deployment_name).partition("@")[0] for ctx in contexts if not ctx.target_num_replicas}
     if not at_zero:  # reading `raw_metrics` makes Ray compute the reports
         return False
     raw = next((ctx.raw_metrics for ctx in contexts if ctx.deployment_name == INGRESS), None) or {}
@@ -150,7 +157,8 @@ def ingress_room(
         return None
     if inbox.nodes is None:
         return 0  # `DocumentExchange` reads the nodes as soon as more replicas are wanted
-    if not share_nodes(inbox.nodes, need, [model.resources for model in served.models.values()]):
+    models = served.engines()
+    if not share_nodes(inbox.nodes, need, [model.resources for model in models.values()]):
         return None
     unplaced: int = max(0, ctx.target_num_replicas - ctx.current_num_replicas)
     awaited: list[Resources] = []
@@ -160,7 +168,7 @@ def ingress_room(
         # A replica with a phase document has its node. For one to two seconds before that document, it counts
         # twice. A model at zero may wake at any time, and must find room.
         missing = engine.target_num_replicas - engine.current_num_replicas - starting
-        awaited += [served.models[name].resources] * (missing if engine.target_num_replicas else 1)
+        awaited += [models[name].resources] * (missing if engine.target_num_replicas else 1)
     return max(0, room_for_ingress(inbox.nodes, need, awaited, served.ingress.max_replicas) - unplaced)
 
 

@@ -113,7 +113,9 @@ class Inbox:
         return model.name if model is not None else ""
 
     def _served(self, deployment: str) -> ServedModel | None:
-        return self.served.models.get(deployment) if self.served is not None else None
+        if self.served is None:
+            return None
+        return self.served.models.get(deployment) or self.served.engines().get(deployment)
 
     def cold_starts(self, deployment: str) -> ColdStarts:
         """Return the starts of replicas with the present identity of an engine deployment."""
@@ -353,7 +355,7 @@ class DocumentExchange(Mailbox):
         return not 0 <= now - self._done_at.get(kind, 0.0) < interval_s
 
     def _models(self) -> Mapping[str, ServedModel]:
-        return self.inbox.served.models if self.inbox.served is not None else {}
+        return self.inbox.served.engines() if self.inbox.served is not None else {}
 
     def _write_decisions(self, now: float) -> None:
         seq = self.outbox.decisions_seq

@@ -8,8 +8,9 @@ import json
 import logging
 import time
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from serve_app.controller.cold_starts import ColdStarts
@@ -17,13 +18,15 @@ from serve_app.controller.contexts import SnapshotBuilder, has_requests_at_zero,
 from serve_app.controller.decision_records import HEARTBEAT_S, Journal, Kind
 from serve_app.controller.document_exchange import DocumentExchange, Inbox, Mailbox
 from serve_app.controller.shared_fleet import Decided, SharedFleet
+from serve_app.controller.variants import unsettled_variants, variants_now
 from serve_app.patches.ray_idle import controller_rests, wake_controller
 from serve_app.policy.decide import Decision, next_decision
 from serve_app.policy.ingress_scaling import decide_ingress
 from serve_app.policy.reports import Snapshot
 from serve_app.policy.state import Memory, Need, PolicyState, drop_forgotten
+from serve_app.policy.variant_decision import VariantNow, decide_variants
 from serve_app.settings.tree import INGRESS
-from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics, ReplicaTime
+from serve_app.telemetry.autoscaling_metrics import PRICES, AutoscalingMetrics, ReplicaTime
 from serve_app.wire.own_clock import SteadyTime
 from serve_app.wire.phases import PROCESS_ENDED
 from serve_app.wire.served_models import ServedApplication, ServedModel
@@ -127,28 +130,38 @@ class ServePolicy:
         served = inbox.served
         if served is None:
             return {}  # no document has been read yet, or the ingress has not written one
-        self._forget(frozenset(served.models), metrics, now)
+        known = served.engines()
+        self._forget(frozenset(served.models) | frozenset(known), metrics, now)
         metrics.set_knobs_rejected(bool(served.rejected))
         by_name = {str(ctx.deployment_name): (key, ctx) for key, ctx in contexts.items()}
         key, ingress = by_name.get(INGRESS, (None, None))
-        engines = {name: by_name[name][1] for name in served.models if name in by_name}
+        engines = {name: by_name[name][1] for name in known if name in by_name}
+        owners = {name: model for model in served.models.values() for name in model.deployments}
         answer: dict[Any, int] = {}
         unsettled: set[str] = set()
         self._ran.update((replica, now) for ctx in engines.values() for replica in running_ids(ctx))
         self._ran = {replica: at for replica, at in self._ran.items() if now - at < _REMEMBERED_S}
+        losses = []
         while mailbox.losses:
-            loss = mailbox.losses.popleft()
+            losses.append(loss := mailbox.losses.popleft())
             ctx = engines.get(loss.deployment)  # None if its model has just been removed
             # A deploy ends a replica that Ray has not yet put into service.
             if ctx is not None and (loss.cause != PROCESS_ENDED or loss.replica in self._ran):
-                model = served.models[loss.deployment]
+                model = owners[loss.deployment]
                 metrics.count_loss(model.name, loss.cause)
                 self._log.warning("model %s: %s", model.name, loss.reason)
-                self._keep("loss", loss.deployment, model.name, ctx, loss.reason, "Ray replaces it.")
+                self._keep("loss", model.deployment, model.name, ctx, loss.reason, "Ray replaces it.")
         decided: dict[str, Decided] = {}
-        for name, ctx in engines.items():
-            model = served.models[name]
+        for name, model in served.models.items():
+            if not all(each in engines for each in model.deployments):
+                continue  # Ray has not deployed it yet
+            ctx = engines[model.deployments[0]]
             try:
+                if model.variants:
+                    now_each = variants_now(model, engines, self._snapshots, ingress, inbox, losses, now)
+                    decided[name] = self._decide_variants(model, ctx, now_each, now)
+                    unsettled |= unsettled_variants(now_each)
+                    continue
                 snapshot = self._snapshots.build(name, ctx, ingress, inbox, now)
                 snapshot = replace(snapshot, clock_ahead_s=self._wall() - now)
                 if snapshot.ready != snapshot.target or snapshot.draining:
@@ -161,7 +174,9 @@ class ServePolicy:
                 self._report_error(name, model.name, ctx, error, now)
             else:
                 self._failing_since.pop(name, None)
-        decided = self._share(decided, ingress, served, inbox, now)
+        alone = {name: each for name, each in decided.items() if each.model.variants}
+        sharing = {name: each for name, each in decided.items() if name not in alone}
+        decided = self._share(sharing, ingress, served, inbox, now) | alone
         unsettled |= self._fleet.deployments
         for name, each in decided.items():
             try:
@@ -169,7 +184,9 @@ class ServePolicy:
             except Exception as error:
                 self._report_error(name, each.model.name, each.ctx, error, now)
             else:
-                _set_target(answer, by_name[name][0], each.ctx, each.decision.target)
+                for target_of, target in (each.targets or {name: each.decision.target}).items():
+                    key_of, ctx_of = by_name[target_of]
+                    _set_target(answer, key_of, ctx_of, target)
         if ingress is not None:
             try:
                 _set_target(answer, key, ingress, self._decide_ingress(ingress, engines, served, inbox, now))
@@ -205,6 +222,27 @@ class ServePolicy:
             decision = replace(decision, notes=(*decision.notes, self._news[name]))
         return decision
 
+    def _decide_variants(
+        self, model: ServedModel, ctx: Any, variants: Sequence[VariantNow], now: float
+    ) -> Decided:
+        name, memory, ahead_s = model.deployment, self._recall(model), self._wall() - now
+        variants = [
+            replace(each, snapshot=replace(each.snapshot, clock_ahead_s=ahead_s)) for each in variants
+        ]
+        found, state = decide_variants(
+            variants, model.knobs, memory.state, now, partial(self._decide_as_one, model, now)
+        )
+        self.memories[name] = replace(memory, state=state)
+        deployments = {each.name: each.served.deployment for each in variants}
+        targets = {deployments[each]: target for each, target in found.targets.items()}
+        lead = max(targets, key=lambda each: targets[each])
+        return Decided(model, ctx, found.snapshot, found.decision, targets=targets, starts=lead)
+
+    def _decide_as_one(
+        self, model: ServedModel, now: float, snapshot: Snapshot, state: PolicyState
+    ) -> tuple[Decision, PolicyState]:
+        return self.decide(model, snapshot, state, now)
+
     def _share(
         self,
         decided: dict[str, Decided],
@@ -230,13 +268,17 @@ class ServePolicy:
             self._news.pop(name, None)
         if record is not None and record["kind"] == "change":
             self._log.info("autoscaling decision %s", json.dumps(record, separators=(",", ":")))
-        starts = inbox.cold_starts(name)
+        starts = inbox.cold_starts(each.starts or name)
         status = self._status[name] = _model_status(model, snapshot, decision, starts)
         if each.grant is not None and each.grant.place:
             eta_s = each.grant.eta_s
             # Whole seconds, because every change of the status is written.
             status["line"] = {"place": each.grant.place, "eta_s": None if eta_s is None else round(eta_s)}
         metrics.set(model.name, _gauges(model, status, decision), decision.binding)
+        if decision.variants:
+            status["variants"] = decision.variants
+            status |= {name: decision.signals[name] for name in PRICES}
+            metrics.set_variants(model.name, decision.variants, decision.signals)
         replicas = {state: status[state] for state in ("starting", "ready", "draining")}
         metrics.count_replica_seconds(model.name, self._replica_time.add(name, replicas, now))
         if decision.target != old:

@@ -1,7 +1,7 @@
 """The models' decisions, changed where models share places (`serve_app.policy.fleet_share`)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from serve_app.controller.contexts import count_phases, running_ids
@@ -26,6 +26,10 @@ class Decided:
     decision: Decision
     grant: Grant | None = None
     """None while the model's own decision stands without a look at others."""
+    targets: Mapping[str, int] = field(default_factory=dict)
+    """For a model with variants, the targets by engine deployment. Such a model shares no places."""
+    starts: str = ""
+    """The engine deployment whose starts tell how long the next one takes, if it is not the model's."""
 
 
 class SharedFleet:
@@ -169,6 +173,10 @@ def _unexplained(
         phases = inbox.deployments.get(name, Deployment()).phases
         here = {replica for replica, document in phases.items() if document["phase"] != FAILED}
         add(used, each.model.resources, -len(here | running_ids(each.ctx)))
+    for name, engine in served.engines().items():
+        if name not in decided:
+            documents = inbox.deployments.get(name, Deployment()).phases.values()
+            add(used, engine.resources, -sum(document["phase"] != FAILED for document in documents))
     add(used, served.ingress_resources, -1.0 if ingress is None else -ingress.current_num_replicas)
     return used
 

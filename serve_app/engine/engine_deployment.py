@@ -20,6 +20,7 @@ from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.engine.data_plane import DataPlane
 from serve_app.engine.engine_health import EngineHealth
 from serve_app.engine.launch import launch
+from serve_app.engine.node_watch import NodeWatch
 from serve_app.engine.start_watch import STILL_ON_NODES_S, STILL_S, watched
 from serve_app.engine.startup import CPU_CORE, Startup, error_log, lower_priority, process_start
 from serve_app.engine.startup_spans import trace_startup
@@ -87,6 +88,8 @@ class Engine:
             about={"node": ray.get_runtime_context().get_node_id()},
             log=error_log(),
         )
+        self._node_watch = NodeWatch(self._startup.about["node"], self._note_notice)
+        self._noticed = asyncio.Event()
         self._stop.push_async_callback(self._forget_phase)
         self._usage_writer: UsageWriter | None = None
         self._meter = self._start_ledger(LedgerSettings.model_validate(ledger or {"enabled": False}), process)
@@ -108,6 +111,8 @@ class Engine:
         self._health = EngineHealth(self._engine, self._model.engine_hang_timeout_s)
         self._run(self._sample_gauges())
         self._run(self._health.watch())
+        if self._is_preemptible:
+            self._run(self._watch_node())
         if log is not None:
             self._run(log.keep_writing())
 
@@ -117,6 +122,25 @@ class Engine:
             await self._data_plane.start(ray.util.get_node_ip_address())
         report_changes()
         self._startup.finish()
+
+    @property
+    def _is_preemptible(self) -> bool:
+        return any(variant.preemptible for variant in self._model.variants)
+
+    async def _watch_node(self) -> None:
+        """Watch the node, and publish once that its end is announced."""
+        watching = asyncio.create_task(self._node_watch.watch())
+        try:
+            await self._noticed.wait()
+            await self._ask(_PHASE, self._startup.publish_readiness)
+            await watching
+        finally:
+            watching.cancel()
+
+    def _note_notice(self, left_s: float) -> None:
+        logger.warning("model %s: the node of this replica ends in %.0f s", self._model.name, left_s)
+        self._startup.about["notice_s"] = f"{left_s:.1f}"
+        self._noticed.set()
 
     def _heartbeat(self) -> Beat:
         names, load_s = self._engine.loaded_adapters()
@@ -129,6 +153,7 @@ class Engine:
             adapter_load_s=load_s,
             first_runs_left=sorted(self._engine.first_runs.left),
             unwritten_s=self._usage_writer.unwritten_s if self._usage_writer is not None else 0.0,
+            ends_in_s=self._node_watch.ends_in_s,
         )
 
     def _start_ledger(self, settings: LedgerSettings, process_s: float) -> UsageMeter | None:
@@ -137,6 +162,8 @@ class Engine:
             return None
         model = self._model
         price = settings.gpu_hour_price(model.device, model.accelerator_type)
+        if model.variant:
+            price = model.variants[0].usd_per_hour / model.ranks
         meter = UsageMeter(model.name, model.ranks, price, process_s)
         store = UsageStore(ledger_url(settings), self._replica[0])
         writer = UsageWriter(meter, store, settings.retention_days, self._metrics.count_usage)
@@ -179,7 +206,8 @@ class Engine:
 
     async def check_health(self) -> None:
         """Raise RuntimeError once the engine core is gone or hangs; Ray then replaces the replica."""
-        about = {"node": self._startup.about["node"]}
+        kept = ("node", "notice_s")
+        about = {name: self._startup.about[name] for name in kept if name in self._startup.about}
         try:
             await self._health.check()
         except RuntimeError as error:
@@ -196,6 +224,8 @@ class Engine:
             self._meter.drain()
         now = time.time()
         until = now + self._model.drain_timeout_s  # Ray's own deadline, which began a little earlier
+        if self._is_preemptible:
+            await self._node_watch.look()  # the drain may be the first that this replica hears of its end
         document = {"phase": DRAINING, "since": now, "until": until, "durations_s": {}}
         document |= {**self._startup.kind, **self._startup.about}
         await self._ask(_PHASE, partial(publish_phase, *self._replica, json.dumps(document)))

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -14,7 +14,7 @@ from serve_app.api.errors import ApiError
 from serve_app.api.trace import Stage
 from serve_app.ingress.cold_start_progress import DEFAULT_RETRY_AFTER_S, ColdStartProgress, ProgressReader
 from serve_app.ingress.prefix_index import MOST_PROMPT_TOKENS
-from serve_app.ingress.ray_router import Wake
+from serve_app.ingress.ray_router import Wakes
 from serve_app.ingress.replica import Replica, Reservation
 from serve_app.ingress.replica_choice import PREFILL_BUDGET_SHARE
 from serve_app.ingress.replica_set import ReplicaSet
@@ -31,6 +31,9 @@ _REPLACED = "the weights that began the answer have been replaced."
 _LOST_RETRY_AFTER_S = 5
 _BUSY_RETRY_AFTER_S = 1
 _NO_REPLICA_ASKED_FOR = ("requested", "busy", "unknown")
+_MOVING_SHARE = 0.5
+"""All streams look for another replica within this share of the notice of a node's end. In the rest, those
+that have found no room try again."""
 _PHASE_S = 1.0
 """How often the phase of a cold start is noted in a trace. It is read as often."""
 
@@ -70,11 +73,12 @@ class Admission:
     Call it, the constructor included, only in the event loop of the ingress.
 
     Args:
-        handle: The engine deployment.
+        handle: The engine deployment; with variants, that of the first.
         knobs: Returns the model's present knobs.
         progress: The progress that queued clients are told.
         clock: Seconds, as `time.perf_counter` gives them.
         on_cold: Called when a replica is needed, not only by the lane `background`, and there is none.
+        others: The engine deployments of the other variants.
     """
 
     def __init__(
@@ -86,6 +90,7 @@ class Admission:
         progress: ProgressReader,
         clock: Callable[[], float] = time.perf_counter,
         on_cold: Callable[[], None] = lambda: None,
+        others: Sequence[DeploymentHandle] = (),
     ) -> None:
         self.queue = ColdQueue(clock)
         self.replicas = replicas
@@ -102,7 +107,7 @@ class Admission:
         self._clock = clock
         self._on_cold = on_cold
         self.keep_alive = KeepAlive(model.name, lambda: knobs().keep_alive_interval_s, clock)
-        self._wake = Wake(model.name, handle, self._needs_replica, self._fail_all)
+        self._wake = Wakes(model.name, (handle, *others), self._needs_replica, self._fail_all)
         replicas.on_change.append(self._release)
         self._zero_at = -math.inf
         """When the policy last wanted no replica, on the clock of the replicas."""
@@ -195,8 +200,15 @@ class Admission:
         except TimeoutError:
             raise self._timed_out("background_wait_timeout", timeout_s, self._progress.current) from None
 
-    def is_draining_too_long(self, replica: Replica) -> bool:
-        """Whether `replica` has drained for `drain_move_after_s`: its streams should migrate."""
+    def is_draining_too_long(self, replica: Replica, remaining: Callable[[], float] = lambda: 1.0) -> bool:
+        """Whether the streams of `replica` should migrate: it has drained long enough, or its node ends.
+
+        `remaining` returns the part of the stream's longest answer that is not delivered yet, 0 to 1. If the
+        node ends, streams move in the first half of the notice, those with the smallest part first.
+        """
+        if replica.ends_at is not None:
+            left_s = replica.ends_at - self.replicas.clock()
+            return left_s <= replica.notice_s * (1.0 - _MOVING_SHARE * remaining())
         after_s = self._knobs().drain_move_after_s
         if replica.unlisted_at is None or after_s is None:
             return False

@@ -5,6 +5,7 @@ engines that failed by themselves, or of four engines that were killed, or of on
 were killed.
 """
 
+import json
 import re
 import time
 from array import array
@@ -32,6 +33,7 @@ _TOKEN_BYTES = 4
 _BEGINS_OUTPUT = 1 << 31
 """The bit of a kept token that is the first token of one of vLLM's outputs. No id is as large."""
 _CREATED = re.compile(rb'"created(?:_at)?":(\d+)')
+_LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _BUDGET = 4
 _FAILED, _KILLED = 2, 1
 _HARMLESS_TOKENS = 16
@@ -162,7 +164,20 @@ def _output_sizes(kept: Sequence[int]) -> list[int]:
     return [end - begin for begin, end in pairwise([*begins, len(kept)])]
 
 
-class EngineFailedError(ConnectionError):
+def longest_answer(body: bytes) -> int:
+    """Return the bound on tokens that `body` asks for; 0 if it has none, or is not JSON."""
+    try:
+        given = json.loads(body)
+        return max(int(given.get(name) or 0) for name in _LENGTHS)
+    except (ValueError, TypeError, AttributeError):  # a form with speech, or a body that was released
+        return 0
+
+
+class EngineDiedError(ConnectionError):
+    """The engine core ended with the request: by itself, or because it was killed."""
+
+
+class EngineFailedError(EngineDiedError):
     """The engine died by itself with the request."""
 
 
@@ -171,7 +186,7 @@ def raise_if_lost(lost: str) -> None:
     if lost == ENGINE_DEAD:
         raise NeverBegunError("the replica's engine core was dead already")
     if lost == ENGINE_KILLED:
-        raise ConnectionError("the replica's engine core was killed")
+        raise EngineDiedError("the replica's engine core was killed")
     if lost:
         raise EngineFailedError("the replica's engine core died")
 

@@ -14,7 +14,7 @@ CACHED = 6
 
 
 class Candidates:
-    """The replicas that can be picked, in the order of their last use.
+    """The replicas that can be picked.
 
     Of a large fleet, a pick looks at five kinds: the least recently used, which have had the most time to
     finish their requests; those that have just finished one; the most recently used, whose prefill groups can
@@ -24,32 +24,17 @@ class Candidates:
 
     def __init__(self) -> None:
         self.by_name: dict[str, Replica] = {}
-        """The least recently used first."""
+        """The least recently used first. After a replica comes or goes, call `forget`."""
         self._freed = deque[Replica](maxlen=_EACH)
         self._row: list[Replica] = []
         """The replicas that are still to be looked at in this round, the next one last."""
         self._homes: dict[str, dict[Replica, None]] = {}
         """Replicas that have, or had, an adapter, by its name, the least recently picked for it first."""
 
-    def replace(self, replicas: dict[str, Replica]) -> None:
-        """Set the replicas that can be picked."""
-        self.by_name = replicas
-        self._forget()
-
-    def remove(self, replica: Replica) -> bool:
-        """Remove a replica. Return whether it could be picked."""
-        self._forget()
-        return self.by_name.pop(replica.replica_id, None) is not None
-
-    def add(self, replica: Replica) -> None:
-        """Add a replica that can be picked again, as the most recently used."""
-        self.by_name[replica.replica_id] = replica
-        self._forget()
-
-    def use(self, replica: Replica) -> None:
-        """Move a picked replica to the end of the order, so that equal replicas take turns."""
-        name = replica.replica_id
-        self.by_name[name] = self.by_name.pop(name)
+    def forget(self) -> None:
+        """Forget the replicas to look at next, because some may be gone."""
+        self._row = []
+        self._freed.clear()
 
     def note_freed(self, replica: Replica) -> None:
         """Note that a request on `replica` has ended."""
@@ -57,7 +42,7 @@ class Candidates:
             self._freed.append(replica)
 
     def note_adapter(self, replica: Replica, adapter: str) -> None:
-        """Note that `replica` has an adapter, loads it, or has it no longer."""
+        """Note that `replica` has an adapter, or loads it."""
         homes = self._homes.setdefault(adapter, {})
         homes.pop(replica, None)
         homes[replica] = None
@@ -65,13 +50,10 @@ class Candidates:
     def with_adapter(self, adapter: str) -> list[Replica]:
         """Return some of the replicas that have an adapter."""
         homes = self._homes.get(adapter, {})
-        found = []
-        for replica in list(islice(homes, CACHED)):
-            if not replica.has_adapter(adapter) or replica.unlisted_at is not None:
-                del homes[replica]
-            elif self.by_name.get(replica.replica_id) is replica:
-                found.append(replica)
-        return found
+        some = list(islice(homes, CACHED))
+        for gone in [one for one in some if not one.has_adapter(adapter) or one.unlisted_at is not None]:
+            del homes[gone]
+        return [one for one in some if one in homes and self.by_name.get(one.replica_id) is one]
 
     def look(self) -> Collection[Replica]:
         """Return the replicas to look at. One may be there twice."""
@@ -84,8 +66,3 @@ class Candidates:
         del self._row[-2 * _EACH :]
         newest = islice(reversed(by_name.values()), _EACH)
         return [*islice(by_name.values(), _EACH), *reversed(self._freed), *row, *newest]
-
-    def _forget(self) -> None:
-        """Forget replicas that may be gone."""
-        self._row = []
-        self._freed.clear()

@@ -40,14 +40,12 @@ class FleetState:
     """The clock of `stored`."""
     _samples: FleetSamples = field(init=False, default_factory=FleetSamples)
     _sampled_at: float = field(init=False, default=-_UNWATCHED_SAMPLE_S)
-    _cost_s: float = field(init=False, default=0.0)
-    """The CPU time of the last sample."""
     _records: list[dict[str, Any]] = field(init=False, default_factory=list)
     _seq: int = field(init=False, default=-1)
 
     async def parts(self, watched: bool) -> dict[str, Any]:
         asked_at = self.clock()
-        pause_s = max(_SAMPLE_S if watched else _UNWATCHED_SAMPLE_S, self._cost_s / MOST_SHARE)
+        pause_s = max(_SAMPLE_S if watched else _UNWATCHED_SAMPLE_S, self._samples.cost_s / MOST_SHARE)
         is_due = asked_at - self._sampled_at >= pause_s
         if not (watched or is_due):
             return {}
@@ -70,14 +68,9 @@ class FleetState:
                 for name, model in models.items()
             }
             exposition = (await self.observer.metrics()).decode()
-            sample, self._cost_s = await asyncio.to_thread(self._sample, exposition, counts)
+            sample = await asyncio.to_thread(self._samples.add, exposition, time.time(), counts)
             parts["samples"] = [sample]
         return parts
-
-    def _sample(self, exposition: str, counts: dict[str, dict[str, int]]) -> tuple[dict[str, Any], float]:
-        """Return a new sample, and the seconds of CPU that it took in this thread."""
-        begun = time.thread_time()
-        return self._samples.add(exposition, time.time(), counts), time.thread_time() - begun
 
     def history(self) -> dict[str, Any]:
         samples, ledger = list(self._samples.kept), self.settings.ledger

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import ray
@@ -30,20 +31,20 @@ from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.serve_status import serve_status
 from serve_app.ingress.admission import Admission
 from serve_app.ingress.batch_calls import BatchCalls
-from serve_app.ingress.cold_reports import ColdReports
 from serve_app.ingress.cold_start_progress import ProgressReader, state_reader
 from serve_app.ingress.engine_channel import EngineChannels
 from serve_app.ingress.fleet_state import FleetState
 from serve_app.ingress.haproxy_server import serve_haproxy
-from serve_app.ingress.knob_applier import KnobApplier
-from serve_app.ingress.knob_deployer import KnobDeployer
+from serve_app.ingress.knob_applier import KnobApplier, KnobDeployer
 from serve_app.ingress.policy_view import PolicyView
 from serve_app.ingress.quota_exchange import QuotaReports, share_quotas
+from serve_app.ingress.ray_router import ColdReports
 from serve_app.ingress.readiness import ServeObserver
 from serve_app.ingress.relay import RelayClient
 from serve_app.ingress.replica_heartbeats import Heartbeats
 from serve_app.ingress.replica_set import replica_set
 from serve_app.ingress.request_counters import IngressCounters
+from serve_app.ingress.variant_documents import status_by_model, stored_by_model
 from serve_app.ledger.store import UsageStore
 from serve_app.patches.ray import is_draining
 from serve_app.settings.knobs import Knobs, LiveKnobs
@@ -72,7 +73,7 @@ class Ingress:
     Args:
         settings: `AppSettings` as plain data.
         knobs: Default knobs of each model, by name, as plain data.
-        engines: A handle to each model's engine deployment, in the order of `settings.models`.
+        engines: A handle to each engine deployment, in the order of `settings.models` and their variants.
         batch_runner: A handle to the batch runner, if there is one: Ray deploys what its ingress is given.
 
     Raises:
@@ -100,9 +101,17 @@ class Ingress:
         self._knob_applier = KnobApplier(app, self._settings, self._live)
         self._policy_view = PolicyView(app, self._knob_applier, partial(loaded_adapters, models))
         replicas = {name: replica_set(name) for name in (model.deployment_name for model in models)}
-        self._stored = BoundedCall(f"stored state of {app}", state_reader(app, list(replicas)), _FRESH_S)
+        deployments = {
+            model.deployment_name: [engine.engine_name for engine in model.engines()] for model in models
+        }
+        names = list(chain.from_iterable(deployments.values()))
+        self._stored = BoundedCall(
+            f"stored state of {app}", stored_by_model(state_reader(app, names), deployments), _FRESH_S
+        )
         self._serve_status = BoundedCall(
-            f"Ray Serve's status of {app}", partial(serve_status, app, list(replicas)), _FRESH_S
+            f"Ray Serve's status of {app}",
+            status_by_model(partial(serve_status, app, names), deployments),
+            _FRESH_S,
         )
         self._observer = ServeObserver(
             models,
@@ -139,8 +148,10 @@ class Ingress:
         self._cold_reports = ColdReports(
             controller, context.replica_id, partial(ingress_report, self._counters)
         )
-        for model, handle in zip(models, engines, strict=True):
-            self._serve(model, handle, IngressMetrics(model.name, replica))
+        handles = iter(engines)
+        for model in models:
+            own = [next(handles) for _ in deployments[model.deployment_name]]
+            self._serve(model, own, IngressMetrics(model.name, replica))
         heartbeats = Heartbeats(list(replicas.values()), self._channels)
         self._tasks = [
             asyncio.create_task(self._publish_queues()),
@@ -171,13 +182,24 @@ class Ingress:
             ]
         serve_haproxy(context.replica_id)
         if self._settings.zygote:
-            self._tasks.append(asyncio.create_task(keep_nodes_warm(app, models)))
+            each = [engine for model in models for engine in model.engines()]
+            self._tasks.append(asyncio.create_task(keep_nodes_warm(app, each)))
 
-    def _serve(self, model: ModelSettings, handle: DeploymentHandle, metrics: IngressMetrics) -> None:
+    def _serve(
+        self, model: ModelSettings, handles: Sequence[DeploymentHandle], metrics: IngressMetrics
+    ) -> None:
         knobs = partial(self._live.of, model.name)
         progress = ProgressReader(self._stored, self._serve_status, model.deployment_name)
         replicas = replica_set(model.deployment_name)
-        admission = Admission(model, replicas, handle, knobs, progress, on_cold=self._cold_reports.start)
+        admission = Admission(
+            model,
+            replicas,
+            handles[0],
+            knobs,
+            progress,
+            on_cold=self._cold_reports.start,
+            others=handles[1:],
+        )
         engine = RelayClient(model, admission, self._channels)
         counters = IngressCounters(model.deployment_name, admission.queue, metrics)
         self._counters.append(counters)

@@ -7,10 +7,13 @@ Ray's queue is used only while there is no replica.
 
 import asyncio
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from ray.serve._private.common import ReplicaID, ReplicaMetricReport, TimeStampedValue
 from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import FIFOMixin, PendingRequest, RequestRouter, RunningReplica
@@ -26,10 +29,12 @@ class EngineRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
     """Keeps the replica set of its deployment current. Requests do not go through it."""
 
     _replica_set: ReplicaSet | None = None
+    _variant = ""
 
     def initialize_state(self, **kwargs: Any) -> None:
-        """Ray calls this with `request_router_kwargs`: the name of the `deployment`."""
+        """Ray calls this with `request_router_kwargs`: the model's `deployment_name`, and the variant."""
         self._replica_set = replica_set(kwargs["deployment"])
+        self._variant = kwargs.get("variant", "")
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Ray calls this with all running replicas, none of them draining, after each change."""
@@ -40,7 +45,8 @@ class EngineRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
                     replica.replica_id.unique_id: replica.replica_metadata
                     for replica in replicas
                     if "address" in replica.replica_metadata
-                }
+                },
+                self._variant,
             )
 
     async def choose_replicas(
@@ -102,3 +108,91 @@ class Wake:
                 logger.exception("model %s: asking Ray for a replica failed", self.model)
             if self.needed():
                 await asyncio.sleep(self.pause_s)
+
+
+class Wakes:
+    """The wakes of a model's engine deployments: one, or one for each variant.
+
+    Args:
+        model: The model's name, for the log.
+        handles: The engine deployments.
+        needed: Returns whether a replica is still needed.
+        on_unavailable: Called when Ray reports that the engines of no deployment can start.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        handles: Sequence[DeploymentHandle],
+        needed: Callable[[], bool],
+        on_unavailable: Callable[[], None],
+    ) -> None:
+        self._on_unavailable = on_unavailable
+        self._failed: set[int] = set()
+        self._wakes = [
+            Wake(model, handle, needed, partial(self.note_failed, index))
+            for index, handle in enumerate(handles)
+        ]
+
+    def start(self) -> None:
+        """Start to ask Ray for replicas, unless it is being asked."""
+        for wake in self._wakes:
+            wake.start()
+
+    def stop(self) -> None:
+        """Stop asking."""
+        self._failed.clear()
+        for wake in self._wakes:
+            wake.stop()
+
+    def note_failed(self, index: int) -> None:
+        """Note that Ray has reported that the engines of one deployment cannot start."""
+        self._failed.add(index)
+        if len(self._failed) == len(self._wakes):
+            self._failed.clear()
+            self._on_unavailable()
+
+
+_REPORTS = 10
+"""One second of reports: the policy waits at most so long for the size of a burst."""
+
+
+@dataclass(slots=True, eq=False)
+class ColdReports:
+    """Sends the report of one ingress replica ten times a second, for a second after `start`.
+
+    Ray sends the report twice a second, with values up to half a second old. Then the policy would see the
+    first request for a model at zero after half a second on average, and the burst half a second later.
+    """
+
+    controller: Any
+    """Ray Serve's controller."""
+    replica: ReplicaID
+    """The id of this ingress replica."""
+    report: Callable[[], Mapping[str, float]]
+    """Returns the report that Ray sends (`record_autoscaling_stats`)."""
+    interval_s: float = 0.1
+    """The policy decides as often for a model at zero replicas."""
+    clock: Callable[[], float] = time.time
+    """Unix time in seconds."""
+    _left: int = field(default=0, init=False)
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
+
+    def start(self) -> None:
+        """Send the first report in the next turn of the event loop. Each call restarts the second."""
+        self._left = _REPORTS
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        while self._left:
+            self._left -= 1
+            try:
+                now = self.clock()
+                values = {name: [TimeStampedValue(now, value)] for name, value in self.report().items()}
+                report = ReplicaMetricReport(self.replica, values, now)
+                self.controller.record_autoscaling_metrics_from_replica.remote(report)
+            except Exception:  # Ray still sends its own report
+                logger.warning("the report of queued requests could not be sent early", exc_info=True)
+                return
+            await asyncio.sleep(self.interval_s)

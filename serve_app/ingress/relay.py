@@ -15,8 +15,10 @@ from serve_app.ingress.admission import Admission, unavailable
 from serve_app.ingress.attempt import (
     Attempt,
     Delivered,
+    EngineDiedError,
     RetryBudget,
     attempt_at,
+    longest_answer,
     note_continuation,
     note_pick,
     raise_if_lost,
@@ -117,6 +119,8 @@ class _RelayedRequest:
         """Whether the client has got the stream's last event."""
         self._retry = False
         self._next_move_at = 0.0
+        self._longest: int | None = None
+        """The bound on the tokens of the answer, 0 without one; None until it is needed."""
 
     async def begin(self, continuation: Continuation | None = None) -> Answer:
         """Return the first message of an answer, from the first replica that sends one.
@@ -209,7 +213,7 @@ class _RelayedRequest:
         """
         write_now = self._request.write_now
         attempt = self._attempt
-        if write_now is None or attempt is None or attempt.reservation.replica.unlisted_at is not None:
+        if write_now is None or attempt is None or attempt.reservation.replica.draining:
             return False
         if not write_now(piece.data):
             return False
@@ -254,24 +258,19 @@ class _RelayedRequest:
         attempt.begin(self._request.trace)
         attempt.continues = continuation is not None
         attempt.delivered_before = 0 if self._delivered is None else self._delivered.count
-        try:
-            channel = await self._client.channels.to(reservation.replica)
-            expected = replicas.expected_tokens(reservation)
-            lane_knob = self._admission.lane_knob(self._request)
-            attempt.stream = channel.call(self._request, self._body, continuation, expected, lane_knob)
-            if self._request.wants_stream:
-                attempt.stream.keep_alive = self._keep_alive
-            async with self._admission.within_deadline(None if continuation else self._request):
-                answer = await attempt.stream.answer()
-                raise_if_lost(answer.lost)
-                if answer.streamed:
-                    await attempt.stream.wait_for_event()
-            if not self._request.is_background:  # its engine does not pause it
-                attempt.stream.keep_alive = None
-        except NeverBegunError:
-            # Without this, the unreachable replica would have the least load and be picked again.
-            reservation.replica.failures += 1
-            raise
+        channel = await self._client.channels.to(reservation.replica)
+        expected = replicas.expected_tokens(reservation)
+        lane_knob = self._admission.lane_knob(self._request)
+        attempt.stream = channel.call(self._request, self._body, continuation, expected, lane_knob)
+        if self._request.wants_stream:
+            attempt.stream.keep_alive = self._keep_alive
+        async with self._admission.within_deadline(None if continuation else self._request):
+            answer = await attempt.stream.answer()
+            raise_if_lost(answer.lost)
+            if answer.streamed:
+                await attempt.stream.wait_for_event()
+        if not self._request.is_background:  # its engine does not pause it
+            attempt.stream.keep_alive = None
         attempt.stage.note_event(FIRST_TOKEN if answer.streamed else ANSWER, {STATUS_CODE: answer.status})
         if not answer.streamed:
             attempt.outcome = "refused" if answer.status in _COME_LATER else "answered"
@@ -318,13 +317,20 @@ class _RelayedRequest:
         """Whether the replica has drained for long enough, and the next search for another is due."""
         assert self._attempt is not None
         replica = self._attempt.reservation.replica
-        if replica.unlisted_at is None or not self._admission.is_draining_too_long(replica):
+        if not (replica.draining and self._admission.is_draining_too_long(replica, self._remaining)):
             return False
         now = time.perf_counter()
         if now < self._next_move_at:
             return False
         self._next_move_at = now + self._client.move_retry_s
         return True
+
+    def _remaining(self) -> float:
+        """Return the part of the longest answer that is still to come, 0 to 1; 1 if the length is unknown."""
+        if self._longest is None:
+            self._longest = longest_answer(self._body)
+        delivered = 0 if self._delivered is None else self._delivered.count
+        return min(max(1.0 - delivered / self._longest, 0.0), 1.0) if self._longest else 1.0
 
     async def _move(self, delivered: Delivered, moves: int) -> bool:
         """Let another replica continue the stream of a draining replica. Returns whether one does.
@@ -371,6 +377,11 @@ class _RelayedRequest:
         self._open.close()
 
     def _charge(self, error: ConnectionError, attempt: Attempt) -> bool:
-        """Charge the retry budget for the loss of a replica. Returns whether its engine failed by itself."""
-        there_s = time.perf_counter() - attempt.sent_at
-        return self._budget.charge(error, attempt.reservation.replica.still_s, there_s)
+        """Charge the retry budget for the loss of a replica. Returns whether its engine failed by itself.
+
+        A dead replica gets a failure. Otherwise it would have the least load and be picked again.
+        """
+        replica, there_s = attempt.reservation.replica, time.perf_counter() - attempt.sent_at
+        if isinstance(error, (NeverBegunError, EngineDiedError)):
+            replica.failures += 1
+        return self._budget.charge(error, replica.still_s, there_s)

@@ -27,6 +27,8 @@ class Replica:
     token: str
     model_identity: str = ""
     """The model that it serves; see `weights.model_identity`."""
+    variant: str = ""
+    """The variant of the model that it belongs to; "" for a model without variants."""
     in_flight: int = 0
     """Requests of this process, without the lane `background`. That lane yields to all others within a step
     of the engine, so it must not keep them away from a replica."""
@@ -40,6 +42,12 @@ class Replica:
     """Why it gets no requests, by its heartbeats or their absence; "" if nothing is wrong."""
     unlisted_at: float | None = None
     """When Ray stopped listing it, on the clock of its `ReplicaSet`: it drains or is lost. Else None."""
+    draining: bool = False
+    """Whether its streams should go to other replicas: Ray has stopped listing it, or its node ends."""
+    ends_at: float | None = None
+    """When its node is taken away, on the clock of its `ReplicaSet`; None if no end is announced."""
+    notice_s: float = 0.0
+    """How long before its end that was first known."""
     still_s: float = 0.0
     """The least time for which it has stood still, if that is its trouble."""
     failures: int = 0

@@ -33,6 +33,12 @@ class ReplicaChoice:
     """The share of prompts that had a cached prefix at some replica."""
     step_tokens: float = math.inf
     """The most tokens of an engine's step; infinite until an engine has reported it."""
+    variants: dict[str, "ReplicaChoice"] = field(default_factory=dict)
+    """The choices among the replicas of each variant, whose speeds differ. Empty without variants."""
+
+    def of(self, variant: str) -> "ReplicaChoice":
+        """Return the choice among the replicas of one variant; this one for ""."""
+        return self.variants.setdefault(variant, ReplicaChoice()) if variant else self
 
     def choose(
         self,
@@ -59,6 +65,8 @@ class ReplicaChoice:
             prefill_budget_s: How long a stream may wait for prefill, its own included; 0 for other requests.
             now: Seconds on the clock of `Replica.group_since`.
         """
+        if self.variants:
+            return self._fastest(replicas, limit, batch, prompt_tokens, cached, prefill_budget_s, now)
         pace, chosen = self.pace, None
         if prefill_budget_s > 0.0 and pace.other > 0.0:
             mean = self.prompts.amount / self.prompts.other
@@ -74,8 +82,40 @@ class ReplicaChoice:
             )
         return chosen or least_loaded(replicas, limit, cached)
 
+    def _fastest(
+        self,
+        replicas: Collection[Replica],
+        limit: int,
+        batch: int,
+        prompt_tokens: int,
+        cached: Mapping[str, int],
+        prefill_budget_s: float,
+        now: float,
+    ) -> Replica | None:
+        """Return the best of the replicas that each variant would choose: where the load is done first.
+
+        The load is that of `least_loaded`, with the request's own prompt. It is done at the variant's pace.
+        """
+        by_variant: dict[str, list[Replica]] = {}
+        for replica in replicas:
+            by_variant.setdefault(replica.variant, []).append(replica)
+        usual, best, least = self.prefill_speed(), None, (math.inf, math.inf)
+        for variant, own in by_variant.items():
+            choice = self.of(variant)
+            choice.sharing = self.sharing
+            found = choice.choose(own, limit, batch, prompt_tokens, cached, prefill_budget_s, now)
+            if found is None:
+                continue
+            tokens = found.load + prompt_tokens - cached.get(found.replica_id, 0)
+            rank = (found.failures, tokens / choice.pace.value(usual))
+            if rank < least:
+                best, least = found, rank
+        return best
+
     def prefill_speed(self) -> float:
-        """Return the prompt tokens that a replica prefills per second."""
+        """Return the prompt tokens that a replica prefills per second; with variants, the mean of them."""
+        if known := [choice.pace.value(0.0) for choice in self.variants.values() if choice.pace.other]:
+            return sum(known) / len(known)
         return self.pace.value(ASSUMED_TOKENS_PER_S)
 
     def learn_sharing(self, shared: bool) -> None:

@@ -134,12 +134,13 @@ class Heartbeats:
             most = MOST_INDEXED_TOKENS // len(self._listeners)
             known.prefixes.resize(replica.replica_id, min(beat.prefix_cache_tokens, most))
         if beat.step_tokens:
-            known.choice.step_tokens = beat.step_tokens
+            known.choice.of(replica.variant).step_tokens = beat.step_tokens
         if replica.adapters or beat.adapters:
             known.note_adapters(replica, beat.adapters)
         replica.adapter_load_s = beat.adapter_load_s
         replica.first_runs_left = beat.first_runs_left
         replica.unwritten_s = beat.unwritten_s
+        known.note_end(replica, beat.ends_in_s)
         for prefix in beat.prefixes:
             known.prefixes.add(replica.replica_id, prefix)
         if beat.trouble:

@@ -46,6 +46,8 @@ class ReplicaSet:
     """The replicas that Ray lists as running."""
     _missed: dict[str, Replica] = field(default_factory=dict)
     """Replicas that Ray no longer lists, and that still have requests of this process."""
+    _by_variant: dict[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
+    """The metadata of the replicas that Ray lists, by variant. Each variant has a deployment of its own."""
 
     def __len__(self) -> int:
         """Return the number of replicas that get requests: those that run and have no trouble."""
@@ -92,18 +94,15 @@ class ReplicaSet:
         looked = self._usable.look()
         is_part = len(looked) < len(usable)
         matched: dict[str, int] = {}
-        if prefix is not None and prompt_tokens:
-            if is_part:
-                matched = self.prefixes.match(prefix, [one.replica_id for one in looked], CACHED)
-                looked = [*looked, *(usable[name] for name in matched if name in usable)]
-            else:
-                matched = self.prefixes.match(prefix)
         cached: dict[str, int] = {}
-        if matched and prefix is not None:
+        if prefix is not None and prompt_tokens:
+            among, others = ([one.replica_id for one in looked], CACHED) if is_part else ((), -1)
+            matched = self.prefixes.match(prefix, among, others)
             most, size = prompt_tokens - 1, prefix.size  # the last token is always computed
             cached = {name: min(prompt_tokens * part // size, most) for name, part in matched.items()}
-        if is_part and adapter:
-            looked = [*looked, *self._usable.with_adapter(adapter)]
+        if is_part:
+            looked = [*looked, *(usable[name] for name in matched if name in usable)]
+            looked += self._usable.with_adapter(adapter) if adapter else []
         load_tokens = self._load_tokens(looked) if adapter else 0
         budget_s = prefill_budget_s if prompt_tokens and not background else 0.0
         now = self.clock() if budget_s else 0.0
@@ -133,7 +132,8 @@ class ReplicaSet:
         if chosen is None:
             return None
         name = chosen.replica_id
-        self._usable.use(chosen)
+        # Move it to the end of the order, so that equal replicas take turns.
+        usable[name] = usable.pop(name)
         if cached:
             prompt_tokens -= cached.get(name, 0)
         if adapter and chosen.has_adapter(adapter):
@@ -198,7 +198,9 @@ class ReplicaSet:
         if tokens and reservation.group >= 0:
             now = self.clock()
             if not reservation.load_tokens:
-                self.choice.learn_pace(now - reservation.sent, float(reservation.tokens_before), tokens)
+                self.choice.of(replica.variant).learn_pace(
+                    now - reservation.sent, float(reservation.tokens_before), tokens
+                )
             if reservation.group >= replica.group:
                 replica.end_groups(reservation.group, now)
         reservation.pending_prompt_tokens = reservation.load_tokens = 0
@@ -231,24 +233,31 @@ class ReplicaSet:
         if self.awaited:
             self._announce_change()
 
-    def update(self, metadata: Mapping[str, Mapping[str, str]]) -> None:
-        """Set the running replicas by their metadata, which `Engine.record_replica_metadata` returns.
+    def update(self, metadata: Mapping[str, Mapping[str, str]], variant: str = "") -> None:
+        """Set the running replicas of a variant by their metadata: `Engine.record_replica_metadata`.
 
         Replicas that stay keep their counts. So does a replica that is missing once and comes back: without
         its counts it would look idle.
         """
         known = {**self._missed, **self._listed}
+        self._by_variant[variant] = metadata
+        metadata = {name: each for part in self._by_variant.values() for name, each in part.items()}
+        variants = {name: variant for variant, part in self._by_variant.items() for name in part}
         self._listed = {
             replica_id: known.get(replica_id)
-            or Replica(replica_id, each["address"], each["token"], each["identity"])
+            or Replica(replica_id, each["address"], each["token"], each["identity"], variants[replica_id])
             for replica_id, each in metadata.items()
         }
-        self._usable.replace({name: one for name, one in self._listed.items() if not one.trouble})
+        self._usable.by_name = {
+            name: one for name, one in self._listed.items() if not one.trouble and one.ends_at is None
+        }
+        self._usable.forget()
         self.prefixes.keep(self._listed)
         self._missed = {
             name: replica for name, replica in known.items() if replica.all_in_flight and name not in metadata
         }
         for name, replica in known.items():
+            replica.draining = name not in metadata or replica.ends_at is not None
             if name in metadata:
                 replica.unlisted_at = None
             elif replica.unlisted_at is None:
@@ -280,9 +289,12 @@ class ReplicaSet:
             return
         begins = not replica.trouble
         replica.trouble = trouble
-        if self._usable.remove(replica) and not len(self):
-            self.lost_at = self.clock()
-            self._announce_change()  # requests may be queued for a place on it
+        self._usable.forget()
+        if self._usable.by_name.pop(replica.replica_id, None) is not None:
+            if not len(self):
+                self.lost_at = self.clock()
+            if self.awaited or not len(self):
+                self._announce_change()  # a queued request may now go to a replica that was unreachable
         if begins or replica.unlisted_at is not None:
             self._announce_trouble(replica)
 
@@ -290,9 +302,32 @@ class ReplicaSet:
         """Pick `replica` again, if Ray lists it: its heartbeats report no trouble."""
         if replica.trouble:
             replica.trouble = ""
-            if self._listed.get(replica.replica_id) is replica:  # Ray may list another of this id
-                self._usable.add(replica)
-                self._changed()
+            self._use(replica)
+
+    def note_end(self, replica: Replica, ends_in_s: float | None) -> None:
+        """Note that the node of `replica` ends in `ends_in_s` seconds, or no more if it is None.
+
+        Such a replica is not picked, and its streams move while it still runs.
+        """
+        if ends_in_s is None:
+            if replica.ends_at is not None:
+                replica.ends_at, replica.draining = None, replica.unlisted_at is not None
+                self._use(replica)
+            return
+        known, replica.ends_at = replica.ends_at, self.clock() + ends_in_s
+        if known is None:
+            replica.draining, replica.notice_s = True, ends_in_s
+            if self._usable.by_name.pop(replica.replica_id, None) is not None:
+                self._usable.forget()
+                if not len(self):
+                    self._announce_change()
+
+    def _use(self, replica: Replica) -> None:
+        fit = not replica.trouble and replica.ends_at is None
+        if fit and self._listed.get(replica.replica_id) is replica:  # Ray may list another of this id
+            self._usable.by_name[replica.replica_id] = replica
+            self._usable.forget()
+            self._changed()
 
     def _announce_change(self) -> None:
         for listener in self.on_change:

@@ -260,6 +260,11 @@ class Sizing:
                 least = middle + 1
         return enough
 
+    def load(self, rps: float) -> float:
+        """Return the replicas that `rps` requests per second fill, including headroom, not rounded up."""
+        filled = rps / max(self.rps(self.replicas(rps)), 1e-9)
+        return filled + self.headroom * math.sqrt(filled)
+
     def _needed(self, rps: float, fleet: int) -> int:
         """Return the replicas for `rps` if each serves as much as one of `fleet`."""
         load = rps / max(self.rps(fleet), 1e-9)

@@ -85,11 +85,16 @@ class Decision:
     recent_needs: tuple[Need, ...] = ()
     """The recent needs of the load, for the `Inputs` of the next decision."""
     claim: Claim = Claim()
+    load: float = 0.0
+    """The replicas that the load fills, headroom included: the demand term before it is rounded up."""
+    variants: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """For a model with variants, the replicas and the price of each."""
     gives_to: str = ""
     """The model that gets a place of this model."""
 
     def document(self) -> dict[str, Any]:
         """Return the reasons as plain data, with numbers rounded to four digits."""
+        variants = {name: _round_values(values) for name, values in self.variants.items()}
         oldest = sorted(self.ages_s.items(), key=lambda item: -item[1])[:_AGES_KEPT]
         return {
             "binding": self.binding,
@@ -100,6 +105,7 @@ class Decision:
             "signals": _round_values(self.signals),
             "ages_s": _round_values(dict(oldest)),
             "notes": list(self.notes),
+            **({"variants": variants} if variants else {}),
             **({"gives_to": self.gives_to} if self.gives_to else {}),
         }
 
@@ -174,6 +180,7 @@ def decide(inputs: Inputs) -> Decision:
         notes=reasons.notes(inputs),
         recent_needs=needs,
         claim=_claim(inputs, load),
+        load=inputs.sizing.load(inputs.expected_rps),
     )
 
 

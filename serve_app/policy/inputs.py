@@ -146,7 +146,7 @@ class Inputs:
 
         Fewer silent engine replicas count with the mean load of the others: see `observe`.
         """
-        return 2 * self.seen.unknown_engines > self.snapshot.ready or not self.seen.ingress_known
+        return 2 * self.seen.unknown_engines > self.snapshot.reporters or not self.seen.ingress_known
 
     def cautious_replicas(self, rps: float) -> int:
         """Return the replicas for `rps` plus two standard errors; a scale-down keeps at least these.

@@ -46,6 +46,13 @@ class Snapshot:
     """How far the machine's clock is ahead of the policy's, which takes a step over slowly."""
     assumed_start_s: float = 60.0
     """The assumed seconds of a start until one has been measured."""
+    running: int | None = None
+    """Replicas that should report, if `ready` counts the work that variants do; None if it is the same."""
+
+    @property
+    def reporters(self) -> int:
+        """The replicas that take requests, and should report."""
+        return self.ready if self.running is None else self.running
 
     @property
     def cold_start_s(self) -> float | None:
@@ -244,7 +251,7 @@ def observe(
         kv_cache_tokens = cache if cache > kv_cache_tokens else kv_cache_tokens
     # A replica that has fallen silent counts with the mean load of the others. A replica that has never
     # reported is new and has no load.
-    stand_in = max(min(len(snapshot.engines), snapshot.ready) / len(engines), 1.0) if engines else 1.0
+    stand_in = max(min(len(snapshot.engines), snapshot.reporters) / len(engines), 1.0) if engines else 1.0
     held = held_bytes = oldest_held = background_held = background_bytes = 0.0
     newest_held = inf
     for seen in ingresses.values():
@@ -267,7 +274,7 @@ def observe(
         arrivals=arrivals,
         kv_cache_tokens=kv_cache_tokens or state.kv_cache_tokens,
         **{part: latency(reports, part) for part in _READ_LATENCY},
-        unknown_engines=max(0, snapshot.ready - len(engines)),
+        unknown_engines=max(0, snapshot.reporters - len(engines)),
         ingress_known=bool(ingresses) and len(ingresses) >= snapshot.ingress_ready,
         ages_s={
             source: reading.age_s
@@ -293,6 +300,20 @@ def observe(
 def _since(begun: float | None, now: float) -> float:
     """Return `begun`, or `now` if nothing had begun or the clock has been set back."""
     return now if begun is None or begun > now else begun
+
+
+def step_sample(signals: EngineSignals) -> tuple[float, float, float, float, float] | None:
+    """Return the mean step of a report, for `StepTimeFit.learn`; None without a possible step."""
+    steps, step_s, batch, kv_tokens, prefill_tokens = step = _READ_STEP(signals)
+    # An impossible step would outweigh all other steps in the fit.
+    possible = (
+        0 < steps <= 10_000.0
+        and 0 < step_s <= 60.0
+        and 0 <= batch <= 10_000.0
+        and 0 <= kv_tokens <= 1e8
+        and 0 <= prefill_tokens <= 1e6
+    )
+    return step if possible else None
 
 
 def _count(
@@ -325,15 +346,7 @@ def _count(
                 prompt_tokens += grown[1]
                 computed_tokens += max(computed - before.computed_tokens, 0.0)
                 output_tokens += grown[2]
-        steps, step_s, batch, kv_tokens, prefill_tokens = step = _READ_STEP(signals)
-        # An impossible step would outweigh all other steps in the fit.
-        if (
-            0 < steps <= 10_000.0
-            and 0 < step_s <= 60.0
-            and 0 <= batch <= 10_000.0
-            and 0 <= kv_tokens <= 1e8
-            and 0 <= prefill_tokens <= 1e6
-        ):
+        if (step := step_sample(signals)) is not None:
             samples.append(step)
     ingress_totals = {
         source: state.ingress_totals[source] for source in state.ingress_totals if source in snapshot.ingress

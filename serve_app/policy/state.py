@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from serve_app.policy.capacity_model import Mix, StepTime
 from serve_app.policy.demand import Demand
 from serve_app.policy.step_time_fit import StepTimeFit
+from serve_app.policy.variant_state import MixState
 from serve_app.wire.signals import BYTES_PER_TOKEN
 
 # The mix covers about 120 s, and at least 200 requests. If prompts vary as much as their mean, a mean over
@@ -172,6 +173,8 @@ class PolicyState:
     """Since when replicas are starting while none is ready; None otherwise."""
     background: BackgroundWork | None = None
     last_at: float | None = None
+    mix: MixState = field(default_factory=MixState)
+    """For a model with variants."""
 
     def elapsed_s(self, now: float) -> float:
         """Return the seconds since the last decision, at most ten, because longer gaps were not observed."""
@@ -194,6 +197,7 @@ def restore(document: Mapping[str, Any]) -> PolicyState:
     Raises:
         ValueError: for a document that lacks a part. The caller then starts with an empty memory.
     """
+    document = {"mix": asdict(MixState()), **document}  # absent from those of 0.1.0
     _check_fields(document, PolicyState().document())
     state: PolicyState = _STATES.validate_python(document)
     size = len(StepTimeFit().moment)
@@ -226,7 +230,7 @@ FORGOTTEN_AFTER_S = 86_400.0
 KEPT_REMOVED = 16
 """The number of removed models whose memory is kept, the latest first. Each takes about 10 KB."""
 
-_TRAFFIC = ("demand", "ingress_totals", "last_at")
+_TRAFFIC = ("demand", "ingress_totals", "last_at", "mix")
 # Queues and delays in progress, most of them in units of former replicas. `since` is reset, so that no
 # replica is removed before the new replicas have been observed for as long as a new policy observes.
 _MOMENT = (

@@ -36,6 +36,15 @@ def engine_identity(model: ModelSettings) -> str:
     return ", ".join([f"{weights} on {_hardware(model)}", *_arguments(model)])
 
 
+def speed_identity(model: ModelSettings) -> str:
+    """Return `engine_identity`, without custom resources if the type of the GPU is named.
+
+    Custom resources may stand for a kind of hardware. Beside a named GPU they only select nodes of it.
+    """
+    named = model.device == "gpu" and model.accelerator_type is not None
+    return engine_identity(model.model_copy(update={"resources": {}}) if named else model)
+
+
 def identity_number(identity: str) -> float:
     """Return a number for `identity`, because reports of replicas contain only numbers."""
     return float(zlib.crc32(identity.encode()))

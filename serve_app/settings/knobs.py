@@ -172,6 +172,10 @@ class Knobs(ClosedModel):
     starting_values: StartingValues | None = None
     """The assumed speed of a replica until steps and a start have been measured. None: an A100's steps."""
 
+    min_on_demand: Annotated[int, Field(ge=0, le=10_000)] = 0
+    """The least replicas of variants that are not preemptible, while the model has any replica. The policy
+    adds spare replicas for nodes that may be taken away, but only after it has seen nodes taken away."""
+
     share_weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
     """How much a request of this model counts when busy models share too few GPUs."""
     turn_s: Annotated[float, Field(gt=0, le=86_400)] | None = None

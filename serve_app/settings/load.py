@@ -6,7 +6,7 @@ loads torch, which is too slow for `tideserve check` and the controller.
 
 import ast
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import resources
 from importlib.machinery import PathFinder
@@ -19,6 +19,7 @@ from serve_app.settings.document import parse_yaml
 from serve_app.settings.knobs import Knobs, overlay
 from serve_app.settings.settings_error import SettingsError, from_pydantic, shown
 from serve_app.settings.tree import AppSettings, ModelSettings
+from serve_app.settings.variants import SHARED_ARGS
 
 KNOBS = "knobs"
 """The key of a profile's knobs; the rest of a profile is model settings."""
@@ -75,11 +76,21 @@ def load_settings(args: Mapping[str, Any] | None) -> AppSettings:
     problems = [
         problem
         for index, model in enumerate(settings.models)
-        for problem in check_engine_args(f"models[{index}].engine_args", model)
+        for path, engine in _engines(f"models[{index}]", model)
+        for problem in check_engine_args(path, engine)
     ]
     if problems:
         raise SettingsError(problems)
     return settings
+
+
+def _engines(path: str, model: ModelSettings) -> Iterator[tuple[str, ModelSettings]]:
+    """Yield the settings of each engine deployment, with the path of its `engine_args`."""
+    if not model.variants:
+        yield f"{path}.engine_args", model
+    for index, engine in enumerate(model.engines() if model.variants else ()):
+        own = model.variants[index].engine_args
+        yield (f"{path}.variants[{index}].engine_args" if own else f"{path}.engine_args"), engine
 
 
 def read_profile(name: str) -> dict[str, Any]:
@@ -157,6 +168,8 @@ def check_engine_args(path: str, model: ModelSettings) -> list[str]:
     for name, value in model.engine_args.items():
         if name in OWNED:
             problems.append(f"{path}.{name} = {value!r}: Tideserve's own settings decide this; set it there")
+        elif name in SHARED_ARGS and any(name in variant.engine_args for variant in model.variants):
+            problems.append(f"{path}.{name} = {value!r}: is the same for all variants; set it on the model")
         elif name in REFUSED:
             problems.append(f"{path}.{name} = {value!r}: not supported; {REFUSED[name]}")
         elif known is not None and name not in known:

@@ -6,14 +6,15 @@ among vLLM's engine arguments. Sizes are in bytes or tokens and times in seconds
 
 import os
 import re
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 from serve_app.settings.closed_model import ClosedModel, CustomResources
 from serve_app.settings.model_names import LoraSettings
 from serve_app.settings.storage import BatchSettings, LedgerSettings
 from serve_app.settings.telemetry import TelemetrySettings
+from serve_app.settings.variants import MOST_VARIANTS, ReplicaSettings, VariantSettings, overridden
 
 INGRESS = "Ingress"
 """The name of the ingress deployment."""
@@ -26,15 +27,6 @@ ENGINE_PREFIX = "Engine-"
 EMBEDDED = "embedded"
 """The value of `model` for the demonstration model that is part of the package."""
 Backend = Literal["xgrammar", "guidance", "outlines", "lm-format-enforcer", "auto"]
-Quantization = Literal[
-    "awq", "gptq", "bitsandbytes",
-    "fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "mxfp8", "int8_per_channel_weight_only",
-]  # fmt: skip
-"""The first three need prepared weights. vLLM makes the others while it loads."""
-LoadFormat = Literal[
-    "auto", "safetensors", "pt", "npcache", "mistral", "dummy", "sharded_state", "tensorizer",
-    "fastsafetensors", "instanttensor", "runai_streamer", "runai_streamer_sharded",
-]  # fmt: skip
 _ONTO_GPUS = ("fastsafetensors", "instanttensor", "runai_streamer", "runai_streamer_sharded")
 """These formats shorten the way from the disk to a GPU."""
 _COMPACT = ("xgrammar", "guidance")
@@ -130,7 +122,7 @@ class StructuredOutputSettings(ClosedModel):
         return self.backend in _COMPACT if given is None else given
 
 
-class ModelSettings(ClosedModel):
+class ModelSettings(ReplicaSettings):
     """One model: its weights, how vLLM runs them, and on which hardware."""
 
     name: Annotated[
@@ -142,30 +134,15 @@ class ModelSettings(ClosedModel):
     revision: str | None = None
     tokenizer: str | None = None
 
-    device: Literal["cpu", "gpu"] = "gpu"
-    accelerator_type: str | None = "A100"
-    """Ray's name of the GPU type for replicas; null for any. Ignored with `device: cpu`."""
-    gpus_per_replica: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """GPUs of one replica; by default `ranks`, which it must equal."""
-    cpus_per_replica: Annotated[float, Field(ge=0)] = 1.0
-    resources: CustomResources = Field(default_factory=dict)
-    """Ray's custom resources that one replica takes, however many GPUs it has."""
-    placement_group_strategy: Literal["PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD"] = "STRICT_PACK"
-    """How Ray places the GPUs of one replica. Only with `STRICT_PACK` are they always on one node."""
+    variants: Annotated[tuple[VariantSettings, ...], Field(max_length=MOST_VARIANTS)] = ()
+    """Kinds of replicas, such as spot nodes, or GPUs of another type. The policy chooses how many replicas of
+    each run. Without variants, all replicas have the settings of the model."""
+    continue_on_other_weights: bool = False
+    """Whether a stream may continue on a variant with other weights, such as a quantised copy. Its text may
+    then change its style within an answer."""
 
-    dtype: Literal["auto", "float16", "bfloat16", "float32", "half", "float"] = "auto"
-    quantization: Quantization | None = None
-    load_format: LoadFormat = "auto"
-    tensor_parallel_size: Annotated[int, Field(ge=1, le=1024)] = 1
-    pipeline_parallel_size: Annotated[int, Field(ge=1, le=1024)] = 1
-    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
-    kv_cache_memory_bytes: Annotated[int, Field(ge=1 << 20)] | None = None
-    """Exact size of the KV cache; required on CPU, where 256 MiB is the default."""
     max_model_len: Annotated[int, Field(ge=16)] | None = None
-    max_num_batched_tokens: Annotated[int, Field(ge=16)] | None = None
     max_num_seqs: Annotated[int, Field(ge=1)] = 256
-    enable_prefix_caching: bool = True
-    enforce_eager: bool = False
     scheduling_policy: Literal["fcfs", "priority"] = "priority"
     """`priority` is by lane and fair share. With `fcfs`, an engine ignores lanes and weights."""
     trust_remote_code: bool = False
@@ -184,12 +161,8 @@ class ModelSettings(ClosedModel):
     that is not public is always refused."""
     lora: LoraSettings | None = None
     """Bounds on LoRA adapters; null: without LoRA. The knob `adapters` lists the adapters."""
-    engine_args: dict[str, Any] = Field(default_factory=dict)
-    """Other engine or front-end arguments, by vLLM's names; unknown names are refused."""
     vllm_metrics: bool = False
     """Whether `/metrics` has vLLM's own series too (`vllm:…`)."""
-    env: dict[str, str] = Field(default_factory=dict)
-    """Environment variables of the engine's processes."""
 
     max_ongoing_requests: Annotated[int, Field(ge=1)] = 1000
     """Requests of one replica at once, running or queued in the engine."""
@@ -224,8 +197,12 @@ class ModelSettings(ClosedModel):
                 raise ValueError(f"{name} = {size} must be 1 with device = 'cpu'")
         if self.device == "cpu" and self.load_format in _ONTO_GPUS:
             raise ValueError(f"load_format = {self.load_format!r} loads onto GPUs, and device = 'cpu'")
-        if self.gpus_per_replica is None:
-            return self
+        if self.gpus_per_replica is not None:
+            self._check_gpus()
+        self._check_variants()
+        return self
+
+    def _check_gpus(self) -> None:
         gpus = f"gpus_per_replica = {self.gpus_per_replica}"
         if self.device == "cpu":
             raise ValueError(f"{gpus} has no meaning with device = 'cpu'")
@@ -234,7 +211,43 @@ class ModelSettings(ClosedModel):
                 f"{gpus} must equal tensor_parallel_size x pipeline_parallel_size = {self.ranks}: vLLM uses "
                 "one GPU per rank"
             )
-        return self
+
+    def _check_variants(self) -> None:
+        """Raise ValueError if two variants have one name, or a variant's settings contradict each other."""
+        names = [variant.name for variant in self.variants]
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                raise ValueError(f"variants[{index}].name = {name!r}: two variants have this name")
+        own = self.model_dump(mode="json") if names else {}
+        for index, variant in enumerate(self.variants):
+            found = overridden(own, variant)
+            if found == own:  # these are the settings of the variant's replicas
+                continue
+            try:
+                self.model_validate(found)
+            except ValidationError as error:
+                why = error.errors()[0]["msg"].removeprefix("Value error, ")
+                raise ValueError(f"variants[{index}]: {why}") from None
+
+    def _only(self, variant: VariantSettings) -> Self:
+        return self.model_validate(overridden(self.model_dump(mode="json"), variant))
+
+    def engines(self) -> tuple[Self, ...]:
+        """Return the settings of each engine deployment: one per variant, or one without variants.
+
+        Settings with a single variant are those of that variant's replicas.
+        """
+        return tuple(self._only(variant) for variant in self.variants) or (self,)
+
+    @property
+    def variant(self) -> str:
+        """The variant of these replicas; "" for a model without variants, or with several."""
+        return self.variants[0].name if len(self.variants) == 1 else ""
+
+    @property
+    def engine_name(self) -> str:
+        """The Ray Serve deployment of these replicas: `deployment_name`, and the variant if there is one."""
+        return f"{self.deployment_name}@{self.variant}" if self.variant else self.deployment_name
 
     @property
     def ranks(self) -> int:
@@ -248,7 +261,7 @@ class ModelSettings(ClosedModel):
 
     @property
     def deployment_name(self) -> str:
-        """The Ray Serve deployment of this model's engines."""
+        """The name of this model's engines: without variants, that of their Ray Serve deployment."""
         return ENGINE_PREFIX + re.sub(r"[^A-Za-z0-9_-]+", "-", self.name)
 
 

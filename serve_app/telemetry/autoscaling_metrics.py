@@ -25,6 +25,19 @@ _GAUGES = {
 }
 
 
+_OF_VARIANT = {
+    "target": "Replicas of a variant that the policy asks Ray for.",
+    "ready": "Replicas of a variant that take requests.",
+    "usd_per_hour": "Price of the replicas of a variant that the policy asks for, in USD per hour.",
+    "capacity_rps": "Requests per second that one replica of a variant serves within the targets.",
+    "at_once": "Replicas of a variant that may end at once, and are therefore spare.",
+    "dry_s": "Seconds until a variant without nodes is tried again; 0 if it is not dry.",
+}
+PRICES = {
+    "usd_per_hour": "Price of all replicas that the policy asks for, in USD per hour.",
+    "dearest_usd_per_hour": "Price of the dearest variant alone for the same work, in USD per hour.",
+}
+
 _LONGEST_GAP_S = 10.0
 """As long as a report counts. In a longer gap the number of replicas is unknown: a step of the clock, or an
 hour without a controller, must not count as an hour of GPUs."""
@@ -89,6 +102,10 @@ class AutoscalingMetrics:
             "Places of replicas that a model gave to another model, whose requests waited.",
             tag_keys=("model", "taker"),
         )
+        self._of_variant: dict[str, Gauge] = {}
+        """Registered with the first model that has variants, as `_prices`."""
+        self._prices: dict[str, Gauge] = {}
+        self._variants: dict[str, set[str]] = {}
         self._terms: dict[str, set[str]] = {}
         show_zero(self._errors)
 
@@ -108,8 +125,30 @@ class AutoscalingMetrics:
         for term in terms:
             self._binding.set(float(term == binding), tags={"model": model, "term": term})
 
+    def set_variants(
+        self, model: str, variants: Mapping[str, Mapping[str, float]], prices: Mapping[str, float]
+    ) -> None:
+        """Publish the numbers of each variant of a model, and the prices of the whole."""
+        self._of_variant = self._of_variant or {
+            name: Gauge(f"llm_autoscaling_variant_{name}", text, tag_keys=("model", "variant"))
+            for name, text in _OF_VARIANT.items()
+        }
+        self._prices = self._prices or {
+            name: Gauge(f"llm_autoscaling_{name}", text, tag_keys=("model",)) for name, text in PRICES.items()
+        }
+        known = self._variants.setdefault(model, set())
+        known |= variants.keys()
+        for variant in known:  # zeros for a variant that is no longer served
+            for name, gauge in self._of_variant.items():
+                gauge.set(variants.get(variant, {}).get(name, 0.0), tags={"model": model, "variant": variant})
+        for name, gauge in self._prices.items():
+            gauge.set(prices[name], tags={"model": model})
+
     def withdraw(self, model: str) -> None:
         """Publish zeros for a model that is no longer served: Ray exports the last value of a series."""
+        if model in self._variants:
+            self.set_variants(model, {}, dict.fromkeys(PRICES, 0.0))
+            del self._variants[model]
         for gauge in self._gauges.values():
             gauge.set(0.0, tags={"model": model})
         for term in self._terms.pop(model, ()):

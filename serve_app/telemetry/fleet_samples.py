@@ -1,6 +1,7 @@
 """Samples of each model's load, latency and tokens, from the metrics of all replicas."""
 
 import re
+import time
 from collections import ChainMap, Counter, defaultdict, deque
 from collections.abc import Mapping
 from functools import lru_cache
@@ -15,8 +16,11 @@ _LINE = re.compile(
 )
 _FAMILIES = tuple(
     f"llm_{name}_"
-    for name in "user_ttft inter_token completion prompt prefix_cache running waiting held background".split()
-)
+    for name in (
+        "user_ttft", "inter_token", "completion", "prompt", "prefix_cache", "running", "waiting", "held",
+        "background",
+    )
+)  # fmt: skip
 """The beginnings of the names of these families. A thousand replicas have 30 MB of others."""
 _LABEL = re.compile(r'(model|lane|le)="([^"]*)"')
 _WINDOW_S = 30.0
@@ -33,6 +37,8 @@ class FleetSamples:
 
     def __init__(self) -> None:
         self.kept: deque[dict[str, Any]] = deque()
+        self.cost_s = 0.0
+        """The CPU time of the last sample, in seconds."""
         self._read: deque[tuple[float, Series]] = deque()
 
     def add(self, exposition: str, now: float, replicas: dict[str, dict[str, int]]) -> dict[str, Any]:
@@ -42,6 +48,7 @@ class FleetSamples:
             exposition: All `llm_*` series, as Prometheus reads them.
             replicas: The counts of replicas by model, which become part of the sample.
         """
+        begun = time.thread_time()
         first, *families = exposition.split("\n# HELP ")
         ours = "\n".join([first, *(family for family in families if family.startswith(_FAMILIES))])
         series = {(metric, labels): int(float(value)) for metric, labels, value in _LINE.findall(ours)}
@@ -65,6 +72,7 @@ class FleetSamples:
         self.kept.append(sample := {"at": round(now, 1), "models": models})
         while self.kept[0]["at"] <= now - _KEPT_S:
             self.kept.popleft()
+        self.cost_s = time.thread_time() - begun
         return sample
 
 

@@ -27,6 +27,7 @@ goes unnoticed once in 30,000 times: 0.99^1024. On a network drive with 1 ms per
 SAMPLE_BYTES = 4 << 10
 _FORMAT = ("dtype", "quantization", "task", "tool_call_parser", "reasoning_parser")
 """Settings that decide which tokens or events come from the same files."""
+_FORMAT_OF_ANY_WEIGHTS = ("task", "tool_call_parser", "reasoning_parser")
 
 
 def model_identity(model: ModelSettings) -> str:
@@ -34,18 +35,22 @@ def model_identity(model: ModelSettings) -> str:
 
     It covers the contents of weights, configuration, tokenizer and chat template, and every engine argument.
     A model of the Hugging Face hub counts by its commit. A model that is neither a folder nor in the cache
-    counts by its name.
+    counts by its name. With `continue_on_other_weights`, only what all variants share counts.
 
     Raises:
         OSError: a file cannot be read.
     """
     digest = xxhash.xxh3_128()
     sources = [(model.model, model.revision), (model.tokenizer, None), (model.chat_template, None)]
+    if model.continue_on_other_weights:
+        sources = [(model.tokenizer or model.model, None), (model.chat_template, None)]
     for source, revision in sources:
         for part in () if source is None else _contents(source, revision):
             digest.update(len(part).to_bytes(8, "big") + part)
     arguments = {name: getattr(model, name) for name in _FORMAT}
     arguments["engine_args"] = without_secrets(model.engine_args)
+    if model.continue_on_other_weights:
+        arguments = {name: getattr(model, name) for name in _FORMAT_OF_ANY_WEIGHTS}
     digest.update(json.dumps(arguments, sort_keys=True, default=str).encode())
     return digest.hexdigest()
 

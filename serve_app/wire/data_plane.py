@@ -261,6 +261,8 @@ class Beat(msgspec.Struct, tag=6, array_like=True):
     """The kinds of requests that its engine has not run yet, and whose first may take minutes."""
     unwritten_s: float = 0.0
     """How long its usage has been waiting for the ledger's database; 0 if the database answers."""
+    ends_in_s: float | None = None
+    """The seconds until its node is taken away; None if no end is announced."""
 
 
 class Refusal(msgspec.Struct, tag=7, array_like=True):

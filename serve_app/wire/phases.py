@@ -132,6 +132,5 @@ def _parse(data: bytes) -> dict[str, Any]:
     if document["phase"] == FAILED:
         found |= {"during": str(document["during"]), "reason": str(document["reason"])}
     found |= {name: str(document[name]) for name in ("node", "cause", "trouble") if name in document}
-    if "until" in document:
-        found["until"] = float(document["until"])
+    found |= {name: float(document[name]) for name in ("until", "notice_s") if name in document}
     return found

@@ -1,7 +1,7 @@
 """The document in which ingress replicas tell the policy the served models and their knobs. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -11,16 +11,41 @@ from serve_app.settings.telemetry import TraceSettings
 
 
 @dataclass(frozen=True, slots=True)
+class ServedVariant:
+    """One variant of a model as the policy knows it (`serve_app.settings.variants`)."""
+
+    name: str
+    deployment: str
+    resources: Mapping[str, float]
+    identity: str
+    usd_per_hour: float
+    preemptible: bool
+    min_replicas: int
+    max_replicas: int
+    assumed_speed: float
+    kind: str = ""
+    """Equal for variants whose replicas have the same speed: the same GPUs, weights and arguments."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServedModel:
     """One model as the policy knows it."""
 
     name: str
     deployment: str
+    """The engine deployment; with variants, the name under which the model is decided."""
     knobs: Knobs
     resources: Mapping[str, float] = field(default_factory=dict)
     """Ray resources of one replica, such as `{"GPU": 1}`."""
     identity: str = ""
     """The engine's identity (`serve_app.settings.identity`)."""
+    variants: tuple[ServedVariant, ...] = ()
+    """Empty for a model with one engine deployment. Resources and identity are those of the first variant."""
+
+    @property
+    def deployments(self) -> tuple[str, ...]:
+        """The engine deployments."""
+        return tuple(variant.deployment for variant in self.variants) or (self.deployment,)
 
 
 _model = TypeAdapter(ServedModel)
@@ -32,7 +57,7 @@ class ServedApplication:
     """Everything served by one application."""
 
     models: Mapping[str, ServedModel]
-    """By engine deployment."""
+    """By `ServedModel.deployment`."""
     ingress: IngressKnobs
     rejected: str = ""
     """The errors of knobs that were rejected."""
@@ -44,6 +69,17 @@ class ServedApplication:
     """Whether models take places from each other."""
     traces: TraceSettings | None = None
     """Where the spans of decisions go; None if nowhere."""
+
+    def engines(self) -> dict[str, ServedModel]:
+        """Return every engine deployment, as a model without variants."""
+        found = {}
+        for model in self.models.values():
+            if not model.variants:
+                found[model.deployment] = model
+            for each in model.variants:
+                own = {name: getattr(each, name) for name in ("deployment", "resources", "identity")}
+                found[each.deployment] = replace(model, variants=(), **own)
+        return found
 
     def document(self, at: float) -> dict[str, Any]:
         """Return the document as plain data, written at Unix time `at`."""

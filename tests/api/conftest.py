@@ -1,14 +1,22 @@
+from __future__ import annotations
+
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.api.batch_server import BatchServer
-from tests.api.server import Server
+if TYPE_CHECKING:
+    from tests.api.batch_server import BatchServer
+    from tests.api.server import Server
+
+# Imports of servers take a second, and of OpenAI's client three: only tests that use them pay for them.
 
 
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
+    from tests.api.server import Server
+
     made = Server()
     async with made.http:
         yield made
@@ -16,6 +24,8 @@ async def server() -> AsyncIterator[Server]:
 
 @pytest.fixture
 async def batches(tmp_path: Path) -> AsyncIterator[BatchServer]:
+    from tests.api.batch_server import BatchServer
+
     made = BatchServer(tmp_path)
     async with made.http:
         yield made

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from httpx import Response
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -136,23 +137,32 @@ def padded(model: str, size: int) -> bytes:
     return b'{"model":"%s","pad":"%s"}' % (model.encode(), b"x" * size)
 
 
-async def test_flood_of_one_model_leaves_another_served() -> None:
-    chat = MuteEngine()
-    server = Server(chat=chat, max_body_memory_bytes=20_000)
-    waiting = [held(server, "/v1/chat/completions", padded("tide", 3000)) for _ in range(3)]
+async def test_flood_of_one_model_or_key_leaves_another_served(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("first-key-0123456789abcdef\nsecond-key-0123456789abcdef\n")
+    server = Server(
+        chat=(chat := MuteEngine()),
+        api_keys=ApiKeyFile(str(tmp_path / "keys")),
+        max_body_memory_bytes=20_000,
+    )
+    first, second = ({"Authorization": f"Bearer {name}-key-0123456789abcdef"} for name in ("first", "second"))
+    waiting = [held(server, "/v1/chat/completions", padded("tide", 3000), **first) for _ in range(3)]
     await until_arrived(chat, 3)
 
-    refused = await server.http.post("/v1/chat/completions", content=padded("tide", 3000))
-    served = await server.http.post("/v1/embeddings", content=padded("org/embed", 3000))
+    async def embed(key: dict[str, str], size: int = 3000) -> Response:
+        return await server.http.post("/v1/embeddings", content=padded("org/embed", size), headers=key)
 
-    assert (refused.status_code, error_of(refused)["code"]) == (429, "body_memory_full")
-    assert refused.headers["retry-after"] == "5"
+    of_key, served = await embed(first), await embed(second)
+    of_model = await server.http.post("/v1/chat/completions", content=padded("tide", 3000), headers=second)
+
+    for refused, of in ((of_key, "of API key "), (of_model, "of model 'tide'")):
+        assert (refused.status_code, error_of(refused)["code"]) == (429, "body_memory_full")
+        assert of in error_of(refused)["message"]
+        assert refused.headers["retry-after"] == "5"
     assert served.status_code == 200
     for task in waiting:
         task.cancel()
     await asyncio.wait(waiting)
-    again = await server.http.post("/v1/embeddings", content=padded("org/embed", 4000))
-    assert again.status_code == 200
+    assert (await embed(first, 4000)).status_code == 200
 
 
 async def test_an_answer_that_streams_has_given_its_body_back() -> None:
@@ -178,25 +188,3 @@ async def test_requests_that_fail_keep_nothing(body: bytes) -> None:
     for _ in range(50):
         reply = await server.http.post("/v1/chat/completions", content=body)
         assert reply.status_code in (400, 404)
-
-
-async def test_keys_share_the_memory(tmp_path: Path) -> None:
-    file = tmp_path / "keys"
-    file.write_text("first-key-0123456789abcdef\nsecond-key-0123456789abcdef\n")
-    chat = MuteEngine()
-    server = Server(chat=chat, api_keys=ApiKeyFile(str(file)), max_body_memory_bytes=20_000)
-    first, second = (f"Bearer {name}-key-0123456789abcdef" for name in ("first", "second"))
-    waiting = [
-        held(server, "/v1/chat/completions", padded("tide", 3000), authorization=first) for _ in range(3)
-    ]
-    await until_arrived(chat, 3)
-
-    body = padded("org/embed", 3000)
-    refused = await server.http.post("/v1/embeddings", content=body, headers={"authorization": first})
-    served = await server.http.post("/v1/embeddings", content=body, headers={"authorization": second})
-
-    assert (refused.status_code, served.status_code) == (429, 200)
-    assert "of API key " in error_of(refused)["message"]
-    for task in waiting:
-        task.cancel()
-    await asyncio.wait(waiting)

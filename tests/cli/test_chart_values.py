@@ -148,3 +148,36 @@ def test_models_whose_names_differ_only_in_signs_keep_their_keys() -> None:
     document["deployments"] = []
     checked = check_application(document)
     assert list(chart_values.values_of(document, checked)["models"]) == ["a-b", "a-b2", "a-b-2"]
+
+
+def test_each_variant_has_a_profile_and_a_worker_group(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    variants = [
+        {"name": "on-demand", "usd_per_hour": 3.7},
+        {"name": "spot", "resources": {"spot": 0.001}, "usd_per_hour": 1.2, "preemptible": True},
+        {"name": "l40s", "accelerator_type": "L40S", "usd_per_hour": 1.1, "quantization": "fp8"},
+    ]
+    gpu = {**GPU, "accelerator_type": "A100", "variants": variants}
+    assert main(["chart-values", str(changed(tmp_path, **gpu))]) == 0
+    out, err = capsys.readouterr()
+    values = yaml.safe_load(out)
+    (model, *_) = values["models"].values()
+
+    profiles = [each["gpuProfile"] for each in model["variants"]]
+    assert profiles == ["a100-80gb", "a100-80gb-spot", "l40s"]
+    assert "resources" not in model["variants"][1]
+    assert values["gpuProfiles"]["a100-80gb-spot"]["noticeSeconds"] == 25
+    assert "gpuProfiles.a100-80gb-spot: set nodeSelector and tolerations" in err
+
+    file = tmp_path / "values.yaml"
+    file.write_text(out, encoding="utf-8")
+    (installed_model, *_) = installed(file, tmp_path).applications["tideserve"].settings.models
+    placed = {
+        engine.variant: (engine.accelerator_type, engine.quantization) for engine in installed_model.engines()
+    }
+    assert placed == {"on-demand": ("A100", None), "spot": ("A100", None), "l40s": ("L40S", "fp8")}
+    groups = {
+        group["groupName"] for group in ray_service(file)["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    }
+    assert groups >= set(profiles)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from serve_app.api.engine_client import EngineRequest
@@ -14,7 +15,7 @@ from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.settings import ModelSettings
 from serve_app.settings.caller import Caller, Lane
 from serve_app.settings.knobs import Knobs
-from tests.ingress.fleet import FakeHandle, FakeProgress
+from tests.ingress.fakes import FakeHandle, FakeProgress
 from tests.refusal import refusal_of
 
 LIMIT, PLACES = 5, 3
@@ -79,9 +80,13 @@ class ColdModel:
         self.taken[name] = await self.admission.take(asked, **options)
         self.order.append(name)
 
-    async def up(self, *names: str) -> None:
-        """Ray lists these replicas."""
+    def list(self, *names: str) -> None:
+        """Have Ray list these replicas."""
         self.replicas.update({name: {"address": f"{name}:1", "token": "t", "identity": ""} for name in names})
+
+    async def up(self, *names: str) -> None:
+        """Have Ray list these replicas, and let all go on that can."""
+        self.list(*names)
         await settle()
 
     async def end(self, names: str) -> None:
@@ -105,8 +110,8 @@ class ColdModel:
         return error
 
     @property
-    def listed(self) -> list[Replica]:
-        return list(self.replicas.listed())
+    def listed(self) -> Sequence[Replica]:
+        return [*self.replicas.listed()]
 
     @property
     def in_flight(self) -> dict[str, int]:

@@ -1,10 +1,14 @@
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.ingress.fleet import Fleet
+if TYPE_CHECKING:
+    from tests.ingress.fleet import Fleet
 
 
 @pytest.fixture(autouse=True)
@@ -20,5 +24,7 @@ async def _end_tasks() -> AsyncIterator[None]:
 
 @pytest.fixture
 async def fleet() -> AsyncIterator[Fleet]:
+    from tests.ingress.fleet import Fleet  # it imports Ray, which the tests of pure modules need not
+
     async with AsyncExitStack() as stack:
         yield Fleet(stack)

@@ -6,7 +6,7 @@ import logging
 import pytest
 from ray.serve._private.common import ReplicaMetricReport, TimeStampedValue
 
-from serve_app.ingress.cold_reports import ColdReports
+from serve_app.ingress.ray_router import ColdReports
 from tests.ingress.test_ingress_deployment import REPLICA, FakeController
 
 

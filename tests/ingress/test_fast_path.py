@@ -13,16 +13,8 @@ from starlette.types import Message, Receive, Scope, Send
 from serve_app.api.engine_client import EngineRequest, Traffic
 from serve_app.api.engine_response import EngineResponse, WriteNowMiddleware
 from tests.http_server import port_of, uvicorn_with
-from tests.ingress.fleet import (
-    DONE,
-    TOKENS,
-    WHOLE,
-    CountingEngine,
-    Fleet,
-    frame,
-    request,
-    without_comments,
-)
+from tests.ingress.fakes import request
+from tests.ingress.fleet import DONE, TOKENS, WHOLE, CountingEngine, Fleet, frame, without_comments
 from tests.stub_engine import StubEngine
 
 ERROR = b'event: error\ndata: {"error":{}}\n\n'

@@ -35,7 +35,7 @@ from serve_app.wire.documents import KNOBS
 from serve_app.wire.ingress_reports import read_reports
 from serve_app.wire.served_models import read_served
 from serve_app.wire.signals import INGRESS_FIELDS
-from tests.ingress.fleet import FakeHandle
+from tests.ingress.fakes import FakeHandle
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, frames
 from tests.stub_kv import StubKv, stored
 from tests.telemetry.stub_metric import StubMetric

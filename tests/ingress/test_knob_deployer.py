@@ -14,7 +14,7 @@ from ray.exceptions import RayActorError
 
 from serve_app.api.autoscaling import ChangedKnobs
 from serve_app.api.errors import ApiError
-from serve_app.ingress.knob_deployer import KnobDeployer
+from serve_app.ingress.knob_applier import KnobDeployer
 from serve_app.settings.knobs import Knobs, LiveKnobs
 from serve_app.settings.settings_error import SettingsError
 from tests.cli.rest import application, details

@@ -11,7 +11,7 @@ from ray.serve.request_router import RequestRouter
 from serve_app.ingress.ray_router import EngineRouter, Wake
 from serve_app.ingress.replica_set import replica_set
 from serve_app.patches.ray import run_router_here
-from tests.ingress.fleet import FakeHandle
+from tests.ingress.fakes import FakeHandle
 from tests.stub_engine import LIMIT_S
 
 DEPLOYMENT = "Engine-of-the-router"

@@ -17,19 +17,8 @@ from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.ingress.replica import SEQUENCE_TOKENS
 from serve_app.wire.data_plane import TokenCounts
 from tests.ingress.cold_model import of_lane
-from tests.ingress.fleet import (
-    BODY,
-    DEAD,
-    DIED,
-    DONE,
-    FIRST,
-    WAITED_S,
-    CountingEngine,
-    Fleet,
-    frame,
-    lose,
-    request,
-)
+from tests.ingress.fakes import BODY, WAITED_S, request
+from tests.ingress.fleet import DEAD, DIED, DONE, FIRST, CountingEngine, Fleet, frame, lose
 from tests.stub_engine import MuteEngine, StubEngine, failing, frames, stalled
 
 LONG = b"x" * 4000

@@ -15,6 +15,7 @@ from serve_app.api.errors import ApiError
 from serve_app.api.prompt_prefix import PromptPrefix
 from serve_app.api.trace import TraceContext
 from serve_app.wire.data_plane import TokenCounts
+from tests.ingress.fakes import request
 from tests.ingress.fleet import (
     DIED,
     KILLED,
@@ -26,7 +27,6 @@ from tests.ingress.fleet import (
     frame,
     lose,
     reading,
-    request,
     without_comments,
 )
 from tests.stub_engine import StubEngine, stalled

@@ -29,7 +29,8 @@ from serve_app.wire.data_plane import (
     TokenCounts,
 )
 from serve_app.wire.frames import Frames
-from tests.ingress.fleet import DONE, FIRST, Fleet, request
+from tests.ingress.fakes import request
+from tests.ingress.fleet import DONE, FIRST, Fleet
 from tests.stub_engine import StubEngine, frames
 from tests.timing import until
 

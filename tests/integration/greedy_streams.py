@@ -31,7 +31,7 @@ def pieces(answer: bytes) -> tuple[str, list[str], int]:
 
 def message(answer: bytes) -> tuple[list[str], str, dict[str, object]]:
     """Return the names of a stream's events without repetitions, its text, and how it ended."""
-    events = events_of(answer)
+    events = [event for event in events_of(answer) if event["type"] != "ping"]
     text = "".join(event["delta"]["text"] for event in events if event["type"] == "content_block_delta")
     (end,) = (event for event in events if event["type"] == "message_delta")
     return kinds(events), text, {**end["delta"], "output_tokens": end["usage"]["output_tokens"]}

@@ -150,7 +150,10 @@ def test_drain_pre_stop_and_grace_follow_from_the_longest_generation(values: Pat
         template = group["template"]
         pod = template["spec"]
         container = pod["containers"][0]
-        assert container["lifecycle"]["preStop"]["exec"]["command"] == ["/bin/sh", "-c", "sleep 10"], name
+        notice_s = given.get("gpuProfiles", {}).get(name, {}).get("noticeSeconds")
+        announces = ["python", "-m", "serve_app.cluster.node_end", "--in", str(notice_s), "--wait"]
+        waits = announces if notice_s else ["/bin/sh", "-c", "sleep 10"]
+        assert container["lifecycle"]["preStop"]["exec"]["command"] == waits, name
         assert pod["terminationGracePeriodSeconds"] >= 10 + drain + 30
         flags = variables(template)
         assert flags["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] == str(drain)

@@ -30,7 +30,7 @@ from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.tree import INGRESS
 from serve_app.wire.ingress_reports import IngressReport
 from serve_app.wire.resources import Node
-from serve_app.wire.served_models import ServedApplication, ServedModel
+from serve_app.wire.served_models import ServedApplication, ServedModel, ServedVariant
 from serve_app.wire.signals import EngineSignals, IngressSignals, ingress_key
 from tests.policy.build import NOW
 
@@ -81,9 +81,15 @@ class FakeMetrics:
         self.withdrawn: list[str] = []
         self.values: dict[str, dict[str, float]] = {}
         self.replica_seconds: dict[str, dict[str, float]] = {}
+        self.variants: dict[str, dict[str, dict[str, float]]] = {}
 
     def set(self, model: str, values: dict[str, float], binding: str) -> None:
         self.values[model] = values
+
+    def set_variants(
+        self, model: str, variants: Mapping[str, Mapping[str, float]], prices: Mapping[str, float]
+    ) -> None:
+        self.variants[model] = {name: dict(values) for name, values in variants.items()}
 
     def withdraw(self, model: str) -> None:
         self.withdrawn.append(model)
@@ -158,11 +164,14 @@ class FakeApplication:
         targets: Mapping[str, int] | None = None,
         ingress: IngressKnobs | None = None,
         others: tuple[str, ...] = (),
+        variants: Mapping[str, tuple[ServedVariant, ...]] | None = None,
     ) -> None:
         self.clock = clock
         served = ServedApplication(
             {
-                engine_name(model): ServedModel(model, engine_name(model), knobs)
+                engine_name(model): ServedModel(
+                    model, engine_name(model), knobs, variants=(variants or {}).get(model, ())
+                )
                 for model, knobs in models.items()
             },
             ingress or IngressKnobs(),
@@ -175,7 +184,7 @@ class FakeApplication:
         self.policy.mailbox = self.mailbox  # type: ignore[assignment]
         self.policy.metrics = self.metrics  # type: ignore[assignment]
         self.targets: dict[str, int] = {INGRESS: 1}
-        self.targets |= {engine_name(model): 0 for model in models}
+        self.targets |= dict.fromkeys(served.engines(), 0)
         self.targets |= dict.fromkeys(others, 1)
         self.targets |= {
             name if name in self.targets else engine_name(name): n for name, n in (targets or {}).items()

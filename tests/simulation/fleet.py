@@ -46,7 +46,7 @@ from serve_app.weights.adapter_store import AdapterError, AdapterStore, StoredAd
 from serve_app.wire.data_plane import Beat
 from tests.api.server import StubObserver
 from tests.engine.stub_engine_core import MODEL, configured, put_in_place
-from tests.ingress.fleet import FakeHandle
+from tests.ingress.fakes import FakeHandle
 from tests.simulation.core import Core
 
 if TYPE_CHECKING:

@@ -123,6 +123,7 @@ _BY_NAME: dict[str, Schema] = {
     "minWorkers": whole(0, 1000),
     "maxWorkers": whole(1, 1000),
     "idleTimeoutSeconds": whole(0, _DAY_S),
+    "noticeSeconds": whole(0, _DAY_S),
 }
 _KUBERNETES = {
     "resources": f"{_CORE}ResourceRequirements",

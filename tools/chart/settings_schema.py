@@ -119,6 +119,10 @@ class SettingsTypes:
             "autoscaling": self.knobs(),
         }
         schema["properties"] |= own
+        variant = self.definitions["VariantSettings"]
+        for name in FROM_PROFILE:
+            variant["properties"].pop(name)
+        variant["properties"] |= {"gpuProfile": own["gpuProfile"], "engine_args": own["engine_args"]}
         compact = {"disable_any_whitespace": {"const": True}}
         self.definitions["StructuredOutputSettings"] |= when(
             compact, {"backend": {"enum": ["xgrammar", "guidance"]}}, required=False

@@ -81,6 +81,11 @@ models is empty: name at least one, as in helm/tideserve/examples
 {{ $at }}.cpus_per_replica = {{ $cpus }} is above the {{ $pod.cpu }} CPUs of its pod: raise those of gpuProfiles.{{ $model.gpuProfile }}
 {{- end -}}
 {{- end -}}
+{{- range $index, $variant := default list $model.variants -}}
+{{- if and $variant.gpuProfile (not (hasKey $.Values.gpuProfiles $variant.gpuProfile)) }}
+{{ $at }}.variants[{{ $index }}].gpuProfile = {{ quote $variant.gpuProfile }} is none of gpuProfiles: {{ keys $.Values.gpuProfiles | sortAlpha | join ", " }}
+{{- end -}}
+{{- end -}}
 {{- $knobs := default dict $model.autoscaling -}}
 {{- $least := dig "min_replicas" 1 $knobs | int -}}
 {{- $most := dig "max_replicas" 1 $knobs | int -}}
@@ -140,7 +145,8 @@ gpuProfiles.{{ $its.profile }}.resourceClaimTemplate needs resource.k8s.io/v1, w
 {{- $wanted := 0.0 -}}
 {{- range $key := $its.models -}}
 {{- $model := get $.Values.models $key -}}
-{{- $replicas := default dict $model.autoscaling | dig "max_replicas" 1 | float64 -}}
+{{- /* A variant without pods is dry, and the next one serves. */ -}}
+{{- $replicas := ternary 0 (default dict $model.autoscaling | dig "max_replicas" 1) (not (empty $model.variants)) | float64 -}}
 {{- $wanted = addf $wanted (mulf $replicas (ternary (dig "cpus_per_replica" 1 $model) 1 $onCpus | float64)) -}}
 {{- end -}}
 {{- $have := mulf $profile.maxWorkers (ternary (default dict $profile.perPod).cpu 1 $onCpus | float64) -}}

@@ -6,16 +6,28 @@ a node that a replica needs whole.
 */}}
 {{- define "tideserve.groups" -}}
 {{- $groups := dict -}}
-{{- range $key, $model := .Values.models -}}
+{{- range $key, $whole := .Values.models -}}
+{{- range $model := fromYamlArray (include "tideserve.engines" $whole) -}}
 {{- $profile := get $.Values.gpuProfiles (default "" $model.gpuProfile) -}}
 {{- if $profile -}}
 {{- $name := include "tideserve.groupOf" (dict "key" $key "model" $model) -}}
 {{- $gpus := ternary 0 (include "tideserve.ranks" $model | int) (eq $profile.device "cpu") -}}
 {{- $others := dig $name "models" (list) $groups -}}
-{{- $_ := set $groups $name (dict "profile" $model.gpuProfile "gpus" $gpus "models" (append $others $key) "cache" (ternary $key "" (not (empty $model.modelCache)))) -}}
+{{- $_ := set $groups $name (dict "profile" $model.gpuProfile "gpus" $gpus "models" (append $others $key | uniq) "cache" (ternary $key "" (not (empty $model.modelCache)))) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- toYaml $groups -}}
+{{- end -}}
+
+{{/* A model as a list of its variants, each with the settings of the model that it does not override. */}}
+{{- define "tideserve.engines" -}}
+{{- $engines := list -}}
+{{- $model := . -}}
+{{- range $variant := default list .variants -}}
+{{- $engines = append $engines (mergeOverwrite (deepCopy (omit $model "variants")) (deepCopy $variant)) -}}
+{{- end -}}
+{{- toYaml (default (list $model) $engines) -}}
 {{- end -}}
 
 {{/* vLLM's workers of one replica of a model: one per GPU. */}}

@@ -20,13 +20,16 @@
 
 {{/*
 What a container does before SIGTERM reaches it. A worker waits until Services have dropped it. The head waits for the
-workers that stop too: without it they cannot say that they drain. Arguments: root, component.
+workers that stop too: without it they cannot say that they drain. A worker with a `notice` announces its end. Arguments: root,
+component, notice.
 */}}
 {{- define "tideserve.preStop" -}}
 {{- $values := .root.Values -}}
 {{- if eq .component "head" -}}
 {{- $wait := sub (int $values.head.terminationGracePeriodSeconds) (include "tideserve.headEnd" .root | int) -}}
 [python, -m, serve_app.cluster.head_pod_shutdown, --address, "127.0.0.1:6379", --notice, {{ include "tideserve.headNotice" .root | quote }}, --timeout, {{ $wait | quote }}]
+{{- else if .notice -}}
+[python, -m, serve_app.cluster.node_end, --in, {{ .notice | int | quote }}, --wait]
 {{- else -}}
 [/bin/sh, -c, sleep {{ int $values.preStopSeconds }}]
 {{- end -}}

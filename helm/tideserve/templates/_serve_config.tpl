@@ -53,6 +53,22 @@ applications:
 
 {{/* An entry of `args.models`. Arguments: root, key, model. */}}
 {{- define "tideserve.modelSettings" -}}
+{{- $given := . -}}
+{{- $settings := fromYaml (include "tideserve.placedSettings" .) -}}
+{{- $variants := list -}}
+{{- range $index, $engine := fromYamlArray (include "tideserve.engines" .model) -}}
+{{- if $given.model.variants -}}
+{{- $placed := fromYaml (include "tideserve.placedSettings" (dict "root" $given.root "key" $given.key "model" $engine)) -}}
+{{- $own := deepCopy (omit (index $given.model.variants $index) "gpuProfile") -}}
+{{- $variants = append $variants (merge $own (pick $placed "device" "accelerator_type" "resources")) -}}
+{{- end -}}
+{{- end -}}
+{{- if $variants }}{{- $_ := set $settings "variants" $variants -}}{{ end -}}
+{{- toYaml $settings -}}
+{{- end -}}
+
+{{/* The settings of a model with its device and resources, without variants of their own. Arguments: root, key, model. */}}
+{{- define "tideserve.placedSettings" -}}
 {{- $profile := get .root.Values.gpuProfiles .model.gpuProfile -}}
 {{- $settings := deepCopy (omit .model "gpuProfile" "autoscaling" "modelCache") -}}
 {{- $placed := dict "name" .key "device" $profile.device "drain_timeout_s" .root.Values.app.drain_timeout_s -}}

@@ -22,8 +22,8 @@ class Llm:
     """An engine that says which parameters vLLM's own check found valid."""
 
     def __init__(self, compiler: GrammarCompiler) -> None:
-        self.vllm_config = compiler._config
-        self.input_processor = SimpleNamespace(tokenizer=compiler._tokenizer)
+        self.vllm_config = compiler.config
+        self.input_processor = SimpleNamespace(tokenizer=compiler.tokenizer)
         self.closed = False
 
     async def generate(

@@ -1,13 +1,16 @@
-"""Keep-alives: in the queue, before the first output, and in the lane `background` always."""
+"""The queue of a cold model, and keep-alives: in the queue, before output, and always in `background`."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from serve_app.api.dialect import ColdWait
 from serve_app.api.engine_client import EngineReply, Operation
@@ -18,7 +21,8 @@ from serve_app.settings.caller import Lane
 from tests.api.connection import SCOPE, Connection
 from tests.api.traffic_log import TrafficLog
 from tests.ingress.cold_model import ColdModel, of_lane
-from tests.ingress.fleet import DONE, FIRST, MODEL, CountingEngine, Fleet, Waits, lose, reading, request
+from tests.ingress.fakes import Waits, request
+from tests.ingress.fleet import DONE, FIRST, MODEL, CountingEngine, Fleet, lose, reading
 from tests.stub_engine import LIMIT_S, MuteEngine, StubEngine, frames
 from tests.timing import Clock, until
 
@@ -27,7 +31,58 @@ INTERVAL_S = 0.001
 BROKEN = ApiError(400, "model = 'pirate': the adapter cannot be loaded", code="adapter_invalid")
 
 
-# In the queue.
+# The queue.
+
+
+async def test_the_queue_can_be_measured() -> None:
+    model = ColdModel()
+
+    def measured() -> tuple[int, int, list[float]]:
+        return len(model.queue), model.queue.body_bytes(), model.queue.waits_s()
+
+    await model.ask("s1", asked=of_lane(body=b"1234567"))
+    model.now += 7.0
+    await model.ask("r1", retry=True)
+    model.now += 3.0
+
+    assert measured() == (2, 407, [3.0, 10.0])
+    await model.leave("s1")
+    assert measured() == (1, 400, [3.0])
+    await model.leave("r1")
+    assert measured() == (0, 0, [])
+
+
+@pytest.mark.parametrize("lane", ["standard", "background"])
+async def test_full_queue_refuses_the_newest_of_the_key_with_the_most(lane: Lane) -> None:
+    model = ColdModel(max_held_requests=6)
+    other_lane: Lane = "background" if lane == "standard" else "standard"
+    await model.ask("x1 x2 x3 x4 x5 x6", other_lane)  # which has a bound of its own
+    await model.ask("f1 f2 f3 f4 f5 f6", lane)
+    await model.ask("o1 o2 o3 o4", lane)
+
+    refused = [name for name, task in model.tasks.items() if task.done()]
+    assert refused == ["f4", "f5", "f6", "o4"]
+    assert {(model.error_of(name).status, model.error_of(name).code) for name in refused} == {
+        (429, "queue_full")
+    }
+
+
+@given(st.lists(st.sampled_from("aaaaabbc"), min_size=1, max_size=60), st.integers(0, 12))
+async def test_full_queue_keeps_keys_to_equal_shares(arrivals: list[str], bound: int) -> None:
+    model = ColdModel(max_held_requests=bound)
+    await model.ask(" ".join(f"{key}{number}" for number, key in enumerate(arrivals)))
+
+    asked, queued = Counter(arrivals), Counter(each.request.caller.key for each in model.queue.requests())
+    assert queued.total() == min(len(arrivals), bound)
+    for key, count in asked.items():
+        assert queued[key] >= min(count, bound // len(asked) - 1)
+    assert sum(task.done() for task in model.tasks.values()) == max(0, len(arrivals) - bound)
+    for name in model.tasks:
+        await model.leave(name)
+    assert len(model.queue) == 0
+
+
+# Keep-alives in the queue.
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,64 @@
+"""The variants of a model on Ray Serve: their contexts and documents, for one decision about the model."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from serve_app.controller.contexts import SnapshotBuilder, count_phases, running_ids
+from serve_app.controller.document_exchange import Deployment, Inbox
+from serve_app.policy.variant_decision import VariantNow
+from serve_app.wire.phases import NODE_LOST, PROCESS_ENDED, Loss
+from serve_app.wire.served_models import ServedModel
+
+_TAKEN = (NODE_LOST, PROCESS_ENDED)
+"""Causes of a loss that may be the end of a node. Its processes end before it is known to be lost."""
+
+
+def variants_now(
+    model: ServedModel,
+    contexts: Mapping[str, Any],
+    snapshots: SnapshotBuilder,
+    ingress: Any | None,
+    inbox: Inbox,
+    losses: Collection[Loss],
+    now: float,
+) -> list[VariantNow]:
+    """Return the variants of `model`.
+
+    Args:
+        model: The model.
+        contexts: Ray's autoscaling contexts of all its engine deployments, by name.
+        snapshots: Builds the snapshot of each engine deployment.
+        ingress: The context of the ingress.
+        inbox: The documents.
+        losses: The replicas that were lost since the last decision.
+        now: Unix time in seconds.
+    """
+    variants = []
+    for variant in model.variants:
+        name, ctx = variant.deployment, contexts[variant.deployment]
+        snapshot = snapshots.build(name, ctx, ingress, inbox, now, model.deployment)
+        phases = inbox.deployments.get(name, Deployment()).phases
+        loading, _ = count_phases(phases, running_ids(ctx), now)
+        notices = {name: found["notice_s"] for name, found in phases.items() if "notice_s" in found}
+        lost = [loss.replica for loss in losses if loss.deployment == name and loss.cause in _TAKEN]
+        leaving = len(notices.keys() & running_ids(ctx))  # Ray may still count them
+        variants.append(
+            VariantNow(
+                variant,
+                replace(snapshot, ready=max(0, snapshot.ready - leaving)),
+                max(0, ctx.current_num_replicas + loading - leaving),
+                (*notices, *lost),
+                0.0 if lost else min(notices.values(), default=0.0),
+            )
+        )
+    return variants
+
+
+def unsettled_variants(variants: Collection[VariantNow]) -> set[str]:
+    """Return the engine deployments with starting or stopping replicas."""
+    return {
+        each.served.deployment
+        for each in variants
+        if each.snapshot.ready != each.snapshot.target or each.snapshot.draining
+    }

@@ -1,0 +1,264 @@
+"""The decision about a model with variants: one need, in replicas of the first variant, and one mix. Pure."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from serve_app.policy.capacity_model import StepTime, capacity_rps, feasibility
+from serve_app.policy.decide import Decision
+from serve_app.policy.reasons import amount, counted
+from serve_app.policy.reports import Snapshot
+from serve_app.policy.state import PolicyState
+from serve_app.policy.variant_learning import observe_variant, scaled
+from serve_app.policy.variant_mix import Mix, Offer, choose
+from serve_app.policy.variant_state import VariantState
+from serve_app.settings.knobs import Knobs
+from serve_app.wire.served_models import ServedVariant
+
+_LEAST_LOAD = 0.05
+"""The work of a model without requests that keeps a replica, in replicas of the first variant."""
+_TOLERANCE = 1.1
+"""A variant in use counts as meeting the targets until it is slower by this factor, so that noise in its
+measured speed moves no work."""
+_ENDS_SHARE = 0.5
+"""The share of the permitted misses that ends of nodes may cause."""
+
+Decide = Callable[[Snapshot, PolicyState], tuple[Decision, PolicyState]]
+
+
+@dataclass(frozen=True, slots=True)
+class VariantNow:
+    """One variant at the moment of a decision."""
+
+    served: ServedVariant
+    snapshot: Snapshot
+    """Without replicas whose nodes are about to end among the ready ones."""
+    placed: int = 0
+    """Replicas that have a node, and keep it as far as is known."""
+    left: tuple[str, ...] = ()
+    """Replicas whose nodes have been taken away, or will be."""
+    notice_s: float = 0.0
+    """How long the newest of them go on."""
+
+    @property
+    def name(self) -> str:
+        """The name of the variant."""
+        return self.served.name
+
+
+@dataclass(frozen=True, slots=True)
+class VariantDecision:
+    """One decision about a model with variants."""
+
+    decision: Decision
+    """With targets as numbers of replicas, whatever their variant."""
+    snapshot: Snapshot
+    """The replicas of all variants together, as an operator counts them."""
+    targets: Mapping[str, int]
+    """By variant."""
+
+
+def decide_variants(
+    variants: Sequence[VariantNow], knobs: Knobs, state: PolicyState, now: float, decide: Decide
+) -> tuple[VariantDecision, PolicyState]:
+    """Return the decision, and the new memory.
+
+    Args:
+        variants: The variants, the first one first.
+        knobs: The knobs of the model.
+        state: The memory about the model.
+        now: Unix time in seconds.
+        decide: The policy of a model with one kind of replica.
+    """
+    seen = {
+        each.name: observe_variant(
+            state.mix.variants.get(each.name, VariantState()),
+            each.served.identity,
+            each.snapshot,
+            each.placed,
+            each.left if each.served.preemptible else (),
+            each.notice_s,
+            now,
+        )
+        for each in variants
+    }
+    state = replace(state, mix=replace(state.mix, variants=seen))
+    capacities, _ = _capacities(variants, knobs, state)
+    decision, state = decide(_combined(variants, capacities, state), state)
+    capacities, meets = _capacities(variants, knobs, state)  # the decision has learned from the reports
+    # In replicas of the first variant, so that a change of the measured capacity alone changes no number.
+    unit_rps = capacities[variants[0].name]
+    offers = [
+        _offer(each, capacities[each.name] / unit_rps, meets[each.name], knobs, state, now)
+        for each in variants
+    ]
+    window_s = max(knobs.downscale_delay_s or 0.0, 10.0, min(60.0, 4.0 * max(o.start_s for o in offers)))
+    mix, mixed = choose(offers, _work(decision), knobs.min_on_demand, window_s, state.mix, now)
+    state = replace(state, mix=replace(mixed, units=decision.target))
+    present = {each.name: each.snapshot.target for each in variants}
+    targets = present if knobs.mode == "advise" else mix.targets
+    shown = replace(
+        decision,
+        target=sum(targets.values()),
+        wanted=sum(mix.goal.values()),
+        notes=(*decision.notes, *_notes(offers, mix, unit_rps, state, now)),
+        signals={
+            **decision.signals,
+            "work_rps": mix.work_rps * unit_rps,
+            "usd_per_hour": sum(offer.usd_per_hour * targets[offer.name] for offer in offers),
+            "dearest_usd_per_hour": mix.dearest_usd_per_hour,
+        },
+        variants={offer.name: _numbers(offer, targets, unit_rps, state, now) for offer in offers},
+    )
+    return VariantDecision(shown, _counted(variants), targets), state
+
+
+def _work(decision: Decision) -> float:
+    """Return the needed work in replicas of the first variant: a part of a replica counts as a part.
+
+    Only the demand is known in parts. If another term or a delay asks for more, whole replicas count.
+    """
+    units = decision.target
+    if units == 1 or units - decision.load < 1.0:
+        return min(max(decision.load, _LEAST_LOAD), float(units))
+    return float(units)
+
+
+def _capacities(
+    variants: Sequence[VariantNow], knobs: Knobs, state: PolicyState
+) -> tuple[dict[str, float], dict[str, bool]]:
+    """Return the requests per second of one replica, and whether it meets the targets, by variant.
+
+    A variant without measured steps has the assumed speed, relative to a measured one.
+    """
+    first, seen, mix = variants[0].name, state.mix.variants, state.sums.mix()
+    own = {each.name: state.service if each.name == first else seen[each.name].fit for each in variants}
+    # Variants of one kind have one speed. With a fit of their own each, noise would move work between them.
+    fits = {
+        each.name: max(
+            (own[other.name] for other in variants if other.served.kind == each.served.kind),
+            key=lambda fit: fit.steps,
+        )
+        for each in variants
+    }
+    source = max(variants, key=lambda each: (fits[each.name].steps > 0, each.name == first))
+    known, pool = fits[source.name].step_time(), float(max(state.mix.units, 1))
+    capacities, meets = {}, {}
+    for each in variants:
+        name, step = each.name, fits[each.name].step_time()
+        if not fits[name].steps:
+            step = scaled(known, each.served.assumed_speed / source.served.assumed_speed)
+        cache = (state.kv_cache_tokens if name == first else seen[name].kv_cache_tokens) or 0.0
+        capacities[name] = max(1e-6, capacity_rps(step, mix, knobs, cache, state.interference, pool))
+        empty = feasibility(_tolerated(step, name, state), mix, knobs)
+        meets[name] = empty.ttft and empty.itl
+    return capacities, meets
+
+
+def _tolerated(step: StepTime, name: str, state: PolicyState) -> StepTime:
+    return scaled(step, _TOLERANCE) if state.mix.goal.get(name) else step
+
+
+def _combined(
+    variants: Sequence[VariantNow], capacities: Mapping[str, float], state: PolicyState
+) -> Snapshot:
+    """Return one snapshot in replicas of the first variant.
+
+    Reports of other variants say nothing about the speed and the KV cache of the first one.
+    """
+    first = variants[0]
+    speeds = {each.name: capacities[each.name] / capacities[first.name] for each in variants}
+    counts = _counted(variants)
+    units = state.mix.units
+    if state.mix.last_at is None:
+        units = round(sum(each.snapshot.target * speeds[each.name] for each in variants))
+    ready = units
+    if any(each.snapshot.ready < each.snapshot.target for each in variants):
+        covered = round(sum(each.snapshot.ready * speeds[each.name] for each in variants))
+        ready = max(1, min(covered, units)) if counts.ready else 0
+    elif not counts.ready:
+        ready = 0
+    engines = dict(first.snapshot.engines)
+    for each in variants[1:]:
+        for replica, reading in each.snapshot.engines.items():
+            signals = replace(reading.signals, steps=0.0, kv_cache_tokens=0.0)
+            engines[replica] = replace(reading, signals=signals)
+    return replace(counts, target=units, ready=ready, running=counts.ready, engines=engines)
+
+
+def _counted(variants: Sequence[VariantNow]) -> Snapshot:
+    """Return one snapshot with the numbers of all replicas. Starts are those of the most used variant."""
+    lead = max(variants, key=lambda each: (each.snapshot.target, -each.served.usd_per_hour))
+    snapshots = [each.snapshot for each in variants]
+    waiting = [each for each in snapshots if each.pending]
+    longest = max(waiting, key=lambda each: each.pending_s, default=lead.snapshot)
+    return replace(
+        lead.snapshot,
+        target=sum(each.target for each in snapshots),
+        ready=sum(each.ready for each in snapshots),
+        draining=sum(each.draining for each in snapshots),
+        starting=sum(each.starting for each in snapshots),
+        pending=sum(each.pending for each in snapshots),
+        pending_s=longest.pending_s,
+        pending_reason=longest.pending_reason,
+    )
+
+
+def _offer(
+    each: VariantNow, capacity: float, meets: bool, knobs: Knobs, state: PolicyState, now: float
+) -> Offer:
+    served, snapshot, memory = each.served, each.snapshot, state.mix.variants[each.name]
+    start_s = snapshot.horizon_s + (memory.usual_wait_s if memory.node_waits_s else 0.0)
+    permitted = _ENDS_SHARE * (1.0 - knobs.slo_attainment)
+    return Offer(
+        served.name,
+        served.usd_per_hour,
+        capacity,
+        served.min_replicas,
+        served.max_replicas,
+        served.preemptible,
+        memory.at_once(permitted, start_s, now) if served.preemptible else 0,
+        meets,
+        start_s,
+        snapshot.target,
+        snapshot.ready,
+        each.placed,
+        memory.is_dry(now),
+    )
+
+
+def _numbers(
+    offer: Offer, targets: Mapping[str, int], unit_rps: float, state: PolicyState, now: float
+) -> dict[str, float]:
+    memory, target = state.mix.variants[offer.name], targets[offer.name]
+    return {
+        "target": target,
+        "ready": offer.ready,
+        "usd_per_hour": target * offer.usd_per_hour,
+        "capacity_rps": offer.capacity_rps * unit_rps,
+        "at_once": offer.at_once,
+        "dry_s": max(0.0, (memory.try_at or now) - now),
+        "meets_targets": offer.meets_targets,
+    }
+
+
+def _notes(offers: Sequence[Offer], mix: Mix, unit_rps: float, state: PolicyState, now: float) -> list[str]:
+    """Return the mix and its price, and why a variant gets no replica."""
+    parts = [f"{mix.goal[offer.name]} {offer.name}" for offer in offers if mix.goal.get(offer.name)]
+    notes = []
+    if parts:
+        price, dearest = amount(mix.usd_per_hour), amount(mix.dearest_usd_per_hour)
+        work = amount(mix.work_rps * unit_rps)
+        notes.append(
+            f"mix: {', '.join(parts)}, the cheapest for {work} requests/s. It costs {price} USD/h. The dearest variant alone would cost {dearest} USD/h."
+        )
+    for offer in offers:
+        memory = state.mix.variants[offer.name]
+        if memory.is_dry(now):
+            left_s = amount((memory.try_at or now) - now)
+            notes.append(f"mix: {offer.name} gets no node. The next try is in {left_s} s.")
+        if not offer.meets_targets:
+            notes.append(f"mix: {offer.name} is too slow for the targets, so it serves none of the work.")
+        if offer.at_once and mix.goal.get(offer.name):
+            spare = counted(offer.at_once, "replica")
+            notes.append(f"mix: {spare} of {offer.name} may end at once, and count as spare.")
+    return notes

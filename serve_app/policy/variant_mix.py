@@ -1,0 +1,238 @@
+"""Which variants serve a model: the cheapest replicas for the needed work. Pure: no Ray, no clock, no I/O.
+
+The rule: the decision about a model gives the needed work, in requests per second. The best mix is the
+cheapest one whose replicas do this work within the targets. A variant that is too slow for the targets does
+none of it, and a dry variant gets no more replicas. Of a preemptible variant, as many replicas count for
+nothing as may end at once. The present mix grows and shrinks with the work by the cheapest steps. It is left
+for a better one only when the money that it has cost too much since the last move exceeds the cost of the
+move, which is the price of the new replicas while they start. So a move is never dearer than staying would
+have been, and the mix cannot flap. Old replicas stay until the new ones are ready.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from math import ceil, floor, inf
+
+from serve_app.policy.variant_state import MixState, Work
+
+_ROUNDING = 1e-6
+_LONGEST_STEP_S = 60.0
+"""Money is counted for at most so long at one decision."""
+
+Counts = Mapping[str, int]
+"""Replicas by variant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One variant at one moment."""
+
+    name: str
+    usd_per_hour: float
+    capacity_rps: float
+    """Requests per second of one replica within the targets, or its work in any other unit."""
+    least: int = 0
+    most: int = 10_000
+    preemptible: bool = False
+    at_once: int = 0
+    """Replicas that may end at once, and therefore count for nothing."""
+    meets_targets: bool = True
+    start_s: float = 60.0
+    target: int = 0
+    """Replicas that have been asked for."""
+    ready: int = 0
+    placed: int = 0
+    """Replicas that have a node."""
+    dry: bool = False
+
+    @property
+    def ceiling(self) -> int:
+        """The most replicas that may be asked for now."""
+        return min(self.most, max(self.placed, self.least)) if self.dry else self.most
+
+    @property
+    def usd_per_work(self) -> float:
+        """The price of an hour in which one request per second is served."""
+        return self.usd_per_hour / self.capacity_rps
+
+    def serves_rps(self, replicas: int) -> float:
+        """Return the requests per second of `replicas` that are certain."""
+        return self.capacity_rps * max(0, replicas - self.at_once)
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """The replicas of each variant to ask for, and why."""
+
+    targets: Counts
+    goal: Counts
+    """The targets once all replicas are ready."""
+    work_rps: float
+    usd_per_hour: float
+    """The price of the replicas asked for."""
+    dearest_usd_per_hour: float
+    """The price of a fleet of the variant with the dearest replicas alone, for the same work."""
+    moves: bool = False
+    """Whether this decision leaves the mix for a better one."""
+
+
+def choose(
+    offers: Sequence[Offer], work_rps: float, on_demand: int, window_s: float, state: MixState, now: float
+) -> tuple[Mix, MixState]:
+    """Return the mix for `work_rps` requests per second, and the new memory.
+
+    Args:
+        offers: The variants, the first one first.
+        work_rps: The needed work; 0 for a model without any replica.
+        on_demand: The least replicas that are not preemptible, while there is work.
+        window_s: How long less work must be needed before replicas are removed.
+        state: The memory.
+        now: Unix time in seconds.
+    """
+    kept = [work for work in state.recent if now - window_s < work.at <= now and work.rps > work_rps]
+    recent = (*kept, Work(now, work_rps)) if work_rps > 0 else ()
+    needed = recent[0].rps if recent else 0.0
+    if not needed:
+        goal: Counts = {offer.name: offer.least for offer in offers}
+        return _mix(offers, goal, 0.0), replace(state, goal=goal, recent=(), regret_usd=0.0, last_at=now)
+    usable = usable_offers(offers)
+    stay = follow(usable, needed, on_demand, state.goal)
+    best = cheapest(usable, needed, on_demand)
+    saves = cost(usable, stay) - cost(usable, best)
+    regret_usd, moves = 0.0, False
+    if saves > _ROUNDING and covers(usable, best, needed):
+        elapsed_s = 0.0 if state.last_at is None else min(max(0.0, now - state.last_at), _LONGEST_STEP_S)
+        regret_usd = state.regret_usd + saves * elapsed_s / 3600.0
+        moves = regret_usd >= cost_of_move(usable, stay, best)
+    goal = best if moves else stay
+    mix = _mix(offers, goal, needed, moves=moves)
+    return mix, replace(state, goal=goal, recent=recent, regret_usd=0.0 if moves else regret_usd, last_at=now)
+
+
+def usable_offers(offers: Sequence[Offer]) -> list[Offer]:
+    """Return the offers without replicas of variants that are too slow, unless all are."""
+    if not any(offer.meets_targets for offer in offers):
+        return list(offers)
+    return [offer if offer.meets_targets else replace(offer, most=offer.least) for offer in offers]
+
+
+def cost(offers: Collection[Offer], counts: Counts) -> float:
+    """Return the price of `counts` in USD per hour."""
+    return sum(offer.usd_per_hour * counts.get(offer.name, 0) for offer in offers)
+
+
+def covers(offers: Collection[Offer], counts: Counts, work_rps: float) -> bool:
+    """Return whether `counts` do the work, without the replicas that may end at once."""
+    served = sum(offer.serves_rps(counts.get(offer.name, 0)) for offer in offers)
+    return served >= work_rps - _ROUNDING * max(1.0, work_rps)
+
+
+def cost_of_move(offers: Collection[Offer], old: Counts, new: Counts) -> float:
+    """Return the price of the replicas that run twice while the new ones start, in USD."""
+    return sum(
+        max(0, new.get(offer.name, 0) - max(old.get(offer.name, 0), offer.ready))
+        * offer.usd_per_hour
+        * offer.start_s
+        / 3600.0
+        for offer in offers
+    )
+
+
+def cheapest(offers: Sequence[Offer], work_rps: float, on_demand: int, base: Counts | None = None) -> Counts:
+    """Return the cheapest counts, at least `base`, that do the work; if none do, those that do the most.
+
+    Each set of variants is tried. Within a set, the variant with the cheapest work comes first, and the last
+    replica is the cheapest one that is enough.
+    """
+    best: Counts = {}
+    least = (inf, inf, inf)
+    for chosen in _subsets(offers):
+        counts = _fill(offers, chosen, work_rps, on_demand, base or {})
+        served = sum(offer.serves_rps(counts[offer.name]) for offer in offers)
+        missing = max(0.0, work_rps - served)
+        missing = 0.0 if missing <= _ROUNDING * max(1.0, work_rps) else missing
+        rank = (missing, cost(offers, counts), sum(counts.values()))
+        if rank < least:
+            best, least = counts, rank
+    return best
+
+
+def follow(offers: Sequence[Offer], work_rps: float, on_demand: int, goal: Counts) -> Counts:
+    """Return `goal`, with the cheapest changes that do the work and no more."""
+    kept = {offer.name: min(max(goal.get(offer.name, 0), offer.least), offer.ceiling) for offer in offers}
+    if not any(kept.values()):
+        return cheapest(offers, work_rps, on_demand)
+    grown = dict(cheapest(offers, work_rps, on_demand, kept))
+    for offer in sorted(offers, key=lambda each: -each.usd_per_work):
+        while grown[offer.name] > offer.least:
+            fewer = {**grown, offer.name: grown[offer.name] - 1}
+            certain = sum(fewer[each.name] for each in offers if not each.preemptible)
+            if not covers(offers, fewer, work_rps) or certain < min(
+                on_demand, sum(grown[each.name] for each in offers if not each.preemptible)
+            ):
+                break
+            grown = fewer
+    return grown
+
+
+def _subsets(offers: Sequence[Offer]) -> Iterator[frozenset[str]]:
+    names = [offer.name for offer in offers if offer.ceiling > offer.least]
+    for size in range(len(names) + 1):
+        yield from map(frozenset, combinations(names, size))
+
+
+def _fill(
+    offers: Sequence[Offer], chosen: frozenset[str], work_rps: float, on_demand: int, base: Counts
+) -> dict[str, int]:
+    counts = {offer.name: max(offer.least, base.get(offer.name, 0)) for offer in offers}
+    by_price = sorted(offers, key=lambda each: (each.usd_per_work, each.name))
+    ranked = [offer for offer in by_price if offer.name in chosen]
+    for offer in by_price:
+        if not offer.preemptible:
+            certain = sum(counts[each.name] for each in offers if not each.preemptible)
+            counts[offer.name] += max(0, min(on_demand - certain, offer.ceiling - counts[offer.name]))
+        elif offer.name in chosen and counts[offer.name] < offer.at_once:
+            counts[offer.name] = min(offer.at_once, max(offer.ceiling, counts[offer.name]))
+    rest = work_rps - sum(offer.serves_rps(counts[offer.name]) for offer in offers)
+    for offer in ranked:
+        if rest <= _ROUNDING * max(1.0, work_rps):
+            break
+        room = max(0, offer.ceiling - counts[offer.name])
+        whole = min(room, floor(rest / offer.capacity_rps + _ROUNDING))
+        counts[offer.name] += whole
+        rest -= whole * offer.capacity_rps
+        if rest <= _ROUNDING * max(1.0, work_rps):
+            break
+        enough = [
+            each
+            for each in ranked
+            if each.capacity_rps >= rest - _ROUNDING and each.ceiling > counts[each.name]
+        ]
+        if enough and whole < room:
+            last = min(enough, key=lambda each: (each.usd_per_hour, each.name))
+            counts[last.name] += 1
+            rest -= last.capacity_rps
+    return counts
+
+
+def _mix(offers: Sequence[Offer], goal: Counts, work_rps: float, *, moves: bool = False) -> Mix:
+    """Return the mix for `goal`, which keeps ready replicas of other variants until those of `goal` are."""
+    targets = {offer.name: goal.get(offer.name, 0) for offer in offers}
+    served = sum(offer.capacity_rps * min(offer.ready, targets[offer.name]) for offer in offers)
+    for offer in sorted(offers, key=lambda each: each.usd_per_work):
+        extra = max(0, offer.ready - targets[offer.name])
+        lacking = max(0.0, work_rps - served)
+        if extra and lacking > _ROUNDING:
+            kept = min(extra, ceil(lacking / offer.capacity_rps - _ROUNDING))
+            targets[offer.name] += kept
+            served += kept * offer.capacity_rps
+    dearest = max(offers, key=lambda each: each.usd_per_hour)
+    return Mix(
+        targets,
+        goal,
+        work_rps,
+        cost(offers, targets),
+        ceil(work_rps / dearest.capacity_rps - _ROUNDING) * dearest.usd_per_hour,
+        moves,
+    )

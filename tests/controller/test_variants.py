@@ -1,0 +1,116 @@
+"""The policy on a model with variants: one decision, one record, and a target for each deployment."""
+
+from dataclasses import replace
+from typing import Any
+
+from serve_app.controller.document_exchange import Deployment
+from serve_app.settings.knobs import Knobs
+from serve_app.wire.phases import NODE_LOST, Loss
+from serve_app.wire.served_models import ServedVariant
+from tests.policy.fake_application import KNOBS, Clock, FakeApplication, holding
+
+SPOT, ON_DEMAND = "Engine-a@spot", "Engine-a@on-demand"
+
+
+def variant(name: str, usd_per_hour: float, **changed: Any) -> ServedVariant:
+    given = {
+        "resources": {},
+        "identity": "",
+        "preemptible": name == "spot",
+        "min_replicas": 0,
+        "max_replicas": 10,
+        "assumed_speed": 1.0,
+        **changed,
+    }
+    return ServedVariant(name, f"Engine-a@{name}", usd_per_hour=usd_per_hour, **given)
+
+
+class Application(FakeApplication):
+    """A model of two variants. Replicas that are asked for run at once, unless their variant has no nodes."""
+
+    def __init__(self, clock: Clock, *, knobs: Knobs = KNOBS) -> None:
+        both = (variant("spot", 1.2), variant("on-demand", 3.7))
+        super().__init__(clock, {"a": knobs}, variants={"a": both})
+        self.without_nodes: set[str] = set()
+
+    def turn(self, seconds: float = 0.5, **ingress: Any) -> tuple[int, int]:
+        """Return the targets of spot and on-demand after a decision."""
+        self.reports(**ingress)
+        targets = self.tick(seconds)
+        for name in (SPOT, ON_DEMAND):
+            if name not in self.without_nodes:
+                self.run(name, targets[name])
+        return targets[SPOT], targets[ON_DEMAND]
+
+
+def test_a_burst_starts_the_cheap_variant_in_one_step(clock: Clock) -> None:
+    app = Application(clock)
+    app.turn()
+    seen = [app.turn(0.1, a=holding(24, oldest_s=0.1 * tick)) for tick in range(12)]
+
+    assert {spot for spot, _ in seen} == {0, 4}, "three replicas, and a spare one because nodes may be taken"
+    assert {on_demand for _, on_demand in seen} == {0}
+
+
+def test_one_record_has_the_mix_and_its_price(clock: Clock) -> None:
+    app = Application(clock)
+    app.turn()
+    for tick in range(12):
+        app.turn(0.1, a=holding(24, oldest_s=0.1 * tick))
+    (change,) = [record for record in app.records("a") if record["kind"] == "change"]
+
+    assert (change["old_target"], change["new_target"]) == (0, 4)
+    assert change["variants"]["spot"]["target"] == 4
+    assert change["variants"]["spot"]["usd_per_hour"] == 4.8
+    assert any(note.startswith("mix: 4 spot, the cheapest for") for note in change["notes"])
+
+
+def test_an_idle_model_goes_to_zero(clock: Clock) -> None:
+    app = Application(clock)
+    app.turn()
+    for tick in range(12):
+        app.turn(0.1, a=holding(24, oldest_s=0.1 * tick))
+    for _ in range(200):
+        last = app.turn()
+
+    assert last == (0, 0)
+
+
+def test_lost_nodes_bring_the_next_variant_at_once(clock: Clock) -> None:
+    app = Application(clock, knobs=KNOBS.model_copy(update={"min_replicas": 3}))
+    for _ in range(4):
+        before = app.turn()
+    app.without_nodes = {SPOT}
+    app.run(SPOT, 0)
+    app.mailbox.losses.extend(Loss("Engine-a@spot", f"{SPOT}-{n}", NODE_LOST, "?") for n in range(before[0]))
+
+    assert before == (4, 0)
+    assert app.turn() == (0, 3)
+
+
+def test_an_announced_end_counts_as_an_end(clock: Clock) -> None:
+    app = Application(clock, knobs=KNOBS.model_copy(update={"min_replicas": 3}))
+    for _ in range(4):
+        app.turn()
+    document = {"phase": "ready", "since": clock.now, "notice_s": 30.0}
+    phases = {f"{SPOT}-{n}": document for n in range(4)}
+    deployments = {**app.mailbox.inbox.deployments, SPOT: Deployment(phases=phases)}
+    app.mailbox.inbox = replace(app.mailbox.inbox, deployments=deployments)
+    app.without_nodes = {SPOT}
+
+    assert app.turn() == (0, 3), "they get no requests any more, and drain"
+
+
+def test_advise_moves_nothing(clock: Clock) -> None:
+    app = Application(clock, knobs=KNOBS.model_copy(update={"mode": "advise"}))
+    app.turn()
+
+    assert {app.turn(0.2, a=holding(24)) for _ in range(20)} == {(0, 0)}
+
+
+def test_min_on_demand_keeps_certain_replicas(clock: Clock) -> None:
+    app = Application(clock, knobs=KNOBS.model_copy(update={"min_replicas": 3, "min_on_demand": 1}))
+    for _ in range(4):
+        last = app.turn()
+
+    assert last == (3, 1)

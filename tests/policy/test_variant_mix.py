@@ -1,0 +1,198 @@
+"""Which variants serve a model: the cheapest mix, dry variants, spare replicas, and moves that pay."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serve_app.policy.variant_mix import Mix, Offer, cheapest, choose, cost, covers
+from serve_app.policy.variant_state import MixState
+
+SPOT = Offer("spot", 1.2, 10.0, preemptible=True)
+ON_DEMAND = Offer("on-demand", 3.7, 10.0)
+SMALL = Offer("l40s", 1.1, 4.0)
+WINDOW_S = 60.0
+
+
+def ready(offer: Offer, replicas: int) -> Offer:
+    return replace(offer, ready=replicas, placed=replicas, target=replicas)
+
+
+class Fleet:
+    """A fleet in which each replica that is asked for becomes ready, unless its variant has no nodes."""
+
+    def __init__(self, *offers: Offer, on_demand: int = 0) -> None:
+        self.offers = {offer.name: offer for offer in offers}
+        self.state, self.now, self.on_demand = MixState(), 0.0, on_demand
+        self.without_nodes: set[str] = set()
+        self.mix: Mix | None = None
+
+    def step(self, work_rps: float, seconds: float = 1.0) -> dict[str, int]:
+        self.now += seconds
+        offers = list(self.offers.values())
+        self.mix, self.state = choose(offers, work_rps, self.on_demand, WINDOW_S, self.state, self.now)
+        targets = dict(self.mix.targets)
+        for name, count in targets.items():
+            offer = self.offers[name]
+            got = min(count, offer.ready) if name in self.without_nodes else count
+            self.offers[name] = replace(offer, target=count, ready=got, placed=got)
+        return targets
+
+
+def test_the_cheapest_work_is_bought_first() -> None:
+    assert cheapest([SPOT, ON_DEMAND], 35.0, 0) == {"spot": 4, "on-demand": 0}
+
+
+def test_the_last_replica_is_the_cheapest_that_is_enough() -> None:
+    assert cheapest([ON_DEMAND, SMALL], 13.0, 0) == {"on-demand": 0, "l40s": 4}
+    assert cheapest([replace(ON_DEMAND, usd_per_hour=2.0), SMALL], 13.0, 0) == {"on-demand": 1, "l40s": 1}
+
+
+def test_bounds_of_a_variant_send_work_to_the_next() -> None:
+    assert cheapest([replace(SPOT, most=2), ON_DEMAND], 40.0, 0) == {"spot": 2, "on-demand": 2}
+    assert cheapest([SPOT, replace(ON_DEMAND, least=1)], 20.0, 0) == {"spot": 1, "on-demand": 1}
+
+
+def test_replicas_that_may_end_at_once_are_spare() -> None:
+    assert cheapest([replace(SPOT, at_once=2), ON_DEMAND], 40.0, 0) == {"spot": 6, "on-demand": 0}
+
+
+def test_spare_replicas_are_not_worth_it_for_a_small_model() -> None:
+    assert cheapest([replace(SPOT, at_once=3), ON_DEMAND], 10.0, 0) == {"spot": 0, "on-demand": 1}
+
+
+def test_some_replicas_stay_on_demand_if_asked() -> None:
+    assert cheapest([SPOT, ON_DEMAND], 40.0, 1) == {"spot": 3, "on-demand": 1}
+
+
+def test_a_variant_that_misses_the_targets_serves_nothing() -> None:
+    slow = replace(SMALL, usd_per_hour=0.1, meets_targets=False)
+    fleet = Fleet(ON_DEMAND, slow)
+
+    assert fleet.step(20.0) == {"on-demand": 2, "l40s": 0}
+
+
+def test_variants_that_miss_the_targets_serve_if_there_is_no_other() -> None:
+    fleet = Fleet(replace(ON_DEMAND, meets_targets=False))
+
+    assert fleet.step(20.0) == {"on-demand": 2}
+
+
+def test_the_next_variant_replaces_a_dry_one_at_once() -> None:
+    fleet = Fleet(SPOT, ON_DEMAND)
+    fleet.step(40.0)
+    fleet.offers["spot"] = replace(fleet.offers["spot"], ready=1, placed=1, dry=True)
+
+    assert fleet.step(40.0) == {"spot": 1, "on-demand": 3}
+
+
+def test_work_moves_back_when_the_cheap_variant_is_back() -> None:
+    fleet = Fleet(replace(SPOT, dry=True), ON_DEMAND)
+    assert fleet.step(40.0) == {"spot": 0, "on-demand": 4}
+    fleet.offers["spot"] = SPOT
+    seen = [fleet.step(40.0) for _ in range(300)]
+
+    assert seen[0] == {"spot": 0, "on-demand": 4}
+    assert {"spot": 4, "on-demand": 4} in seen, "the old replicas stay until the new ones are ready"
+    assert seen[-1] == {"spot": 4, "on-demand": 0}
+
+
+def test_old_replicas_stay_while_the_new_ones_have_no_node() -> None:
+    fleet = Fleet(replace(SPOT, dry=True), ON_DEMAND)
+    fleet.step(40.0)
+    fleet.offers["spot"] = SPOT
+    fleet.without_nodes = {"spot"}
+
+    assert all(fleet.step(40.0)["on-demand"] == 4 for _ in range(300))
+
+
+def test_fewer_replicas_wait_for_the_scale_down_window() -> None:
+    fleet = Fleet(ON_DEMAND)
+    fleet.step(40.0)
+
+    assert [fleet.step(20.0)["on-demand"] for _ in range(61)][::60] == [4, 2]
+
+
+def test_a_model_without_work_keeps_only_its_least_replicas() -> None:
+    fleet = Fleet(SPOT, replace(ON_DEMAND, least=1))
+    fleet.step(40.0)
+
+    assert fleet.step(0.0) == {"spot": 0, "on-demand": 1}
+
+
+def test_the_dearest_fleet_is_named_beside_the_price() -> None:
+    fleet = Fleet(SPOT, ON_DEMAND)
+    fleet.step(40.0)
+
+    assert fleet.mix is not None
+    assert fleet.mix.usd_per_hour == pytest.approx(4.8)
+    assert fleet.mix.dearest_usd_per_hour == pytest.approx(14.8)
+
+
+OFFERS = st.lists(
+    st.builds(
+        Offer,
+        name=st.sampled_from("abcd"),
+        usd_per_hour=st.floats(0.1, 10.0),
+        capacity_rps=st.floats(0.5, 20.0),
+        most=st.integers(1, 30),
+        preemptible=st.booleans(),
+        at_once=st.just(0),
+        start_s=st.floats(5.0, 300.0),
+    ),
+    min_size=1,
+    max_size=4,
+    unique_by=lambda offer: offer.name,
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(OFFERS, st.floats(0.1, 200.0))
+def test_the_cheapest_mix_does_the_work_or_all_it_can(offers: list[Offer], work_rps: float) -> None:
+    found = cheapest(offers, work_rps, 0)
+    everything = {offer.name: offer.most for offer in offers}
+
+    assert all(found[offer.name] <= offer.most for offer in offers)
+    if covers(offers, everything, work_rps):
+        assert covers(offers, found, work_rps)
+        for offer in offers:  # no single variant does it for less
+            alone = -(-work_rps // offer.capacity_rps)
+            if alone <= offer.most:
+                assert cost(offers, found) <= alone * offer.usd_per_hour + 1e-6
+    else:
+        assert found == everything
+
+
+@settings(max_examples=15, deadline=None)
+@given(OFFERS, st.floats(0.5, 60.0), st.data())
+def test_moves_cost_no_more_than_staying_would_have(
+    offers: list[Offer], work_rps: float, data: st.DataObject
+) -> None:
+    fleet, changes, before = Fleet(*offers), 0, None
+    names = [offer.name for offer in offers]
+    for step in range(300):
+        if step % 30 == 0:  # a variant may lose its nodes, or get them back, every half minute
+            dry = data.draw(st.sets(st.sampled_from(names)))
+            for name in names:
+                offer = fleet.offers[name]
+                fleet.offers[name] = replace(offer, dry=name in dry)
+        fleet.step(work_rps * data.draw(st.floats(0.97, 1.0)) if step % 7 == 0 else work_rps)
+        assert fleet.mix is not None
+        goal = dict(fleet.mix.goal)
+        changes += before is not None and goal != before
+        before = goal
+
+    # Nodes came back at most ten times. Each return may cause one move, and each loss another one.
+    assert changes <= 21
+
+
+@settings(max_examples=15, deadline=None)
+@given(OFFERS, st.floats(0.5, 60.0))
+def test_a_constant_load_comes_to_rest(offers: list[Offer], work_rps: float) -> None:
+    fleet = Fleet(*offers)
+    for _ in range(200):
+        fleet.step(work_rps, 10.0)
+    rest = [fleet.step(work_rps) for _ in range(20)]
+
+    assert all(each == rest[0] for each in rest)
