@@ -255,7 +255,13 @@ class LaneScheduling(Scheduler):  # type: ignore[misc]
             prefills = True
             # Without a victim, vLLM alone decides whether there is space.
             needed, new_tokens = self._needs(request) if victims else (0, 0)
-            while victims and (free < 1 or blocks < needed):
+            while victims:
+                if free >= 1 and blocks >= needed:
+                    if self._has_place(adapter, granted - {adapter}):
+                        break
+                    victims = [each for each in victims if _adapter_of(each)]
+                    if not victims:
+                        break
                 victim = max(victims)  # vLLM's order of preemption
                 victims.remove(victim)
                 if not self._request_blocks_can_be_freed(victim):
@@ -268,6 +274,14 @@ class LaneScheduling(Scheduler):  # type: ignore[misc]
             if blocks < 0 or tokens <= 0:
                 break
         return prefills
+
+    def _has_place(self, adapter: int, granted: set[int]) -> bool:
+        """Return whether the step may run an adapter beside the `granted` ones and those that still run.
+
+        Without such a place, vLLM would take back the preempted sequence, step after step.
+        """
+        others = (granted | {_adapter_of(each) for each in self.running}) - {0}
+        return adapter in others | {0} or len(others) < self.lora_config.max_loras
 
     def _needs(self, request: Request) -> tuple[int, int]:
         """Return the KV blocks and the tokens that a waiting sequence needs beyond the prefix cache."""

@@ -290,9 +290,11 @@ class ReplicaSet:
         begins = not replica.trouble
         replica.trouble = trouble
         self._usable.forget()
-        if self._usable.by_name.pop(replica.replica_id, None) is not None and not len(self):
-            self.lost_at = self.clock()
-            self._announce_change()  # requests may be queued for a place on it
+        if self._usable.by_name.pop(replica.replica_id, None) is not None:
+            if not len(self):
+                self.lost_at = self.clock()
+            if self.awaited or not len(self):
+                self._announce_change()  # a queued request may now go to a replica that was unreachable
         if begins or replica.unlisted_at is not None:
             self._announce_trouble(replica)
 

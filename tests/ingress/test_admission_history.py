@@ -35,9 +35,6 @@ class AnyHistory:
             replica = listed[pick % len(listed)]
             if event == "trouble":
                 model.replicas.keep_away(replica, "silent")
-                for other in listed:  # their heartbeats come within half a second
-                    if not other.trouble:
-                        model.replicas.note_reachable(other)
             else:
                 model.replicas.welcome(replica)
             await settle()

@@ -50,7 +50,8 @@ class LaneWatch:
             self._faults.append(f"{preempted} are preempted for nothing")
         worst = max((_lane(everyone[name]) for name in tokens), default=0)
         full = len(tokens) >= self._scheduler.max_num_active_reqs
-        left = sum(tokens.values()) < self._scheduler.max_num_scheduled_tokens
+        prompt = sum(each.num_tokens for each in self._waiting.values())  # some of it may be cached
+        left = sum(tokens.values()) + prompt < self._scheduler.max_num_scheduled_tokens
         for each in self._able(everyone[name] for name in tokens) if left else ():
             if _lane(each) < 2 and each.request_id not in tokens and (worst == 2 or not full):
                 self._faults.append(f"{each.request_id} waits beside {sorted(tokens)}")
