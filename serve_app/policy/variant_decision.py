@@ -249,7 +249,8 @@ def _notes(offers: Sequence[Offer], mix: Mix, unit_rps: float, state: PolicyStat
         price, dearest = amount(mix.usd_per_hour), amount(mix.dearest_usd_per_hour)
         work = amount(mix.work_rps * unit_rps)
         notes.append(
-            f"mix: {', '.join(parts)}, the cheapest for {work} requests/s. It costs {price} USD/h. The dearest variant alone would cost {dearest} USD/h."
+            f"mix: {', '.join(parts)}, the cheapest for {work} requests/s. It costs {price} USD/h. "
+            f"The dearest variant alone would cost {dearest} USD/h."
         )
     for offer in offers:
         memory = state.mix.variants[offer.name]
