@@ -120,7 +120,7 @@ class Transport(asyncio.Transport):
         self._pumping = False
         self._reading = True
         self._paused = False
-        self._ends = self._closing = self._ended = self._lost = False
+        self._ends = self._closing = self._ended = self._lost = self._cut = False
         self._protocol: Any = None
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
@@ -138,7 +138,7 @@ class Transport(asyncio.Transport):
             self.peer._start_pump()
 
     def write(self, data: Any) -> None:
-        if self._ends or self._lost:
+        if self._ends or self._lost or self._cut:
             return
         self._out += data
         if len(self._out) > self._high and not self._paused:
@@ -173,13 +173,14 @@ class Transport(asyncio.Transport):
         """Cut the connection. The two ends notice it at different times."""
         for end in (self, self.peer):
             end._out.clear()
+            end._cut = True  # nothing passes after a hole
             self._network.loop.call_later(self._delay(), end.reset)
 
     def _delay(self) -> float:
         return self._draw.expovariate(1 / self._delay_s)
 
     def _start_pump(self) -> None:
-        if not self._pumping and (self._out or (self._ends and not self._ended)):
+        if not self._pumping and not self._cut and (self._out or (self._ends and not self._ended)):
             self._pumping = True
             delay_s = max(self._network.held_s(self.name), self._delay())
             self._network.loop.call_later(delay_s, self._pump)
@@ -187,6 +188,8 @@ class Transport(asyncio.Transport):
     def _pump(self) -> None:
         self._pumping = False
         peer = self.peer
+        if self._cut:
+            return
         if self._network.held_s(self.name) > 0:
             self._start_pump()
             return
