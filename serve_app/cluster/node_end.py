@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _RPC_S = 2.0
+_LONGEST_S = 86_400.0
 _REASON = "DRAIN_NODE_REASON_PREEMPTION"
 
 
@@ -58,13 +59,19 @@ def nodes_of(client: Any, address: str) -> list[str]:
     ]
 
 
+def _seconds(text: str) -> float:
+    if not 0.0 <= (seconds := float(text)) <= _LONGEST_S:
+        raise argparse.ArgumentTypeError(f"{text}: must be 0 to {_LONGEST_S:g} seconds")
+    return seconds
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Announce the end of this machine's node, or of `--node`. With `--wait`, wait until then."""
     from ray._private.services import canonicalize_bootstrap_address_or_die, get_node_ip_address  # noqa: PLC0415
     from ray._raylet import GcsClient  # type: ignore[attr-defined]  # noqa: PLC0415
 
     parser = argparse.ArgumentParser(description="Announce that a node of a Ray cluster is about to end.")
-    parser.add_argument("--in", dest="in_s", type=float, required=True, metavar="SECONDS")
+    parser.add_argument("--in", dest="in_s", type=_seconds, required=True, metavar="SECONDS")
     parser.add_argument("--address", help="of the GCS, as host:port; by default that of this machine's node")
     parser.add_argument("--node", action="append", help="Ray's name of the node; repeatable")
     parser.add_argument("--why", default="its machine is taken away")
@@ -72,8 +79,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     client = GcsClient(address=canonicalize_bootstrap_address_or_die(options.address))
     nodes = options.node or nodes_of(client, get_node_ip_address())
+    if not nodes:
+        parser.exit(1, "No node of this address is alive.\n")
     announce_end(client, nodes, options.in_s, options.why)
-    print(f"{', '.join(nodes) or 'no node of this address'}: ends in {options.in_s:g} s", flush=True)
+    print(f"{', '.join(nodes)}: ends in {options.in_s:g} s", flush=True)
     if options.wait:
         time.sleep(options.in_s)
 

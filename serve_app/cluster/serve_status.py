@@ -6,7 +6,8 @@ event loop and without a time limit: while the GCS does not answer, it would hol
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import ray
 from ray.serve._private.application_state import StatusOverview
@@ -35,6 +36,20 @@ class ServeStatus:
         If `build` raises, Ray Serve knows no deployments. Replicas that it has started before go on.
         """
         return bool(self.failed_rollout) and deployment not in self.deployments
+
+    def by_model(self, models: Mapping[str, Collection[str]]) -> Self:
+        """Return this status with one status for all engine deployments of each model.
+
+        A model has failed only if each of its variants has, because the policy uses the others.
+        """
+        merged = {}
+        for model, names in models.items():
+            known = [self.deployments[name] for name in names if name in self.deployments]
+            if known:
+                best = min(known, key=lambda each: each.status.value in _FAILED)
+                states = sum((Counter(each.replica_states) for each in known), Counter())
+                merged[model] = best if len(known) == 1 else replace(best, replica_states=dict(states))
+        return replace(self, deployments=merged)
 
 
 def serve_status(app: str, names: Collection[str]) -> ServeStatus:

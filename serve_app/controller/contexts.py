@@ -1,6 +1,6 @@
 """Build the policy's snapshots from Ray Serve's autoscaling contexts and from documents. No I/O."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Mapping, Sequence
 from math import isfinite
 from operator import attrgetter, itemgetter
@@ -136,8 +136,11 @@ def _why_pending(known: Deployment, inbox: Inbox) -> str:
 
 def has_requests_at_zero(contexts: Collection[Any]) -> bool:
     """Return whether the ingress has queued requests for a deployment whose target is zero."""
+    targets = Counter[str]()
     # The ingress reports about models, and variants have the names of their models before the "@".
-    at_zero = {str(ctx.deployment_name).partition("@")[0] for ctx in contexts if not ctx.target_num_replicas}
+    for ctx in contexts:
+        targets[str(ctx.deployment_name).partition("@")[0]] += ctx.target_num_replicas
+    at_zero = [name for name, target in targets.items() if not target]
     if not at_zero:  # reading `raw_metrics` makes Ray compute the reports
         return False
     raw = next((ctx.raw_metrics for ctx in contexts if ctx.deployment_name == INGRESS), None) or {}

@@ -21,6 +21,8 @@ class Journal:
     def __init__(self) -> None:
         self._records: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self._last: dict[str, tuple[float, int, int, str, str]] = {}
+        self._mixes: dict[str, dict[str, float]] = {}
+        """By deployment, the last targets of the variants."""
         self.seq = 0
         """The number of the newest record; 0 before the first."""
 
@@ -49,17 +51,21 @@ class Journal:
     def forget_except(self, deployments: Container[str]) -> None:
         """Forget the last decision of all other deployments. Their records stay until newer records come."""
         self._last = {name: last for name, last in self._last.items() if name in deployments}
+        self._mixes = {name: mix for name, mix in self._mixes.items() if name in deployments}
 
     def note(
         self, deployment: str, model: str, mode: str, old: int, ready: int, decision: Decision, now: float
     ) -> dict[str, Any] | None:
         """Return the record of `decision` if it is a change, or if a heartbeat is due; else None.
 
-        A change is a new target, or in mode `advise` a new number of replicas wanted.
+        A change is a new target, also one of a variant alone, or in mode `advise` a new number of replicas
+        wanted.
         """
-        moved = decision.target != old
-        key = (decision.target, decision.wanted, mode, decision.binding)
         last = self._last.get(deployment)
+        mix = {name: values["target"] for name, values in decision.variants.items()}
+        moved = decision.target != old or mix != self._mixes.get(deployment, mix)
+        self._mixes[deployment] = mix
+        key = (decision.target, decision.wanted, mode, decision.binding)
         if last is not None and not moved:
             # `wanted` or the binding term may flicker. One record per second is enough to show that.
             heartbeat_s = max(HEARTBEAT_S, SPREAD_S * len(self._last))

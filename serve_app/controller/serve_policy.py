@@ -28,7 +28,7 @@ from serve_app.policy.variant_decision import VariantNow, decide_variants
 from serve_app.settings.tree import INGRESS
 from serve_app.telemetry.autoscaling_metrics import PRICES, AutoscalingMetrics, ReplicaTime
 from serve_app.wire.own_clock import SteadyTime
-from serve_app.wire.phases import PROCESS_ENDED
+from serve_app.wire.phases import PROCESS_ENDED, Loss
 from serve_app.wire.served_models import ServedApplication, ServedModel
 
 logger = logging.getLogger("ray.serve")
@@ -141,12 +141,13 @@ class ServePolicy:
         unsettled: set[str] = set()
         self._ran.update((replica, now) for ctx in engines.values() for replica in running_ids(ctx))
         self._ran = {replica: at for replica, at in self._ran.items() if now - at < _REMEMBERED_S}
-        losses = []
+        losses: list[Loss] = []
         while mailbox.losses:
-            losses.append(loss := mailbox.losses.popleft())
+            loss = mailbox.losses.popleft()
             ctx = engines.get(loss.deployment)  # None if its model has just been removed
             # A deploy ends a replica that Ray has not yet put into service.
             if ctx is not None and (loss.cause != PROCESS_ENDED or loss.replica in self._ran):
+                losses.append(loss)
                 model = owners[loss.deployment]
                 metrics.count_loss(model.name, loss.cause)
                 self._log.warning("model %s: %s", model.name, loss.reason)
@@ -161,12 +162,12 @@ class ServePolicy:
                     now_each = variants_now(model, engines, self._snapshots, ingress, inbox, losses, now)
                     decided[name] = self._decide_variants(model, ctx, now_each, now)
                     unsettled |= unsettled_variants(now_each)
-                    continue
-                snapshot = self._snapshots.build(name, ctx, ingress, inbox, now)
-                snapshot = replace(snapshot, clock_ahead_s=self._wall() - now)
-                if snapshot.ready != snapshot.target or snapshot.draining:
-                    unsettled.add(name)
-                decided[name] = Decided(model, ctx, snapshot, self._decide_model(model, snapshot, now))
+                else:
+                    snapshot = self._snapshots.build(name, ctx, ingress, inbox, now)
+                    snapshot = replace(snapshot, clock_ahead_s=self._wall() - now)
+                    if snapshot.ready != snapshot.target or snapshot.draining:
+                        unsettled.add(name)
+                    decided[name] = Decided(model, ctx, snapshot, self._decide_model(model, snapshot, now))
             except Exception as error:  # other models must still get their decisions
                 if now - self._failing_since.setdefault(name, now) >= _LONGEST_FAILURE_S:
                     del self._failing_since[name]

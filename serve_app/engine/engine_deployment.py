@@ -206,17 +206,18 @@ class Engine:
 
     async def check_health(self) -> None:
         """Raise RuntimeError once the engine core is gone or hangs; Ray then replaces the replica."""
-        kept = ("node", "notice_s")
-        about = {name: self._startup.about[name] for name in kept if name in self._startup.about}
+        found: dict[str, str] = {}
         try:
             await self._health.check()
         except RuntimeError as error:
             cause = ENGINE_DIED if self._engine.llm.errored else ENGINE_HUNG
-            about |= {"cause": cause, "trouble": self._health.trouble() or str(error)}
+            found = {"cause": cause, "trouble": self._health.trouble() or str(error)}
             raise
         finally:
-            before, self._startup.about = self._startup.about, about
-            if about.get("cause") != before.get("cause"):  # it outlives this replica, which Ray may kill
+            before = self._startup.about  # after the check, during which the node's end may be announced
+            kept = {name: before[name] for name in ("node", "notice_s") if name in before}
+            self._startup.about = {**kept, **found}
+            if found.get("cause") != before.get("cause"):  # it outlives this replica, which Ray may kill
                 await self._ask(_PHASE, self._startup.publish_readiness)
 
     async def _drain(self) -> None:

@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import ceil, inf
-from typing import Any
+from typing import Any, Self
 
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.serve_status import ServeStatus, summary
@@ -47,6 +47,14 @@ class StoredState:
             return None
         found: Mapping[str, Any] | None = self.status["models"].get(deployment)
         return found
+
+    def by_model(self, models: Mapping[str, Collection[str]]) -> Self:
+        """Return this reading with the phases of all engine deployments of each model under its name."""
+        phases = {
+            model: {replica: found for name in names for replica, found in self.phases.get(name, {}).items()}
+            for model, names in models.items()
+        }
+        return replace(self, phases=phases)
 
 
 def state_reader(

@@ -44,7 +44,6 @@ from serve_app.ingress.relay import RelayClient
 from serve_app.ingress.replica_heartbeats import Heartbeats
 from serve_app.ingress.replica_set import replica_set
 from serve_app.ingress.request_counters import IngressCounters
-from serve_app.ingress.variant_documents import status_by_model, stored_by_model
 from serve_app.ledger.store import UsageStore
 from serve_app.patches.ray import is_draining
 from serve_app.settings.knobs import Knobs, LiveKnobs
@@ -105,13 +104,12 @@ class Ingress:
             model.deployment_name: [engine.engine_name for engine in model.engines()] for model in models
         }
         names = list(chain.from_iterable(deployments.values()))
+        read_state = state_reader(app, names)
         self._stored = BoundedCall(
-            f"stored state of {app}", stored_by_model(state_reader(app, names), deployments), _FRESH_S
+            f"stored state of {app}", lambda: read_state().by_model(deployments), _FRESH_S
         )
         self._serve_status = BoundedCall(
-            f"Ray Serve's status of {app}",
-            status_by_model(partial(serve_status, app, names), deployments),
-            _FRESH_S,
+            f"Ray Serve's status of {app}", lambda: serve_status(app, names).by_model(deployments), _FRESH_S
         )
         self._observer = ServeObserver(
             models,

@@ -84,8 +84,13 @@ class Wake:
 
     def start(self) -> None:
         """Start to ask Ray for a replica, unless it is being asked."""
-        if self._task is None or self._task.done():
+        if not self.is_asking:
             self._task = asyncio.create_task(self._run())
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether Ray is being asked."""
+        return self._task is not None and not self._task.done()
 
     def stop(self) -> None:
         if self._task is not None:
@@ -136,6 +141,8 @@ class Wakes:
 
     def start(self) -> None:
         """Start to ask Ray for replicas, unless it is being asked."""
+        if not any(wake.is_asking for wake in self._wakes):
+            self._failed.clear()  # a deployment that failed in an earlier cold start may work now
         for wake in self._wakes:
             wake.start()
 

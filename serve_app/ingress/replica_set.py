@@ -289,12 +289,7 @@ class ReplicaSet:
             return
         begins = not replica.trouble
         replica.trouble = trouble
-        self._usable.forget()
-        if self._usable.by_name.pop(replica.replica_id, None) is not None:
-            if not len(self):
-                self.lost_at = self.clock()
-            if self.awaited or not len(self):
-                self._announce_change()  # a queued request may now go to a replica that was unreachable
+        self._pass_over(replica)
         if begins or replica.unlisted_at is not None:
             self._announce_trouble(replica)
 
@@ -317,10 +312,15 @@ class ReplicaSet:
         known, replica.ends_at = replica.ends_at, self.clock() + ends_in_s
         if known is None:
             replica.draining, replica.notice_s = True, ends_in_s
-            if self._usable.by_name.pop(replica.replica_id, None) is not None:
-                self._usable.forget()
-                if not len(self):
-                    self._announce_change()
+            self._pass_over(replica)
+
+    def _pass_over(self, replica: Replica) -> None:
+        self._usable.forget()
+        if self._usable.by_name.pop(replica.replica_id, None) is not None:
+            if not len(self):
+                self.lost_at = self.clock()
+            if self.awaited or not len(self):
+                self._announce_change()  # a queued request may now go to a replica that was unreachable
 
     def _use(self, replica: Replica) -> None:
         fit = not replica.trouble and replica.ends_at is None

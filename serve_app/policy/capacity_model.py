@@ -53,6 +53,11 @@ class StepTime:
     per_kv_token_s: float
     per_prefill_token_s: float
 
+    def scaled(self, speed: float) -> "StepTime":
+        """Return the step time of a replica that is `speed` times as fast."""
+        parts = self.base_s, self.per_sequence_s, self.per_kv_token_s, self.per_prefill_token_s
+        return StepTime(*(part / speed for part in parts))
+
     def decode_s(self, batch: float, kv_tokens: float) -> float:
         """Return the seconds of a step that only decodes."""
         return self.base_s + self.per_sequence_s * batch + self.per_kv_token_s * kv_tokens

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from serve_app.policy.capacity_model import StepTime, capacity_rps, feasibility
 from serve_app.policy.decide import Decision
 from serve_app.policy.reasons import amount, counted
-from serve_app.policy.reports import Snapshot
+from serve_app.policy.reports import Snapshot, step_sample
 from serve_app.policy.state import PolicyState
-from serve_app.policy.variant_learning import observe_variant, scaled
 from serve_app.policy.variant_mix import Mix, Offer, choose
 from serve_app.policy.variant_state import VariantState
 from serve_app.settings.knobs import Knobs
@@ -19,6 +18,8 @@ _LEAST_LOAD = 0.05
 _TOLERANCE = 1.1
 """A variant in use counts as meeting the targets until it is slower by this factor, so that noise in its
 measured speed moves no work."""
+_SAME_REPORT_S = 0.05
+"""Two ages of one report differ by less."""
 _ENDS_SHARE = 0.5
 """The share of the permitted misses that ends of nodes may cause."""
 
@@ -70,16 +71,7 @@ def decide_variants(
         decide: The policy of a model with one kind of replica.
     """
     seen = {
-        each.name: observe_variant(
-            state.mix.variants.get(each.name, VariantState()),
-            each.served.identity,
-            each.snapshot,
-            each.placed,
-            each.left if each.served.preemptible else (),
-            each.notice_s,
-            now,
-        )
-        for each in variants
+        each.name: _observe(state.mix.variants.get(each.name, VariantState()), each, now) for each in variants
     }
     state = replace(state, mix=replace(state.mix, variants=seen))
     capacities, _ = _capacities(variants, knobs, state)
@@ -110,6 +102,27 @@ def decide_variants(
         variants={offer.name: _numbers(offer, targets, unit_rps, state, now) for offer in offers},
     )
     return VariantDecision(shown, _counted(variants), targets), state
+
+
+def _observe(memory: VariantState, each: VariantNow, now: float) -> VariantState:
+    """Return the memory about a variant with its reports and nodes of this moment."""
+    snapshot, left = each.snapshot, each.left if each.served.preemptible else ()
+    if memory.identity != each.served.identity:
+        fresh = VariantState(identity=each.served.identity)
+        memory = replace(memory, identity=fresh.identity, fit=fresh.fit, kv_cache_tokens=0.0, reported_at={})
+    samples, reported, cache = [], {}, memory.kv_cache_tokens
+    for replica, reading in snapshot.engines.items():
+        at = round(now - reading.age_s, 2)
+        reported[replica] = at
+        if not reading.fresh or abs(at - memory.reported_at.get(replica, 0.0)) <= _SAME_REPORT_S:
+            continue
+        cache = reading.signals.kv_cache_tokens or cache
+        if (sample := step_sample(reading.signals)) is not None:
+            samples.append(sample)
+    fit = memory.fit.learn(samples)
+    memory = replace(memory, fit=fit, kv_cache_tokens=cache, reported_at=reported)
+    memory = memory.learn_nodes(snapshot.pending, snapshot.pending_s, each.placed, now)
+    return memory.learn_ends(left, snapshot.horizon_s, each.notice_s, now)
 
 
 def _work(decision: Decision) -> float:
@@ -146,7 +159,7 @@ def _capacities(
     for each in variants:
         name, step = each.name, fits[each.name].step_time()
         if not fits[name].steps:
-            step = scaled(known, each.served.assumed_speed / source.served.assumed_speed)
+            step = known.scaled(each.served.assumed_speed / source.served.assumed_speed)
         cache = (state.kv_cache_tokens if name == first else seen[name].kv_cache_tokens) or 0.0
         capacities[name] = max(1e-6, capacity_rps(step, mix, knobs, cache, state.interference, pool))
         empty = feasibility(_tolerated(step, name, state), mix, knobs)
@@ -155,7 +168,7 @@ def _capacities(
 
 
 def _tolerated(step: StepTime, name: str, state: PolicyState) -> StepTime:
-    return scaled(step, _TOLERANCE) if state.mix.goal.get(name) else step
+    return step.scaled(_TOLERANCE) if state.mix.goal.get(name) else step
 
 
 def _combined(
@@ -219,7 +232,6 @@ def _offer(
         memory.at_once(permitted, start_s, now) if served.preemptible else 0,
         meets,
         start_s,
-        snapshot.target,
         snapshot.ready,
         each.placed,
         memory.is_dry(now),

@@ -39,8 +39,6 @@ class Offer:
     """Replicas that may end at once, and therefore count for nothing."""
     meets_targets: bool = True
     start_s: float = 60.0
-    target: int = 0
-    """Replicas that have been asked for."""
     ready: int = 0
     placed: int = 0
     """Replicas that have a node."""
@@ -106,6 +104,8 @@ def choose(
         regret_usd = state.regret_usd + saves * elapsed_s / 3600.0
         moves = regret_usd >= cost_of_move(usable, stay, best)
     goal = best if moves else stay
+    if not covers(usable, goal, needed):  # nothing else is left, so dry variants are asked for nodes too
+        goal = cheapest([replace(offer, dry=False) for offer in usable], needed, on_demand, goal)
     mix = _mix(offers, goal, needed, moves=moves)
     return mix, replace(state, goal=goal, recent=recent, regret_usd=0.0 if moves else regret_usd, last_at=now)
 
@@ -146,13 +146,16 @@ def cheapest(offers: Sequence[Offer], work_rps: float, on_demand: int, base: Cou
     replica is the cheapest one that is enough.
     """
     best: Counts = {}
-    least = (inf, inf, inf)
+    least = (inf, inf, inf, inf)
     for chosen in _subsets(offers):
         counts = _fill(offers, chosen, work_rps, on_demand, base or {})
         served = sum(offer.serves_rps(counts[offer.name]) for offer in offers)
         missing = max(0.0, work_rps - served)
         missing = 0.0 if missing <= _ROUNDING * max(1.0, work_rps) else missing
-        rank = (missing, cost(offers, counts), sum(counts.values()))
+        # Spare replicas do work too until their nodes end. Without enough others they are all that is left.
+        spare = sum(offer.capacity_rps * counts[offer.name] for offer in offers)
+        lacking = max(0.0, work_rps - spare) if missing else 0.0
+        rank = (missing, lacking, cost(offers, counts), sum(counts.values()))
         if rank < least:
             best, least = counts, rank
     return best

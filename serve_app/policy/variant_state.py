@@ -1,14 +1,14 @@
-"""The policy's memory about the variants of a model: speed, nodes that do not come, and ends. Pure data.
+"""The policy's memory about the variants of a model: speed, nodes that do not come, and ends. Pure.
 
 A variant is *dry* if a replica of it has waited for a node for longer than usual, or if its nodes have just
 been taken away. Then the mix asks for no more of its replicas. After a while it is tried again, and each try
 in vain doubles the while.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from serve_app.policy.step_time_fit import StepTimeFit
 
@@ -17,6 +17,12 @@ _ASSUMED_NODE_S = 180.0
 _SHORTEST_WAIT_S = 15.0
 _TIMES_USUAL = 2.0
 """A replica that waits for so many times the usual time gets no node soon."""
+_FIRST_TRY_S, _LAST_TRY_S = 60.0, 1800.0
+"""The first and the longest time after which a dry variant is tried again."""
+_KEPT_WAITS = 5
+_KEPT_ENDS = 50
+_MOST_WATCHED_S = 14 * 86_400.0
+"""Older ends say little about the present state of a cloud."""
 
 
 class End(NamedTuple):
@@ -53,7 +59,8 @@ class VariantState:
 
     def is_dry(self, now: float) -> bool:
         """Whether no more replicas of this variant should be asked for at `now`."""
-        return self.try_at is not None and now < self.try_at
+        # A later time was set by a clock that was ahead.
+        return self.try_at is not None and 0.0 < self.try_at - now <= _LAST_TRY_S
 
     @property
     def usual_wait_s(self) -> float:
@@ -75,6 +82,54 @@ class VariantState:
         while sum(lacking_s for replicas, lacking_s in ends if replicas > spare) > permitted * watched_s:
             spare += 1
         return spare
+
+    def learn_nodes(self, pending: int, pending_s: float, placed: int, now: float) -> Self:
+        """Return the memory after a look at the nodes.
+
+        Args:
+            pending: Replicas that wait for a node.
+            pending_s: For how long.
+            placed: Replicas that have one.
+            now: Unix time in seconds.
+        """
+        state = self
+        if placed > self.placed and self.since is not None:
+            # A replica that found a free node says nothing about how long a new node takes.
+            waits = (
+                (*self.node_waits_s, self.pending_s)[-_KEPT_WAITS:] if self.pending_s else self.node_waits_s
+            )
+            state = replace(self, node_waits_s=waits, try_at=None, try_wait_s=0.0)
+        elif pending and pending_s > self.usual_wait_s:
+            state = self._run_dry(now)
+        since = now if self.since is None or self.since > now else max(self.since, now - _MOST_WATCHED_S)
+        return replace(state, placed=placed, pending_s=pending_s if pending else 0.0, since=since)
+
+    def learn_ends(self, left: Collection[str], start_s: float, notice_s: float, now: float) -> Self:
+        """Return the memory after a look at the ends.
+
+        Args:
+            left: Replicas whose nodes have been taken away, or will be.
+            start_s: How long a replacement takes.
+            notice_s: How long the newest of them go on.
+            now: Unix time in seconds.
+        """
+        new = [replica for replica in left if replica not in self.leaving]
+        kept = tuple(end for end in self.ends if now - end.at < _MOST_WATCHED_S)
+        if not new:
+            return replace(self, ends=kept, leaving=tuple(left))
+        end = End(now, len(new), max(0.0, start_s - notice_s))
+        if kept and now - kept[-1].at < max(start_s, 1.0):  # its replacements have not started yet
+            last = kept[-1]
+            end = End(last.at, last.replicas + end.replicas, max(last.uncovered_s, end.uncovered_s))
+            kept = kept[:-1]
+        return replace(self, ends=(*kept, end)[-_KEPT_ENDS:], leaving=tuple(left))._run_dry(now)
+
+    def _run_dry(self, now: float) -> Self:
+        """Return the memory of a variant that is dry from `now` on."""
+        if self.is_dry(now):
+            return self
+        wait_s = min(max(2 * self.try_wait_s, _FIRST_TRY_S), _LAST_TRY_S)
+        return replace(self, try_at=now + wait_s, try_wait_s=wait_s)
 
 
 class Work(NamedTuple):

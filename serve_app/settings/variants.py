@@ -108,7 +108,7 @@ class VariantSettings(ReplicaSettings):
 
     def overrides(self) -> dict[str, Any]:
         """Return the settings of the model that this variant replaces, as plain data."""
-        own = {*ReplicaSettings.model_fields, "model", "revision"}
+        own = {*ReplicaSettings.model_fields, "revision"} | ({"model"} if self.model is not None else set())
         return {name: value for name, value in self.model_dump(mode="json").items() if name in own}
 
 
@@ -121,6 +121,6 @@ def overridden(model: Mapping[str, Any], variant: VariantSettings) -> dict[str, 
         and {"tensor_parallel_size", "pipeline_parallel_size"} & own.keys()
     ):
         own["gpus_per_replica"] = None
-    if own.get("model") is not None:
+    if "model" in own:
         own = {"revision": None, **own, "tokenizer": model.get("tokenizer") or model["model"]}
     return {**model, **own, "variants": [variant.model_dump(mode="json")]}

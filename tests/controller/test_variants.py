@@ -4,9 +4,13 @@ from dataclasses import replace
 from typing import Any
 
 from serve_app.controller.document_exchange import Deployment
+from serve_app.controller.serve_policy import ServePolicy
+from serve_app.policy.decide import Decision
+from serve_app.policy.reports import Snapshot
+from serve_app.policy.state import PolicyState
 from serve_app.settings.knobs import Knobs
-from serve_app.wire.phases import NODE_LOST, Loss
-from serve_app.wire.served_models import ServedVariant
+from serve_app.wire.phases import NODE_LOST, PROCESS_ENDED, Loss
+from serve_app.wire.served_models import ServedModel, ServedVariant
 from tests.policy.fake_application import KNOBS, Clock, FakeApplication, holding
 
 SPOT, ON_DEMAND = "Engine-a@spot", "Engine-a@on-demand"
@@ -28,9 +32,11 @@ def variant(name: str, usd_per_hour: float, **changed: Any) -> ServedVariant:
 class Application(FakeApplication):
     """A model of two variants. Replicas that are asked for run at once, unless their variant has no nodes."""
 
-    def __init__(self, clock: Clock, *, knobs: Knobs = KNOBS) -> None:
+    def __init__(
+        self, clock: Clock, *, knobs: Knobs = KNOBS, policy: type[ServePolicy] = ServePolicy
+    ) -> None:
         both = (variant("spot", 1.2), variant("on-demand", 3.7))
-        super().__init__(clock, {"a": knobs}, variants={"a": both})
+        super().__init__(clock, {"a": knobs}, variants={"a": both}, policy=policy)
         self.without_nodes: set[str] = set()
 
     def turn(self, seconds: float = 0.5, **ingress: Any) -> tuple[int, int]:
@@ -99,6 +105,74 @@ def test_an_announced_end_counts_as_an_end(clock: Clock) -> None:
     app.without_nodes = {SPOT}
 
     assert app.turn() == (0, 3), "they get no requests any more, and drain"
+
+
+def test_a_deploy_is_no_end_of_a_node(clock: Clock) -> None:
+    app = Application(clock, knobs=KNOBS.model_copy(update={"min_replicas": 3}))
+    for _ in range(4):
+        app.turn()
+    app.mailbox.losses.append(Loss(SPOT, "never-in-service", PROCESS_ENDED, "?"))
+
+    assert app.turn() == (4, 0)
+    assert not app.policy.memories["Engine-a"].state.mix.variants["spot"].ends
+
+
+def test_one_error_now_and_one_later_keep_the_memory(clock: Clock) -> None:
+    app = Application(clock, knobs=KNOBS.model_copy(update={"min_replicas": 3}))
+    app.turn()
+    mix = app.policy.memories["Engine-a"].state.mix
+    inbox = app.mailbox.inbox
+    for _ in range(2):
+        broken = {SPOT: Deployment(phases={"r": {}})}  # a phase document without a phase
+        app.mailbox.inbox = replace(inbox, deployments=broken)
+        app.turn()
+        app.mailbox.inbox = inbox
+        for _ in range(30):
+            app.turn()
+
+    assert app.metrics.errors == 2
+    assert app.policy.memories["Engine-a"].state.mix.variants["spot"].since == mix.variants["spot"].since
+
+
+def test_an_exchange_of_variants_is_a_change(clock: Clock) -> None:
+    app = Application(clock, knobs=KNOBS.model_copy(update={"min_replicas": 3, "min_on_demand": 1}))
+    for _ in range(4):
+        app.turn()
+    app.without_nodes = {SPOT}
+    app.run(SPOT, 0)
+    app.mailbox.losses.extend(Loss(SPOT, f"{SPOT}-{n}", NODE_LOST, "?") for n in range(3))
+    app.turn()
+    mixes = [
+        {name: each["target"] for name, each in record["variants"].items()}
+        for record in app.records("a")
+        if record["kind"] == "change"
+    ]
+
+    assert mixes[-1] == {"spot": 0, "on-demand": 3}
+
+
+class Counting(ServePolicy):
+    """Counts its decisions."""
+
+    decisions = 0
+
+    def decide(
+        self, model: ServedModel, snapshot: Snapshot, state: PolicyState, now: float
+    ) -> tuple[Decision, PolicyState]:
+        self.decisions += 1
+        return super().decide(model, snapshot, state, now)
+
+
+def test_a_variant_at_zero_leaves_decisions_half_a_second_apart(clock: Clock) -> None:
+    app = Application(clock, knobs=KNOBS.model_copy(update={"min_replicas": 1}), policy=Counting)
+    assert isinstance(app.policy, Counting)
+    for _ in range(4):
+        assert app.turn()[1] == 0
+    before = app.policy.decisions
+    for _ in range(10):
+        app.turn(0.1, a=holding(1))
+
+    assert app.policy.decisions - before in (1, 2)
 
 
 def test_advise_moves_nothing(clock: Clock) -> None:

@@ -3,7 +3,9 @@
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncIterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +16,7 @@ from serve_app import env
 from serve_app.api.engine_client import EngineReply, EngineRequest
 from serve_app.engine import data_plane, engine_deployment
 from serve_app.engine.engine_deployment import Engine
+from serve_app.engine.node_watch import NodeWatch
 from serve_app.engine.step_statistics import EngineReport
 from serve_app.ingress.engine_channel import EngineChannel
 from serve_app.ledger.meter import UsageMeter
@@ -340,3 +343,23 @@ async def test_drain_keeps_why_ray_replaces_the_replica(monkeypatch: pytest.Monk
 
     assert replica.phases[-1] == "draining"
     assert replica.documents[-1]["cause"] == "engine_died"
+
+
+async def test_notice_during_a_health_check_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: dict[str, float] = {}
+    monkeypatch.setattr(engine_deployment, "NodeWatch", partial(NodeWatch, read=lambda: ends))
+    replica, checked = Replica(monkeypatch), asyncio.Event()
+    await replica.start(model={"variants": [{"name": "spot", "usd_per_hour": 1, "preemptible": True}]})
+    replica.running.llm.check_health = checked.wait
+    checking = asyncio.create_task(replica.engine.check_health())
+    ends["node 0"] = time.time() + 30.0
+    async with asyncio.timeout(LIMIT_S):
+        while "notice_s" not in replica.documents[-1]:
+            await asyncio.sleep(0)
+    checked.set()
+    await checking
+
+    await replica.stop()
+
+    assert replica.phases[-2] == "draining"
+    assert "notice_s" in replica.documents[-1]

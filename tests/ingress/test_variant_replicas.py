@@ -12,7 +12,6 @@ from serve_app.ingress.admission import Admission
 from serve_app.ingress.cold_start_progress import StoredState
 from serve_app.ingress.ray_router import Wakes
 from serve_app.ingress.replica_set import ReplicaSet
-from serve_app.ingress.variant_documents import status_by_model, stored_by_model
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import ModelSettings
 from tests.ingress.fakes import FakeHandle, FakeProgress, request
@@ -83,6 +82,20 @@ def test_a_replica_whose_node_ends_gets_no_request() -> None:
     assert len(among) == 2
 
 
+def test_queued_requests_hear_of_a_replica_whose_node_ends() -> None:
+    among = ReplicaSet(clock=lambda: 7.0)
+    heard: list[int] = []
+    among.update(where("a", "b"))
+    among.on_change.append(lambda: heard.append(len(among)))
+    among.awaited = True
+    first, second = among.listed()
+    among.note_end(first, 30.0)
+    assert heard == [1], "another that was unreachable may have a place now"
+
+    among.note_end(second, 30.0)
+    assert (heard, among.lost_at) == ([1, 0], 7.0)
+
+
 async def test_streams_leave_a_node_before_it_ends(fleet: Fleet) -> None:
     fleet.knobs["drain_move_after_s"] = None
     first, second = CountingEngine(until=25), CountingEngine()
@@ -128,6 +141,18 @@ async def test_requests_fail_only_if_no_variant_can_start() -> None:
     assert failed == [True]
 
 
+async def test_an_earlier_failure_of_a_variant_refuses_no_request() -> None:
+    failed: list[bool] = []
+    handles: list[Any] = [FakeHandle(holds=True), FakeHandle(holds=True)]
+    wakes = Wakes("a", handles, lambda: False, lambda: failed.append(True))
+    wakes.note_failed(0)
+    wakes.start()
+    wakes.note_failed(1)
+    wakes.stop()
+
+    assert not failed
+
+
 def overview(status: str, **states: int) -> DeploymentStatusOverview:
     return DeploymentStatusOverview(
         status=DeploymentStatus(status),
@@ -142,7 +167,7 @@ def test_a_model_has_failed_only_if_each_variant_has() -> None:
         "Engine-a@spot": overview("DEPLOY_FAILED", STARTING=1),
         "Engine-a@on-demand": overview("HEALTHY", RUNNING=2),
     }
-    merged = status_by_model(lambda: ServeStatus(found), DEPLOYMENTS)().deployments["Engine-a"]
+    merged = ServeStatus(found).by_model(DEPLOYMENTS).deployments["Engine-a"]
 
     assert merged.status == "HEALTHY"
     assert merged.replica_states == {ReplicaState.STARTING: 1, ReplicaState.RUNNING: 2}
@@ -150,7 +175,7 @@ def test_a_model_has_failed_only_if_each_variant_has() -> None:
 
 def test_phases_of_all_variants_belong_to_the_model() -> None:
     phases = {"Engine-a@spot": {"r1": {"phase": "ready"}}, "Engine-a@on-demand": {"r2": {"phase": "imports"}}}
-    state = stored_by_model(lambda: StoredState(phases=phases), DEPLOYMENTS)()
+    state = StoredState(phases=phases).by_model(DEPLOYMENTS)
 
     assert state.phases == {"Engine-a": {"r1": {"phase": "ready"}, "r2": {"phase": "imports"}}}
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_app.policy.variant_mix import Mix, Offer, cheapest, choose, cost, covers
-from serve_app.policy.variant_state import MixState
+from serve_app.policy.variant_state import MixState, VariantState
 
 SPOT = Offer("spot", 1.2, 10.0, preemptible=True)
 ON_DEMAND = Offer("on-demand", 3.7, 10.0)
@@ -16,7 +16,7 @@ WINDOW_S = 60.0
 
 
 def ready(offer: Offer, replicas: int) -> Offer:
-    return replace(offer, ready=replicas, placed=replicas, target=replicas)
+    return replace(offer, ready=replicas, placed=replicas)
 
 
 class Fleet:
@@ -36,7 +36,7 @@ class Fleet:
         for name, count in targets.items():
             offer = self.offers[name]
             got = min(count, offer.ready) if name in self.without_nodes else count
-            self.offers[name] = replace(offer, target=count, ready=got, placed=got)
+            self.offers[name] = replace(offer, ready=got, placed=got)
         return targets
 
 
@@ -85,6 +85,36 @@ def test_the_next_variant_replaces_a_dry_one_at_once() -> None:
     fleet.offers["spot"] = replace(fleet.offers["spot"], ready=1, placed=1, dry=True)
 
     assert fleet.step(40.0) == {"spot": 1, "on-demand": 3}
+
+
+def test_dry_variants_are_asked_for_nodes_if_nothing_else_is_left() -> None:
+    fleet = Fleet(replace(SPOT, dry=True))
+    assert fleet.step(20.0) == {"spot": 2}
+
+    fleet = Fleet(replace(SPOT, dry=True), replace(ON_DEMAND, most=1))
+    assert fleet.step(20.0) == {"spot": 1, "on-demand": 1}
+
+
+def test_the_only_replica_serves_although_it_may_end() -> None:
+    fleet = Fleet(replace(SPOT, most=1, at_once=1))
+
+    assert fleet.step(5.0) == {"spot": 1}
+
+
+def test_free_nodes_say_nothing_about_the_wait_for_new_ones() -> None:
+    state = VariantState().learn_nodes(0, 0.0, 0, 0.0).learn_nodes(0, 0.0, 2, 1.0)
+    waiting = state.learn_nodes(1, 100.0, 2, 101.0)
+    assert not waiting.is_dry(101.0), "a cloud takes minutes"
+
+    came = waiting.learn_nodes(0, 0.0, 3, 102.0)
+    assert came.usual_wait_s == pytest.approx(200.0)
+
+
+def test_a_clock_that_was_ahead_keeps_no_variant_dry() -> None:
+    state = VariantState(since=0.0).learn_ends(["r1"], 60.0, 0.0, 1e6)
+
+    assert state.is_dry(1e6 + 1.0)
+    assert not state.is_dry(1e6 - 86_400.0)
 
 
 def test_work_moves_back_when_the_cheap_variant_is_back() -> None:
