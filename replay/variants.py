@@ -33,7 +33,7 @@ from serve_app.wire.signals import EngineSignals, IngressSignals, Reading
 from traces import open_trace
 from traces.trace import TraceError
 
-_POLICIES = ("ours", "skyserve", "on-demand", "spot")
+_POLICIES = ("ours", "skyserve", "on-demand", "spot", "one-pool")
 _LONGEST_S = 6 * 3600.0
 _GRACE_S = 5.0
 """As `controller.contexts`: a younger request for a replica does not count as pending."""
@@ -57,6 +57,10 @@ class Pool:
     def preemptible(self) -> bool:
         """Whether nodes may be taken away."""
         return bool(self.available)
+
+    def total(self) -> int:
+        """Return the sum of the available nodes over all intervals, to compare pools."""
+        return sum(self.available)
 
     def nodes(self, at: float) -> float:
         """Return the nodes that can be had at `at` seconds."""
@@ -349,7 +353,8 @@ def main() -> int:
         spot = [read_pool(each, asked.usd[1], asked.start_hour, _LONGEST_S) for each in asked.spot]
         for name in asked.policies:
             policy = SkyServe(KNOBS) if name == "skyserve" else Mixed(KNOBS, name)
-            pools = {"on-demand": [certain], "spot": spot}.get(name, [certain, *spot])
+            own = {"on-demand": [certain], "spot": spot, "one-pool": [max(spot, key=Pool.total)]}
+            pools = own.get(name, [certain, *spot])
             conditions = conditions_of(KNOBS, profile, 0)
             fleet = PooledFleet(profile, conditions, pools)
             result = simulate(open_trace(asked.window), policy, profile, conditions, fleet=fleet)

@@ -1,41 +1,20 @@
-"""The loss of a whole node: two raylets on this machine, as KubeRay starts pods, each with one engine.
-
-Ingress and HAProxy are on the head, so that no client's connection ends with the worker.
-"""
+"""The loss of a whole node: two nodes, each with one engine."""
 
 import json
-import os
-import secrets
-import subprocess
-import sys
-import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
-import yaml
 
 from serve_app import env
-from serve_app.cli.listening import free_port
-from serve_app.cli.run_environment import environment
-from serve_app.haproxy.environment import haproxy_environment
-from tests.integration.cluster import START_TIMEOUT_S, application, engine_settings, own_ports
+from tests.integration.cluster import START_TIMEOUT_S, application, engine_settings
 from tests.integration.greedy_streams import greedy_streams, moves, pieces
+from tests.integration.nodes import Nodes, end_node, nodes
 from tests.timing import wait_until
 
-MODEL = "tide"
-RAY = """
-from serve_app.processes import adopt_orphans
-adopt_orphans()
-from ray.scripts.scripts import main
-main()
-"""
-"""`ray` as the first process of a pod, below which all processes of its node stay."""
+__all__ = ["nodes"]
 
+MODEL = "tide"
 pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.long,
@@ -43,113 +22,25 @@ pytestmark = [
 ]
 
 
-class TwoNodes:
-    """A head and a worker, each below a process of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.port, self._gcs, self._dashboard = free_port(), free_port(), free_port()
-        self._folder, self._token = folder, secrets.token_hex(32)
-        self._leaders: list[subprocess.Popen[bytes]] = []
-
-    def start(self, name: str) -> subprocess.Popen[bytes]:
-        ports = 21000 + 200 * len(self._leaders)
-        options: dict[str, object] = {
-            "node-ip-address": "127.0.0.1",
-            "num-cpus": 2,
-            "object-store-memory": 100 << 20,
-            "dashboard-agent-listen-port": free_port(),
-            "min-worker-port": ports,
-            "max-worker-port": ports + 199,
-            "resources": json.dumps({"engine": 1, **({"ingress": 1} if name == "head" else {})}),
-        }
-        if name == "head":
-            ours = {"port": self._gcs, "dashboard-port": self._dashboard, "temp-dir": self._folder}
-            options |= {**ours, "ray-client-server-port": free_port()}
-        else:
-            options["address"] = f"127.0.0.1:{self._gcs}"
-        command = [sys.executable, "-c", RAY, "start", "--block", "--disable-usage-stats"]
-        command += ["--head"] if name == "head" else []
-        command += [f"--{option}={value}" for option, value in options.items()]
-        log = self._folder / f"{name}.log"
-        with log.open("wb") as out:
-            leader = subprocess.Popen(command, env=self._environment(name), stdout=out, stderr=out)
-        self._leaders.append(leader)
-        wait_for(lambda: "Ray runtime started" in log.read_text(errors="replace"), log)
-        return leader
-
-    def _environment(self, name: str) -> dict[str, str]:
-        """Each node needs ports and sockets of its own for the parts of Ray Serve that each node has."""
-        values = environment("haproxy", local=False) | own_ports()
-        names = ["RAY_SERVE_HAPROXY_STATS_PORT", "RAY_SERVE_HAPROXY_METRICS_PORT"]
-        names += [f"RAY_SERVE_FALLBACK_PROXY_{kind}_PORT" for kind in ("HTTP", "GRPC")]
-        values |= {port: str(free_port()) for port in names}
-        values |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self._token}
-        values |= {"PYTHONPATH": str(Path(__file__).parents[2])}
-        node = self._folder / name
-        node.mkdir(exist_ok=True)
-        return haproxy_environment(values, node)
-
-    def deploy(self) -> None:
-        two = {"min_replicas": 2, "max_replicas": 2}
-        document = application(
-            engine_settings(MODEL, resources={"engine": 1}), knobs={MODEL: two},
-            ingress={"resources": {"ingress": 1}}, zygote=False,  # raylets of one host would share a zygote
-        )  # fmt: skip
-        document |= {"http_options": {"host": "127.0.0.1", "port": self.port}, "proxy_location": "HeadOnly"}
-        config = self._folder / "serve.yaml"
-        config.write_text(yaml.safe_dump(document))
-        command = ["-m", "ray.serve.scripts", "deploy", str(config)]
-        command += ["--address", f"http://127.0.0.1:{self._dashboard}"]
-        subprocess.run([sys.executable, *command], env=self._environment("head"), check=True)
-
-    def replicas(self) -> int:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/ready", timeout=10) as reply:
-                models: dict[str, Any] = json.load(reply)["models"]
-        except (urllib.error.URLError, OSError, ValueError, KeyError):
-            return 0
-        return int(models[MODEL]["replicas"])
-
-    def wait_for_both(self) -> None:
-        wait_for(lambda: self.replicas() == 2, self._folder / "head.log")
-
-    def end(self) -> None:
-        for leader in self._leaders:
-            end_node(leader)
-
-
-def wait_for(condition: Callable[[], bool], log: Path) -> None:
-    wait_until(condition, what=str(log), limit_s=START_TIMEOUT_S, every_s=0.25)
-
-
-def end_node(leader: subprocess.Popen[bytes]) -> None:
-    """Kill every process of a node at once, as when its machine is lost."""
-    if leader.poll() is None:
-        tree = psutil.Process(leader.pid)
-        for process in [*tree.children(recursive=True), tree]:
-            try:
-                process.kill()
-            except psutil.NoSuchProcess:
-                continue
-        leader.wait(30)
-
-
-@pytest.fixture
-def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoNodes]:
-    for name in [name for name in os.environ if name.startswith("RAY_")]:
-        monkeypatch.delenv(name)
-    made = TwoNodes(Path(tempfile.mkdtemp(prefix="ts-", dir="/tmp")))
+def replicas(nodes: Nodes) -> int:
     try:
-        yield made
-    finally:
-        made.end()
+        with urllib.request.urlopen(f"{nodes.url}/ready", timeout=10) as reply:
+            return int(json.load(reply)["models"][MODEL]["replicas"])
+    except (urllib.error.URLError, OSError, ValueError, KeyError):
+        return 0
 
 
-def test_streams_survive_the_loss_of_a_node(nodes: TwoNodes) -> None:
-    nodes.start("head")
-    worker = nodes.start("worker")
-    nodes.deploy()
-    nodes.wait_for_both()
+def test_streams_survive_the_loss_of_a_node(nodes: Nodes) -> None:
+    nodes.start("head", {"engine": 1, "ingress": 1})
+    worker = nodes.start("worker", {"engine": 1})
+    document = application(
+        engine_settings(MODEL, resources={"engine": 1}),
+        knobs={MODEL: {"min_replicas": 2, "max_replicas": 2}},
+        ingress={"resources": {"ingress": 1}},
+        zygote=False,  # raylets of one host would share a zygote
+    )
+    nodes.deploy(document)
+    wait_until(lambda: replicas(nodes) == 2, what="two replicas", limit_s=START_TIMEOUT_S, every_s=0.25)
     undisturbed = greedy_streams(nodes.port, MODEL, tokens=300)
 
     disturbed = greedy_streams(nodes.port, MODEL, lambda: end_node(worker), tokens=300)

