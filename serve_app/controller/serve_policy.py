@@ -10,7 +10,6 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from serve_app.controller.cold_starts import ColdStarts
@@ -231,18 +230,17 @@ class ServePolicy:
             replace(each, snapshot=replace(each.snapshot, clock_ahead_s=ahead_s)) for each in variants
         ]
         found, state = decide_variants(
-            variants, model.knobs, memory.state, now, partial(self._decide_as_one, model, now)
+            variants,
+            model.knobs,
+            memory.state,
+            now,
+            lambda snapshot, state: self.decide(model, snapshot, state, now),
         )
         self.memories[name] = replace(memory, state=state)
         deployments = {each.name: each.served.deployment for each in variants}
         targets = {deployments[each]: target for each, target in found.targets.items()}
         lead = max(targets, key=lambda each: targets[each])
         return Decided(model, ctx, found.snapshot, found.decision, targets=targets, starts=lead)
-
-    def _decide_as_one(
-        self, model: ServedModel, now: float, snapshot: Snapshot, state: PolicyState
-    ) -> tuple[Decision, PolicyState]:
-        return self.decide(model, snapshot, state, now)
 
     def _share(
         self,

@@ -215,8 +215,8 @@ class Engine:
             raise
         finally:
             before = self._startup.about  # after the check, during which the node's end may be announced
-            kept = {name: before[name] for name in ("node", "notice_s") if name in before}
-            self._startup.about = {**kept, **found}
+            kept = {name: text for name, text in before.items() if name in ("node", "notice_s")}
+            self._startup.about = kept | found
             if found.get("cause") != before.get("cause"):  # it outlives this replica, which Ray may kill
                 await self._ask(_PHASE, self._startup.publish_readiness)
 

@@ -137,7 +137,7 @@ class AutoscalingMetrics:
             name: Gauge(f"llm_autoscaling_{name}", text, tag_keys=("model",)) for name, text in PRICES.items()
         }
         known = self._variants.setdefault(model, set())
-        known |= variants.keys()
+        known.update(variants)
         for variant in known:  # zeros for a variant that is no longer served
             for name, gauge in self._of_variant.items():
                 gauge.set(variants.get(variant, {}).get(name, 0.0), tags={"model": model, "variant": variant})

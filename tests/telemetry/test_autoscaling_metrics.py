@@ -51,6 +51,18 @@ def test_decision_sets_its_gauges_and_earlier_values_go_back_to_zero(metrics: Au
     assert sorted(binding[4:]) == [(0.0, "tide", "load"), (0.0, "tide", "queue")]
 
 
+def test_a_variant_that_is_no_longer_served_goes_back_to_zero(metrics: AutoscalingMetrics) -> None:
+    prices = dict.fromkeys(autoscaling_metrics.PRICES, 1.0)
+    both = {name: {"ready": 2.0} for name in ("spot", "on-demand")}
+    metrics.set_variants("tide", both, prices)
+    metrics.set_variants("tide", {"spot": {"ready": 3.0}}, prices)
+    metrics.withdraw("tide")
+    values = [(tags["variant"], value) for value, tags in SERIES["llm_autoscaling_variant_ready"].values]
+
+    assert sorted(values[2:4]) == [("on-demand", 0.0), ("spot", 3.0)]
+    assert sorted(values[4:]) == [("on-demand", 0.0), ("spot", 0.0)]
+
+
 def test_changes_times_and_errors_are_counted(metrics: AutoscalingMetrics) -> None:
     metrics.count_change("tide", 0, 3)
     metrics.count_change("tide", 3, 2)
