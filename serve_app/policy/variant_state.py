@@ -94,10 +94,7 @@ class VariantState:
         """
         state = self
         if placed > self.placed and self.since is not None:
-            # A replica that found a free node says nothing about how long a new node takes.
-            waits = (
-                (*self.node_waits_s, self.pending_s)[-_KEPT_WAITS:] if self.pending_s else self.node_waits_s
-            )
+            waits = (*self.node_waits_s, self.pending_s)[-_KEPT_WAITS:]
             state = replace(self, node_waits_s=waits, try_at=None, try_wait_s=0.0)
         elif pending and pending_s > self.usual_wait_s:
             state = self._run_dry(now)

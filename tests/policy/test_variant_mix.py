@@ -101,15 +101,6 @@ def test_the_only_replica_serves_although_it_may_end() -> None:
     assert fleet.step(5.0) == {"spot": 1}
 
 
-def test_free_nodes_say_nothing_about_the_wait_for_new_ones() -> None:
-    state = VariantState().learn_nodes(0, 0.0, 0, 0.0).learn_nodes(0, 0.0, 2, 1.0)
-    waiting = state.learn_nodes(1, 100.0, 2, 101.0)
-    assert not waiting.is_dry(101.0), "a cloud takes minutes"
-
-    came = waiting.learn_nodes(0, 0.0, 3, 102.0)
-    assert came.usual_wait_s == pytest.approx(200.0)
-
-
 def test_a_clock_that_was_ahead_keeps_no_variant_dry() -> None:
     state = VariantState(since=0.0).learn_ends(["r1"], 60.0, 0.0, 1e6)
 
