@@ -1,5 +1,6 @@
 """A model on two pools of nodes: the cheap one first, the other when it is taken away, and back again."""
 
+from threading import Timer
 from typing import Any
 
 import httpx
@@ -7,6 +8,7 @@ import pytest
 
 from serve_app import env
 from tests.integration.cluster import START_TIMEOUT_S, application, engine_settings
+from tests.integration.fleet import LONG_CONTEXT
 from tests.integration.greedy_streams import greedy_streams, moves, pieces
 from tests.integration.nodes import Nodes, end_node, nodes
 from tests.timing import wait_until
@@ -26,7 +28,7 @@ for node_id, node in GcsClient(address=sys.argv[1]).get_all_node_info(timeout=10
     if node.state == 0 and "spot" in node.resources_total:
         print(node_id.hex())
 """
-NOTICE_S, TOKENS = 20, 1500
+NOTICE_S, TOKENS = 30, 4000
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -56,13 +58,13 @@ def until_mix(nodes: Nodes, **ready: int) -> None:
 def test_streams_survive_the_end_of_the_cheap_pool_and_work_moves_back(nodes: Nodes) -> None:
     nodes.start("head", {"ingress": 1, "on-demand": 2})
     spot = nodes.start("spot", {"spot": 2})
-    engine = engine_settings(MODEL, variants=VARIANTS)
+    engine = engine_settings(MODEL, variants=VARIANTS, **LONG_CONTEXT)
     ingress = {"resources": {"ingress": 1}}
     nodes.deploy(application(engine, knobs={MODEL: KNOBS}, ingress=ingress, zygote=False))
     until_mix(nodes, spot=2, on_demand=0)  # one serves, and one is spare
-    undisturbed = greedy_streams(nodes.port, MODEL)
+    undisturbed = greedy_streams(nodes.port, MODEL, tokens=300)
 
-    suddenly = greedy_streams(nodes.port, MODEL, lambda: end_node(spot))
+    suddenly = greedy_streams(nodes.port, MODEL, lambda: end_node(spot), tokens=300)
 
     assert any(map(moves, suddenly))
     assert [pieces(one) for one in suddenly] == [pieces(one) for one in undisturbed]
@@ -71,15 +73,18 @@ def test_streams_survive_the_end_of_the_cheap_pool_and_work_moves_back(nodes: No
     until_mix(nodes, spot=2, on_demand=0)
     (node,) = nodes.run("-c", SPOT_NODES, "@").split()
 
+    taken = Timer(NOTICE_S, end_node, [spot])
+
     def announce_end() -> None:
+        taken.start()
         nodes.run("-m", "serve_app.cluster.node_end", f"--in={NOTICE_S}", "--address=@", f"--node={node}")
 
     announced = greedy_streams(nodes.port, MODEL, announce_end, tokens=TOKENS)
 
     assert any(map(moves, announced))
     assert [pieces(one)[1:] for one in announced] == [(["length"], TOKENS)] * len(announced)
+    taken.join()
     until_mix(nodes, spot=0, on_demand=1)
-    end_node(spot)
     notes = [note for record in answer(nodes)["decisions"] for note in record["notes"]]
     assert any(note.startswith("mix: spot gets no node.") for note in notes)
     assert any(note.startswith("mix: 1 on-demand") for note in notes)
