@@ -27,6 +27,7 @@ from serve_app.policy.decide import Decision, next_decision
 from serve_app.policy.reports import Snapshot
 from serve_app.policy.state import PolicyState
 from serve_app.policy.variant_decision import VariantNow, decide_variants
+from serve_app.policy.variant_state import MixState, VariantState
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.served_models import ServedVariant
 from serve_app.wire.signals import EngineSignals, IngressSignals, Reading
@@ -57,10 +58,6 @@ class Pool:
     def preemptible(self) -> bool:
         """Whether nodes may be taken away."""
         return bool(self.available)
-
-    def total(self) -> int:
-        """Return the sum of the available nodes over all intervals, to compare pools."""
-        return sum(self.available)
 
     def nodes(self, at: float) -> float:
         """Return the nodes that can be had at `at` seconds."""
@@ -192,6 +189,9 @@ class Mixed:
         assert isinstance(fleet, PooledFleet)
         fleet.move_nodes()
         now = EPOCH + fleet.now
+        if self.state.last_at is None:  # how long nodes take is known from earlier days
+            known = {name: VariantState(node_waits_s=(pool.node_s,)) for name, pool in fleet.pools.items()}
+            self.state = replace(self.state, mix=MixState(known))
         variants = [self._now(fleet, pool) for pool in fleet.pools.values()]
         found, self.state = decide_variants(variants, self.knobs, self.state, now, self._decider(now))
         self.needs.append((fleet.now, self.state.mix.units))
@@ -338,7 +338,13 @@ def main() -> int:
     """Replay one model on on-demand nodes and on spot nodes of several zones, from the command line."""
     parser = argparse.ArgumentParser(prog="python -m replay.variants", description=main.__doc__)
     parser.add_argument("window", type=Path, help="a trace of requests")
-    parser.add_argument("--spot", action="append", required=True, metavar="ZONE=FILE", help="repeatable")
+    parser.add_argument(
+        "--spot",
+        action="append",
+        required=True,
+        metavar="ZONE=FILE",
+        help="repeatable; the policy one-pool has the first zone alone",
+    )
     parser.add_argument("--start-hour", type=float, default=0.0, help="where the spot traces begin")
     parser.add_argument("--usd", type=float, nargs=2, default=(3.70, 1.20), metavar=("ON_DEMAND", "SPOT"))
     parser.add_argument("--profile", default="a100-80gb", help="the hardware of a replica")
@@ -353,7 +359,7 @@ def main() -> int:
         spot = [read_pool(each, asked.usd[1], asked.start_hour, _LONGEST_S) for each in asked.spot]
         for name in asked.policies:
             policy = SkyServe(KNOBS) if name == "skyserve" else Mixed(KNOBS, name)
-            own = {"on-demand": [certain], "spot": spot, "one-pool": [max(spot, key=Pool.total)]}
+            own = {"on-demand": [certain], "spot": spot, "one-pool": spot[:1]}
             pools = own.get(name, [certain, *spot])
             conditions = conditions_of(KNOBS, profile, 0)
             fleet = PooledFleet(profile, conditions, pools)
