@@ -94,6 +94,19 @@ def test_a_free_replica_is_found_in_a_full_fleet() -> None:
     assert again.replica is freed.replica
 
 
+@pytest.mark.parametrize("budget_s", [0.0, BUDGET_S])
+def test_the_only_reachable_replica_is_found_in_a_large_fleet(budget_s: float) -> None:
+    known = fleet(MANY)
+    replicas = [*known.listed()]
+    for each in replicas:
+        each.failures = each is not replicas[MANY // 2]
+
+    slot = known.take(LIMIT, 300, budget_s, BATCH)
+
+    assert slot is not None
+    assert slot.replica is replicas[MANY // 2]
+
+
 def test_a_prefix_is_found_wherever_it_is() -> None:
     known = fleet(MANY)
     holder = f"r{MANY // 2}"
