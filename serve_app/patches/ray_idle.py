@@ -29,7 +29,7 @@ class Rest:
         self.quiet = False
         """Whether nothing was in transition at the last turn."""
         self.checks_all = False
-        """Whether the last turn was the regular one of its second. Other turns check as many replicas as Ray's."""
+        """Whether the last turn was the regular one of its second. Others check as few replicas as Ray's."""
         self._next_at = 0.0
         self._again_at = math.inf
         self._news = False
