@@ -262,6 +262,8 @@ class ReplicaSet:
                 replica.unlisted_at = None
             elif replica.unlisted_at is None:
                 replica.unlisted_at = self.clock()
+                replica.adapters = set()  # if it comes back, its next heartbeat notes them again
+        self._usable.forget_unlisted()
         self._changed()
 
     def listed(self) -> Collection[Replica]:
