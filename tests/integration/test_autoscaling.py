@@ -155,6 +155,7 @@ CHANGED = [
     "itl_target_s=0.9",
     "queue_target_per_replica=9",
     "slo_attainment=0.98",
+    "min_on_demand=1",
     "share_weight=2",
     "turn_s=300",
     "headroom=0.1",
