@@ -77,7 +77,8 @@ ALWAYS = {
     # agent 3 ms of CPU, and an idle node has twelve processes.
     "RAY_metrics_report_interval_ms": "3000",
     # Ray keeps a stopping ingress replica open this long (30 s by default) until load balancers notice.
-    # HAProxy forgets it after 1 s on a quiet machine and 5 s on a busy one. A request that meets the end gets a 502.
+    # HAProxy forgets it after 1 s on a quiet machine and 5 s on a busy one. A request that meets the end
+    # gets a 502.
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "5",
     # A replica that fails its health checks is dead or hangs. By default Ray waits for its requests as long
     # as a drain may take, and its replacement cannot have its GPUs.
