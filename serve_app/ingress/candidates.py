@@ -36,6 +36,13 @@ class Candidates:
         self._row = []
         self._freed.clear()
 
+    def forget_unlisted(self) -> None:
+        """Forget which adapters replicas have that Ray no longer lists."""
+        for adapter, homes in list(self._homes.items()):
+            self._homes[adapter] = {one: None for one in homes if one.unlisted_at is None}
+            if not self._homes[adapter]:
+                del self._homes[adapter]
+
     def note_freed(self, replica: Replica) -> None:
         """Note that a request on `replica` has ended."""
         if self.by_name.get(replica.replica_id) is replica:
@@ -51,7 +58,7 @@ class Candidates:
         """Return some of the replicas that have an adapter."""
         homes = self._homes.get(adapter, {})
         some = list(islice(homes, CACHED))
-        for gone in [one for one in some if not one.has_adapter(adapter) or one.unlisted_at is not None]:
+        for gone in [one for one in some if not one.has_adapter(adapter)]:
             del homes[gone]
         return [one for one in some if one in homes and self.by_name.get(one.replica_id) is one]
 

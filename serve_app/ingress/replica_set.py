@@ -127,8 +127,8 @@ class ReplicaSet:
                 chosen = least_loaded(replicas, limit, saved, background=True)
             else:
                 chosen = self.choice.choose(replicas, limit, batch, prompt_tokens, saved, budget_s, now)
-            if chosen is not None:
-                break
+            if chosen is not None and not chosen.failures:
+                break  # a replica that was unreachable is the last choice of all, not only of the looked at
         if chosen is None:
             return None
         name = chosen.replica_id
@@ -262,6 +262,8 @@ class ReplicaSet:
                 replica.unlisted_at = None
             elif replica.unlisted_at is None:
                 replica.unlisted_at = self.clock()
+                replica.adapters = set()  # if it comes back, its next heartbeat notes them again
+        self._usable.forget_unlisted()
         self._changed()
 
     def listed(self) -> Collection[Replica]:

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from ray.serve.handle import DeploymentHandle
     from ray.util import metrics
 
-GCS_INTERVAL_S = 1.0
-"""The controller may see a node's death, drain or free resources this much later."""
+GCS_INTERVAL_S = 0.9
+"""The controller may see a node's death, drain or free resources this much later. Less than a second, so that
+each turn of the idle controller, one a second, asks."""
 
 
 def change_controller() -> None:
@@ -41,7 +42,7 @@ def change_controller() -> None:
 
 
 def ask_gcs_seldom() -> None:
-    """Have Ray Serve's controller ask the GCS for the nodes of the cluster at most once a second.
+    """Have Ray Serve's controller ask the GCS for the nodes of the cluster at most about once a second.
 
     Ray's own controller asks three times in every turn of its control loop, ten turns a second.
     """

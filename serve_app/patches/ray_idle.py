@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +17,9 @@ UNCHANGED_S = 4.0
 tell an unchanged report from a missing one."""
 QUIET_S = 1.0
 """The longest time between two turns of the control loop. Each turn starts the health checks that are due."""
+_AGAIN_S = 0.5
+"""A turn for a report is followed by another after this time: the policy decides at most twice a second, and
+may have passed over the report."""
 
 
 class Rest:
@@ -24,7 +28,10 @@ class Rest:
     def __init__(self) -> None:
         self.quiet = False
         """Whether nothing was in transition at the last turn."""
+        self.checks_all = False
+        """Whether the last turn was the regular one of its second. Others check as few replicas as Ray's."""
         self._next_at = 0.0
+        self._again_at = math.inf
         self._news = False
 
     def wake(self) -> None:
@@ -39,12 +46,17 @@ class Rest:
             awaits_checks: Whether a health check has not been answered yet.
             now: The present time.
         """
-        if quiet and not awaits_checks and not self._news and now < self._next_at:
+        if quiet and not awaits_checks and not self._news and now < min(self._next_at, self._again_at):
             return False
+        if self._news:
+            self._again_at = now + _AGAIN_S
+        elif now >= self._again_at:
+            self._again_at = math.inf
         self.quiet, self._news = quiet, False
+        self.checks_all = quiet and now >= self._next_at
         if not quiet:
             self._next_at = now
-        elif now >= self._next_at:
+        elif self.checks_all:
             self._next_at = now + QUIET_S
         return True
 
@@ -99,7 +111,7 @@ def skip_idle_turns(controller: ServeController) -> None:
             quiet = awaits = False
         if REST.is_due(quiet, awaits, time.monotonic()):
             # From this interval, Ray computes which share of the replicas a turn checks.
-            deployment_state.CONTROL_LOOP_INTERVAL_S = QUIET_S if REST.quiet else interval_s
+            deployment_state.CONTROL_LOOP_INTERVAL_S = QUIET_S if REST.checks_all else interval_s
             await turn(*arguments)
 
     controller.run_control_loop_step = turn_if_due

@@ -1,5 +1,6 @@
 """Picks of fleets that are too large to look at every replica: their work, and their quality."""
 
+import gc
 import heapq
 import random
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from serve_app.api.prompt_prefix import BLOCK_BYTES, PromptPrefix
 from serve_app.ingress import candidates
-from serve_app.ingress.replica import Reservation
+from serve_app.ingress.replica import Replica, Reservation
 from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.wire.signals import BYTES_PER_TOKEN
 
@@ -92,6 +93,50 @@ def test_a_free_replica_is_found_in_a_full_fleet() -> None:
     again = known.take(1)
     assert again is not None
     assert again.replica is freed.replica
+
+
+@pytest.mark.parametrize("budget_s", [0.0, BUDGET_S])
+def test_the_only_reachable_replica_is_found_in_a_large_fleet(budget_s: float) -> None:
+    known = fleet(MANY)
+    replicas = [*known.listed()]
+    for each in replicas:
+        each.failures = each is not replicas[MANY // 2]
+
+    slot = known.take(LIMIT, 300, budget_s, BATCH)
+
+    assert slot is not None
+    assert slot.replica is replicas[MANY // 2]
+
+
+def test_replicas_that_are_gone_are_not_kept_for_their_adapters() -> None:
+    known = ReplicaSet()
+    for number in range(10):
+        name = f"gone-{number}"
+        known.update({name: {"address": name, "token": "", "identity": ""}})
+        for replica in known.listed():
+            known.note_adapters(replica, ["pirate"])
+    del replica
+    known.update({})
+
+    gc.collect()
+    assert [one for one in gc.get_objects() if type(one) is Replica and one.address.startswith("gone-")] == []
+
+
+def test_a_replica_that_comes_back_is_found_by_its_adapter_again() -> None:
+    known = fleet(MANY)
+    every = {one.replica_id: {"address": "", "token": "", "identity": ""} for one in known.listed()}
+    holder = [*known.listed()][MANY // 2]
+    known.note_adapters(holder, ["pirate"])
+    open_request = known.take(LIMIT, adapter="pirate")
+
+    known.update({name: each for name, each in every.items() if name != holder.replica_id})
+    known.update(every)
+    known.note_adapters(holder, ["pirate"])
+
+    slot = known.take(LIMIT, 300, BUDGET_S, BATCH, adapter="pirate")
+    assert open_request is not None
+    assert slot is not None
+    assert slot.replica is open_request.replica is holder
 
 
 def test_a_prefix_is_found_wherever_it_is() -> None:

@@ -64,6 +64,27 @@ def test_news_are_looked_at_in_the_next_turn() -> None:
     assert not rest.is_due(quiet=True, awaits_checks=False, now=0.2)
 
 
+def test_news_are_looked_at_again_at_the_next_decision() -> None:
+    rest = Rest()
+    assert rest.is_due(quiet=True, awaits_checks=False, now=0.0)
+    rest.wake()
+    assert rest.is_due(quiet=True, awaits_checks=False, now=0.1)
+
+    later = [tenth / 10 for tenth in range(2, 10)]
+    assert [now for now in later if rest.is_due(quiet=True, awaits_checks=False, now=now)] == [0.6]
+
+
+def test_turns_for_news_check_no_more_replicas_than_rays() -> None:
+    rest = Rest()
+    assert rest.is_due(quiet=True, awaits_checks=False, now=0.0)
+    assert rest.checks_all
+
+    rest.wake()
+
+    assert rest.is_due(quiet=True, awaits_checks=False, now=0.3)
+    assert not rest.checks_all
+
+
 def controller(**changes: Any) -> Any:
     """A controller of Ray Serve with nothing in transition, except `changes`, as its attributes."""
     deployment = SimpleNamespace(
