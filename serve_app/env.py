@@ -47,7 +47,7 @@ HAPROXY = {
     # A client that reads nothing for this long is disconnected; Ray's default is an hour.
     "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "300",
     # HAProxy stops using an ingress replica that has died within 1.3 s, and one that hangs within 4.8 s;
-    # with Ray's interval of 5 s it took up to 10 s.
+    # Ray's interval of 5 s would need up to 10 s.
     "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "1s",
     # Ray replaces a dead manager after three failed checks, by default of 10 s each. Less than a second, so
     # that the turns which the idle controller takes once a second find each check due.

@@ -177,7 +177,7 @@ def report_changes() -> None:
     for actor in global_worker.actors.values():
         manager = getattr(getattr(actor, "_replica_impl", None), "_metrics_manager", None)
         if manager is not None and manager._autoscaling_config is not None:
-            manager.start_metrics_pusher()  # it knows the former method
+            manager.start_metrics_pusher()  # it holds the unpatched method
 
 
 def only_changes(

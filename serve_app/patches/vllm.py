@@ -181,7 +181,7 @@ def skip_structured_output_checks() -> None:
     """Keep vLLM from parsing grammars on the event loop, once a compile sandbox checks them.
 
     vLLM parses a regular expression for up to 5 s, and any other grammar without a bound. Requests whose
-    backend is marked as validated (`mark_validated`) are not parsed again; others are checked as before.
+    backend is marked as validated (`mark_validated`) are not parsed again; vLLM checks others.
     """
     SamplingParams._validate_structured_outputs = _validate_unless_marked
     structural_tag_module.validate_structural_tag_payload = _check_tag_without_compiling
