@@ -6,7 +6,7 @@ FOUND = ["398"]
 """Worlds that found a fault."""
 FIXED = FOUND + [
     f"{kind}{number}"
-    for kind, count in (("", 60), ("batch-", 6), ("ledger-", 3), ("policy-", 3))
+    for kind, count in (("", 40), ("batch-", 6), ("ledger-", 3), ("policy-", 3))
     for number in range(count)
 ]
 """The worlds of each run of the tests."""
