@@ -34,7 +34,8 @@ def test_streams_survive_the_loss_of_a_node(nodes: Nodes) -> None:
     nodes.start("head", {"engine": 1, "ingress": 1})
     worker = nodes.start("worker", {"engine": 1})
     document = application(
-        engine_settings(MODEL, resources={"engine": 1}),
+        # In bfloat16, some processors round a prefill otherwise than single steps.
+        engine_settings(MODEL, resources={"engine": 1}, dtype="float32"),
         knobs={MODEL: {"min_replicas": 2, "max_replicas": 2}},
         ingress={"resources": {"ingress": 1}},
         zygote=False,  # raylets of one host would share a zygote
