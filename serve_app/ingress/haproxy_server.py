@@ -72,10 +72,11 @@ async def wait_for_successor(
     states: Callable[[], Awaitable[ReplicaStates | None]],
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     clock: Callable[[], float] = time.monotonic,
-) -> None:
+) -> bool:
     """Return when this stopping replica may refuse connections, at the latest after `ACCEPT_S` seconds.
 
-    It returns at once if another ingress replica runs, or if none will: then the application is deleted.
+    It returns at once if another ingress replica runs, or if none will: then the application is deleted. It
+    returns whether another one runs.
 
     Args:
         states: Returns the states of the ingress replicas, this one among them; None if Ray does not answer.
@@ -88,8 +89,9 @@ async def wait_for_successor(
             if replicas.get(ReplicaState.RUNNING):
                 if waited:
                     await sleep(_TAKEOVER_S)
-                return
+                return True
             if not any(count for state, count in replicas.items() if state != ReplicaState.STOPPING):
-                return
+                return False
         waited = True
         await sleep(_LOOK_S)
+    return False

@@ -164,8 +164,11 @@ def is_draining() -> bool:
     return any(replica._shutting_down and not getattr(replica, "accepts", False) for replica in replicas)
 
 
-def accept_until(may_refuse: Callable[[], Awaitable[None]]) -> None:
+def accept_until(may_refuse: Callable[[], Awaitable[bool]]) -> None:
     """Have the Serve replica of this process accept connections from HAProxy until `may_refuse` returns.
+
+    `may_refuse` returns whether HAProxy has another replica. If so, this one stays open until HAProxy has
+    forgotten it.
 
     A stopping replica refuses connections after a fixed time. If the replica is the only one, HAProxy then
     has none, until the next one has started. `serve_app.haproxy` sends it requests while it drains.
@@ -176,9 +179,9 @@ def accept_until(may_refuse: Callable[[], Awaitable[None]]) -> None:
 
     async def accept_and_drain(replica: Replica, min_draining_period_s: float) -> None:
         replica.accepts = True
-        await may_refuse()
+        has_successor = await may_refuse()
         replica.accepts = False
-        await drain(replica, min_draining_period_s)
+        await drain(replica, min_draining_period_s if has_successor else 0.0)
 
     Replica._drain_behind_haproxy = accept_and_drain
 
