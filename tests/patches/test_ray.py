@@ -276,10 +276,11 @@ async def test_stopping_replica_keeps_its_port_open_until_it_may_refuse(
         replica, "_stop_accepting_direct_ingress", lambda: order.append(("refuses", is_draining()))
     )
 
-    async def may_refuse() -> None:
+    async def may_refuse() -> bool:
         order.append(("accepts", is_draining()))
+        return False
 
     accept_until(may_refuse)
-    await replica._drain_behind_haproxy(0.0)
+    await replica._drain_behind_haproxy(3600.0)  # not waited for: no other replica runs
 
     assert order == [("accepts", False), ("refuses", True)]
