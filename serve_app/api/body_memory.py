@@ -1,7 +1,5 @@
 """The memory for bodies until their requests have an answer, and for answers until clients read them."""
 
-from collections import Counter
-
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve_app.api.dialect import error_response
@@ -28,7 +26,7 @@ class BodyMemory:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
-        self.by_group: Counter[str] = Counter()
+        self.by_group: dict[str, int] = {}
 
 
 class BodyShare:
@@ -75,6 +73,8 @@ class BodyShare:
 
     def release(self) -> None:
         """Give all bytes back. A second call does nothing."""
+        if not self._bytes:
+            return
         self._count(self._groups, -self._bytes)
         self._memory.used_bytes -= self._bytes
         self._bytes = 0
@@ -86,7 +86,9 @@ class BodyShare:
     def _count(self, groups: list[str], more: int) -> None:
         by_group = self._memory.by_group
         for group in groups:
-            by_group[group] += more
+            # The collector may release another share of the group at any allocation. A `Counter` allocates
+            # within `del`, which then found no such group: a request failed, and kept its bytes for ever.
+            by_group[group] = by_group.get(group, 0) + more
             if not by_group[group]:
                 del by_group[group]
 
@@ -98,7 +100,7 @@ class BodyShare:
         memory, whole = self._memory, self._bytes + uncounted
         full = memory.used_bytes + uncounted > memory.limit_bytes
         for group in groups:
-            of_group = memory.by_group[group]
+            of_group = memory.by_group.get(group, 0)
             share, part = (4, "a quarter") if group == BACKGROUND else (2, "half")
             if share * whole > memory.limit_bytes and not lowered:
                 bound = f"{memory.limit_bytes // share}, {part} of http.max_body_memory_bytes"

@@ -1,6 +1,7 @@
 """The memory of all bodies: its shares by model, by key and by lane."""
 
 import asyncio
+import gc
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,24 @@ def test_what_is_released_or_forgotten_is_free_again_once() -> None:
 
     assert memory.used_bytes == 0
     assert memory.by_group == {}
+
+
+def test_release_bears_that_the_collector_drops_another_share() -> None:
+    memory = BodyMemory(1000)
+    thresholds = gc.get_threshold()
+    try:
+        for allocations in range(50):
+            share, dropped = taken(memory, "key", "a", 100), taken(memory, "key", "a", 100)
+            dropped.release()
+            ring: list[object] = [dropped]
+            ring.append(ring)
+            del dropped, ring
+            gc.set_threshold(gc.get_count()[0] + allocations)  # then the collector drops the second share
+            share.release()
+            gc.set_threshold(*thresholds)
+            assert (memory.used_bytes, memory.by_group) == (0, {})
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 def held(server: Server, path: str, body: bytes, **headers: str) -> asyncio.Task[object]:
