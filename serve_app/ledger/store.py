@@ -11,18 +11,17 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import BigInteger, Column, Double, Index, MetaData, String, Table, func, select
 from sqlalchemy.engine import Connection
 
 from serve_app.database import WAIT_S, Tables, connect, earlier_time, exclusive, insert_into
-from serve_app.ledger.usage import AMOUNTS, QUERIES, UNUSED, Account, Amounts
+from serve_app.ledger.usage import AMOUNTS, QUERIES, UNUSED, Account, Amounts, By
 from serve_app.settings.keys_file import OTHER_KEYS
 
 Row = tuple[int, Account]
 """The begin of a minute in Unix time, and who used something in it."""
-By = Literal["key", "lane", "model"]
 
 _LOOK_STEPS = 10_000
 """SQLite looks at the clock after so many instructions of its virtual machine, which take about 0.1 ms."""
@@ -109,7 +108,7 @@ class UsageStore:
     def used(
         self, by: By, since: float, until: float, key: str | None = None, most: int = 1000
     ) -> dict[str, Amounts]:
-        """Return the use in the minutes that begin in [`since`, `until`), by key, lane or model.
+        """Return the use in the minutes that begin in [`since`, `until`), by key, lane, model or variant.
 
         The largest by GPU-seconds come first. The names beyond `most` are summed as `other`.
 
@@ -122,7 +121,10 @@ class UsageStore:
         chosen = _USAGE.c.state == "used"
         if key is not None:
             chosen &= _USAGE.c.key == key
-        found = self._sums(_USAGE.c[by], chosen, since, until)
+        found: dict[str, Amounts] = {}
+        column = _USAGE.c["model" if by == "variant" else by]
+        for name, amounts in self._sums(column, chosen, since, until).items():
+            found.setdefault(name.partition(" ")[0] if by == "model" else name, Amounts()).add(amounts)
         names = sorted(found, key=lambda name: found[name].gpu_seconds, reverse=True)
         sums = {name: found[name] for name in names[:most]}
         for name in names[most:]:
