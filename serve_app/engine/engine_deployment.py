@@ -161,10 +161,9 @@ class Engine:
         if not settings.enabled:
             return None
         model = self._model
-        price = settings.gpu_hour_price(model.device, model.accelerator_type)
-        if model.variant:
-            price = model.variants[0].usd_per_hour / model.ranks
-        meter = UsageMeter(model.name, model.ranks, price, process_s)
+        prices = settings.usd_per_million_tokens.get(model.name)
+        price = model.hour_price(settings) / model.ranks
+        meter = UsageMeter(model.name, model.ranks, price, process_s, token_prices=prices)
         store = UsageStore(ledger_url(settings), self._replica[0])
         writer = UsageWriter(meter, store, settings.retention_days, self._metrics.count_usage)
         self._usage_writer = writer

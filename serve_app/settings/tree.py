@@ -254,6 +254,12 @@ class ModelSettings(ReplicaSettings):
         """vLLM's workers of one replica: one per GPU, and one on the CPU."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
+    def hour_price(self, ledger: LedgerSettings) -> float:
+        """Return the price of one replica for an hour; of the dearest variant, if there are several."""
+        if self.variants:
+            return max(variant.usd_per_hour for variant in self.variants)
+        return self.ranks * ledger.gpu_hour_price(self.device, self.accelerator_type)
+
     @property
     def spans_nodes(self) -> bool:
         """Whether the GPUs of one replica may be on several nodes."""
@@ -341,4 +347,7 @@ class AppSettings(ClosedModel):
             for index, value in enumerate(values):
                 if value in values[:index]:
                     raise ValueError(f"models: two models have the {what} {value!r}; each needs its own")
+        for name in self.ledger.usd_per_million_tokens:
+            if name not in {model.name for model in self.models}:
+                raise ValueError(f"ledger.usd_per_million_tokens.{name}: must be the name of a model")
         return self
