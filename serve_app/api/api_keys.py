@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from serve_app.api.dialect import error_response, route_path
 from serve_app.api.errors import ApiError
 from serve_app.api.page import PAGE_PATHS
+from serve_app.settings.budget import Budget
 from serve_app.settings.keys_file import MOST_BYTES, ApiKey, KeysFile, parse_keys
 from serve_app.settings.settings_error import SettingsError
 
@@ -50,6 +51,7 @@ class ApiKeyFile:
     Args:
         clock: Seconds on a clock that never goes back.
         wall: Unix time in seconds, for the expiry of keys.
+        check: Raises SettingsError if the keys do not fit other settings.
 
     Raises:
         SettingsError: the file has no usable keys at the start.
@@ -60,12 +62,15 @@ class ApiKeyFile:
         path: str,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        check: Callable[[KeysFile], None] = lambda found: None,
     ) -> None:
         self._path = path
+        self._check = check
         self._clock = clock
         self._wall = wall
         try:
             found, self._signature = _read(path)
+            check(found)
         except (SettingsError, OSError) as error:
             raise SettingsError([f"{SETTING} = {path!r}: {reason}" for reason in _reasons(error)]) from None
         self._put_in_force(found)
@@ -82,6 +87,11 @@ class ApiKeyFile:
     @property
     def has_limits(self) -> bool:
         return self._has_limits
+
+    @property
+    def budgets(self) -> Mapping[str, Budget]:
+        """All budgets of keys and teams, by name."""
+        return self._budgets
 
     def authenticate(self, key: bytes) -> ApiKey:
         """Return the entry of `key`. Raises ApiError 401 if clients may not use it, or no longer."""
@@ -125,6 +135,7 @@ class ApiKeyFile:
                 self.trouble = ""
                 return
             found, self._signature = _read(self._path)
+            self._check(found)
         except (SettingsError, OSError) as error:
             self._report("; ".join(_reasons(error)))
         else:
@@ -137,6 +148,7 @@ class ApiKeyFile:
     def _put_in_force(self, found: KeysFile) -> None:
         self._keys = {key.digest: key for key in found.keys}
         self._names = {key.name: key for key in found.keys}
+        self._budgets = found.budgets
         self._has_limits = any(key.is_limited for key in found.keys)
         if plain := found.plain:
             logger.warning(
@@ -150,7 +162,11 @@ class ApiKeyFile:
         self.trouble = trouble
 
 
-async def appeared(path: str, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> ApiKeyFile:
+async def appeared(
+    path: str,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    check: Callable[[KeysFile], None] = lambda found: None,
+) -> ApiKeyFile:
     """Return the keys of a file, which may appear within three minutes. Raises SettingsError."""
     for second in range(_APPEARS_S):
         if await asyncio.to_thread(os.path.exists, path):
@@ -158,7 +174,7 @@ async def appeared(path: str, sleep: Callable[[float], Awaitable[None]] = asynci
         if second == 0:
             logger.warning(f"{SETTING} = {path!r}: does not exist yet; waiting up to {_APPEARS_S} s for it")
         await sleep(1.0)
-    return ApiKeyFile(path)
+    return ApiKeyFile(path, check=check)
 
 
 def _read(path: str) -> tuple[KeysFile, _Signature]:

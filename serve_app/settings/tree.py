@@ -11,7 +11,9 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 from serve_app.settings.closed_model import ClosedModel, CustomResources
+from serve_app.settings.keys_file import KeysFile
 from serve_app.settings.model_names import LoraSettings
+from serve_app.settings.settings_error import SettingsError
 from serve_app.settings.storage import BatchSettings, LedgerSettings
 from serve_app.settings.telemetry import TelemetrySettings
 from serve_app.settings.variants import MOST_VARIANTS, ReplicaSettings, VariantSettings, overridden
@@ -351,3 +353,12 @@ class AppSettings(ClosedModel):
             if name not in {model.name for model in self.models}:
                 raise ValueError(f"ledger.usd_per_million_tokens.{name}: must be the name of a model")
         return self
+
+    def check_keys(self, keys: KeysFile) -> None:
+        """Raise SettingsError if a file of keys has a budget that these settings cannot keep."""
+        for name in keys.budgets:
+            if not self.ledger.enabled:
+                raise SettingsError([f"budget {name}: needs the ledger, and ledger.enabled = false"])
+            if self.ledger.currency != "USD":
+                why = f"is in USD, and ledger.currency = {self.ledger.currency!r}"
+                raise SettingsError([f"budget {name}: {why}"])

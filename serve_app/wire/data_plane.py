@@ -159,7 +159,7 @@ class Call(msgspec.Struct, tag=1, array_like=True):
     """The LoRA adapter; None for the model itself. The first use loads the adapter."""
     lost_s: float = 0.0
     """The part of `waited_s` that lost replicas cost."""
-    budgets: Sequence[str] = ()
+    budgets: tuple[str, ...] = ()
     """The names of the budgets that pay; see `Caller`."""
 
 
