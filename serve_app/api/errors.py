@@ -122,6 +122,12 @@ def stream_failed() -> ApiError:
     return ApiError(500, "The server failed while streaming this answer.", code="stream_failed")
 
 
+def invalid_key(problem: str) -> ApiError:
+    """A 401 for a client without a valid key or token."""
+    headers = {"WWW-Authenticate": "Bearer"}
+    return ApiError(401, f"Authorization: {problem}", code="invalid_api_key", headers=headers)
+
+
 def deadline_exceeded(timeout_s: float) -> ApiError:
     """A 408 for a request that was not answered by its client's deadline."""
     message = f"The answer was not complete within the {timeout_s:g} s of X-Request-Timeout-Seconds."

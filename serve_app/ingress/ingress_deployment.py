@@ -92,6 +92,10 @@ class Ingress:
         self._settings = AppSettings.model_validate(settings)
         models, file = self._settings.models, self._settings.http.api_keys_file
         self._api_keys = None if file is None else await appeared(file, check=self._settings.check_keys)
+        if self._api_keys is not None and self._settings.http.oidc is not None:
+            from serve_app.api.oidc import Oidc  # noqa: PLC0415  # its imports take 0.1 s
+
+            self._api_keys.oidc = Oidc(self._settings.http.oidc, partial(getattr, self._api_keys, "teams"))
         controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
         self._listens_on = (await controller.get_http_config.remote()).host
         context = serve.get_replica_context()

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator, mo
 from serve_app.settings.closed_model import ClosedModel, CustomResources
 from serve_app.settings.keys_file import KeysFile
 from serve_app.settings.model_names import LoraSettings
+from serve_app.settings.oidc import OidcSettings
 from serve_app.settings.settings_error import SettingsError
 from serve_app.settings.storage import BatchSettings, LedgerSettings
 from serve_app.settings.telemetry import TelemetrySettings
@@ -285,6 +286,8 @@ class HttpSettings(ClosedModel):
     and API keys; other requests get 429. Answers that clients have not read may take as much again."""
     api_keys_file: AbsolutePath | None = None
     """A file with one API key per line. Every request must have one of them; by default none is needed."""
+    oidc: OidcSettings | None = None
+    """An issuer whose tokens are accepted beside the keys of `api_keys_file`, which must be set."""
     share_prefix_cache: bool = False
     """Whether clients with different API keys share prefix caches. If they do, `cached_tokens` and the time
     to first token show a client whether another client has sent a prompt with the same beginning."""
@@ -293,6 +296,12 @@ class HttpSettings(ClosedModel):
     127.0.0.1 and [::1]. Other servers accept any host."""
     cors_origins: tuple[Origin, ...] = ()
     """Origins of the web pages that may use the API."""
+
+    @model_validator(mode="after")
+    def _keys_beside_tokens(self) -> Self:
+        if self.oidc is not None and self.api_keys_file is None:
+            raise ValueError("oidc: needs api_keys_file, which has the teams, and keys without the issuer")
+        return self
 
     @model_validator(mode="after")
     def _largest_body_fits(self) -> Self:
