@@ -71,7 +71,6 @@ class Nodes:
         """Each node needs ports and sockets of its own for the parts of Ray Serve that each node has."""
         values = environment("haproxy", local=False) | own_ports()
         names = ["RAY_SERVE_HAPROXY_STATS_PORT", "RAY_SERVE_HAPROXY_METRICS_PORT"]
-        names += [f"RAY_SERVE_FALLBACK_PROXY_{kind}_PORT" for kind in ("HTTP", "GRPC")]
         values |= {port: str(free_port()) for port in names}
         values |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self._token}
         values |= {"PYTHONPATH": str(Path(__file__).parents[2])}
