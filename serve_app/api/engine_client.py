@@ -180,6 +180,7 @@ class EngineRequest:
             self.alias,
             self.adapter,
             self.lost_s,
+            self.caller.budgets,
         )
 
 

@@ -11,7 +11,10 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 from serve_app.settings.closed_model import ClosedModel, CustomResources
+from serve_app.settings.keys_file import KeysFile
 from serve_app.settings.model_names import LoraSettings
+from serve_app.settings.oidc import OidcSettings
+from serve_app.settings.settings_error import SettingsError
 from serve_app.settings.storage import BatchSettings, LedgerSettings
 from serve_app.settings.telemetry import TelemetrySettings
 from serve_app.settings.variants import MOST_VARIANTS, ReplicaSettings, VariantSettings, overridden
@@ -254,6 +257,12 @@ class ModelSettings(ReplicaSettings):
         """vLLM's workers of one replica: one per GPU, and one on the CPU."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
+    def hour_price(self, ledger: LedgerSettings) -> float:
+        """Return the price of one replica for an hour; of the dearest variant, if there are several."""
+        if self.variants:
+            return max(variant.usd_per_hour for variant in self.variants)
+        return self.ranks * ledger.gpu_hour_price(self.device, self.accelerator_type)
+
     @property
     def spans_nodes(self) -> bool:
         """Whether the GPUs of one replica may be on several nodes."""
@@ -277,6 +286,8 @@ class HttpSettings(ClosedModel):
     and API keys; other requests get 429. Answers that clients have not read may take as much again."""
     api_keys_file: AbsolutePath | None = None
     """A file with one API key per line. Every request must have one of them; by default none is needed."""
+    oidc: OidcSettings | None = None
+    """An issuer whose tokens are accepted beside the keys of `api_keys_file`, which must be set."""
     share_prefix_cache: bool = False
     """Whether clients with different API keys share prefix caches. If they do, `cached_tokens` and the time
     to first token show a client whether another client has sent a prompt with the same beginning."""
@@ -285,6 +296,12 @@ class HttpSettings(ClosedModel):
     127.0.0.1 and [::1]. Other servers accept any host."""
     cors_origins: tuple[Origin, ...] = ()
     """Origins of the web pages that may use the API."""
+
+    @model_validator(mode="after")
+    def _keys_beside_tokens(self) -> Self:
+        if self.oidc is not None and self.api_keys_file is None:
+            raise ValueError("oidc: needs api_keys_file, which has the teams, and keys without the issuer")
+        return self
 
     @model_validator(mode="after")
     def _largest_body_fits(self) -> Self:
@@ -341,4 +358,16 @@ class AppSettings(ClosedModel):
             for index, value in enumerate(values):
                 if value in values[:index]:
                     raise ValueError(f"models: two models have the {what} {value!r}; each needs its own")
+        for name in self.ledger.usd_per_million_tokens:
+            if name not in {model.name for model in self.models}:
+                raise ValueError(f"ledger.usd_per_million_tokens.{name}: must be the name of a model")
         return self
+
+    def check_keys(self, keys: KeysFile) -> None:
+        """Raise SettingsError if a file of keys has a budget that these settings cannot keep."""
+        for name in keys.budgets:
+            if not self.ledger.enabled:
+                raise SettingsError([f"budget {name}: needs the ledger, and ledger.enabled = false"])
+            if self.ledger.currency != "USD":
+                why = f"is in USD, and ledger.currency = {self.ledger.currency!r}"
+                raise SettingsError([f"budget {name}: {why}"])
