@@ -74,10 +74,12 @@ class Canaries:
                 self._comparisons.pop(name, None)
                 self._read.pop(name, None)
                 continue
-            known = self._comparisons.setdefault(name, Comparison(now, now))
+            if (known := self._comparisons.get(name)) is None:
+                self._comparisons[name], self._read[name] = Comparison(now, now), inbox.counts
+                continue
             if 0.0 <= now - known.looked_at < LOOK_S:
                 continue
-            seen = self._read.get(name, inbox.counts)  # at first, counts of earlier comparisons
+            seen = self._read[name]
             self._read[name] = {**seen, **inbox.counts}
             old, rules = served.models[model.version_of].name, model.knobs.canary
             found = known.look(_grown(seen, inbox, name), _grown(seen, inbox, old), rules, now)
