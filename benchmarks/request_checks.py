@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from statistics import median
 
 import jwt
 import yaml
@@ -30,14 +29,14 @@ _ISSUER = "http://localhost:1/"
 
 
 async def per_call_us(calls: int, call: Callable[[], Awaitable[object]]) -> float:
-    """Return the median CPU time of one call in microseconds, over rounds of so many calls."""
+    """Return the least CPU time of one call in microseconds, over rounds of so many calls."""
     rounds = []
     for _ in range(_ROUNDS):
         began = time.thread_time()
         for _ in range(calls):
             await call()
         rounds.append((time.thread_time() - began) / calls * 1e6)
-    return median(rounds)
+    return min(rounds)
 
 
 def _token(key: rsa.RSAPrivateKey, size: int) -> bytes:
@@ -100,7 +99,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         results = asyncio.run(measure(options.calls, Path(folder)))
-    print(f"| check | CPU time in µs, median of {_ROUNDS} |\n|---|---|")
+    print(f"| check | CPU time in µs, least of {_ROUNDS} rounds |\n|---|---|")
     for name, microseconds in results.items():
         print(f"| {name} | {microseconds:.1f} |")
 
