@@ -27,7 +27,14 @@ from serve_app.api.body_memory import KEPT, BodyMemory, BodyShare
 from serve_app.api.browsers import check_content_type
 from serve_app.api.budgets import Budgets
 from serve_app.api.dialect import EVENT_STREAM
-from serve_app.api.engine_client import SPEECH_OPERATIONS, EngineClient, EngineRequest, Operation, Traffic
+from serve_app.api.engine_client import (
+    GENERATING,
+    SPEECH_OPERATIONS,
+    EngineClient,
+    EngineRequest,
+    Operation,
+    Traffic,
+)
 from serve_app.api.engine_response import EngineResponse, Use
 from serve_app.api.errors import ApiError, deadline_exceeded
 from serve_app.api.generate import GenerateRequest, GenerateResponse
@@ -64,9 +71,7 @@ _PATHS: tuple[tuple[str, Operation, str], ...] = (
 _MESSAGES = ("messages", "count_tokens")
 _FIRST_PATHS = {operation: path for path, operation, _ in reversed(_PATHS)}
 _OPERATIONS = {path: operation for path, operation, _ in _PATHS}
-_PROMPTED = ("chat_completions", "completions", "responses", "messages", "generate")
-"""The operations that generate tokens after a prompt of text, which may share a prefix with others."""
-_GENERATING = (*_PROMPTED, *SPEECH_OPERATIONS)
+_STREAMED = (*GENERATING, *SPEECH_OPERATIONS)
 _NAMES_SHOWN = 20
 """Names of models in an error."""
 
@@ -184,7 +189,7 @@ class Endpoints:
                 summary=summary,
                 tags=["tokens" if operation.endswith("tokenize") else "OpenAI"],
                 response_class=JSONResponse,
-                responses={200: {"content": {EVENT_STREAM: {}}}} if operation in _GENERATING else None,
+                responses={200: {"content": {EVENT_STREAM: {}}}} if operation in _STREAMED else None,
                 openapi_extra={"requestBody": body_schema(operation)},
             )
 
@@ -234,7 +239,7 @@ class Endpoints:
         """Return the engine's answer to a request, which has been read and admitted to memory."""
         if operation not in SPEECH_OPERATIONS:  # a form shows a page only by its origin
             check_content_type(http.scope["headers"])
-        sender = head_of(http)
+        sender = head_of(http, self._bounds.conversation_header)
         share = BodyShare(self.memory, sender.group)
         try:
             body = await self._read(http, operation, share, sender.timeout_s)
@@ -268,7 +273,7 @@ class Endpoints:
             await check_structure(document, MESSAGES_CONTAINERS if operation in _MESSAGES else MAX_CONTAINERS)
             fields = self._generate_fields(body) if operation == "generate" else peek(document)
             model = self.find(fields.model, sender.key)
-            generates = operation in _GENERATING
+            generates = operation in _STREAMED
             wants_stream = generates and fields.wants_stream
             if whole and wants_stream:
                 message = "stream = true: a batch has no streams"
@@ -285,7 +290,7 @@ class Endpoints:
                 sender.timeout_s,
                 trace.for_engine(sender.context),
                 salt,
-                prompt_prefix(fields, prefix_salt) if operation in _PROMPTED else None,
+                prompt_prefix(fields, prefix_salt) if operation in GENERATING else None,
                 BodyShare(self.memory, KEPT) if wants_stream else None,
                 model.name,
                 model.alias,
@@ -293,6 +298,7 @@ class Endpoints:
                 adapter,
                 repeated_bytes=repeated_bytes(body) if operation in ("score", "rerank") else 0,
                 trace=trace,
+                conversation=sender.conversation or sender.caller.key,
             )
             trace.note_request(request, document)
             try:

@@ -14,7 +14,14 @@ from starlette.exceptions import HTTPException
 
 from serve_app import __version__
 from serve_app.api.api_keys import OPEN_PATHS, ApiKeyFile, ApiKeyMiddleware
-from serve_app.api.autoscaling import AutoscalingView, SetKnobs, autoscaling_router, live_router
+from serve_app.api.autoscaling import (
+    AutoscalingView,
+    SetKnobs,
+    SetShare,
+    autoscaling_router,
+    canary_router,
+    live_router,
+)
 from serve_app.api.batch_access import BatchAccess
 from serve_app.api.batches import batches_router
 from serve_app.api.body_memory import AnswerMemoryMiddleware, BodyMemory
@@ -51,6 +58,7 @@ def create_app(
     usage: UsageView | None = None,
     batches: BatchAccess | None = None,
     page: tuple[FleetEvents, SetKnobs] | None = None,
+    set_share: SetShare | None = None,
 ) -> FastAPI:
     """Return the HTTP API over `models`.
 
@@ -68,6 +76,7 @@ def create_app(
         usage: Answers `/usage`; None without a ledger.
         batches: Answers `/v1/files` and `/v1/batches`; None without batches.
         page: The state that the page shows, and what changes knobs; None without the page.
+        set_share: Changes the shares of versions; None if no model has a version.
     """
     app = FastAPI(
         title="Tideserve",
@@ -84,6 +93,9 @@ def create_app(
     if page is not None:
         app.include_router(page_router())
         app.include_router(live_router(*page, memory, api_keys is not None, is_loopback(listens_on)))
+    if set_share is not None:
+        loopback = is_loopback(listens_on)
+        app.include_router(canary_router(set_share, memory, api_keys is not None, loopback))
     if usage is not None:
         app.include_router(usage_router(usage, has_keys=api_keys is not None))
     if batches is not None:

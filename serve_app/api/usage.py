@@ -1,4 +1,4 @@
-"""`GET /usage`: the tokens, GPU-seconds and money of each API key, lane or model."""
+"""`GET /usage`: the tokens, GPU-seconds and money of each API key, lane, model or variant."""
 
 import asyncio
 import csv
@@ -20,11 +20,10 @@ from fastapi.responses import Response
 from serve_app.api.budgets import Budgets
 from serve_app.api.dialect import JSON
 from serve_app.api.errors import ApiError, invalid_value
-from serve_app.ledger.usage import AMOUNTS, QUERIES, UNWRITTEN_SINCE, Amounts
+from serve_app.ledger.usage import AMOUNTS, QUERIES, UNWRITTEN_SINCE, Amounts, By
 
 logger = logging.getLogger("ray.serve")
 
-By = Literal["key", "lane", "model"]
 _UNITS_S = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _LAST_S = 253_402_300_799.0
 """The end of the year 9999."""
@@ -113,7 +112,7 @@ def usage_router(view: UsageView, has_keys: bool) -> APIRouter:
 
     @router.get(
         "/usage",
-        summary="Tokens, GPU-seconds and money by API key, lane or model",
+        summary="Tokens, GPU-seconds and money by API key, lane, model or variant",
         responses={200: {"content": {"text/csv": {}}}, 400: {}},
     )
     async def usage(

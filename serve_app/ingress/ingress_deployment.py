@@ -8,6 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -46,9 +47,11 @@ from serve_app.ingress.relay import RelayClient
 from serve_app.ingress.replica_heartbeats import Heartbeats
 from serve_app.ingress.replica_set import ReplicaSet, replica_set
 from serve_app.ingress.request_counters import IngressCounters
+from serve_app.ingress.versions import Side, Versions, VersionShares
 from serve_app.ledger.budgets import BudgetStore
 from serve_app.ledger.store import UsageStore
 from serve_app.patches.ray import is_draining
+from serve_app.settings.identity import engine_identity
 from serve_app.settings.knobs import Knobs, LiveKnobs
 from serve_app.settings.storage import batch_database_url, batch_files_url, ledger_url
 from serve_app.settings.tree import AppSettings, ModelSettings
@@ -57,6 +60,7 @@ from serve_app.telemetry.traces import request_traces
 from serve_app.wire.batches import BatchLine, LineAnswers
 from serve_app.wire.ingress_reports import keep_report
 from serve_app.wire.signals import INGRESS_FIELDS, ONGOING_REQUESTS, ingress_key
+from serve_app.wire.versions import Share
 from serve_app.zygote.warm_nodes import keep_nodes_warm
 
 logger = logging.getLogger("ray.serve")
@@ -151,9 +155,11 @@ class Ingress:
             controller, context.replica_id, partial(ingress_report, self._counters)
         )
         handles = iter(engines)
+        self._versions: list[Versions] = []
         for model in models:
             own = [next(handles) for _ in deployments[model.deployment_name]]
             self._serve(model, own, IngressMetrics(model.name, replica))
+        self._shares = VersionShares(app, replica, self._versions)
         heartbeats = Heartbeats(list(replicas.values()), self._channels)
         self._tasks = [
             asyncio.create_task(self._publish_queues()),
@@ -168,6 +174,8 @@ class Ingress:
                 )
             ),
         ]
+        if self._versions:
+            self._tasks.append(asyncio.create_task(self._shares.run()))
         if self._page is not None:
             self._tasks.append(asyncio.create_task(self._page[0].run()))
         if self._budgets is not None:
@@ -209,6 +217,12 @@ class Ingress:
         knobs = partial(self._live.of, model.name)
         progress = ProgressReader(self._stored, self._serve_status, model.deployment_name)
         replicas = replica_set(model.deployment_name)
+        served = next((each for each in self._served if each.name == model.version_of), None)
+
+        def is_alone() -> bool:
+            old = None if served is None else served.engine
+            return not isinstance(old, RelayClient) or not len(old.admission.replicas)
+
         admission = Admission(
             model,
             replicas,
@@ -217,10 +231,22 @@ class Ingress:
             progress,
             on_cold=self._cold_reports.start,
             others=handles[1:],
+            queues=is_alone,
         )
-        engine = RelayClient(model, admission, self._channels)
+        engine = RelayClient(model, admission, self._channels, is_alone=is_alone)
         counters = IngressCounters(model.deployment_name, admission.queue, metrics)
         self._counters.append(counters)
+        if served is not None and isinstance(served.engine, RelayClient):
+            versions = Versions(
+                Side(served.name, served.engine, served.traffic),
+                Side(model.name, engine, counters),
+                Share.by_settings(model.share, model.shadow, engine_identity(model)),
+                knobs,
+            )
+            self._versions.append(versions)
+            index = self._served.index(served)
+            self._served[index] = replace(served, engine=versions, traffic=versions)
+            return
         self._served.append(
             ApiModel(model.name, int(time.time()), engine, model.max_model_len, counters, knobs)
         )
@@ -241,8 +267,11 @@ class Ingress:
             usage=self._usage,
             batches=self._batches,
             page=self._page,
+            set_share=self._shares.set if self._versions else None,
         )
         endpoints = app.state.endpoints
+        for versions in self._versions:
+            versions.memory = endpoints.memory
         shared = self._settings.http.share_prefix_cache
         lines = BatchLines(endpoints, self._api_keys, shared, self._traces)
         self._batch_calls = BatchCalls(endpoints, lines, self._settings.models, self._live)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import BigInteger, Column, Double, Index, MetaData, String, Table, func, select
 from sqlalchemy.engine import Connection
@@ -19,12 +19,11 @@ from sqlalchemy.engine import Connection
 from serve_app.database import WAIT_S, Tables, connect, earlier_time, exclusive, insert_into
 from serve_app.ledger.budgets import COSTS, KEPT_S, cost_rows
 from serve_app.ledger.budgets import TABLES as BUDGETS
-from serve_app.ledger.usage import AMOUNTS, QUERIES, UNUSED, Account, Amounts
+from serve_app.ledger.usage import AMOUNTS, QUERIES, UNUSED, Account, Amounts, By
 from serve_app.settings.keys_file import OTHER_KEYS
 
 Row = tuple[int, Account]
 """The begin of a minute in Unix time, and who used something in it."""
-By = Literal["key", "lane", "model"]
 
 _LOOK_STEPS = 10_000
 """SQLite looks at the clock after so many instructions of its virtual machine, which take about 0.1 ms."""
@@ -122,7 +121,7 @@ class UsageStore:
     def used(
         self, by: By, since: float, until: float, key: str | None = None, most: int = 1000
     ) -> dict[str, Amounts]:
-        """Return the use in the minutes that begin in [`since`, `until`), by key, lane or model.
+        """Return the use in the minutes that begin in [`since`, `until`), by key, lane, model or variant.
 
         The largest by GPU-seconds come first. The names beyond `most` are summed as `other`.
 
@@ -135,7 +134,10 @@ class UsageStore:
         chosen = _USAGE.c.state == "used"
         if key is not None:
             chosen &= _USAGE.c.key == key
-        found = self._sums(_USAGE.c[by], chosen, since, until)
+        found: dict[str, Amounts] = {}
+        column = _USAGE.c["model" if by == "variant" else by]
+        for name, amounts in self._sums(column, chosen, since, until).items():
+            found.setdefault(name.partition(" ")[0] if by == "model" else name, Amounts()).add(amounts)
         names = sorted(found, key=lambda name: found[name].gpu_seconds, reverse=True)
         sums = {name: found[name] for name in names[:most]}
         for name in names[most:]:
@@ -155,9 +157,10 @@ class UsageStore:
         query = select(*group, *sums).where(self._mine, _USAGE.c.state == "used", minute >= since)
         found: dict[tuple[str, str], float] = {}
         with self._engine.connect() as connection, _bounded_query(connection):
-            for model, lane, _, cost, tokens in connection.execute(query.group_by(*group)):
+            for name, lane, _, cost, tokens in connection.execute(query.group_by(*group)):
                 if tokens > 0:
-                    found[model, lane] = max(found.get((model, lane), 0.0), float(cost) / float(tokens))
+                    of = name.partition(" ")[0], lane  # the dearest variant's
+                    found[of] = max(found.get(of, 0.0), float(cost) / float(tokens))
         return found
 
     def shrink(self, merge_before: float, delete_before: float) -> None:

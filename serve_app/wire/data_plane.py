@@ -27,6 +27,9 @@ import msgspec
 
 from serve_app.settings.model_names import Adapter
 
+LEAVING_S = 30.0
+"""A replica takes requests until so many seconds before the announced end of its node. Then it drains."""
+
 
 class Continuation(msgspec.Struct, array_like=True, frozen=True):
     """The delivered part of an answer, which other engines generated."""

@@ -59,6 +59,14 @@ def test_engine_series_have_the_names_that_dashboards_use(metrics: EngineMetrics
     assert set(SERIES) == {f"llm_{name}" for name in names}
 
 
+def test_series_of_a_variants_replica_name_the_variant() -> None:
+    EngineMetrics("tide", "replica-1", "spot")
+
+    tags = {"model": "tide", "replica": "replica-1", "variant": "spot"}
+    assert all(series.tags == tags for series in SERIES.values())
+    assert SERIES["llm_steps_total"].tag_keys == tuple(tags)
+
+
 def test_ingress_series_have_the_names_and_labels_that_dashboards_use() -> None:
     IngressMetrics("tide", "replica-1")
 
