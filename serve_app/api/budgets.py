@@ -108,7 +108,8 @@ class _Account:
 
     @property
     def left(self) -> float:
-        return max(0.0, self.budget.usd - self.spent - self.elsewhere - self.reserved)
+        left = self.budget.usd - self.spent - self.elsewhere - self.reserved
+        return left if left > 0.0 else 0.0
 
     def covers(self, amount: float, now: float) -> bool:
         return now < self.valid_until and self.lease - self.reserved >= amount - _LEAST
@@ -151,7 +152,7 @@ class _Account:
 
 
 def _money(amount: float) -> str:
-    return f"{amount:.4f}".rstrip("0").rstrip(".")
+    return f"{round(amount, 4):.12g}"
 
 
 class BudgetUse:
@@ -164,7 +165,11 @@ class BudgetUse:
         for account in paying:
             account.reserved += amount
             account.recent += amount
-        self.headers = min(paying, key=lambda account: account.left).headers()
+        tightest = paying[0]
+        for account in paying[1:]:
+            if account.left < tightest.left:
+                tightest = account
+        self.headers = tightest.headers()
 
     def settle(self, request: EngineRequest) -> None:
         """End the use. The reservation stays until the ledger has the cost, if the request was sent."""
@@ -232,14 +237,23 @@ class Budgets:
         Raises:
             ApiError: 429 if a budget has too little left, 503 if the database does not answer.
         """
-        budgets = self._in_force()
-        paying = [self._account(name, budgets[name]) for name in names if name in budgets]
+        paying, budgets = [], self._in_force()
+        for name in names:
+            if (budget := budgets.get(name)) is not None:
+                account = self._accounts.get(name)
+                if account is None:
+                    account = self._accounts[name] = _Account(name, budget)
+                account.budget = budget
+                paying.append(account)
         if not paying or request.operation not in GPU_OPERATIONS:
             return None
         prompt = min(request.prompt_bytes / _BYTES_PER_TOKEN, context)
         answer = max(0.0, min(context, _CONTEXT) - prompt) if bound is None else bound
-        amount = self._prices.most(request, prompt, answer)
-        return BudgetUse(self, paying, amount) if await self._cover(paying, amount) else None
+        amount, now = self._prices.most(request, prompt, answer), self.clock()
+        for account in paying:
+            if not account.covers(amount, now) and not await self._wait(paying, amount):
+                return None
+        return BudgetUse(self, paying, amount)
 
     def rows(self, names: Sequence[str] | None) -> list[dict[str, Any]]:
         """Return the state of budgets from the database, by default of all. Call it in a thread."""
@@ -281,19 +295,9 @@ class Budgets:
             await self._guarded(self._learn, budgets, self._wall())
         self._publish({name: used for name, used in self._used.items() if name in budgets})
 
-    def _account(self, name: str, budget: Budget) -> _Account:
-        account = self._accounts.get(name)
-        if account is None:
-            account = self._accounts[name] = _Account(name, budget)
-        account.budget = budget
-        return account
-
-    async def _cover(self, paying: Sequence[_Account], amount: float) -> bool:
-        """Return whether leases cover the amount, after a wait if need be. Raises as `reserve`."""
-        now = self.clock()
-        if all(account.covers(amount, now) for account in paying):
-            return True
-        deadline = now + WAIT_S
+    async def _wait(self, paying: Sequence[_Account], amount: float) -> bool:
+        """Wait until leases cover the amount; return whether they do. Raises as `reserve`."""
+        deadline = self.clock() + WAIT_S
         for account in paying:
             account.waiting += amount
         try:

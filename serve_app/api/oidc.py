@@ -8,7 +8,7 @@ all tokens are checked again. If the issuer does not answer, the known keys stay
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, TypeVar
@@ -135,21 +135,25 @@ class Oidc:
                 found = await _read(client, issuer.rstrip("/") + "/.well-known/openid-configuration")
                 if found["issuer"] != issuer:
                     raise ValueError(f"its configuration is of the issuer {found['issuer']!r}")
-                documents = {
-                    each.get("kid"): each
-                    for each in (await _read(client, found["jwks_uri"]))["keys"]
-                    if each.get("use", "sig") == "sig" and each.get("kty") in ("RSA", "EC", "OKP")
-                }
-            keys = {kid: jwt.PyJWK(document) for kid, document in documents.items()}
-        except Exception as error:  # the keys of another company's server
+                documents = (await _read(client, found["jwks_uri"]))["keys"]
+            self.use(documents)
+        except Exception as error:  # another company's server may answer anything
             if not self._trouble:
                 logger.error("oidc: the keys of %s cannot be fetched: %r; the known keys stay", issuer, error)
             self._trouble = repr(error)
             self._may_fetch_at = self._clock() + (FETCH_S if self._keys else _RETRY_S)
-            return
-        if any(documents.get(kid) != document for kid, document in self._documents.items()):
+
+    def use(self, documents: Iterable[dict[str, Any]]) -> None:
+        """Put the issuer's keys (RFC 7517) in force. Keys for encryption, and secrets, are left out."""
+        chosen = {
+            each.get("kid"): each
+            for each in documents
+            if each.get("use", "sig") == "sig" and each.get("kty") in ("RSA", "EC", "OKP")
+        }
+        self._keys = {kid: jwt.PyJWK(document) for kid, document in chosen.items()}
+        if any(chosen.get(kid) != document for kid, document in self._documents.items()):
             self._tokens.clear()
-        self._keys, self._documents, self._trouble = keys, documents, ""
+        self._documents, self._trouble = chosen, ""
         self._stale_at = self._clock() + REFRESH_S
 
 
