@@ -114,6 +114,7 @@ def _model(model: ModelSettings, ready: ModelReadiness, state: StoredState, now:
         "lost": ready.replicas_out,
         "mode": scaling.get("mode"),
         "cold_start_s": scaling.get("cold_start_s"),
+        **({"canary": scaling["canary"]} if "canary" in scaling else {}),
         "starts": [_start(replica, found, scaling, now) for replica, found in starting.items()],
     }
 
