@@ -25,6 +25,7 @@ from serve_app.api.body import (
 )
 from serve_app.api.body_memory import KEPT, BodyMemory, BodyShare
 from serve_app.api.browsers import check_content_type
+from serve_app.api.budgets import Budgets
 from serve_app.api.dialect import EVENT_STREAM
 from serve_app.api.engine_client import (
     GENERATING,
@@ -34,7 +35,7 @@ from serve_app.api.engine_client import (
     Operation,
     Traffic,
 )
-from serve_app.api.engine_response import EngineResponse
+from serve_app.api.engine_response import EngineResponse, Use
 from serve_app.api.errors import ApiError, deadline_exceeded
 from serve_app.api.generate import GenerateRequest, GenerateResponse
 from serve_app.api.prompt_prefix import prompt_prefix
@@ -123,10 +124,15 @@ class Endpoints:
     """Answers requests for the models of one application."""
 
     def __init__(
-        self, served: Sequence[ApiModel], bounds: HttpSettings, quotas: Quotas | None = None
+        self,
+        served: Sequence[ApiModel],
+        bounds: HttpSettings,
+        quotas: Quotas | None = None,
+        budgets: Budgets | None = None,
     ) -> None:
         self.models = {model.name: model for model in served}
         self._quotas = quotas or Quotas()
+        self._budgets = budgets
         self._bounds = bounds
         self.memory = BodyMemory(bounds.max_body_memory_bytes)
 
@@ -261,7 +267,7 @@ class Endpoints:
         Raises:
             ApiError: the body is invalid, its model is unknown, or a limit of the sender's key is reached.
         """
-        quota_use = None
+        uses: list[Use] = []
         try:
             document = fields_of(body) if operation in SPEECH_OPERATIONS else body
             await check_structure(document, MESSAGES_CONTAINERS if operation in _MESSAGES else MAX_CONTAINERS)
@@ -301,10 +307,16 @@ class Endpoints:
                 context = (request.prefix and model.max_model_len) or inf
                 if sender.key is not None and sender.key.is_limited:
                     quota_use = self._quotas.reserve(sender.key, request, answer_bound, context)
-                if quota_use is not None and quota_use.over_quota:
-                    request.caller = sender.caller.lowered_to("background")
-                    quota_use.headers[LANE_HEADER] = "background"
-                    trace.note_request(request, document)
+                    uses.append(quota_use)
+                    if quota_use.over_quota:
+                        request.caller = sender.caller.lowered_to("background")
+                        quota_use.headers[LANE_HEADER] = "background"
+                        trace.note_request(request, document)
+                if sender.caller.budgets and self._budgets is not None:
+                    context = model.max_model_len or inf
+                    budgets = sender.caller.budgets
+                    budget_use = await self._budgets.reserve(budgets, request, answer_bound, context)
+                    uses += [] if budget_use is None else [budget_use]
                 lowered = request.caller is not sender.caller
                 background = request.caller.lane == "background"
                 share.belongs_to(model.name, background=background, lowered=lowered)
@@ -312,11 +324,11 @@ class Endpoints:
                 if error.status == 429:
                     model.traffic.rejected(request, error)
                 raise
-            return EngineResponse(model.engine, request, model.traffic, share.release, quota_use)
+            return EngineResponse(model.engine, request, model.traffic, share.release, uses)
         except BaseException:
             share.release()
-            if quota_use is not None:
-                quota_use.settle(request)
+            for use in uses:
+                use.settle(request)
             raise
 
     async def _read(

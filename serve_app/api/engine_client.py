@@ -205,6 +205,7 @@ class EngineRequest:
             self.alias,
             self.adapter,
             self.lost_s,
+            self.caller.budgets,
         )
 
 

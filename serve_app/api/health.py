@@ -14,7 +14,7 @@ from serve_app import __version__
 from serve_app.api.dialect import JSON
 from serve_app.settings.keys_file import ApiKey
 
-_SERIES_OF_KEYS = re.compile(rb'^(?!#)[^\n]*[{,]key="[^\n]*\n?', re.MULTILINE)
+_SERIES_OF_KEYS = re.compile(rb'^(?!#)[^\n]*[{,](?:key|budget)="[^\n]*\n?', re.MULTILINE)
 _LEFT_OUT = b"# the series with the label `key` need an API key with `admin: true`\n"
 
 State = Literal["up", "idle_at_zero", "loading", "failed"]

@@ -26,6 +26,7 @@ from serve_app.api.batch_access import BatchAccess
 from serve_app.api.batches import batches_router
 from serve_app.api.body_memory import AnswerMemoryMiddleware, BodyMemory
 from serve_app.api.browsers import BrowserMiddleware, is_loopback
+from serve_app.api.budgets import Budgets
 from serve_app.api.dialect import JSON, error_response, route_path
 from serve_app.api.endpoints import ApiModel, Endpoints
 from serve_app.api.errors import ApiError, internal_error
@@ -49,6 +50,7 @@ def create_app(
     *,
     api_keys: ApiKeyFile | None = None,
     quotas: Quotas | None = None,
+    budgets: Budgets | None = None,
     autoscaling: AutoscalingView | None = None,
     behind_ray: bool = False,
     listens_on: str | None = None,
@@ -66,6 +68,7 @@ def create_app(
         http: The bounds on request bodies, and the hosts and pages that are allowed.
         api_keys: The keys that clients may use; None if no key is needed.
         quotas: The limits of the keys; by default those of a server with one ingress replica.
+        budgets: The budgets of keys and teams; None without a ledger.
         autoscaling: Answers `/autoscaling/…`; None if nothing scales.
         behind_ray: Whether Ray Serve is in front, which itself adds `X-Request-ID` to responses.
         listens_on: The address that the server listens on; None if it is not known.
@@ -81,7 +84,7 @@ def create_app(
         description="OpenAI-compatible LLM serving on Ray Serve and vLLM.",
         redirect_slashes=False,
     )
-    app.state.endpoints = Endpoints(models, http, quotas)
+    app.state.endpoints = Endpoints(models, http, quotas, budgets)
     app.include_router(app.state.endpoints.router())
     memory = app.state.endpoints.memory
     app.include_router(health_router(observer, has_keys=api_keys is not None))

@@ -14,6 +14,7 @@ from serve_app.cli import (
     chart_values,
     check,
     explain,
+    init_command,
     keys_command,
     knobs_command,
     laboratory,
@@ -55,6 +56,7 @@ def command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tideserve", description="LLM serving on Ray Serve and vLLM.")
     parser.add_argument("--version", action="version", version=f"tideserve {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    init_command.add_command(commands)
     check.add_command(commands)
     run.add_command(commands)
     ask.add_command(commands)

@@ -8,12 +8,12 @@ They are in the `user_config` of the `Ingress` deployment. The way of a change: 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, time
 from typing import Annotated, Any, Literal, Self
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from serve_app.settings.caller import Lane
-from serve_app.settings.closed_model import ClosedModel
+from serve_app.settings.closed_model import ClosedModel, TimeZone
 from serve_app.settings.model_names import AdapterSources, Aliases, LoraSettings, name_problems, version_base
 from serve_app.settings.settings_error import SettingsError, from_pydantic, shown
 
@@ -46,7 +46,7 @@ class Window(ClosedModel):
     days: Annotated[tuple[Day, ...], Field(min_length=1)] = DAYS
     start: ClockTime
     end: ClockTime
-    timezone: str = "UTC"
+    timezone: TimeZone = "UTC"
 
     @field_validator("start", "end", mode="before")
     @classmethod
@@ -54,15 +54,6 @@ class Window(ClosedModel):
         if isinstance(clock, int):  # YAML 1.1 reads 18:00 as 18 * 60
             raise ValueError('must be a time in quotes, such as "18:00"; without quotes, YAML reads a number')
         return clock
-
-    @field_validator("timezone")
-    @classmethod
-    def _known(cls, timezone: str) -> str:
-        try:
-            ZoneInfo(timezone)
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise ValueError("must be a name of the IANA time zone database, such as Europe/Berlin") from None
-        return timezone
 
     @model_validator(mode="after")
     def _not_empty(self) -> Self:

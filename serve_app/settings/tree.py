@@ -19,7 +19,10 @@ from pydantic import (
 )
 
 from serve_app.settings.closed_model import ClosedModel, CustomResources
+from serve_app.settings.keys_file import KeysFile
 from serve_app.settings.model_names import LoraSettings, version_base
+from serve_app.settings.oidc import OidcSettings
+from serve_app.settings.settings_error import SettingsError
 from serve_app.settings.storage import BatchSettings, LedgerSettings
 from serve_app.settings.telemetry import TelemetrySettings
 from serve_app.settings.variants import MOST_VARIANTS, ReplicaSettings, VariantSettings, overridden
@@ -277,6 +280,12 @@ class ModelSettings(ReplicaSettings):
         """vLLM's workers of one replica: one per GPU, and one on the CPU."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
+    def hour_price(self, ledger: LedgerSettings) -> float:
+        """Return the price of one replica for an hour; of the dearest variant, if there are several."""
+        if self.variants:
+            return max(variant.usd_per_hour for variant in self.variants)
+        return self.ranks * ledger.gpu_hour_price(self.device, self.accelerator_type)
+
     @property
     def spans_nodes(self) -> bool:
         """Whether the GPUs of one replica may be on several nodes."""
@@ -300,6 +309,8 @@ class HttpSettings(ClosedModel):
     and API keys; other requests get 429. Answers that clients have not read may take as much again."""
     api_keys_file: AbsolutePath | None = None
     """A file with one API key per line. Every request must have one of them; by default none is needed."""
+    oidc: OidcSettings | None = None
+    """An issuer whose tokens are accepted beside the keys of `api_keys_file`, which must be set."""
     conversation_header: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")] | None = None
     """The header whose value names a conversation, such as `X-Session-Id`. All its requests get the same
     version of a model. By default, all requests with the same API key do."""
@@ -311,6 +322,12 @@ class HttpSettings(ClosedModel):
     127.0.0.1 and [::1]. Other servers accept any host."""
     cors_origins: tuple[Origin, ...] = ()
     """Origins of the web pages that may use the API."""
+
+    @model_validator(mode="after")
+    def _keys_beside_tokens(self) -> Self:
+        if self.oidc is not None and self.api_keys_file is None:
+            raise ValueError("oidc: needs api_keys_file, which has the teams, and keys without the issuer")
+        return self
 
     @model_validator(mode="after")
     def _largest_body_fits(self) -> Self:
@@ -379,8 +396,20 @@ class AppSettings(ClosedModel):
                 if value in values[:index]:
                     raise ValueError(f"models: two models have the {what} {value!r}; each needs its own")
         names = {model.name for model in self.models}
+        for name in self.ledger.usd_per_million_tokens:
+            if name not in names:
+                raise ValueError(f"ledger.usd_per_million_tokens.{name}: must be the name of a model")
         for model in self.models:
             if model.version_of != (base := version_base(model.name, names)):
                 why = f"version_of = {model.version_of!r}" if base is None else f"is a version of {base!r}"
                 raise ValueError(f"models: the name {model.name!r} {why}; MODEL@VERSION names a version")
         return self
+
+    def check_keys(self, keys: KeysFile) -> None:
+        """Raise SettingsError if a file of keys has a budget that these settings cannot keep."""
+        for name in keys.budgets:
+            if not self.ledger.enabled:
+                raise SettingsError([f"budget {name}: needs the ledger, and ledger.enabled = false"])
+            if self.ledger.currency != "USD":
+                why = f"is in USD, and ledger.currency = {self.ledger.currency!r}"
+                raise SettingsError([f"budget {name}: {why}"])
