@@ -146,8 +146,9 @@ def _model(given: Given) -> dict[str, tuple[Any, str]]:
                 "PACK",
                 f"{over.gpus} GPUs are more than the {GPUS_PER_NODE} of a node",
             )
-        parts = f"{SHARE:g} x {gpu.memory_gib:g} GiB - {held} - {gib(plan.reserved)} of activations and graphs (estimated)"
-        found["gpu_memory_utilization"] = (SHARE, f"KV cache: {parts} = {gib(plan.cache)}")
+        parts = f"{SHARE:g} x {gpu.memory_gib:g} GiB - {held} - {gib(plan.reserved)}"
+        text = f"{parts} of activations and graphs (estimated) = {gib(plan.cache)} of KV cache"
+        found["gpu_memory_utilization"] = (SHARE, text)
         if not model.is_multimodal:  # vLLM's own default covers the largest image
             step = f"tokens of one step, for a GPU of {gpu.memory_gib:g} GiB"
             found["max_num_batched_tokens"] = (over.batch_tokens, step)
@@ -224,7 +225,7 @@ def _steps_comments(given: Given) -> dict[str, str]:
     if gpu is None:
         return comments
     return comments | {
-        "step_base_s": f"{gib(plan.weights)} at 85 % of {gpu.bandwidth / 1e12:.2f} TB/s, and 1 ms of launches",
+        "step_base_s": f"{gib(plan.weights)} at 85 % of {gpu.bandwidth / 1e12:.2f} TB/s, and 1 ms",
         "step_per_kv_token_s": f"{gib(kv_bytes(model, 4096, plan.over) / 4096)} at the same speed",
         "step_per_prefill_token_s": f"half of {gpu.flops / 1e12:.0f} TFLOPS on {plan.over.gpus} GPU(s)",
         "kv_cache_tokens": f"{gib(plan.cache)} in sequences of {plan.mean:,} tokens",

@@ -61,12 +61,11 @@ def read_model(name: str, *, ask_hub: bool = True) -> ModelFiles:
 
 
 def _from_hub(name: str) -> ModelFiles:
-    from httpx import HTTPError  # noqa: PLC0415
-    from huggingface_hub import HfApi, errors, snapshot_download  # noqa: PLC0415  0.3 s
+    from huggingface_hub import HfApi, constants, errors, snapshot_download  # noqa: PLC0415  0.3 s
 
     instead = f"; or give a folder with {_CONFIG} and {_INDEX}"
     try:
-        info = HfApi().model_info(name, files_metadata=True)
+        info = HfApi().model_info(name, revision=constants.DEFAULT_REVISION, files_metadata=True)
         folder = Path(snapshot_download(name, revision=info.sha, allow_patterns=list(_SMALL)))
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
     except errors.GatedRepoError:
@@ -76,7 +75,7 @@ def _from_hub(name: str) -> ModelFiles:
         raise ModelFilesError(
             f"{name}: the hub has no such repository, or it is private: set HF_TOKEN"
         ) from None
-    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, HTTPError, OSError) as error:
+    except Exception as error:  # of the network, the hub or its client
         why = " ".join(str(error).split())[:200]
         raise ModelFilesError(f"{name}: the hub cannot be asked ({why}){instead}") from None
     return replace(_facts(name, folder, sizes), is_gated=bool(info.gated))

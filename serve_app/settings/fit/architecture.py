@@ -43,6 +43,7 @@ class State:
     recurrent_bytes: int = 2  # of an element
     groups: int = 0
     group_width: int = 0
+    kept: int = 2  # states of a sequence with prefix caching; a checkpoint of a prefill is the third
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,13 @@ class Architecture:
 
 def read_architecture(config: Mapping[str, Any]) -> Architecture:
     """Return the architecture. Raises UnknownArchitectureError for a missing key or an unknown value."""
+    try:
+        return _read(config)
+    except (AttributeError, KeyError, TypeError, ZeroDivisionError) as error:
+        raise UnknownArchitectureError(f"has an unknown form: {type(error).__name__}: {error}") from None
+
+
+def _read(config: Mapping[str, Any]) -> Architecture:
     names = config.get("architectures")
     if not isinstance(names, list) or not names:
         raise UnknownArchitectureError(f"architectures = {names!r}: must name the model's class")
@@ -212,7 +220,8 @@ def _state(config: Mapping[str, Any], hidden: int) -> State:
         )
     if isinstance(linear := config.get("linear_attn_config"), Mapping):  # Kimi Linear
         width = linear["num_heads"] * linear["head_dim"]
-        return State(3 * width, linear.get("short_conv_kernel_size", 4), width * linear["head_dim"], 4)
+        kernel = linear.get("short_conv_kernel_size", 4)
+        return State(3 * width, kernel, width * linear["head_dim"], 4, kept=3)
     if "conv_L_cache" in config:  # LFM2
         return State(_number(config, "conv_dim", hidden), _number(config, "conv_L_cache"), 0)
     kind, kernel = config.get("model_type"), _number(config, "conv_kernel mamba_d_conv", 4)
@@ -227,4 +236,4 @@ def _state(config: Mapping[str, Any], hidden: int) -> State:
     is_wide = kind == "nemotron_h" and config.get("mamba_ssm_cache_dtype", "float32") == "float32"
     groups = _number(config, "n_groups mamba_n_groups mamba_ngroups", 1)
     width = _number(config, "mamba_d_ssm", heads * size)
-    return State(width, kernel, heads * size * state, 4 if is_wide else 2, groups, state)
+    return State(width, kernel, heads * size * state, 4 if is_wide else 2, groups, state, kept=3)
