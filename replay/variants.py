@@ -1,6 +1,6 @@
 """Replays of one model on several pools of nodes, such as spot nodes of three zones and on-demand nodes.
 
-All pools have the same GPU. A pool has a price. If its nodes can be taken away, it has a recorded number of
+A pool has a price, and the speed of its GPUs. If its nodes can be taken away, it has a recorded number of
 nodes that are available at each time. `Mixed` calls the functions that the controller calls.
 """
 
@@ -35,7 +35,7 @@ from serve_app.wire.signals import EngineSignals, IngressSignals, Reading
 from traces import open_trace
 from traces.trace import TraceError
 
-_POLICIES = ("ours", "skyserve", "on-demand", "spot", "one-pool")
+_POLICIES = ("ours", "skyserve", "on-demand", "spot", "one-pool", "kind")
 _LONGEST_S = 6 * 3600.0
 _LEARNED_S = 24 * 3600.0
 """The time before the window from which the policy knows how nodes are taken away."""
@@ -56,6 +56,8 @@ class Pool:
     """The time between the announcement that a node is taken away and its end."""
     node_s: float = 0.0
     """The time in which a node comes that is there, beside the start of the replica."""
+    speed: float = 1.0
+    """The speed of a replica, relative to the profile's."""
     before: tuple[int, ...] = ()
     """The nodes that could be had in the intervals before the replay, from which the policy has learned."""
 
@@ -125,8 +127,7 @@ class PooledFleet(Fleet):
         """Have so many replicas ready from the start, on the cheapest nodes that are there."""
         for pool in sorted(self.pools.values(), key=lambda pool: pool.usd_per_hour):
             for _ in range(int(min(replicas, pool.nodes(0.0)))):
-                slot, number = self._take_slot()
-                self.pool_of[number] = pool.name
+                slot, number = self._take_place(pool.name)
                 super()._put_into_service(slot, number)
                 self.targets[pool.name] += 1
                 replicas -= 1
@@ -182,9 +183,14 @@ class PooledFleet(Fleet):
         found, self._just_taken[pool] = self._just_taken[pool], []
         return found
 
-    def _start(self, pool: str, asked_at: float) -> Start:
+    def _take_place(self, pool: str) -> tuple[int, int]:
         slot, number = self._take_slot()
         self.pool_of[number] = pool
+        self.memory.replicas["slowness"][slot] = 1.0 / self.pools[pool].speed
+        return slot, number
+
+    def _start(self, pool: str, asked_at: float) -> Start:
+        slot, number = self._take_place(pool)
         took = float(self._random.uniform(*self.conditions.cold_start_s))
         start = self.starting[slot] = Start(number, slot, asked_at, self.now, took, warm_node=False)
         self.starts += 1
@@ -288,7 +294,16 @@ class Mixed:
             cold_node_start_s=float(np.median(starts[-5:])) if starts else None,
         )
         served = ServedVariant(
-            pool.name, pool.name, {}, "", pool.usd_per_hour, pool.preemptible, 0, 10_000, 1.0
+            pool.name,
+            pool.name,
+            {},
+            "",
+            pool.usd_per_hour,
+            pool.preemptible,
+            0,
+            10_000,
+            pool.speed,
+            f"{pool.speed:g}",
         )
         taken = tuple(f"r{number}" for number in fleet.just_taken(pool.name))
         return VariantNow(served, snapshot, len(ending), len(ready) + len(starting), taken, pool.serves_s)
@@ -384,6 +399,16 @@ def read_pool(argument: str, usd_per_hour: float, start_h: float, length_s: floa
     return Pool(f"spot-{zone}", usd_per_hour, tuple(part), gap_s, before=tuple(before))
 
 
+def read_kind(argument: str) -> Pool:
+    """Return the pool of `NAME=USD:SPEED`. Raises TraceError for another argument."""
+    name, _, numbers = argument.partition("=")
+    try:
+        usd, speed = map(float, numbers.split(":"))
+    except ValueError:
+        raise TraceError(f"{argument}: must be NAME=USD:SPEED") from None
+    return Pool(name, usd, speed=speed)
+
+
 def main() -> int:
     """Replay one model on on-demand nodes and on spot nodes of several zones, from the command line."""
     parser = argparse.ArgumentParser(prog="python -m replay.variants", description=main.__doc__)
@@ -395,10 +420,17 @@ def main() -> int:
         metavar="ZONE=FILE",
         help="repeatable; the policy one-pool has the first zone alone",
     )
+    parser.add_argument(
+        "--kind",
+        action="append",
+        default=[],
+        metavar="NAME=USD:SPEED",
+        help="on-demand nodes of another kind, for ours and the policy kind; repeatable",
+    )
     parser.add_argument("--start-hour", type=float, default=0.0, help="where the spot traces begin")
     parser.add_argument("--usd", type=float, nargs=2, default=(3.70, 1.20), metavar=("ON_DEMAND", "SPOT"))
     parser.add_argument("--profile", default="a100-80gb", help="the hardware of a replica")
-    parser.add_argument("--policies", nargs="+", default=list(_POLICIES), choices=_POLICIES)
+    parser.add_argument("--policies", nargs="+", default=list(_POLICIES[:-1]), choices=_POLICIES)
     asked = parser.parse_args()
     print(
         "| policy | attainment | TTFT in time | USD | starts | nodes taken away |\n|---|---|---|---|---|---|"
@@ -409,9 +441,11 @@ def main() -> int:
         spot = [read_pool(each, asked.usd[1], asked.start_hour, _LONGEST_S) for each in asked.spot]
         world = scenario(open_trace(asked.window), knobs=KNOBS, profile=profile)
         warm = world.warm()
+        kinds = [read_kind(each) for each in asked.kind]
         for name in asked.policies:
             policy = SkyServe(KNOBS) if name == "skyserve" else Mixed(KNOBS, name)
-            own = {"on-demand": [certain], "spot": spot, "one-pool": spot[:1]}
+            own = {"on-demand": [certain], "spot": spot, "one-pool": spot[:1], "kind": kinds[:1]}
+            own["ours"] = [certain, *spot, *kinds]
             pools = own.get(name, [certain, *spot])
             fleet = PooledFleet(profile, world.conditions, pools)
             result = world.run(policy, warm=warm, fleet=fleet)

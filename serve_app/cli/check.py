@@ -42,6 +42,7 @@ def check(options: argparse.Namespace) -> int:
     """Print one line per model, or every setting. Raises SettingsError for an invalid file."""
     certain = options.cpus is not None
     config = read_config(options.config, Cpus(options.cpus if certain else local_cpus(), certain))
+    config.check_fit()
     host = check_host("http_options.host", config.host, haproxy=False)  # the proxy is an option of `run`
     if options.show:
         for name, app in config.applications.items():
@@ -57,6 +58,8 @@ def check(options: argparse.Namespace) -> int:
             print(f"  {model.name}: {where}{_scaling_text(app.knobs[model.name])}")
             for engine in model.engines() if model.variants else ():
                 print(f"    {_variant_text(engine)}")
+            if model.variants and app.settings.model_preemption and len(app.settings.models) > 1:
+                print("    neither gives GPUs to other models nor takes theirs, because it has variants")
         for line in () if certain else missing_folders(app.settings.models):
             print(f"  WARNING: {line}: `tideserve run` refuses it here; each node that serves needs it")
         streams = f"{app.ingress_knobs.target_ongoing_requests:g} streams per replica"

@@ -50,7 +50,7 @@ class RecordDocument(Document):
     at: float
     deployment: str = ""
     model: str = ""
-    kind: Literal["change", "heartbeat", "error", "loss"]
+    kind: Literal["change", "heartbeat", "error", "loss", "version"]
     mode: str = ""
     old_target: int
     new_target: int
@@ -178,7 +178,7 @@ def history_line(
     model = f"{record.model or 'application'}  " if with_model else ""
     head = f"  {_clock(record.at, zone, dated)}  {model}{arrow:<8}  {record.binding:<12}  "
     lines = _wrap_after(head, _strip_binding(record.reason, record.binding))
-    if record.kind in ("error", "loss"):
+    if record.kind in ("error", "loss", "version"):
         lines = [style.warn(line) for line in lines]
     elif record.kind == "heartbeat":
         lines = [style.dim(line) for line in lines]

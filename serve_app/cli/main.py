@@ -10,9 +10,11 @@ from serve_app.cli import (
     CommandError,
     ask,
     batch_command,
+    canary_command,
     chart_values,
     check,
     explain,
+    init_command,
     keys_command,
     knobs_command,
     laboratory,
@@ -54,11 +56,13 @@ def command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tideserve", description="LLM serving on Ray Serve and vLLM.")
     parser.add_argument("--version", action="version", version=f"tideserve {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    init_command.add_command(commands)
     check.add_command(commands)
     run.add_command(commands)
     ask.add_command(commands)
     explain.add_command(commands)
     knobs_command.add_command(commands)
+    canary_command.add_command(commands)
     keys_command.add_command(commands)
     usage_command.add_command(commands)
     batch_command.add_command(commands)

@@ -30,6 +30,16 @@ class _Used(Document):
     """What a GPU did that no request used."""
 
 
+class _Budget(Document):
+    budget: str
+    usd: float
+    per: str
+    spent: float
+    reserved: float
+    left: float
+    until: str
+
+
 class UsageDocument(Document):
     """The answer of `GET /usage`."""
 
@@ -40,6 +50,7 @@ class UsageDocument(Document):
     data: tuple[_Used, ...]
     unused: tuple[_Used, ...]
     total: _Used
+    budgets: tuple[_Budget, ...] = ()
 
 
 def add_command(commands: Any) -> None:
@@ -96,7 +107,15 @@ def usage_text(document: UsageDocument) -> str:
     lines.insert(len(lines) - 1, rule)
     if unused and used:
         lines.insert(1 + len(used), rule)
+    if document.budgets:
+        heads = ("budget", "USD", "per", "spent", "reserved", "left", "renews")
+        lines += ["", *columns([heads, *map(_budget_row, document.budgets)], left=(0, 2, 6))]
     return "\n".join([f"{document.since} to {document.until}", "", *lines])
+
+
+def _budget_row(of: _Budget) -> tuple[str, ...]:
+    spent, reserved, left = (f"{amount:,.2f}" for amount in (of.spent, of.reserved, of.left))
+    return plain(of.budget), f"{of.usd:,.2f}", of.per, spent, reserved, left, plain(of.until)
 
 
 def _row(name: str, amounts: _Used) -> tuple[str, ...]:

@@ -162,10 +162,11 @@ class Engine:
         if not settings.enabled:
             return None
         model = self._model
-        payer, price = model.name, settings.gpu_hour_price(model.device, model.accelerator_type)
-        if model.variant:
-            payer, price = of_variant(payer, model.variant), model.variants[0].usd_per_hour / model.ranks
-        meter = UsageMeter(payer, model.ranks, price, process_s)
+        payer = of_variant(model.name, model.variant) if model.variant else model.name
+        prices = settings.usd_per_million_tokens
+        token_prices = prices.get(model.name) or prices.get(model.version_of or "")
+        price = model.hour_price(settings) / model.ranks
+        meter = UsageMeter(payer, model.ranks, price, process_s, token_prices=token_prices)
         store = UsageStore(ledger_url(settings), self._replica[0])
         writer = UsageWriter(meter, store, settings.retention_days, self._metrics.count_usage)
         self._usage_writer = writer

@@ -99,7 +99,8 @@ def note_pick(
 
 
 def _about(replica: Replica) -> dict[str, Value]:
-    return {names.REPLICA: replica.replica_id} | ({names.VARIANT: replica.variant} if replica.variant else {})
+    about: dict[str, Value] = {names.REPLICA: replica.replica_id}
+    return about | {names.VARIANT: replica.variant} if replica.variant else about
 
 
 def note_continuation(trace: Trace, since: float, moves: int, delivered_tokens: int) -> None:

@@ -35,6 +35,8 @@ class Account(NamedTuple):
     lane: str = ""
     """The lane; "" for GPU time that no request used."""
     state: State = "used"
+    budgets: tuple[str, ...] = ()
+    """The names of the budgets that pay. The ledger's rows have no budgets."""
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ _ASSUMED_NODE_S = 180.0
 _SHORTEST_WAIT_S = 15.0
 _TIMES_USUAL = 2.0
 """A replica that waits for so many times the usual time gets no node soon."""
-_FIRST_TRY_S, _LAST_TRY_S = 60.0, 300.0
+_FIRST_TRY_S, _LAST_TRY_S = 60.0, 120.0
 """The first and the longest time after which a dry variant is tried again."""
 _KEPT_WAITS = 5
 _KEPT_ENDS = 50

@@ -266,6 +266,7 @@ class EngineMetrics:
         self.errors.inc(1, tags={"type": error.code or "unknown"})
 
 
+_MOST_BUDGETS = 100
 COLD_WAIT_S = (
     1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 240.0, 300.0, 450.0,
     600.0,
@@ -333,3 +334,17 @@ class ApiKeyMetrics:
     def count_limited(self, key: str, limit: str) -> None:
         """Count a request above `limit`."""
         self._limited.inc(1, tags={"key": key, "limit": limit})
+
+
+class BudgetMetrics:
+    """Registers the series of budgets with Ray. Build it inside the replica, never at import."""
+
+    def __init__(self, replica: str) -> None:
+        text = "The used share of a budget: costs of its period by its limit."
+        self._used = Gauge("llm_budget_used_ratio", text, tag_keys=("replica", "budget"))
+        self._used.set_default_tags({"replica": replica})
+
+    def publish(self, used: Mapping[str, float]) -> None:
+        """Publish the 100 budgets with the largest share. Call it every second, as for all gauges."""
+        for budget in sorted(used, key=lambda name: used[name], reverse=True)[:_MOST_BUDGETS]:
+            self._used.set(used[budget], tags={"budget": budget})

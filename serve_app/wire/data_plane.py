@@ -162,6 +162,8 @@ class Call(msgspec.Struct, tag=1, array_like=True):
     """The LoRA adapter; None for the model itself. The first use loads the adapter."""
     lost_s: float = 0.0
     """The part of `waited_s` that lost replicas cost."""
+    budgets: tuple[str, ...] = ()
+    """The names of the budgets that pay; see `Caller`."""
 
 
 class Credit(msgspec.Struct, tag=2, array_like=True):
