@@ -7,6 +7,7 @@ from typing import Any
 
 from replay.defaults import GOAL, KNOBS, PROFILE
 from replay.fleet.conditions import Conditions, rules
+from replay.fleet.fleet import Fleet
 from replay.policies import Static
 from replay.profile import Profile, load_profile
 from replay.result import Result
@@ -62,10 +63,12 @@ class Scenario:
         conditions: Conditions | None = None,
         settings: dict[str, Any] | None = None,
         progress: Callable[[float], None] | None = None,
+        fleet: Fleet | None = None,
     ) -> Result:
         """Replay `controller`, which has fresh memory, with `warm` replicas ready at the start.
 
-        `settings` are the policy's settings for the result; by default the knobs that bear on every policy.
+        `fleet` replaces a new fleet of the profile. `settings` are the policy's settings for the result; by
+        default the knobs that bear on every policy.
         """
         result = simulate(
             self.trace,
@@ -77,6 +80,7 @@ class Scenario:
             percentile=float(self.knobs.ttft_percentile),
             backlog=self.backlog,
             progress=progress,
+            fleet=fleet,
         )
         known = self.knobs.model_dump(mode="json")
         return replace(result, knobs=settings or {name: known[name] for name in _SHARED_KNOBS})

@@ -1,6 +1,6 @@
 """Replays of one model on several pools of nodes, such as spot nodes of three zones and on-demand nodes.
 
-All pools have the same GPU. A pool has a price. If its nodes can be taken away, it has a recorded number of
+A pool has a price, and the speed of its GPUs. If its nodes can be taken away, it has a recorded number of
 nodes that are available at each time. `Mixed` calls the functions that the controller calls.
 """
 
@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -21,21 +22,23 @@ from replay.fleet.fleet import Fleet, Start
 from replay.fleet.layout import DRAINING
 from replay.production import EPOCH
 from replay.profile import Profile, load_profile
-from replay.shared_fleet import conditions_of
-from replay.simulation import simulate
+from replay.scenario import scenario
 from serve_app.policy.decide import Decision, next_decision
 from serve_app.policy.reports import Snapshot
 from serve_app.policy.state import PolicyState
 from serve_app.policy.variant_decision import VariantNow, decide_variants
 from serve_app.policy.variant_state import MixState, VariantState
 from serve_app.settings.knobs import Knobs
+from serve_app.wire.data_plane import LEAVING_S
 from serve_app.wire.served_models import ServedVariant
 from serve_app.wire.signals import EngineSignals, IngressSignals, Reading
 from traces import open_trace
 from traces.trace import TraceError
 
-_POLICIES = ("ours", "skyserve", "on-demand", "spot", "one-pool")
+_POLICIES = ("ours", "skyserve", "on-demand", "spot", "one-pool", "kind")
 _LONGEST_S = 6 * 3600.0
+_LEARNED_S = 24 * 3600.0
+"""The time before the window from which the policy knows how nodes are taken away."""
 _GRACE_S = 5.0
 """As `controller.contexts`: a younger request for a replica does not count as pending."""
 
@@ -53,17 +56,38 @@ class Pool:
     """The time between the announcement that a node is taken away and its end."""
     node_s: float = 0.0
     """The time in which a node comes that is there, beside the start of the replica."""
+    speed: float = 1.0
+    """The speed of a replica, relative to the profile's."""
+    before: tuple[int, ...] = ()
+    """The nodes that could be had in the intervals before the replay, from which the policy has learned."""
 
     @property
     def preemptible(self) -> bool:
         """Whether nodes may be taken away."""
         return bool(self.available)
 
+    @property
+    def serves_s(self) -> float:
+        """How long a replica takes requests after the announcement."""
+        return max(0.0, self.notice_s - LEAVING_S)
+
     def nodes(self, at: float) -> float:
         """Return the nodes that can be had at `at` seconds."""
         if not self.available:
             return inf
         return self.available[min(int(at / self.interval_s), len(self.available) - 1)]
+
+    def known(self, replicas: int, start_s: float) -> VariantState:
+        """Return what the policy has learned before the replay, if it had `replicas` nodes of this pool.
+
+        A node that is there takes `node_s` to come, and a replica `start_s` to start.
+        """
+        state = VariantState(node_waits_s=(self.node_s,), since=EPOCH - self.interval_s * len(self.before))
+        nodes = [min(replicas, count) for count in (*self.before, *self.available[:1])]
+        for index, (old, new) in enumerate(pairwise(nodes)):
+            at = EPOCH - self.interval_s * (len(self.before) - 1 - index)
+            state = state.learn_ends([f"{index}-{k}" for k in range(old - new)], start_s, self.serves_s, at)
+        return replace(state, try_at=None, try_wait_s=0.0)
 
 
 class PooledFleet(Fleet):
@@ -80,15 +104,35 @@ class PooledFleet(Fleet):
         self.usd = 0.0
         self.taken = 0
         """Replicas whose nodes were taken away."""
+        self.ending: dict[int, float] = {}
+        """The slots of replicas whose nodes are about to end, and when they begin to drain."""
         self._just_taken: dict[str, list[int]] = {name: [] for name in self.pools}
 
     def of(self, pool: str) -> list[int]:
-        """Return the slots of the ready replicas of a pool."""
+        """Return the slots of the ready replicas of a pool that keep their nodes."""
+        return [slot for slot in self._ready(pool) if slot not in self.ending]
+
+    def ending_of(self, pool: str) -> list[int]:
+        """Return the slots of the ready replicas of a pool whose nodes are about to end."""
+        return [slot for slot in self._ready(pool) if slot in self.ending]
+
+    def _ready(self, pool: str) -> list[int]:
         return [slot for slot in self.ready_slots if self.pool_of[self.names[slot]] == pool]
 
     def starting_of(self, pool: str) -> list[Start]:
         """Return the starts under way in a pool."""
         return [start for start in self.starting.values() if self.pool_of[start.number] == pool]
+
+    def warm(self, replicas: int) -> None:
+        """Have so many replicas ready from the start, on the cheapest nodes that are there."""
+        for pool in sorted(self.pools.values(), key=lambda pool: pool.usd_per_hour):
+            for _ in range(int(min(replicas, pool.nodes(0.0)))):
+                slot, number = self._take_place(pool.name)
+                super()._put_into_service(slot, number)
+                self.targets[pool.name] += 1
+                replicas -= 1
+        self.target = sum(self.targets.values())
+        self._count_peak()
 
     def set_target(self, target: int, first: Collection[int] = ()) -> None:
         """Do nothing: `set_targets` is called by the policy, and the bounds of a replay are the knobs'."""
@@ -126,8 +170,12 @@ class PooledFleet(Fleet):
                 self._note_taken(name, start.number)
                 lacking -= 1
             for slot in ready[: int(max(lacking, 0))]:
-                self._drain(slot)
+                self.ending[slot] = self.now + pool.serves_s
                 self._note_taken(name, self.names[slot])
+        for slot, at in list(self.ending.items()):
+            if at <= self.now:
+                self._drain(slot)
+                del self.ending[slot]
         self._reap()
 
     def just_taken(self, pool: str) -> list[int]:
@@ -135,9 +183,14 @@ class PooledFleet(Fleet):
         found, self._just_taken[pool] = self._just_taken[pool], []
         return found
 
-    def _start(self, pool: str, asked_at: float) -> Start:
+    def _take_place(self, pool: str) -> tuple[int, int]:
         slot, number = self._take_slot()
         self.pool_of[number] = pool
+        self.memory.replicas["slowness"][slot] = 1.0 / self.pools[pool].speed
+        return slot, number
+
+    def _start(self, pool: str, asked_at: float) -> Start:
+        slot, number = self._take_place(pool)
         took = float(self._random.uniform(*self.conditions.cold_start_s))
         start = self.starting[slot] = Start(number, slot, asked_at, self.now, took, warm_node=False)
         self.starts += 1
@@ -189,8 +242,9 @@ class Mixed:
         assert isinstance(fleet, PooledFleet)
         fleet.move_nodes()
         now = EPOCH + fleet.now
-        if self.state.last_at is None:  # how long nodes take is known from earlier days
-            known = {name: VariantState(node_waits_s=(pool.node_s,)) for name, pool in fleet.pools.items()}
+        if self.state.last_at is None:  # nodes are known from earlier days
+            start_s = sum(fleet.conditions.cold_start_s) / 2.0
+            known = {name: pool.known(fleet.target, start_s) for name, pool in fleet.pools.items()}
             self.state = replace(self.state, mix=MixState(known))
         variants = [self._now(fleet, pool) for pool in fleet.pools.values()]
         found, self.state = decide_variants(variants, self.knobs, self.state, now, self._decider(now))
@@ -220,17 +274,18 @@ class Mixed:
             fleet.starting_of(pool.name),
             fleet.waiting[pool.name],
         )
-        rows = fleet.report(ready).tolist()
+        ending = fleet.ending_of(pool.name)
+        rows = fleet.report([*ready, *ending]).tolist()
         engines = {
             f"r{fleet.names[slot]}": Reading(EngineSignals(*row), 0.0)
-            for slot, row in zip(ready, rows, strict=True)
+            for slot, row in zip([*ready, *ending], rows, strict=True)
         }
         since_s = fleet.now - waiting[0] if waiting else 0.0
         pending = len(waiting) if since_s >= _GRACE_S else 0
         starts = [seconds for number, seconds, _ in fleet.cold_starts if fleet.pool_of[number] == pool.name]
         snapshot = Snapshot(
-            target=fleet.targets[pool.name],
-            ready=len(ready),
+            target=fleet.targets[pool.name] + len(ending),
+            ready=len(ready) + len(ending),
             engines=engines,
             ingress={} if self._ingress is None else {"ingress": self._ingress},
             starting=len(starting) + (len(waiting) - pending),
@@ -239,10 +294,19 @@ class Mixed:
             cold_node_start_s=float(np.median(starts[-5:])) if starts else None,
         )
         served = ServedVariant(
-            pool.name, pool.name, {}, "", pool.usd_per_hour, pool.preemptible, 0, 10_000, 1.0
+            pool.name,
+            pool.name,
+            {},
+            "",
+            pool.usd_per_hour,
+            pool.preemptible,
+            0,
+            10_000,
+            pool.speed,
+            f"{pool.speed:g}",
         )
         taken = tuple(f"r{number}" for number in fleet.just_taken(pool.name))
-        return VariantNow(served, snapshot, len(ready) + len(starting), taken, pool.notice_s)
+        return VariantNow(served, snapshot, len(ending), len(ready) + len(starting), taken, pool.serves_s)
 
 
 class SkyServe(Mixed):
@@ -329,9 +393,20 @@ def read_pool(argument: str, usd_per_hour: float, start_h: float, length_s: floa
         raise TraceError(f"{argument}: must be ZONE=FILE with a spot trace: {error}") from error
     first = int(start_h * 3600 / gap_s)
     part = data[first : first + int(length_s / gap_s) + 1]
+    before = data[max(0, first - int(_LEARNED_S / gap_s)) : first]
     if not part:
         raise TraceError(f"{argument}: the trace ends before hour {start_h:g}")
-    return Pool(f"spot-{zone}", usd_per_hour, tuple(part), gap_s)
+    return Pool(f"spot-{zone}", usd_per_hour, tuple(part), gap_s, before=tuple(before))
+
+
+def read_kind(argument: str) -> Pool:
+    """Return the pool of `NAME=USD:SPEED`. Raises TraceError for another argument."""
+    name, _, numbers = argument.partition("=")
+    try:
+        usd, speed = map(float, numbers.split(":"))
+    except ValueError:
+        raise TraceError(f"{argument}: must be NAME=USD:SPEED") from None
+    return Pool(name, usd, speed=speed)
 
 
 def main() -> int:
@@ -345,10 +420,17 @@ def main() -> int:
         metavar="ZONE=FILE",
         help="repeatable; the policy one-pool has the first zone alone",
     )
+    parser.add_argument(
+        "--kind",
+        action="append",
+        default=[],
+        metavar="NAME=USD:SPEED",
+        help="on-demand nodes of another kind, for ours and the policy kind; repeatable",
+    )
     parser.add_argument("--start-hour", type=float, default=0.0, help="where the spot traces begin")
     parser.add_argument("--usd", type=float, nargs=2, default=(3.70, 1.20), metavar=("ON_DEMAND", "SPOT"))
     parser.add_argument("--profile", default="a100-80gb", help="the hardware of a replica")
-    parser.add_argument("--policies", nargs="+", default=list(_POLICIES), choices=_POLICIES)
+    parser.add_argument("--policies", nargs="+", default=list(_POLICIES[:-1]), choices=_POLICIES)
     asked = parser.parse_args()
     print(
         "| policy | attainment | TTFT in time | USD | starts | nodes taken away |\n|---|---|---|---|---|---|"
@@ -357,13 +439,16 @@ def main() -> int:
         profile = load_profile(asked.profile)
         certain = Pool("on-demand", asked.usd[0])
         spot = [read_pool(each, asked.usd[1], asked.start_hour, _LONGEST_S) for each in asked.spot]
+        world = scenario(open_trace(asked.window), knobs=KNOBS, profile=profile)
+        warm = world.warm()
+        kinds = [read_kind(each) for each in asked.kind]
         for name in asked.policies:
             policy = SkyServe(KNOBS) if name == "skyserve" else Mixed(KNOBS, name)
-            own = {"on-demand": [certain], "spot": spot, "one-pool": spot[:1]}
+            own = {"on-demand": [certain], "spot": spot, "one-pool": spot[:1], "kind": kinds[:1]}
+            own["ours"] = [certain, *spot, *kinds]
             pools = own.get(name, [certain, *spot])
-            conditions = conditions_of(KNOBS, profile, 0)
-            fleet = PooledFleet(profile, conditions, pools)
-            result = simulate(open_trace(asked.window), policy, profile, conditions, fleet=fleet)
+            fleet = PooledFleet(profile, world.conditions, pools)
+            result = world.run(policy, warm=warm, fleet=fleet)
             print(
                 f"| {policy.name} | {result.attainment:.1%} | {result.ttft_ok:.1%} | {fleet.usd:.2f} | "
                 f"{result.starts} | {fleet.taken} |",

@@ -126,9 +126,14 @@ def insert_into(engine: Engine) -> Any:
 
 def earlier_time(connection: Connection, now: float) -> float:
     """Return `now` or the database's time, whichever is earlier, in Unix seconds."""
+    return min(now, database_time(connection))
+
+
+def database_time(connection: Connection) -> float:
+    """Return the database's time, in Unix seconds."""
     postgres = connection.dialect.name == "postgresql"
     clock = func.extract("epoch", func.now()) if postgres else func.strftime("%s", "now")
-    return min(now, float(connection.execute(select(clock)).scalar_one()))
+    return float(connection.execute(select(clock)).scalar_one())
 
 
 @contextmanager

@@ -62,10 +62,6 @@ the operator has set them. `serve_app/haproxy` reads the variables that begin wi
 FAST_PATH_PORTS = {
     "RAY_SERVE_HAPROXY_METRICS_PORT": 9101,
     "RAY_SERVE_HAPROXY_STATS_PORT": 8404,
-    # HAProxy sends requests here while no ingress replica is up. If two clusters on one machine shared it,
-    # one would get the requests of the other.
-    "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": 8500,
-    "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": 9500,
 }
 """Ports of the fast data path with Ray's defaults; `tideserve run` replaces those that are taken."""
 

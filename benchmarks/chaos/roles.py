@@ -61,7 +61,6 @@ ROLES: tuple[Role, ...] = (
     Role("haproxy-manager", r"^ray::HAProxyManager\b"),
     Role(INGRESS, r"^ray::ServeReplica:[^:]+:Ingress\b", serves_connection=True, may_hang=True),
     Role("batch-runner", r"^ray::ServeReplica:[^:]+:BatchRunner\b"),
-    Role("fallback-proxy", r"^ray::ProxyActor\b"),
     Role("dashboard", r"/ray/dashboard/dashboard\.py "),
     Role("dashboard-agent", r"^ray::DashboardAgent\b", ends_node=True),
     Role("runtime-env-agent", r"^ray::RuntimeEnvAgent\b", ends_node=True),

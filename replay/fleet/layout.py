@@ -46,6 +46,7 @@ QUEUE_PART, PREFILL_PART, ITL_PART = 0, 1, 2
 REPLICA = np.dtype(
     [
         ("status", "i8"),
+        ("slowness", "f8"),  # the time of a step, relative to the profile's
         ("step_began", "f8"),
         ("step_end", "f8"),  # inf without a step under way
         ("step_decodes", "i8"),  # sequences that decode in it
@@ -295,6 +296,7 @@ def renew_replica(memory: Memory, slot: int) -> None:
 
 def _fresh(replicas: int) -> Records:
     fleet = np.zeros(replicas, REPLICA)
+    fleet["slowness"] = 1.0
     fleet["step_end"] = np.inf
     fleet["next_end"] = NEVER
     fleet["head"] = fleet["tail"] = NONE

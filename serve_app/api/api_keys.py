@@ -11,16 +11,21 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve_app.api.dialect import error_response, route_path
-from serve_app.api.errors import ApiError
+from serve_app.api.errors import ApiError, invalid_key
 from serve_app.api.page import PAGE_PATHS
+from serve_app.settings.budget import Budget, Team
 from serve_app.settings.keys_file import MOST_BYTES, ApiKey, KeysFile, parse_keys
 from serve_app.settings.settings_error import SettingsError
+
+if TYPE_CHECKING:
+    from serve_app.api.oidc import Oidc  # whose imports take 0.1 s
 
 logger = logging.getLogger("ray.serve")
 
@@ -32,6 +37,8 @@ _FORM = "Authorization: Bearer KEY"
 _POLICY_VIOLATION = 1008
 """RFC 6455, 7.4.1."""
 SETTING = "http.api_keys_file"
+OIDC = "oidc:"
+"""The begin of the names of callers with tokens. No key of the file has a name with a colon."""
 _LOOK_S = 1.0
 _LOOK_WAIT_S = 1.0
 """How long a request waits for a check of the file. A network file system may never answer."""
@@ -50,6 +57,7 @@ class ApiKeyFile:
     Args:
         clock: Seconds on a clock that never goes back.
         wall: Unix time in seconds, for the expiry of keys.
+        check: Raises SettingsError if the keys do not fit other settings.
 
     Raises:
         SettingsError: the file has no usable keys at the start.
@@ -60,15 +68,20 @@ class ApiKeyFile:
         path: str,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        check: Callable[[KeysFile], None] = lambda found: None,
     ) -> None:
         self._path = path
+        self._check = check
         self._clock = clock
         self._wall = wall
         try:
             found, self._signature = _read(path)
+            check(found)
         except (SettingsError, OSError) as error:
             raise SettingsError([f"{SETTING} = {path!r}: {reason}" for reason in _reasons(error)]) from None
         self._put_in_force(found)
+        self.oidc: Oidc | None = None
+        """Accepts tokens beside the keys; None if only keys are accepted."""
         self.trouble = ""
         """Why the file as it is now is not in force; "" if it is."""
         self._looking = False
@@ -83,29 +96,53 @@ class ApiKeyFile:
     def has_limits(self) -> bool:
         return self._has_limits
 
+    @property
+    def teams(self) -> Mapping[str, Team]:
+        return self._teams
+
+    @property
+    def budgets(self) -> Mapping[str, Budget]:
+        """All budgets of keys and teams, by name."""
+        return self._budgets
+
     def authenticate(self, key: bytes) -> ApiKey:
         """Return the entry of `key`. Raises ApiError 401 if clients may not use it, or no longer."""
         found = self._keys.get(sha256(key).digest())
         if found is None:
-            raise _refusal("this API key is not one of the server's.")
+            raise invalid_key("this API key is not one of the server's.")
         return self._checked(found)
+
+    async def identify(self, given: bytes) -> ApiKey:
+        """Return the entry of a key or a token. Raises ApiError 401, or another of `Oidc.check`."""
+        if self.oidc is None:
+            return self.authenticate(given)
+        digest = sha256(given).digest()
+        found = self._keys.get(digest) or self.oidc.cached(digest)
+        if found is None and given.count(b".") == 2:  # the form of a JWT
+            found = await self.oidc.check(given, digest)
+        return self._checked(found) if found is not None else self.authenticate(given)
 
     def _checked(self, found: ApiKey) -> ApiKey:
         if found.expires_at is not None and self._wall() >= found.expires_at:
-            raise _refusal("this API key has expired.")
+            raise invalid_key("this API key has expired.")
         return found
 
     def named(self, name: str) -> ApiKey:
         """Return the entry of this name. Raises ApiError 401 if it is gone or has expired."""
+        if self.oidc is not None and name.startswith(OIDC):
+            if (caller := self.oidc.callers.get(name)) is not None:
+                return caller
+            message = f"The caller {name!r} has sent no token since this ingress replica started."
+            raise ApiError(503, message, code="caller_unknown", headers={"Retry-After": "60"})
         found = self._names.get(name)
         if found is None:
-            raise _refusal(f"the API key {name!r} is not one of the server's any more.")
+            raise invalid_key(f"the API key {name!r} is not one of the server's any more.")
         return self._checked(found)
 
     def in_force(self, key: ApiKey) -> bool:
         """Whether clients may still use a key that has been authenticated, with the same rights."""
         expired = key.expires_at is not None and self._wall() >= key.expires_at
-        return not expired and self._keys.get(key.digest) == key
+        return not expired and (self._keys.get(key.digest) == key or key.name.startswith(OIDC))
 
     async def refresh(self) -> None:
         """Put a changed file in force, at most once a second.
@@ -125,6 +162,7 @@ class ApiKeyFile:
                 self.trouble = ""
                 return
             found, self._signature = _read(self._path)
+            self._check(found)
         except (SettingsError, OSError) as error:
             self._report("; ".join(_reasons(error)))
         else:
@@ -137,6 +175,7 @@ class ApiKeyFile:
     def _put_in_force(self, found: KeysFile) -> None:
         self._keys = {key.digest: key for key in found.keys}
         self._names = {key.name: key for key in found.keys}
+        self._teams, self._budgets = found.teams, found.budgets
         self._has_limits = any(key.is_limited for key in found.keys)
         if plain := found.plain:
             logger.warning(
@@ -150,7 +189,11 @@ class ApiKeyFile:
         self.trouble = trouble
 
 
-async def appeared(path: str, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> ApiKeyFile:
+async def appeared(
+    path: str,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    check: Callable[[KeysFile], None] = lambda found: None,
+) -> ApiKeyFile:
     """Return the keys of a file, which may appear within three minutes. Raises SettingsError."""
     for second in range(_APPEARS_S):
         if await asyncio.to_thread(os.path.exists, path):
@@ -158,7 +201,7 @@ async def appeared(path: str, sleep: Callable[[float], Awaitable[None]] = asynci
         if second == 0:
             logger.warning(f"{SETTING} = {path!r}: does not exist yet; waiting up to {_APPEARS_S} s for it")
         await sleep(1.0)
-    return ApiKeyFile(path)
+    return ApiKeyFile(path, check=check)
 
 
 def _read(path: str) -> tuple[KeysFile, _Signature]:
@@ -200,7 +243,7 @@ class ApiKeyMiddleware:
             return
         try:
             await self._keys.refresh()
-            key = self._key_of(scope)
+            key = await self._key_of(scope)
         except ApiError as error:
             if path == _METRICS:  # which shows more to an admin key
                 await self._app(scope, receive, send)
@@ -215,7 +258,7 @@ class ApiKeyMiddleware:
         state["cache_salt"] = "" if self._share_prefix_cache else key.cache_salt
         await self._app(scope, receive, send)
 
-    def _key_of(self, scope: Scope) -> ApiKey:
+    async def _key_of(self, scope: Scope) -> ApiKey:
         """Return the entry of the client's key: of a bearer token (RFC 6750, 2.1), or of `x-api-key`.
 
         Either header may be a gateway's own. If both have a key of the server's, the bearer token goes first.
@@ -227,23 +270,17 @@ class ApiKeyMiddleware:
         for header, scheme in ((b"authorization", b""), (b"x-api-key", b"Bearer ")):
             if given := [scheme + value for name, value in scope["headers"] if name == header]:
                 try:
-                    return self._keys.authenticate(_key(given))
+                    return await self._keys.identify(_key(given))
                 except ApiError as error:
                     refusals.append(error)
-        raise next(iter(refusals), _refusal(f"an API key is required: {_FORM}"))
+        raise next(iter(refusals), invalid_key(f"an API key is required: {_FORM}"))
 
 
 def _key(given: list[bytes]) -> bytes:
     """Return the key in the values of one header. Raises ApiError 401 unless there is exactly one."""
     if len(given) != 1:
-        raise _refusal(f"given {len(given)} times; it must be given once: {_FORM}")
+        raise invalid_key(f"given {len(given)} times; it must be given once: {_FORM}")
     scheme, _, key = given[0].strip().partition(b" ")
     if scheme.lower() != b"bearer" or not key.strip():
-        raise _refusal("must have the form: Bearer KEY")
+        raise invalid_key("must have the form: Bearer KEY")
     return key.strip()
-
-
-def _refusal(problem: str) -> ApiError:
-    return ApiError(
-        401, f"Authorization: {problem}", code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"}
-    )

@@ -18,6 +18,7 @@ from serve_app.api.request_head import head_of
 from serve_app.settings.keys_file import ApiKey
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.settings_error import SettingsError
+from serve_app.wire.versions import Share
 
 _MOST_BYTES = 1 << 18
 _LISTENER_BYTES = 1 << 20
@@ -70,7 +71,23 @@ class KnobChange(msgspec.Struct, forbid_unknown_fields=True):
     knobs: dict[str, Any]
 
 
+class ShareChange(msgspec.Struct, forbid_unknown_fields=True):
+    """A change of the share of a model's version, and of the share of copies."""
+
+    model: str
+    share: Annotated[float, msgspec.Meta(ge=0, le=1)]
+    shadow: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    """null: as it is, and 0 with `share` 0."""
+    version: str | None = None
+    """The name of the version, to be sure; null for the only one."""
+
+
+SetShare = Callable[[str, str | None, float, float | None, str], Awaitable[Share]]
+"""Changes the share of a model's version; see `ShareChange`. The last argument names the sender."""
+
 _decoder = msgspec.json.Decoder(KnobChange)
+_share_decoder = msgspec.json.Decoder(ShareChange)
+_SHARE = msgspec.json.schema_components((ShareChange,))[1]["ShareChange"]
 _CHANGE = msgspec.json.schema_components((KnobChange,))[1]["KnobChange"]
 
 
@@ -104,24 +121,49 @@ def live_router(
 
     @router.post("/knobs", summary="Change knobs", openapi_extra={"requestBody": body})
     async def change(request: Request) -> ChangedKnobs:
-        if not may_set(request):
-            allowed = "an API key with `admin: true`" if has_keys else "API keys, or a loopback address"
-            raise ApiError(403, f"Changes of knobs need {allowed}.", code="knobs_not_allowed")
-        check_content_type(request.scope["headers"])
-        share = BodyShare(memory, head_of(request).group)
-        try:
-            body = await read_body(request, _MOST_BYTES, _BODY_S, share)
-        finally:
-            share.release()
-        await check_structure(body)
-        asked = decode_body(body, _decoder)
-        sender = f"API key {request.state.key.name!r}" if has_keys else "a client without an API key"
+        asked = decode_body(await _changing_body(request, memory, has_keys, may_set(request)), _decoder)
+        sender = _sender(request, has_keys)
         try:
             return await set_knobs(asked.model, asked.knobs, sender)
         except SettingsError as error:
             raise ApiError(400, "; ".join(error.problems), param="knobs", code="invalid_value") from None
 
     return router
+
+
+def canary_router(set_share: SetShare, memory: BodyMemory, has_keys: bool, on_loopback: bool) -> APIRouter:
+    """Return the route that changes the share of a version. The arguments are those of `live_router`."""
+    router = APIRouter(prefix="/autoscaling", tags=["operations"])
+    body = {"required": True, "content": {JSON: {"schema": _SHARE}}}
+
+    @router.put("/canary", summary="Change the share of a version", openapi_extra={"requestBody": body})
+    async def change(request: Request) -> dict[str, Any]:
+        allowed = request.state.key.admin if has_keys else on_loopback
+        asked = decode_body(await _changing_body(request, memory, has_keys, allowed), _share_decoder)
+        sender = _sender(request, has_keys)
+        share = await set_share(asked.model, asked.version, asked.share, asked.shadow, sender)
+        return {"share": share.share, "shadow": share.shadow, "streams": share.streams}
+
+    return router
+
+
+async def _changing_body(request: Request, memory: BodyMemory, has_keys: bool, may_set: bool) -> bytes:
+    """Return the body of a change. Raises ApiError 403 unless the sender `may_set` knobs."""
+    if not may_set:
+        allowed = "an API key with `admin: true`" if has_keys else "API keys, or a loopback address"
+        raise ApiError(403, f"Changes of knobs need {allowed}.", code="knobs_not_allowed")
+    check_content_type(request.scope["headers"])
+    share = BodyShare(memory, head_of(request).group)
+    try:
+        body = await read_body(request, _MOST_BYTES, _BODY_S, share)
+    finally:
+        share.release()
+    await check_structure(body)
+    return body
+
+
+def _sender(request: Request, has_keys: bool) -> str:
+    return f"API key {request.state.key.name!r}" if has_keys else "a client without an API key"
 
 
 def autoscaling_router(view: AutoscalingView) -> APIRouter:

@@ -22,7 +22,8 @@ PROBES = frozenset(("/health", "/ready"))
 _EXPOSED = (
     b"X-Request-ID, Request-Id, Retry-After, Retry-After-Ms, X-Should-Retry, X-Tideserve-Lane, "
     b"X-RateLimit-Limit-Requests, X-RateLimit-Remaining-Requests, X-RateLimit-Reset-Requests, "
-    b"X-RateLimit-Limit-Tokens, X-RateLimit-Remaining-Tokens, X-RateLimit-Reset-Tokens"
+    b"X-RateLimit-Limit-Tokens, X-RateLimit-Remaining-Tokens, X-RateLimit-Reset-Tokens, "
+    b"X-Tideserve-Budget-Limit, X-Tideserve-Budget-Remaining, X-Tideserve-Budget-Reset"
 )
 _METHODS = b"GET, HEAD, POST, DELETE"
 _MAX_AGE_S = b"7200"

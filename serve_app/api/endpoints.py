@@ -25,9 +25,17 @@ from serve_app.api.body import (
 )
 from serve_app.api.body_memory import KEPT, BodyMemory, BodyShare
 from serve_app.api.browsers import check_content_type
+from serve_app.api.budgets import Budgets
 from serve_app.api.dialect import EVENT_STREAM
-from serve_app.api.engine_client import SPEECH_OPERATIONS, EngineClient, EngineRequest, Operation, Traffic
-from serve_app.api.engine_response import EngineResponse
+from serve_app.api.engine_client import (
+    GENERATING,
+    SPEECH_OPERATIONS,
+    EngineClient,
+    EngineRequest,
+    Operation,
+    Traffic,
+)
+from serve_app.api.engine_response import EngineResponse, Use
 from serve_app.api.errors import ApiError, deadline_exceeded
 from serve_app.api.generate import GenerateRequest, GenerateResponse
 from serve_app.api.prompt_prefix import prompt_prefix
@@ -63,9 +71,7 @@ _PATHS: tuple[tuple[str, Operation, str], ...] = (
 _MESSAGES = ("messages", "count_tokens")
 _FIRST_PATHS = {operation: path for path, operation, _ in reversed(_PATHS)}
 _OPERATIONS = {path: operation for path, operation, _ in _PATHS}
-_PROMPTED = ("chat_completions", "completions", "responses", "messages", "generate")
-"""The operations that generate tokens after a prompt of text, which may share a prefix with others."""
-_GENERATING = (*_PROMPTED, *SPEECH_OPERATIONS)
+_STREAMED = (*GENERATING, *SPEECH_OPERATIONS)
 _NAMES_SHOWN = 20
 """Names of models in an error."""
 
@@ -118,10 +124,15 @@ class Endpoints:
     """Answers requests for the models of one application."""
 
     def __init__(
-        self, served: Sequence[ApiModel], bounds: HttpSettings, quotas: Quotas | None = None
+        self,
+        served: Sequence[ApiModel],
+        bounds: HttpSettings,
+        quotas: Quotas | None = None,
+        budgets: Budgets | None = None,
     ) -> None:
         self.models = {model.name: model for model in served}
         self._quotas = quotas or Quotas()
+        self._budgets = budgets
         self._bounds = bounds
         self.memory = BodyMemory(bounds.max_body_memory_bytes)
 
@@ -178,7 +189,7 @@ class Endpoints:
                 summary=summary,
                 tags=["tokens" if operation.endswith("tokenize") else "OpenAI"],
                 response_class=JSONResponse,
-                responses={200: {"content": {EVENT_STREAM: {}}}} if operation in _GENERATING else None,
+                responses={200: {"content": {EVENT_STREAM: {}}}} if operation in _STREAMED else None,
                 openapi_extra={"requestBody": body_schema(operation)},
             )
 
@@ -228,7 +239,7 @@ class Endpoints:
         """Return the engine's answer to a request, which has been read and admitted to memory."""
         if operation not in SPEECH_OPERATIONS:  # a form shows a page only by its origin
             check_content_type(http.scope["headers"])
-        sender = head_of(http)
+        sender = head_of(http, self._bounds.conversation_header)
         share = BodyShare(self.memory, sender.group)
         try:
             body = await self._read(http, operation, share, sender.timeout_s)
@@ -256,13 +267,13 @@ class Endpoints:
         Raises:
             ApiError: the body is invalid, its model is unknown, or a limit of the sender's key is reached.
         """
-        quota_use = None
+        uses: list[Use] = []
         try:
             document = fields_of(body) if operation in SPEECH_OPERATIONS else body
             await check_structure(document, MESSAGES_CONTAINERS if operation in _MESSAGES else MAX_CONTAINERS)
             fields = self._generate_fields(body) if operation == "generate" else peek(document)
             model = self.find(fields.model, sender.key)
-            generates = operation in _GENERATING
+            generates = operation in _STREAMED
             wants_stream = generates and fields.wants_stream
             if whole and wants_stream:
                 message = "stream = true: a batch has no streams"
@@ -279,7 +290,7 @@ class Endpoints:
                 sender.timeout_s,
                 trace.for_engine(sender.context),
                 salt,
-                prompt_prefix(fields, prefix_salt) if operation in _PROMPTED else None,
+                prompt_prefix(fields, prefix_salt) if operation in GENERATING else None,
                 BodyShare(self.memory, KEPT) if wants_stream else None,
                 model.name,
                 model.alias,
@@ -287,6 +298,7 @@ class Endpoints:
                 adapter,
                 repeated_bytes=repeated_bytes(body) if operation in ("score", "rerank") else 0,
                 trace=trace,
+                conversation=sender.conversation or sender.caller.key,
             )
             trace.note_request(request, document)
             try:
@@ -295,10 +307,16 @@ class Endpoints:
                 context = (request.prefix and model.max_model_len) or inf
                 if sender.key is not None and sender.key.is_limited:
                     quota_use = self._quotas.reserve(sender.key, request, answer_bound, context)
-                if quota_use is not None and quota_use.over_quota:
-                    request.caller = sender.caller.lowered_to("background")
-                    quota_use.headers[LANE_HEADER] = "background"
-                    trace.note_request(request, document)
+                    uses.append(quota_use)
+                    if quota_use.over_quota:
+                        request.caller = sender.caller.lowered_to("background")
+                        quota_use.headers[LANE_HEADER] = "background"
+                        trace.note_request(request, document)
+                if sender.caller.budgets and self._budgets is not None:
+                    context = model.max_model_len or inf
+                    budgets = sender.caller.budgets
+                    budget_use = await self._budgets.reserve(budgets, request, answer_bound, context)
+                    uses += [] if budget_use is None else [budget_use]
                 lowered = request.caller is not sender.caller
                 background = request.caller.lane == "background"
                 share.belongs_to(model.name, background=background, lowered=lowered)
@@ -306,11 +324,11 @@ class Endpoints:
                 if error.status == 429:
                     model.traffic.rejected(request, error)
                 raise
-            return EngineResponse(model.engine, request, model.traffic, share.release, quota_use)
+            return EngineResponse(model.engine, request, model.traffic, share.release, uses)
         except BaseException:
             share.release()
-            if quota_use is not None:
-                quota_use.settle(request)
+            for use in uses:
+                use.settle(request)
             raise
 
     async def _read(

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeVar, get_args
 
+from serve_app.api.answer_watch import AnswerWatch
 from serve_app.api.body_memory import BodyShare
 from serve_app.api.dialect import ColdWait
 from serve_app.api.errors import ApiError
@@ -25,6 +26,8 @@ Operation = Literal[
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 GPU_OPERATIONS = frozenset(OPERATIONS) - {"tokenize", "detokenize", "count_tokens"}
 """The operations that use a GPU."""
+GENERATING = ("chat_completions", "completions", "responses", "messages", "generate")
+"""The operations that generate tokens after a prompt of text, which may share a prefix with others."""
 SPEECH_OPERATIONS = frozenset[Operation](("transcriptions", "translations"))
 """The operations whose bodies are those of `api.upload`."""
 _AUDIO_BYTES = 80
@@ -99,6 +102,12 @@ class EngineRequest:
     """How the request ended; None until then."""
     refused: bool = field(default=False, compare=False)
     """Whether the request was refused with 429 or 503, and counted so."""
+    conversation: str = field(default="", compare=False)
+    """The key by which its version is chosen; "" for its own id."""
+    version: str = field(default="", compare=False)
+    """The version of the model that answers; "" for a model without versions."""
+    watch: AnswerWatch | None = field(default=None, compare=False)
+    """Counts the answer for the comparison of versions; None without one."""
     body_bytes: int = field(init=False, compare=False)
     """The size of the body, also after its release."""
 
@@ -141,6 +150,22 @@ class EngineRequest:
         if self.ttft_s is None:
             self.lost_s += seconds
 
+    def count_answer(self) -> None:
+        """Count the answer for the comparison of versions, once its outcome is known."""
+        if self.watch is None:
+            return
+        output, itl_s = self.counts.output or 0, None
+        if self.outcome == "ok" and self.wants_stream and self.ttft_s is not None and output > 1:
+            itl_s = (self.waited_s - self.ttft_s) / (output - 1)
+        self.watch.count(
+            self.outcome,
+            lost=self.lost_s > 0.0,
+            ttft_s=self.ttft_s,
+            itl_s=itl_s,
+            tokens=output if self.operation in GENERATING else None,
+            caller=self.caller,
+        )
+
     def release_body(self) -> None:
         """Free the body once an answer has begun: it may have megabytes, and the answer may take minutes."""
         self.body = b""
@@ -180,6 +205,7 @@ class EngineRequest:
             self.alias,
             self.adapter,
             self.lost_s,
+            self.caller.budgets,
         )
 
 

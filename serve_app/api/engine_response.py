@@ -7,9 +7,9 @@ uvicorn's connection, and most events are written to it directly (`WriteNow`).
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -18,7 +18,6 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from serve_app.api.dialect import EVENT_STREAM, JSON, ColdWait, dialect_of
 from serve_app.api.engine_client import EngineClient, EngineRequest, Outcome, Traffic
 from serve_app.api.errors import DONE, ApiError, deadline_exceeded, stream_failed
-from serve_app.api.quotas import QuotaUse
 from serve_app.cancellation import only_own_cancellation
 
 logger = logging.getLogger("ray.serve")
@@ -32,6 +31,16 @@ _REFUSALS = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 _EXTENSION = "tideserve.write_now"
 
 
+class Use(Protocol):
+    """The place of a request in the limits or the budgets of its API key."""
+
+    headers: dict[str, str]
+    """Headers of the answer."""
+
+    def settle(self, request: EngineRequest) -> None:
+        """End the use, with the outcome of the request."""
+
+
 class EngineResponse(Response):
     """Sends or streams an engine's answer to `request`.
 
@@ -43,7 +52,7 @@ class EngineResponse(Response):
         traffic: Gets the events of the request.
         release_body: Called when the request's body is no longer needed: with the first byte of an answer, or
             at the end. It may be called again.
-        quota_use: The request's place in the limits of its API key; None without limits.
+        uses: The request's place in the limits and budgets of its API key.
     """
 
     _send: Send
@@ -54,7 +63,7 @@ class EngineResponse(Response):
         request: EngineRequest,
         traffic: Traffic,
         release_body: Callable[[], None] = lambda: None,
-        quota_use: QuotaUse | None = None,
+        uses: Sequence[Use] = (),
     ) -> None:
         super().__init__()
         self._engine = engine
@@ -62,7 +71,7 @@ class EngineResponse(Response):
         self._dialect = dialect_of(request.operation)
         self._traffic = traffic
         self._release_body = release_body
-        self._quota_use = quota_use
+        self._uses = uses
         self._started = False
         self._ended = False
         self._whole = False
@@ -101,8 +110,8 @@ class EngineResponse(Response):
                 # Break the reference cycle between this response and the request.
                 request.tell_wait = request.write_now = None
                 self._drop_body()
-                if self._quota_use is not None:
-                    self._quota_use.settle(request)
+                for use in self._uses:
+                    use.settle(request)
                 self._traffic.closed(request)
         if isinstance(results[0], Exception):
             raise results[0]
@@ -207,8 +216,8 @@ class EngineResponse(Response):
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:
         if not self._started:
             self._started = True
-            if self._quota_use is not None:
-                headers = {**headers, **self._quota_use.headers}
+            for use in self._uses:
+                headers = {**headers, **use.headers}
             raw = [
                 (name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()
             ]

@@ -11,6 +11,8 @@ from serve_app.settings.settings_error import shown
 
 DONE = b"data: [DONE]\n\n"
 """The last frame of every stream."""
+INSUFFICIENT_QUOTA = "insufficient_quota"
+"""OpenAI's code and type of a 429 that a wait of seconds does not end."""
 MOST_RETRY_S = 120.0
 """Clients of OpenAI and Anthropic do not wait longer before they send a request again."""
 ERROR_EVENT = b"event: error\n"
@@ -74,7 +76,9 @@ class ApiError(Exception):
 
     @property
     def type(self) -> str:
-        """OpenAI's type of the error: the client's fault or the server's."""
+        """OpenAI's type of the error: the client's fault, its budget, or the server's."""
+        if self.code == INSUFFICIENT_QUOTA:
+            return INSUFFICIENT_QUOTA
         return "invalid_request_error" if self.status < 500 else "server_error"
 
     def body(self) -> bytes:
@@ -116,6 +120,12 @@ def internal_error() -> ApiError:
 def stream_failed() -> ApiError:
     """A 500 for a fault of the server within a stream, sent as an event."""
     return ApiError(500, "The server failed while streaming this answer.", code="stream_failed")
+
+
+def invalid_key(problem: str) -> ApiError:
+    """A 401 for a client without a valid key or token."""
+    headers = {"WWW-Authenticate": "Bearer"}
+    return ApiError(401, f"Authorization: {problem}", code="invalid_api_key", headers=headers)
 
 
 def deadline_exceeded(timeout_s: float) -> ApiError:

@@ -14,7 +14,7 @@ from serve_app import __version__
 from serve_app.api.dialect import JSON
 from serve_app.settings.keys_file import ApiKey
 
-_SERIES_OF_KEYS = re.compile(rb'^(?!#)[^\n]*[{,]key="[^\n]*\n?', re.MULTILINE)
+_SERIES_OF_KEYS = re.compile(rb'^(?!#)[^\n]*[{,](?:key|budget)="[^\n]*\n?', re.MULTILINE)
 _LEFT_OUT = b"# the series with the label `key` need an API key with `admin: true`\n"
 
 State = Literal["up", "idle_at_zero", "loading", "failed"]
@@ -45,6 +45,8 @@ class ModelReadiness:
     """Typical seconds of a start on a node with a warm zygote; None before the first."""
     cold_node_start_s: float | None = None
     """Typical seconds of a start on any other node; None before the first."""
+    version_of: str | None = None
+    """The model of which it is a version. The old version answers while a version is not ready."""
 
     @property
     def ready(self) -> bool:
@@ -140,7 +142,7 @@ def health_router(observer: Observer, has_keys: bool = False) -> APIRouter:
     )
     async def ready() -> JSONResponse:
         readiness = await observer.readiness()
-        all_ready = all(model.ready for model in readiness.models)
+        all_ready = all(model.ready or model.version_of for model in readiness.models)
         body: dict[str, Any] = {
             "ready": all_ready,
             "zygote": readiness.zygote,

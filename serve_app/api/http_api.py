@@ -14,11 +14,19 @@ from starlette.exceptions import HTTPException
 
 from serve_app import __version__
 from serve_app.api.api_keys import OPEN_PATHS, ApiKeyFile, ApiKeyMiddleware
-from serve_app.api.autoscaling import AutoscalingView, SetKnobs, autoscaling_router, live_router
+from serve_app.api.autoscaling import (
+    AutoscalingView,
+    SetKnobs,
+    SetShare,
+    autoscaling_router,
+    canary_router,
+    live_router,
+)
 from serve_app.api.batch_access import BatchAccess
 from serve_app.api.batches import batches_router
 from serve_app.api.body_memory import AnswerMemoryMiddleware, BodyMemory
 from serve_app.api.browsers import BrowserMiddleware, is_loopback
+from serve_app.api.budgets import Budgets
 from serve_app.api.dialect import JSON, error_response, route_path
 from serve_app.api.endpoints import ApiModel, Endpoints
 from serve_app.api.errors import ApiError, internal_error
@@ -42,6 +50,7 @@ def create_app(
     *,
     api_keys: ApiKeyFile | None = None,
     quotas: Quotas | None = None,
+    budgets: Budgets | None = None,
     autoscaling: AutoscalingView | None = None,
     behind_ray: bool = False,
     listens_on: str | None = None,
@@ -49,6 +58,7 @@ def create_app(
     usage: UsageView | None = None,
     batches: BatchAccess | None = None,
     page: tuple[FleetEvents, SetKnobs] | None = None,
+    set_share: SetShare | None = None,
 ) -> FastAPI:
     """Return the HTTP API over `models`.
 
@@ -58,6 +68,7 @@ def create_app(
         http: The bounds on request bodies, and the hosts and pages that are allowed.
         api_keys: The keys that clients may use; None if no key is needed.
         quotas: The limits of the keys; by default those of a server with one ingress replica.
+        budgets: The budgets of keys and teams; None without a ledger.
         autoscaling: Answers `/autoscaling/…`; None if nothing scales.
         behind_ray: Whether Ray Serve is in front, which itself adds `X-Request-ID` to responses.
         listens_on: The address that the server listens on; None if it is not known.
@@ -65,6 +76,7 @@ def create_app(
         usage: Answers `/usage`; None without a ledger.
         batches: Answers `/v1/files` and `/v1/batches`; None without batches.
         page: The state that the page shows, and what changes knobs; None without the page.
+        set_share: Changes the shares of versions; None if no model has a version.
     """
     app = FastAPI(
         title="Tideserve",
@@ -72,7 +84,7 @@ def create_app(
         description="OpenAI-compatible LLM serving on Ray Serve and vLLM.",
         redirect_slashes=False,
     )
-    app.state.endpoints = Endpoints(models, http, quotas)
+    app.state.endpoints = Endpoints(models, http, quotas, budgets)
     app.include_router(app.state.endpoints.router())
     memory = app.state.endpoints.memory
     app.include_router(health_router(observer, has_keys=api_keys is not None))
@@ -81,6 +93,9 @@ def create_app(
     if page is not None:
         app.include_router(page_router())
         app.include_router(live_router(*page, memory, api_keys is not None, is_loopback(listens_on)))
+    if set_share is not None:
+        loopback = is_loopback(listens_on)
+        app.include_router(canary_router(set_share, memory, api_keys is not None, loopback))
     if usage is not None:
         app.include_router(usage_router(usage, has_keys=api_keys is not None))
     if batches is not None:

@@ -182,6 +182,8 @@ class RequestHead:
     """Its deadline, in seconds after its arrival; None without one."""
     trace: Trace = UNTRACED
     context: TraceContext | None = None
+    conversation: str = ""
+    """The value of the header that names the conversation; "" without one."""
 
     @property
     def group(self) -> str | None:
@@ -189,8 +191,11 @@ class RequestHead:
         return None if self.key is None else f"API key {self.key.name!r}"
 
 
-def head_of(http: Request) -> RequestHead:
-    """Return the sender of an HTTP request. Raises ApiError 400 for a lane that does not exist."""
+def head_of(http: Request, conversation_header: str | None = None) -> RequestHead:
+    """Return the sender of an HTTP request. Raises ApiError 400 for a lane that does not exist.
+
+    `conversation_header` is the header that names the conversation, if there is one.
+    """
     state = http.state
     return RequestHead(
         state.request_id,
@@ -201,6 +206,7 @@ def head_of(http: Request) -> RequestHead:
         request_timeout_s(http.scope),
         getattr(state, "trace", UNTRACED),
         TraceContext.of(http.scope["headers"]),
+        http.headers.get(conversation_header, "") if conversation_header else "",
     )
 
 

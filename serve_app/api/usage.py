@@ -1,4 +1,4 @@
-"""`GET /usage`: the tokens, GPU-seconds and money of each API key, lane or model."""
+"""`GET /usage`: the tokens, GPU-seconds and money of each API key, lane, model or variant."""
 
 import asyncio
 import csv
@@ -7,7 +7,7 @@ import logging
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -17,13 +17,13 @@ import msgspec
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
+from serve_app.api.budgets import Budgets
 from serve_app.api.dialect import JSON
 from serve_app.api.errors import ApiError, invalid_value
-from serve_app.ledger.usage import AMOUNTS, QUERIES, UNWRITTEN_SINCE, Amounts
+from serve_app.ledger.usage import AMOUNTS, QUERIES, UNWRITTEN_SINCE, Amounts, By
 
 logger = logging.getLogger("ray.serve")
 
-By = Literal["key", "lane", "model"]
 _UNITS_S = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _LAST_S = 253_402_300_799.0
 """The end of the year 9999."""
@@ -52,6 +52,7 @@ class UsageView:
     ledger: Ledger
     currency: str
     """The code of the currency of its money."""
+    budgets: Budgets | None = None
     unwritten_s: Callable[[], float] = lambda: 0.0
     """How many seconds the oldest usage has been waiting for the database; 0 if none waits."""
     clock: Callable[[], float] = time.time
@@ -67,9 +68,15 @@ class UsageView:
     )
 
     async def read(
-        self, by: By, since: float, until: float, key: str | None, sender: str = ""
-    ) -> tuple[dict[str, Amounts], dict[str, Amounts]]:
-        """Return the used and the unused amounts. With a `key`, only its own.
+        self,
+        by: By,
+        since: float,
+        until: float,
+        key: str | None,
+        sender: str = "",
+        budgets: Sequence[str] | None = (),
+    ) -> tuple[dict[str, Amounts], dict[str, Amounts], list[dict[str, Any]]]:
+        """Return the used and the unused amounts, and the named budgets. With a `key`, only its own usage.
 
         A `sender` has one query at a time, also after the end of its wait. So slow queries of one API key
         leave threads for other keys.
@@ -78,9 +85,10 @@ class UsageView:
             ApiError: 503 if the ledger fails, or does not answer in time.
         """
 
-        def read() -> tuple[dict[str, Amounts], dict[str, Amounts]]:
+        def read() -> tuple[dict[str, Amounts], dict[str, Amounts], list[dict[str, Any]]]:
+            rows = self.budgets.rows(budgets) if self.budgets is not None else []
             used = self.ledger.used(by, since, until, key)
-            return used, self.ledger.unused(since, until) if key is None else {}
+            return used, self.ledger.unused(since, until) if key is None else {}, rows
 
         turn, loop = self._turns[sender], asyncio.get_running_loop()
         try:
@@ -104,7 +112,7 @@ def usage_router(view: UsageView, has_keys: bool) -> APIRouter:
 
     @router.get(
         "/usage",
-        summary="Tokens, GPU-seconds and money by API key, lane or model",
+        summary="Tokens, GPU-seconds and money by API key, lane, model or variant",
         responses={200: {"content": {"text/csv": {}}}, 400: {}},
     )
     async def usage(
@@ -120,7 +128,8 @@ def usage_router(view: UsageView, has_keys: bool) -> APIRouter:
             raise invalid_value("since", since, f"must not be after until = {until!r}.")
         sender = request.state.key.name if has_keys else ""
         own = sender if has_keys and not request.state.key.admin else None
-        used, unused = await view.read(by, begin, end, own, sender)
+        names = None if own is None else request.state.key.budgets
+        used, unused, budgets = await view.read(by, begin, end, own, sender, names)
         unwritten_s = view.unwritten_s()
         unwritten_since = _iso(now - unwritten_s) if unwritten_s else None
         headers = {UNWRITTEN_SINCE: unwritten_since} if unwritten_since else None
@@ -132,6 +141,7 @@ def usage_router(view: UsageView, has_keys: bool) -> APIRouter:
             "until": _iso(end),
             "currency": view.currency,
             "unwritten_since": unwritten_since,
+            "budgets": budgets,
         }
         return Response(msgspec.json.encode(document), media_type=JSON, headers=headers)
 

@@ -54,7 +54,12 @@ def check(options: argparse.Namespace) -> int:
     for name, app in config.applications.items():
         print(f"{config.path}: application {name!r} is valid")
         for model in app.settings.models:
-            print(f"  {model.name}: {_placement_text(model)}; {_scaling_text(app.knobs[model.name])}")
+            where = "" if model.variants else f"{_placement_text(model)}; "
+            print(f"  {model.name}: {where}{_scaling_text(app.knobs[model.name])}")
+            for engine in model.engines() if model.variants else ():
+                print(f"    {_variant_text(engine)}")
+            if model.variants and app.settings.model_preemption and len(app.settings.models) > 1:
+                print("    neither gives GPUs to other models nor takes theirs, because it has variants")
         for line in () if certain else missing_folders(app.settings.models):
             print(f"  WARNING: {line}: `tideserve run` refuses it here; each node that serves needs it")
         streams = f"{app.ingress_knobs.target_ongoing_requests:g} streams per replica"
@@ -86,6 +91,15 @@ def _cpus(text: str) -> float:
 def _placement_text(model: ModelSettings) -> str:
     gpus = f"{model.ranks} x {model.accelerator_type or 'any GPU'} per replica"
     return f"{model.model} on {'CPU' if model.device == 'cpu' else gpus}"
+
+
+def _variant_text(engine: ModelSettings) -> str:
+    """Return the placement, the bounds and the price of one variant's replicas."""
+    variant = engine.variants[0]
+    most = variant.max_replicas if "max_replicas" in variant.model_fields_set else "any number of"
+    bounds = f"{variant.min_replicas} to {most} replicas"
+    spot = ", preemptible" if variant.preemptible else ""
+    return f"{variant.name}: {_placement_text(engine)}; {bounds}; {variant.usd_per_hour:g} USD/h each{spot}"
 
 
 def _scaling_text(knobs: Knobs) -> str:
@@ -120,7 +134,7 @@ def _ledger_text(settings: AppSettings) -> str:
     free = [
         model.name
         for model in settings.models
-        if not ledger.gpu_hour_price(model.device, model.accelerator_type)
+        if not model.variants and not ledger.gpu_hour_price(model.device, model.accelerator_type)
     ]
     if ledger.gpu_hour_prices and free:
         where += f"; no price in gpu_hour_prices for {', '.join(free)}"

@@ -65,7 +65,7 @@ class ConfigFile:
         """
         for app in self.applications.values():
             if app.settings.http.api_keys_file is not None:
-                ApiKeyFile(app.settings.http.api_keys_file)
+                ApiKeyFile(app.settings.http.api_keys_file, check=app.settings.check_keys)
             if missing := missing_folders(app.settings.models):
                 raise SettingsError(missing)
         self.check_fit()

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from serve_app.cli.formats import count, seconds
+from serve_app.cli.formats import columns, count, seconds
 from serve_app.cli.http_client import Document
 from serve_app.cli.terminal_output import Style
 from serve_app.wire.signals import STALE_AFTER_S
@@ -50,7 +50,7 @@ class RecordDocument(Document):
     at: float
     deployment: str = ""
     model: str = ""
-    kind: Literal["change", "heartbeat", "error", "loss"]
+    kind: Literal["change", "heartbeat", "error", "loss", "version"]
     mode: str = ""
     old_target: int
     new_target: int
@@ -64,6 +64,18 @@ class RecordDocument(Document):
     signals: dict[str, float | bool] = Field(default_factory=dict)
     ages_s: dict[str, float] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+
+class _Variant(Document):
+    """The replicas of one variant, and their price."""
+
+    target: int = 0
+    ready: int = 0
+    usd_per_hour: float = 0.0
+    capacity_rps: float = 0.0
+    at_once: int = 0
+    dry_s: float = 0.0
+    meets_targets: bool = True
 
 
 class _ModelStatus(Document):
@@ -85,6 +97,9 @@ class _ModelStatus(Document):
     warm_node: bool = False
     warm_node_start_s: float | None = None
     cold_node_start_s: float | None = None
+    variants: dict[str, _Variant] = Field(default_factory=dict)
+    usd_per_hour: float = 0.0
+    dearest_usd_per_hour: float = 0.0
 
 
 class _Status(Document):
@@ -163,7 +178,7 @@ def history_line(
     model = f"{record.model or 'application'}  " if with_model else ""
     head = f"  {_clock(record.at, zone, dated)}  {model}{arrow:<8}  {record.binding:<12}  "
     lines = _wrap_after(head, _strip_binding(record.reason, record.binding))
-    if record.kind in ("error", "loss"):
+    if record.kind in ("error", "loss", "version"):
         lines = [style.warn(line) for line in lines]
     elif record.kind == "heartbeat":
         lines = [style.dim(line) for line in lines]
@@ -190,7 +205,7 @@ def _block(
     name = state.model if state is not None else records[-1].model
     lines = [style.bold(name or deployment or "The whole application")]
     if state is not None:
-        lines += _replicas(state, zygote, style)
+        lines += _replicas(state, zygote, style) + _variants(state, style)
     newest = next((record for record in reversed(records) if record.terms), None)
     if newest is not None:
         lines += ["", *_decision(newest, now, zone, style)]
@@ -222,6 +237,21 @@ def _replicas(state: _ModelStatus, zygote: bool, style: Style) -> list[str]:
     elif state.reason:
         lines += [style.warn(line) for line in _wrap_after("  Trouble: ", state.reason, indent=4)]
     return lines
+
+
+def _variants(state: _ModelStatus, style: Style) -> list[str]:
+    """Return the replicas of each variant, and what the mix and its dearest variant alone cost an hour."""
+    if not state.variants:
+        return []
+    rows = [("variant", "ready", "target", "spare", "requests/s", "USD/h", "")]
+    for name, each in state.variants.items():
+        trouble = "" if each.meets_targets else "too slow for the targets"
+        trouble = f"no node; next try in {seconds(each.dry_s)}" if each.dry_s else trouble
+        counts = (f"{each.ready}", f"{each.target}", f"{each.at_once}")
+        rows.append((name, *counts, f"{each.capacity_rps:.1f}", f"{each.usd_per_hour:.2f}", trouble))
+    first, *others = (f"    {line}" for line in columns(rows, left=(0, len(rows[0]) - 1)))
+    dearest = f"The dearest variant alone would cost {state.dearest_usd_per_hour:.2f} USD/h."
+    return [f"  Price: {state.usd_per_hour:.2f} USD/h. {dearest}", style.dim(first), *others]
 
 
 def _adapters(holders: Mapping[str, int]) -> list[str]:

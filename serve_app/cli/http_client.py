@@ -65,14 +65,17 @@ def fetch(
         raise NoAnswerError(str(getattr(error, "reason", None) or error)) from None
 
 
-def ask(url: str, path: str, timeout_s: float) -> Reply:
+def ask(url: str, path: str, timeout_s: float, body: bytes | None = None) -> Reply:
     """Return the good answer to a GET of `path` at the server `url`, with the API key of the environment.
+
+    With `body`, a JSON document, it is a PUT.
 
     Raises:
         CommandError: nothing answers, or the answer is an error.
     """
     try:
-        reply = fetch(f"{url.rstrip('/')}{path}", authorization(), timeout_s)
+        headers = authorization() | ({} if body is None else {"Content-Type": "application/json"})
+        reply = fetch(f"{url.rstrip('/')}{path}", headers, timeout_s, body=body)
     except NoAnswerError as error:
         raise CommandError(f"nothing answers at {url}: {error}") from None
     if reply.status >= 300:

@@ -10,6 +10,7 @@ from serve_app.cli import (
     CommandError,
     ask,
     batch_command,
+    canary_command,
     chart_values,
     check,
     explain,
@@ -61,6 +62,7 @@ def command_line() -> argparse.ArgumentParser:
     ask.add_command(commands)
     explain.add_command(commands)
     knobs_command.add_command(commands)
+    canary_command.add_command(commands)
     keys_command.add_command(commands)
     usage_command.add_command(commands)
     batch_command.add_command(commands)

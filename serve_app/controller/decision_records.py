@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from serve_app.policy.decide import Decision
 
-Kind = Literal["change", "heartbeat", "error", "loss"]
+Kind = Literal["change", "heartbeat", "error", "loss", "version"]
 HEARTBEAT_S = 10.0
 SPREAD_S = 0.5
 """The least mean time between two heartbeats of different models, so that many models keep their history."""
@@ -88,7 +88,7 @@ class Journal:
         decision: Decision,
         now: float,
     ) -> dict[str, Any]:
-        """Return the new record of a decision. An `error` or a `loss` keeps the target."""
+        """Return the new record of a decision. An `error`, a `loss` or a `version` keeps the target."""
         record = {
             "seq": self.seq + 1,
             "at": round(now, 3),

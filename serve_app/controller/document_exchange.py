@@ -37,6 +37,8 @@ from serve_app.wire.own_clock import OwnClock, SteadyTime
 from serve_app.wire.phases import FAILED, Loss, forget_phase, read_phases, written_deployments
 from serve_app.wire.resources import ComingNode, Node, lacking
 from serve_app.wire.served_models import ServedApplication, ServedModel, read_served
+from serve_app.wire.version_documents import Counts, forget_counts, put_share, read_counts, read_shares
+from serve_app.wire.versions import Share
 
 logger = logging.getLogger("ray.serve")
 
@@ -99,6 +101,10 @@ class Inbox:
     """The nodes of the cluster; None unless `Outbox.look_at_nodes` is set."""
     batches: Mapping[str, BatchBacklog] = field(default_factory=dict)
     """What is left of the open batches, by model."""
+    shares: Mapping[str, Share] = field(default_factory=dict)
+    """The stored shares of versions, by version."""
+    counts: Mapping[str, Counts] = field(default_factory=dict)
+    """The counts of versions that are compared, by ingress replica."""
     learned: Learned | None = None
     """Set no later than `served`."""
 
@@ -146,6 +152,8 @@ class Mailbox:
         self.outbox = Outbox()
         self.losses: deque[Loss] = deque()
         """Lost replicas that the policy has not counted yet, oldest first."""
+        self.shares: deque[tuple[str, Share]] = deque()
+        """Shares of versions to store, by version."""
 
     def send(self) -> None:
         """Have the outbox written soon. This base class writes nothing."""
@@ -215,7 +223,7 @@ class DocumentExchange(Mailbox):
         clock = SteadyTime()
         while not self._stop.is_set():
             self.turn(clock())
-            hurries = time.monotonic() < self._hurries_until or self.outbox.unsettled
+            hurries = time.monotonic() < self._hurries_until or self.outbox.unsettled or self.inbox.counts
             self._wake.wait(self._poll_s if hurries else _QUIET_POLLS * self._poll_s)
             self._wake.clear()
 
@@ -227,7 +235,7 @@ class DocumentExchange(Mailbox):
         failures: set[str] = set()
         for step in (
             self._read_learned, self._read_knobs, self._read_phases, self._read_ingress_reports,
-            self._read_batches,
+            self._read_batches, self._exchange_versions,
             self._read_nodes, self._read_resources, self._write_decisions, self._write_status,
             self._write_learned, self._send_spans, self._read_pending_pods,  # last: it may take seconds
         ):  # fmt: skip
@@ -312,6 +320,19 @@ class DocumentExchange(Mailbox):
             written_at = self._own_clock.times(BATCHES, {BATCHES: stored[0]}, now, now, believed=False)
             found = stored[1] if now - written_at[BATCHES] < _REPORT_FORGOTTEN_S else {}
         self.inbox = replace(self.inbox, batches=found)
+
+    def _exchange_versions(self, now: float) -> None:
+        if not any(model.version_of for model in self._models().values()):
+            return
+        while self.shares:
+            put_share(self._app, *self.shares[0])
+            self.shares.popleft()
+        counts = read_counts(self._app)
+        stamps = {replica: each.at for replica, each in counts.items()}
+        written_at = self._own_clock.times("counts", stamps, now, now, believed=False)
+        for replica in [name for name, at in written_at.items() if now - at > _REPORT_FORGOTTEN_S]:
+            forget_counts(self._app, replica)
+        self.inbox = replace(self.inbox, shares=read_shares(self._app), counts=counts)
 
     def _read_nodes(self, now: float) -> None:
         nodes = self.inbox.nodes if self.outbox.look_at_nodes else None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from serve_app.controller.canaries import Canaries
 from serve_app.controller.cold_starts import ColdStarts
 from serve_app.controller.contexts import SnapshotBuilder, has_requests_at_zero, ingress_room, running_ids
 from serve_app.controller.decision_records import HEARTBEAT_S, Journal, Kind
@@ -74,6 +75,7 @@ class ServePolicy:
         self._ingress_needs: tuple[Need, ...] = ()
         self._look_at_nodes = False
         self._fleet = SharedFleet()
+        self._canaries = Canaries()
         self._status: dict[str, dict[str, Any]] = {}
         self._errors = 0
         self._failing_since: dict[str, float] = {}
@@ -152,11 +154,13 @@ class ServePolicy:
                 self._log.warning("model %s: %s", model.name, loss.reason)
                 self._keep("loss", model.deployment, model.name, ctx, loss.reason, "Ray replaces it.")
         decided: dict[str, Decided] = {}
-        for name, model in served.models.items():
-            if not all(each in engines for each in model.deployments):
+        for name, given in served.models.items():
+            if not all(each in engines for each in given.deployments):
                 continue  # Ray has not deployed it yet
-            ctx = engines[model.deployments[0]]
+            ctx = engines[given.deployments[0]]
+            model = given
             try:
+                model = self._canaries.with_bounds(given, served, inbox)
                 if model.variants:
                     now_each = variants_now(model, engines, self._snapshots, ingress, inbox, losses, now)
                     decided[name] = self._decide_variants(model, ctx, now_each, now)
@@ -174,6 +178,15 @@ class ServePolicy:
                 self._report_error(name, model.name, ctx, error, now)
             else:
                 self._failing_since.pop(name, None)
+                self._canaries.note_load(name, decided[name].decision.signals, decided[name].snapshot.ready)
+        for version, share, event in self._canaries.look(served, inbox, now, self._wall()):
+            if share is not None:
+                mailbox.shares.append((version.name, share))
+                metrics.count_fallback(version.name)
+            self._log.warning("model %s: %s", version.name, event)
+            ctx = engines.get(version.deployment)
+            otherwise = "`tideserve canary` changes the share."
+            self._keep("version", version.deployment, version.name, ctx, event, otherwise)
         alone = {name: each for name, each in decided.items() if each.model.variants}
         sharing = {name: each for name, each in decided.items() if name not in alone}
         decided = self._share(sharing, ingress, served, inbox, now) | alone
@@ -269,6 +282,9 @@ class ServePolicy:
             self._log.info("autoscaling decision %s", json.dumps(record, separators=(",", ":")))
         starts = inbox.cold_starts(each.starts or name)
         status = self._status[name] = _model_status(model, snapshot, decision, starts)
+        if model.version_of:
+            status["canary"] = found = self._canaries.document(model, inbox)
+            metrics.set_share(model.name, found["share"])
         if each.grant is not None and each.grant.place:
             eta_s = each.grant.eta_s
             # Whole seconds, because every change of the status is written.

@@ -7,6 +7,7 @@ from typing import Any
 from serve_app.controller.contexts import SnapshotBuilder, count_phases, running_ids
 from serve_app.controller.document_exchange import Deployment, Inbox
 from serve_app.policy.variant_decision import VariantNow
+from serve_app.wire.data_plane import LEAVING_S
 from serve_app.wire.phases import NODE_LOST, PROCESS_ENDED, Loss
 from serve_app.wire.served_models import ServedModel
 
@@ -40,16 +41,22 @@ def variants_now(
         snapshot = snapshots.build(name, ctx, ingress, inbox, now, model.deployment)
         phases = inbox.deployments.get(name, Deployment()).phases
         loading, _ = count_phases(phases, running_ids(ctx), now)
-        notices = {name: found["notice_s"] for name, found in phases.items() if "notice_s" in found}
+        serves_s = {
+            replica: max(0.0, found["notice_s"] - LEAVING_S)
+            for replica, found in phases.items()
+            if "notice_s" in found
+        }
         lost = [loss.replica for loss in losses if loss.deployment == name and loss.cause in _TAKEN]
-        leaving = len(notices.keys() & running_ids(ctx))  # Ray may still count them
+        leaving = serves_s.keys() & running_ids(ctx)  # Ray may still count them
+        ending = sum(serves_s[replica] > 0 for replica in leaving)
         variants.append(
             VariantNow(
                 variant,
-                replace(snapshot, ready=max(0, snapshot.ready - leaving)),
-                max(0, ctx.current_num_replicas + loading - leaving),
-                (*notices, *lost),
-                0.0 if lost else min(notices.values(), default=0.0),
+                replace(snapshot, ready=max(0, snapshot.ready - len(leaving) + ending)),
+                ending,
+                max(0, ctx.current_num_replicas + loading - len(leaving)),
+                (*serves_s, *lost),
+                0.0 if lost else min(serves_s.values(), default=0.0),
             )
         )
     return variants

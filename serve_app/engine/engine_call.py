@@ -55,7 +55,7 @@ class EngineCall:
         self.model = ""
         """The name of the model that answers, without alias or adapter."""
         lane: Lane = next((each for each in LANES if each == message.lane), "standard")
-        self.caller = Caller(message.key, lane, message.weight)
+        self.caller = Caller(message.key, lane, message.weight, message.budgets)
         self.trace = TraceContext(message.traceparent, message.tracestate) if message.traceparent else None
         self.counts = TokenCounts()
         """The tokens of the answer, unknown until the first event or the end."""

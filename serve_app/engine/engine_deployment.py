@@ -26,6 +26,7 @@ from serve_app.engine.startup import CPU_CORE, Startup, error_log, lower_priorit
 from serve_app.engine.startup_spans import trace_startup
 from serve_app.ledger.meter import UsageMeter
 from serve_app.ledger.store import UsageStore
+from serve_app.ledger.usage import of_variant
 from serve_app.ledger.writer import UsageWriter
 from serve_app.patches.ray import keep_log_handlers
 from serve_app.patches.ray_idle import report_changes
@@ -72,7 +73,7 @@ class Engine:
         self._model = ModelSettings.model_validate(model)
         context = serve.get_replica_context()
         self._replica = (context.app_name, context.deployment, context.replica_tag)
-        self._metrics = EngineMetrics(self._model.name, context.replica_tag)
+        self._metrics = EngineMetrics(self._model.name, context.replica_tag, self._model.variant)
         publish, traced = trace_startup(
             TraceSettings.model_validate(traces or {}),
             self._model,
@@ -161,10 +162,11 @@ class Engine:
         if not settings.enabled:
             return None
         model = self._model
-        price = settings.gpu_hour_price(model.device, model.accelerator_type)
-        if model.variant:
-            price = model.variants[0].usd_per_hour / model.ranks
-        meter = UsageMeter(model.name, model.ranks, price, process_s)
+        payer = of_variant(model.name, model.variant) if model.variant else model.name
+        prices = settings.usd_per_million_tokens
+        token_prices = prices.get(model.name) or prices.get(model.version_of or "")
+        price = model.hour_price(settings) / model.ranks
+        meter = UsageMeter(payer, model.ranks, price, process_s, token_prices=token_prices)
         store = UsageStore(ledger_url(settings), self._replica[0])
         writer = UsageWriter(meter, store, settings.retention_days, self._metrics.count_usage)
         self._usage_writer = writer

@@ -69,7 +69,7 @@ class LocalEngine:
         """Gets a line for each ended request. None during the warm-up and without a request log."""
         self.meter: UsageMeter | None = None
         """Counts the usage of each call. None during the warm-up and without a ledger."""
-        self._model = model.name
+        self._model, self._variant = model.name, model.variant
         self._model_identity = model_identity
         self._adapters = adapters
         self._unlogged = False
@@ -179,7 +179,7 @@ class LocalEngine:
         if self.request_log is None:
             return
         try:
-            line = log_line(call)
+            line = log_line(call, self._variant)
             if line is not None:
                 self.request_log.add(line)
         except Exception:
@@ -211,7 +211,7 @@ def with_latency(call: EngineCall, frame: bytes) -> bytes:
     return b"data: " + msgspec.json.encode(document) + b"\n\n"
 
 
-def log_line(call: EngineCall) -> RequestLine | None:
+def log_line(call: EngineCall, variant: str = "") -> RequestLine | None:
     """Return the log line of a call that has just ended; None if it never was in the engine.
 
     The tokens of engines that began the stream count as input.
@@ -250,6 +250,7 @@ def log_line(call: EngineCall) -> RequestLine | None:
         alias=message.alias,
         adapter=call.adapter_name,
         lost_s=round(message.lost_s, 6),
+        variant=variant,
     )
 
 

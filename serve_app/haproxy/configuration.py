@@ -17,7 +17,6 @@ _OPEN_FILES_OF_ITS_OWN = 256
 _OPEN_FILES_A_CONNECTION = 2.5
 """Two sockets, and pipes for splicing for every fourth connection. HAProxy needs them to start."""
 _ALIVE = "tideserve_alive"
-_FALLBACK = "tideserve_fallback"
 FRONTEND = "http_frontend"
 """Where clients connect."""
 _SERVERS = "    # Servers in this backend\n"
@@ -119,9 +118,6 @@ class Source:
         self.binds = _binds(text, limits.admin_host)
         """Host and port by the frontend that listens there."""
         self.backends = _backends(text)
-        fallback = re.search(r"^ +server \S+ (\S+) check backup$", text, re.MULTILINE)
-        self.fallback = None if fallback is None else fallback[1]
-        """The address of Ray's own proxy, Ray's backup while no ingress replica is up."""
 
 
 def keep_servers(text: str, last: str) -> str:
@@ -209,13 +205,10 @@ def amend(
             case [_, "http-check", "expect", "status", "200"]:
                 # A draining replica answers 503, and accepts requests until its successor runs.
                 lines.append("    http-check expect rstring ^(success|DRAINING)$")
-            case [_, "server", _, address, *_, "backup"] if address == source.fallback:
-                # Ray's proxy would queue requests while no ingress replica is up, or answer 404.
-                lines.append(f"{line} disabled")
             case ["frontend http_frontend", "acl", up, servers, "ge", "1"] if servers.startswith("nbsrv("):
-                # As in Ray, a node is ready if it reaches the head's proxy. A 503 with a reason is better
-                # than a Service without pods.
-                lines += [line, f"    acl {up} nbsrv({_FALLBACK}) ge 1"]
+                # A 503 with a reason is better than a Service without pods. The raylet of a node that cannot
+                # reach the head ends by itself, and HAProxy with it.
+                lines.append(f"    acl {up} always_true")
             case ["listen stats", "stats", "uri", page] | [
                 "frontend prometheus",
                 "http-request",
@@ -266,19 +259,13 @@ def _http_frontend(source: Source, limits: Limits, per_address: int) -> list[str
 
 
 def _checks(source: Source) -> list[str]:
-    """Check whether each replica accepts connections, as busy replicas do, and check Ray's own proxy."""
+    """Check whether each replica accepts connections, as busy replicas do."""
     servers = dict(server for backend in source.backends for server in backend.servers)
-    fallback = [] if source.fallback is None else [f"    server ray {source.fallback} check"]
     return [
         f"backend {_ALIVE}",
         "    load-server-state-from-file none",
         "    default-server inter 1s fastinter 250ms downinter 250ms fall 2 rise 1",
         *(f"    server {name} {address} check" for name, address in servers.items()),
-        f"backend {_FALLBACK}",
-        "    load-server-state-from-file none",
-        "    option httpchk GET /-/healthz",
-        "    http-check expect status 200",
-        *fallback,
     ]
 
 

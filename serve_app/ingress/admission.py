@@ -79,6 +79,7 @@ class Admission:
         clock: Seconds, as `time.perf_counter` gives them.
         on_cold: Called when a replica is needed, not only by the lane `background`, and there is none.
         others: The engine deployments of the other variants.
+        queues: Returns whether new requests may wait in the queue. If not, they get 429.
     """
 
     def __init__(
@@ -91,7 +92,9 @@ class Admission:
         clock: Callable[[], float] = time.perf_counter,
         on_cold: Callable[[], None] = lambda: None,
         others: Sequence[DeploymentHandle] = (),
+        queues: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._queues = queues
         self.queue = ColdQueue(clock)
         self.replicas = replicas
         self.cold = False
@@ -149,7 +152,7 @@ class Admission:
                 reservation = self._pick(pending)
             if reservation is not None:
                 return reservation
-        self._check_queue(pending, knobs.max_held_requests)
+        self._check_queue(pending, knobs.max_held_requests if self._queues() else 0)
         return await self._wait(pending, knobs)
 
     def take_for_move(

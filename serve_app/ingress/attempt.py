@@ -18,7 +18,7 @@ from serve_app.api.body_memory import BodyShare
 from serve_app.api.errors import ApiError
 from serve_app.api.trace import Stage, Trace
 from serve_app.ingress.engine_channel import NeverBegunError, RelayedStream
-from serve_app.ingress.replica import Reservation
+from serve_app.ingress.replica import Replica, Reservation
 from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.wire import spans as names
 from serve_app.wire.data_plane import BEAT_S, ENGINE_DEAD, ENGINE_KILLED, Continuation, Piece
@@ -61,7 +61,7 @@ class Attempt:
     def begin(self, trace: Trace) -> None:
         """Note that the call is sent. The span of this attempt is the parent of the engine's span."""
         self.sent_at = time.perf_counter()
-        self.stage = trace.begin(names.ATTEMPT, {names.REPLICA: self.reservation.replica.replica_id})
+        self.stage = trace.begin(names.ATTEMPT, _about(self.reservation.replica))
 
 
 @contextmanager
@@ -88,8 +88,7 @@ def note_pick(
         reason = "cached prefix"
     else:
         reason = "least delay" if reservation.group >= 0 else "least load"
-    attributes: dict[str, Value] = {
-        names.REPLICA: replica.replica_id,
+    attributes = _about(replica) | {
         names.REASON: reason,
         names.IN_FLIGHT: replica.in_flight,
         names.PENDING_TOKENS: replica.pending_prompt_tokens,
@@ -97,6 +96,11 @@ def note_pick(
     if expected_cached is not None:
         attributes[names.EXPECTED_CACHED] = expected_cached
     trace.begin(names.PICK, attributes, since=since).end()
+
+
+def _about(replica: Replica) -> dict[str, Value]:
+    about: dict[str, Value] = {names.REPLICA: replica.replica_id}
+    return about | {names.VARIANT: replica.variant} if replica.variant else about
 
 
 def note_continuation(trace: Trace, since: float, moves: int, delivered_tokens: int) -> None:

@@ -22,6 +22,8 @@ _LEFT_OUT = ("signals", "ages_s")
 """The parts of a record that are not in its words, and half of its size."""
 _LATE_S = 15.0
 """The policy writes its status every ten seconds."""
+_OF_VARIANTS = ("variants", "usd_per_hour", "dearest_usd_per_hour", "canary")
+"""The parts of the policy's status that only a model with variants, or a version, has."""
 _COUNTS = ("ready", "starting", "pending", "draining", "target", "wanted")
 
 
@@ -114,6 +116,7 @@ def _model(model: ModelSettings, ready: ModelReadiness, state: StoredState, now:
         "lost": ready.replicas_out,
         "mode": scaling.get("mode"),
         "cold_start_s": scaling.get("cold_start_s"),
+        **{each: scaling[each] for each in _OF_VARIANTS if each in scaling},
         "starts": [_start(replica, found, scaling, now) for replica, found in starting.items()],
     }
 

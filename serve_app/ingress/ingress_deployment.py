@@ -4,9 +4,11 @@ import asyncio
 import logging
 import os
 import time
+import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -20,6 +22,7 @@ from ray.serve.handle import DeploymentHandle
 from serve_app.api.api_keys import ApiKeyFile, appeared
 from serve_app.api.batch_access import BatchAccess
 from serve_app.api.batch_lines import BatchLines
+from serve_app.api.budgets import Budgets, Prices
 from serve_app.api.endpoints import ApiModel
 from serve_app.api.fleet_events import FleetEvents
 from serve_app.api.http_api import create_app
@@ -42,18 +45,22 @@ from serve_app.ingress.ray_router import ColdReports
 from serve_app.ingress.readiness import ServeObserver
 from serve_app.ingress.relay import RelayClient
 from serve_app.ingress.replica_heartbeats import Heartbeats
-from serve_app.ingress.replica_set import replica_set
+from serve_app.ingress.replica_set import ReplicaSet, replica_set
 from serve_app.ingress.request_counters import IngressCounters
+from serve_app.ingress.versions import Side, Versions, VersionShares
+from serve_app.ledger.budgets import BudgetStore
 from serve_app.ledger.store import UsageStore
 from serve_app.patches.ray import is_draining
+from serve_app.settings.identity import engine_identity
 from serve_app.settings.knobs import Knobs, LiveKnobs
 from serve_app.settings.storage import batch_database_url, batch_files_url, ledger_url
 from serve_app.settings.tree import AppSettings, ModelSettings
-from serve_app.telemetry.replica_metrics import ApiKeyMetrics, IngressMetrics
+from serve_app.telemetry.replica_metrics import ApiKeyMetrics, BudgetMetrics, IngressMetrics
 from serve_app.telemetry.traces import request_traces
 from serve_app.wire.batches import BatchLine, LineAnswers
 from serve_app.wire.ingress_reports import keep_report
 from serve_app.wire.signals import INGRESS_FIELDS, ONGOING_REQUESTS, ingress_key
+from serve_app.wire.versions import Share
 from serve_app.zygote.warm_nodes import keep_nodes_warm
 
 logger = logging.getLogger("ray.serve")
@@ -88,7 +95,11 @@ class Ingress:
     ) -> None:
         self._settings = AppSettings.model_validate(settings)
         models, file = self._settings.models, self._settings.http.api_keys_file
-        self._api_keys = None if file is None else await appeared(file)
+        self._api_keys = None if file is None else await appeared(file, check=self._settings.check_keys)
+        if self._api_keys is not None and self._settings.http.oidc is not None:
+            from serve_app.api.oidc import Oidc  # noqa: PLC0415  # its imports take 0.1 s
+
+            self._api_keys.oidc = Oidc(self._settings.http.oidc, partial(getattr, self._api_keys, "teams"))
         controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
         self._listens_on = (await controller.get_http_config.remote()).host
         context = serve.get_replica_context()
@@ -125,16 +136,13 @@ class Ingress:
             events = FleetEvents(state, self._api_keys, is_draining)
             self._page = (events, KnobDeployer(app, controller, self._live).set)
         self._traces = request_traces(self._settings.telemetry.traces, os.environ, replica)
-        ledger = self._settings.ledger
-        self._usage = None
-        if ledger.enabled:
-            self._usage = UsageView(
-                UsageStore(ledger_url(ledger), app),
-                ledger.currency,
-                lambda: max(
-                    (r.unwritten_s for each in replicas.values() for r in each.listed()), default=0.0
-                ),
-            )
+        self._usage = self._budgets = None
+        if (ledger := self._settings.ledger).enabled:
+            usage = UsageStore(ledger_url(ledger), app)
+            unwritten_s = partial(longest_unwritten_s, replicas.values())
+            if self._api_keys is not None:
+                self._budgets = self._make_budgets(usage, self._api_keys, unwritten_s, app, replica)
+            self._usage = UsageView(usage, ledger.currency, self._budgets, unwritten_s)
         batch = self._settings.batch
         self._batches = None
         if batch.enabled:
@@ -147,9 +155,11 @@ class Ingress:
             controller, context.replica_id, partial(ingress_report, self._counters)
         )
         handles = iter(engines)
+        self._versions: list[Versions] = []
         for model in models:
             own = [next(handles) for _ in deployments[model.deployment_name]]
             self._serve(model, own, IngressMetrics(model.name, replica))
+        self._shares = VersionShares(app, replica, self._versions)
         heartbeats = Heartbeats(list(replicas.values()), self._channels)
         self._tasks = [
             asyncio.create_task(self._publish_queues()),
@@ -164,8 +174,12 @@ class Ingress:
                 )
             ),
         ]
+        if self._versions:
+            self._tasks.append(asyncio.create_task(self._shares.run()))
         if self._page is not None:
             self._tasks.append(asyncio.create_task(self._page[0].run()))
+        if self._budgets is not None:
+            self._tasks.append(asyncio.create_task(self._budgets.run()))
         self._quotas = None
         if (keys := self._api_keys) is not None:
             key_metrics = ApiKeyMetrics(replica)
@@ -183,12 +197,32 @@ class Ingress:
             each = [engine for model in models for engine in model.engines()]
             self._tasks.append(asyncio.create_task(keep_nodes_warm(app, each)))
 
+    def _make_budgets(
+        self, usage: UsageStore, keys: ApiKeyFile, unwritten_s: Callable[[], float], app: str, replica: str
+    ) -> Budgets:
+        ledger, models = self._settings.ledger, self._settings.models
+        gpu_s = {model.name: model.hour_price(ledger) / 3600 for model in models}
+        return Budgets(
+            BudgetStore(ledger_url(ledger), app, f"{replica} {uuid.uuid4().hex}"),
+            Prices(gpu_s, ledger.usd_per_million_tokens, usage.prices),
+            lambda: keys.budgets,
+            ledger.on_database_error == "serve",
+            unwritten_s,
+            BudgetMetrics(replica).publish,
+        )
+
     def _serve(
         self, model: ModelSettings, handles: Sequence[DeploymentHandle], metrics: IngressMetrics
     ) -> None:
         knobs = partial(self._live.of, model.name)
         progress = ProgressReader(self._stored, self._serve_status, model.deployment_name)
         replicas = replica_set(model.deployment_name)
+        served = next((each for each in self._served if each.name == model.version_of), None)
+
+        def is_alone() -> bool:
+            old = None if served is None else served.engine
+            return not isinstance(old, RelayClient) or not len(old.admission.replicas)
+
         admission = Admission(
             model,
             replicas,
@@ -197,10 +231,22 @@ class Ingress:
             progress,
             on_cold=self._cold_reports.start,
             others=handles[1:],
+            queues=is_alone,
         )
-        engine = RelayClient(model, admission, self._channels)
+        engine = RelayClient(model, admission, self._channels, is_alone=is_alone)
         counters = IngressCounters(model.deployment_name, admission.queue, metrics)
         self._counters.append(counters)
+        if served is not None and isinstance(served.engine, RelayClient):
+            versions = Versions(
+                Side(served.name, served.engine, served.traffic),
+                Side(model.name, engine, counters),
+                Share.by_settings(model.share, model.shadow, engine_identity(model)),
+                knobs,
+            )
+            self._versions.append(versions)
+            index = self._served.index(served)
+            self._served[index] = replace(served, engine=versions, traffic=versions)
+            return
         self._served.append(
             ApiModel(model.name, int(time.time()), engine, model.max_model_len, counters, knobs)
         )
@@ -213,6 +259,7 @@ class Ingress:
             self._settings.http,
             api_keys=self._api_keys,
             quotas=self._quotas,
+            budgets=self._budgets,
             autoscaling=self._policy_view,
             behind_ray=True,
             listens_on=self._listens_on,
@@ -220,8 +267,11 @@ class Ingress:
             usage=self._usage,
             batches=self._batches,
             page=self._page,
+            set_share=self._shares.set if self._versions else None,
         )
         endpoints = app.state.endpoints
+        for versions in self._versions:
+            versions.memory = endpoints.memory
         shared = self._settings.http.share_prefix_cache
         lines = BatchLines(endpoints, self._api_keys, shared, self._traces)
         self._batch_calls = BatchCalls(endpoints, lines, self._settings.models, self._live)
@@ -274,6 +324,11 @@ async def _publish_keys(keys: ApiKeyFile, metrics: ApiKeyMetrics) -> None:
         await keys.refresh()
         metrics.publish(len(keys), bool(keys.trouble))
         await asyncio.sleep(_PUBLISH_S)
+
+
+def longest_unwritten_s(replica_sets: Iterable[ReplicaSet]) -> float:
+    """Return how many seconds the oldest usage of all engine replicas has been waiting for the ledger."""
+    return max((replica.unwritten_s for each in replica_sets for replica in each.listed()), default=0.0)
 
 
 def loaded_adapters(models: Iterable[ModelSettings]) -> dict[str, dict[str, int]]:

@@ -99,8 +99,11 @@ class KnobApplier:
         return True
 
     def _served(self) -> ServedApplication:
+        by_name: Mapping[str | None, ModelSettings] = {each.name: each for each in self.settings.models}
         models = {
-            model.deployment_name: _served_model(model, self.live.of(model.name))
+            model.deployment_name: _served_model(
+                model, self.live.of(model.name), by_name.get(model.version_of)
+            )
             for model in self.settings.models
         }
         ingress, traces = self.settings.ingress, self.settings.telemetry.traces
@@ -194,7 +197,7 @@ def _unavailable(problem: str) -> ApiError:
     return ApiError(503, f"{problem}.", code="knobs_unavailable", headers={"Retry-After": "5"})
 
 
-def _served_model(model: ModelSettings, knobs: Knobs) -> ServedModel:
+def _served_model(model: ModelSettings, knobs: Knobs, base: ModelSettings | None) -> ServedModel:
     engines = model.engines()
     variants = [
         ServedVariant(
@@ -219,4 +222,7 @@ def _served_model(model: ModelSettings, knobs: Knobs) -> ServedModel:
         replica_resources(first),
         engine_identity(first),
         tuple(variants),
+        "" if base is None else base.deployment_name,
+        model.share,
+        model.shadow,
     )

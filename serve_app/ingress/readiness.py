@@ -145,6 +145,7 @@ def judge(
         warm_node=scaling.get("warm_node"),
         warm_node_start_s=_rounded(scaling.get("warm_node_start_s")),
         cold_node_start_s=_rounded(scaling.get("cold_node_start_s")),
+        version_of=model.version_of,
     )
     if live.usable:  # perhaps replicas of the former version, after an update that failed
         return replace(found, reason=_ray_failure(known, newest) or _rollout_failure(known))

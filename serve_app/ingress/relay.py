@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
 from http import HTTPStatus
 
@@ -49,6 +49,7 @@ class RelayClient:
         channels: The connections to engine replicas, which heartbeats share.
         backoff_s: The wait after the first lost replica. Later waits are multiples of it.
         move_retry_s: How often a stream on a draining replica looks for another one.
+        is_alone: Returns whether no other client answers a request that this one could not begin.
     """
 
     def __init__(
@@ -58,7 +59,11 @@ class RelayClient:
         channels: EngineChannels,
         backoff_s: float = 0.2,
         move_retry_s: float = 1.0,
+        is_alone: Callable[[], bool] = lambda: True,
     ) -> None:
+        self.is_alone = is_alone
+        self.ends = False
+        """Whether streams end that lose their replica."""
         self.model = model.name
         self.admission = admission
         self.channels = channels
@@ -82,6 +87,12 @@ class RelayClient:
             yield EngineReply(answer.status, b"" if answer.streamed else answer.body, stream, headers)
         finally:
             relayed.end()
+
+    def end_streams(self) -> None:
+        """End all streams with an error. Other requests of this client lose their replica."""
+        self.ends = True
+        for replica in self.admission.replicas.listed():
+            self.channels.close(replica, "the version has been taken back")
 
     def _give_up(self, replica: Replica) -> None:
         """Send the requests of a replica that hangs or is dead to another replica of the same model.
@@ -134,7 +145,8 @@ class _RelayedRequest:
         lost: Exception | None = None
         refused: set[Replica] = set()
         model_identity = None if continuation is None else continuation.model_identity
-        for number in range(1, _ATTEMPTS + 1):
+        attempts = _ATTEMPTS if continuation is not None or self._client.is_alone() else 1
+        for number in range(1, attempts + 1):
             retry, self._retry = self._retry, True
             asked_at = time.perf_counter()
             reservation = await self._admission.take(
@@ -149,12 +161,12 @@ class _RelayedRequest:
                 self._record_loss(error)
                 lost = error
             else:
-                if not retry or answer.status not in _COME_LATER or number == _ATTEMPTS:
+                if not retry or answer.status not in _COME_LATER or number == attempts:
                     return answer
                 refused.add(reservation.replica)
                 attempt.outcome = "refused"
                 self._open.close()
-            if self._budget.is_spent or number == _ATTEMPTS:
+            if self._budget.is_spent or number == attempts:
                 break
             # The request has no reservation while it waits for Ray to notice the loss.
             pause = self._request.trace.begin(BACKOFF)
@@ -224,6 +236,8 @@ class _RelayedRequest:
         """Record a piece that was sent to the client, on either path."""
         self._sent = piece.data or self._sent
         self._request.silent_since = None
+        if self._request.watch is not None:
+            self._request.watch.note(piece.data)
         if self._dialect.ends(piece.data):  # a replica that continued the stream would send it twice
             self._complete = True
             if self._attempt is not None:
@@ -302,7 +316,7 @@ class _RelayedRequest:
 
     async def _continue_elsewhere(self, delivered: Delivered, moves: int) -> bool:
         """Let another replica continue the stream of a lost replica. Returns whether one does."""
-        if self._budget.is_spent:
+        if self._budget.is_spent or self._client.ends:
             return False
         try:
             answer = await self.begin(delivered.continuation(self._request.ttft_s or 0.0, moves))

@@ -11,6 +11,7 @@ from serve_app.ingress.candidates import CACHED, Candidates
 from serve_app.ingress.prefix_index import PrefixIndex
 from serve_app.ingress.replica import Replica, Reservation
 from serve_app.ingress.replica_choice import ReplicaChoice, least_loaded
+from serve_app.wire.data_plane import LEAVING_S
 
 ASSUMED_LOAD_S = 0.5
 """The time that a load of an adapter takes, until a replica has reported it."""
@@ -304,9 +305,9 @@ class ReplicaSet:
     def note_end(self, replica: Replica, ends_in_s: float | None) -> None:
         """Note that the node of `replica` ends in `ends_in_s` seconds, or no more if it is None.
 
-        Such a replica is not picked, and its streams move while it still runs.
+        In its last `LEAVING_S` seconds such a replica is not picked, and its streams move.
         """
-        if ends_in_s is None:
+        if ends_in_s is None or ends_in_s > LEAVING_S:
             if replica.ends_at is not None:
                 replica.ends_at, replica.draining = None, replica.unlisted_at is not None
                 self._use(replica)

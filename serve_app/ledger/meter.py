@@ -34,6 +34,7 @@ from typing import Any, Protocol
 
 from serve_app.ledger.usage import Account, Amounts, State
 from serve_app.settings.caller import LANES, Caller
+from serve_app.settings.storage import TokenPrices
 
 
 class Delivered(Protocol):
@@ -92,6 +93,7 @@ class UsageMeter:
         gpu_hour_price: Money for one device and hour.
         began_s: How long ago the replica got its devices.
         clock: Seconds that never go back.
+        token_prices: What requests pay in place of GPU time, if the model is billed by tokens.
     """
 
     def __init__(
@@ -101,11 +103,13 @@ class UsageMeter:
         gpu_hour_price: float,
         began_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
+        token_prices: TokenPrices | None = None,
     ) -> None:
         self._model = model
         self._gpus = gpus
         self._price_per_s = gpu_hour_price / 3600
         self._clock = clock
+        self._token_prices = token_prices
         self._lock = threading.Lock()
         self._at = clock() - began_s
         self._state: State = "starting"
@@ -139,7 +143,7 @@ class UsageMeter:
         """Begin a call, whose sequences are yet to come."""
         with self._lock:
             self._pass()
-            account = Account(self._model, caller.key, caller.lane)
+            account = Account(self._model, caller.key, caller.lane, budgets=caller.budgets)
             call = Call(account, served, moved, self._price, self._steps)
             self._open[call] = None
             return call
@@ -189,9 +193,12 @@ class UsageMeter:
         seconds.pop("used", None)
         for state, spent in seconds.items():
             amounts[Account(self._model, state=state)] = Amounts(gpu_seconds=spent)
-        for each in amounts.values():
+        for account, each in amounts.items():
             each.gpu_seconds *= self._gpus
             each.cost = each.gpu_seconds * self._price_per_s
+            if self._token_prices is not None and account.state == "used":
+                tokens = each.prompt_tokens, each.cached_tokens, each.completion_tokens
+                each.cost = self._token_prices.cost(*tokens)
         return {account: each for account, each in amounts.items() if each}
 
     def _pass(self, results: bool = False) -> None:

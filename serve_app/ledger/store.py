@@ -11,18 +11,19 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import BigInteger, Column, Double, Index, MetaData, String, Table, func, select
 from sqlalchemy.engine import Connection
 
 from serve_app.database import WAIT_S, Tables, connect, earlier_time, exclusive, insert_into
-from serve_app.ledger.usage import AMOUNTS, QUERIES, UNUSED, Account, Amounts
+from serve_app.ledger.budgets import COSTS, KEPT_S, cost_rows
+from serve_app.ledger.budgets import TABLES as BUDGETS
+from serve_app.ledger.usage import AMOUNTS, QUERIES, UNUSED, Account, Amounts, By
 from serve_app.settings.keys_file import OTHER_KEYS
 
 Row = tuple[int, Account]
 """The begin of a minute in Unix time, and who used something in it."""
-By = Literal["key", "lane", "model"]
 
 _LOOK_STEPS = 10_000
 """SQLite looks at the clock after so many instructions of its virtual machine, which take about 0.1 ms."""
@@ -42,7 +43,8 @@ _WRITERS = Table(
 """The last write of each process."""
 
 
-_PAYER = ("application", *Account._fields)
+_ACCOUNT = ("model", "key", "lane", "state")
+_PAYER = ("application", *_ACCOUNT)
 """Keys of two applications may have the same name, and belong to different people."""
 _KINDS = {"gpu_seconds": Double, "cost": Double}
 _USAGE = Table(
@@ -72,11 +74,15 @@ class UsageStore:
         self._engine = connect(url, QUERIES)
         self._insert = insert_into(self._engine)
         self._lock = threading.Lock()
-        self._ready = False
+        self._ready = self._has_budgets = False
 
     def add(self, writer: str, number: int, rows: Mapping[Row, Amounts]) -> None:
         """Add the amounts of `rows`, unless `writer` has stored a write with this or a later number."""
         self._prepare()
+        costs = cost_rows(self._application, rows)
+        if costs and not self._has_budgets:
+            BUDGETS.make(self._engine)
+            self._has_budgets = True
         new = {"writer": writer, "number": number, "minute": max(minute for minute, _ in rows)}
         with self._engine.begin() as connection:
             insert = self._insert(_WRITERS).values(new)
@@ -87,13 +93,19 @@ class UsageStore:
             )
             if connection.execute(numbered.returning(_WRITERS.c.number)).first() is not None:
                 self._add(connection, rows)
+                if costs:
+                    insert = self._insert(COSTS)
+                    added = {"cost": COSTS.c.cost + insert.excluded.cost}
+                    key = COSTS.primary_key
+                    connection.execute(insert.on_conflict_do_update(index_elements=key, set_=added), costs)
 
     def _add(self, connection: Connection, rows: Mapping[Row, Amounts]) -> None:
         # In order, so that two processes never wait for each other's rows.
         connection.execute(
             self._adding(self._insert(_USAGE)),
             [
-                {"minute": minute, "application": self._application, **account._asdict(), **asdict(amounts)}
+                {"minute": minute, "application": self._application, **asdict(amounts)}
+                | {name: getattr(account, name) for name in _ACCOUNT}
                 for (minute, account), amounts in sorted(rows.items(), key=lambda row: row[0])
             ],
         )
@@ -109,7 +121,7 @@ class UsageStore:
     def used(
         self, by: By, since: float, until: float, key: str | None = None, most: int = 1000
     ) -> dict[str, Amounts]:
-        """Return the use in the minutes that begin in [`since`, `until`), by key, lane or model.
+        """Return the use in the minutes that begin in [`since`, `until`), by key, lane, model or variant.
 
         The largest by GPU-seconds come first. The names beyond `most` are summed as `other`.
 
@@ -122,7 +134,10 @@ class UsageStore:
         chosen = _USAGE.c.state == "used"
         if key is not None:
             chosen &= _USAGE.c.key == key
-        found = self._sums(_USAGE.c[by], chosen, since, until)
+        found: dict[str, Amounts] = {}
+        column = _USAGE.c["model" if by == "variant" else by]
+        for name, amounts in self._sums(column, chosen, since, until).items():
+            found.setdefault(name.partition(" ")[0] if by == "model" else name, Amounts()).add(amounts)
         names = sorted(found, key=lambda name: found[name].gpu_seconds, reverse=True)
         sums = {name: found[name] for name in names[:most]}
         for name in names[most:]:
@@ -132,6 +147,21 @@ class UsageStore:
     def unused(self, since: float, until: float) -> dict[str, Amounts]:
         """Return the GPU time of all models that no request used, by state."""
         return self._sums(_USAGE.c.state, _USAGE.c.state.in_(UNUSED), since, until)
+
+    def prices(self, since: float) -> dict[tuple[str, str], float]:
+        """Return the money for a computed token, by model and lane: of the dearest ten minutes."""
+        self._prepare()
+        minute, computed = _USAGE.c.minute, _USAGE.c.prompt_tokens - _USAGE.c.cached_tokens
+        group = (_USAGE.c.model, _USAGE.c.lane, minute - minute % 600)
+        sums = func.sum(_USAGE.c.cost), func.sum(computed + _USAGE.c.completion_tokens)
+        query = select(*group, *sums).where(self._mine, _USAGE.c.state == "used", minute >= since)
+        found: dict[tuple[str, str], float] = {}
+        with self._engine.connect() as connection, _bounded_query(connection):
+            for name, lane, _, cost, tokens in connection.execute(query.group_by(*group)):
+                if tokens > 0:
+                    of = name.partition(" ")[0], lane  # the dearest variant's
+                    found[of] = max(found.get(of, 0.0), float(cost) / float(tokens))
+        return found
 
     def shrink(self, merge_before: float, delete_before: float) -> None:
         """Merge minutes before a Unix time into hours, and delete all before another.
@@ -152,6 +182,9 @@ class UsageStore:
             connection.execute(_USAGE.delete().where(merged))
             connection.execute(_USAGE.delete().where(self._mine, minute < delete_before))
             connection.execute(_WRITERS.delete().where(_WRITERS.c.minute < delete_before))
+            if BUDGETS.exist(connection):
+                old = COSTS.c.quarter < merge_before - KEPT_S
+                connection.execute(COSTS.delete().where(COSTS.c.application == self._application, old))
 
     def confirmed(self, now: float) -> float:
         """Return `now` or the database's time, whichever is earlier, if usage confirms it; else 0.

@@ -16,15 +16,27 @@ QUERIES = 4
 """The most queries of one process at the same time."""
 
 
+By = Literal["key", "lane", "model", "variant"]
+"""What usage is summed by."""
+
+
+def of_variant(model: str, variant: str) -> str:
+    """Return the name of a variant in accounts. No name of a model has a space."""
+    return f"{model} ({variant})"
+
+
 class Account(NamedTuple):
     """The payer of an amount."""
 
     model: str
+    """With its variant if it has variants: `of_variant`."""
     key: str = ""
     """The name of the API key; "" without keys, and for GPU time that no request used."""
     lane: str = ""
     """The lane; "" for GPU time that no request used."""
     state: State = "used"
+    budgets: tuple[str, ...] = ()
+    """The names of the budgets that pay. The ledger's rows have no budgets."""
 
 
 @dataclass(slots=True)

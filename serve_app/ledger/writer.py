@@ -20,6 +20,8 @@ logger = logging.getLogger("ray.serve")
 WRITE_INTERVAL_S = 1.0
 MOST_ROWS = 50_000
 """The most rows that wait for the database, some 20 MB. Beyond them, minutes are merged."""
+_LATE_S = 3.0
+"""With usage older than this, the database counts as slow or away."""
 _SHRINK_INTERVAL_S = 3600.0
 _CLOSE_WAIT_S = 12.0
 """Longer than two statements wait for the database."""
@@ -57,12 +59,16 @@ class UsageWriter:
         """The rows of write `_number`. They stay the same until the store has them."""
         self._waiting: dict[Row, Amounts] = {}
         self._written_at = wall()
-        self.unwritten_s = 0.0
-        """How many seconds of usage are not in the store."""
         self._shrunk_at = 0.0
         self._trouble = ""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
+
+    @property
+    def unwritten_s(self) -> float:
+        """How many seconds of usage are not in the store; 0 while it gets each second's."""
+        age = self._wall() - self._written_at
+        return age if self._trouble or age > _LATE_S else 0.0
 
     def start(self) -> None:
         """Write once a second, until `close`."""
@@ -84,8 +90,7 @@ class UsageWriter:
             self._send(now)
             if not self._trouble:
                 self._written_at = now
-            self.unwritten_s = now - self._written_at
-            self._count(usage, self.unwritten_s)
+            self._count(usage, now - self._written_at)
         except Exception:  # the thread must go on
             logger.exception("ledger: usage could not be counted")
 

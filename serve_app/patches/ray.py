@@ -36,6 +36,7 @@ def change_controller() -> None:
     Ray calls this function in the controller, by the path in `RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH`.
     """
     ask_gcs_seldom()
+    start_no_fallback_proxy()
     version_each_deployment()
     stop_named_replicas_first()
     rest_while_quiet()
@@ -66,6 +67,17 @@ def at_most_every(
         cache.due_at = now + interval_s
 
     return update_if_due
+
+
+def start_no_fallback_proxy() -> None:
+    """Have Ray Serve's controller start no proxy of its own behind HAProxy.
+
+    HAProxy would use it while no ingress replica is up. It would queue the requests or answer 404, where
+    HAProxy answers 503 with a reason. It would take 147 MiB and 0.016 of a core.
+    """
+    from ray.serve._private.proxy_state import ProxyStateManager  # noqa: PLC0415
+
+    ProxyStateManager._start_fallback_proxy_if_needed = lambda *_: None
 
 
 def version_each_deployment() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def is_quiet(controller: ServeController) -> bool:
         and not controller._shutting_down
         and not controller.cluster_node_info_cache.get_draining_nodes()
         and all(each.status == "RUNNING" for each in applications)
-        and all(proxy.status == "HEALTHY" for proxy in _proxies(controller))
+        and all(proxy.status == "HEALTHY" for proxy in controller.proxy_state_manager._proxy_states.values())
         and not any(each._in_transition or each._is_gang_deployment for each in deployments)
     )
 
@@ -143,15 +143,9 @@ def awaits_checks(controller: ServeController) -> bool:
     """Return whether a health check of a replica or a proxy has not been answered yet."""
     deployments = controller.deployment_state_manager._deployment_states.values()
     return any(each._outstanding_dirty_set for each in deployments) or any(
-        proxy._actor_proxy_wrapper._health_check_future is not None for proxy in _proxies(controller)
+        proxy._actor_proxy_wrapper._health_check_future is not None
+        for proxy in controller.proxy_state_manager._proxy_states.values()
     )
-
-
-def _proxies(controller: ServeController) -> Iterator[Any]:
-    manager = controller.proxy_state_manager
-    yield from manager._proxy_states.values()
-    if manager._fallback_proxy_state is not None:
-        yield manager._fallback_proxy_state
 
 
 def report_changes() -> None:

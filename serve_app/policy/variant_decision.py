@@ -32,13 +32,15 @@ class VariantNow:
 
     served: ServedVariant
     snapshot: Snapshot
-    """Without replicas whose nodes are about to end among the ready ones."""
+    """Without replicas among the ready ones that take no requests before the end of their nodes."""
+    ending: int = 0
+    """Ready replicas whose nodes are about to end."""
     placed: int = 0
     """Replicas that have a node, and keep it as far as is known."""
     left: tuple[str, ...] = ()
     """Replicas whose nodes have been taken away, or will be."""
-    notice_s: float = 0.0
-    """How long the newest of them go on."""
+    serves_s: float = 0.0
+    """How long the newest of them take requests."""
 
     @property
     def name(self) -> str:
@@ -122,7 +124,7 @@ def _observe(memory: VariantState, each: VariantNow, now: float) -> VariantState
     fit = memory.fit.learn(samples)
     memory = replace(memory, fit=fit, kv_cache_tokens=cache, reported_at=reported)
     memory = memory.learn_nodes(snapshot.pending, snapshot.pending_s, each.placed, now)
-    return memory.learn_ends(left, snapshot.horizon_s, each.notice_s, now)
+    return memory.learn_ends(left, snapshot.horizon_s, each.serves_s, now)
 
 
 def _work(decision: Decision) -> float:
@@ -233,8 +235,10 @@ def _offer(
         meets,
         start_s,
         snapshot.ready,
+        each.ending,
         each.placed,
         memory.is_dry(now),
+        memory.is_tried(now),
     )
 
 

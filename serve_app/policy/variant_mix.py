@@ -40,14 +40,18 @@ class Offer:
     meets_targets: bool = True
     start_s: float = 60.0
     ready: int = 0
+    ending: int = 0
+    """Of `ready`: replicas whose nodes are about to end."""
     placed: int = 0
-    """Replicas that have a node."""
+    """Replicas that have a node, and keep it as far as is known."""
     dry: bool = False
+    tried: bool = False
+    """Whether its last replica got no node, and it is time to try again with one."""
 
     @property
     def ceiling(self) -> int:
         """The most replicas that may be asked for now."""
-        return min(self.most, max(self.placed, self.least)) if self.dry else self.most
+        return min(self.most, max(self.placed, self.least)) if self.dry or self.tried else self.most
 
     @property
     def usd_per_work(self) -> float:
@@ -93,7 +97,8 @@ def choose(
     needed = recent[0].rps if recent else 0.0
     if not needed:
         goal: Counts = {offer.name: offer.least for offer in offers}
-        return _mix(offers, goal, 0.0), replace(state, goal=goal, recent=(), regret_usd=0.0, last_at=now)
+        state = replace(state, goal=goal, recent=(), regret_usd=0.0, last_at=now)
+        return _mix(offers, goal, goal, 0.0), state
     usable = usable_offers(offers)
     stay = follow(usable, needed, on_demand, state.goal)
     best = cheapest(usable, needed, on_demand)
@@ -105,9 +110,26 @@ def choose(
         moves = regret_usd >= cost_of_move(usable, stay, best)
     goal = best if moves else stay
     if not covers(usable, goal, needed):  # nothing else is left, so dry variants are asked for nodes too
-        goal = cheapest([replace(offer, dry=False) for offer in usable], needed, on_demand, goal)
-    mix = _mix(offers, goal, needed, moves=moves)
+        goal = cheapest(_hopeful(usable), needed, on_demand, goal)
+    mix = _mix(offers, _with_tries(usable, goal, needed, on_demand), goal, needed, moves=moves)
     return mix, replace(state, goal=goal, recent=recent, regret_usd=0.0 if moves else regret_usd, last_at=now)
+
+
+def _hopeful(offers: Sequence[Offer]) -> list[Offer]:
+    """Return the offers as if every variant had nodes."""
+    return [replace(offer, dry=False, tried=False) for offer in offers]
+
+
+def _with_tries(offers: Sequence[Offer], goal: Counts, work_rps: float, on_demand: int) -> Counts:
+    """Return `goal` with one more replica of each variant that is tried again and would make the mix cheaper.
+
+    Replicas that have got their nodes by such a try stay until the mix moves to them.
+    """
+    hoped = cheapest([replace(offer, tried=False) for offer in offers], work_rps, on_demand)
+    if cost(offers, hoped) >= cost(offers, goal) - _ROUNDING:
+        return goal
+    most = {offer.name: min(hoped[offer.name], offer.placed + offer.tried) for offer in offers}
+    return {name: max(goal.get(name, 0), most[name]) for name in most}
 
 
 def usable_offers(offers: Sequence[Offer]) -> list[Offer]:
@@ -131,7 +153,7 @@ def covers(offers: Collection[Offer], counts: Counts, work_rps: float) -> bool:
 def cost_of_move(offers: Collection[Offer], old: Counts, new: Counts) -> float:
     """Return the price of the replicas that run twice while the new ones start, in USD."""
     return sum(
-        max(0, new.get(offer.name, 0) - max(old.get(offer.name, 0), offer.ready))
+        max(0, new.get(offer.name, 0) - max(old.get(offer.name, 0), offer.placed))
         * offer.usd_per_hour
         * offer.start_s
         / 3600.0
@@ -219,17 +241,31 @@ def _fill(
     return counts
 
 
-def _mix(offers: Sequence[Offer], goal: Counts, work_rps: float, *, moves: bool = False) -> Mix:
-    """Return the mix for `goal`, which keeps ready replicas of other variants until those of `goal` are."""
-    targets = {offer.name: goal.get(offer.name, 0) for offer in offers}
-    served = sum(offer.capacity_rps * min(offer.ready, targets[offer.name]) for offer in offers)
-    for offer in sorted(offers, key=lambda each: each.usd_per_work):
-        extra = max(0, offer.ready - targets[offer.name])
-        lacking = max(0.0, work_rps - served)
-        if extra and lacking > _ROUNDING:
-            kept = min(extra, ceil(lacking / offer.capacity_rps - _ROUNDING))
-            targets[offer.name] += kept
-            served += kept * offer.capacity_rps
+def _enough(offer: Offer, most: int, work_rps: float) -> int:
+    """Return how many replicas do the work, at most `most`."""
+    return min(most, max(0, ceil(work_rps / offer.capacity_rps - _ROUNDING)))
+
+
+def _mix(
+    offers: Sequence[Offer], wanted: Counts, goal: Counts, work_rps: float, *, moves: bool = False
+) -> Mix:
+    """Return the mix for `wanted`, which keeps other replicas until those of `wanted` are ready.
+
+    Replicas whose nodes are about to end stay too, and stand for no other replica.
+    """
+    targets = {offer.name: wanted.get(offer.name, 0) for offer in offers}
+    ranked = sorted(offers, key=lambda each: each.usd_per_work)
+    lasting = {offer.name: max(0, offer.ready - offer.ending) for offer in offers}
+    lacking = work_rps - sum(o.capacity_rps * min(lasting[o.name], targets[o.name]) for o in offers)
+    for offer in ranked:
+        kept = _enough(offer, max(0, max(offer.placed, lasting[offer.name]) - targets[offer.name]), lacking)
+        targets[offer.name] += kept
+        lacking -= kept * offer.capacity_rps
+    lacking = work_rps - sum(o.capacity_rps * min(lasting[o.name], targets[o.name]) for o in offers)
+    for offer in ranked:
+        kept = _enough(offer, offer.ending, lacking)
+        targets[offer.name] += kept
+        lacking -= kept * offer.capacity_rps
     dearest = max(offers, key=lambda each: each.usd_per_hour)
     return Mix(
         targets,

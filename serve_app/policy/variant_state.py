@@ -17,7 +17,7 @@ _ASSUMED_NODE_S = 180.0
 _SHORTEST_WAIT_S = 15.0
 _TIMES_USUAL = 2.0
 """A replica that waits for so many times the usual time gets no node soon."""
-_FIRST_TRY_S, _LAST_TRY_S = 60.0, 1800.0
+_FIRST_TRY_S, _LAST_TRY_S = 60.0, 120.0
 """The first and the longest time after which a dry variant is tried again."""
 _KEPT_WAITS = 5
 _KEPT_ENDS = 50
@@ -31,7 +31,7 @@ class End(NamedTuple):
     at: float
     replicas: int
     uncovered_s: float
-    """How long replacements were missing: a start, less the notice."""
+    """How long replacements were missing: a start, less the time for which the replicas took requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,10 @@ class VariantState:
         """Whether no more replicas of this variant should be asked for at `now`."""
         # A later time was set by a clock that was ahead.
         return self.try_at is not None and 0.0 < self.try_at - now <= _LAST_TRY_S
+
+    def is_tried(self, now: float) -> bool:
+        """Whether the last replica got no node, and it is time to try again."""
+        return self.try_wait_s > 0.0 and not self.is_dry(now)
 
     @property
     def usual_wait_s(self) -> float:
@@ -96,25 +100,25 @@ class VariantState:
         if placed > self.placed and self.since is not None:
             waits = (*self.node_waits_s, self.pending_s)[-_KEPT_WAITS:]
             state = replace(self, node_waits_s=waits, try_at=None, try_wait_s=0.0)
-        elif pending and pending_s > self.usual_wait_s:
+        elif pending and pending_s > max(self.usual_wait_s, self.try_wait_s):
             state = self._run_dry(now)
         since = now if self.since is None or self.since > now else max(self.since, now - _MOST_WATCHED_S)
         return replace(state, placed=placed, pending_s=pending_s if pending else 0.0, since=since)
 
-    def learn_ends(self, left: Collection[str], start_s: float, notice_s: float, now: float) -> Self:
+    def learn_ends(self, left: Collection[str], start_s: float, serves_s: float, now: float) -> Self:
         """Return the memory after a look at the ends.
 
         Args:
             left: Replicas whose nodes have been taken away, or will be.
             start_s: How long a replacement takes.
-            notice_s: How long the newest of them go on.
+            serves_s: How long the newest of them take requests.
             now: Unix time in seconds.
         """
         new = [replica for replica in left if replica not in self.leaving]
         kept = tuple(end for end in self.ends if now - end.at < _MOST_WATCHED_S)
         if not new:
             return replace(self, ends=kept, leaving=tuple(left))
-        end = End(now, len(new), max(0.0, start_s - notice_s))
+        end = End(now, len(new), max(0.0, start_s - serves_s))
         if kept and now - kept[-1].at < max(start_s, 1.0):  # its replacements have not started yet
             last = kept[-1]
             end = End(last.at, last.replicas + end.replicas, max(last.uncovered_s, end.uncovered_s))

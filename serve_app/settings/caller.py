@@ -19,6 +19,8 @@ class Caller:
     lane: Lane = "standard"
     weight: float = 1.0
     """The key's share of tokens within its lane, beside the weights of other keys."""
+    budgets: tuple[str, ...] = ()
+    """The names of the budgets that pay: `key/NAME` and `team/NAME`."""
 
     def lowered_to(self, lane: Lane) -> "Caller":
         """Return the caller in `lane`, or unchanged if `lane` has a higher priority than its own."""

@@ -1,8 +1,9 @@
-"""The base class of all settings and knobs: closed, immutable, strict about numbers. And custom resources."""
+"""The base class of all settings and knobs: closed, immutable, strict about numbers. And types of fields."""
 
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, get_args
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
@@ -84,3 +85,14 @@ def _check_names(resources: Mapping[str, float]) -> Mapping[str, float]:
 
 CustomResources = Annotated[dict[str, Annotated[float, Field(ge=1e-4)]], AfterValidator(_check_names)]
 """Amounts by the names that a cluster's operator gives to its nodes. Ray counts in ten-thousandths."""
+
+
+def _check_time_zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError("must be a name of the IANA time zone database, such as Europe/Berlin") from None
+    return name
+
+
+TimeZone = Annotated[str, AfterValidator(_check_time_zone)]

@@ -7,6 +7,7 @@ error contains a key, a digest, or text of the file that may be a key.
 import hmac
 import re
 from collections import Counter
+from collections.abc import Mapping
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
@@ -24,6 +25,7 @@ from pydantic import (
     model_validator,
 )
 
+from serve_app.settings.budget import Budget, Team
 from serve_app.settings.caller import Caller, Lane
 from serve_app.settings.closed_model import ClosedModel
 from serve_app.settings.document import parse_yaml
@@ -34,7 +36,7 @@ MOST_BYTES = 1 << 20
 PLAIN = r"[\x21-\x7e]+"
 """Printable ASCII without spaces, which a header can carry."""
 DIGEST = "sha256:"
-_YAML_START = re.compile(rb"(---|keys:)(\s|$)|\{")
+_YAML_START = re.compile(rb"(---|keys:|teams:)(\s|$)|\{")
 """JSON is YAML too."""
 _SECRET = ("key", "hash")
 _CACHE_SALT = b"tideserve: salt of the prefix cache"
@@ -80,6 +82,10 @@ class ApiKey(ClosedModel):
     """Requests for a model per minute, also lines of batches; by default without a limit."""
     concurrent_requests: Limit | None = None
     """Requests that are open at once, the lane `background` apart; by default without a limit."""
+    budget: Budget | None = None
+    """The most that the key's requests may cost; by default without a limit."""
+    team: Name | None = None
+    """The key's team, one of the file's `teams`; the team's budget holds for the key too."""
     models: Annotated[tuple[str, ...], Field(min_length=1)] = ("*",)
     """Names of the allowed models, with the wildcards `*`, `?` and `[…]`."""
     expires: AwareDatetime | None = None
@@ -123,7 +129,13 @@ class ApiKey(ClosedModel):
     @cached_property
     def caller(self) -> Caller:
         """The sender of the key's requests."""
-        return Caller(self.name, self.lane, self.weight)
+        return Caller(self.name, self.lane, self.weight, self.budgets)
+
+    @cached_property
+    def budgets(self) -> tuple[str, ...]:
+        """The names of the budgets that its requests pay into."""
+        own = () if self.budget is None else (f"key/{self.name}",)
+        return own if self.team is None else (*own, f"team/{self.team}")
 
     @cached_property
     def expires_at(self) -> float | None:
@@ -149,6 +161,8 @@ class KeysFile(ClosedModel):
     """The content of a YAML file of API keys."""
 
     keys: Annotated[tuple[ApiKey, ...], Field(min_length=1, max_length=MOST_KEYS)]
+    teams: Annotated[dict[Name, Team], Field(max_length=MOST_KEYS)] = Field(default_factory=dict)
+    """The teams by name."""
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
@@ -161,6 +175,20 @@ class KeysFile(ClosedModel):
                     # An operator who deletes one of two equal entries would believe that the key is revoked.
                     raise ValueError(f"keys[{index}] has the {same} of keys[{first}] again")
         return self
+
+    @model_validator(mode="after")
+    def _teams_exist(self) -> Self:
+        for index, key in enumerate(self.keys):
+            if key.team is not None and key.team not in self.teams:
+                raise ValueError(f"keys[{index}].team = {key.team!r}: must be one of the file's `teams`")
+        return self
+
+    @cached_property
+    def budgets(self) -> dict[str, Budget]:
+        """All budgets by name."""
+        of_keys = {f"key/{key.name}": key.budget for key in self.keys}
+        of_teams = {f"team/{name}": team.budget for name, team in self.teams.items()}
+        return {name: budget for name, budget in (of_keys | of_teams).items() if budget is not None}
 
     @property
     def plain(self) -> list[str]:
@@ -229,15 +257,18 @@ def _problem(item: Any) -> str:
     A value in an unknown place may be a key, so only values of known fields are shown.
     """
     location = item["loc"]
-    words = ("keys", *ApiKey.model_fields)
-    path = [part for part in location if isinstance(part, int) or part in words]
+    fields = {**ApiKey.model_fields, **Budget.model_fields}
+    in_team = location[:1] == ("teams",)
+    path = [part for part in location if in_team or isinstance(part, int) or part == "keys" or part in fields]
     where = dotted(path)
     if item["type"] == "extra_forbidden":
-        known = ApiKey.model_fields if len(location) > 1 else KeysFile.model_fields
+        models: Mapping[str, type[ClosedModel]] = {"budget": Budget, "teams": Team, "keys": ApiKey}
+        inside = next((model for word, model in models.items() if word in location[:-1]), KeysFile)
+        known, where = inside.model_fields, dotted([part for part in path if part != location[-1]])
         return f"{where}: has an unknown field; known are {', '.join(known)}"
     if item["type"] == "missing":
         return f"{where}: required, and not given"
-    if path and len(path) == len(location) and path[-1] in ApiKey.model_fields and path[-1] not in _SECRET:
+    if path and len(path) == len(location) and path[-1] in fields and path[-1] not in _SECRET:
         where = f"{where} = {shown(item['input'])}"
     message = item["msg"].removeprefix("Value error, ")
     message = f"{message[0].lower()}{message[1:]}"

@@ -8,13 +8,13 @@ They are in the `user_config` of the `Ingress` deployment. The way of a change: 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, time
 from typing import Annotated, Any, Literal, Self
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from serve_app.settings.caller import Lane
-from serve_app.settings.closed_model import ClosedModel
-from serve_app.settings.model_names import AdapterSources, Aliases, LoraSettings, name_problems
+from serve_app.settings.closed_model import ClosedModel, TimeZone
+from serve_app.settings.model_names import AdapterSources, Aliases, LoraSettings, name_problems, version_base
 from serve_app.settings.settings_error import SettingsError, from_pydantic, shown
 
 Percentile = Literal[50, 90, 95, 99]
@@ -46,7 +46,7 @@ class Window(ClosedModel):
     days: Annotated[tuple[Day, ...], Field(min_length=1)] = DAYS
     start: ClockTime
     end: ClockTime
-    timezone: str = "UTC"
+    timezone: TimeZone = "UTC"
 
     @field_validator("start", "end", mode="before")
     @classmethod
@@ -54,15 +54,6 @@ class Window(ClosedModel):
         if isinstance(clock, int):  # YAML 1.1 reads 18:00 as 18 * 60
             raise ValueError('must be a time in quotes, such as "18:00"; without quotes, YAML reads a number')
         return clock
-
-    @field_validator("timezone")
-    @classmethod
-    def _known(cls, timezone: str) -> str:
-        try:
-            ZoneInfo(timezone)
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise ValueError("must be a name of the IANA time zone database, such as Europe/Berlin") from None
-        return timezone
 
     @model_validator(mode="after")
     def _not_empty(self) -> Self:
@@ -126,6 +117,30 @@ class StartingValues(ClosedModel):
         return None if self.cold_start_s is None else sum(self.cold_start_s) / 2
 
 
+class CanaryRules(ClosedModel):
+    """When a version loses its share, in comparison with the old version over the same minutes.
+
+    Each rule needs evidence of a worse version, and a difference of at least its value. null: no such rule.
+    """
+
+    errors: Annotated[float, Field(ge=0, le=1)] | None = 0.01
+    """The rise of the share of requests that fail, or lose their replica."""
+    length: Annotated[float, Field(ge=0, le=1)] | None = 0.1
+    """The rise of the share of answers that end at their limit of tokens."""
+    empty: Annotated[float, Field(ge=0, le=1)] | None = 0.01
+    """The rise of the share of answers without a token of text or a tool call."""
+    tool_calls: Annotated[float, Field(ge=0, le=1)] | None = 0.02
+    """The rise of the share of answers with tool calls whose arguments are not JSON, among those with any."""
+    ttft_p95: Annotated[float, Field(ge=1, le=100)] | None = 1.5
+    """The ratio of the P95 of times to first token."""
+    itl_p95: Annotated[float, Field(ge=1, le=100)] | None = 1.5
+    """The ratio of the P95 of the streams' mean inter-token latencies."""
+    window_s: Annotated[float, Field(ge=60, le=86_400)] = 3600.0
+    """Seconds of one comparison. Then the next one begins with new counts."""
+    streams: Literal["finish", "end"] = "finish"
+    """Whether the streams of a version that loses its whole share finish, or end with an error at once."""
+
+
 class Knobs(ClosedModel):
     """Autoscaling of one model's engine replicas, and the model's aliases. Times in seconds."""
 
@@ -175,6 +190,9 @@ class Knobs(ClosedModel):
     min_on_demand: Annotated[int, Field(ge=0, le=10_000)] = 0
     """The least replicas of variants that are not preemptible, while the model has any replica. The policy
     adds spare replicas for nodes that may be taken away, but only after it has seen nodes taken away."""
+
+    canary: CanaryRules = CanaryRules()
+    """When a new version loses its share of the conversations by itself, and what its streams do then."""
 
     share_weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
     """How much a request of this model counts when busy models share too few GPUs."""
@@ -286,6 +304,10 @@ def scheduled_minimum(schedules: Sequence[Schedule], now: float, lead_s: float) 
     return max((s.min_replicas for s in schedules if any(s.covers(m) for m in moments)), default=0)
 
 
+_OF_MODELS: Mapping[str, Any] = {"aliases": (), "adapters": {}, "schedules": (), "min_replicas": 0}
+"""Knobs that a version does not have from its model. Its share decides whether it has a replica."""
+
+
 class LiveSettings(ClosedModel):
     """The `user_config` of the `Ingress` deployment: knobs by model name, and the ingress's own.
 
@@ -317,15 +339,19 @@ def read_user_config(
         raise from_pydantic(error) from None
     problems: list[str] = []
     knobs = dict(defaults)
-    for model, given in live.autoscaling.items():
+    names = dict.fromkeys((*defaults, *live.autoscaling))
+    for model in sorted(names, key=lambda name: version_base(name, defaults) is not None):
         if model not in defaults:
             problems.append(
                 f"autoscaling[{shown(model)}]: no such model; this application has "
                 + ", ".join(repr(name) for name in defaults)
             )
             continue
+        start, given = defaults[model], live.autoscaling.get(model, {})
+        if (base := version_base(model, defaults)) is not None:
+            start = knobs[base].model_copy(update=_OF_MODELS)  # read before its versions
         try:
-            knobs[model] = overlay(defaults[model], given)
+            knobs[model] = overlay(start, given) if given else start
         except ValidationError as error:
             problems += [f"autoscaling[{model!r}].{line}" for line in from_pydantic(error).problems]
     aliases = {model: its.aliases for model, its in knobs.items()}

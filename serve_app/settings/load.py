@@ -76,7 +76,7 @@ def load_settings(args: Mapping[str, Any] | None) -> AppSettings:
     problems = [
         problem
         for index, model in enumerate(settings.models)
-        for path, engine in _engines(f"models[{index}]", model)
+        for path, engine in _engines(f"models[{model.name if model.version_of else index}]", model)
         for problem in check_engine_args(path, engine)
     ]
     if problems:
@@ -129,7 +129,14 @@ def knob_defaults(args: Mapping[str, Any]) -> dict[str, Knobs]:
     profile = args.get("profile")
     given = read_profile(profile).get(KNOBS, {}) if profile is not None else {}
     defaults = overlay(Knobs(), given)
-    return {str(model["name"]): defaults for model in args["models"]}
+    names = [str(model["name"]) for model in args["models"]]
+    names += [
+        f"{model['name']}@{variant['name']}"
+        for model in args["models"]
+        for variant in model.get("variants") or ()
+        if variant.get("share") is not None
+    ]
+    return dict.fromkeys(names, defaults)
 
 
 def _under(own: Mapping[str, Any], profile: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Other names by which clients may ask for a model: its aliases, and its LoRA adapters. Pure."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal, Self
@@ -22,6 +22,12 @@ Aliases = Annotated[tuple[Alias, ...], Field(max_length=64)]
 def is_pattern(alias: str) -> bool:
     """Return whether an alias has wildcards, so that it means several names."""
     return "*" in alias or "?" in alias
+
+
+def version_base(name: str, models: Collection[str]) -> str | None:
+    """Return the model among `models` of which `name` names a version, as `MODEL@VERSION`; else None."""
+    base = name.rpartition("@")[0]
+    return base if base in models else None
 
 
 def model_of(name: str, aliases: Mapping[str, Sequence[str]]) -> str | None:

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -55,6 +55,23 @@ CPU = "cpu"
 """The name in `gpu_hour_prices` for a replica without GPUs, which counts as one device."""
 
 
+Price = Annotated[float, Field(ge=0, le=1e6)]
+
+
+class TokenPrices(ClosedModel):
+    """The prices of a model's tokens, in USD per million."""
+
+    prompt: Price
+    cached: Price | None = None
+    """The price of a prompt token that was found in the prefix cache; by default as `prompt`."""
+    completion: Price
+
+    def cost(self, prompt: float, cached: float, completion: float) -> float:
+        """Return the money for so many tokens. `cached` is a part of `prompt`."""
+        of_cached = self.prompt if self.cached is None else self.cached
+        return ((prompt - cached) * self.prompt + cached * of_cached + completion * self.completion) / 1e6
+
+
 class LedgerSettings(ClosedModel):
     """A database of the usage of each API key: tokens, GPU-seconds and money, by the minute."""
 
@@ -65,11 +82,18 @@ class LedgerSettings(ClosedModel):
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
     """An ISO 4217 code."""
     gpu_hour_prices: Annotated[
-        dict[Annotated[str, Field(min_length=1, max_length=100)], Annotated[float, Field(ge=0, le=1e6)]],
+        dict[Annotated[str, Field(min_length=1, max_length=100)], Price],
         Field(max_length=100),
     ] = Field(default_factory=dict)
     """The price of one GPU for an hour, by `accelerator_type`. `any` is for models whose type is null, and
     `cpu` for replicas without GPUs. Without a price, GPU time costs nothing."""
+    usd_per_million_tokens: Annotated[dict[str, TokenPrices], Field(max_length=1000)] = Field(
+        default_factory=dict
+    )
+    """The prices of tokens, by model. Requests for such a model pay for tokens, and not for GPU time."""
+    on_database_error: Literal["refuse", "serve"] = "refuse"
+    """What happens to requests with a budget while the database does not answer, once the leased money is
+    used up."""
     retention_days: Annotated[float, Field(ge=1, le=3660)] = 400.0
     """Older usage is deleted. Usage older than a week is kept by the hour."""
 

@@ -6,12 +6,23 @@ among vLLM's engine arguments. Sizes are in bytes or tokens and times in seconds
 
 import os
 import re
-from typing import Annotated, Literal, Self
+from itertools import chain
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from serve_app.settings.closed_model import ClosedModel, CustomResources
-from serve_app.settings.model_names import LoraSettings
+from serve_app.settings.keys_file import KeysFile
+from serve_app.settings.model_names import LoraSettings, version_base
+from serve_app.settings.oidc import OidcSettings
+from serve_app.settings.settings_error import SettingsError
 from serve_app.settings.storage import BatchSettings, LedgerSettings
 from serve_app.settings.telemetry import TelemetrySettings
 from serve_app.settings.variants import MOST_VARIANTS, ReplicaSettings, VariantSettings, overridden
@@ -137,6 +148,10 @@ class ModelSettings(ReplicaSettings):
     variants: Annotated[tuple[VariantSettings, ...], Field(max_length=MOST_VARIANTS)] = ()
     """Kinds of replicas, such as spot nodes, or GPUs of another type. The policy chooses how many replicas of
     each run. Without variants, all replicas have the settings of the model."""
+    version_of: str | None = None
+    """The model of which this is a version; null for a model. A variant with `share` sets these three."""
+    share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    shadow: Annotated[float, Field(ge=0, le=1)] = 0.0
     continue_on_other_weights: bool = False
     """Whether a stream may continue on a variant with other weights, such as a quantised copy. Its text may
     then change its style within an answer."""
@@ -200,6 +215,8 @@ class ModelSettings(ReplicaSettings):
         if self.gpus_per_replica is not None:
             self._check_gpus()
         self._check_variants()
+        if self.version_of is None and (self.share or self.shadow):
+            raise ValueError(f"share = {self.share:g}, shadow = {self.shadow:g}: set them on a variant")
         return self
 
     def _check_gpus(self) -> None:
@@ -218,6 +235,8 @@ class ModelSettings(ReplicaSettings):
         for index, name in enumerate(names):
             if name in names[:index]:
                 raise ValueError(f"variants[{index}].name = {name!r}: two variants have this name")
+        if len(versions := [variant.name for variant in self.variants if variant.share is not None]) > 1:
+            raise ValueError(f"variants: {' and '.join(versions)} have `share`; only one version may have it")
         own = self.model_dump(mode="json") if names else {}
         for index, variant in enumerate(self.variants):
             found = overridden(own, variant)
@@ -228,6 +247,13 @@ class ModelSettings(ReplicaSettings):
             except ValidationError as error:
                 why = error.errors()[0]["msg"].removeprefix("Value error, ")
                 raise ValueError(f"variants[{index}]: {why}") from None
+
+    def with_versions(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Return the model without its version, and its version if it has one, as plain data."""
+        own = self.model_dump(mode="json")
+        versions = [each for each in self.variants if each.share is not None]
+        rest = [each.model_dump(mode="json") for each in self.variants if each.share is None]
+        return [{**own, "variants": rest}], [overridden(own, each) for each in versions]
 
     def _only(self, variant: VariantSettings) -> Self:
         return self.model_validate(overridden(self.model_dump(mode="json"), variant))
@@ -254,6 +280,12 @@ class ModelSettings(ReplicaSettings):
         """vLLM's workers of one replica: one per GPU, and one on the CPU."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
+    def hour_price(self, ledger: LedgerSettings) -> float:
+        """Return the price of one replica for an hour; of the dearest variant, if there are several."""
+        if self.variants:
+            return max(variant.usd_per_hour for variant in self.variants)
+        return self.ranks * ledger.gpu_hour_price(self.device, self.accelerator_type)
+
     @property
     def spans_nodes(self) -> bool:
         """Whether the GPUs of one replica may be on several nodes."""
@@ -277,6 +309,11 @@ class HttpSettings(ClosedModel):
     and API keys; other requests get 429. Answers that clients have not read may take as much again."""
     api_keys_file: AbsolutePath | None = None
     """A file with one API key per line. Every request must have one of them; by default none is needed."""
+    oidc: OidcSettings | None = None
+    """An issuer whose tokens are accepted beside the keys of `api_keys_file`, which must be set."""
+    conversation_header: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")] | None = None
+    """The header whose value names a conversation, such as `X-Session-Id`. All its requests get the same
+    version of a model. By default, all requests with the same API key do."""
     share_prefix_cache: bool = False
     """Whether clients with different API keys share prefix caches. If they do, `cached_tokens` and the time
     to first token show a client whether another client has sent a prompt with the same beginning."""
@@ -285,6 +322,12 @@ class HttpSettings(ClosedModel):
     127.0.0.1 and [::1]. Other servers accept any host."""
     cors_origins: tuple[Origin, ...] = ()
     """Origins of the web pages that may use the API."""
+
+    @model_validator(mode="after")
+    def _keys_beside_tokens(self) -> Self:
+        if self.oidc is not None and self.api_keys_file is None:
+            raise ValueError("oidc: needs api_keys_file, which has the teams, and keys without the issuer")
+        return self
 
     @model_validator(mode="after")
     def _largest_body_fits(self) -> Self:
@@ -334,6 +377,17 @@ class AppSettings(ClosedModel):
     model_preemption: bool = True
     """Whether a model whose requests wait for room may take a replica's place from another model."""
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _version_is_a_model(cls, given: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Make a model of each version: it has a queue, a decision and metrics of its own."""
+        settings = handler(given)
+        split = [model.with_versions() for model in settings.models]
+        if not any(versions for _, versions in split):
+            return settings
+        models = [*chain(*(rest for rest, _ in split)), *chain(*(versions for _, versions in split))]
+        return handler({**settings.model_dump(mode="json"), "models": models})
+
     @model_validator(mode="after")
     def _distinct(self) -> Self:
         for what in ("name", "deployment_name"):
@@ -341,4 +395,21 @@ class AppSettings(ClosedModel):
             for index, value in enumerate(values):
                 if value in values[:index]:
                     raise ValueError(f"models: two models have the {what} {value!r}; each needs its own")
+        names = {model.name for model in self.models}
+        for name in self.ledger.usd_per_million_tokens:
+            if name not in names:
+                raise ValueError(f"ledger.usd_per_million_tokens.{name}: must be the name of a model")
+        for model in self.models:
+            if model.version_of != (base := version_base(model.name, names)):
+                why = f"version_of = {model.version_of!r}" if base is None else f"is a version of {base!r}"
+                raise ValueError(f"models: the name {model.name!r} {why}; MODEL@VERSION names a version")
         return self
+
+    def check_keys(self, keys: KeysFile) -> None:
+        """Raise SettingsError if a file of keys has a budget that these settings cannot keep."""
+        for name in keys.budgets:
+            if not self.ledger.enabled:
+                raise SettingsError([f"budget {name}: needs the ledger, and ledger.enabled = false"])
+            if self.ledger.currency != "USD":
+                why = f"is in USD, and ledger.currency = {self.ledger.currency!r}"
+                raise SettingsError([f"budget {name}: {why}"])

@@ -27,6 +27,9 @@ _SHARED = (
     "engine_hang_timeout_s",
 )  # fmt: skip
 """Settings of a model that no variant overrides."""
+_OF_VERSIONS = ("tokenizer", "chat_template", "tool_call_parser", "reasoning_parser")
+"""Settings of a model that only a version overrides."""
+_NOT_OF_VERSIONS = ("usd_per_hour", "preemptible", "min_replicas", "max_replicas", "assumed_speed")
 _MERGED = ("engine_args", "env")
 """Overrides of these mappings replace single keys."""
 Quantization = Literal[
@@ -72,7 +75,10 @@ class ReplicaSettings(ClosedModel):
 
 
 class VariantSettings(ReplicaSettings):
-    """One variant of a model. It has the settings of its model, except for those given here."""
+    """One variant of a model. It has the settings of its model, except for those given here.
+
+    A variant with `share` is a version: other weights, which get a share of the conversations.
+    """
 
     name: Annotated[str, Field(max_length=40, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")]
     """The name of the variant in metrics, records and the name of its deployment."""
@@ -80,8 +86,21 @@ class VariantSettings(ReplicaSettings):
     """Prepared weights of the same model, such as a quantised copy. The tokenizer stays the model's own."""
     revision: str | None = None
     """The revision of `model`."""
-    usd_per_hour: Annotated[float, Field(ge=0, le=1e5)]
-    """The price of one replica, with all its GPUs, in USD per hour."""
+    share: Annotated[float, Field(ge=0, le=1)] | None = None
+    """The share of the conversations that this version gets at first; null for a variant with the same
+    weights. `tideserve canary` changes the share."""
+    shadow: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """The share of the old version's requests that this version gets as copies, whose answers are dropped."""
+    tokenizer: str | None = None
+    """Of a version; by default the one of its weights."""
+    chat_template: str | None = None
+    """Of a version; by default the model's."""
+    tool_call_parser: str | None = None
+    """Of a version; by default the model's."""
+    reasoning_parser: str | None = None
+    """Of a version; by default the model's."""
+    usd_per_hour: Annotated[float, Field(ge=0, le=1e5)] = 0.0
+    """The price of one replica, with all its GPUs, in USD per hour; required, except for a version."""
     preemptible: bool = False
     """Whether the cloud may end its nodes at any time, as it does with spot nodes."""
     min_replicas: Annotated[int, Field(ge=0, le=10_000)] = 0
@@ -94,11 +113,21 @@ class VariantSettings(ReplicaSettings):
     @model_validator(mode="before")
     @classmethod
     def _leaves_shared_settings(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        is_version = given.get("share") is not None
         for name in _SHARED:
-            if isinstance(given, Mapping) and name in given:
+            if name in given and not (is_version and name in _OF_VERSIONS):
                 raise ValueError(
                     f"{name} = {given[name]!r}: is the same for all variants of a model; set it on the model"
                 )
+        for name in _NOT_OF_VERSIONS if is_version else ():
+            if name in given:
+                raise ValueError(f"{name} = {given[name]!r}: not of a version; set the knobs of MODEL@NAME")
+        if not is_version and "usd_per_hour" not in given:
+            raise ValueError("usd_per_hour: required, except for a version, which has `share`")
+        if not is_version and given.get("shadow"):
+            raise ValueError(f"shadow = {given['shadow']!r}: only a version, which has `share`, gets copies")
         return given
 
     @model_serializer(mode="wrap")
@@ -108,7 +137,8 @@ class VariantSettings(ReplicaSettings):
 
     def overrides(self) -> dict[str, Any]:
         """Return the settings of the model that this variant replaces, as plain data."""
-        own = {*ReplicaSettings.model_fields, "revision"} | ({"model"} if self.model is not None else set())
+        own = {*ReplicaSettings.model_fields, "revision", *_OF_VERSIONS}
+        own |= {"model"} if self.model is not None else set()
         return {name: value for name, value in self.model_dump(mode="json").items() if name in own}
 
 
@@ -121,6 +151,11 @@ def overridden(model: Mapping[str, Any], variant: VariantSettings) -> dict[str, 
         and {"tensor_parallel_size", "pipeline_parallel_size"} & own.keys()
     ):
         own["gpus_per_replica"] = None
+    if variant.share is not None:
+        if "model" in own:
+            own = {"revision": None, "tokenizer": None, **own}
+        own |= {"version_of": model["name"], "share": variant.share, "shadow": variant.shadow}
+        return {**model, **own, "name": f"{model['name']}@{variant.name}", "variants": []}
     if "model" in own:
         own = {"revision": None, **own, "tokenizer": model.get("tokenizer") or model["model"]}
     return {**model, **own, "variants": [variant.model_dump(mode="json")]}

@@ -105,6 +105,9 @@ class AutoscalingMetrics:
         self._of_variant: dict[str, Gauge] = {}
         """Registered with the first model that has variants, as `_prices`."""
         self._prices: dict[str, Gauge] = {}
+        self._share: Gauge | None = None
+        """Registered with the first version, as the next."""
+        self._fallbacks: Counter | None = None
         self._variants: dict[str, set[str]] = {}
         self._terms: dict[str, set[str]] = {}
         show_zero(self._errors)
@@ -143,6 +146,20 @@ class AutoscalingMetrics:
                 gauge.set(variants.get(variant, {}).get(name, 0.0), tags={"model": model, "variant": variant})
         for name, gauge in self._prices.items():
             gauge.set(prices[name], tags={"model": model})
+
+    def set_share(self, version: str, share: float) -> None:
+        """Publish the share of the conversations that a version gets."""
+        if self._share is None:
+            text = "The share of the conversations that a version of a model gets, 0 to 1."
+            self._share = Gauge("llm_version_share", text, tag_keys=("model",))
+            text = "Versions that lost their share because they were worse than the old version."
+            self._fallbacks = Counter("llm_version_fallbacks_total", text, tag_keys=("model",))
+        self._share.set(share, tags={"model": version})
+
+    def count_fallback(self, version: str) -> None:
+        """Count a version that lost its share by itself."""
+        if self._fallbacks is not None:
+            self._fallbacks.inc(1, tags={"model": version})
 
     def withdraw(self, model: str) -> None:
         """Publish zeros for a model that is no longer served: Ray exports the last value of a series."""

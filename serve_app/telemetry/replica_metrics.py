@@ -20,7 +20,6 @@ from serve_app.settings.keys_file import OTHER_KEYS
 from serve_app.wire.data_plane import Call
 from serve_app.wire.signals import EngineSignals
 
-LABELS = ("model", "replica")
 TTFT_S = (
     0.01, 0.02, 0.03, 0.05, 0.075, 0.09, 0.1, 0.11, 0.125, 0.15, 0.175, 0.19, 0.2, 0.21, 0.225, 0.25, 0.3,
     0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 30.0, 60.0, 120.0,
@@ -88,11 +87,11 @@ class ReplicaSeries:
     `more` are further labels, which each observation or increment gives.
     """
 
-    def __init__(self, model: str, replica: str) -> None:
-        self._tags = {"model": model, "replica": replica}
+    def __init__(self, model: str, replica: str, variant: str = "") -> None:
+        self._tags = {"model": model, "replica": replica} | ({"variant": variant} if variant else {})
 
     def histogram(self, name: str, text: str, bounds: tuple[float, ...], *more: str) -> Histogram:
-        metric = Histogram(name, text, boundaries=list(bounds), tag_keys=LABELS + more)
+        metric = Histogram(name, text, boundaries=list(bounds), tag_keys=(*self._tags, *more))
         metric.set_default_tags(self._tags)
         return metric
 
@@ -104,12 +103,12 @@ class ReplicaSeries:
         )
 
     def counter(self, name: str, text: str, *more: str) -> Counter:
-        metric = Counter(name, text, tag_keys=LABELS + more)
+        metric = Counter(name, text, tag_keys=(*self._tags, *more))
         metric.set_default_tags(self._tags)
         return metric
 
     def gauge(self, name: str, text: str, *more: str) -> Gauge:
-        metric = Gauge(name, text, tag_keys=LABELS + more)
+        metric = Gauge(name, text, tag_keys=(*self._tags, *more))
         metric.set_default_tags(self._tags)
         return metric
 
@@ -146,8 +145,8 @@ class EngineLimits:
 class EngineMetrics:
     """Registers the series of one replica with Ray. Build it inside the replica, never at import."""
 
-    def __init__(self, model: str, replica: str) -> None:
-        series = ReplicaSeries(model, replica)
+    def __init__(self, model: str, replica: str, variant: str = "") -> None:
+        series = ReplicaSeries(model, replica, variant)
         histogram, counter, gauge = series.histogram, series.counter, series.gauge
 
         text = "Time to first token, from the engine's arrival."
@@ -267,6 +266,7 @@ class EngineMetrics:
         self.errors.inc(1, tags={"type": error.code or "unknown"})
 
 
+_MOST_BUDGETS = 100
 COLD_WAIT_S = (
     1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 240.0, 300.0, 450.0,
     600.0,
@@ -334,3 +334,17 @@ class ApiKeyMetrics:
     def count_limited(self, key: str, limit: str) -> None:
         """Count a request above `limit`."""
         self._limited.inc(1, tags={"key": key, "limit": limit})
+
+
+class BudgetMetrics:
+    """Registers the series of budgets with Ray. Build it inside the replica, never at import."""
+
+    def __init__(self, replica: str) -> None:
+        text = "The used share of a budget: costs of its period by its limit."
+        self._used = Gauge("llm_budget_used_ratio", text, tag_keys=("replica", "budget"))
+        self._used.set_default_tags({"replica": replica})
+
+    def publish(self, used: Mapping[str, float]) -> None:
+        """Publish the 100 budgets with the largest share. Call it every second, as for all gauges."""
+        for budget in sorted(used, key=lambda name: used[name], reverse=True)[:_MOST_BUDGETS]:
+            self._used.set(used[budget], tags={"budget": budget})

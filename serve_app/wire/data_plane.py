@@ -27,6 +27,9 @@ import msgspec
 
 from serve_app.settings.model_names import Adapter
 
+LEAVING_S = 30.0
+"""A replica takes requests until so many seconds before the announced end of its node. Then it drains."""
+
 
 class Continuation(msgspec.Struct, array_like=True, frozen=True):
     """The delivered part of an answer, which other engines generated."""
@@ -159,6 +162,8 @@ class Call(msgspec.Struct, tag=1, array_like=True):
     """The LoRA adapter; None for the model itself. The first use loads the adapter."""
     lost_s: float = 0.0
     """The part of `waited_s` that lost replicas cost."""
+    budgets: tuple[str, ...] = ()
+    """The names of the budgets that pay; see `Caller`."""
 
 
 class Credit(msgspec.Struct, tag=2, array_like=True):

@@ -52,3 +52,5 @@ class RequestLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """The name of the LoRA adapter. Left out for a request to the model itself."""
     lost_s: float = 0.0
     """The part of both times that lost replicas cost. Left out if it is 0."""
+    variant: str = ""
+    """The variant that served. Left out for a model without variants."""

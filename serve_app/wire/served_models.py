@@ -8,6 +8,7 @@ from pydantic import TypeAdapter
 
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.telemetry import TraceSettings
+from serve_app.wire.versions import Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,21 @@ class ServedModel:
     """The engine's identity (`serve_app.settings.identity`)."""
     variants: tuple[ServedVariant, ...] = ()
     """Empty for a model with one engine deployment. Resources and identity are those of the first variant."""
+    version_of: str = ""
+    """The engine deployment of the old version; "" for a model."""
+    share: float = 0.0
+    """The share of a version by its settings, and the next of its copies."""
+    shadow: float = 0.0
 
     @property
     def deployments(self) -> tuple[str, ...]:
         """The engine deployments."""
         return tuple(variant.deployment for variant in self.variants) or (self.deployment,)
+
+    @property
+    def start_share(self) -> Share:
+        """The share of a version by its settings."""
+        return Share.by_settings(self.share, self.shadow, self.identity)
 
 
 _model = TypeAdapter(ServedModel)

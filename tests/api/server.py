@@ -8,6 +8,7 @@ from httpx import ASGITransport, AsyncClient, Response
 from serve_app.api.api_keys import ApiKeyFile
 from serve_app.api.autoscaling import AutoscalingView
 from serve_app.api.batch_access import BatchAccess
+from serve_app.api.budgets import Budgets
 from serve_app.api.endpoints import ApiModel
 from serve_app.api.engine_client import EngineReply, Traffic
 from serve_app.api.health import ModelReadiness, Readiness
@@ -46,6 +47,7 @@ class Server:
         autoscaling: AutoscalingView | None = None,
         api_keys: ApiKeyFile | None = None,
         quotas: Quotas | None = None,
+        budgets: Budgets | None = None,
         max_body_bytes: int = MAX_BODY_BYTES,
         max_body_memory_bytes: int = 1 << 20,
         listens_on: str | None = None,
@@ -90,6 +92,7 @@ class Server:
             ),
             api_keys=api_keys,
             quotas=quotas,
+            budgets=budgets,
             autoscaling=autoscaling,
             behind_ray=behind_ray,
             listens_on=listens_on,

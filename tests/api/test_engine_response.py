@@ -215,7 +215,7 @@ async def test_a_client_may_leave_or_expire_with_the_last_event(last: bytes, end
 async def test_a_whole_answer_waits_for_its_client_without_the_engine() -> None:
     engine, connection = StubEngine(EngineReply(200, b'{"ok":1}')), Connection(reads=False)
     asked, reserved = request(timeout_s=0.3), Place()
-    async with running(engine, connection, asked, quota_use=reserved):
+    async with running(engine, connection, asked, uses=[reserved]):
         await connection.body_arrived.wait()
         await asyncio.sleep(0.1)  # beyond the deadline, which concerns the engine
         assert engine.left.is_set()

@@ -46,6 +46,7 @@ async def test_usage_of_the_last_day_by_key(server: Server) -> None:
         "until": "2023-11-14T22:13:00+00:00",
         "currency": "EUR",
         "unwritten_since": None,
+        "budgets": [],
         "data": [
             {
                 "key": "alice",

@@ -282,7 +282,6 @@ TITLES = {
     "haproxy-manager": "ray::HAProxyManager",
     "ingress": "ray::ServeReplica:tideserve:Ingress",
     "batch-runner": "ray::ServeReplica:tideserve:BatchRunner",
-    "fallback-proxy": "ray::ProxyActor",
     "dashboard": "/x/bin/python /x/site-packages/ray/dashboard/dashboard.py --host=127.0.0.1",
     "dashboard-agent": "ray::DashboardAgent",
     "runtime-env-agent": "ray::RuntimeEnvAgent",

@@ -127,6 +127,24 @@ def test_room_on_a_warm_node_is_shown(warm_node: bool, text: str) -> None:
     )
 
 
+def test_variants_have_their_replicas_and_prices() -> None:
+    spot = {"ready": 2, "target": 3, "at_once": 1, "capacity_rps": 6.12, "usd_per_hour": 3.6}
+    dear = {"ready": 1, "target": 1, "capacity_rps": 6.12, "usd_per_hour": 3.7, "dry_s": 45.0}
+    small = {"ready": 0, "meets_targets": 0.0}
+    variants = {"spot": spot, "on-demand": dear, "l40s": small}
+    engine = state_of(variants=variants, usd_per_hour=7.3, dearest_usd_per_hour=14.8)
+
+    lines = explained(status(**{"Engine-tiny": engine}))
+
+    assert lines[3:8] == [
+        "  Price: 7.30 USD/h. The dearest variant alone would cost 14.80 USD/h.",
+        "    variant    ready  target  spare  requests/s  USD/h",
+        "    spot           2       3      1         6.1   3.60",
+        "    on-demand      1       1      0         6.1   3.70  no node; next try in 45 s",
+        "    l40s           0       0      0         0.0   0.00  too slow for the targets",
+    ]
+
+
 def test_without_zygotes_every_start_imports_vllm() -> None:
     engine = state_of(warm_node=False, warm_node_start_s=3.4, cold_node_start_s=41.2)
 

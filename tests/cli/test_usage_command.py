@@ -76,6 +76,22 @@ def test_usage_is_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert keys == ["Bearer sk-tide"]
 
 
+def test_budgets_are_a_second_table(capsys: pytest.CaptureFixture[str]) -> None:
+    budget = {"budget": "key/web", "usd": 30, "per": "month", "spent": 1.234, "reserved": 0.5, "left": 28.266}
+    budget["until"] = "2026-11-30T23:00:00+00:00"
+    with serving(Endpoint(200, DOCUMENT | {"budgets": [budget]})) as url:
+        assert main(["usage", "--url", url]) == 0
+
+    assert (
+        capsys.readouterr().out
+        == TABLE
+        + """
+budget     USD  per    spent  reserved   left  renews
+key/web  30.00  month   1.23      0.50  28.27  2026-11-30T23:00:00+00:00
+"""
+    )
+
+
 def test_csv_is_printed_as_the_server_sends_it(capsys: pytest.CaptureFixture[str]) -> None:
     endpoint = Endpoint(200, b"lane,state\r\nbackground,used\r\n")
     with serving(endpoint, []) as url:

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from serve_app.controller.document_exchange import Deployment
 from serve_app.controller.serve_policy import ServePolicy
 from serve_app.policy.decide import Decision
@@ -94,17 +96,20 @@ def test_lost_nodes_bring_the_next_variant_at_once(clock: Clock) -> None:
     assert app.turn() == (0, 3)
 
 
-def test_an_announced_end_counts_as_an_end(clock: Clock) -> None:
+@pytest.mark.parametrize(("notice_s", "kept"), [(30.0, 0), (120.0, 3)])
+def test_ending_replicas_are_replaced_and_serve_while_they_can(
+    clock: Clock, notice_s: float, kept: int
+) -> None:
     app = Application(clock, knobs=KNOBS.model_copy(update={"min_replicas": 3}))
     for _ in range(4):
         app.turn()
-    document = {"phase": "ready", "since": clock.now, "notice_s": 30.0}
+    document = {"phase": "ready", "since": clock.now, "notice_s": notice_s}
     phases = {f"{SPOT}-{n}": document for n in range(4)}
     deployments = {**app.mailbox.inbox.deployments, SPOT: Deployment(phases=phases)}
     app.mailbox.inbox = replace(app.mailbox.inbox, deployments=deployments)
     app.without_nodes = {SPOT}
 
-    assert app.turn() == (0, 3), "they get no requests any more, and drain"
+    assert app.turn() == (kept, 3)
 
 
 def test_a_deploy_is_no_end_of_a_node(clock: Clock) -> None:

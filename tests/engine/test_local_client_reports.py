@@ -45,7 +45,9 @@ class Logged:
 
     def __init__(self, serving: Serving, core: StubEngineCore) -> None:
         self.core = core
-        self._client = LocalEngine(serving, ModelSettings(name="tide"), lambda _: None)
+        variants = ({"name": "spot", "usd_per_hour": 1},)
+        model = ModelSettings.model_validate({"name": "tide", "variants": variants})
+        self._client = LocalEngine(serving, model, lambda _: None)
         self._log = FakeLog()
         self._client.request_log = self._log  # type: ignore[assignment]
 
@@ -75,7 +77,8 @@ async def test_finished_request_has_tokens_and_times_since_arrival(logged: Logge
 
     chunks, line = await logged.run(asked)
 
-    assert (line.model, line.operation, line.request_id) == ("tide", "chat_completions", "r-1")
+    assert (line.model, line.variant) == ("tide", "spot")
+    assert (line.operation, line.request_id) == ("chat_completions", "r-1")
     assert (line.cached_tokens, line.output_tokens, line.sequences) == (8, 5, 1)
     latency = events(chunks)[-1]["latency"]
     assert (latency["tokens_generated"], latency["cached_tokens"]) == (5, 8)

@@ -135,16 +135,15 @@ class Proxy:
         self.__post_init__()
         await self.api.start()
 
-    async def deploy(self, *ports: int, prefix: str = "/", fallback: int = 9, others: str = "") -> None:
+    async def deploy(self, *ports: int, prefix: str = "/", others: str = "") -> None:
         """Deploy an application with replicas, and others without replicas at the prefixes in `others`."""
         servers = [ray_haproxy.ServerConfig(name=f"s{port}", host="127.0.0.1", port=port) for port in ports]
-        proxy = ray_haproxy.ServerConfig(name="proxy", host="127.0.0.1", port=fallback)
         backend = ray_haproxy.BackendConfig(
-            name="http-app", path_prefix=prefix, app_name="app", servers=servers, fallback_server=proxy
+            name="http-app", path_prefix=prefix, app_name="app", servers=servers
         )
         without = {
             f"http-{other[1:]}": ray_haproxy.BackendConfig(
-                name=f"http-{other[1:]}", path_prefix=other, app_name=other[1:], fallback_server=proxy
+                name=f"http-{other[1:]}", path_prefix=other, app_name=other[1:]
             )
             for other in others.split()
         }

@@ -38,16 +38,25 @@ class Fleet:
         stack: AsyncExitStack,
         model: ModelSettings = MODEL,
         clock: Callable[[], float] = time.perf_counter,
+        is_alone: Callable[[], bool] = lambda: True,
     ) -> None:
         self._stack = stack
         self.known = ReplicaSet()
         self.handle = FakeHandle(holds=True)
         self.knobs: dict[str, Any] = {"drain_move_after_s": 0}
         self.admission = Admission(
-            model, self.known, self.handle, lambda: Knobs(**self.knobs), FakeProgress(), clock
+            model,
+            self.known,
+            self.handle,
+            lambda: Knobs(**self.knobs),
+            FakeProgress(),
+            clock,
+            queues=is_alone,
         )
         self.channels = EngineChannels()
-        self.client = RelayClient(model, self.admission, self.channels, backoff_s=0.0, move_retry_s=0.0)
+        self.client = RelayClient(
+            model, self.admission, self.channels, backoff_s=0.0, move_retry_s=0.0, is_alone=is_alone
+        )
         self._named: dict[str, dict[str, str]] = {}
         self._started = 0
         stack.callback(self.channels.close_all)

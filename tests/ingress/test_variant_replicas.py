@@ -82,6 +82,17 @@ def test_a_replica_whose_node_ends_gets_no_request() -> None:
     assert len(among) == 2
 
 
+def test_a_replica_serves_until_shortly_before_its_nodes_end() -> None:
+    among = ReplicaSet(clock=lambda: 7.0)
+    among.update(where("a"))
+    (leaving,) = among.listed()
+    among.note_end(leaving, 120.0)
+    assert (len(among), leaving.draining) == (1, False)
+
+    among.note_end(leaving, 30.0)
+    assert (len(among), leaving.draining, leaving.ends_at) == (0, True, 37.0)
+
+
 def test_queued_requests_hear_of_a_replica_whose_node_ends() -> None:
     among = ReplicaSet(clock=lambda: 7.0)
     heard: list[int] = []

@@ -1,10 +1,11 @@
 """Greedy streams that run together, and what a client has of each."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import groupby, product
+from itertools import cycle, groupby, islice, product
 from typing import Any
 
 from tests.integration.sse import RawStream, unchunked
@@ -83,14 +84,15 @@ def greedy_streams(
     disturb: Callable[[], object] = lambda: None,
     tokens: int = 600,
     apis: Sequence[Api] = (CHAT,),
+    count: int = len(SUBJECTS),
 ) -> list[bytes]:
-    """Return the bodies of six streams of each API that run together, one API after the other.
+    """Return the bodies of `count` streams of each API that run together, one API after the other.
 
     `disturb` is called while all of them run.
     """
     with ExitStack() as stack:
         streams = []
-        for api, subject in product(apis, SUBJECTS):
+        for api, subject in product(apis, islice(cycle(SUBJECTS), count)):
             asked = [{"role": "user", "content": f"A long story about the {subject}."}]
             body = {"model": model, api.prompt: asked, api.bound: tokens, "temperature": 0, "stream": True}
             stream = stack.enter_context(RawStream(port, api.path, {**body, **api.more}))
@@ -109,6 +111,13 @@ def events_of(answer: bytes) -> list[dict[str, Any]]:
 def kinds(events: list[dict[str, Any]]) -> list[str]:
     """Return the names of events without repetitions."""
     return [kind for kind, _ in groupby(event["type"] for event in events)]
+
+
+def pauses_s(answer: bytes) -> list[float]:
+    """Return how long each move to another replica took."""
+    return [
+        float(found) for found in re.findall(rb": continued on another replica after ([0-9.]+) s", answer)
+    ]
 
 
 def moves(answer: bytes) -> int:

@@ -6,10 +6,14 @@ Ingress and HAProxy are on the head, so that no client's connection ends with an
 import json
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +75,6 @@ class Nodes:
         """Each node needs ports and sockets of its own for the parts of Ray Serve that each node has."""
         values = environment("haproxy", local=False) | own_ports()
         names = ["RAY_SERVE_HAPROXY_STATS_PORT", "RAY_SERVE_HAPROXY_METRICS_PORT"]
-        names += [f"RAY_SERVE_FALLBACK_PROXY_{kind}_PORT" for kind in ("HTTP", "GRPC")]
         values |= {port: str(free_port()) for port in names}
         values |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self._token}
         values |= {"PYTHONPATH": str(Path(__file__).parents[2])}
@@ -123,6 +126,44 @@ def end_node(leader: subprocess.Popen[bytes]) -> None:
             except psutil.NoSuchProcess:
                 continue
         leader.wait(30)
+
+
+@contextmanager
+def throttled(leader: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Let the engines of a node run for a third of the time."""
+    ended = threading.Event()
+
+    def stop_and_go() -> None:
+        engines: list[psutil.Process] = []
+        look_at = 0.0
+        while not ended.is_set():
+            if time.monotonic() >= look_at:
+                engines, look_at = _engines(leader), time.monotonic() + 1.0
+            _signal(engines, signal.SIGSTOP)
+            ended.wait(0.04)
+            _signal(engines, signal.SIGCONT)
+            ended.wait(0.02)
+
+    thread = threading.Thread(target=stop_and_go)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _engines(leader: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        found = psutil.Process(leader.pid).children(recursive=True)
+        return [each for each in found if each.name().startswith("VLLM::EngineCor")]
+    return []
+
+
+def _signal(processes: list[psutil.Process], number: int) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """A model on two pools of nodes: the cheap one first, the other when it is taken away, and back again."""
 
+from collections.abc import Callable
+from statistics import median
 from threading import Timer
 from typing import Any
 
@@ -9,8 +11,8 @@ import pytest
 from serve_app import env
 from tests.integration.cluster import START_TIMEOUT_S, application, engine_settings
 from tests.integration.fleet import LONG_CONTEXT
-from tests.integration.greedy_streams import greedy_streams, moves, pieces
-from tests.integration.nodes import Nodes, end_node, nodes
+from tests.integration.greedy_streams import greedy_streams, moves, pauses_s, pieces
+from tests.integration.nodes import Nodes, end_node, nodes, throttled
 from tests.timing import wait_until
 
 __all__ = ["nodes"]
@@ -28,7 +30,7 @@ for node_id, node in GcsClient(address=sys.argv[1]).get_all_node_info(timeout=10
     if node.state == 0 and "spot" in node.resources_total:
         print(node_id.hex())
 """
-NOTICE_S, TOKENS = 30, 4000
+NOTICE_S, TOKENS, STREAMS = 30, 1500, 50
 SHORT = 120
 """Longer greedy texts go on behind their end, where two tokens may be as likely: they depend on the batch."""
 
@@ -57,7 +59,25 @@ def until_mix(nodes: Nodes, **ready: int) -> None:
     wait_until(mix, lambda now: now | wanted == now, f"the mix {wanted}", START_TIMEOUT_S, every_s=0.25)
 
 
-def test_streams_survive_the_end_of_the_cheap_pool_and_work_moves_back(nodes: Nodes) -> None:
+def lost_waits(nodes: Nodes) -> float:
+    """Return how many requests waited because a replica was lost."""
+    text = httpx.get(f"{nodes.url}/metrics", timeout=30).text
+    name = "llm_lost_wait_seconds_count"
+    return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name))
+
+
+def report(case: str, answers: list[bytes], record: Callable[[str, object], None]) -> None:
+    """Record the pauses of the streams that moved."""
+    found = sorted(pause for answer in answers for pause in pauses_s(answer))
+    moved = sum(bool(moves(answer)) for answer in answers)
+    said = f"{moved} of {len(answers)} streams moved, median {median(found):.2f} s, longest {found[-1]:.2f} s"
+    record(case, said)
+    print(f"{case}: {said}")
+
+
+def test_streams_survive_the_end_of_a_slow_cheap_pool_and_work_moves_back(
+    nodes: Nodes, record_property: Callable[[str, object], None]
+) -> None:
     nodes.start("head", {"ingress": 1, "on-demand": 2})
     spot = nodes.start("spot", {"spot": 3})
     engine = engine_settings(MODEL, variants=VARIANTS, **LONG_CONTEXT)
@@ -66,27 +86,32 @@ def test_streams_survive_the_end_of_the_cheap_pool_and_work_moves_back(nodes: No
     until_mix(nodes, spot=2, on_demand=0)  # one serves, and one is spare
     undisturbed = greedy_streams(nodes.port, MODEL, tokens=SHORT)
 
-    suddenly = greedy_streams(nodes.port, MODEL, lambda: end_node(spot), tokens=SHORT)
+    with throttled(spot):
+        suddenly = greedy_streams(nodes.port, MODEL, lambda: end_node(spot), tokens=SHORT, count=STREAMS)
 
-    assert any(map(moves, suddenly))
-    assert [pieces(one) for one in suddenly] == [pieces(one) for one in undisturbed]
+    report("without notice", suddenly, record_property)
+    assert [pieces(one)[1:] for one in suddenly] == [(["length"], SHORT)] * STREAMS
+    assert [pieces(one) for one in suddenly[:6]] == [pieces(one) for one in undisturbed]
 
     spot = nodes.start("spot-again", {"spot": 3})
-    until_mix(nodes, spot=3, on_demand=0)  # two of them may be taken away at once, as has been seen
-    (node,) = nodes.run("-c", SPOT_NODES, "@").split()
+    with throttled(spot):
+        until_mix(nodes, spot=3, on_demand=0)  # two of them may be taken away at once, as has been seen
+        (node,) = nodes.run("-c", SPOT_NODES, "@").split()
+        taken, waits = Timer(NOTICE_S, end_node, [spot]), lost_waits(nodes)
 
-    taken = Timer(NOTICE_S, end_node, [spot])
+        def announce_end() -> None:
+            taken.start()
+            nodes.run("-m", "serve_app.cluster.node_end", f"--in={NOTICE_S}", "--address=@", f"--node={node}")
 
-    def announce_end() -> None:
-        taken.start()
-        nodes.run("-m", "serve_app.cluster.node_end", f"--in={NOTICE_S}", "--address=@", f"--node={node}")
+        announced = greedy_streams(nodes.port, MODEL, announce_end, tokens=TOKENS, count=STREAMS)
 
-    announced = greedy_streams(nodes.port, MODEL, announce_end, tokens=TOKENS)
-
-    assert any(map(moves, announced))
-    assert [pieces(one)[1:] for one in announced] == [(["length"], TOKENS)] * len(announced)
-    taken.join()
+        report("with notice", announced, record_property)
+        assert [pieces(one)[1:] for one in announced] == [(["length"], TOKENS)] * STREAMS
+        taken.join()
+    assert lost_waits(nodes) == waits, "all streams moved within the notice"
     until_mix(nodes, on_demand=1)  # the cheap pool may be tried again
+    speeds = answer(nodes)["autoscaler"]["models"]["Engine-tide"]["variants"]
+    assert speeds["spot"]["capacity_rps"] < speeds["on-demand"]["capacity_rps"]
     notes = [note for record in answer(nodes)["decisions"] for note in record["notes"]]
     assert any(note.startswith("mix: spot gets no node.") for note in notes)
     assert any(note.startswith("mix: 1 on-demand") for note in notes)

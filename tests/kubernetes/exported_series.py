@@ -9,7 +9,7 @@ import pytest
 from ray.dashboard.consts import GPU_TAG_KEYS, NODE_TAG_KEYS
 from ray.util import metrics
 
-from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
+from serve_app.telemetry.autoscaling_metrics import PRICES, AutoscalingMetrics
 from serve_app.telemetry.batch_metrics import BatchMetrics
 from serve_app.telemetry.replica_metrics import INTER_TOKEN_S, ApiKeyMetrics, EngineMetrics, IngressMetrics
 from serve_app.telemetry.traces import dropped_spans
@@ -38,7 +38,7 @@ def registered() -> list[Any]:
         EngineMetrics("model", "replica")
         IngressMetrics("model", "replica")
         ApiKeyMetrics("replica")
-        AutoscalingMetrics()
+        AutoscalingMetrics().set_variants("model", {}, dict.fromkeys(PRICES, 0.0))
         BatchMetrics("replica")
         dropped_spans("replica")
     return found

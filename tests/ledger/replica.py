@@ -7,6 +7,7 @@ from typing import Any
 from serve_app.ledger.meter import Call, UsageMeter
 from serve_app.ledger.usage import Account, Amounts
 from serve_app.settings.caller import Caller, Lane
+from serve_app.settings.storage import TokenPrices
 
 
 @dataclass
@@ -22,10 +23,16 @@ class FakeCall:
 class FakeReplica:
     """A meter, and an engine that schedules what the test says."""
 
-    def __init__(self, gpus: int = 1, price: float = 0.0, began_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        gpus: int = 1,
+        price: float = 0.0,
+        began_s: float = 0.0,
+        token_prices: TokenPrices | None = None,
+    ) -> None:
         self.now = 1000.0
         self.requests: dict[int, Any] = {}
-        self.meter = UsageMeter("tide", gpus, price, began_s, clock=lambda: self.now)
+        self.meter = UsageMeter("tide", gpus, price, began_s, lambda: self.now, token_prices)
         self.amounts: dict[Account, Amounts] = {}
 
     def serve(self) -> None:
@@ -40,10 +47,11 @@ class FakeReplica:
         n: int = 1,
         moved: bool = False,
         streamed: bool = False,
+        caller: Caller | None = None,
     ) -> FakeCall:
         """A request arrives with `n` sequences."""
         call = FakeCall(delivered=SimpleNamespace(tokens=0) if streamed else None)
-        call.usage = self.meter.begin(Caller(key, lane), call, moved)
+        call.usage = self.meter.begin(caller or Caller(key, lane), call, moved)
         for index in range(n):
             sequence = SimpleNamespace(
                 prompt_len=prompt,

@@ -9,7 +9,7 @@ import sqlalchemy
 
 from serve_app.database import TablesVersionError
 from serve_app.ledger.store import UsageStore
-from serve_app.ledger.usage import Account, Amounts
+from serve_app.ledger.usage import Account, Amounts, By, of_variant
 
 ALICE = Account("tide", "alice", "interactive")
 BOB = Account("tide", "bob", "background")
@@ -53,6 +53,17 @@ class TestStore:
             "tide": 3,
             "other": 4,
         }
+
+    def test_a_models_usage_includes_that_of_its_variants(self, store: UsageStore) -> None:
+        spot, other = ALICE._replace(model=of_variant("tide", "spot")), ALICE._replace(model="other")
+        dear = ALICE._replace(model=of_variant("tide", "on-demand"))
+        store.add("a", 1, {(0, spot): amounts(1), (0, dear): amounts(2), (0, other): amounts(4)})
+
+        def tokens(by: By) -> dict[str, int]:
+            return {name: each.completion_tokens for name, each in store.used(by, *HOUR).items()}
+
+        assert tokens("variant") == {"tide (spot)": 1, "tide (on-demand)": 2, "other": 4}
+        assert tokens("model") == {"tide": 3, "other": 4}
 
     def test_a_repeated_write_counts_once(self, store: UsageStore) -> None:
         rows = {(0, ALICE): amounts(5, 1.0)}

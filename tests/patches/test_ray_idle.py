@@ -100,7 +100,7 @@ def controller(**changes: Any) -> Any:
         cluster_node_info_cache=SimpleNamespace(get_draining_nodes=dict),
         deployment_state_manager=SimpleNamespace(_deployment_states={"d": deployment}),
         application_state_manager=SimpleNamespace(_application_states={"a": states["application"]}),
-        proxy_state_manager=SimpleNamespace(_proxy_states={"n": proxy}, _fallback_proxy_state=proxy),
+        proxy_state_manager=SimpleNamespace(_proxy_states={"n": proxy}),
     )
 
 

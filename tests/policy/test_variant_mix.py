@@ -95,6 +95,43 @@ def test_dry_variants_are_asked_for_nodes_if_nothing_else_is_left() -> None:
     assert fleet.step(20.0) == {"spot": 1, "on-demand": 1}
 
 
+def test_a_dry_variant_is_tried_with_one_replica_beside_the_mix() -> None:
+    fleet = Fleet(replace(SPOT, tried=True), ON_DEMAND)
+    fleet.without_nodes = {"spot"}
+
+    assert fleet.step(40.0) == {"spot": 1, "on-demand": 4}
+    fleet.offers["spot"] = replace(fleet.offers["spot"], placed=1)
+    assert fleet.step(50.0) == {"spot": 2, "on-demand": 4}, "its node does work, and one more is tried"
+
+
+def test_a_variant_that_would_not_be_used_is_not_tried() -> None:
+    fleet = Fleet(SPOT, replace(ON_DEMAND, tried=True))
+
+    assert fleet.step(40.0) == {"spot": 4, "on-demand": 0}
+
+
+def test_ending_replicas_stay_until_others_are_ready() -> None:
+    fleet = Fleet(SPOT, ON_DEMAND)
+    fleet.step(40.0)
+    ending = replace(SPOT, ready=4, ending=4, dry=True)
+    fleet.offers["spot"] = ending
+    fleet.without_nodes = {"spot", "on-demand"}
+
+    assert fleet.step(40.0) == {"spot": 4, "on-demand": 4}
+    fleet.offers |= {"spot": ending, "on-demand": replace(ON_DEMAND, ready=3, placed=4)}
+    assert fleet.step(40.0) == {"spot": 1, "on-demand": 4}
+
+
+def test_a_move_stops_no_start_that_replaces_ending_replicas() -> None:
+    fleet = Fleet(SPOT, ON_DEMAND)
+    fleet.step(40.0)
+    fleet.offers["spot"] = replace(fleet.offers["spot"], ready=4, ending=4, placed=0)
+    fleet.offers["on-demand"] = replace(ON_DEMAND, placed=4)
+    fleet.without_nodes = {"spot", "on-demand"}
+
+    assert fleet.step(40.0)["on-demand"] == 4
+
+
 def test_the_only_replica_serves_although_it_may_end() -> None:
     fleet = Fleet(replace(SPOT, most=1, at_once=1))
 

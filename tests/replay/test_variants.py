@@ -7,9 +7,9 @@ import pytest
 
 from replay.defaults import KNOBS
 from replay.profile import load_profile
-from replay.shared_fleet import conditions_of
-from replay.simulation import simulate
+from replay.scenario import scenario
 from replay.variants import Mixed, Pool, PooledFleet, SkyServe, least_usd
+from serve_app.settings.knobs import Knobs
 from tests.replay.traffic import steady
 
 ON_DEMAND = Pool("on-demand", 3.7)
@@ -19,11 +19,13 @@ def spot(*available: int, interval_s: float = 300.0) -> Pool:
     return Pool("spot", 1.2, available, interval_s)
 
 
-def replay(policy: Mixed, pools: Sequence[Pool], seconds: float = 900.0) -> tuple[PooledFleet, float]:
+def replay(
+    policy: Mixed, pools: Sequence[Pool], seconds: float = 900.0, warm: int = 0, knobs: Knobs = KNOBS
+) -> tuple[PooledFleet, float]:
     profile = load_profile("a100-80gb")
-    conditions = conditions_of(KNOBS, profile, 0)
-    fleet = PooledFleet(profile, conditions, pools)
-    result = simulate(steady(4.0, seconds), policy, profile, conditions, fleet=fleet)
+    world = scenario(steady(4.0, seconds), knobs=knobs, profile=profile)
+    fleet = PooledFleet(profile, world.conditions, pools)
+    result = world.run(policy, warm=warm, fleet=fleet)
     assert result.unanswered == 0
     return fleet, result.ttft_ok
 
@@ -41,6 +43,40 @@ def test_work_goes_on_when_all_spot_nodes_are_taken_away() -> None:
 
     assert fleet.taken > 0
     assert in_time > 0.6
+
+
+def test_replicas_serve_until_their_announced_end() -> None:
+    pools = [ON_DEMAND, spot(16, 0, 0)]
+    fleet, in_time = replay(Mixed(KNOBS), pools, warm=2)
+
+    assert fleet.taken > 0
+    assert in_time > 0.99
+
+
+def test_a_fleet_begins_warm_on_the_cheapest_nodes() -> None:
+    world = scenario(steady(4.0, 60.0))
+    fleet = PooledFleet(world.profile, world.conditions, [ON_DEMAND, spot(2)])
+    fleet.warm(3)
+
+    assert fleet.targets == {"on-demand": 1, "spot": 2}
+
+
+def test_a_policy_knows_the_ends_of_earlier_days() -> None:
+    pool = Pool("spot", 1.2, (16,), notice_s=30.0, before=(16, 1, 16, 16))
+
+    state = pool.known(4, 60.0)
+
+    assert [(end.replicas, end.uncovered_s) for end in state.ends] == [(3, 60.0)]
+
+
+def test_slow_replicas_take_longer_and_learn_their_speed() -> None:
+    knobs = KNOBS.model_copy(update={"ttft_target_s": 2.0, "itl_target_s": 0.2})
+    policy = Mixed(knobs)
+    fleet, _ = replay(policy, [ON_DEMAND, Pool("slow", 0.5, speed=0.25)], 300.0, warm=2, knobs=knobs)
+
+    fits = policy.state.mix.variants
+    assert fits["slow"].fit.steps
+    assert fits["slow"].fit.step_time().base_s > 2 * fleet.profile.step.base_s
 
 
 def test_skyserve_keeps_one_spot_replica_more_than_needed() -> None:

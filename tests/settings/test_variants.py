@@ -77,7 +77,7 @@ def test_other_weights_keep_the_tokenizer_of_the_model() -> None:
         ([{**SPOT, "max_model_len": 512}], "max_model_len = 512: is the same for all variants"),
         ([{**SPOT, "task": "embed"}], "task = 'embed': is the same for all variants"),
         ([{**SPOT, "speed": 2}], "variants[0].speed = 2: no such setting"),
-        ([{"name": "spot"}], "variants[0].usd_per_hour: required"),
+        ([{"name": "spot"}], "usd_per_hour: required"),
         ([{**SPOT, "usd_per_hour": -1}], "variants[0].usd_per_hour = -1"),
         (
             [L40S, {**SPOT, "gpus_per_replica": 2}],

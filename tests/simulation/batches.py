@@ -11,7 +11,7 @@ import tempfile
 import uuid
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, contextmanager, nullcontext, suppress
 from copy import copy
 from functools import partial
 from pathlib import Path
@@ -93,19 +93,6 @@ class _Objects:
         return self.get_range(store, name, **part)
 
 
-class _InOrder:
-    """A pool of threads that calls one function after the other."""
-
-    def __init__(self, _: int) -> None:
-        self.map = map
-
-    def __enter__(self) -> _InOrder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
 class BatchWorld(World):
     """Clients, runners and stores."""
 
@@ -121,6 +108,9 @@ class BatchWorld(World):
             (draw.uniform(0.0, CALM_S / 2), draw.choice(kinds)) for _ in range(draw.choice((0, 1, 3)))
         )
         self.runners, self.clients = draw.choice((1, 1, 2, 3)), draw.randint(1, 3)
+        if seed.startswith("unread"):  # runners do not agree whether they can read an input file
+            self.runners = 3
+            self.rates |= {"slow": 0.3, "unreadable": 1.0, "kill": 0.002}
         self.wanted, self.answer_s = draw.choice((1, 8, 64)), draw.choice((0.01, 0.3, 3.0))
         self.in_flight: Counter[tuple[int, str]] = Counter()
         """By runner and batch."""
@@ -185,7 +175,7 @@ class BatchWorld(World):
                 if not validate(store, self.files, batch, 1 << 20, self.wall()):
                     end(batch.id)
 
-            work = [Runner(queue, check, ask, end).run(), self._clean(queue)]
+            work = [Runner(queue, check, ask, end).run(), asyncio.to_thread(queue.discard_leftovers)]
             ends = [process.died.wait(), self._over.wait()]
             tasks = [self.loop.create_task(each) for each in (*work, *ends)]
             await asyncio.wait(tasks[2:], return_when=asyncio.FIRST_COMPLETED)
@@ -194,10 +184,6 @@ class BatchWorld(World):
             await asyncio.gather(*tasks, return_exceptions=True)
             store.close()
             await asyncio.sleep(0.0 if self._over.is_set() else self.draw.choice((0.1, 3.0)))
-
-    async def _clean(self, queue: BatchQueue) -> None:
-        with suppress(Exception):
-            await asyncio.to_thread(queue.discard_leftovers)
 
     def _note_end(self, runner: int, store: BatchStore, batch_id: str) -> None:
         batch = store.batch(batch_id)
@@ -396,7 +382,8 @@ def run_batches(seed: str) -> World:
         patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=ids.getrandbits(128)))
         patch.setattr(secrets, "token_hex", lambda size: ids.randbytes(size).hex())
         patch.setattr("serve_app.batch.file_store.obstore", _Objects(world))
-        patch.setattr("serve_app.batch.queue.ThreadPoolExecutor", _InOrder)
+        in_order = SimpleNamespace(map=map)
+        patch.setattr("serve_app.batch.queue.ThreadPoolExecutor", lambda _: nullcontext(in_order))
         patch.setattr("serve_app.api.batch_access.ThreadPoolExecutor", lambda *_: world.loop)
         patch.setattr("serve_app.api.batches._HOUR_S", _HOUR_S)
         patch.setattr("serve_app.runner.runner.SteadyTime", lambda: SteadyTime(world.wall, world.loop.time))

@@ -15,8 +15,12 @@ if TYPE_CHECKING:
 
 AMOUNTS = ("requests", "prompt_tokens", "completion_tokens")
 """The amounts of the ledger that are known."""
+LOSSES = ("cut", "kill", "core", "hang", "partition")
+"""The kinds of events after which requests lose an engine."""
 _LEFT = Got(error="no answer")
 _LOOK_S = 0.05
+_DELAY_S = 1.0
+"""The longest way of a request or an answer between a client and an ingress replica."""
 _MOST_DEATHS = 2
 """Of engines that die of the same request, as the retry budget says."""
 _ERRORS = {
@@ -79,7 +83,7 @@ def _is_allowed(world: RequestWorld, client: Client, kind: str) -> bool:
     """Return whether there was a cause for an error of a kind before the end of a request."""
     events = *world.happened, *((at, "core") for at, _ in world.oracle.deaths)
     before = [event for at, event in events if at <= client.ended]
-    lost = [event for event in before if event in world.losses]
+    lost = [event for event in before if event in LOSSES]
     beside = sum(each.began <= client.ended and client.began <= each.ended + 5.0 for each in world.clients)
     unread = bool(world.unread_adapters and client.asked.adapter)
     causes = {
@@ -139,22 +143,27 @@ def _check_buckets(
 def _check_tokens(world: RequestWorld, key: str, served: list[Client], used: _Used) -> None:
     """When a request of a key is admitted, those that have ended had no more than the key's tokens.
 
-    These are a full bucket, what filled it, 5 % and 2 s more, and the debts of the buckets. An ingress
-    replica charges estimates, so its debt may be as large as all requests that it has open at once.
+    These are a full bucket, what filled it, 5 % and 2 s more, and the debts of other ingress replicas. The
+    bucket of the replica that admits is above 0, and lacks all tokens of the requests that ended there. Other
+    buckets were above 0 at their last admission too, and lacked only estimates of the requests open then.
     """
     limits = world.keys[key]
     if not (limit := limits.get("tokens_per_minute")) or limits["work_conserving"]:
         return
     first = min((each.began for each in served), default=0.0)
     for one in served:
-        before = [each for each in served if each.began < one.began]
-        ended = sum(_tokens(each, used) for each in before if each.ended < one.began)
-        opened: Counter[int] = Counter()
-        for other in before:
-            beside = [each for each in before if each.began <= other.began <= each.ended]
-            mine = sum(_tokens(each, used) for each in beside if each.ingress == other.ingress)
-            opened[other.ingress] = max(opened[other.ingress], mine)
-        most = 1.05 * limit * (1.0 + (one.began - first + 2.0) / 60.0) + opened.total()
+        ended = sum(_tokens(each, used) for each in served if each.ended + _DELAY_S < one.began)
+        debts: Counter[int] = Counter()
+        for last in served:
+            if last.ingress != one.ingress and last.began < one.began:
+                beside = [
+                    each
+                    for each in served
+                    if each.ingress == last.ingress
+                    and each.began - _DELAY_S < last.began < each.ended + _DELAY_S
+                ]
+                debts[last.ingress] = max(debts[last.ingress], sum(_tokens(each, used) for each in beside))
+        most = 1.05 * limit * (1.0 + (one.began - first + 2.0) / 60.0) + debts.total()
         if ended > most:
             why = f"{ended} tokens of key {key!r}, of which {most:.0f} are allowed"
             world.faults.append(f"{one.asked.name} was admitted after {why}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal
 
@@ -131,7 +131,6 @@ class Client(asyncio.Protocol):
     began: float = 0.0
     """When it asked, on the loop's clock."""
     ended: float = 0.0
-    headers: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._draw = Random(f"client {self.seed} {self.asked.name}")
@@ -184,9 +183,6 @@ class Client(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._done.set()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.decode().lower()] = value.decode()
 
     def on_status(self, _: bytes) -> None:
         self.status = self._parser.get_status_code()

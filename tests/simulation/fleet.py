@@ -118,18 +118,11 @@ class CountedAdapters(Adapters):
 class Engine:
     """One engine replica: its core, vLLM's front end, our engine code and its data plane."""
 
-    core: Core
-    serving: Serving
-    plane: DataPlane
-    adapters: CountedAdapters
-
     def __init__(self, world: RequestWorld, name: str) -> None:
         self.name = name
         self.identity = world.identity
         self.fails = False
         """Whether it gets no further fault."""
-        self.loads = Counter[str]()
-        """The loads of each adapter."""
         self._world = world
 
     async def start(self) -> None:
@@ -138,27 +131,26 @@ class Engine:
         self.core, self.serving = _front_ends.pop()
         self.llm: Any = self.serving.engine
         world.oracle.tokenizer = self.llm.get_tokenizer()
-        self.core.begin(world.oracle, self.identity, world.step_s, world.burst, lora=LORA, **world.engine)
+        self.core.begin(
+            world.oracle, self.identity, world.step_s, world.burst, **{"lora": LORA} | world.engine
+        )
         settings = ModelSettings.model_validate(SIMULATED | world.engine)
         assert settings.lora is not None
         self.serving.adapters.clear()
         store, draw = FakeAdapterStore(lambda: draw.random() < world.unread_adapters), Random(self.name)
         clock = world.loop.time
-        self.adapters = CountedAdapters(
-            self.llm, self.serving.adapters, settings.lora, store, self._note_load, clock
-        )
+        loads = Counter[str]()
+        registry, count = self.serving.adapters, lambda name, _: loads.update([name])
+        self.adapters = CountedAdapters(self.llm, registry, settings.lora, store, count, clock)
+        self.adapters.loads = loads
         client = LocalEngine(
             self.serving, settings, lambda _: None, model_identity=self.identity, adapters=self.adapters
         )
-        self.adapters.loads = self.loads
         self.meter = client.meter = UsageMeter(settings.name, 1, 3.6, clock=clock)
         self.meter.serve(self.llm.output_processor.request_states)
         self.plane = DataPlane(client, self._heartbeat)
         self.plane.token = self.name  # the trace has it
         await self.plane.start(self.name)
-
-    def _note_load(self, name: str, _seconds: float) -> None:
-        self.loads[name] += 1
 
     def _heartbeat(self) -> Beat:
         trouble = "its engine core has died" if self.llm.errored else ""
@@ -206,7 +198,7 @@ class RayHandle(FakeHandle):
         try:
             await asyncio.sleep(self._draw.random())
             if outcome == "raises":
-                raise RuntimeError("Ray's router has failed")
+                raise OSError("Ray's router has failed")
             if outcome == "cancels":
                 raise asyncio.CancelledError
             if outcome == "unavailable":
@@ -217,15 +209,6 @@ class RayHandle(FakeHandle):
             self.asking -= 1
             self.last_asked = self._world.loop.time()
         yield
-
-
-class LoopThread:
-    """Stands for a thread: its function is a later step of the loop."""
-
-    def __init__(
-        self, loop: SimulatedLoop, draw: Random, target: Callable[..., None], args: Any, **_: Any
-    ) -> None:
-        self.start = partial(loop.call_later, draw.choice((0.001, 0.1, 1.5)) * draw.random(), target, *args)
 
 
 class Ingress:

@@ -52,10 +52,6 @@ class _Clock(Clock):
     def now(self) -> float:  # type: ignore[override]  # it moves with the loop
         return self._steady() - self.late_s
 
-    @now.setter
-    def now(self, _: float) -> None:
-        pass
-
 
 class _Application(FakeApplication):
     """An application of which a new controller has no report yet."""
@@ -82,7 +78,7 @@ class FleetWorld(World):
         self.arrivals = sorted(arrivals)
         self.kv = _Kv()
         self.controller: FakeController
-        self.target = self.ready = self.starting = self.engines_started = 0
+        self.target = self.ready = self.starting = 0
         self.waiting: list[tuple[float, int]] = []
         """When each waiting request came, and to which ingress replica."""
         self.running: list[int] = [0] * 10
@@ -180,8 +176,7 @@ class FleetWorld(World):
         current.set(None)
         if self.ready + self.starting < self.target:
             self.starting += 1
-            self.engines_started += 1
-            self.loop.create_task(self._start(f"e{self.engines_started}"))
+            self.loop.create_task(self._start(f"e{len(self.kv.replicas)}"))
         elif self.ready > self.target or (self.ready and self.fails("engine")):
             self.ready -= 1
             if self.app is not None:

@@ -64,16 +64,12 @@ class Network:
             protocol.connection_made(end)
         return here, asker
 
-    def of(self, host: str) -> list[Transport]:
-        """Return the ends at `host` of all open connections, perhaps only those of one asker."""
-        return [end for end in self.open if end.name.endswith("<") and _is_of(end.name, host)]
-
     def cut(self, host: str, arrivals: int = 0) -> None:
         """Cut all connections to `host`, now or after so many arrivals at either end."""
         if arrivals:
             self._cuts[host] = arrivals
             return
-        for end in self.of(host):
+        for end in [end for end in self.open if end.name.endswith("<") and _is_of(end.name, host)]:
             end.cut()
 
     def note_arrival(self, name: str) -> None:

@@ -22,10 +22,10 @@ from serve_app.ledger.usage import Account, Amounts
 from serve_app.settings.knobs import Knobs
 from serve_app.wire import documents
 from serve_app.wire.data_plane import CREDIT_BYTES
-from tests.simulation.checks import AMOUNTS, check_answers, check_quiet, watch
+from tests.simulation.checks import AMOUNTS, LOSSES, check_answers, check_quiet, watch
 from tests.simulation.client import ADAPTERS, LANES, Client, draw_asked
 from tests.simulation.core import Oracle
-from tests.simulation.fleet import Engine, Ingress, LoopThread, prepare_front_ends
+from tests.simulation.fleet import LORA, Engine, Ingress, prepare_front_ends
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.shrink import Kept
 from tests.simulation.world import World
@@ -33,7 +33,9 @@ from tests.stub_kv import StubKv
 
 QUIET_S = 30.0
 """When the last client has gone, everything must be back at its start after so long."""
-_ONE_ENGINE = ("cut", "kill", "core", "hang", "partition", "stall", "drain", "down")
+THEMES = ("crowd", "turns")
+"""What a world is mostly about: the first word of a seed such as `crowd-17`."""
+_ONE_ENGINE = (*LOSSES, "stall", "drain", "down")
 
 
 class RequestWorld(World):
@@ -41,16 +43,15 @@ class RequestWorld(World):
 
     def __init__(self, kept: Kept) -> None:
         super().__init__(kept.seed)
-        seed, draw = self.seed, self.draw
+        seed, draw, theme = self.seed, self.draw, self.seed.partition("-")[0]
         self.step_s, self.burst = draw.choice((0.002, 0.02, 0.2)), draw.choice((1, 1, 1, 3, 8))
         self.engine = self._draw_engine()
-        self.places = [self.engine["max_num_seqs"]]
-        """Of an engine, over time."""
         self.limits: dict[str, Any] = {"max_ongoing_requests": draw.choice((2, 8, 32))}
         self.knobs_in_force = self._draw_knobs()
         self.engines = draw.choice((0, 1, 1, 2, 2, 3, 5))
         self.ingress_replicas = draw.choice((1, 1, 2, 3))
         clients = draw.randint(1, draw.choice((6, 12, 12, 40)))
+        clients += 10 * (theme in THEMES)
         events = draw.choice((0, 0, 1, 2, 4, 8))
         kinds = (*_ONE_ENGINE, "redeploy", "settings", "knobs")
         drawn = [(draw.uniform(0.0, 6.0), draw.choice(kinds)) for _ in range(events)]
@@ -68,6 +69,10 @@ class RequestWorld(World):
         """The bytes of a stream that an engine may send ahead of its client."""
         self.keys = self._draw_keys() if draw.random() < 0.5 else {}
         """The limits of each key, by its name; none on a server without keys."""
+        if theme in THEMES:
+            getattr(self, f"_draw_{theme}")()
+        self.places = [self.engine["max_num_seqs"]]
+        """Of an engine, over time."""
         self.keys_file = ""
         self.buckets_stay = self.ingress_replicas == 1 and draw.random() < 0.5
         """Whether the quotas of keys are not filled again, so that each charge can be found."""
@@ -77,8 +82,6 @@ class RequestWorld(World):
         self.starting = 0
         self.happened: list[tuple[float, str]] = []
         """The events, and when they happened."""
-        self.losses = _ONE_ENGINE[:5]
-        """The kinds of events after which requests lose an engine."""
         self.held = [self.knobs_in_force.max_held_requests]
         """The bounds of the queue, over time."""
         self.usage: Counter[tuple[str, str]] = Counter()
@@ -88,9 +91,8 @@ class RequestWorld(World):
         self._tasks: list[asyncio.Task[None]] = []
 
     def _draw_engine(self) -> dict[str, Any]:
-        draw = self.draw
-        tokens = {"max_num_batched_tokens": draw.choice((None, None, 48))}
-        return {"max_num_seqs": draw.choice((1, 2, 4, 16)), **tokens}
+        tokens, places = self.draw.choice((None, None, 48)), self.draw.choice((1, 2, 4, 16))
+        return {"max_num_seqs": places, "max_num_batched_tokens": tokens}
 
     def _draw_knobs(self) -> Knobs:
         draw = self.draw
@@ -115,6 +117,22 @@ class RequestWorld(World):
             lane: {name: drawn for name, each in limits.items() if (drawn := draw.choice(each)) is not None}
             for lane in LANES
         }
+
+    def _draw_crowd(self) -> None:
+        """All lanes and adapters come to one engine with few places at once."""
+        self.engine["max_num_seqs"] = self.draw.choice((2, 4))
+        self.engine["lora"] = LORA | {"max_cached": self.draw.choice((1, 2))}
+        self.engines, self.limits["max_ongoing_requests"] = 1, 32
+        self.keys = {lane: {"work_conserving": False} for lane in LANES}
+        for each in self.clients:
+            each.asked.at_s = 0.0
+
+    def _draw_turns(self) -> None:
+        """Clients of one key with few tokens come one after another."""
+        self.keys = {lane: {"tokens_per_minute": 300, "work_conserving": False} for lane in LANES}
+        pause_s = self.draw.choice((0.5, 2.0, 6.0))
+        for number, each in enumerate(self.clients):
+            each.asked.key, each.asked.at_s, each.asked.pauses_s = LANES[0], number * pause_s, 0.0
 
     def __str__(self) -> str:
         return (
@@ -313,7 +331,13 @@ def run_requests(seed: str) -> RequestWorld:
         patch.setattr(documents, "internal_kv", StubKv())
         patch.setattr(ingress_calls, "CREDIT_BYTES", world.credit)
         patch.setattr(engine_channel, "_CREDIT_STEP", world.credit // 4)
-        thread = partial(LoopThread, world.loop, Random(f"threads {seed}"))
+        draw = Random(f"threads {seed}")
+
+        def thread(target: Any, args: Any, **_: Any) -> Any:
+            """Return a thread whose function is a later step of the loop."""
+            after_s = draw.choice((0.001, 0.1, 1.5)) * draw.random()
+            return SimpleNamespace(start=partial(world.loop.call_later, after_s, target, *args))
+
         patch.setattr(bounded_call, "threading", SimpleNamespace(Thread=thread, Lock=threading.Lock))
         if world.keys:
             keys = [{"name": lane, "key": lane, "lane": lane, **each} for lane, each in world.keys.items()]

@@ -9,12 +9,12 @@ import pytest
 from tests.simulation.batches import run_batches
 from tests.simulation.fleets import run_fleet
 from tests.simulation.ledger import run_ledger
-from tests.simulation.request_world import RequestWorld, run_requests
+from tests.simulation.request_world import THEMES, RequestWorld, run_requests
 from tests.simulation.shrink import Kept, shrink
 from tests.simulation.world import World
 
-_RUN = {"batch": run_batches, "ledger": run_ledger, "policy": run_fleet}
-"""By the first word of a seed such as `batch-17`. The other worlds are of the request path."""
+_RUN = {"batch": run_batches, "unread": run_batches, "ledger": run_ledger, "policy": run_fleet}
+"""By the first word of a seed such as `batch-17`. All others are of the request path."""
 
 
 def run(seed: str) -> World:
@@ -41,7 +41,7 @@ def test_world_holds(seed: str) -> None:
 
 @pytest.mark.parametrize("twice", ["3", "14", *(f"{kind}-1" for kind in _RUN)])
 def test_same_seed_gives_same_trace(twice: str) -> None:
-    first, again = (run(twice).trace for _ in range(2))
+    first, again = (run(twice).loop.network.trace for _ in range(2))
     assert first
     assert first == again
 
@@ -52,7 +52,7 @@ def test_new_worlds_hold(request: pytest.FixtureRequest, capsys: pytest.CaptureF
     if minutes is None:
         pytest.skip("make simulate runs worlds of new seeds")
     began, cpu, worlds = time.monotonic(), time.process_time(), 0
-    kinds = itertools.cycle([*[""] * 9, *(f"{kind}-" for kind in _RUN)])
+    kinds = itertools.cycle([*[""] * 9, *(f"{kind}-" for kind in (*THEMES, *_RUN))])
     try:
         while time.monotonic() < began + 60 * minutes:
             worlds += 1

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
 import traceback
 from collections.abc import Coroutine
 from contextvars import ContextVar
 from random import Random
+from types import NoneType
 from typing import Any, NoReturn
 
 import pytest
 from sqlalchemy.exc import OperationalError
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from tests.simulation.loop import SimulatedLoop, pause
 
@@ -23,6 +26,10 @@ CALM_S = 40.0
 
 class Killed(BaseException):
     """Ends the steps of a process that no longer runs."""
+
+
+_CAUSED = (Killed, EngineDeadError, OperationalError, OSError)
+"""The errors that worlds cause."""
 
 
 class World:
@@ -46,11 +53,6 @@ class World:
 
     def __str__(self) -> str:
         return f"{self.rates}"
-
-    @property
-    def trace(self) -> list[str]:
-        """What happened, and when."""
-        return self.loop.network.trace
 
     def fails(self, kind: str) -> bool:
         """Return whether a call fails now."""
@@ -77,6 +79,13 @@ class World:
         patch.setattr(time, "time", self.wall)
         patch.setattr(time, "time_ns", lambda: int(1e9 * self.wall()))
         patch.setattr(time, "sleep", pause)
+        patch.setattr(logging.Logger, "callHandlers", self._note_error)
+
+    def _note_error(self, record: logging.LogRecord) -> None:
+        """Note an error that our code, or the HTTP server, logs because nobody has foreseen it."""
+        error = (record.exc_info or (None, None))[1]
+        if record.name in ("ray.serve", "uvicorn.error") and not isinstance(error, (*_CAUSED, NoneType)):
+            self.loop.errors.append(f"{record.getMessage()}: {error!r}")
 
     def finish(self, world: Coroutine[Any, Any, None]) -> None:
         """Run a world to its end, and note what is left of it."""
@@ -88,7 +97,11 @@ class World:
             self.faults += [f"a task is left: {task.get_coro()}" for task in left]
             self.faults += [f"a connection is left: {end.name}" for end in self.loop.network.open]
 
-        logging.disable()
+        logging.disable(logging.WARNING)
+        collector = gc.get_threshold()
+        # Garbage may release a share or a place within any statement that allocates.
+        gc.set_threshold(Random(f"collector {self.seed}").choice((20, 700, 5000)))
+        gc.freeze()  # a collection would look at all of vLLM
         try:
             self.loop.run_until_complete(whole())
         except Exception as error:
@@ -98,6 +111,8 @@ class World:
             self.loop.run_until_complete(asyncio.sleep(1.0))
         finally:
             logging.disable(logging.NOTSET)
+            gc.unfreeze()
+            gc.set_threshold(*collector)
             self.loop.close()
         self.faults += [f"{self.loop.threads} threads are left"] * bool(self.loop.threads)
         self.faults += [error for error in self.loop.errors if "Killed" not in error]

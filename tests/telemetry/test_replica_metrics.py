@@ -16,6 +16,7 @@ from serve_app.telemetry.replica_metrics import (
     MOST_KEYS,
     TTFT_S,
     ApiKeyMetrics,
+    BudgetMetrics,
     EngineGauges,
     EngineLimits,
     EngineMetrics,
@@ -58,6 +59,14 @@ def test_engine_series_have_the_names_that_dashboards_use(metrics: EngineMetrics
     assert set(SERIES) == {f"llm_{name}" for name in names}
 
 
+def test_series_of_a_variants_replica_name_the_variant() -> None:
+    EngineMetrics("tide", "replica-1", "spot")
+
+    tags = {"model": "tide", "replica": "replica-1", "variant": "spot"}
+    assert all(series.tags == tags for series in SERIES.values())
+    assert SERIES["llm_steps_total"].tag_keys == tuple(tags)
+
+
 def test_ingress_series_have_the_names_and_labels_that_dashboards_use() -> None:
     IngressMetrics("tide", "replica-1")
 
@@ -78,6 +87,15 @@ def test_ingress_series_have_the_names_and_labels_that_dashboards_use() -> None:
         }.items()
     }
     assert all(series.tags == {"model": "tide", "replica": "replica-1"} for series in SERIES.values())
+
+
+def test_the_most_used_budgets_are_published() -> None:
+    metrics = BudgetMetrics("replica-1")
+    metrics.publish({f"key/{number}": number / 200 for number in range(200)} | {"team/shop": 1.5})
+
+    values = SERIES["llm_budget_used_ratio"].values
+    assert values[:2] == [(1.5, {"budget": "team/shop"}), (0.995, {"budget": "key/199"})]
+    assert len(values) == 100
 
 
 def test_key_series_tell_the_file_and_requests_above_limits() -> None:

@@ -148,6 +148,31 @@ async def test_the_fleet_follows_its_events(page: Page) -> None:
         assert await page.run("document.activeElement.id + location.hash") == "main#fleet"
 
 
+async def test_variants_have_their_replicas_and_prices(page: Page) -> None:
+    fleet = FakeFleet("tide")
+    spot = {"target": 3, "ready": 2, "usd_per_hour": 3.6, "capacity_rps": 6.12, "at_once": 1, "dry_s": 0.0}
+    variants = {
+        "spot": {**spot, "meets_targets": 1},
+        "on-demand": {**spot, "ready": 1, "usd_per_hour": 3.7, "dry_s": 44.2, "meets_targets": 1},
+        "l40s": {**spot, "ready": 0, "usd_per_hour": 0.0, "meets_targets": 0},
+    }
+    fleet.models["tide"] = model_state(variants=variants, usd_per_hour=7.3, dearest_usd_per_hour=14.8)
+    async with served(fleet) as (_, url):
+        await page.visit(url)
+        await page.until(DRAWN)
+        text = await page.text()
+        assert "$7.30" in text
+        assert "$14.80 with the dearest variant alone" in text
+        table = "[...document.querySelectorAll('[aria-label=Variants] tbody tr')]"
+        rows = await page.run(f"{table}.map((row) => row.innerText.replaceAll('\\xa0', ' '))")
+        assert [row.split("\t") for row in rows] == [
+            ["spot", "2", "3", "1", "6.12", "$3.60", ""],
+            ["on-demand", "1", "3", "1", "6.12", "$3.70", "no node; next try in 45 s"],
+            ["l40s", "0", "3", "1", "6.12", "$0.00", "too slow for the targets"],
+        ]
+        assert await page.run("document.documentElement.scrollWidth") <= 1280
+
+
 async def test_only_the_percentile_with_the_target_is_judged(page: Page) -> None:
     async with served() as (server, url):
         await page.visit(url)

@@ -194,6 +194,7 @@ class ValuesSchema:
         self._by_path = dict(_BOUNDED)
         self._by_path |= {
             "app.http": settings.http(),
+            "apiKeys.teams": settings.teams(),
             "apiKeys.entries": {"type": "array", "maxItems": MOST_KEYS, "items": settings.api_key()},
             "app.ingress": settings.ingress(),
             "app.request_log": settings.request_log(),

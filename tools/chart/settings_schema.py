@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from serve_app.settings.budget import Team
 from serve_app.settings.keys_file import ApiKey
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.load import OWNED, REFUSED, known_arguments
@@ -81,6 +82,10 @@ class SettingsTypes:
         """An entry of `apiKeys.entries`, without keys in plain text: releases keep their values."""
         schema = self._of(ApiKey, without=("key",))
         return {**schema, "required": ["name", "hash"]}
+
+    def teams(self) -> dict[str, Any]:
+        """`apiKeys.teams`."""
+        return {"type": "object", "additionalProperties": self._of(Team)}
 
     def request_log(self) -> dict[str, Any]:
         """`app.request_log`."""

@@ -78,7 +78,7 @@ def choose(m: Memory, limit: int, q: int, pending: int, t: float) -> int:
         own += 2 * load_tokens(m, r, q) * (1 + rep.in_flight)
         ahead = rep.pending_tokens
         under_way = rep.group_tokens > 0
-        waits = not patient or ahead + own > most or rep.in_flight >= rules.max_num_seqs
+        waits = not patient or (ahead + own) * rep.slowness > most or rep.in_flight >= rules.max_num_seqs
         waits = waits or (under_way and rep.group_since < oldest)
         if waits:
             if not least_waits:
@@ -93,6 +93,7 @@ def choose(m: Memory, limit: int, q: int, pending: int, t: float) -> int:
                 elif rep.next_requests < rules.group_requests:
                     cost = 0.0
             cost = own * (1.0 + cost) + wait * ahead + rep.load_tokens
+        cost *= rep.slowness
         if best != NONE and waits == least_waits:
             if cost > least:
                 continue

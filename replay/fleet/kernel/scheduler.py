@@ -340,13 +340,13 @@ def begin_step(m: Memory, r: int, t: float) -> None:
     if rep.head != NONE and rep.preemptions == preemptions:
         budget = admit(m, r, t, budget, STANDARD)
     if rep.background:
-        left_s = rules.background_step_s - step_s(m, decodes, kv, rep.step_prefill)
+        left_s = rules.background_step_s / rep.slowness - step_s(m, decodes, kv, rep.step_prefill)
         kv += schedule_background(m, r, t, budget, left_s, rep.preemptions == preemptions)
         decodes += rep.step_background
     prefill = rep.step_prefill
     if decodes + prefill == 0:
         return
-    took = step_s(m, decodes, kv, prefill)
+    took = step_s(m, decodes, kv, prefill) * rep.slowness
     rep.step_began = t
     # A load of an adapter occupies the engine before the step.
     rep.step_end = t + took + rep.load_s

@@ -35,12 +35,14 @@ function fleetView(root, fleet) {
   const notice = h("div", { "aria-live": "polite" });
   const models = h("section", { "aria-label": "Models and their load" });
   const headline = h("section", { id: "headline", "aria-label": "Now" });
+  const variants = h("section", { "aria-label": "Variants of the model", hidden: true });
   const starts = h("section", { "aria-labelledby": "starts-title", hidden: true });
   const panels = h("div.panels");
+  const canary = h("section", { "aria-label": "Both versions" });
   const why = h("section", { "aria-label": "The last decision" });
   const history = h("section", { "aria-label": "Last changes" });
   const given = h("section", { "aria-label": "Places that models gave to others" });
-  root.append(notice, models, given, headline, starts, why, panels, history);
+  root.append(notice, models, given, headline, canary, variants, starts, why, panels, history);
 
   const choose = (chosen) => {
     name = chosen;
@@ -65,6 +67,10 @@ function fleetView(root, fleet) {
     redrawn(given, handovers.map((record) => record.seq), () => handoverList(handovers));
     redrawn(models, [fleet.models, fleet.samples.at(-1), name], () => modelTable(fleet, name, choose));
     redrawn(headline, [model, sample, knobs], () => headlines(fleet, name, model, sample, knobs));
+    canary.hidden = !model.canary;
+    redrawn(canary, model.canary, () => (model.canary ? versions(name, model.canary) : []));
+    variants.hidden = !model.variants;
+    redrawn(variants, model.variants, () => (model.variants ? variantTable(model.variants) : []));
     starts.hidden = !model.starts.length;
     redrawn(starts, model.starts, () => startRows(model.starts));
     const newest = records.findLast((record) => record.terms?.length);
@@ -87,8 +93,8 @@ function problems({ policy, knobs }) {
 
 const money = (value, currency) => new Intl.NumberFormat("en", { style: "currency", currency }).format(value);
 const lostOf = (model) => Object.keys(model.lost).length;
-// Replicas that hold a device now. Pending ones do not.
-const costs = ({ prices, currency }, name, model) => (prices[name] ? money(prices[name] * (model.ready + model.starting + model.draining + lostOf(model)), currency) : NOTHING);
+// Replicas that hold a device now. Pending ones do not. Variants have prices of their own, in USD.
+const costs = ({ prices, currency }, name, model) => (model.variants ? money(model.usd_per_hour, "USD") : prices[name] ? money(prices[name] * (model.ready + model.starting + model.draining + lostOf(model)), currency) : NOTHING);
 const nearest = ({ starts }) => starts.reduce((least, { eta_s: eta }) => (eta !== null && (least === null || eta < least) ? eta : least), null);
 const phaseWords = (phase) => (phase ?? "").replaceAll("_", " ").replace("kv", "KV");
 const stateWords = (model) => (model.state === "loading" ? phaseWords(model.phase) : phaseWords(model.state));
@@ -138,10 +144,34 @@ function headlines(fleet, name, model, sample, knobs) {
     ["Waiting requests", whole(total(sample, "waiting") + held(sample)), `${whole(total(sample, "running"))} running · ${whole(held(sample))} queued for a start`],
     latency("ttft", "without starts"), latency("itl"),
     ["Tokens per second", compact(sample.completion_tokens_per_second), `${compact(sample.prompt_tokens_per_second)} of prompts · ${percent(sample.cached_share)} cached`],
-    ["Cost per hour now", costs(fleet, name, model), fleet.prices[name] ? `${money(fleet.prices[name], fleet.currency)} for each replica` : "no price in ledger.gpu_hour_prices"],
+    ["Cost per hour now", costs(fleet, name, model), model.variants ? `${money(model.dearest_usd_per_hour, "USD")} with the dearest variant alone` : fleet.prices[name] ? `${money(fleet.prices[name], fleet.currency)} for each replica` : "no price in ledger.gpu_hour_prices"],
   ]);
   const lines = Object.entries(model.lost).map(([replica, trouble]) => h("p.problem", `Replica ${replica}: ${trouble}`));
   return [h("h2.unseen", name), ...holder.childNodes, ...lines];
+}
+
+// A new version beside the old one: counts, latencies, and shares with their intervals of 95 %.
+const SIDES = [["requests", whole], ["refused", whole], ["rescued", whole], ["copies", whole], ["tokens_mean", whole], ["ttft_p50_s", seconds], ["ttft_p95_s", seconds], ["itl_p50_s", seconds], ["itl_p95_s", seconds]];
+const RULES = { errors: "requests that failed", length: "answers at their limit of tokens", empty: "empty answers", tool_calls: "tool calls that are not JSON" };
+
+function versions(name, canary) {
+  const share = h("p.help", `Share ${percent(canary.share)}, copies ${percent(canary.shadow)}: ${canary.why}`);
+  const heading = h("h2", `${name} beside the old version`);
+  if (!canary.new) return [heading, share, h("p.help", "The versions are not compared now.")];
+  const both = [canary.new, canary.old];
+  const interval = ({ bad, of, interval: [low, high] }) => `${whole(bad)} of ${whole(of)} (${percent(low)} to ${percent(high)})`;
+  const rows = [
+    ...SIDES.map(([side, shown]) => tableRow(side.replaceAll("_", " "), [...both.map((each) => shown(each[side])), ""])),
+    ...Object.entries(RULES).map(([rule, words]) => tableRow(words, [...both.map((each) => interval(each[rule])), whole(canary.evidence[rule])])),
+  ];
+  return [heading, share, table("Both versions", ["", "new", "old", "evidence"], rows)];
+}
+
+// The replicas and the price of each variant, and why it gets no more.
+function variantTable(variants) {
+  const trouble = (each) => (each.dry_s ? `no node; next try in ${seconds(Math.ceil(each.dry_s))}` : each.meets_targets ? "" : "too slow for the targets");
+  const row = ([name, each]) => tableRow(name, [whole(each.ready), whole(each.target), whole(each.at_once), digits(each.capacity_rps), money(each.usd_per_hour, "USD"), trouble(each)]);
+  return [h("h2", "Variants"), table("Variants", ["variant", "ready", "target", "spare", "requests/s each", "cost per hour", ""], Object.entries(variants).map(row))];
 }
 
 // Replicas that start, each as a bar of its phases. Hatched parts are yet to come.

@@ -1,0 +1,94 @@
+"""What the counts of a version need of an answer: how it ended, and whether its tool calls can be read."""
+
+import json
+import re
+from collections import Counter
+
+from serve_app.settings.caller import Caller
+from serve_app.wire.versions import ITL, TTFT, bucket
+
+COPIES = Caller("shadow", "background")
+"""The sender of copies. The ledger has their usage under this key."""
+# Inside a JSON string the quotes would be escaped.
+_AT_LIMIT = re.compile(
+    rb'"(?:finish_reason|stop_reason)": ?"(?:length|max_tokens)"|^event: response\.incomplete\n'
+    rb'|"incomplete_details": ?\{"reason": ?"max_output_tokens"',
+    re.MULTILINE,
+)
+_ARGUMENTS = re.compile(rb'"(?:arguments|partial_json)": ?("(?:[^"\\]|\\.)*")')
+_MOST_BYTES = 1 << 16
+"""Longer arguments are not checked."""
+
+
+class AnswerWatch:
+    """Reads one answer as it passes, and counts it at its end.
+
+    Args:
+        counts: The counts of the version that answers.
+    """
+
+    __slots__ = ("_arguments", "_at_limit", "_counts")
+
+    def __init__(self, counts: Counter[str]) -> None:
+        self._counts = counts
+        self._arguments = ""
+        """The arguments of all tool calls, one after the other."""
+        self._at_limit = False
+
+    def note(self, data: bytes) -> None:
+        """Read a part of the answer: whole SSE frames, or a whole body."""
+        if b'_reason"' in data or b"incomplete" in data:
+            self._at_limit = self._at_limit or _AT_LIMIT.search(data) is not None
+        if (b"arguments" in data or b"partial_json" in data) and len(self._arguments) < _MOST_BYTES:
+            self._arguments += "".join(json.loads(found) for found in _ARGUMENTS.findall(data))
+
+    def count(
+        self,
+        outcome: str | None,
+        *,
+        lost: bool,
+        ttft_s: float | None,
+        itl_s: float | None,
+        tokens: int | None,
+        caller: Caller,
+    ) -> None:
+        """Count the answer.
+
+        Args:
+            outcome: The request's `Outcome`.
+            lost: Whether the request has lost a replica.
+            ttft_s, itl_s: Its time to first token and mean inter-token latency; None if unknown.
+            tokens: The tokens of the answer; None for an operation that generates none.
+            caller: Latencies of the lane `background` do not count: it waits for other lanes.
+        """
+        counts = self._counts
+        counts["copies"] += caller is COPIES
+        counts["refused"] += outcome == "rejected"
+        if outcome in ("ok", "error"):
+            counts["requests"] += 1
+            counts["errors"] += outcome == "error" or lost
+        if caller.lane != "background":
+            for kind, seconds in ((TTFT, ttft_s), (ITL, itl_s)):
+                if seconds is not None:
+                    counts[f"{kind}:{bucket(seconds)}"] += 1
+        if outcome == "ok" and tokens is not None:
+            counts["answers"] += 1
+            counts["tokens"] += tokens
+            counts["length"] += self._at_limit
+            counts["tool_calls"] += bool(self._arguments)
+            counts["bad_tool_calls"] += not _are_json(self._arguments)
+            # A model that ends at once has generated its end token.
+            counts["empty"] += tokens <= 1 and not self._at_limit and not self._arguments
+
+
+def _are_json(arguments: str) -> bool:
+    """Return whether a text is a row of JSON values, or too long to say."""
+    decoder, at = json.JSONDecoder(), 0
+    if len(arguments) >= _MOST_BYTES:
+        return True
+    try:
+        while at < len(arguments):
+            _, at = decoder.raw_decode(arguments, at)
+    except (ValueError, RecursionError):
+        return False
+    return True

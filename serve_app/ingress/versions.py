@@ -1,0 +1,287 @@
+"""The two versions of one model: which of them a conversation gets, copies for the new one, and counts.
+
+The hash of a conversation's key decides: the same conversations on every ingress replica, and a larger share
+only adds conversations. While the new version has no replica, or is busier than the old one, the old version
+answers all new requests. A request that the new version fails before the first byte is answered by the old
+one. So a version that crashes costs only the streams that it has begun.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import xxhash
+
+from serve_app.api.answer_watch import COPIES, AnswerWatch
+from serve_app.api.body_memory import BodyMemory, BodyShare
+from serve_app.api.dialect import dialect_of
+from serve_app.api.engine_client import GENERATING, EngineReply, EngineRequest, Traffic
+from serve_app.api.engine_response import status_outcome
+from serve_app.api.errors import ApiError
+from serve_app.ingress.relay import RelayClient
+from serve_app.settings.knobs import Knobs
+from serve_app.wire.version_documents import forget_counts, put_counts, put_share, read_shares
+from serve_app.wire.versions import Share, in_force
+
+logger = logging.getLogger("ray.serve")
+
+_MOST_COPIES = 16
+"""Copies of one ingress replica at once. Further ones are dropped."""
+_BUSIER = 2.0
+_READ_S = 0.25
+_COUNTS_TURNS = 4
+
+
+class Side(NamedTuple):
+    """One of the two versions."""
+
+    name: str
+    client: RelayClient
+    traffic: Traffic
+
+    @property
+    def ready(self) -> int:
+        """The replicas that take requests."""
+        return len(self.client.admission.replicas)
+
+    @property
+    def load(self) -> float:
+        """The requests of this process for each replica."""
+        return self.client.admission.replicas.places.total() / max(self.ready, 1)
+
+
+@dataclass(slots=True, eq=False)
+class Versions(Traffic):
+    """Runs the requests of a model with a new version, and gets their events.
+
+    Use it only in the event loop of the ingress.
+    """
+
+    old: Side
+    new: Side
+    start: Share
+    """The share that the settings give."""
+    knobs: Callable[[], Knobs]
+    """Returns the present knobs of the new version."""
+    memory: BodyMemory | None = None
+    """Counts the bodies of copies; None before the first request."""
+    share: Share = field(init=False)
+    counts: dict[str, Counter[str]] = field(init=False)
+    """The counts of both versions by name, while they are compared."""
+    _copies: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        self.share = self.start
+        self.counts = {self.old.name: Counter(), self.new.name: Counter()}
+
+    @property
+    def compares(self) -> bool:
+        """Whether both versions answer."""
+        return 0.0 < self.share.share < 1.0 or self.share.shadow > 0.0
+
+    def apply(self, stored: Share | None) -> None:
+        """Apply the stored share, if it replaces the settings."""
+        self.share = share = in_force(self.start, stored)
+        ends = share.streams == "end" and not share.share
+        if ends and not self.new.client.ends:
+            self.new.client.end_streams()
+        self.new.client.ends = ends
+
+    def opened(self, request: EngineRequest) -> None:
+        is_new = self._is_new(request)
+        side = self.new if is_new else self.old
+        request.version = side.name
+        if is_new and request.adapter is None:
+            request.alias = request.asked_model  # the engine knows only the version's name
+        if self.compares and self.new.ready:
+            request.watch = AnswerWatch(self.counts[side.name])
+        side.traffic.opened(request)
+
+    def first_byte(self, request: EngineRequest) -> None:
+        self._side(request).traffic.first_byte(request)
+
+    def rejected(self, request: EngineRequest, error: ApiError) -> None:
+        self._side(request).traffic.rejected(request, error)
+
+    def closed(self, request: EngineRequest) -> None:
+        self._side(request).traffic.closed(request)
+        request.count_answer()
+
+    @asynccontextmanager
+    async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
+        """Run `request` on its version, or on the old one if the new one fails before it answers.
+
+        Raises:
+            ApiError: as `RelayClient.call`.
+        """
+        async with AsyncExitStack() as opened:
+            reply = None
+            if self._side(request) is self.new:
+                reply = await self._try_new(request, opened)
+            else:
+                self._copy(request)
+            if reply is None:
+                reply = await opened.enter_async_context(self.old.client.call(request))
+            if request.watch is not None and reply.stream is None:
+                request.watch.note(reply.body)
+            yield reply
+
+    def _side(self, request: EngineRequest) -> Side:
+        return self.new if request.version == self.new.name else self.old
+
+    def _is_new(self, request: EngineRequest) -> bool:
+        share = self.share.share
+        if fraction(self.new.name, request.conversation or request.request_id) >= share:
+            return False
+        if not self.new.ready:
+            return share >= 1.0 and not self.old.ready  # promoted, and at zero
+        if not self.old.ready:
+            return True
+        return self.new.load <= _BUSIER * self.old.load + self.knobs().queue_target_per_replica
+
+    async def _try_new(self, request: EngineRequest, opened: AsyncExitStack) -> EngineReply | None:
+        """Return the new version's reply; None if the old version should answer."""
+        alone = not self.old.ready
+        try:
+            reply = await opened.enter_async_context(self.new.client.call(request))
+            status = reply.status
+        except ApiError as error:
+            if alone:
+                raise
+            status = error.status
+        else:
+            if alone or status_outcome(status) in ("ok", "client_error"):
+                return reply
+        await opened.aclose()
+        if request.watch is not None:
+            request.watch = None  # the answer is the old version's
+            failed, counts = status_outcome(status) == "error", self.counts[self.new.name]
+            counts.update(requests=int(failed), errors=int(failed), rescued=1)
+        return None
+
+    def _copy(self, request: EngineRequest) -> None:
+        """Send a copy of some requests to the new version, if it has room."""
+        memory = self.memory
+        if memory is None or fraction("copy", request.request_id) >= self.share.shadow:
+            return
+        busy = len(self._copies) >= _MOST_COPIES or 4 * memory.used_bytes > memory.limit_bytes
+        if busy or not self.new.ready or request.is_background or request.operation not in GENERATING:
+            return
+        kept = BodyShare(memory, "copies for new versions")
+        try:
+            kept.grow(len(request.body))
+        except ApiError:
+            return
+        copy = EngineRequest(
+            request.operation,
+            request.body,
+            f"{request.request_id}-copy",
+            wants_stream=request.wants_stream,
+            cache_salt=request.cache_salt,
+            model=request.model,
+            alias=request.alias if request.adapter else request.asked_model,
+            caller=COPIES,
+            adapter=request.adapter,
+            version=self.new.name,
+            watch=AnswerWatch(self.counts[self.new.name]),
+        )
+        task = asyncio.create_task(self._run_copy(copy, kept))
+        self._copies.add(task)
+        task.add_done_callback(self._copies.discard)
+
+    async def _run_copy(self, copy: EngineRequest, kept: BodyShare) -> None:
+        self.new.traffic.opened(copy)
+        last = before = b""
+        try:
+            async with self.new.client.call(copy) as reply:
+                copy.outcome = status_outcome(reply.status)
+                if copy.watch is not None:
+                    copy.watch.note(reply.body)
+                if reply.stream is not None:
+                    async for part in reply.stream:
+                        before, last = last, part
+            if last and dialect_of(copy.operation).failed(before, last):
+                copy.outcome = "error"
+        except ApiError as error:
+            copy.outcome = "error" if error.code == "replicas_lost" else "rejected"
+        except Exception:
+            logger.exception("request %s: the copy failed", copy.request_id)
+            copy.outcome = "error"
+        finally:
+            kept.release()
+            self.new.traffic.closed(copy)
+            copy.count_answer()
+
+
+def fraction(salt: str, key: str) -> float:
+    """Return a number from 0 to below 1, the same in every process, and evenly spread over keys."""
+    return xxhash.xxh3_64_intdigest(f"{salt}\0{key}".encode()) / 2**64
+
+
+@dataclass(slots=True, eq=False)
+class VersionShares:
+    """Follows and changes the shares of an application's versions, in one ingress replica."""
+
+    app: str
+    replica: str
+    versions: Sequence[Versions]
+
+    async def set(
+        self, model: str, version: str | None, share: float, shadow: float | None, sender: str
+    ) -> Share:
+        """Change the share of a model's version, for `sender`. Returns it as it is in force here.
+
+        Raises:
+            ApiError: 400 if the model has no such version; 503 if Ray's GCS does not answer.
+        """
+        found = next((each for each in self.versions if each.old.name == model), None)
+        if found is None:
+            known = ", ".join(repr(each.old.name) for each in self.versions) or "no model"
+            raise ApiError(400, f"model = {model[:200]!r}: has no version; {known} has one", param="model")
+        name = found.new.name.removeprefix(f"{model}@")
+        if version not in (None, name):
+            raise ApiError(400, f"version = {version!r}: must be {name!r}", param="version")
+        copies = (found.share.shadow if share else 0.0) if shadow is None else shadow
+        streams = found.knobs().canary.streams
+        stored = Share(share, copies, found.start.start, streams, f"set by {sender}", time.time())
+        try:
+            async with asyncio.timeout(5.0):
+                await asyncio.to_thread(put_share, self.app, found.new.name, stored)
+        except Exception as error:
+            why = f"Ray's GCS did not store the share: {type(error).__name__}."
+            raise ApiError(503, why, code="share_unavailable", headers={"Retry-After": "5"}) from None
+        found.apply(stored)
+        logger.info("model %s: share %g, shadow %g, %s", found.new.name, share, copies, stored.why)
+        return found.share
+
+    async def run(self) -> None:
+        """Apply the stored shares four times a second, and write the counts once. It never returns."""
+        failing, turn, written = False, 0, False
+        while True:
+            try:
+                stored = await asyncio.to_thread(read_shares, self.app)
+                for each in self.versions:
+                    each.apply(stored.get(each.new.name))
+                turn += 1
+                compared = [each for each in self.versions if each.compares]
+                if compared and not turn % _COUNTS_TURNS:
+                    counts = {name: dict(of) for each in compared for name, of in each.counts.items()}
+                    await asyncio.to_thread(put_counts, self.app, self.replica, time.time(), counts)
+                    written = True
+                elif written and not compared:
+                    await asyncio.to_thread(forget_counts, self.app, self.replica)
+                    for each in self.versions:
+                        each.counts = {name: Counter() for name in each.counts}
+                    written = False
+                failing = False
+            except Exception:
+                # The GCS does not answer. The last shares stay.
+                if not failing:
+                    logger.warning("the shares of versions cannot be read", exc_info=True)
+                failing = True
+            await asyncio.sleep(_READ_S)
