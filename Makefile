@@ -9,7 +9,7 @@ GPU_PYTHON ?= $(GPU_VENV)/bin/python
 LOADTEST_CONFIG ?= config/serve.zero.yaml
 WAITING := $(addprefix tests/,haproxy loadtests runner telemetry)
 
-.PHONY: help serve serve-gpu test test-unit test-waiting test-integration test-long test-gpu-stack fuzz simulate lint loadtest chaos soak bench-idle bench-scale bench-policy cold-start gpu-proof chart pictures setup setup-gpu setup-dev lock licenses sbom audit clean
+.PHONY: help serve serve-gpu test test-unit test-waiting test-integration test-long test-gpu-stack fuzz simulate lint loadtest chaos soak bench-idle bench-scale bench-checks bench-policy cold-start gpu-proof chart pictures setup setup-gpu setup-dev lock licenses sbom audit clean
 
 help:
 	@echo 'make serve [CONFIG=...] [ARGS=--verbose] set up, then serve config/serve.yaml or CONFIG until Ctrl-C'
@@ -24,6 +24,7 @@ help:
 	@echo 'make soak [MINUTES=120 ARGS=...]         every API for two hours, and whether the memory of a process grows'
 	@echo 'make bench-idle [ARGS=...]               wake-ups and CPU of each process while no request comes'
 	@echo 'make bench-scale [ARGS=...]              cost of the ingress and the policy with up to 1,000 fake engine replicas'
+	@echo 'make bench-checks [ARGS=...]             what keys, tokens and budgets cost a request'
 	@echo 'make bench-policy                       every autoscaling policy on recorded traffic, by its targets'
 	@echo 'make cold-start [ARGS=--fresh]          from zero to the first token by phase, beside vllm serve'
 	@echo 'make gpu-proof [GPU_PYTHON=... ARGS=...] measure a GPU stage by stage, and write one page'
@@ -93,6 +94,9 @@ bench-idle: setup
 
 bench-scale: setup
 	@exec $(BIN)/python -m benchmarks.scale $(ARGS)
+
+bench-checks: setup
+	@exec $(BIN)/python -m benchmarks.request_checks $(ARGS)
 
 bench-policy: setup
 	@exec $(BIN)/python -m benchmarks.autoscaling $(ARGS)

@@ -114,11 +114,13 @@ class ApiKeyFile:
 
     async def identify(self, given: bytes) -> ApiKey:
         """Return the entry of a key or a token. Raises ApiError 401, or another of `Oidc.check`."""
-        if self.oidc is None or given.count(b".") != 2:
+        if self.oidc is None:
             return self.authenticate(given)
         digest = sha256(given).digest()
         found = self._keys.get(digest) or self.oidc.cached(digest)
-        return self._checked(found or await self.oidc.check(given, digest))
+        if found is None and given.count(b".") == 2:  # the form of a JWT
+            found = await self.oidc.check(given, digest)
+        return self._checked(found) if found is not None else self.authenticate(given)
 
     def _checked(self, found: ApiKey) -> ApiKey:
         if found.expires_at is not None and self._wall() >= found.expires_at:

@@ -20,12 +20,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 from serve_app.api.engine_client import GPU_OPERATIONS, EngineRequest
 from serve_app.api.errors import INSUFFICIENT_QUOTA, ApiError
-from serve_app.ledger.budgets import LEASE_S, Ask, Grant
+from serve_app.ledger.budgets import LEASE_S, Ask, BudgetStore, Grant
 from serve_app.settings.budget import Budget
 from serve_app.settings.storage import TokenPrices
 
@@ -51,13 +51,6 @@ _DECODE_S, _PREFILL_S = 0.02, 0.0003
 """The time of a replica for a token of an answer and of a prompt, without usage in the last hour."""
 _LEAST = 1e-9
 """Less money counts as none, so that rounding errors neither lease nor lack any."""
-
-
-class Leases(Protocol):
-    """The database of budgets. Its methods may wait, and may raise any error."""
-
-    def lease(self, asks: Mapping[str, Ask]) -> dict[str, Grant]: ...
-    def look(self, periods: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]: ...
 
 
 @dataclass(slots=True)
@@ -108,7 +101,8 @@ class _Account:
 
     @property
     def left(self) -> float:
-        return max(0.0, self.budget.usd - self.spent - self.elsewhere - self.reserved)
+        left = self.budget.usd - self.spent - self.elsewhere - self.reserved
+        return left if left > 0.0 else 0.0
 
     def covers(self, amount: float, now: float) -> bool:
         return now < self.valid_until and self.lease - self.reserved >= amount - _LEAST
@@ -151,7 +145,7 @@ class _Account:
 
 
 def _money(amount: float) -> str:
-    return f"{amount:.4f}".rstrip("0").rstrip(".")
+    return f"{round(amount, 4):.12g}"
 
 
 class BudgetUse:
@@ -164,7 +158,11 @@ class BudgetUse:
         for account in paying:
             account.reserved += amount
             account.recent += amount
-        self.headers = min(paying, key=lambda account: account.left).headers()
+        tightest = paying[0]
+        for account in paying[1:]:
+            if account.left < tightest.left:
+                tightest = account
+        self.headers = tightest.headers()
 
     def settle(self, request: EngineRequest) -> None:
         """End the use. The reservation stays until the ledger has the cost, if the request was sent."""
@@ -196,7 +194,7 @@ class Budgets:
 
     def __init__(
         self,
-        leases: Leases,
+        leases: BudgetStore,
         prices: Prices,
         in_force: Callable[[], Mapping[str, Budget]],
         serve_without: bool = False,
@@ -212,7 +210,7 @@ class Budgets:
         """The reservations of ended requests, with the time of the end."""
         self._accounts: dict[str, _Account] = {}
         self._used: dict[str, float] = {}
-        self._threads = ThreadPoolExecutor(1, "budgets")
+        self._threads = ThreadPoolExecutor(2, "budgets")
         self._asking: asyncio.Task[None] | None = None
         self._failed_until = -math.inf
         self._trouble = ""
@@ -232,14 +230,23 @@ class Budgets:
         Raises:
             ApiError: 429 if a budget has too little left, 503 if the database does not answer.
         """
-        budgets = self._in_force()
-        paying = [self._account(name, budgets[name]) for name in names if name in budgets]
+        paying, budgets = [], self._in_force()
+        for name in names:
+            if (budget := budgets.get(name)) is not None:
+                account = self._accounts.get(name)
+                if account is None:
+                    account = self._accounts[name] = _Account(name, budget)
+                account.budget = budget
+                paying.append(account)
         if not paying or request.operation not in GPU_OPERATIONS:
             return None
         prompt = min(request.prompt_bytes / _BYTES_PER_TOKEN, context)
         answer = max(0.0, min(context, _CONTEXT) - prompt) if bound is None else bound
-        amount = self._prices.most(request, prompt, answer)
-        return BudgetUse(self, paying, amount) if await self._cover(paying, amount) else None
+        amount, now = self._prices.most(request, prompt, answer), self.clock()
+        for account in paying:
+            if not account.covers(amount, now) and not await self._wait(paying, amount):
+                return None
+        return BudgetUse(self, paying, amount)
 
     def rows(self, names: Sequence[str] | None) -> list[dict[str, Any]]:
         """Return the state of budgets from the database, by default of all. Call it in a thread."""
@@ -281,19 +288,9 @@ class Budgets:
             await self._guarded(self._learn, budgets, self._wall())
         self._publish({name: used for name, used in self._used.items() if name in budgets})
 
-    def _account(self, name: str, budget: Budget) -> _Account:
-        account = self._accounts.get(name)
-        if account is None:
-            account = self._accounts[name] = _Account(name, budget)
-        account.budget = budget
-        return account
-
-    async def _cover(self, paying: Sequence[_Account], amount: float) -> bool:
-        """Return whether leases cover the amount, after a wait if need be. Raises as `reserve`."""
-        now = self.clock()
-        if all(account.covers(amount, now) for account in paying):
-            return True
-        deadline = now + WAIT_S
+    async def _wait(self, paying: Sequence[_Account], amount: float) -> bool:
+        """Wait until leases cover the amount; return whether they do. Raises as `reserve`."""
+        deadline = self.clock() + WAIT_S
         for account in paying:
             account.waiting += amount
         try:

@@ -8,7 +8,7 @@ all tokens are checked again. If the issuer does not answer, the known keys stay
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, TypeVar
@@ -66,7 +66,9 @@ class Oidc:
     def cached(self, digest: bytes) -> ApiKey | None:
         """Return the entry of a token that has been checked."""
         found = self._tokens.get(digest)
-        if found is not None and self._clock() >= self._stale_at:
+        if found is None or (found.team is not None and found.team not in self._teams()):
+            return None
+        if self._clock() >= self._stale_at:
             self._fetch()
         return found
 
@@ -75,7 +77,9 @@ class Oidc:
         settings = self._settings
         try:
             kid = jwt.get_unverified_header(token).get("kid")
-            if kid not in self._keys and (fetching := self._fetch()) is not None:
+            unknown = kid not in self._keys
+            fetching = self._fetch() if unknown or self._clock() >= self._stale_at else None
+            if unknown and fetching is not None:
                 await asyncio.wait({fetching})
             if not self._keys:
                 message = "The keys of the token's issuer cannot be fetched."
@@ -101,8 +105,9 @@ class Oidc:
     def _entry(self, claims: Mapping[str, Any]) -> ApiKey:
         """Return the rights that the claims give. Raises ApiError 401 or 403."""
         settings, names = self._settings, self._settings.claims
-        name = next(iter(_texts(claims, names.name)), "")
-        if not name or len(quote(name)) > _LONGEST_NAME:
+        given = next(iter(_texts(claims, names.name)), "")
+        name = quote(given, safe="@|+")
+        if not 0 < len(name) <= _LONGEST_NAME:
             raise invalid_key(f"the token's claim {names.name!r} must have 1 to {_LONGEST_NAME} characters.")
         teams = _texts(claims, names.team)
         team = next((each for each in teams if each in self._teams()), None)
@@ -112,7 +117,7 @@ class Oidc:
         lanes = _texts(claims, names.lane)
         # Not validated: a name with a colon is no key's of the file.
         return ApiKey.model_construct(
-            name=f"oidc:{quote(name, safe='@|+')}",
+            name=f"oidc:{name}",
             hash=DIGEST + sha256(f"{settings.issuer}\0{name}".encode()).hexdigest(),
             lane=next((lane for lane in LANES if lane in lanes), settings.lane),
             models=tuple(_texts(claims, names.models)) or settings.models,
@@ -135,21 +140,25 @@ class Oidc:
                 found = await _read(client, issuer.rstrip("/") + "/.well-known/openid-configuration")
                 if found["issuer"] != issuer:
                     raise ValueError(f"its configuration is of the issuer {found['issuer']!r}")
-                documents = {
-                    each.get("kid"): each
-                    for each in (await _read(client, found["jwks_uri"]))["keys"]
-                    if each.get("use", "sig") == "sig" and each.get("kty") in ("RSA", "EC", "OKP")
-                }
-            keys = {kid: jwt.PyJWK(document) for kid, document in documents.items()}
-        except Exception as error:  # the keys of another company's server
+                documents = (await _read(client, found["jwks_uri"]))["keys"]
+            self.use(documents)
+        except Exception as error:  # another company's server may answer anything
             if not self._trouble:
                 logger.error("oidc: the keys of %s cannot be fetched: %r; the known keys stay", issuer, error)
             self._trouble = repr(error)
             self._may_fetch_at = self._clock() + (FETCH_S if self._keys else _RETRY_S)
-            return
-        if any(documents.get(kid) != document for kid, document in self._documents.items()):
+
+    def use(self, documents: Iterable[dict[str, Any]]) -> None:
+        """Put the issuer's keys (RFC 7517) in force. Keys for encryption, and secrets, are left out."""
+        chosen = {
+            each.get("kid"): each
+            for each in documents
+            if each.get("use", "sig") == "sig" and each.get("kty") in ("RSA", "EC", "OKP")
+        }
+        self._keys = {kid: jwt.PyJWK(document) for kid, document in chosen.items()}
+        if any(chosen.get(kid) != document for kid, document in self._documents.items()):
             self._tokens.clear()
-        self._keys, self._documents, self._trouble = keys, documents, ""
+        self._documents, self._trouble = chosen, ""
         self._stale_at = self._clock() + REFRESH_S
 
 

@@ -42,6 +42,7 @@ def check(options: argparse.Namespace) -> int:
     """Print one line per model, or every setting. Raises SettingsError for an invalid file."""
     certain = options.cpus is not None
     config = read_config(options.config, Cpus(options.cpus if certain else local_cpus(), certain))
+    config.check_fit()
     host = check_host("http_options.host", config.host, haproxy=False)  # the proxy is an option of `run`
     if options.show:
         for name, app in config.applications.items():
@@ -133,7 +134,7 @@ def _ledger_text(settings: AppSettings) -> str:
     free = [
         model.name
         for model in settings.models
-        if not model.variants and not ledger.gpu_hour_price(model.device, model.accelerator_type)
+        if model.name not in ledger.usd_per_million_tokens and not model.hour_price(ledger)
     ]
     if ledger.gpu_hour_prices and free:
         where += f"; no price in gpu_hour_prices for {', '.join(free)}"

@@ -28,7 +28,9 @@ def test_published_schema_is_that_of_the_settings() -> None:
         ({"name": "a", "hash": HASH, "tokens_per_minute": 0}, False),
         ({"name": "a b", "hash": HASH}, False),
         ({"name": "other", "hash": HASH}, False),
-        ({"name": "a", "hash": HASH, "team": "x"}, False),
+        ({"name": "a", "hash": HASH, "teams": "x"}, False),
+        ({"name": "a", "hash": HASH, "team": "x", "budget": {"usd": 3, "per": "day"}}, True),
+        ({"name": "a", "hash": HASH, "budget": {"usd": 3, "per": "year"}}, False),
     ],
 )
 def test_schema_accepts_what_the_server_accepts(entry: Any, valid: bool) -> None:
