@@ -138,7 +138,7 @@ def engine_deployment(
         **options,
     ).bind(
         # A changed share must not restart the engines of a version.
-        model.model_copy(update={"version_of": None, "share": 0.0, "shadow": 0.0}).model_dump(mode="json"),
+        model.model_copy(update={"share": 0.0, "shadow": 0.0}).model_dump(mode="json"),
         request_log.model_dump(mode="json"),
         *([traces.model_dump(mode="json")] if traces is not None and traces.enabled else []),
         **({"ledger": ledger.model_dump(mode="json")} if ledger is not None and ledger.enabled else {}),

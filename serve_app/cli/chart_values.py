@@ -80,19 +80,25 @@ def values_of(application: Mapping[str, Any], checked: CheckedApplication) -> di
     models: dict[str, Any] = {}
     profiles: dict[str, dict[str, Any]] = {}
     pods: dict[tuple[str, int], float] = {}
-    for given, model in zip(args["models"], settings.models, strict=True):
+    versions = {model.version_of: model for model in settings.models if model.version_of}
+    for given, model in zip(args["models"], settings.models, strict=False):  # versions come after models
         profile = _profile_name(model)
         entry = {key: value for key, value in given.items() if key not in _FROM_PROFILE}
         entry = {"gpuProfile": profile, "model": EMBEDDED, "drain_timeout_s": model.drain_timeout_s, **entry}
         if knobs := live.get("autoscaling", {}).get(model.name):
             entry["autoscaling"] = knobs
         models[_key(model.name, models)] = entry
-        if model.variants:
+        version = [versions[model.name]] if model.name in versions else []
+        if given.get("variants"):
+            of_model = iter(model.engines())
             entry["variants"] = [
-                {"gpuProfile": _variant_profile(engine), **_without(variant, _FROM_PROFILE)}
-                for variant, engine in zip(given["variants"], model.engines(), strict=True)
+                {
+                    "gpuProfile": _variant_profile(next(iter(version) if "share" in variant else of_model)),
+                    **_without(variant, _FROM_PROFILE),
+                }
+                for variant in given["variants"]
             ]
-        for engine in model.engines():
+        for engine in (*model.engines(), *version):
             profile = _variant_profile(engine)
             own = profiles.setdefault(profile, {} if profile in _PROFILES.values() else _new_profile(engine))
             group, replicas = (profile, engine.ranks), checked.knobs[model.name].max_replicas

@@ -42,6 +42,7 @@ def check(options: argparse.Namespace) -> int:
     """Print one line per model, or every setting. Raises SettingsError for an invalid file."""
     certain = options.cpus is not None
     config = read_config(options.config, Cpus(options.cpus if certain else local_cpus(), certain))
+    config.check_fit()
     host = check_host("http_options.host", config.host, haproxy=False)  # the proxy is an option of `run`
     if options.show:
         for name, app in config.applications.items():

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from serve_app.api.api_keys import ApiKeyFile
 from serve_app.cli.application_checks import IMPORT_PATH, CheckedApplication, Cpus, check_application
+from serve_app.cli.fit_check import fit_problems
 from serve_app.cli.listening import LOOPBACK, check_port
 from serve_app.settings.document import parse_yaml, read_text
 from serve_app.settings.settings_error import SettingsError, from_pydantic
@@ -67,6 +68,12 @@ class ConfigFile:
                 ApiKeyFile(app.settings.http.api_keys_file, check=app.settings.check_keys)
             if missing := missing_folders(app.settings.models):
                 raise SettingsError(missing)
+        self.check_fit()
+
+    def check_fit(self) -> None:
+        """Raise SettingsError if a model cannot fit. Models whose files are not here pass."""
+        if problems := [line for app in self.applications.values() for line in fit_problems(app.settings)]:
+            raise SettingsError(problems)
 
 
 def missing_folders(models: Sequence[ModelSettings]) -> list[str]:

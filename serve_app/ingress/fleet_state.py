@@ -22,8 +22,8 @@ _LEFT_OUT = ("signals", "ages_s")
 """The parts of a record that are not in its words, and half of its size."""
 _LATE_S = 15.0
 """The policy writes its status every ten seconds."""
-_OF_VARIANTS = ("variants", "usd_per_hour", "dearest_usd_per_hour")
-"""The parts of the policy's status that only a model with variants has."""
+_OF_VARIANTS = ("variants", "usd_per_hour", "dearest_usd_per_hour", "canary")
+"""The parts of the policy's status that only a model with variants, or a version, has."""
 _COUNTS = ("ready", "starting", "pending", "draining", "target", "wanted")
 
 

@@ -73,7 +73,7 @@ def start_no_fallback_proxy() -> None:
     """Have Ray Serve's controller start no proxy of its own behind HAProxy.
 
     HAProxy would use it while no ingress replica is up. It would queue the requests or answer 404, where
-    HAProxy answers 503 with a reason. It would take 150 MiB and 0.016 of a core.
+    HAProxy answers 503 with a reason. It would take 147 MiB and 0.016 of a core.
     """
     from ray.serve._private.proxy_state import ProxyStateManager  # noqa: PLC0415
 

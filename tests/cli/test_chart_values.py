@@ -181,3 +181,15 @@ def test_each_variant_has_a_profile_and_a_worker_group(
         group["groupName"] for group in ray_service(file)["spec"]["rayClusterConfig"]["workerGroupSpecs"]
     }
     assert groups >= set(profiles)
+
+
+def test_a_version_runs_beside_the_replicas_of_its_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = {"name": "new", "accelerator_type": "L40S", "model": "a/b", "share": 0.05}
+    gpu = {**GPU, "accelerator_type": "A100", "variants": [new]}
+    assert main(["chart-values", str(changed(tmp_path, **gpu))]) == 0
+    (model, *_) = yaml.safe_load(capsys.readouterr().out)["models"].values()
+
+    assert (model["gpuProfile"], model["variants"][0]["gpuProfile"]) == ("a100-80gb", "l40s")
+    assert model["variants"][0]["share"] == 0.05

@@ -1,11 +1,14 @@
 """Tiny models with random weights and the tokenizer of the embedded model, made when a test asks for them."""
 
 import json
+import shutil
 from pathlib import Path
 
 import torch
 from transformers import (
     AddedToken,
+    AutoConfig,
+    AutoModelForCausalLM,
     AutoTokenizer,
     BertConfig,
     BertForSequenceClassification,
@@ -133,3 +136,16 @@ def _written(model: torch.nn.Module, folder: Path) -> str:
     for name in _TOKENIZER:
         (folder / name).write_bytes((embedded_model_path() / name).read_bytes())
     return str(folder)
+
+
+def decoder(folder: Path, kind: str) -> None:
+    """Write a model of the type `qwen3` or `gemma3_text` with random weights and the embedded tokenizer."""
+    own = {"sliding_window": 64, "layer_types": ["sliding_attention", "full_attention"]}
+    config = AutoConfig.for_model(
+        kind, hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=64, vocab_size=2048, max_position_embeddings=1024, dtype="bfloat16",
+        **(own if kind == "gemma3_text" else {}),
+    )  # fmt: skip
+    AutoModelForCausalLM.from_config(config).to(torch.bfloat16).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(embedded_model_path() / name, folder)

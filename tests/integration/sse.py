@@ -14,7 +14,7 @@ class RawStream:
     def __init__(self, port: int, path: str, body: dict) -> None:
         data = json.dumps(body).encode()
         self.received = b""
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=120)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=300)
         self._socket.sendall(
             b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\n" % path.encode()
             + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(data), data)
@@ -60,7 +60,7 @@ def over_http_1_0(port: int, path: str, body: dict, *headers: str) -> tuple[str,
         f"Content-Length: {len(data)}",
         *headers,
     ]
-    with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=300) as connection:
         connection.sendall("\r\n".join([*lines, "", ""]).encode() + data)
         received = b""
         while not _is_whole(received) and (got := connection.recv(65536)):

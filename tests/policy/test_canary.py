@@ -1,16 +1,16 @@
 """The comparison of versions: its false alarms and power by simulation, and properties of a fall back.
 
-`docs/operating.md#canaries` states the figures of longer runs of `simulate`.
+`docs/benchmarks/canary.md` has the figures of longer runs of `simulate`.
 """
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.canary_comparisons import REQUESTS_PER_LOOK, drawn, simulate
 from serve_app.policy.canary import (
     LOOK_S,
     MOST_PER_LOOK,
@@ -24,39 +24,6 @@ from serve_app.policy.canary import (
 )
 from serve_app.settings.knobs import CanaryRules
 from serve_app.wire.versions import bucket
-
-RATES = {"errors": 0.002, "length": 0.3, "empty": 0.001, "tool_calls": 0.01}
-REQUESTS_PER_LOOK = 20
-
-
-def drawn(rng: np.random.Generator, requests: int, slower: float = 1.0, **rates: float) -> Counter[str]:
-    """Return the counts of one look at a version."""
-    rates = RATES | rates
-    tools = int(rng.binomial(requests, 0.25))
-    latencies = slower * np.exp(rng.normal(-2.0, 0.6, requests))
-    counts = Counter(requests=requests, answers=requests, tool_calls=tools)
-    counts["errors"] = rng.binomial(requests, rates["errors"])
-    counts["length"] = rng.binomial(requests, rates["length"])
-    counts["empty"] = rng.binomial(requests, rates["empty"])
-    counts["bad_tool_calls"] = rng.binomial(tools, rates["tool_calls"])
-    for kind in ("ttft", "itl"):
-        counts.update(f"{kind}:{bucket(seconds)}" for seconds in latencies)
-    return counts
-
-
-def simulate(
-    rng: np.random.Generator, share: float, looks: int, rules: CanaryRules, **worse: Any
-) -> tuple[str, int]:
-    """Return the verdict of one comparison, "" after `looks`, and the requests of the new version."""
-    found, requests = Comparison(0.0, 0.0), 0
-    for look in range(1, looks + 1):
-        new = int(rng.binomial(REQUESTS_PER_LOOK, share))
-        requests += new
-        old = drawn(rng, REQUESTS_PER_LOOK - new)
-        found = found.look(drawn(rng, new, **worse), old, rules, look * LOOK_S)
-        if why := found.verdict(rules):
-            return why, requests
-    return "", requests
 
 
 @pytest.mark.parametrize("share", [0.05, 0.25, 0.5])

@@ -20,14 +20,20 @@ a node that a replica needs whole.
 {{- toYaml $groups -}}
 {{- end -}}
 
-{{/* A model as a list of its variants, each with the settings of the model that it does not override. */}}
+{{/*
+A model as a list of its variants, each with the settings of the model that it does not override. A variant with
+`share` is a new version, beside which the model's own replicas run.
+*/}}
 {{- define "tideserve.engines" -}}
 {{- $engines := list -}}
 {{- $model := . -}}
+{{- $own := true -}}
 {{- range $variant := default list .variants -}}
+{{- if not (hasKey $variant "share") }}{{ $own = false }}{{ end -}}
 {{- $engines = append $engines (mergeOverwrite (deepCopy (omit $model "variants")) (deepCopy $variant)) -}}
 {{- end -}}
-{{- toYaml (default (list $model) $engines) -}}
+{{- if $own }}{{ $engines = append $engines (omit $model "variants") }}{{ end -}}
+{{- toYaml $engines -}}
 {{- end -}}
 
 {{/* vLLM's workers of one replica of a model: one per GPU. */}}

@@ -57,7 +57,7 @@ applications:
 {{- $settings := fromYaml (include "tideserve.placedSettings" .) -}}
 {{- $variants := list -}}
 {{- range $index, $engine := fromYamlArray (include "tideserve.engines" .model) -}}
-{{- if $given.model.variants -}}
+{{- if lt $index (len (default list $given.model.variants)) -}}
 {{- $placed := fromYaml (include "tideserve.placedSettings" (dict "root" $given.root "key" $given.key "model" $engine)) -}}
 {{- $own := deepCopy (omit (index $given.model.variants $index) "gpuProfile") -}}
 {{- $variants = append $variants (merge $own (pick $placed "device" "accelerator_type" "resources")) -}}

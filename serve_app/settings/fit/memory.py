@@ -56,7 +56,7 @@ class _Pages:
     page: int  # bytes of one block of one layer
     block: int  # tokens
     window: int | None  # tokens that a sequence keeps; None for all, 0 for a state
-    fixed: int
+    fixed: int  # of a state, its blocks
 
 
 def kv_bytes(model: Architecture, tokens: int, over: Sharding) -> int:
@@ -90,7 +90,8 @@ def _pages(model: Architecture, over: Sharding) -> list[_Pages]:
     for layer in model.layers:
         count, is_state = -(-layer.count // over.pipeline_parallel), layer.state is not None
         page = max(state, block * token) if is_state else block * _token_bytes(layer, over)
-        found.append(_Pages(count, page, block, 0 if is_state else layer.window, layer.fixed))
+        kept = (layer.state.kept if attention else 1) if layer.state is not None else layer.fixed
+        found.append(_Pages(count, page, block, 0 if is_state else layer.window, kept))
     return found
 
 
@@ -104,12 +105,13 @@ def _state_bytes(layer: Layers, over: Sharding) -> int:
         return 0
     groups = state.groups if state.groups % over.tensor_parallel == 0 else over.tensor_parallel
     convolution = (state.kernel - 1) * (state.width + 2 * groups * state.group_width) * 2
-    return (convolution + state.recurrent * state.recurrent_bytes) // over.tensor_parallel
+    size = 4 if over.block == CPU_BLOCK else state.recurrent_bytes  # float32 on the CPU
+    return (convolution + state.recurrent * size) // over.tensor_parallel
 
 
 def _blocks(each: _Pages, tokens: int, over: Sharding) -> int:
     if each.window == 0:
-        return 2  # with prefix caching: `MambaSpec.max_memory_usage_bytes`
+        return each.fixed
     if each.window is None:
         tokens = each.fixed or tokens
         return -(-tokens // each.block)
@@ -145,7 +147,7 @@ def reserved_bytes(model: Architecture, over: Sharding) -> int:
     activations = 2 * over.batch_tokens * width + 12 * over.sequences * model.vocabulary
     sizes = 3 + min(2 * over.sequences, 256) // 8 + max(min(2 * over.sequences, 512) - 256, 0) // 16
     graphs = 0.3 * (1 << 20) * sizes * model.depth / over.pipeline_parallel
-    links = (0.3 + 0.2 * over.gpus) * GIB if over.gpus > 1 else 0.1 * GIB
+    links = (0.3 + 0.2 * over.tensor_parallel if over.gpus > 1 else 0.1) * GIB
     return int(activations + graphs + links + (2 * GIB if model.is_multimodal else 0))
 
 

@@ -70,7 +70,7 @@ def choose(
         (within[-1], stages) for stages in range(2, most // within[-1] + 1)
     ]
     for tensor, stages in shared:
-        over = Sharding(tensor, stages, batch)
+        over = Sharding(tensor, stages, batch, min(max(users, 8), _MOST_SEQUENCES))
         plan, is_enough = _fitted(model, weights, SHARE * gpu.memory_gib * GIB, over, context)
         if is_enough:
             plan = _for_users(plan, users, _MOST_SEQUENCES)
@@ -100,7 +100,8 @@ def _fitted(
     wanted = min(context or USUAL_CONTEXT, longest)
     held, reserved = weight_bytes(model, weights, over), fixed or reserved_bytes(model, over)
     cache = int(budget) - held - reserved
-    fits = longest_that_fits(model, cache, wanted, over) if cache > 0 else 0
+    part = cache if context else cache // 2  # two sequences of full length, so eight of a mean length
+    fits = longest_that_fits(model, part, wanted, over) if cache > 0 else 0
     sequence = kv_bytes(model, max(fits // MEAN_SHARE, 1), over)
     return Plan(over, fits, held, reserved, cache, sequence), fits >= (
         wanted if context else min(LEAST_CONTEXT, longest)
@@ -137,7 +138,8 @@ def step_seconds(model: Architecture, plan: Plan, gpu: GpuKind) -> dict[str, flo
     experts = 3.0 * model.hidden * model.expert_width * model.experts * model.expert_layers
     plain = model.intermediate * (model.depth - model.expert_layers if model.experts else model.depth)
     ends = model.vocabulary * model.hidden * (1 if model.is_tied else 2)
-    dense = model.depth * 4 * model.hidden**2 + 3 * model.hidden * plain + ends
+    keys = sum(each.count * each.elements * max(each.heads, 1) for each in model.layers)
+    dense = (2 * model.depth * model.hidden + keys) * model.hidden + 3 * model.hidden * plain + ends
     part, share = model.experts_per_token / max(model.experts, 1), experts / (experts + dense)
     read = 1 - share * (1 - part) ** 32
     over, speed = plan.over, _BANDWIDTH_SHARE * gpu.bandwidth

@@ -38,10 +38,11 @@ function fleetView(root, fleet) {
   const variants = h("section", { "aria-label": "Variants of the model", hidden: true });
   const starts = h("section", { "aria-labelledby": "starts-title", hidden: true });
   const panels = h("div.panels");
+  const canary = h("section", { "aria-label": "Both versions" });
   const why = h("section", { "aria-label": "The last decision" });
   const history = h("section", { "aria-label": "Last changes" });
   const given = h("section", { "aria-label": "Places that models gave to others" });
-  root.append(notice, models, given, headline, variants, starts, why, panels, history);
+  root.append(notice, models, given, headline, canary, variants, starts, why, panels, history);
 
   const choose = (chosen) => {
     name = chosen;
@@ -66,6 +67,8 @@ function fleetView(root, fleet) {
     redrawn(given, handovers.map((record) => record.seq), () => handoverList(handovers));
     redrawn(models, [fleet.models, fleet.samples.at(-1), name], () => modelTable(fleet, name, choose));
     redrawn(headline, [model, sample, knobs], () => headlines(fleet, name, model, sample, knobs));
+    canary.hidden = !model.canary;
+    redrawn(canary, model.canary, () => (model.canary ? versions(name, model.canary) : []));
     variants.hidden = !model.variants;
     redrawn(variants, model.variants, () => (model.variants ? variantTable(model.variants) : []));
     starts.hidden = !model.starts.length;
@@ -145,6 +148,23 @@ function headlines(fleet, name, model, sample, knobs) {
   ]);
   const lines = Object.entries(model.lost).map(([replica, trouble]) => h("p.problem", `Replica ${replica}: ${trouble}`));
   return [h("h2.unseen", name), ...holder.childNodes, ...lines];
+}
+
+// A new version beside the old one: counts, latencies, and shares with their intervals of 95 %.
+const SIDES = [["requests", whole], ["refused", whole], ["rescued", whole], ["copies", whole], ["tokens_mean", whole], ["ttft_p50_s", seconds], ["ttft_p95_s", seconds], ["itl_p50_s", seconds], ["itl_p95_s", seconds]];
+const RULES = { errors: "requests that failed", length: "answers at their limit of tokens", empty: "empty answers", tool_calls: "tool calls that are not JSON" };
+
+function versions(name, canary) {
+  const share = h("p.help", `Share ${percent(canary.share)}, copies ${percent(canary.shadow)}: ${canary.why}`);
+  const heading = h("h2", `${name} beside the old version`);
+  if (!canary.new) return [heading, share, h("p.help", "The versions are not compared now.")];
+  const both = [canary.new, canary.old];
+  const interval = ({ bad, of, interval: [low, high] }) => `${whole(bad)} of ${whole(of)} (${percent(low)} to ${percent(high)})`;
+  const rows = [
+    ...SIDES.map(([side, shown]) => tableRow(side.replaceAll("_", " "), [...both.map((each) => shown(each[side])), ""])),
+    ...Object.entries(RULES).map(([rule, words]) => tableRow(words, [...both.map((each) => interval(each[rule])), whole(canary.evidence[rule])])),
+  ];
+  return [heading, share, table("Both versions", ["", "new", "old", "evidence"], rows)];
 }
 
 // The replicas and the price of each variant, and why it gets no more.

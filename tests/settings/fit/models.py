@@ -30,9 +30,7 @@ def _expanded(config: dict[str, Any]) -> dict[str, Any]:
 
 def _read() -> dict[str, PublicModel]:
     entries = json.loads(Path(__file__).with_name("models.json").read_text(encoding="utf-8"))
-    return {
-        each["name"]: PublicModel(**{**each, "config": _expanded(each["config"])}) for each in entries
-    }
+    return {each["name"]: PublicModel(**{**each, "config": _expanded(each["config"])}) for each in entries}
 
 
 MODELS = _read()

@@ -68,6 +68,8 @@ def compute(config: dict[str, Any], tokens: int, folder: Path) -> Computed:
         max_model_len=tokens, max_num_batched_tokens=BATCH_TOKENS, enforce_eager=True, block_size=16,
     )  # fmt: skip
     made = arguments.create_engine_config()
+    # On the CPU vLLM keeps these states in float32.
+    made.cache_config.mamba_ssm_cache_dtype = "float32" if own["model_type"] == "nemotron_h" else "auto"
     with set_current_vllm_config(made):
         with torch.device("meta"):
             model = initialize_model(made)

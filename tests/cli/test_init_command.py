@@ -1,0 +1,177 @@
+"""`tideserve init`: from a model's files to a configuration that `check` and the chart accept."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from serve_app.cli.main import main
+from serve_app.settings.fit.memory import GPUS
+from serve_app.weights import embedded_adapter_path, embedded_model_path
+from tests.kubernetes.chart import ray_service
+from tests.settings.fit.models import MODELS
+
+
+def model_folder(folder: Path, name: str, template: str | None = None, **config: Any) -> str:
+    """The small files of a public model."""
+    model = MODELS[name]
+    path = folder / name.rpartition("/")[2]
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps({**model.config, **config}))
+    index = {"metadata": {"total_size": model.bytes}}
+    (path / "model.safetensors.index.json").write_text(json.dumps(index))
+    if template is not None:
+        (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    return str(path)
+
+
+def init(folder: Path, *arguments: str) -> tuple[dict[str, Any], str]:
+    """The written application and the text of its file."""
+    file = folder / "serve.yaml"
+    assert main(["init", *arguments, "--output", str(file)]) == 0
+    text = file.read_text(encoding="utf-8")
+    return yaml.safe_load(text)["applications"][0], text
+
+
+def model_of(application: dict[str, Any]) -> dict[str, Any]:
+    [model] = application["args"]["models"]
+    return dict(model)
+
+
+@pytest.mark.parametrize("gpu", ["h200", "l4", "a100-40gb", "rtx4090", "cpu"])
+@pytest.mark.parametrize("name", ["Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen3-Embedding-0.6B"])
+def test_what_init_writes_is_valid(
+    name: str, gpu: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, text = init(tmp_path, model_folder(tmp_path, name), "--gpu", gpu)
+    assert main(["check", str(tmp_path / "serve.yaml")]) == 0
+    assert "is valid" in capsys.readouterr().out
+    assert all("#" in line for line in text.splitlines())
+    assert "as in the configuration" not in text
+
+
+def test_every_line_says_what_it_follows_from(tmp_path: Path) -> None:
+    path = model_folder(tmp_path, "Qwen/Qwen3-32B", "<tool_call> <think>")
+    application, text = init(tmp_path, path, "--gpu", "a100-80gb", "--gpus", "2")
+    model = model_of(application)
+    assert (model["tensor_parallel_size"], model["accelerator_type"]) == (1, "A100")
+    assert (model["tool_call_parser"], model["reasoning_parser"]) == ("hermes", "qwen3")
+    [line] = [line for line in text.splitlines() if "gpu_memory_utilization:" in line]
+    assert "0.9 x 79.25 GiB - 61.0 GiB" in line
+    knobs = application["deployments"][0]["user_config"]["autoscaling"]["qwen3-32b"]
+    assert knobs["max_replicas"] == 2
+    assert knobs["starting_values"]["step_base_s"] == pytest.approx(0.0388, rel=0.02)
+    assert knobs["itl_target_s"] > 0.0388
+    assert "cannot be met" in text
+
+
+def test_large_models_span_nodes(tmp_path: Path) -> None:
+    application, _ = init(tmp_path, model_folder(tmp_path, "deepseek-ai/DeepSeek-V3"), "--gpu", "a100-80gb")
+    model = model_of(application)
+    assert (model["tensor_parallel_size"], model["pipeline_parallel_size"]) == (8, 2)
+    assert model["placement_group_strategy"] == "PACK"
+
+
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        ("openai/whisper-large-v3", "transcribe"),
+        ("BAAI/bge-m3", "embed"),
+        ("Qwen/Qwen3-8B", None),
+    ],
+)
+def test_task_follows_from_the_class(name: str, task: str | None, tmp_path: Path) -> None:
+    application, _ = init(tmp_path, model_folder(tmp_path, name), "--gpu", "h100")
+    assert model_of(application).get("task") == task
+
+
+def test_own_code_is_named_and_not_trusted(tmp_path: Path) -> None:
+    path = model_folder(tmp_path, "Qwen/Qwen3-8B", auto_map={"AutoConfig": "configuration_x.X"})
+    application, text = init(tmp_path, path, "--gpu", "h100")
+    assert model_of(application)["trust_remote_code"] is False
+    assert "read configuration_x.py first" in text
+
+
+def test_an_adapter_is_served_on_its_base(tmp_path: Path) -> None:
+    application, _ = init(tmp_path, str(embedded_adapter_path()), "--gpu", "cpu")
+    assert model_of(application)["lora"] == {"max_rank": 8}
+    knobs = application["deployments"][0]["user_config"]["autoscaling"]["tideserve-tiny"]
+    assert knobs["adapters"] == {"tideserve-tiny-adapter": "embedded"}
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu"),
+    [("Qwen/Qwen3-8B", "l4"), ("meta-llama/Meta-Llama-3.1-70B", "h200"), ("Qwen/Qwen3-0.6B", "cpu")],
+)
+def test_values_of_the_chart_have_comments_and_install(name: str, gpu: str, tmp_path: Path) -> None:
+    application, _ = init(
+        tmp_path, model_folder(tmp_path, name), "--gpu", gpu, "--kubernetes", "--context", "4k"
+    )
+    file = tmp_path / "serve.values.yaml"
+    text = file.read_text(encoding="utf-8")
+    assert all("#" in line for line in text.splitlines())
+    # Helm validates the values against the chart's schema.
+    served = yaml.safe_load(ray_service(file)["spec"]["serveConfigV2"])["applications"][0]
+    [model], own = served["args"]["models"], model_of(application)
+    assert {key: model[key] for key in ("max_model_len", "max_num_seqs")} == {
+        key: own[key] for key in ("max_model_len", "max_num_seqs")
+    }
+
+
+def test_check_reminds_of_the_price(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    init(tmp_path, "embedded", "--gpu", "cpu")
+    assert main(["check", str(tmp_path / "serve.yaml")]) == 0
+    assert "no price in gpu_hour_prices for tideserve-tiny" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("MODEL", "--gpu", "l4", "--gpus", "1"), r"131\.4 GiB of weights .* What would: --gpu l4 --gpus 8"),
+        (("/no/such", "--gpu", "l4"), "/no/such: no such folder"),
+        (("embedded", "--gpu", "cpu", "--gpus", "2"), "no GPU is found here"),
+        (("embedded", "--gpu", "cpu", "--context", "4k", "--output", "TAKEN"), "exists; name another"),
+        (("BROKEN", "--gpu", "l4"), "config.json: layer_types has 'quantum'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_written_says_why(
+    arguments: tuple[str, ...], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = tmp_path / "taken.yaml"
+    taken.write_text("")
+    names = {
+        "MODEL": model_folder(tmp_path, "meta-llama/Meta-Llama-3.1-70B"),
+        "BROKEN": model_folder(tmp_path, "Qwen/Qwen3-8B", layer_types=["quantum"]),
+        "TAKEN": str(taken),
+    }
+    output = () if "--output" in arguments else ("--output", str(tmp_path / "new.yaml"))
+    assert main(["init", *(names.get(each, each) for each in arguments), *output]) == 1
+    assert re.search(words, capsys.readouterr().err)
+    assert not (tmp_path / "new.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--gpu", "tpu"), ("--gpus", "0"), ("--context", "long"), ("--users", "-1")]
+)
+def test_invalid_command_lines_name_the_value(
+    arguments: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["init", "embedded", *arguments])
+    assert arguments[1] in capsys.readouterr().err
+
+
+def test_every_kind_of_gpu_has_a_name_of_ray_or_none() -> None:
+    from ray.util.accelerators import accelerators
+
+    known = {value for name, value in vars(accelerators).items() if name.isupper()}
+    assert {(kind.ray_name or "A100").partition("-")[0] for kind in GPUS.values()} <= known
+
+
+def test_embedded_model_has_a_context_of_its_own(tmp_path: Path) -> None:
+    application, _ = init(tmp_path, "embedded", "--gpu", "cpu")
+    longest = json.loads((embedded_model_path() / "config.json").read_text())["max_position_embeddings"]
+    assert model_of(application)["max_model_len"] == longest

@@ -1,0 +1,100 @@
+"""The choice of GPUs for public models, on every kind of GPU."""
+
+import pytest
+
+from serve_app.settings.fit.architecture import read_architecture
+from serve_app.settings.fit.memory import GIB, GPUS, Sharding, kv_bytes, reserved_bytes, weight_bytes
+from serve_app.settings.fit.plan import SHARE, DoesNotFitError, Plan, choose, choose_cpu, step_seconds
+from tests.settings.fit.models import MODELS
+
+
+def plan_of(
+    name: str, gpu: str, gpus: int | None = None, context: int | None = None, users: int = 50
+) -> Plan:
+    model = MODELS[name]
+    return choose(read_architecture(model.config), model.bytes, GPUS[gpu], gpus, context, users)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_plan_fits_each_kind_of_gpu(name: str) -> None:
+    model = read_architecture(MODELS[name].config)
+    for kind in GPUS.values():
+        plan = choose(model, MODELS[name].bytes, kind, None, None, 50)
+        assert model.attention_heads % plan.over.tensor_parallel == 0
+        assert plan.weights + plan.reserved + plan.cache <= SHARE * kind.memory_gib * GIB
+        assert kv_bytes(model, plan.context, plan.over) <= plan.cache
+        assert plan.context <= (model.longest or plan.context)
+        assert plan.replicas * plan.over.sequences >= 50
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "context", "tensor", "stages"),
+    [
+        ("Qwen/Qwen3-8B", "l4", None, 1, 1),
+        ("Qwen/Qwen3-32B", "a100-80gb", None, 1, 1),
+        ("Qwen/Qwen3-32B-AWQ", "rtx4090", 8192, 1, 1),
+        ("Qwen/Qwen3-32B-FP8", "l40s", None, 1, 1),
+        ("meta-llama/Meta-Llama-3.1-70B", "h100", 32_768, 4, 1),
+        ("openai/gpt-oss-120b", "h100", None, 1, 1),
+        ("deepseek-ai/DeepSeek-V3", "h200", None, 8, 1),
+        ("meta-llama/Meta-Llama-3.1-405B", "h100", None, 8, 2),
+    ],
+)
+def test_known_choices_of_gpus(name: str, gpu: str, context: int | None, tensor: int, stages: int) -> None:
+    over = plan_of(name, gpu, context=context).over
+    assert (over.tensor_parallel, over.pipeline_parallel) == (tensor, stages)
+
+
+def test_given_gpus_become_replicas_when_one_is_enough() -> None:
+    plan = plan_of("Qwen/Qwen3-8B", "a100-80gb", gpus=2, users=1000)
+    assert (plan.over.gpus, plan.replicas) == (1, 2)
+
+
+def test_too_few_gpus_are_refused_with_numbers() -> None:
+    with pytest.raises(DoesNotFitError, match=r"65\.7 GiB of weights .* on each of 2 GPUs, .* 19\.8 GiB"):
+        plan_of("meta-llama/Meta-Llama-3.1-70B", "l4", gpus=2)
+
+
+def test_a_longer_context_takes_more_gpus() -> None:
+    assert plan_of("Qwen/Qwen3-32B", "a100-80gb", context=40_960).over.gpus == 2
+
+
+def test_cpu_plan_stays_within_the_memory() -> None:
+    model = read_architecture(MODELS["Qwen/Qwen2.5-0.5B-Instruct"].config)
+    plan = choose_cpu(model, 988_097_824, 16 * GIB, None, 50, 2)
+    assert 2 * (plan.weights + plan.reserved + plan.cache) < 16 * GIB
+    assert plan.cache >= kv_bytes(model, plan.context, plan.over)
+    with pytest.raises(DoesNotFitError, match="on the CPU"):
+        choose_cpu(model, 988_097_824, 3 * GIB, None, 50, 1)
+
+
+@pytest.mark.parametrize(("gpu", "base_s"), [("h100", 0.00664), ("h200", 0.00494), ("l4", 0.064)])
+def test_step_times_are_those_of_the_profiles(gpu: str, base_s: float) -> None:
+    model, kind = MODELS["meta-llama/Meta-Llama-3.1-8B"], GPUS[gpu]
+    plan = plan_of(model.name, gpu)
+    steps = step_seconds(read_architecture(model.config), plan, kind)
+    assert steps["step_base_s"] == pytest.approx(base_s, rel=0.02)
+    assert steps["step_per_kv_token_s"] == pytest.approx(131_072 / 0.85 / kind.bandwidth, rel=0.02)
+    assert steps["step_per_prefill_token_s"] == pytest.approx(2 * 8.03e9 / kind.flops / 0.5, rel=0.1)
+
+
+# Published start-up logs of vLLM: memory that is neither weights nor KV cache, in GiB.
+@pytest.mark.parametrize(
+    ("name", "over", "published"),
+    [
+        ("Qwen/Qwen3-8B", Sharding(sequences=256), 1.40 + 0.06),  # V0: activations and other memory
+        ("Qwen/Qwen3-8B", Sharding(sequences=1024), 0.9 * 79.1 - 15.27 - 53.54),  # 0.19 on 80 GB
+        ("Qwen/Qwen3-32B", Sharding(2, sequences=256), 1.41 + 0.74),  # a 32B distillate, V0
+    ],
+)
+def test_reserved_memory_is_near_published_logs(name: str, over: Sharding, published: float) -> None:
+    model = read_architecture(MODELS[name].config)
+    assert reserved_bytes(model, over) / GIB == pytest.approx(published, abs=1.2)
+
+
+def test_weights_are_split_over_gpus_and_stages() -> None:
+    model = MODELS["meta-llama/Meta-Llama-3.1-70B"]
+    found = read_architecture(model.config)
+    assert weight_bytes(found, model.bytes, Sharding(4)) == pytest.approx(model.bytes / 4, rel=0.01)
+    assert weight_bytes(found, model.bytes, Sharding(4, 2)) == pytest.approx(model.bytes / 8, rel=0.03)
+    assert weight_bytes(found, model.bytes, Sharding(), online=True) == pytest.approx(72.6e9, rel=0.01)
