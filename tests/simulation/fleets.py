@@ -52,6 +52,10 @@ class _Clock(Clock):
     def now(self) -> float:  # type: ignore[override]  # it moves with the loop
         return self._steady() - self.late_s
 
+    @now.setter
+    def now(self, _: float) -> None:
+        pass
+
 
 class _Application(FakeApplication):
     """An application of which a new controller has no report yet."""

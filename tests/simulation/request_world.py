@@ -24,7 +24,7 @@ from serve_app.wire import documents
 from serve_app.wire.data_plane import CREDIT_BYTES
 from tests.simulation.checks import AMOUNTS, LOSSES, check_answers, check_quiet, watch
 from tests.simulation.client import ADAPTERS, LANES, Client, draw_asked
-from tests.simulation.core import Oracle
+from tests.simulation.core import Oracle, Script
 from tests.simulation.fleet import LORA, Engine, Ingress, prepare_front_ends
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.shrink import Kept
@@ -50,8 +50,7 @@ class RequestWorld(World):
         self.knobs_in_force = self._draw_knobs()
         self.engines = draw.choice((0, 1, 1, 2, 2, 3, 5))
         self.ingress_replicas = draw.choice((1, 1, 2, 3))
-        clients = draw.randint(1, draw.choice((6, 12, 12, 40)))
-        clients += 10 * (theme in THEMES)
+        clients = draw.randint(1, draw.choice((6, 12, 12, 40))) + 10 * (theme in THEMES)
         events = draw.choice((0, 0, 1, 2, 4, 8))
         kinds = (*_ONE_ENGINE, "redeploy", "settings", "knobs")
         drawn = [(draw.uniform(0.0, 6.0), draw.choice(kinds)) for _ in range(events)]
@@ -119,13 +118,19 @@ class RequestWorld(World):
         }
 
     def _draw_crowd(self) -> None:
-        """All lanes and adapters come to one engine with few places at once."""
+        """All lanes come to one engine with few places within 30 steps. Adapters block some sequences."""
         self.engine["max_num_seqs"] = self.draw.choice((2, 4))
         self.engine["lora"] = LORA | {"max_cached": self.draw.choice((1, 2))}
         self.engines, self.limits["max_ongoing_requests"] = 1, 32
         self.keys = {lane: {"work_conserving": False} for lane in LANES}
         for each in self.clients:
-            each.asked.at_s = 0.0
+            each.asked.at_s = self.draw.choice((0.0, 30.0)) * self.step_s * self.draw.random()
+        if self.draw.random() < 0.5:  # only some of `standard`, beside short answers of `interactive`
+            self.engine["max_num_seqs"] = 2
+            self.knobs_in_force = self.knobs_in_force.model_copy(update={"standard_share": 0.5})
+            for asked in [each.asked for each in self.clients if each.asked.key != "standard"]:
+                asked.key, asked.body["model"] = "interactive", "tide"
+                asked.script, asked.calls = Script(ends_at=2), 0
 
     def _draw_turns(self) -> None:
         """Clients of one key with few tokens come one after another."""

@@ -35,19 +35,16 @@ class Kept:
         return ":".join([*parts, *([f"t{self.tokens}"] if self.tokens is not None else [])])
 
 
-def shrink(
-    whole: Kept, clients: int, events: int, fails: Callable[[Kept], bool], most_s: float = 120.0
-) -> Kept:
-    """Return the smallest part of a failing world that was found to fail, within `most_s` seconds.
+def shrink(whole: Kept, clients: int, events: int, fails: Callable[[Kept], bool]) -> Kept:
+    """Return the smallest part of a failing world that was found to fail, within two minutes.
 
     Args:
         whole: The world.
         clients: The number of its clients.
         events: The number of its events.
         fails: Whether a part of the world fails.
-        most_s: When to stop.
     """
-    until = time.monotonic() + most_s
+    until = time.monotonic() + 120.0
     kept = replace(
         whole,
         clients=tuple(range(clients)) if whole.clients is None else whole.clients,

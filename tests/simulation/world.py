@@ -73,7 +73,7 @@ class World:
         return UNIX_S + self.loop.time() + (process.ahead_s if process is not None else 0.0)
 
     def patch_time(self, patch: pytest.MonkeyPatch) -> None:
-        """Have all code go by the world's time."""
+        """Have all code go by the world's time, and note the errors that it logs."""
         for clock in ("perf_counter", "monotonic"):
             patch.setattr(time, clock, self.loop.time)
         patch.setattr(time, "time", self.wall)
@@ -99,9 +99,10 @@ class World:
 
         logging.disable(logging.WARNING)
         collector = gc.get_threshold()
+        gc.freeze()  # else each collection would look at all of vLLM
+        gc.collect()
         # Garbage may release a share or a place within any statement that allocates.
-        gc.set_threshold(Random(f"collector {self.seed}").choice((20, 700, 5000)))
-        gc.freeze()  # a collection would look at all of vLLM
+        gc.set_threshold(Random(f"collector {self.seed}").choice((20, 100, 700)), 2, 2)
         try:
             self.loop.run_until_complete(whole())
         except Exception as error:
