@@ -192,9 +192,9 @@ async def test_heartbeats_report_usage_that_the_ledger_cannot_store(
 async def test_every_gpu_of_a_replica_is_metered(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     metered: list[int] = []
 
-    def meter(name: str, gpus: int, *more: Any) -> UsageMeter:
+    def meter(name: str, gpus: int, *more: Any, **prices: Any) -> UsageMeter:
         metered.append(gpus)
-        return UsageMeter(name, gpus, *more)
+        return UsageMeter(name, gpus, *more, **prices)
 
     monkeypatch.setattr("serve_app.engine.engine_deployment.UsageMeter", meter)
     replica = Replica(monkeypatch)

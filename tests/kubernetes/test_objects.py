@@ -157,11 +157,15 @@ def test_entries_of_api_keys_become_a_secret_that_the_server_reads() -> None:
         "models": ["qwen-*"],
         "expires": "2027-01-31T00:00:00Z",
         "metadata": {"team": "shop"},
+        "team": "shop",
+        "budget": {"usd": 30.5, "per": "month", "timezone": "Europe/Berlin"},
     }
-    sets = ("apiKeys.entries=" + json.dumps([entry]),)
+    teams = {"shop": {"budget": {"usd": 2_000_000, "per": "week"}}}
+    sets = ("apiKeys.entries=" + json.dumps([entry]), "apiKeys.teams=" + json.dumps(teams))
     [secret] = of_kind("Secret", LAPTOP, *sets)
-    (key,) = parse_keys(secret["stringData"]["api-keys"].encode()).keys
-    assert key == ApiKey.model_validate(entry)
+    found = parse_keys(secret["stringData"]["api-keys"].encode())
+    assert found.keys == (ApiKey.model_validate(entry),)
+    assert found.budgets["team/shop"].usd == 2_000_000
     args = serve_config(LAPTOP, *sets)["applications"][0]["args"]
     assert args["http"]["api_keys_file"] == "/etc/tideserve/secrets/api-keys"
     assert of_kind("Secret", LAPTOP) == []
