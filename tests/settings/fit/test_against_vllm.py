@@ -15,10 +15,9 @@ OVER = Sharding(batch_tokens=BATCH_TOKENS // 2)  # two steps in flight; the CPU 
 QUICK = ("meta-llama/Meta-Llama-3.1-8B", "deepseek-ai/DeepSeek-V3", "openai/gpt-oss-20b")
 NOT_ON_THE_CPU = {
     "BAAI/bge-m3",  # an encoder without a cache
-    "deepseek-ai/DeepSeek-V2-Lite",  # its rotary embedding copies weights
+    "deepseek-ai/DeepSeek-V2-Lite", "moonshotai/Kimi-K2.5",  # their rotary embedding copies weights
     "deepseek-ai/DeepSeek-V3.2", "zai-org/GLM-5-FP8",  # sparse attention has no CPU kernel
     *(name for name in MODELS if name.startswith("Qwen/Qwen3.5")),  # need torchvision
-    "MiniMaxAI/MiniMax-M2.5", "XiaomiMiMo/MiMo-V2-Flash", "LiquidAI/LFM2-1.2B",
 }  # fmt: skip
 
 

@@ -63,9 +63,10 @@ def compute(config: dict[str, Any], tokens: int, folder: Path) -> Computed:
     if "hybrid_override_pattern" in own:  # the experts of Nemotron-H have no CPU kernel, and no cache
         own["hybrid_override_pattern"] = own["hybrid_override_pattern"].replace("E", "-")
     (folder / "config.json").write_text(json.dumps(own))
+    batch = own.get("max_source_positions", BATCH_TOKENS)  # an encoder's output takes a whole batch
     arguments = EngineArgs(
         model=str(folder), skip_tokenizer_init=True, load_format="dummy", dtype="bfloat16",
-        max_model_len=tokens, max_num_batched_tokens=BATCH_TOKENS, enforce_eager=True, block_size=16,
+        max_model_len=tokens, max_num_batched_tokens=batch, enforce_eager=True, block_size=16,
     )  # fmt: skip
     made = arguments.create_engine_config()
     # On the CPU vLLM keeps these states in float32.
