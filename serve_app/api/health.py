@@ -54,7 +54,8 @@ class ModelReadiness:
 
     def document(self) -> dict[str, Any]:
         """Return the model's entry in `/ready`."""
-        return {name: value for name, value in asdict(self).items() if name != "model"}
+        left_out = {"model"} if self.version_of else {"model", "version_of"}
+        return {name: value for name, value in asdict(self).items() if name not in left_out}
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,14 @@ async def test_readiness_has_all_that_is_known_of_a_model() -> None:
     assert reply.json()["zygote"] is True
 
 
+async def test_a_version_that_is_not_ready_does_not_matter() -> None:
+    version = ModelReadiness("a@new", "loading", phase="imports", version_of="a")
+    reply = await get("/ready", ModelReadiness("a", "up"), version)
+
+    assert (reply.status_code, reply.json()["ready"]) == (200, True)
+    assert reply.json()["models"]["a@new"]["version_of"] == "a"
+
+
 async def test_metrics_come_in_the_text_format_prometheus_reads() -> None:
     reply = await get("/metrics")
 

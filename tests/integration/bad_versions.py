@@ -75,13 +75,13 @@ def build(args: dict[str, Any]) -> Application:
 
 
 def model_without_end(folder: Path) -> str:
-    """Write the embedded model without a token that ends its answers, and return its folder."""
+    """Write the embedded model with another end token, which it never generates. Return its folder."""
     shutil.copytree(embedded_model_path(), folder)
     for name in ("config.json", "generation_config.json"):
         path = folder / name
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": [2040]}))
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": [2046]}))
     path = folder / "tokenizer_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token": "<|endoftext|>"}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token": "<tool_response>"}))
     return str(folder)
 
 

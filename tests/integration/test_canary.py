@@ -29,7 +29,7 @@ KNOBS: dict[str, Any] = {
     "downscale_to_zero_delay_s": 10,
     "canary": {"window_s": 600},
 }
-FALLS_WITHIN_S = 150.0
+FALLS_WITHIN_S = 180.0
 RULES = {"errs": ("errors",), "endless": ("length",), "slow": ("ttft_p95", "itl_p95")}
 
 pytestmark = [
@@ -77,7 +77,7 @@ def canary(nodes: Nodes, name: str) -> dict[str, Any]:
 def test_bad_versions_fall_back_and_a_good_one_is_promoted(nodes: Nodes, tmp_path: Path) -> None:
     nodes.start("head", {})
     settings = versions(tmp_path)
-    for name, share in (("endless", 0.25), ("errs", 0.25), ("slow", 0.1)):
+    for name, share, tokens in (("endless", 0.25, 150), ("errs", 0.25, 16), ("slow", 0.1, 40)):
         deploy(nodes, name, share, settings[name])
         seen: dict[str, Any] = {}
 
@@ -87,9 +87,9 @@ def test_bad_versions_fall_back_and_a_good_one_is_promoted(nodes: Nodes, tmp_pat
                 seen.update(found)
             return bool(found) and found["share"] == 0.0
 
-        load = Load(nodes.url, MODEL, max_tokens=150)
+        load = Load(nodes.url, MODEL, max_tokens=tokens)
         took_s = asyncio.run(load.run(fell_back, FALLS_WITHIN_S))
-        (event,) = events(nodes.url, f"{MODEL}@{name}")
+        event = next(iter(events(nodes.url, f"{MODEL}@{name}")), "none")
         report(name, share, took_s, load.seen, event, seen)
         assert event.partition("fell back. ")[2].startswith(RULES[name])
     deploy(nodes, "good", 0.25, settings["good"])

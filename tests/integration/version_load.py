@@ -16,7 +16,7 @@ class Load:
 
     url: str
     model: str
-    clients: int = 6
+    clients: int = 12
     max_tokens: int = 40
     seen: Counter[str] = field(default_factory=Counter)
     """`ok`, `length` and `error`, by how the streams ended."""
