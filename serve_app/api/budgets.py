@@ -20,12 +20,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 from serve_app.api.engine_client import GPU_OPERATIONS, EngineRequest
 from serve_app.api.errors import INSUFFICIENT_QUOTA, ApiError
-from serve_app.ledger.budgets import LEASE_S, Ask, Grant
+from serve_app.ledger.budgets import LEASE_S, Ask, BudgetStore, Grant
 from serve_app.settings.budget import Budget
 from serve_app.settings.storage import TokenPrices
 
@@ -51,13 +51,6 @@ _DECODE_S, _PREFILL_S = 0.02, 0.0003
 """The time of a replica for a token of an answer and of a prompt, without usage in the last hour."""
 _LEAST = 1e-9
 """Less money counts as none, so that rounding errors neither lease nor lack any."""
-
-
-class Leases(Protocol):
-    """The database of budgets. Its methods may wait, and may raise any error."""
-
-    def lease(self, asks: Mapping[str, Ask]) -> dict[str, Grant]: ...
-    def look(self, periods: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]: ...
 
 
 @dataclass(slots=True)
@@ -201,7 +194,7 @@ class Budgets:
 
     def __init__(
         self,
-        leases: Leases,
+        leases: BudgetStore,
         prices: Prices,
         in_force: Callable[[], Mapping[str, Budget]],
         serve_without: bool = False,
@@ -217,7 +210,7 @@ class Budgets:
         """The reservations of ended requests, with the time of the end."""
         self._accounts: dict[str, _Account] = {}
         self._used: dict[str, float] = {}
-        self._threads = ThreadPoolExecutor(1, "budgets")
+        self._threads = ThreadPoolExecutor(2, "budgets")
         self._asking: asyncio.Task[None] | None = None
         self._failed_until = -math.inf
         self._trouble = ""

@@ -66,7 +66,9 @@ class Oidc:
     def cached(self, digest: bytes) -> ApiKey | None:
         """Return the entry of a token that has been checked."""
         found = self._tokens.get(digest)
-        if found is not None and self._clock() >= self._stale_at:
+        if found is None or (found.team is not None and found.team not in self._teams()):
+            return None
+        if self._clock() >= self._stale_at:
             self._fetch()
         return found
 
@@ -75,7 +77,9 @@ class Oidc:
         settings = self._settings
         try:
             kid = jwt.get_unverified_header(token).get("kid")
-            if kid not in self._keys and (fetching := self._fetch()) is not None:
+            unknown = kid not in self._keys
+            fetching = self._fetch() if unknown or self._clock() >= self._stale_at else None
+            if unknown and fetching is not None:
                 await asyncio.wait({fetching})
             if not self._keys:
                 message = "The keys of the token's issuer cannot be fetched."
@@ -101,8 +105,9 @@ class Oidc:
     def _entry(self, claims: Mapping[str, Any]) -> ApiKey:
         """Return the rights that the claims give. Raises ApiError 401 or 403."""
         settings, names = self._settings, self._settings.claims
-        name = next(iter(_texts(claims, names.name)), "")
-        if not name or len(quote(name)) > _LONGEST_NAME:
+        given = next(iter(_texts(claims, names.name)), "")
+        name = quote(given, safe="@|+")
+        if not 0 < len(name) <= _LONGEST_NAME:
             raise invalid_key(f"the token's claim {names.name!r} must have 1 to {_LONGEST_NAME} characters.")
         teams = _texts(claims, names.team)
         team = next((each for each in teams if each in self._teams()), None)
@@ -112,7 +117,7 @@ class Oidc:
         lanes = _texts(claims, names.lane)
         # Not validated: a name with a colon is no key's of the file.
         return ApiKey.model_construct(
-            name=f"oidc:{quote(name, safe='@|+')}",
+            name=f"oidc:{name}",
             hash=DIGEST + sha256(f"{settings.issuer}\0{name}".encode()).hexdigest(),
             lane=next((lane for lane in LANES if lane in lanes), settings.lane),
             models=tuple(_texts(claims, names.models)) or settings.models,

@@ -7,7 +7,10 @@ from serve_app.settings.fit.memory import GIB, GPUS, Sharding, gib, kv_bytes, lo
 from serve_app.settings.tree import AppSettings, ModelSettings
 from serve_app.weights.model_files import ModelFiles, ModelFilesError, read_model
 
-_MOST_GIB = {kind.ray_name: kind.memory_gib for kind in GPUS.values()} | {"A100-80G": 79.25, "H100": 93.6}
+_MOST_GIB = {str(kind.ray_name): kind.memory_gib for kind in GPUS.values()} | {
+    "A100-80G": 79.25,
+    "H100": 93.6,
+}
 """The most memory of a GPU with this name in Ray: an H100 NVL has 94 GB."""
 _CHANGE_MEMORY = {
     "cpu_offload_gb", "hf_overrides", "hf_config_path", "decode_context_parallel_size", "block_size",
@@ -55,8 +58,8 @@ def _problem(model: ModelSettings) -> str:
 
 
 def _gpu_problem(model: ModelSettings, files: ModelFiles, known: Architecture, over: Sharding) -> str:
-    most = _MOST_GIB.get(model.accelerator_type)
-    if most is None or model.accelerator_type is None or model.quantization == "bitsandbytes":
+    most = _MOST_GIB.get(model.accelerator_type or "")
+    if most is None or not files.is_certain or model.quantization == "bitsandbytes":
         return ""
     online, total, size = model.quantization is not None, int(_LOADED * files.weights), over.tensor_parallel
     held, budget = weight_bytes(known, total, over, online), model.gpu_memory_utilization * most * GIB

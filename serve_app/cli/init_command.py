@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from serve_app.cli.application_checks import Cpus, local_cpus
 from serve_app.cli.chart_values import left_out, values_of
 from serve_app.cli.config_file import read_config
 from serve_app.cli.init_document import Given, commented_yaml, serve_document
-from serve_app.gpus import read_driver
+from serve_app.gpus import Driver, read_driver
 from serve_app.settings.fit.architecture import UnknownArchitectureError, read_architecture
 from serve_app.settings.fit.memory import GIB, GPUS, GpuKind
 from serve_app.settings.fit.plan import DoesNotFitError, choose, choose_cpu
@@ -116,7 +117,9 @@ def _hardware(options: argparse.Namespace) -> tuple[GpuKind | None, int | None, 
         return GPUS[options.gpu], options.gpus, f"--gpu {options.gpu}"
     found = None
     if options.gpu == "auto":
-        found = _of_cluster(os.environ[_RAY_ADDRESS]) if os.environ.get(_RAY_ADDRESS) else _of_machine()
+        found = (
+            _of_cluster(os.environ[_RAY_ADDRESS]) if os.environ.get(_RAY_ADDRESS) else gpus_of(read_driver())
+        )
     if found is None:
         if options.gpus:
             raise CommandError(f"--gpus {options.gpus}: no GPU is found here; name a kind with --gpu")
@@ -124,8 +127,8 @@ def _hardware(options: argparse.Namespace) -> tuple[GpuKind | None, int | None, 
     return found[0], options.gpus or found[1], found[2]
 
 
-def _of_machine() -> tuple[GpuKind, int, str] | None:
-    driver = read_driver()
+def gpus_of(driver: Driver | None) -> tuple[GpuKind, int, str] | None:
+    """Return the kind with the least memory, the number of GPUs and their name; None without GPUs."""
     if driver is None or not driver.gpus:
         return None
     least = min(driver.gpus, key=lambda gpu: gpu.total_bytes)
@@ -135,18 +138,12 @@ def _of_machine() -> tuple[GpuKind, int, str] | None:
     return near[0] if near else GpuKind(least.kind, size), len(driver.gpus), f"{least.name} here"
 
 
-def _of_cluster(address: str) -> tuple[GpuKind, int, str] | None:
-    import ray  # noqa: PLC0415  a second
+def gpus_of_nodes(nodes: Sequence[Mapping[str, float]]) -> tuple[GpuKind, int, str] | None:
+    """Return the same of the most frequent kind in the resources of a cluster's nodes.
 
-    from serve_app.cluster.ray_resources import read_nodes  # noqa: PLC0415
-
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-        nodes = [node.total for node in read_nodes()]
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise CommandError(f"{_RAY_ADDRESS} = {address!r}: no cluster answers: {error}") from None
-    finally:
-        ray.shutdown()
+    Raises:
+        CommandError: the table does not have the kind.
+    """
     counts: Counter[str] = Counter()
     for total in nodes:
         kinds = [name.partition(":")[2] for name in total if name.startswith("accelerator_type:")]
@@ -154,10 +151,24 @@ def _of_cluster(address: str) -> tuple[GpuKind, int, str] | None:
     if not (counts := +counts):
         return None
     [(name, count)] = counts.most_common(1)
-    known = [kind for kind in GPUS.values() if kind.ray_name and name.removesuffix("-80G") == kind.ray_name]
+    known = [kind for kind in GPUS.values() if name.removesuffix("-80G") == kind.ray_name]
     if not known:
         raise CommandError(f"{_RAY_ADDRESS}: GPUs of type {name!r} are not in the table; name one with --gpu")
     return known[0], count, f"{count} x {name} in the cluster"
+
+
+def _of_cluster(address: str) -> tuple[GpuKind, int, str] | None:
+    import ray  # noqa: PLC0415  a second
+
+    from serve_app.cluster.ray_resources import read_nodes  # noqa: PLC0415
+
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        return gpus_of_nodes([node.total for node in read_nodes()])
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise CommandError(f"{_RAY_ADDRESS} = {address!r}: no cluster answers: {error}") from None
+    finally:
+        ray.shutdown()
 
 
 def _whole(text: str) -> int:

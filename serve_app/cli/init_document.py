@@ -42,7 +42,7 @@ autoscaling: the policy of each model
 min_replicas: one stays warm; with 0 the model goes when it is idle
 step_per_sequence_s: scheduling and sampling, by the rule
 adapters: LoRA adapters by the names that clients send in `model`
-lora: bounds on LoRA adapters
+max_rank: the least of vLLM's ranks that holds it
 image: your image, see docs/kubernetes-images.md
 repository: a placeholder
 app: settings of all models
@@ -93,7 +93,7 @@ def serve_document(given: Given) -> tuple[dict[str, Any], dict[str, str]]:
         **{f"ingress.{bound}_replicas": several for bound in ("min", "max")},
         name: f"{given.plan.replicas} x {given.plan.over.sequences} sequences for {given.users} users",
         **{key: comment for key, (_, comment) in {**model, **knobs}.items()},
-        **_steps_comments(given),
+        **_comments_of_steps(given),
     }
     return document, _STRUCTURE | comments
 
@@ -108,76 +108,61 @@ def _model(given: Given) -> dict[str, tuple[Any, str]]:
     files, model, plan, gpu, hardware, cpus, users = given
     over, held, one = plan.over, gib(plan.weights), gib(kv_bytes(model, plan.context, plan.over))
     kept = f"{files.weights / 1e9:.3g} GB of weights, {model.quantization or model.dtype}, {model.name}"
-    found: dict[str, tuple[Any, str]] = {
-        "model": (files.model, f"{kept}; licence: {files.licence or 'not stated'}"),
-        "device": ("cpu" if gpu is None else "gpu", hardware),
-    }
-    limit = f"the model's own is {model.longest:,}; " if model.longest else ""
-    length = (plan.context, f"{limit}one sequence of this length takes {one} of KV cache")
-    mean = (
-        f"sequences of {plan.mean:,} tokens on average (a quarter of the context), {gib(plan.sequence)} each"
-    )
+    mean = f"{plan.mean:,} tokens on average (a quarter of the context), {gib(plan.sequence)} each"
+    found: dict[str, tuple[Any, str]] = {}
+
+    def put(key: str, value: Any, comment: str) -> None:
+        found[key] = (value, comment)
+
+    put("model", files.model, f"{kept}; licence: {files.licence or 'not stated'}")
+    put("device", "cpu" if gpu is None else "gpu", hardware)
     if gpu is None:
-        found["cpus_per_replica"] = (cpus, "CPUs for the engine; the ingress takes 0.5")
-        found["dtype"] = ("bfloat16", f"{model.dtype} in config.json; half the memory of float32")
-        found["kv_cache_memory_bytes"] = (
-            plan.cache,
-            f"{gib(plan.cache)}: one full sequence, or {over.sequences} {mean}",
-        )
-        found["enforce_eager"] = (
+        put("cpus_per_replica", cpus, "CPUs for the engine; the ingress takes 0.5")
+        put("dtype", "bfloat16", f"{model.dtype} in config.json; half the memory of float32")
+        sequences = f"one full sequence, or {over.sequences} of {mean}"
+        put("kv_cache_memory_bytes", plan.cache, f"{gib(plan.cache)}: {sequences}")
+        put(
+            "enforce_eager",
             True,
-            "starts at once; without it, compiling takes a minute and steps are faster",
+            "starts at once; without it, compiling takes a minute, and steps are faster",
         )
     else:
-        share = f"{held} of {gib(files.weights)} on each GPU"
-        found["accelerator_type"] = (
-            gpu.ray_name,
-            "Ray's name of the GPU" if gpu.ray_name else "Ray has no name for it",
-        )
-        found["tensor_parallel_size"] = (
-            over.tensor_parallel,
-            f"{share}; divides {model.attention_heads} heads",
-        )
+        named = "Ray's name of the GPU" if gpu.ray_name else "any, because Ray has no name for it"
+        put("accelerator_type", gpu.ray_name, named)
+        share = f"{held} of {gib(files.weights)} on each GPU; divides {model.attention_heads} heads"
+        put("tensor_parallel_size", over.tensor_parallel, share)
         if over.pipeline_parallel > 1:
             stages = f"{model.depth} layers in stages of {over.tensor_parallel} GPUs"
-            found["pipeline_parallel_size"] = (over.pipeline_parallel, stages)
+            put("pipeline_parallel_size", over.pipeline_parallel, stages)
         if over.gpus > GPUS_PER_NODE:
-            found["placement_group_strategy"] = (
-                "PACK",
-                f"{over.gpus} GPUs are more than the {GPUS_PER_NODE} of a node",
-            )
+            more = f"{over.gpus} GPUs are more than the {GPUS_PER_NODE} of a node"
+            put("placement_group_strategy", "PACK", more)
         parts = f"{SHARE:g} x {gpu.memory_gib:g} GiB - {held} - {gib(plan.reserved)}"
-        text = f"{parts} of activations and graphs (estimated) = {gib(plan.cache)} of KV cache"
-        found["gpu_memory_utilization"] = (SHARE, text)
+        cache = f"{parts} of activations and graphs (estimated) = {gib(plan.cache)} of KV cache"
+        put("gpu_memory_utilization", SHARE, cache)
         if not model.is_multimodal:  # vLLM's own default covers the largest image
             step = f"tokens of one step, for a GPU of {gpu.memory_gib:g} GiB"
-            found["max_num_batched_tokens"] = (over.batch_tokens, step)
+            put("max_num_batched_tokens", over.batch_tokens, step)
     if model.longest or model.layers:
-        found["max_model_len"] = length
-    found["max_num_seqs"] = (over.sequences, f"{users} users; {mean}")
-    return found | _task(files, model)
-
-
-def _task(files: ModelFiles, model: Architecture) -> dict[str, tuple[Any, str]]:
-    found: dict[str, tuple[Any, str]] = {}
+        limit = f"the model's own is {model.longest:,}; " if model.longest else ""
+        put("max_model_len", plan.context, f"{limit}one sequence of this length takes {one} of KV cache")
+    put("max_num_seqs", over.sequences, f"{users} users; sequences of {mean}")
+    tools, reasoning, why = parsers_of(model.types, files.chat_template)
     if "Whisper" in model.name:
-        found["task"] = ("transcribe", f"{model.name} transcribes speech")
+        put("task", "transcribe", f"{model.name} transcribes speech")
     elif "SequenceClassification" in model.name:
-        found["task"] = ("classify", f"{model.name} classifies")
+        put("task", "classify", f"{model.name} classifies")
     elif files.is_embedding or not model.layers:
-        found["task"] = (
-            "embed",
-            "modules.json is there" if files.is_embedding else f"{model.name} is an encoder",
-        )
+        put("task", "embed", "modules.json is there" if files.is_embedding else f"{model.name} is an encoder")
     else:
-        tools, reasoning, why = parsers_of(model.types, files.chat_template)
-        found |= {"tool_call_parser": (tools, why), "reasoning_parser": (reasoning, why)}
+        put("tool_call_parser", tools, why)
+        put("reasoning_parser", reasoning, why)
     if files.own_code:
-        code = f"not set: read {', '.join(files.own_code)} first, and set it if vLLM asks for it"
-        found["trust_remote_code"] = (False, code)
+        code = f"read {', '.join(files.own_code)} first, and set it to true if vLLM asks for it"
+        put("trust_remote_code", False, code)
     if files.adapter is not None:
         rank = next(each for each in _RANKS if each >= min(files.adapter[1], _RANKS[-1]))
-        found["lora"] = ({"max_rank": rank}, _STRUCTURE["lora"])
+        put("lora", {"max_rank": rank}, f"the adapter's rank is {files.adapter[1]}")
     return found
 
 
@@ -202,10 +187,8 @@ def _knobs(given: Given) -> dict[str, tuple[Any, str]]:
         found["itl_target_s"] = _target(decode_s, 0.025, f"a step of {plan.over.sequences} sequences takes")
         tokens = plan.cache // plan.sequence * plan.mean if plan.sequence else 0
         values = steps | ({"kv_cache_tokens": min(tokens, 10**9)} if tokens >= 1024 else {})
-        found["starting_values"] = (
-            values,
-            "by the rule of docs/capacity.md, not measured; the policy learns them",
-        )
+        rule = "by the rule of docs/capacity.md, not measured; the policy learns them"
+        found["starting_values"] = (values, rule)
     if files.adapter is not None:
         name = "tideserve-tiny-adapter" if files.adapter[0] == EMBEDDED else _name(files.adapter[0])
         found["adapters"] = ({name: files.adapter[0]}, _STRUCTURE["adapters"])
@@ -219,17 +202,18 @@ def _target(takes_s: float, usual_s: float, what: str) -> tuple[float, str]:
     return target, f"{what} {1000 * takes_s:.0f} ms by the rule{missed}"
 
 
-def _steps_comments(given: Given) -> dict[str, str]:
-    model, plan, gpu = given.model, given.plan, given.gpu
-    comments = {"max_rank": f"the adapter's rank is {given.files.adapter[1]}"} if given.files.adapter else {}
-    if gpu is None:
-        return comments
-    return comments | {
-        "step_base_s": f"{gib(plan.weights)} at 85 % of {gpu.bandwidth / 1e12:.2f} TB/s, and 1 ms",
-        "step_per_kv_token_s": f"{gib(kv_bytes(model, 4096, plan.over) / 4096)} at the same speed",
-        "step_per_prefill_token_s": f"half of {gpu.flops / 1e12:.0f} TFLOPS on {plan.over.gpus} GPU(s)",
-        "kv_cache_tokens": f"{gib(plan.cache)} in sequences of {plan.mean:,} tokens",
-    }
+def _comments_of_steps(given: Given) -> dict[str, str]:
+    _, model, plan, gpu, *_ = given
+    return (
+        {}
+        if gpu is None
+        else {
+            "step_base_s": f"{gib(plan.weights)} at 85 % of {gpu.bandwidth / 1e12:.2f} TB/s, and 1 ms",
+            "step_per_kv_token_s": f"{gib(kv_bytes(model, 4096, plan.over) / 4096)} at the same speed",
+            "step_per_prefill_token_s": f"half of {gpu.flops / 1e12:.0f} TFLOPS on {plan.over.gpus} GPU(s)",
+            "kv_cache_tokens": f"{gib(plan.cache)} in sequences of {plan.mean:,} tokens",
+        }
+    )
 
 
 def commented_yaml(tree: Mapping[str, Any], comments: Mapping[str, str]) -> str:
@@ -244,17 +228,15 @@ def _lines(
         here, pad = (*path, key), " " * indent
         ends = (".".join(here[at:]) for at in range(len(here)))
         comment = next((comments[end] for end in ends if end in comments), "as in the configuration")
-        items = value if isinstance(value, list) and value and isinstance(value[0], Mapping) else []
-        nested = bool(items) or (isinstance(value, Mapping) and bool(value))
-        text = (
-            ""
-            if nested
-            else " " + yaml.safe_dump(value, default_flow_style=True, width=10**6).split("\n...")[0].strip()
-        )
-        yield f"{pad}{key}:{text} # {comment}"
-        if items:
-            for item in items:
-                lines = list(_lines(item, comments, here, indent + 4))
-                yield from [f"{pad}  - {lines[0].strip()}", *lines[1:]]
-        elif nested:
+        is_list = isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
+        is_nested = is_list or (isinstance(value, Mapping) and bool(value))
+        yield f"{pad}{_scalar(key)}:{'' if is_nested else ' ' + _scalar(value)} # {comment}"
+        for item in value if is_list else ():
+            lines = list(_lines(item, comments, here, indent + 4))
+            yield from [f"{pad}  - {lines[0].strip()}", *lines[1:]]
+        if is_nested and not is_list:
             yield from _lines(value, comments, here, indent + 2)
+
+
+def _scalar(value: Any) -> str:
+    return str(yaml.safe_dump(value, default_flow_style=True, width=10**6)).split("\n...")[0].strip()

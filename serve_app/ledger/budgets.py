@@ -17,7 +17,7 @@ from sqlalchemy import BigInteger, Column, Double, MetaData, String, Table, func
 from sqlalchemy.engine import Connection
 
 from serve_app.database import Tables, connect, database_time, exclusive, insert_into
-from serve_app.ledger.usage import Account, Amounts
+from serve_app.ledger.usage import QUERIES, Account, Amounts
 
 LEASE_S = 120.0
 """How long a lease is valid after its last renewal, by the database's clock."""
@@ -93,7 +93,7 @@ class BudgetStore:
 
     def __init__(self, url: str, application: str, holder: str) -> None:
         self._application, self._holder = application, holder
-        self._engine = connect(url, 2)
+        self._engine = connect(url, QUERIES)
         self._ready = False
 
     def lease(self, asks: Mapping[str, Ask]) -> dict[str, Grant]:

@@ -9,7 +9,7 @@ from serve_app.policy.reasons import amount, counted
 from serve_app.policy.reports import Snapshot, step_sample
 from serve_app.policy.state import PolicyState
 from serve_app.policy.variant_mix import Mix, Offer, choose
-from serve_app.policy.variant_state import VariantState
+from serve_app.policy.variant_state import VariantState, Work
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.served_models import ServedVariant
 
@@ -86,7 +86,10 @@ def decide_variants(
         for each in variants
     ]
     window_s = max(knobs.downscale_delay_s or 0.0, 10.0, min(60.0, 4.0 * max(o.start_s for o in offers)))
-    mix, mixed = choose(offers, _work(decision), knobs.min_on_demand, window_s, state.mix, now)
+    # The decision's target has waited for its own scale-down window already.
+    recent = tuple(Work(work.at, min(work.rps, float(decision.target))) for work in state.mix.recent)
+    known = replace(state.mix, recent=recent)
+    mix, mixed = choose(offers, _work(decision), knobs.min_on_demand, window_s, known, now)
     state = replace(state, mix=replace(mixed, units=decision.target))
     present = {each.name: each.snapshot.target for each in variants}
     targets = present if knobs.mode == "advise" else mix.targets

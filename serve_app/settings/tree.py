@@ -407,9 +407,17 @@ class AppSettings(ClosedModel):
 
     def check_keys(self, keys: KeysFile) -> None:
         """Raise SettingsError if a file of keys has a budget that these settings cannot keep."""
+        ledger = self.ledger
+        by_tokens = ledger.usd_per_million_tokens
+        is_priced = any(model.name in by_tokens or model.hour_price(ledger) for model in self.models)
+        problems = (
+            (ledger.enabled, "ledger.enabled = false: must be true"),
+            (ledger.currency == "USD", f"ledger.currency = {ledger.currency!r}: must be 'USD'"),
+            (
+                is_priced,
+                "ledger.gpu_hour_prices, ledger.usd_per_million_tokens: no model has a price",
+            ),
+        )
         for name in keys.budgets:
-            if not self.ledger.enabled:
-                raise SettingsError([f"budget {name}: needs the ledger, and ledger.enabled = false"])
-            if self.ledger.currency != "USD":
-                why = f"is in USD, and ledger.currency = {self.ledger.currency!r}"
-                raise SettingsError([f"budget {name}: {why}"])
+            if found := [f"{problem}, because {name} has a budget" for fits, problem in problems if not fits]:
+                raise SettingsError(found)

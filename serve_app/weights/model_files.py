@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fnmatch import filter as matching
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ class ModelFiles:
     model: str  # for the setting `model`
     config: Mapping[str, Any]
     weights: int  # bytes, in 16 bits if the files have float32
+    is_certain: bool  # whether a header tells the dtype of the weights
     chat_template: str | None
     licence: str | None
     own_code: tuple[str, ...]  # Python modules that the configuration names
@@ -45,6 +47,15 @@ def read_model(name: str, *, ask_hub: bool = True) -> ModelFiles:
     Raises:
         ModelFilesError: a file is missing, broken or not given out, or the hub cannot be reached.
     """
+    try:
+        return _read(name, ask_hub)
+    except (AttributeError, IndexError, KeyError, RecursionError, TypeError) as error:
+        raise ModelFilesError(
+            f"{name}: a file has an unknown form: {type(error).__name__}: {error}"
+        ) from None
+
+
+def _read(name: str, ask_hub: bool) -> ModelFiles:
     path = embedded_model_path() if name == EMBEDDED else Path(name).expanduser().absolute()
     if path.is_dir():
         return _facts(
@@ -100,7 +111,7 @@ def _facts(name: str, folder: Path, sizes: Mapping[str, int]) -> ModelFiles:
     return ModelFiles(
         name,
         config,
-        _weights(folder, sizes, config),
+        *_weights(folder, sizes, config),
         template if isinstance(template, str) else None,
         licence[1].strip() if licence else None,
         tuple(sorted(code)),
@@ -120,24 +131,38 @@ def _of_adapter(name: str, folder: Path) -> ModelFiles:
     return replace(found, adapter=(EMBEDDED if is_embedded else name, rank))
 
 
-def _weights(folder: Path, sizes: Mapping[str, int], config: Mapping[str, Any]) -> int:
-    """Return the bytes that the index or the headers state, or else the sizes of the files."""
-    total, is_float32 = 0, "float32" in str(config.get("dtype") or config.get("torch_dtype"))
+def _weights(folder: Path, sizes: Mapping[str, int], config: Mapping[str, Any]) -> tuple[int, bool]:
+    """Return the bytes of the weights in 16 bits, and whether a header tells their dtype."""
+    from serve_app.weights.download import weight_patterns  # noqa: PLC0415  it imports the hub's client
+
     index = _json(folder / _INDEX) if _INDEX in sizes else {}
-    stated = (index.get("metadata") or {}).get("total_size")
-    names = sorted(set((index.get("weight_map") or {}).values()) & set(sizes))
-    for kind in (".safetensors", ".bin", ".pt"):
-        names = names or sorted(name for name in sizes if name.endswith(kind) and "/" not in name)
+    stated = int((index.get("metadata") or {}).get("total_size") or 0)
+    patterns = weight_patterns(list(sizes), sorted(set((index.get("weight_map") or {}).values())))
+    names = sorted({name for pattern in patterns for name in matching(sizes, pattern) if "/" not in name})
     if not stated and not names:
         raise ModelFilesError(f"{folder}: has neither {_INDEX} nor weights (*.safetensors, *.bin or *.pt)")
-    for name in () if stated else names:
-        if sizes[name] >= 0 or not name.endswith(".safetensors"):
-            total += max(sizes[name], 0) or (folder / name).stat().st_size
-            continue
-        parts = [each for key, each in _header(folder / name).items() if key != "__metadata__"]
+    total, is_float32 = 0, "float32" in str(config.get("dtype") or config.get("torch_dtype"))
+    headers = []
+    for name in (name for name in names if name.endswith(".safetensors") and sizes[name] < 0):
+        try:
+            headers.append(_header(folder / name))
+        except ModelFilesError:
+            if not stated:
+                raise  # else it may be a pointer of Git LFS, and the index is enough
+        if stated:
+            break
+    for header in headers:
+        parts = [each for key, each in header.items() if key != "__metadata__"]
         total += max((each["data_offsets"][1] for each in parts), default=0)
         is_float32 = bool(parts) and all(each["dtype"] == "F32" for each in parts)
-    return int(stated or total) // (2 if is_float32 and not config.get("quantization_config") else 1)
+    if not headers:
+        total = sum(
+            size if size >= 0 else (folder / name).stat().st_size
+            for name, size in sizes.items()
+            if name in names
+        )
+    halved = 2 if is_float32 and not config.get("quantization_config") else 1
+    return (stated or total) // halved, bool(headers)
 
 
 def _header(file: Path) -> Mapping[str, Any]:

@@ -24,6 +24,7 @@ from serve_app.settings.budget import Budget
 from serve_app.settings.caller import Caller
 from serve_app.settings.storage import TokenPrices
 from tests.api.server import Server, error_of
+from tests.ledger.test_budgets import end_leases
 from tests.refusal import refusal_of
 from tests.stub_engine import StubEngine
 from tests.timing import Clock, until
@@ -244,23 +245,12 @@ async def test_a_lost_replica_blocks_no_more_than_its_lease(fleet: Fleet) -> Non
     first = await other.reserve(WEB, request(), 0, 2048)
     await refusal_of(other.reserve(WEB, request(), 1, 2048))
     assert first is not None
-    await asyncio.to_thread(age_leases, fleet.url, "i0")
+    await asyncio.to_thread(end_leases, fleet.url, "i0")
     await fleet.settle(other)
 
     second = await other.reserve(WEB, request(), 2, 2048)
     await refusal_of(other.reserve(WEB, request(), 1, 2048))
     assert second is not None
-
-
-def age_leases(url: str, holder: str) -> None:
-    """Let the leases of a replica end, as if it had not renewed them for long."""
-    import sqlalchemy
-
-    engine = sqlalchemy.create_engine(url)
-    with engine.begin() as connection:
-        statement = "UPDATE budget_leases SET renewed_at = renewed_at - :s WHERE holder = :holder"
-        connection.execute(sqlalchemy.text(statement), {"s": LEASE_S + 5, "holder": holder})
-    engine.dispose()
 
 
 async def test_leased_money_is_spent_without_the_database(

@@ -300,6 +300,28 @@ async def test_a_withdrawn_key_ends_its_tokens(issuer: FakeIssuer, sender: Sende
     assert (await sender.keys.identify(kept.encode())).name == "oidc:alice"
 
 
+async def test_a_withdrawn_key_ends_new_tokens_too(issuer: FakeIssuer, sender: Sender) -> None:
+    withdrawn = [issuer.token(sub=f"u{number}").encode() for number in range(2)]
+    await sender.keys.identify(issuer.token().encode())
+    del issuer.keys["a"]
+    sender.clock.now += REFRESH_S
+    await sender.keys.identify(withdrawn[0])  # the fetch goes on beside
+    await until(lambda: sender.oidc.cached(hashlib.sha256(withdrawn[0]).digest()) is None)
+
+    assert (await sender.refusal(withdrawn[1].decode())).status == 401
+
+
+async def test_a_removed_team_ends_its_tokens(issuer: FakeIssuer, tmp_path: Path) -> None:
+    sender = Sender(issuer, tmp_path, claims={"team": "team"})
+    token = issuer.token(team="shop")
+    await sender.keys.identify(token.encode())
+    (tmp_path / "keys.yaml").write_text("keys: [{name: web, key: sk-web}]\nteams: {search: {}}")
+    sender.keys = ApiKeyFile(str(tmp_path / "keys.yaml"))
+    sender.keys.oidc = sender.oidc
+
+    assert (await sender.refusal(token)).code == "team_not_allowed"
+
+
 async def test_known_keys_stay_while_the_issuer_is_down(
     issuer: FakeIssuer, sender: Sender, caplog: pytest.LogCaptureFixture
 ) -> None:

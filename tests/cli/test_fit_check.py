@@ -10,12 +10,14 @@ import pytest
 from serve_app.cli.fit_check import fit_problems
 from serve_app.settings import load_settings
 from tests.settings.fit.models import MODELS
+from tests.weights.test_model_files import safetensors
 
 
 def problems(folder: Path, name: str, **settings: Any) -> list[str]:
     model = MODELS[name]
     (folder / "config.json").write_text(json.dumps(model.config))
-    index = {"metadata": {"total_size": model.bytes}}
+    index = {"metadata": {"total_size": model.bytes}, "weight_map": {"a": "model-1.safetensors"}}
+    (folder / "model-1.safetensors").write_bytes(safetensors("BF16", 8))
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     entry = {"name": "m", "model": str(folder), **settings}
     return list(fit_problems(load_settings({"models": [entry]})))
@@ -73,6 +75,14 @@ def test_files_that_are_not_understood_pass(content: str, tmp_path: Path) -> Non
     assert problems(tmp_path, "Qwen/Qwen3-8B") == []
     (tmp_path / "config.json").write_text(content)
     entry = {"name": "m", "model": str(tmp_path), "accelerator_type": "L4"}
+    assert list(fit_problems(load_settings({"models": [entry]}))) == []
+
+
+def test_weights_of_unknown_dtype_pass(tmp_path: Path) -> None:
+    settings = {"accelerator_type": "A100"}
+    assert problems(tmp_path, "meta-llama/Meta-Llama-3.1-70B", **settings) != []
+    (tmp_path / "model-1.safetensors").unlink()
+    entry = {"name": "m", "model": str(tmp_path), **settings}
     assert list(fit_problems(load_settings({"models": [entry]}))) == []
 
 

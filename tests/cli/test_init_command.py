@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
+from serve_app.cli import CommandError
+from serve_app.cli.init_command import gpus_of, gpus_of_nodes
 from serve_app.cli.main import main
-from serve_app.settings.fit.memory import GPUS
+from serve_app.gpus import Driver, Gpu
+from serve_app.settings.fit.memory import GIB, GPUS, GpuKind
 from serve_app.weights import embedded_adapter_path, embedded_model_path
 from tests.kubernetes.chart import ray_service
 from tests.settings.fit.models import MODELS
@@ -162,6 +165,30 @@ def test_invalid_command_lines_name_the_value(
     with pytest.raises(SystemExit, match="2"):
         main(["init", "embedded", *arguments])
     assert arguments[1] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "gib", "expected"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "A100", 39.4, GPUS["a100-40gb"]),
+        ("NVIDIA A100-SXM4-80GB", "A100", 79.1, GPUS["a100-80gb"]),
+        ("NVIDIA GeForce RTX 4090", "G", 23.6, GPUS["rtx4090"]),
+        ("NVIDIA X9000", "X9000", 48.0, GpuKind("X9000", 48.0)),
+    ],
+)
+def test_gpus_of_this_machine_are_recognised(name: str, kind: str, gib: float, expected: GpuKind) -> None:
+    gpu = Gpu(f"GPU 0 ({name})", kind, int(gib * GIB), int(gib * GIB))
+    assert gpus_of(Driver("580.65.06", (gpu, gpu))) == (expected, 2, f"GPU 0 ({name}) here")
+    assert gpus_of(None) is None
+
+
+def test_gpus_of_a_cluster_are_counted_by_kind() -> None:
+    a100 = {"GPU": 8.0, "accelerator_type:A100": 1.0, "accelerator_type:A100-80G": 1.0}
+    nodes = [{"CPU": 8.0}, a100, a100, {"GPU": 4.0, "accelerator_type:L4": 1.0}]
+    assert gpus_of_nodes(nodes) == (GPUS["a100-80gb"], 16, "16 x A100-80G in the cluster")
+    assert gpus_of_nodes([{"CPU": 8.0}]) is None
+    with pytest.raises(CommandError, match="'X9000' are not in the table"):
+        gpus_of_nodes([{"GPU": 1.0, "accelerator_type:X9000": 1.0}])
 
 
 def test_every_kind_of_gpu_has_a_name_of_ray_or_none() -> None:

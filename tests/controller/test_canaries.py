@@ -2,16 +2,20 @@
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from serve_app.cluster.pending_pods import PendingPods
 from serve_app.controller.canaries import Canaries
-from serve_app.controller.document_exchange import Inbox
+from serve_app.controller.document_exchange import DocumentExchange, Inbox
 from serve_app.settings.knobs import CanaryRules, IngressKnobs, Knobs
+from serve_app.wire.documents import KNOBS, put_document
 from serve_app.wire.served_models import ServedApplication, ServedModel
-from serve_app.wire.version_documents import Counts
+from serve_app.wire.version_documents import Counts, put_counts, put_share, read_counts
 from serve_app.wire.versions import Share
+from tests.controller.fake_cluster import START, FakeCluster
+from tests.stub_kv import StubKv
 
 OLD, NEW = "Engine-tide", "Engine-tide-new"
 
@@ -158,3 +162,39 @@ def test_models_without_versions_are_unchanged() -> None:
 
     assert watch.canaries.with_bounds(alone.models[OLD], alone, Inbox(alone)) is alone.models[OLD]
     assert not list(watch.canaries.look(alone, Inbox(alone), 0.0, 0.0))
+
+
+# Documents.
+
+
+@pytest.fixture
+def exchange(kv: StubKv) -> DocumentExchange:
+    put_document(KNOBS, "shop", served().document(START))
+    cluster = FakeCluster()
+    return DocumentExchange("shop", cluster.read_nodes, cast(PendingPods, cluster))
+
+
+def test_shares_and_counts_are_exchanged(exchange: DocumentExchange) -> None:
+    share = Share(0.5, 0.0, "s", why="set by an operator")
+    put_share("shop", "tide@new", share)
+    put_counts("shop", "i1", START, {"tide": {"requests": 3}})
+    exchange.shares.append(("other@new", Share(0.0, 0.0, "t")))
+    exchange.turn(START)
+
+    assert exchange.inbox.shares == {"tide@new": share, "other@new": Share(0.0, 0.0, "t")}
+    assert exchange.inbox.counts["i1"].by_model == {"tide": {"requests": 3}}
+    assert not exchange.shares
+
+
+def test_counts_of_a_lost_ingress_replica_are_removed(exchange: DocumentExchange) -> None:
+    put_counts("shop", "i1", START, {"tide": {"requests": 3}})
+    exchange.turn(START)
+    exchange.turn(START + 61.0)
+
+    assert read_counts("shop") == {}
+
+
+def test_versions_survive_the_way_to_the_policy(exchange: DocumentExchange) -> None:
+    exchange.turn(START)
+
+    assert exchange.inbox.served == served()

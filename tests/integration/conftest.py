@@ -44,6 +44,7 @@ ORDER = [
     "test_node_loss",
     "test_there_and_back",
     "test_other_ways",
+    "test_init",
     "test_traces",
     "test_gpu_placement",
     "test_gpu_workers",

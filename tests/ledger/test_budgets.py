@@ -1,6 +1,9 @@
 """Budgets in each kind of database: costs equal the ledger, and leases never exceed the limit."""
 
 import random
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -37,6 +40,15 @@ def stores(url: str) -> Iterator[list[BudgetStore]]:
 
 def cost(money: float) -> Amounts:
     return Amounts(1, 10, 0, 10, money, money)
+
+
+def end_leases(url: str, holder: str) -> None:
+    """Let the leases of a replica end, as if it had not renewed them for long."""
+    engine = sqlalchemy.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        late = "UPDATE budget_leases SET renewed_at = renewed_at - :s WHERE holder = :holder"
+        connection.execute(sqlalchemy.text(late), {"s": LEASE_S + 5, "holder": holder})
+    engine.dispose()
 
 
 def ask(most: float, least: float = 0.0, limit: float = 30.0) -> dict[str, Ask]:
@@ -96,11 +108,7 @@ def test_the_lease_of_a_lost_replica_ends(url: str, stores: list[BudgetStore]) -
     stores[0].lease(ask(30.0))
     assert stores[1].lease(ask(1.0))["key/web"].lease == 0.0
 
-    engine = sqlalchemy.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
-    with engine.begin() as connection:
-        late = f"UPDATE budget_leases SET renewed_at = renewed_at - {LEASE_S + 1}"
-        connection.execute(sqlalchemy.text(late))
-    engine.dispose()
+    end_leases(url, "i0")
 
     assert stores[1].look({"key/web": EVER})["key/web"] == (0.0, 0.0)
     assert stores[1].lease(ask(1.0))["key/web"] == (1.0, 0.0, 0.0)
@@ -167,3 +175,37 @@ def test_the_price_of_a_token_is_that_of_the_dearest_ten_minutes(ledger: UsageSt
 
     assert ledger.prices(0.0) == {("tide", "standard"): 0.04, ("tide", "background"): 0.01}
     assert ledger.prices(1200.0) == {}
+
+
+def test_killed_ingress_replicas_never_overspend(url: str, stores: list[BudgetStore]) -> None:
+    """Two processes reserve from one budget until it is used up. Then one is killed, and its lease ends."""
+    limit = 20.0
+    command = [sys.executable, "-m", "tests.api.budget_process", url]
+    processes = [
+        subprocess.Popen([*command, f"p{number}", str(limit)], stdout=subprocess.PIPE, text=True)
+        for number in range(2)
+    ]
+    try:
+        reserved = [0, 0]
+        while sum(reserved) < limit:
+            for number, process in enumerate(processes):
+                assert process.stdout is not None
+                reserved[number] = int(process.stdout.readline())
+        processes[0].kill()
+        assert processes[0].wait() == -signal.SIGKILL
+        after = [int(processes[1].stdout.readline()) for _ in range(3) if processes[1].stdout is not None]
+        spent, leased = stores[0].look({"key/web": EVER})["key/web"]
+
+        assert sum(reserved) == limit
+        assert after == [reserved[1]] * 3  # the lease of the killed process still counts
+        assert (spent, leased) == (0.0, pytest.approx(limit))
+        end_leases(url, "p0")
+        while int(processes[1].stdout.readline() if processes[1].stdout is not None else 0) < limit:
+            pass
+        assert stores[0].look({"key/web": EVER})["key/web"][1] == pytest.approx(limit)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()

@@ -143,3 +143,45 @@ def test_any_bytes_are_keys_or_a_settings_error(content: bytes) -> None:
     for start in (b"", b"keys:\n"):
         with contextlib.suppress(SettingsError):
             assert parse_keys(start + content).keys
+
+
+def test_budgets_are_named_by_key_and_team() -> None:
+    content = f"""
+teams: {{shop: {{budget: {{usd: 100, per: week}}}}, search: {{}}}}
+keys:
+  - {{name: a, hash: "{HASH}", team: shop, budget: {{usd: 30, per: month, timezone: Europe/Berlin}}}}
+  - {{name: b, key: sk-b, team: search}}
+"""
+    found = parse_keys(content.encode())
+
+    assert {name: budget.usd for name, budget in found.budgets.items()} == {"key/a": 30.0, "team/shop": 100.0}
+    assert [key.caller.budgets for key in found.keys] == [("key/a", "team/shop"), ("team/search",)]
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ("team: shop", "keys[0].team = 'shop': must be one of the file's `teams`"),
+        ("budget: {usd: -1, per: day}", "keys[0].budget.usd = -1: input should be greater than 0"),
+        (
+            "budget: {usd: 1, per: year}",
+            "keys[0].budget.per = 'year': input should be 'day', 'week' or 'month'",
+        ),
+        (
+            "budget: {usd: 1, per: day, timezone: Mars/Base}",
+            "keys[0].budget.timezone = 'Mars/Base': must be a name of the IANA time zone database",
+        ),
+        (f"budget: {{{SECRET}: 1}}", "keys[0].budget: has an unknown field; known are usd, per, timezone"),
+    ],
+)
+def test_problem_of_a_budget_names_field_value_and_bound(entry: str, problem: str) -> None:
+    found = problems(f"keys:\n  - {{name: a, key: sk-a, {entry}}}")
+
+    assert any(each.startswith(problem) for each in found), found
+    assert not any(SECRET in each for each in found)
+
+
+def test_problem_of_a_team_names_the_team() -> None:
+    content = "teams: {shop: {budget: {usd: 0, per: day}}}\nkeys: [{name: a, key: sk-a}]"
+
+    assert problems(content) == ["teams.shop.budget.usd = 0: input should be greater than 0"]

@@ -1,7 +1,10 @@
+from typing import Any
+
 import pytest
 
 from serve_app import env
-from serve_app.settings import SettingsError, load_settings
+from serve_app.settings import AppSettings, SettingsError, load_settings
+from serve_app.settings.keys_file import parse_keys
 from serve_app.settings.storage import LedgerSettings, ledger_url
 
 
@@ -58,3 +61,38 @@ def test_an_invalid_url_of_the_environment_is_not_repeated() -> None:
     with pytest.raises(SettingsError, match="TIDESERVE_LEDGER_URL: must be postgresql:") as caught:
         ledger_url(LedgerSettings(), {env.LEDGER_URL: "mysql://tide:secret@host/db"})
     assert "secret" not in str(caught.value)
+
+
+KEYS = parse_keys(b"keys: [{name: web, key: sk-web, budget: {usd: 3, per: day}}]")
+
+
+def budgeted(**ledger: Any) -> AppSettings:
+    return load_settings({"models": [{"name": "a", "device": "cpu"}], "ledger": ledger})
+
+
+@pytest.mark.parametrize(
+    "ledger",
+    [
+        {"gpu_hour_prices": {"cpu": 1.0}},
+        {"usd_per_million_tokens": {"a": {"prompt": 1.0, "completion": 2.0}}},
+    ],
+)
+def test_budgets_need_a_price(ledger: dict[str, Any]) -> None:
+    budgeted(**ledger).check_keys(KEYS)
+
+
+def test_settings_that_cannot_keep_budgets_refuse_them() -> None:
+    with pytest.raises(SettingsError) as caught:
+        budgeted(enabled=False, currency="EUR").check_keys(KEYS)
+
+    assert caught.value.problems == [
+        "ledger.enabled = false: must be true, because key/web has a budget",
+        "ledger.currency = 'EUR': must be 'USD', because key/web has a budget",
+        "ledger.gpu_hour_prices, ledger.usd_per_million_tokens: no model has a price, because key/web "
+        "has a budget",
+    ]
+
+
+def test_prices_of_tokens_are_of_models() -> None:
+    with pytest.raises(SettingsError, match=r"usd_per_million_tokens\.b: must be the name of a model"):
+        budgeted(usd_per_million_tokens={"b": {"prompt": 1.0, "completion": 2.0}})

@@ -123,6 +123,7 @@ def test_a_check_asks_no_hub(hub: FakeHub) -> None:
             {"config.json": b"{}", "model.safetensors": b"\x05" + bytes(7) + b"hello"},
             "header: not valid JSON",
         ),
+        ({"config.json": b"{}", "model.safetensors.index.json": b'{"metadata": 3}'}, "unknown form"),
         ({"adapter_config.json": b'{"r": "8"}'}, "base_model_name_or_path = None, r = '8'"),
     ],
 )

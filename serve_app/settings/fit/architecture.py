@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_FULL = ("full_attention", "attention", "chunked_attention", "deepseek_sparse_attention", "*")
+_FULL = ("full_attention", "attention", "deepseek_sparse_attention", "*")
 _KINDS = {
     **dict.fromkeys(_FULL, "full"),
-    **dict.fromkeys(("sliding_attention", "sliding_window"), "window"),
+    **dict.fromkeys(("sliding_attention", "sliding_window", "chunked_attention"), "window"),
     **dict.fromkeys(("linear_attention", "mamba", "conv", "M"), "state"),
     **dict.fromkeys(("mlp", "moe", "-", "E"), ""),
 }
-"""The cache of a layer by its word in `layer_types` and the like. Of chunked layers, vLLM keeps all."""
+"""The cache of a layer by its word in `layer_types` and the like."""
 _MLA = (
     "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite", "kimi_k2", "kimi_linear",
     "longcat_flash", "pangu_ultra_moe", "axk1",
@@ -173,7 +173,9 @@ def _layers(config: Mapping[str, Any], depth: int, heads: int, hidden: int) -> I
         key = _number(config, "swa_head_dim", size)
         both = key + _number(config, "swa_v_head_dim v_head_dim", key)
         own = _number(config, "swa_num_key_value_heads", kv_heads)
-        yield Layers(counts["window"], both, own, window=_number(config, "sliding_window"))
+        yield Layers(
+            counts["window"], both, own, window=_number(config, "sliding_window attention_chunk_size")
+        )
     if full:
         key = _number(config, "global_head_dim", size)
         own = _number(config, "num_global_key_value_heads", kv_heads)
@@ -201,10 +203,9 @@ def _words(config: Mapping[str, Any], depth: int) -> list[str]:
         return ["attention" if at % period == offset else "mamba" for at in range(depth)]
     if interval := _number(config, "full_attention_interval", 0):  # Qwen3-Next
         return ["mamba" if (at + 1) % interval else "attention" for at in range(depth)]
-    every = _number(
-        config, "sliding_window_pattern", {"gemma2": 2, "gemma3_text": 6, "cohere2": 4}.get(kind, 0)
-    )
-    if window and every:
+    usual = {"gemma2": 2, "gemma3_text": 6, "cohere2": 4, "llama4_text": 4}.get(kind, 0)
+    every = _number(config, "sliding_window_pattern", usual)
+    if every and (window or config.get("attention_chunk_size")):
         return ["sliding_window" if (at + 1) % every else "attention" for at in range(depth)]
     is_windowed = window and kind in ("mistral", "mixtral", "phi3", "phimoe")
     return ["sliding_window" if is_windowed else "attention"] * depth
