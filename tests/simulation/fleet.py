@@ -140,7 +140,12 @@ class Engine:
         store, draw = FakeAdapterStore(lambda: draw.random() < world.unread_adapters), Random(self.name)
         clock = world.loop.time
         loads = Counter[str]()
-        registry, count = self.serving.adapters, lambda name, _: loads.update([name])
+
+        def count(name: str, _: float) -> None:
+            loads[name] += 1
+            assert loads[name] < 500, "an adapter is loaded again and again"
+
+        registry = self.serving.adapters
         self.adapters = CountedAdapters(self.llm, registry, settings.lora, store, count, clock)
         self.adapters.loads = loads
         client = LocalEngine(

@@ -120,7 +120,7 @@ class RequestWorld(World):
     def _draw_crowd(self) -> None:
         """All lanes come to one engine with few places within 30 steps. Adapters block some sequences."""
         self.engine["max_num_seqs"] = self.draw.choice((2, 4))
-        self.engine["lora"] = LORA | {"max_cached": self.draw.choice((1, 2))}
+        self.engine["lora"] = LORA | {"max_cached": 1}
         self.engines, self.limits["max_ongoing_requests"] = 1, 32
         self.keys = {lane: {"work_conserving": False} for lane in LANES}
         for each in self.clients:
