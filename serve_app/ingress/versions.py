@@ -1,9 +1,9 @@
 """The two versions of one model: which of them a conversation gets, copies for the new one, and counts.
 
 The hash of a conversation's key decides: the same conversations on every ingress replica, and a larger share
-only adds conversations. While the new version has no replica, or too few for its share, the old version also
-answers conversations of the new one. A request that the new version fails before the first byte is answered by
-the old one. So a version that crashes costs only the streams that it has begun.
+only adds conversations. While the new version has no replica, or too few for its share, the old version takes
+over. The old version also answers requests that the new one fails before the first byte. So a version that
+crashes costs only the streams that it has begun.
 """
 
 import asyncio
