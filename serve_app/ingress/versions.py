@@ -1,9 +1,9 @@
 """The two versions of one model: which of them a conversation gets, copies for the new one, and counts.
 
 The hash of a conversation's key decides: the same conversations on every ingress replica, and a larger share
-only adds conversations. While the new version has no replica, or is busier than the old one, the old version
-answers all new requests. A request that the new version fails before the first byte is answered by the old
-one. So a version that crashes costs only the streams that it has begun.
+only adds conversations. While the new version has no replica, or too few for its share, the old version also
+answers conversations of the new one. A request that the new version fails before the first byte is answered by
+the old one. So a version that crashes costs only the streams that it has begun.
 """
 
 import asyncio
@@ -33,6 +33,7 @@ logger = logging.getLogger("ray.serve")
 _MOST_COPIES = 16
 """Copies of one ingress replica at once. Further ones are dropped."""
 _BUSIER = 2.0
+"""A version whose replicas have so many times the mean requests of all replicas gets no more."""
 _READ_S = 0.25
 _COUNTS_TURNS = 4
 
@@ -50,9 +51,9 @@ class Side(NamedTuple):
         return len(self.client.admission.replicas)
 
     @property
-    def load(self) -> float:
-        """The requests of this process for each replica."""
-        return self.client.admission.replicas.places.total() / max(self.ready, 1)
+    def in_flight(self) -> int:
+        """The requests of this process, without the lane `background`."""
+        return self.client.admission.replicas.places.total()
 
 
 @dataclass(slots=True, eq=False)
@@ -142,7 +143,8 @@ class Versions(Traffic):
             return share >= 1.0 and not self.old.ready  # promoted, and at zero
         if not self.old.ready:
             return True
-        return self.new.load <= _BUSIER * self.old.load + self.knobs().queue_target_per_replica
+        mean = (self.new.in_flight + self.old.in_flight) / (self.new.ready + self.old.ready)
+        return self.new.in_flight / self.new.ready <= _BUSIER * mean + self.knobs().queue_target_per_replica
 
     async def _try_new(self, request: EngineRequest, opened: AsyncExitStack) -> EngineReply | None:
         """Return the new version's reply; None if the old version should answer."""

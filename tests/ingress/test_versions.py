@@ -194,11 +194,17 @@ async def test_a_stream_never_continues_on_the_other_version(model: Model) -> No
 
 
 async def test_a_busy_version_leaves_conversations_to_the_old(model: Model) -> None:
-    await model.start(new=stalled(FIRST))
-    model.versions.apply(share(0.999))
-    model.new.known.places.update({"other": 9})  # the knob queue_target_per_replica is 8
+    await model.start()
+    for _ in range(2):
+        await model.old.start(StubEngine(OLD))
+    model.versions.apply(share(1.0))
+    model.new.known.places.update({"other": 16})  # twice the mean of 4 replicas, and 8
 
-    assert await model.ask(request(conversation="a")) == OLD.body
+    assert await model.ask() == NEW.body
+    model.new.known.places.update({"other": 1})
+    assert await model.ask() == OLD.body
+    model.old.lose()
+    assert await model.ask() == NEW.body
 
 
 async def test_both_versions_are_counted_only_while_compared(model: Model) -> None:

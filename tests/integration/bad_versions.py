@@ -62,8 +62,7 @@ class BadEngine(Engine):
 
             async def erring(*given: Any, **others: Any) -> Any:
                 engine = await launch(*given, **others)
-                engine.client = ErringClient(engine.client)  # type: ignore[assignment]
-                return engine
+                return replace(engine, client=ErringClient(engine.client))
 
             engine_deployment.launch = erring
         await super().__init__(model, *arguments, **more)  # type: ignore[misc]
