@@ -40,6 +40,8 @@ MOST_MIB = 1.0
 _MIB = 2.0**20
 _WORKERS = 6
 _LEAVES, _LEAVES_WITHIN_S = 0.2, 0.3
+_YOUNG_S = 600.0
+"""A process fills its caches for so long. Its growth counts from then on, over as long at least."""
 _AT_ZERO_S = 100.0
 """The pause until the model is at zero: its `downscale_to_zero_delay_s` and a drain."""
 _GET = ("/v1/models", "/metrics", "/ready", "/autoscaling", "/autoscaling/decisions", "/v1/batches", "/")
@@ -194,12 +196,14 @@ def slope(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
 def judge(samples: Mapping[int, Sequence[Sample]], from_s: float) -> tuple[str, bool]:
     """Return the table of all processes, and whether none grows by more than 1 MiB for 1,000 requests.
 
-    Growth counts if it exceeds the bound by twice its standard error. Only samples after `from_s` count.
+    Growth counts if it exceeds the bound by twice its standard error. Only samples after `from_s` count, and
+    those of a process that is ten minutes old.
     """
     rows, passed = [], True
     for pid, found in sorted(samples.items(), key=lambda item: (item[1][-1].name, item[0])):
-        late = [sample for sample in found if sample.at_s >= from_s]
-        if len(late) < 4:
+        old_at_s = max(from_s, found[0].at_s + _YOUNG_S)
+        late = [sample for sample in found if sample.at_s >= old_at_s]
+        if len(late) < 4 or late[-1].at_s - late[0].at_s < _YOUNG_S:
             continue
         first, last = late[0], late[-1]
         memory = [sample.resident_mib for sample in late]

@@ -38,6 +38,17 @@ def test_growth_of_the_first_quarter_does_not_count() -> None:
     assert passed
 
 
+def test_a_young_process_may_fill_its_caches() -> None:
+    late = [
+        each for each in samples(lambda requests: 150 + min(requests, 7000) / 100)[7] if each.at_s >= 3600
+    ]
+    text, passed = judge({7: late, 8: late[:15]}, from_s=1800.0)
+
+    assert passed
+    assert "ingress 7" in text
+    assert "ingress 8" not in text
+
+
 def test_noise_is_no_growth() -> None:
     _, passed = judge(samples(lambda requests: 150 + 40 * math.sin(requests)), from_s=1800.0)
 
