@@ -157,6 +157,7 @@ CHANGED = [
     "slo_attainment=0.98",
     "min_on_demand=1",
     "share_weight=2",
+    "canary={errors: 0.02, streams: end}",
     "turn_s=300",
     "headroom=0.1",
     "upscale_delay_s=6",
