@@ -17,6 +17,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
 
 from serve_app.engine.lane_scheduler import LaneScheduling
+from serve_app.patches.torch import permit_amx
 from serve_app.patches.vllm import (
     compute_adapters_apart,
     free_shared_memory_early,
@@ -91,7 +92,9 @@ class ContinuingWorker:
 
 
 split_prompts_in_workers(delivered_count)
-compute_adapters_apart()  # for workers in processes of their own; `InProcessExecutor` does it too
+# For workers in processes of their own; `InProcessExecutor` does it too.
+compute_adapters_apart()
+permit_amx()
 free_shared_memory_early()  # a zygote has done it for its forks
 
 

@@ -1,10 +1,11 @@
-"""One thread for all of torch's gloo process groups in a process."""
+"""One thread for all of torch's gloo process groups in a process, and the permission to use AMX."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
+import torch
 from torch.distributed import distributed_c10d
 
 
@@ -30,3 +31,13 @@ def one_gloo_device() -> Iterator[None]:
         yield
     finally:
         distributed_c10d.ProcessGroupGloo = original
+
+
+def permit_amx() -> None:
+    """Ask the kernel to let this process and its forks use AMX. Without AMX, this does nothing.
+
+    vLLM's kernels for bfloat16 use AMX and do not ask. A process in which oneDNN has not asked first, as with
+    small models of Qwen3, Qwen2 and Gemma 3, ends with an illegal instruction.
+    """
+    with suppress(AttributeError):  # another release of torch
+        torch.cpu._init_amx()

@@ -16,7 +16,7 @@ from vllm.sampling_params import SamplingParams, check_json_nesting
 from vllm.v1.engine.output_processor import RequestOutputCollector
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-from serve_app.patches.torch import one_gloo_device
+from serve_app.patches.torch import one_gloo_device, permit_amx
 
 Forward = Callable[[RequestOutput], bool]
 Method = Callable[..., Any]
@@ -49,6 +49,7 @@ class InProcessExecutor(UniProcExecutor):  # type: ignore[misc]  # vLLM has no t
 
     def _init_executor(self) -> None:
         compute_adapters_apart()
+        permit_amx()
         with one_gloo_device():
             super()._init_executor()
 

@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,3 +53,19 @@ def test_each_process_group_works(groups: list[distributed.ProcessGroup]) -> Non
 
 def test_torch_is_as_before_afterwards(groups: list[distributed.ProcessGroup]) -> None:
     assert distributed_c10d.ProcessGroupGloo.__mro__[0].__name__ == "ProcessGroupGloo"
+
+
+MAY_USE_AMX = """
+import ctypes
+from serve_app.patches.torch import permit_amx
+permit_amx()
+allowed = ctypes.c_uint64()
+ARCH_PRCTL, ARCH_GET_XCOMP_PERM, TILE_DATA = 158, 0x1022, 18
+assert ctypes.CDLL(None).syscall(ARCH_PRCTL, ARCH_GET_XCOMP_PERM, ctypes.byref(allowed)) == 0
+assert allowed.value >> TILE_DATA & 1
+"""
+
+
+@pytest.mark.skipif("amx_tile" not in Path("/proc/cpuinfo").read_text(), reason="this CPU has no AMX")
+def test_a_process_may_use_amx() -> None:
+    subprocess.run([sys.executable, "-c", MAY_USE_AMX], check=True)
