@@ -110,7 +110,7 @@ def set_knobs(fleet: Running, *settings: str) -> None:
     """Set knobs with the command, and wait until they are in force."""
     assert main(["knobs", "set", MODEL, *settings, "--address", fleet.dashboard]) == 0
     given = dict(setting.split("=", 1) for setting in settings)
-    values = {name: yaml.safe_load(text) for name, text in given.items() if text[0] not in "@["}
+    values = {name: yaml.safe_load(text) for name, text in given.items() if text[0] not in "@[{"}
     until(lambda: knobs_in_force(fleet), lambda now: now | values == now, str(values))
 
 
