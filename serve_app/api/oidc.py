@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Container, Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, TypeVar
@@ -149,13 +150,19 @@ class Oidc:
             self._may_fetch_at = self._clock() + (FETCH_S if self._keys else _RETRY_S)
 
     def use(self, documents: Iterable[dict[str, Any]]) -> None:
-        """Put the issuer's keys (RFC 7517) in force. Keys for encryption, and secrets, are left out."""
+        """Put the issuer's keys (RFC 7517) in force.
+
+        Keys for encryption, secrets, and keys of unknown curves are left out.
+        """
         chosen = {
             each.get("kid"): each
             for each in documents
             if each.get("use", "sig") == "sig" and each.get("kty") in ("RSA", "EC", "OKP")
         }
-        self._keys = {kid: jwt.PyJWK(document) for kid, document in chosen.items()}
+        self._keys = {}
+        for kid, document in chosen.items():
+            with suppress(jwt.PyJWTError):  # of a curve that PyJWT does not know
+                self._keys[kid] = jwt.PyJWK(document)
         if any(chosen.get(kid) != document for kid, document in self._documents.items()):
             self._tokens.clear()
         self._documents, self._trouble = chosen, ""

@@ -70,6 +70,7 @@ class FakeIssuer:
             )
             rows.append(json.loads(kind.to_jwk(key.public_key())) | {"kid": kid, "use": "sig"})
         rows.append({"kty": "oct", "kid": "secret", "k": "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldA"})
+        rows.append({"kty": "EC", "kid": "new", "crv": "P-1024", "x": "AA", "y": "AA"})
         return web.json_response({"keys": rows})
 
     def token(self, kid: str | None = "a", key: Any = None, algorithm: str = "RS256", **claims: Any) -> str:
@@ -275,6 +276,13 @@ async def test_new_keys_are_fetched_once_a_minute(issuer: FakeIssuer, sender: Se
 
     assert (await sender.keys.identify(token.encode())).name == "oidc:alice"
     assert issuer.fetched == 2
+
+
+async def test_a_key_of_an_unknown_curve_leaves_the_others_usable(issuer: FakeIssuer, sender: Sender) -> None:
+    assert (await sender.keys.identify(issuer.token().encode())).name == "oidc:alice"
+    refused = await sender.refusal(issuer.token("new", RSA_KEYS[0]))
+
+    assert (refused.status, issuer.fetched) == (401, 1)
 
 
 async def test_concurrent_tokens_share_one_fetch(issuer: FakeIssuer, sender: Sender) -> None:
