@@ -74,21 +74,21 @@ def _read(name: str, ask_hub: bool) -> ModelFiles:
 def _from_hub(name: str) -> ModelFiles:
     from huggingface_hub import HfApi, constants, errors, snapshot_download  # noqa: PLC0415  0.3 s
 
-    instead = f"; or give a folder with {_CONFIG} and {_INDEX}"
+    instead = f"give a folder with {_CONFIG} and {_INDEX}"
     try:
         info = HfApi().model_info(name, revision=constants.DEFAULT_REVISION, files_metadata=True)
         folder = Path(snapshot_download(name, revision=info.sha, allow_patterns=list(_SMALL)))
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
     except errors.GatedRepoError:
         ask = f"accept the licence at https://huggingface.co/{name}, and set HF_TOKEN to that account's token"
-        raise ModelFilesError(f"{name}: gated: {ask}{instead}") from None
+        raise ModelFilesError(f"{name}: gated: {ask}; or {instead}") from None
     except errors.RepositoryNotFoundError:
         raise ModelFilesError(
             f"{name}: the hub has no such repository, or it is private: set HF_TOKEN"
         ) from None
     except Exception as error:  # of the network, the hub or its client
         why = " ".join(str(error).split())[:200]
-        raise ModelFilesError(f"{name}: the hub cannot be asked ({why}){instead}") from None
+        raise ModelFilesError(f"{name}: the hub does not answer ({why}); {instead}") from None
     return replace(_facts(name, folder, sizes), is_gated=bool(info.gated))
 
 

@@ -101,7 +101,7 @@ def test_names_that_give_nothing_say_why(name: str, words: str) -> None:
 def test_unreachable_hub_asks_for_a_folder(hub: FakeHub) -> None:
     hub.broken = True
     with pytest.raises(
-        ModelFilesError, match=r"org/model: the hub cannot be asked .*give a folder with config"
+        ModelFilesError, match=r"org/model: the hub does not answer .*give a folder with config"
     ):
         read_model("org/model")
 
