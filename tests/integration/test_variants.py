@@ -51,7 +51,7 @@ def answer(nodes: Nodes) -> dict[str, Any]:
 
 def until_mix(nodes: Nodes, **ready: int) -> None:
     def mix() -> dict[str, tuple[int, int]]:
-        models = answer(nodes).get("autoscaler", {}).get("models", {})
+        models = (answer(nodes).get("autoscaler") or {}).get("models", {})  # null before the first decision
         found = models.get("Engine-tide", {}).get("variants", {})
         return {name: (int(each["target"]), int(each["ready"])) for name, each in found.items()}
 
