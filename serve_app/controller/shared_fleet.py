@@ -9,7 +9,7 @@ from serve_app.controller.document_exchange import Deployment, Inbox
 from serve_app.patches.ray import stop_first
 from serve_app.policy.decide import Clamp, Decision
 from serve_app.policy.fleet_members import Member, Replica
-from serve_app.policy.fleet_share import SharingState, Grant, share
+from serve_app.policy.fleet_share import Grant, SharingState, share
 from serve_app.policy.reports import Snapshot
 from serve_app.wire.phases import DRAINING, FAILED
 from serve_app.wire.resources import add, lacking

@@ -113,10 +113,10 @@ async def launch(
 
             from serve_app.engine.adapters import Adapters  # noqa: PLC0415
             from serve_app.engine.arguments import engine_config, vllm_namespace  # noqa: PLC0415
+            from serve_app.engine.chat_operations import Serving  # noqa: PLC0415
             from serve_app.engine.first_runs import FirstRuns  # noqa: PLC0415
             from serve_app.engine.grammar.guard import guard_grammars  # noqa: PLC0415
             from serve_app.engine.local_client import LocalEngine  # noqa: PLC0415
-            from serve_app.engine.chat_operations import Serving  # noqa: PLC0415
             from serve_app.engine.sequence_lanes import SequenceLanes  # noqa: PLC0415
             from serve_app.engine.step_statistics import EngineReport, StepStats  # noqa: PLC0415
             from serve_app.engine.warm_imports import import_serving_layer  # noqa: PLC0415

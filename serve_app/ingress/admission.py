@@ -18,7 +18,7 @@ from serve_app.ingress.ray_router import Wakes
 from serve_app.ingress.replica import Replica, Reservation
 from serve_app.ingress.replica_choice import PREFILL_BUDGET_SHARE
 from serve_app.ingress.replica_set import ReplicaSet
-from serve_app.ingress.waiting import RequestQueue, KeepAlive, Pending, end_queue, wake
+from serve_app.ingress.waiting import KeepAlive, Pending, RequestQueue, end_queue, wake
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import ModelSettings
 from serve_app.wire.spans import QUEUE

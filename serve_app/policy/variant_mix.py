@@ -80,7 +80,12 @@ class VariantMix:
 
 
 def choose(
-    offers: Sequence[Offer], work_rps: float, on_demand: int, window_s: float, state: VariantMixState, now: float
+    offers: Sequence[Offer],
+    work_rps: float,
+    on_demand: int,
+    window_s: float,
+    state: VariantMixState,
+    now: float,
 ) -> tuple[VariantMix, VariantMixState]:
     """Return the mix for `work_rps` requests per second, and the new memory.
 

@@ -10,7 +10,7 @@ from math import ceil
 from random import Random
 
 from serve_app.policy.fleet_members import Member, Replica
-from serve_app.policy.fleet_share import SharingState, Grant, share
+from serve_app.policy.fleet_share import Grant, SharingState, share
 from serve_app.wire.resources import ComingNode, Node, Resources, add, lacking
 
 TICK_S = 0.5

@@ -59,7 +59,9 @@ def test_replica_that_has_just_answered_is_kept_for_half_a_start() -> None:
 
 
 def test_minimum_is_never_taken() -> None:
-    grants, _ = share([waits("b"), member("a", 100.0, idle_s=900.0, minimum=1)], [node(0)], SharingState(), 0.0)
+    grants, _ = share(
+        [waits("b"), member("a", 100.0, idle_s=900.0, minimum=1)], [node(0)], SharingState(), 0.0
+    )
 
     assert grants["a"].target == 1
     assert grants["b"].eta_s is None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.policy.variant_mix import VariantMix, Offer, cheapest, choose, cost, covers
+from serve_app.policy.variant_mix import Offer, VariantMix, cheapest, choose, cost, covers
 from serve_app.policy.variant_state import VariantMixState, VariantState
 
 SPOT = Offer("spot", 1.2, 10.0, preemptible=True)
