@@ -225,6 +225,7 @@ class ServePolicy:
         self._journal.forget_except(served)
         self._snapshots.forget_except(served)
         self._replica_time.forget_except(served)
+        self._canaries.forget_except(served)
 
     def _decide_model(self, model: ServedModel, snapshot: Snapshot, now: float) -> Decision:
         name = model.deployment
