@@ -40,7 +40,7 @@ _IMPORTED = (
 _RAYLET_SOCKET = "--raylet-name="
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _ANSWER_S = 600.0
-"""Bound on a zygote's first answer. The zygote may still import: vLLM for GPUs can take 230 s from a cold disk.
+"""Bound on a zygote's first answer, as vLLM for GPUs may take 230 s to import from a cold disk.
 If the zygote dies, the wait ends at once."""
 REFUSED_S = 3600.0
 """How long no other zygote is started after one refused to fork. The next delays a start by its imports."""

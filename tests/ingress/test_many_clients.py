@@ -16,8 +16,7 @@ from serve_app.api.engine_client import EngineReply
 from serve_app.api.engine_response import WriteNowMiddleware
 from serve_app.api.http_api import create_app
 from serve_app.engine.engine_call import EngineCall
-from serve_app.settings import ModelSettings
-from serve_app.settings.tree import HttpSettings
+from serve_app.settings.tree import HttpSettings, ModelSettings
 from tests.api.server import StubObserver
 from tests.http_server import port_of, uvicorn_with
 from tests.ingress.fleet import DONE, Fleet
