@@ -1,35 +1,17 @@
 """The models' decisions, changed where models share places (`serve_app.policy.fleet_share`)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from serve_app.controller.contexts import count_phases, running_ids
+from serve_app.controller.decided import Decided, as_siblings, merge, split
 from serve_app.controller.document_exchange import Deployment, Inbox
 from serve_app.patches.ray import stop_first
-from serve_app.policy.decide import Clamp, Decision
 from serve_app.policy.fleet_members import Member, Replica
-from serve_app.policy.fleet_share import Grant, SharingState, share
-from serve_app.policy.reports import Snapshot
+from serve_app.policy.fleet_share import SharingState, share
 from serve_app.wire.phases import DRAINING, FAILED
 from serve_app.wire.resources import add, lacking
-from serve_app.wire.served_models import ServedApplication, ServedModel
-
-
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """One model, with what its own policy decided."""
-
-    model: ServedModel
-    ctx: Any
-    snapshot: Snapshot
-    decision: Decision
-    grant: Grant | None = None
-    """None while the model's own decision stands without a look at others."""
-    targets: Mapping[str, int] = field(default_factory=dict)
-    """For a model with variants, the targets by engine deployment. Such a model shares no places."""
-    starts: str = ""
-    """The engine deployment whose starts tell how long the next one takes, if it is not the model's."""
+from serve_app.wire.served_models import ServedApplication
 
 
 class SharedFleet:
@@ -53,6 +35,11 @@ class SharedFleet:
             for name in (handover.taker, *(giver for giver, _ in handover.givers))
         )
 
+    @property
+    def takers(self) -> frozenset[str]:
+        """The engine deployments that get the places of these hand-overs."""
+        return frozenset(handover.taker for handover in self._state.handovers)
+
     def share(
         self,
         decided: Mapping[str, Decided],
@@ -61,12 +48,16 @@ class SharedFleet:
         inbox: Inbox,
         now: float,
     ) -> dict[str, Decided]:
-        """Return the decisions by engine deployment, with targets that the fleet has places for.
+        """Return the decisions by model, with targets that the fleet has places for.
 
         They are the same objects while every replica has a place, and while the nodes have not been read.
         """
-        short = served.model_preemption and any(
-            _missing(each, inbox, now) > 0 or _wakes(each) for each in decided.values()
+        engines, takers = served.engines(), self.takers
+        by_model = [split(each, engines, takers) for each in decided.values()]
+        parts = {name: part for of_model in by_model for name, part in of_model.items()}
+        short = served.model_preemption and (
+            any(_missing(part, inbox, now) > 0 for part in parts.values())
+            or any(_wakes(each) for each in decided.values())
         )
         self.looks_at_nodes = bool(short or self._state.handovers) and len(decided) > 1
         self.waits_for_nodes = self.looks_at_nodes and inbox.nodes is None
@@ -76,24 +67,24 @@ class SharedFleet:
         if inbox.nodes is None:
             return dict(decided)
         giving = {name for handover in self._state.handovers for _, name in handover.givers}
-        unexplained = _unexplained(decided, ingress, served, inbox)
+        unexplained = _unexplained(parts, ingress, served, inbox)
         self._ready_at = {
             replica: min(now, self._ready_at.get(replica, document["since"]))
-            for name in decided
+            for name in parts
             for replica, document in inbox.deployments.get(name, Deployment()).phases.items()
             if document["phase"] == "ready"
         }
-        members = [
-            _member(each, inbox, giving, unexplained, self._ready_at, now) for each in decided.values()
-        ]
+        members: list[Member] = []
+        for of_model in by_model:
+            found = [
+                _member(each, inbox, giving, unexplained, self._ready_at, now) for each in of_model.values()
+            ]
+            members += as_siblings(found, takers)
         grants, self._state = share(members, inbox.nodes, self._state, now, inbox.coming)
         for name, grant in grants.items():
             if grant.stop:
-                stop_first(decided[name].ctx.app_name, name, grant.stop)
-        return {
-            name: replace(each, grant=grants[name], decision=_granted(each, grants[name]))
-            for name, each in decided.items()
-        }
+                stop_first(parts[name].ctx.app_name, name, grant.stop)
+        return {name: merge(each, grants) for name, each in decided.items()}
 
 
 def _missing(each: Decided, inbox: Inbox, now: float) -> int:
@@ -179,21 +170,3 @@ def _unexplained(
             add(used, engine.resources, -sum(document["phase"] != FAILED for document in documents))
     add(used, served.ingress_resources, -1.0 if ingress is None else -ingress.current_num_replicas)
     return used
-
-
-def _granted(each: Decided, grant: Grant) -> Decision:
-    """Return the model's decision with the granted target and the reason for it."""
-    decision = replace(each.decision, gives_to=grant.gives_to)
-    if not grant.why or each.model.knobs.mode == "advise":
-        return decision
-    if grant.target == decision.target:
-        return replace(decision, notes=(*decision.notes, f"share: {grant.why} {grant.otherwise}"))
-    clamp = Clamp("share", f"{grant.why} So the target is {grant.target}, not {decision.target}.")
-    return replace(
-        decision,
-        target=grant.target,
-        binding="share",
-        reason=f"share: {clamp.effect} {decision.reason.partition(': ')[2]}",
-        counterfactual=grant.otherwise,
-        clamps=(*decision.clamps, clamp),
-    )

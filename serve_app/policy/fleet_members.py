@@ -28,7 +28,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One model: what its own policy decided, its replicas, and what they are worth."""
+    """One model, or one variant of it: what its own policy decided, its replicas, and what they are worth."""
 
     key: str
     """The engine deployment."""
@@ -61,11 +61,18 @@ class Member:
     """Whether other models may take replicas at all."""
     silent: bool = False
     """Whether too few replicas report to take one now."""
+    has_sibling: bool = False
+    """Whether another variant of the model has a replica, or asks for the model's first one."""
 
     @property
     def present(self) -> int:
         """Replicas that have resources and do not drain."""
         return len(self.replicas) + self.placing
+
+    @property
+    def has_none(self) -> bool:
+        """Whether the model has no replica of any variant."""
+        return not self.present and not self.has_sibling
 
     @property
     def claimed(self) -> int:
@@ -152,7 +159,7 @@ class Plan:
             given = [victim for victim in self.victims if victim[0].key == key]
             member = given[0][0]
             gives = "gives its place" if len(given) == 1 else f"gives {len(given)} places"
-            if member.idle or not member.running + member.waiting:
+            if member.idle or not (member.running + member.waiting or member.has_sibling):
                 parts.append(f"{member.name} has been idle for {member.idle_s:.0f} s and {gives}")
             elif len(given) <= member.present - member.claimed:
                 parts.append(f"{member.name} needs {member.claimed} of {member.present} replicas and {gives}")
@@ -223,10 +230,12 @@ def _victims(
     for member in members:
         left = _left(member, taken)
         # A model's last replica goes to models without any, not to those that want one more.
-        spare = left - max(member.minimum, int(taker.present > 0)) if member.gives else 0
+        siblings = members if member.has_sibling else [member]
+        of_model = sum(_left(each, taken) for each in siblings if each.name == member.name)
+        spare = min(left - member.minimum, of_model - int(not taker.has_none)) if member.gives else 0
         if may_give is gives_idle and not member.idle:
             spare = min(spare, left - member.claimed)
-        if member.key == taker.key or spare <= 0 or not lacking_any(free, taker.need, member.need):
+        if member.name == taker.name or spare <= 0 or not lacking_any(free, taker.need, member.need):
             continue
         here = [r for r in member.replicas if r.node == node and r.name not in taken and may_give(member, r)]
         here.sort(key=lambda replica: -(replica.ready_s or 0.0))

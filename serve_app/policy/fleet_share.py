@@ -52,7 +52,7 @@ class SharingState:
 
     handovers: tuple[Handover, ...] = ()
     waiting_since: Mapping[str, float] = field(default_factory=dict)
-    """By engine deployment, since when a model has waited without any replica."""
+    """By name, since when a model has waited without any replica."""
     drain_s: float = _DRAIN_S
     """The typical seconds from the beginning of a hand-over until the place is taken."""
     nodes: NodeTimes = field(default_factory=NodeTimes)
@@ -139,9 +139,9 @@ class _Sharing:
             elif 0.0 <= age_s < _PLACED_WITHIN_S or any(name in draining for _, name in handover.givers):
                 kept.append(handover)
         since = {
-            member.key: min(self._now, state.waiting_since.get(member.key, self._now))
+            member.name: min(self._now, state.waiting_since.get(member.name, self._now))
             for member in self._members
-            if not member.present and member.claimed > 0
+            if member.has_none and member.claimed > 0
         }
         return SharingState(tuple(kept), since, drain_s, state.nodes)
 
@@ -181,8 +181,8 @@ class _Sharing:
 
     def _turn(self, member: Member) -> tuple[float, float]:
         """Put models without a replica first, the longest wait before others; then the largest gain."""
-        since = self._state.waiting_since.get(member.key)
-        return (0.0, since) if since is not None else (1.0, -member.gain)
+        since = self._state.waiting_since.get(member.name)
+        return (0.0, since) if since is not None and member.has_none else (1.0, -member.gain)
 
     def _claim(self, member: Member) -> None:
         """Find room for the replicas that the model's requests need."""
@@ -206,7 +206,7 @@ class _Sharing:
             self._queue(member)
             return
         idle = all(gives_idle(*victim) for victim in plan.victims)
-        waited_s = self._now - self._state.waiting_since.get(member.key, self._now)
+        waited_s = self._now - self._state.waiting_since.get(member.name, self._now)
         more_s = 0.0 if idle or waited_s > member.turn + drain_s else _COST_STARTS * member.start_s
         if self._take_coming(member, drain_s + more_s):
             return
@@ -233,7 +233,7 @@ class _Sharing:
 
     def _queue(self, member: Member) -> None:
         """Have a model without a replica wait for the next turn or for a coming node, whichever is sooner."""
-        if member.present:
+        if not member.has_none:
             self._take_coming(member, inf)
             return
         taken = frozenset(self._taken)
@@ -264,20 +264,20 @@ class _Sharing:
     def _plan(self, member: Member) -> Plan | None:
         """Return the replicas that go for `member` now."""
         taken = frozenset(self._taken)
-        if not member.present:
+        if member.has_none:
             plan = best_plan(member, self._members, self._nodes, self._free, taken, gives_idle)
             if plan is not None:
                 return plan
         plan = best_plan(member, self._members, self._nodes, self._free, taken, gives_kept)
         if plan is not None and member.gain > 0 and member.gain >= GAIN * plan.loss:
             return plan
-        if member.present or member.key not in self._state.waiting_since:
+        if not member.has_none or member.name not in self._state.waiting_since:
             return None
         return best_plan(member, self._members, self._nodes, self._free, taken, gives_turn)
 
     def _wait(self, member: Member, eta_s: float | None) -> None:
         """Give a model without a replica the next place in the line."""
-        if member.present:
+        if not member.has_none:
             return
         self._places[member.key] = len(self._places) + 1, eta_s
         if eta_s is not None:
