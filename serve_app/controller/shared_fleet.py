@@ -14,6 +14,7 @@ from serve_app.policy.reports import Snapshot
 from serve_app.wire.phases import DRAINING, FAILED
 from serve_app.wire.resources import add, lacking
 from serve_app.wire.served_models import ServedApplication, ServedModel
+from serve_app.wire.versions import in_force
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,8 @@ class SharedFleet:
             if document["phase"] == "ready"
         }
         members = [
-            _member(each, inbox, giving, unexplained, self._ready_at, now) for each in decided.values()
+            _member(each, decided, inbox, giving, unexplained, self._ready_at, now)
+            for each in decided.values()
         ]
         grants, self._state = share(members, inbox.nodes, self._state, now, inbox.coming)
         for name, grant in grants.items():
@@ -110,6 +112,7 @@ def _wakes(each: Decided) -> bool:
 
 def _member(
     each: Decided,
+    decided: Mapping[str, Decided],
     inbox: Inbox,
     giving: set[str],
     unexplained: dict[str, float],
@@ -134,14 +137,15 @@ def _member(
     while placing < asked and not each.snapshot.pending and not lacking(unexplained, model.resources):
         add(unexplained, model.resources, -1.0)
         placing += 1
-    minimum = max([knobs.min_replicas, *(t.replicas for t in decision.terms if t.name == "schedule")])
+    claim, least, spares = _claims(each, decided, inbox)
+    minimum = max([least, *(t.replicas for t in decision.terms if t.name == "schedule")])
     acts = knobs.mode == "act"
     arrivals = [signals.get(f"arrivals_{seconds}s_rps", 0.0) for seconds in (30, 60)]
     return Member(
         key=model.deployment,
         name=model.name,
         wanted=decision.target,
-        claim=decision.claim.replicas if acts else 0,
+        claim=claim if acts else 0,
         minimum=minimum if acts else 0,
         need=model.resources,
         start_s=decision.claim.start_s,
@@ -158,7 +162,26 @@ def _member(
         turn_s=knobs.turn_s,
         gives=acts,
         silent=decision.claim.silent,
+        spares=spares,
     )
+
+
+def _claims(each: Decided, decided: Mapping[str, Decided], inbox: Inbox) -> tuple[int, int, str]:
+    """Return a model's claim, its own `min_replicas`, and the engine deployment that it takes nothing from.
+
+    `Canaries` gives a version `min_replicas` for its share, which are no reason to keep a place. The version
+    claims its first replica while the old one has requests: without a replica it gets none. Until it has all
+    conversations, it takes no place of the old version.
+    """
+    model, claim, least = each.model, each.decision.claim.replicas, each.model.knobs.min_replicas
+    old = decided.get(model.version_of)
+    if old is None or inbox.served is None:
+        return claim, least, ""
+    share = in_force(model.start_share, inbox.shares.get(model.name)).share
+    if share > 0 and old.decision.claim.replicas > 0:
+        claim = max(claim, 1)
+    least = min(least, inbox.served.models[model.deployment].knobs.min_replicas)
+    return claim, least, model.version_of if share < 1 else ""
 
 
 def _unexplained(

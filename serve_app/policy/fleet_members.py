@@ -61,6 +61,8 @@ class Member:
     """Whether other models may take replicas at all."""
     silent: bool = False
     """Whether too few replicas report to take one now."""
+    spares: str = ""
+    """The engine deployment whose replicas this model never takes."""
 
     @property
     def present(self) -> int:
@@ -226,7 +228,11 @@ def _victims(
         spare = left - max(member.minimum, int(taker.present > 0)) if member.gives else 0
         if may_give is gives_idle and not member.idle:
             spare = min(spare, left - member.claimed)
-        if member.key == taker.key or spare <= 0 or not lacking_any(free, taker.need, member.need):
+        if (
+            member.key in (taker.key, taker.spares)
+            or spare <= 0
+            or not lacking_any(free, taker.need, member.need)
+        ):
             continue
         here = [r for r in member.replicas if r.node == node and r.name not in taken and may_give(member, r)]
         here.sort(key=lambda replica: -(replica.ready_s or 0.0))
