@@ -154,6 +154,7 @@ def _member(
         draining=tuple(draining),
         placing=placing,
         waiting=signals.get("waiting_requests", 0.0) + signals.get("held_requests", 0.0),
+        held_s=signals.get("oldest_held_s", 0.0),
         running=signals.get("running_requests", 0.0),
         rps=max(arrivals),
         capacity_rps=signals.get("replica_capacity_rps", 1.0),

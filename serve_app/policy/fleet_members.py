@@ -51,6 +51,8 @@ class Member:
     """Replicas that have resources, but have not said on which node."""
     waiting: float = 0.0
     """Requests that wait, without the lane `background`."""
+    held_s: float = 0.0
+    """The seconds for which the oldest request has waited."""
     running: float = 0.0
     rps: float = 0.0
     capacity_rps: float = 1.0
