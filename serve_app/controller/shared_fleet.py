@@ -12,6 +12,7 @@ from serve_app.policy.fleet_share import SharingState, share
 from serve_app.wire.phases import DRAINING, FAILED
 from serve_app.wire.resources import add, lacking
 from serve_app.wire.served_models import ServedApplication
+from serve_app.wire.versions import in_force
 
 
 class SharedFleet:
@@ -77,7 +78,8 @@ class SharedFleet:
         members: list[Member] = []
         for of_model in by_model:
             found = [
-                _member(each, inbox, giving, unexplained, self._ready_at, now) for each in of_model.values()
+                _member(each, decided, inbox, giving, unexplained, self._ready_at, now)
+                for each in of_model.values()
             ]
             members += as_siblings(found, takers)
         grants, self._state = share(members, inbox.nodes, self._state, now, inbox.coming)
@@ -101,6 +103,7 @@ def _wakes(each: Decided) -> bool:
 
 def _member(
     each: Decided,
+    decided: Mapping[str, Decided],
     inbox: Inbox,
     giving: set[str],
     unexplained: dict[str, float],
@@ -125,14 +128,15 @@ def _member(
     while placing < asked and not each.snapshot.pending and not lacking(unexplained, model.resources):
         add(unexplained, model.resources, -1.0)
         placing += 1
-    minimum = max([knobs.min_replicas, *(t.replicas for t in decision.terms if t.name == "schedule")])
+    claim, least, spares = _claims(each, decided, inbox)
+    minimum = max([least, *(t.replicas for t in decision.terms if t.name == "schedule")])
     acts = knobs.mode == "act"
     arrivals = [signals.get(f"arrivals_{seconds}s_rps", 0.0) for seconds in (30, 60)]
     return Member(
         key=model.deployment,
         name=model.name,
         wanted=decision.target,
-        claim=decision.claim.replicas if acts else 0,
+        claim=claim if acts else 0,
         minimum=minimum if acts else 0,
         need=model.resources,
         start_s=decision.claim.start_s,
@@ -141,6 +145,7 @@ def _member(
         draining=tuple(draining),
         placing=placing,
         waiting=signals.get("waiting_requests", 0.0) + signals.get("held_requests", 0.0),
+        held_s=signals.get("oldest_held_s", 0.0),
         running=signals.get("running_requests", 0.0),
         rps=max(arrivals),
         capacity_rps=signals.get("replica_capacity_rps", 1.0),
@@ -149,7 +154,26 @@ def _member(
         turn_s=knobs.turn_s,
         gives=acts,
         silent=decision.claim.silent,
+        spares=spares,
     )
+
+
+def _claims(each: Decided, decided: Mapping[str, Decided], inbox: Inbox) -> tuple[int, int, str]:
+    """Return a model's claim, its own `min_replicas`, and the model that it takes nothing from.
+
+    `Canaries` gives a version `min_replicas` for its share, which are no reason to keep a place. The version
+    claims its first replica while the old one has requests: without a replica it gets none. Until it has all
+    conversations, it takes no place of the old version.
+    """
+    model, claim, least = each.model, each.decision.claim.replicas, each.model.knobs.min_replicas
+    old = decided.get(model.version_of)
+    if old is None or inbox.served is None:
+        return claim, least, ""
+    share = in_force(model.start_share, inbox.shares.get(model.name)).share
+    if share > 0 and old.decision.claim.replicas > 0:
+        claim = max(claim, 1)
+    least = min(least, inbox.served.models[model.deployment].knobs.min_replicas)
+    return claim, least, old.model.name if share < 1 else ""
 
 
 def _unexplained(

@@ -51,6 +51,8 @@ class Member:
     """Replicas that have resources, but have not said on which node."""
     waiting: float = 0.0
     """Requests that wait, without the lane `background`."""
+    held_s: float = 0.0
+    """The seconds for which the oldest request has waited."""
     running: float = 0.0
     rps: float = 0.0
     capacity_rps: float = 1.0
@@ -63,6 +65,8 @@ class Member:
     """Whether too few replicas report to take one now."""
     has_sibling: bool = False
     """Whether another variant of the model has a replica, or asks for the model's first one."""
+    spares: str = ""
+    """The name of the model whose replicas this model never takes."""
 
     @property
     def present(self) -> int:
@@ -235,7 +239,11 @@ def _victims(
         spare = min(left - member.minimum, of_model - int(not taker.has_none)) if member.gives else 0
         if may_give is gives_idle and not member.idle:
             spare = min(spare, left - member.claimed)
-        if member.name == taker.name or spare <= 0 or not lacking_any(free, taker.need, member.need):
+        if (
+            member.name in (taker.name, taker.spares)
+            or spare <= 0
+            or not lacking_any(free, taker.need, member.need)
+        ):
             continue
         here = [r for r in member.replicas if r.node == node and r.name not in taken and may_give(member, r)]
         here.sort(key=lambda replica: -(replica.ready_s or 0.0))

@@ -138,8 +138,11 @@ class _Sharing:
                 drain_s = (drain_s + age_s) / 2
             elif 0.0 <= age_s < _PLACED_WITHIN_S or any(name in draining for _, name in handover.givers):
                 kept.append(handover)
+        # A new controller has no memory, and asks the requests. At other times a model that has just given its
+        # place would come first, because its requests have waited for their turn.
+        now, fresh = self._now, not state.waiting_since and not state.handovers
         since = {
-            member.name: min(self._now, state.waiting_since.get(member.name, self._now))
+            member.name: min(now, state.waiting_since.get(member.name, now - member.held_s * fresh))
             for member in self._members
             if member.has_none and member.claimed > 0
         }

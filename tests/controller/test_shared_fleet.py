@@ -45,6 +45,15 @@ def node(free: float, places: float = 1.0) -> Node:
     return Node({"GPU": places, "CPU": 4.0}, {"GPU": free, "CPU": 3.0}, "n0")
 
 
+def make_version(app: FakeApplication, model: str, of: str, **given: Any) -> None:
+    """Serve `model` as a new version of model `of`."""
+    served = app.mailbox.inbox.served
+    assert served is not None
+    new = replace(served.models[f"Engine-{model}"], version_of=f"Engine-{of}", **given)
+    served = replace(served, models={**served.models, new.deployment: new})
+    app.mailbox.inbox = replace(app.mailbox.inbox, served=served)
+
+
 def run(app: FakeApplication, seconds: float, *nodes: Node, **reports: dict[str, float]) -> dict[str, int]:
     """Decide for so long; the nodes are read if the policy asks for them."""
     for _ in range(round(seconds / 0.5)):
@@ -146,6 +155,35 @@ def test_background_requests_take_no_place(clock: Clock) -> None:
     targets = run(app, 20, node(0), b=waiting)
 
     assert (targets["Engine-a"], targets["Engine-b"]) == (1, 1)
+
+
+def test_new_version_keeps_no_place_without_requests(clock: Clock) -> None:
+    app = sharing(clock, {"a": KNOBS, "b": KNOBS})
+    make_version(app, "a", "b", share=0.05)
+    run(app, 10, node(0))
+
+    targets = run(app, 2, node(0), b=holding(2))
+
+    assert (targets["Engine-a"], targets["Engine-b"]) == (0, 1)
+
+
+def test_new_version_takes_a_place_for_its_share_alone(clock: Clock) -> None:
+    for given, taken in (({"share": 0.05}, True), ({"shadow": 0.01}, False)):
+        clock.now = Clock().now
+        app = sharing(clock, dict.fromkeys(("a", "old", "new"), KNOBS))
+        app.run("Engine-old", 1)
+        app.targets["Engine-old"] = 1
+        make_version(app, "new", "old", **given)
+        app.startup("old", started({"Engine-old-0": document("ready", clock.now)}))
+        assert run(app, 20, node(0, 2))["Engine-a"] == 1  # no request comes
+
+        for _ in range(8):
+            app.nodes(node(0, 2))
+            app.reports()
+            app.engine("old", running_requests=2.0)
+            targets = app.tick()
+
+        assert (targets["Engine-a"], targets["Engine-old"]) == (int(not taken), 1)
 
 
 def test_without_the_switch_no_model_gives_way(clock: Clock) -> None:

@@ -17,10 +17,21 @@ CHEAP, DEAR = "Engine-v@cheap", "Engine-v@dear"
 
 
 def variant(name: str, usd_per_hour: float, **changed: Any) -> ServedVariant:
-    given = {"identity": "", "preemptible": False, "min_replicas": 0, "max_replicas": 10, "assumed_speed": 1.0}
+    given = {
+        "identity": "",
+        "preemptible": False,
+        "min_replicas": 0,
+        "max_replicas": 10,
+        "assumed_speed": 1.0,
+    }
     resources = {name: 1.0}
     return ServedVariant(
-        name, f"Engine-v@{name}", resources, usd_per_hour=usd_per_hour, **{**given, **changed}
+        name,
+        f"Engine-v@{name}",
+        resources,
+        usd_per_hour=usd_per_hour,
+        assumed_speed=1.0,
+        **{**given, **changed},
     )
 
 

@@ -147,7 +147,32 @@ def test_waiting_models_know_their_place_and_eta() -> None:
     assert etas == [75.0, 190.0, 305.0]  # the rest of a's turn, the drain and a start; then turns of 100 s
 
 
+def test_line_survives_a_restart_of_the_controller() -> None:
+    members = [waits("b", held_s=5.0), waits("c", held_s=40.0), busy("a", 40.0)]
+
+    grants, _ = share(members, [node(0)], SharingState(), 100.0)
+
+    assert [grants[name].place for name in "cb"] == [1, 2]
+
+
+def test_model_that_gave_its_place_joins_the_end_of_the_line() -> None:
+    members = [waits("a", held_s=90.0), waits("c"), busy("b", 40.0)]
+
+    grants, _ = share(members, [node(0)], SharingState(waiting_since={"c": 50.0}), 100.0)
+
+    assert [grants[name].place for name in "ca"] == [1, 2]
+
+
 # Replicas of several sizes.
+
+
+def test_large_replica_that_never_fits_holds_nobody_up() -> None:
+    large, state = waits("large", need={"GPU": 3.0}), SharingState(waiting_since={"large": 0.0})
+    kept = [busy("a", 40.0, minimum=1), busy("b", 50.0)]
+
+    grants, _ = share([large, waits("small"), *kept], [node(1, 3.0)], state, 1.0)
+
+    assert grants["small"].target == 1
 
 
 def test_places_of_a_large_replica_are_on_one_node() -> None:
