@@ -401,3 +401,37 @@ def test_deleted_pod_stops_counting() -> None:
     times = NodeTimes().see([node(0)], [coming(0.0)], 10.0).see([node(0)], [], 41.0)
 
     assert not times.coming
+
+
+# Models with variants.
+
+
+@several
+@given(
+    st.lists(
+        st.tuples(st.booleans(), traffic(END), st.integers(0, 1), st.integers(0, 1)), min_size=2, max_size=4
+    ),
+    st.lists(st.tuples(st.sampled_from(["GPU", "L"]), traffic(END)), max_size=3),
+    st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    st.integers(0, 99),
+)
+def test_models_with_variants_wait_no_longer_than_their_turns(
+    several_kinds: list[tuple[bool, list[tuple[float, float]], int, int]],
+    one_kind: list[tuple[str, list[tuple[float, float]]]],
+    places: tuple[int, int],
+    seed: int,
+) -> None:
+    models = []
+    for n, (spot, arrivals, minimum, on_demand) in enumerate(several_kinds):
+        kept = {"minimum": minimum, "on_demand": on_demand} if not n else {}
+        model = Model(f"v{n}", arrivals=arrivals, **kept)
+        models += model.in_kinds((GPU, 1.0, spot), ({"L": 1.0}, 2.0, False))
+    models += [Model(f"m{n}", need={kind: 1.0}, arrivals=of) for n, (kind, of) in enumerate(one_kind)]
+    # Replicas of `min_replicas` and `min_on_demand` never go, so there is one more place of each kind.
+    fleet = SimulatedFleet(models, [{"GPU": places[0] + 1.0}, {"L": places[1] + 1.0}], seed)
+    fleet.run(END)
+    others, one_turn = len(several_kinds) + len(one_kind) - 1, 30.0 + 8.0 + 3.0 + 4 * TICK_S
+    turns = sum(ceil(others / each) for each in places)
+    assert not fleet.broken
+    for model in fleet.models:
+        assert model.longest_wait_s <= turns * one_turn + 2 * 15.0
