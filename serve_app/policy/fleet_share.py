@@ -28,7 +28,7 @@ _DRAIN_S = 5.0
 """The assumed seconds of a hand-over until one has been measured."""
 _COST_STARTS = 2.0
 """A hand-over of a replica in use costs two starts: that of the taker, and that of the giver afterwards."""
-_PLACED_WITHIN_S = 15.0
+PLACED_WITHIN_S = 15.0
 """A place that has been free for this long without its taker goes to whoever needs it."""
 
 
@@ -44,6 +44,8 @@ class Handover:
     had: int
     """The replicas that the taker had when the hand-over began."""
     why: str
+    seen: float
+    """When a giver was last listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,17 +136,18 @@ class _Sharing:
             taker, age_s = self._by_key.get(handover.taker), self._now - handover.since
             if taker is None or taker.wanted <= handover.had:
                 continue
+            seen = self._now if any(name in draining for _, name in handover.givers) else handover.seen
             if taker.present > handover.had:
                 drain_s = (drain_s + age_s) / 2
-            elif 0.0 <= age_s < _PLACED_WITHIN_S or any(name in draining for _, name in handover.givers):
-                kept.append(handover)
-        # A new controller has no memory, and asks the requests. At other times a model that has just given its
-        # place would come first, because its requests have waited for their turn.
+            elif 0.0 <= self._now - seen < PLACED_WITHIN_S:
+                kept.append(replace(handover, seen=seen))
+        # A new controller has no memory, so it asks the requests. At other times a model that has just given
+        # its place would come first, because its requests have waited for their turn.
         now, fresh = self._now, not state.waiting_since and not state.handovers
         since = {
             member.key: min(now, state.waiting_since.get(member.key, now - member.held_s * fresh))
             for member in self._members
-            if not member.present and member.claimed > 0
+            if not member.replicas and member.claimed > 0
         }
         return SharingState(tuple(kept), since, drain_s, state.nodes)
 
@@ -219,8 +222,8 @@ class _Sharing:
             add(free, giver.need)
         add(free, member.need, -1.0)
         givers = tuple((giver.key, replica.name) for giver, replica in plan.victims)
-        begun = Handover(member.key, plan.node, givers, self._now, member.present, plan.reason(member))
-        self._begun.append(begun)
+        why, now = plan.reason(member), self._now
+        self._begun.append(Handover(member.key, plan.node, givers, now, member.present, why, now))
         self._settled[member.key] += 1
         self._wait(member, (0.0 if idle else drain_s) + member.start_s)
 

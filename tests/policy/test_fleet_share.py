@@ -163,6 +163,19 @@ def test_model_that_gave_its_place_joins_the_end_of_the_line() -> None:
     assert [grants[name].place for name in "ca"] == [1, 2]
 
 
+def test_place_after_a_long_drain_is_taken_once() -> None:
+    a, b, c = busy("a", 101.0, rps=0.1), waits("b"), busy("c", 101.0)
+    grants, state = share([a, b, c], [node(0, 2.0)], SharingState(waiting_since={"b": 0.0}), 0.0)
+    assert (grants["a"].target, grants["c"].target) == (0, 1)
+
+    a = member("a", wanted=0, draining=(Replica("a-0", "n0"),))
+    for now in range(1, 21):
+        _, state = share([a, b, c], [node(0, 2.0)], state, now)
+    a = member("a", wanted=0)  # the new replica has the place, and has not said so
+    for now in range(21, 34):
+        grants, state = share([a, b, c], [node(0, 2.0)], state, now)
+        assert grants["c"].target == 1
+
 
 
 
