@@ -101,7 +101,6 @@ class SharedFleet:
             for name, each in decided.items()
         }
 
-
     def _grown(
         self, unexplained: Mapping[str, float], decided: Mapping[str, Decided], inbox: Inbox, now: float
     ) -> dict[str, float]:
