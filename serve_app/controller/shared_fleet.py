@@ -144,8 +144,10 @@ def _member(
     now: float,
 ) -> Member:
     model, decision, knobs, signals = each.model, each.decision, each.model.knobs, each.decision.signals
-    phases = inbox.deployments.get(model.deployment, Deployment()).phases
-    running = running_ids(each.ctx)
+    known = inbox.deployments.get(model.deployment, Deployment())
+    phases, running = known.phases, running_ids(each.ctx)
+    # The place that another replica gives is on a warm node, though no warm node has room now.
+    start_s = (replace(each.snapshot, warm_node=True) if known.warmed else each.snapshot).cold_start_s
     replicas, draining = [], []
     for name in sorted(running | phases.keys()):
         document = phases.get(name, {"phase": ""})
@@ -175,7 +177,7 @@ def _member(
         claim=claim if acts else 0,
         minimum=minimum if acts else 0,
         need=model.resources,
-        start_s=decision.claim.start_s,
+        start_s=start_s or decision.claim.start_s,
         target=each.ctx.target_num_replicas,
         replicas=tuple(replicas),
         draining=tuple(draining),

@@ -161,6 +161,20 @@ def test_only_the_first_in_line_asks_ray_for_a_replica(clock: Clock) -> None:
     assert targets[-4:] == [(0, 1, 0)] * 4
 
 
+def test_start_on_a_full_warm_node_counts_as_warm(clock: Clock) -> None:
+    app = sharing(clock, {"a": KNOBS, "b": KNOBS})
+    starts = ColdStarts(tuple(StartUp(str(s), {"all": s}, warm_node=s < 9, identity="") for s in (4.0, 70.0)))
+    ready = {"Engine-a-0": document("ready", clock.now - 100)}
+    app.startup("a", replace(started(ready), cold_starts=starts, warmed=True))
+    app.startup("b", replace(started(), cold_starts=starts, warmed=True))
+    run(app, 10, node(0))
+
+    targets = run(app, 2, node(0), b=holding(2))
+
+    assert (targets["Engine-a"], targets["Engine-b"]) == (0, 1)
+    assert app.mailbox.outbox.status["models"]["Engine-b"]["line"]["eta_s"] <= 4 + 5
+
+
 def test_minimum_and_advise_keep_their_replicas(clock: Clock) -> None:
     for kept in ({"min_replicas": 1}, {"mode": "advise"}):
         clock.now = Clock().now
