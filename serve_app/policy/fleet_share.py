@@ -14,6 +14,7 @@ from math import ceil, inf
 from serve_app.policy.coming_nodes import NodeTimes, fits
 from serve_app.policy.fleet_members import (
     GAIN,
+    MayGive,
     Member,
     Plan,
     best_plan,
@@ -21,6 +22,7 @@ from serve_app.policy.fleet_members import (
     gives_kept,
     gives_turn,
     remaining_s,
+    reports,
 )
 from serve_app.wire.resources import ComingNode, Node, add, lacking
 
@@ -105,7 +107,7 @@ class _Sharing:
         self._members, self._nodes, self._now = members, nodes, now
         self._state = self._continue(state)
         self._begun: list[Handover] = []
-        self._free = self._unpromised()
+        self._free, self._drains = self._unpromised()
         self._coming = self._state.nodes.free(now)
         self._taken = {name for handover in self._state.handovers for _, name in handover.givers}
         self._settled = dict.fromkeys(self._by_key, 0)
@@ -151,24 +153,32 @@ class _Sharing:
         }
         return SharingState(tuple(kept), since, drain_s, state.nodes)
 
-    def _unpromised(self) -> dict[str, dict[str, float]]:
-        """Return what is free on each node or drains there, without what hand-overs have promised."""
+    def _unpromised(self) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
+        """Return what is free on each node, and what drains there, without what hand-overs have promised."""
         free = {node.name: dict(node.free) for node in self._nodes}
+        drains: dict[str, dict[str, float]] = {name: {} for name in free}
         giving = {name for handover in self._state.handovers for _, name in handover.givers}
         for member in self._members:
             for replica in (*member.draining, *(r for r in member.replicas if r.name in giving)):
                 if replica.node in free:
-                    add(free[replica.node], member.need)
+                    add((free if replica.name in giving else drains)[replica.node], member.need)
         for handover in self._state.handovers:
             if handover.node in free:
                 add(free[handover.node], self._by_key[handover.taker].need, -1.0)
         # While a taker has its place and has not said so, the place counts twice.
-        return {
-            node: {name: max(0.0, left) for name, left in amounts.items()} for node, amounts in free.items()
-        }
+        left = {node: {name: max(0.0, n) for name, n in amounts.items()} for node, amounts in free.items()}
+        return left, drains
 
-    def _take_free(self, member: Member) -> bool:
+    def _with_drains(self, node: str) -> dict[str, float]:
+        """Have the drains of a node count as free, and return what is free there."""
+        add(self._free[node], self._drains[node])
+        self._drains[node] = {}
+        return self._free[node]
+
+    def _take_free(self, member: Member, *, draining: bool = False) -> bool:
         """Whether one more replica of `member` fits beside all that is promised; if so, take the room.
+
+        With `draining`, replicas that end of themselves count as gone.
 
         Ray picks the node. So a replica that would also fit on a node of a hand-over has to wait.
         """
@@ -176,9 +186,11 @@ class _Sharing:
         for node in self._nodes:
             if node.name in open_on and not lacking(node.free, member.need):
                 return False
-        for free in self._free.values():
-            if not lacking(free, member.need):
-                add(free, member.need, -1.0)
+        for name, free in self._free.items():
+            room = dict(free)
+            add(room, self._drains[name] if draining else {})
+            if not lacking(room, member.need):
+                add(self._with_drains(name) if draining else free, member.need, -1.0)
                 self._settled[member.key] += 1
                 return True
         return False
@@ -197,17 +209,26 @@ class _Sharing:
         if missing > 0 and under_way:
             self._settled[member.key] += 1
             missing -= 1
-            left_s = max(0.0, self._state.drain_s - (self._now - under_way[0].since))
+            # A drain that is late by some time is expected to take as long again: drains have long tails.
+            left_s = abs(self._state.drain_s - (self._now - under_way[0].since))
             self._wait(member, left_s + member.start_s)
         while missing > 0 and self._take_free(member):
             missing -= 1
         room = any(not lacking(free, member.need) for free in self._free.values())
         if missing > 0 and not under_way and not room:  # with room, a hand-over on the same node comes first
-            self._take_from_others(member)
+            self._take_from_others(member, missing)
 
-    def _take_from_others(self, member: Member) -> None:
-        """Begin a hand-over to `member`, or give it a place in the line."""
-        plan, drain_s = self._plan(member), self._state.drain_s
+    def _take_from_others(self, member: Member, missing: int) -> None:
+        """Begin a hand-over to `member`, have it wait for a drain, or give it a place in the line."""
+        drain_s = self._state.drain_s
+        # The drain of a busy replica takes longer than that of an idle one.
+        plan = None if member.present else self._best(member, gives_idle)
+        if plan is None and self._take_free(member, draining=True):
+            while missing > 1 and self._take_free(member, draining=True):
+                missing -= 1
+            self._wait(member, drain_s + member.start_s)
+            return
+        plan = plan or self._plan(member)
         if plan is None:
             self._queue(member)
             return
@@ -216,7 +237,7 @@ class _Sharing:
         more_s = 0.0 if idle or waited_s > member.turn + drain_s else _COST_STARTS * member.start_s
         if self._take_coming(member, drain_s + more_s):
             return
-        free = self._free[plan.node]
+        free = self._with_drains(plan.node)
         for giver, replica in plan.victims:
             self._taken.add(replica.name)
             add(free, giver.need)
@@ -225,7 +246,7 @@ class _Sharing:
         why, now = plan.reason(member), self._now
         self._begun.append(Handover(member.key, plan.node, givers, now, member.present, why, now))
         self._settled[member.key] += 1
-        self._wait(member, (0.0 if idle else drain_s) + member.start_s)
+        self._wait(member, drain_s + member.start_s)
 
     def _take_coming(self, member: Member, within_s: float) -> bool:
         """Whether a coming node has room within this time; if so, `member` waits for the node."""
@@ -242,10 +263,7 @@ class _Sharing:
         if member.present:
             self._take_coming(member, inf)
             return
-        taken = frozenset(self._taken)
-        then = best_plan(
-            member, self._members, self._nodes, self._free, taken, lambda _, __: True, soonest=True
-        )
+        then = self._best(member, reports, soonest=True)
         large = any(not lacking(node.total, member.need) for node in self._nodes)
         nobody = not any(each.replicas for each in self._members)
         placing = [each.turn for each in self._members if each.gives and (each.placing or nobody)]
@@ -259,27 +277,32 @@ class _Sharing:
             return
         if then is not None:
             self._taken.update(replica.name for _, replica in then.victims)  # nobody behind may take them
-            add(self._free[then.node], member.need, -1.0)
+            free = self._with_drains(then.node)
+            add(free, member.need, -1.0)
             for giver, _ in then.victims:
-                add(self._free[then.node], giver.need)
+                add(free, giver.need)
         elif large and self._line:
             heapq.heappop(self._line)
         ready_s = turn_s + self._state.drain_s + member.start_s
         self._wait(member, ready_s if ready_s < inf else None)
 
     def _plan(self, member: Member) -> Plan | None:
-        """Return the replicas that go for `member` now."""
-        taken = frozenset(self._taken)
-        if not member.present:
-            plan = best_plan(member, self._members, self._nodes, self._free, taken, gives_idle)
-            if plan is not None:
-                return plan
-        plan = best_plan(member, self._members, self._nodes, self._free, taken, gives_kept)
+        """Return the replicas in use that go for `member` now."""
+        plan = self._best(member, gives_kept)
         if plan is not None and member.gain > 0 and member.gain >= GAIN * plan.loss:
             return plan
         if member.present or member.key not in self._state.waiting_since:
             return None
-        return best_plan(member, self._members, self._nodes, self._free, taken, gives_turn)
+        return self._best(member, gives_turn)
+
+    def _best(self, member: Member, may_give: MayGive, *, soonest: bool = False) -> Plan | None:
+        """Return the best plan, with drains as free room unless only idle replicas may go."""
+        room = {name: dict(free) for name, free in self._free.items()}
+        if may_give is not gives_idle:
+            for name, drains in self._drains.items():
+                add(room[name], drains)
+        taken = frozenset(self._taken)
+        return best_plan(member, self._members, self._nodes, room, taken, may_give, soonest=soonest)
 
     def _wait(self, member: Member, eta_s: float | None) -> None:
         """Give a model without a replica the next place in the line."""

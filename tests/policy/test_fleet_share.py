@@ -46,7 +46,7 @@ def test_idle_replica_gives_way_at_once() -> None:
     assert grants["a"].stop == ("a-0",)
     assert grants["a"].gives_to == "b"
     assert grants["b"].target == 1
-    assert (grants["b"].place, grants["b"].eta_s) == (1, 10.0)
+    assert (grants["b"].place, grants["b"].eta_s) == (1, 15.0)  # the end of a's replica, and a start
     assert grants["a"].why == "b waits; a has been idle for 40 s and gives its place."
     assert len(state.handovers) == 1
 
@@ -177,8 +177,38 @@ def test_place_after_a_long_drain_is_taken_once() -> None:
         assert grants["c"].target == 1
 
 
+def test_eta_of_a_late_hand_over_grows() -> None:
+    a, b = busy("a", 101.0), waits("b")
+    _, state = share([a, b], [node(0)], SharingState(waiting_since={"b": 0.0}), 0.0)
+    a = member("a", wanted=0, draining=(Replica("a-0", "n0"),))
+
+    etas = []
+    for now in (2.0, 10.0, 14.0, 25.0):
+        grants, state = share([a, b], [node(0)], state, now)
+        etas.append(grants["b"].eta_s)
+
+    assert etas == [13.0, 15.0, 19.0, 30.0]  # the drain was expected to take 5 s
 
 
+def test_no_eta_promises_the_place_of_a_silent_replica() -> None:
+    grants, _ = share([waits("b"), busy("a", 40.0, silent=True)], [node(0)], SharingState(), 0.0)
+
+    assert (grants["b"].place, grants["b"].eta_s) == (1, None)
+
+
+def test_idle_replica_gives_way_though_another_drains() -> None:
+    a, c = busy("a", 30.0, draining=(Replica("a-1", "n0"),)), member("c", 300.0, idle_s=200.0)
+    grants, _ = share([waits("b"), a, c], [node(0, 3.0)], SharingState(), 0.0)
+
+    assert (grants["c"].target, grants["b"].eta_s) == (0, 15.0)
+
+
+def test_replica_in_use_stays_while_another_drains() -> None:
+    a, c = busy("a", 101.0, draining=(Replica("a-1", "n0"),)), busy("c", 101.0)
+    grants, _ = share([waits("b"), waits("d"), a, c], [node(0, 3.0)], SharingState(), 0.0)
+
+    assert (grants["a"].target, grants["c"].target) in ((1, 0), (0, 1))  # for d
+    assert (grants["b"].place, grants["b"].eta_s) == (1, 15.0)
 
 
 
