@@ -112,6 +112,8 @@ class _Sharing:
         self._taken = {name for handover in self._state.handovers for _, name in handover.givers}
         self._settled = dict.fromkeys(self._by_key, 0)
         self._places: dict[str, tuple[int, float | None]] = {}
+        self._first: Member | None = None
+        """The first in the line, while only its replica may be pending, besides those that have room."""
         self._for_node: set[str] = set()
         """The models that wait for a coming node."""
         self._line: list[tuple[float, int, Member]] = []
@@ -226,6 +228,8 @@ class _Sharing:
         if plan is None and self._take_free(member, draining=True):
             while missing > 1 and self._take_free(member, draining=True):
                 missing -= 1
+            if not self._places:
+                self._first = member
             self._wait(member, drain_s + member.start_s)
             return
         plan = plan or self._plan(member)
@@ -281,6 +285,9 @@ class _Sharing:
             add(free, member.need, -1.0)
             for giver, _ in then.victims:
                 add(free, giver.need)
+            if not self._places and any(lacking(giver.need, member.need) for giver, _ in then.victims):
+                self._first = member
+                self._settled[member.key] += 1
         elif large and self._line:
             heapq.heappop(self._line)
         ready_s = turn_s + self._state.drain_s + member.start_s
@@ -318,7 +325,8 @@ class _Sharing:
         """Return the grant of one model. Without hand-overs, a replica without room is asked for anyway.
 
         The demand of a pending replica is what a node autoscaler sees. While a hand-over is under way, only
-        its taker may be pending, because Ray would give the free place to any pending replica.
+        its taker may be pending, because Ray would give the free place to any pending replica. The same holds
+        for the first in the line while it waits for a drain, or for the room of several replicas.
         """
         place, eta_s = self._places.get(member.key, (0, None))
         gives = [each for each in state.handovers if any(key == member.key for key, _ in each.givers)]
@@ -329,12 +337,12 @@ class _Sharing:
         has = min(member.present, member.target) if before else member.present
         has += self._settled[member.key] - len(stop)
         takes = next((each for each in state.handovers if each.taker == member.key), None)
-        if member.wanted <= has or not state.handovers:
+        first = self._by_key[state.handovers[0].taker] if state.handovers else self._first
+        if member.wanted <= has or first is None:
             target, why, otherwise = member.wanted, "", ""
         else:
-            next_one = self._by_key[state.handovers[0].taker].name
-            target, why = has, f"{next_one} gets the next place."
-            otherwise = f"The model's own target stands again when the replica of {next_one} starts."
+            target, why = has, f"{first.name} gets the next place."
+            otherwise = f"The model's own target stands again when the replica of {first.name} starts."
         gives_to = ""
         if gives:
             why, gives_to = gives[-1].why, self._by_key[begun.taker].name if begun is not None else ""

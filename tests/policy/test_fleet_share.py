@@ -211,9 +211,26 @@ def test_replica_in_use_stays_while_another_drains() -> None:
     assert (grants["b"].place, grants["b"].eta_s) == (1, 15.0)
 
 
+def test_next_place_is_for_the_first_in_line() -> None:
+    a = busy("a", 30.0, draining=(Replica("a-1", "n0"),))
+    state = SharingState(waiting_since={"c": 1.0, "b": 2.0})
+
+    grants, _ = share([waits("b"), waits("c"), a], [node(0, 2.0)], state, 3.0)
+
+    assert (grants["c"].target, grants["b"].target) == (1, 0)
+
 
 # Replicas of several sizes.
 
+
+def test_no_small_replica_takes_the_room_that_a_large_one_waits_for() -> None:
+    large, state = waits("large", need={"GPU": 3.0}), SharingState(waiting_since={"large": 0.0})
+    busy_ones = [busy("a", 40.0), busy("b", 50.0)]
+
+    grants, _ = share([large, waits("small"), *busy_ones], [node(1, 3.0)], state, 1.0)
+
+    assert (grants["large"].target, grants["large"].place) == (1, 1)
+    assert (grants["small"].target, grants["small"].place) == (0, 2)
 
 
 def test_large_replica_that_never_fits_holds_nobody_up() -> None:
