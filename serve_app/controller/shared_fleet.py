@@ -1,6 +1,7 @@
 """The models' decisions, changed where models share places (`serve_app.policy.fleet_share`)."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from serve_app.controller.contexts import count_phases, running_ids
@@ -8,7 +9,7 @@ from serve_app.controller.decided import Decided, as_siblings, merge, split
 from serve_app.controller.document_exchange import Deployment, Inbox
 from serve_app.patches.ray import stop_first
 from serve_app.policy.fleet_members import Member, Replica
-from serve_app.policy.fleet_share import SharingState, share
+from serve_app.policy.fleet_share import PLACED_WITHIN_S, SharingState, share
 from serve_app.wire.phases import DRAINING, FAILED
 from serve_app.wire.resources import add, lacking
 from serve_app.wire.served_models import ServedApplication
@@ -22,6 +23,8 @@ class SharedFleet:
         self._state = SharingState()
         self._ready_at: dict[str, float] = {}
         """By replica, since when it is ready, as first read. If the clock is set back, ages begin anew."""
+        self._unexplained: list[tuple[float, dict[str, float]]] = []
+        """What replicas that have not reported use, and when; for `PLACED_WITHIN_S`."""
         self.looks_at_nodes = False
         """Whether the nodes of the cluster must be read, because some replica has no place yet."""
         self.waits_for_nodes = False
@@ -64,11 +67,13 @@ class SharedFleet:
         self.waits_for_nodes = self.looks_at_nodes and inbox.nodes is None
         if not self.looks_at_nodes or not served.model_preemption:
             self._state = SharingState(drain_s=self._state.drain_s, nodes=self._state.nodes)
+            self._unexplained = []
             return dict(decided)
         if inbox.nodes is None:
             return dict(decided)
         giving = {name for handover in self._state.handovers for _, name in handover.givers}
         unexplained = _unexplained(parts, ingress, served, inbox)
+        newly = self._grown(unexplained, parts, inbox, now)
         self._ready_at = {
             replica: min(now, self._ready_at.get(replica, document["since"]))
             for name in parts
@@ -78,7 +83,7 @@ class SharedFleet:
         members: list[Member] = []
         for of_model in by_model:
             found = [
-                _member(each, decided, inbox, giving, unexplained, self._ready_at, now)
+                _member(each, decided, inbox, giving, unexplained, newly, self._ready_at, now)
                 for each in of_model.values()
             ]
             members += as_siblings(found, takers)
@@ -87,6 +92,25 @@ class SharedFleet:
             if grant.stop:
                 stop_first(parts[name].ctx.app_name, name, grant.stop)
         return {name: merge(each, grants) for name, each in decided.items()}
+
+    def _grown(
+        self, unexplained: Mapping[str, float], decided: Mapping[str, Decided], inbox: Inbox, now: float
+    ) -> dict[str, float]:
+        """Return what `unexplained` has grown by lately, without the places of hand-overs."""
+        kept = [each for each in self._unexplained if 0.0 <= now - each[0] < PLACED_WITHIN_S]
+        # A document may be newer than the reading of its node.
+        used = {name: max(0.0, amount) for name, amount in unexplained.items()}
+        self._unexplained = [*kept, (now, used)]
+        grown = {
+            name: amount - min(before.get(name, 0.0) for _, before in self._unexplained)
+            for name, amount in used.items()
+        }
+        listed = {name for known in inbox.deployments.values() for name in known.phases}
+        for handover in self._state.handovers:
+            # A giver that is no longer listed holds its place for a moment; then the taker has it.
+            if handover.taker in decided and listed.isdisjoint(name for _, name in handover.givers):
+                add(grown, decided[handover.taker].model.resources, -1.0)
+        return grown
 
 
 def _missing(each: Decided, inbox: Inbox, now: float) -> int:
@@ -107,12 +131,15 @@ def _member(
     inbox: Inbox,
     giving: set[str],
     unexplained: dict[str, float],
+    newly: dict[str, float],
     ready_at: Mapping[str, float],
     now: float,
 ) -> Member:
     model, decision, knobs, signals = each.model, each.decision, each.model.knobs, each.decision.signals
-    phases = inbox.deployments.get(model.deployment, Deployment()).phases
-    running = running_ids(each.ctx)
+    known = inbox.deployments.get(model.deployment, Deployment())
+    phases, running = known.phases, running_ids(each.ctx)
+    # The place that another replica gives is on a warm node, though no warm node has room now.
+    start_s = (replace(each.snapshot, warm_node=True) if known.warmed else each.snapshot).cold_start_s
     replicas, draining = [], []
     for name in sorted(running | phases.keys()):
         document = phases.get(name, {"phase": ""})
@@ -124,9 +151,12 @@ def _member(
             replicas.append(Replica(name, node, now - ready_at[name] if served else None))
     placing = 0
     asked = each.ctx.target_num_replicas - len(replicas)
-    # For one to two seconds a replica has resources and no document. After five seconds it is pending.
-    while placing < asked and not each.snapshot.pending and not lacking(unexplained, model.resources):
+    # For one to two seconds a replica has resources and no document, longer on a new node. After five seconds
+    # it is pending, and only resources that are newly used may be its own.
+    room = newly if each.snapshot.pending else unexplained
+    while placing < asked and not lacking(room, model.resources):
         add(unexplained, model.resources, -1.0)
+        add(newly, model.resources, -1.0)
         placing += 1
     claim, least, spares = _claims(each, decided, inbox)
     minimum = max([least, *(t.replicas for t in decision.terms if t.name == "schedule")])
@@ -139,7 +169,7 @@ def _member(
         claim=claim if acts else 0,
         minimum=minimum if acts else 0,
         need=model.resources,
-        start_s=decision.claim.start_s,
+        start_s=start_s or decision.claim.start_s,
         target=each.ctx.target_num_replicas,
         replicas=tuple(replicas),
         draining=tuple(draining),

@@ -139,6 +139,11 @@ def gives_turn(member: Member, replica: Replica) -> bool:
     return _ready_for(member, replica, member.turn) or gives_idle(member, replica)
 
 
+def reports(member: Member, replica: Replica) -> bool:
+    """Whether the replica can give its place at the end of its turn. A young replica has not reported yet."""
+    return not member.silent or (replica.ready_s or 0.0) < member.keep_s
+
+
 def remaining_s(victims: Sequence[Victim]) -> float:
     """Return the seconds until the turns of all `victims` are over."""
     return max(

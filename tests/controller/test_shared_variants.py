@@ -16,23 +16,11 @@ from tests.policy.fake_application import KNOBS, Clock, FakeApplication, holding
 CHEAP, DEAR = "Engine-v@cheap", "Engine-v@dear"
 
 
-def variant(name: str, usd_per_hour: float, **changed: Any) -> ServedVariant:
-    given = {
-        "identity": "",
-        "preemptible": False,
-        "min_replicas": 0,
-        "max_replicas": 10,
-        "assumed_speed": 1.0,
-    }
-    resources = {name: 1.0}
+def variant(name: str, usd_per_hour: float) -> ServedVariant:
     return ServedVariant(
-        name,
-        f"Engine-v@{name}",
-        resources,
-        usd_per_hour=usd_per_hour,
-        assumed_speed=1.0,
-        **{**given, **changed},
-    )
+        name, f"Engine-v@{name}", {name: 1.0}, "", usd_per_hour,
+        preemptible=False, min_replicas=0, max_replicas=10, assumed_speed=1.0,
+    )  # fmt: skip
 
 
 class Fleet(FakeApplication):
@@ -154,6 +142,7 @@ def test_taker_is_not_dry_while_the_giver_drains(clock: Clock) -> None:
         assert (targets[CHEAP], targets[DEAR]) == (1, 0)
 
     app.say("Engine-a")
+    assert app.go(2, v=holding(2))[CHEAP] == 1
     app.say(CHEAP, "ready")
     app.run(CHEAP, 1)
     assert app.go(2)[CHEAP] == 1

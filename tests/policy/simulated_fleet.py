@@ -188,8 +188,8 @@ class SimulatedFleet:
             memory, now = each.memory, self.now
             offers.append(
                 Offer(
-                    each.variant, each.usd_per_hour, 1.0, 0, each.most, each.preemptible, 0, True, each.start_s,
-                    ready, 0, len(each.up()), memory.is_dry(now), memory.is_tried(now),
+                    each.variant, each.usd_per_hour, 1.0, 0, each.most, each.preemptible, 0, True,
+                    each.start_s, ready, 0, len(each.up()), memory.is_dry(now), memory.is_tried(now),
                 )
             )  # fmt: skip
             served = ServedVariant(
@@ -202,7 +202,10 @@ class SimulatedFleet:
         decision = Decision(
             sum(targets.values()), 0, "", "", "",
             claim=Claim(whole.claim, whole.idle_s, first.start_s, silent=False),
-            signals={"waiting_requests": whole.waiting, "running_requests": whole.running, "arrivals_60s_rps": whole.rps},
+            signals={
+                "waiting_requests": whole.waiting, "running_requests": whole.running,
+                "arrivals_60s_rps": whole.rps,
+            },
             variants={each.variant: {"capacity_rps": each_rps, "meets_targets": 1.0} for each in family},
         )  # fmt: skip
         knobs = Knobs(min_replicas=first.minimum, max_replicas=first.most, min_on_demand=first.on_demand)
@@ -214,10 +217,10 @@ class SimulatedFleet:
         found = []
         for key, part in split(decided, engines, takers).items():
             each = next(each for each in family if each.key == key)
-            each.wanted, signals = targets[key], part.decision.signals
+            signals = part.decision.signals
             found.append(
                 replace(
-                    self.member(each), key=key, wanted=each.wanted, claim=part.decision.claim.replicas,
+                    self.member(each), key=key, wanted=targets[key], claim=part.decision.claim.replicas,
                     minimum=part.model.knobs.min_replicas, capacity_rps=each_rps,
                     waiting=signals["waiting_requests"], running=signals["running_requests"],
                     rps=signals["arrivals_60s_rps"],

@@ -46,7 +46,7 @@ def test_idle_replica_gives_way_at_once() -> None:
     assert grants["a"].stop == ("a-0",)
     assert grants["a"].gives_to == "b"
     assert grants["b"].target == 1
-    assert (grants["b"].place, grants["b"].eta_s) == (1, 10.0)
+    assert (grants["b"].place, grants["b"].eta_s) == (1, 15.0)  # the end of a's replica, and a start
     assert grants["a"].why == "b waits; a has been idle for 40 s and gives its place."
     assert len(state.handovers) == 1
 
@@ -163,7 +163,74 @@ def test_model_that_gave_its_place_joins_the_end_of_the_line() -> None:
     assert [grants[name].place for name in "ca"] == [1, 2]
 
 
+def test_place_after_a_long_drain_is_taken_once() -> None:
+    a, b, c = busy("a", 101.0, rps=0.1), waits("b"), busy("c", 101.0)
+    grants, state = share([a, b, c], [node(0, 2.0)], SharingState(waiting_since={"b": 0.0}), 0.0)
+    assert (grants["a"].target, grants["c"].target) == (0, 1)
+
+    a = member("a", wanted=0, draining=(Replica("a-0", "n0"),))
+    for now in range(1, 21):
+        _, state = share([a, b, c], [node(0, 2.0)], state, now)
+    a = member("a", wanted=0)  # the new replica has the place, and has not said so
+    for now in range(21, 34):
+        grants, state = share([a, b, c], [node(0, 2.0)], state, now)
+        assert grants["c"].target == 1
+
+
+def test_eta_of_a_late_hand_over_grows() -> None:
+    a, b = busy("a", 101.0), waits("b")
+    _, state = share([a, b], [node(0)], SharingState(waiting_since={"b": 0.0}), 0.0)
+    a = member("a", wanted=0, draining=(Replica("a-0", "n0"),))
+
+    etas = []
+    for now in (2.0, 10.0, 14.0, 25.0):
+        grants, state = share([a, b], [node(0)], state, now)
+        etas.append(grants["b"].eta_s)
+
+    assert etas == [13.0, 15.0, 19.0, 30.0]  # the drain was expected to take 5 s
+
+
+def test_no_eta_promises_the_place_of_a_silent_replica() -> None:
+    grants, _ = share([waits("b"), busy("a", 40.0, silent=True)], [node(0)], SharingState(), 0.0)
+
+    assert (grants["b"].place, grants["b"].eta_s) == (1, None)
+
+
+def test_idle_replica_gives_way_though_another_drains() -> None:
+    a, c = busy("a", 30.0, draining=(Replica("a-1", "n0"),)), member("c", 300.0, idle_s=200.0)
+    grants, _ = share([waits("b"), a, c], [node(0, 3.0)], SharingState(), 0.0)
+
+    assert (grants["c"].target, grants["b"].eta_s) == (0, 15.0)
+
+
+def test_replica_in_use_stays_while_another_drains() -> None:
+    a, c = busy("a", 101.0, draining=(Replica("a-1", "n0"),)), busy("c", 101.0)
+    grants, _ = share([waits("b"), waits("d"), a, c], [node(0, 3.0)], SharingState(), 0.0)
+
+    assert (grants["a"].target, grants["c"].target) in ((1, 0), (0, 1))  # for d
+    assert (grants["b"].place, grants["b"].eta_s) == (1, 15.0)
+
+
+def test_next_place_is_for_the_first_in_line() -> None:
+    a = busy("a", 30.0, draining=(Replica("a-1", "n0"),))
+    state = SharingState(waiting_since={"c": 1.0, "b": 2.0})
+
+    grants, _ = share([waits("b"), waits("c"), a], [node(0, 2.0)], state, 3.0)
+
+    assert (grants["c"].target, grants["b"].target) == (1, 0)
+
+
 # Replicas of several sizes.
+
+
+def test_no_small_replica_takes_the_room_that_a_large_one_waits_for() -> None:
+    large, state = waits("large", need={"GPU": 3.0}), SharingState(waiting_since={"large": 0.0})
+    busy_ones = [busy("a", 40.0), busy("b", 50.0)]
+
+    grants, _ = share([large, waits("small"), *busy_ones], [node(1, 3.0)], state, 1.0)
+
+    assert (grants["large"].target, grants["large"].place) == (1, 1)
+    assert (grants["small"].target, grants["small"].place) == (0, 2)
 
 
 def test_large_replica_that_never_fits_holds_nobody_up() -> None:
@@ -406,32 +473,30 @@ def test_deleted_pod_stops_counting() -> None:
 # Models with variants.
 
 
-@several
-@given(
-    st.lists(
-        st.tuples(st.booleans(), traffic(END), st.integers(0, 1), st.integers(0, 1)), min_size=2, max_size=4
-    ),
-    st.lists(st.tuples(st.sampled_from(["GPU", "L"]), traffic(END)), max_size=3),
-    st.tuples(st.integers(1, 3), st.integers(1, 3)),
-    st.integers(0, 99),
-)
-def test_models_with_variants_wait_no_longer_than_their_turns(
-    several_kinds: list[tuple[bool, list[tuple[float, float]], int, int]],
-    one_kind: list[tuple[str, list[tuple[float, float]]]],
-    places: tuple[int, int],
-    seed: int,
-) -> None:
+@st.composite
+def mixed_fleets(draw: st.DrawFn) -> SimulatedFleet:
+    """Models on two kinds of nodes or one. The first may keep replicas: there is one more place of each."""
     models = []
-    for n, (spot, arrivals, minimum, on_demand) in enumerate(several_kinds):
-        kept = {"minimum": minimum, "on_demand": on_demand} if not n else {}
-        model = Model(f"v{n}", arrivals=arrivals, **kept)
-        models += model.in_kinds((GPU, 1.0, spot), ({"L": 1.0}, 2.0, False))
-    models += [Model(f"m{n}", need={kind: 1.0}, arrivals=of) for n, (kind, of) in enumerate(one_kind)]
-    # Replicas of `min_replicas` and `min_on_demand` never go, so there is one more place of each kind.
-    fleet = SimulatedFleet(models, [{"GPU": places[0] + 1.0}, {"L": places[1] + 1.0}], seed)
+    for number in range(draw(st.integers(2, 4))):
+        kept = draw(st.tuples(st.integers(0, 1), st.integers(0, 1))) if not number else (0, 0)
+        model = Model(f"v{number}", minimum=kept[0], on_demand=kept[1], arrivals=draw(traffic(END)))
+        models += model.in_kinds((GPU, 1.0, draw(st.booleans())), ({"L": 1.0}, 2.0, False))
+    for number in range(draw(st.integers(0, 3))):
+        need = {draw(st.sampled_from(["GPU", "L"])): 1.0}
+        models.append(Model(f"m{number}", need=need, arrivals=draw(traffic(END))))
+    nodes = [{"GPU": draw(st.integers(2, 3)) * 1.0}, {"L": draw(st.integers(2, 3)) * 1.0}]
+    return SimulatedFleet(models, nodes, draw(st.integers(0, 99)))
+
+
+@several
+@given(mixed_fleets())
+def test_models_with_variants_wait_for_their_turns_at_most(fleet: SimulatedFleet) -> None:
     fleet.run(END)
-    others, one_turn = len(several_kinds) + len(one_kind) - 1, 30.0 + 8.0 + 3.0 + 4 * TICK_S
-    turns = sum(ceil(others / each) for each in places)
-    assert not fleet.broken
+    places = min(fleet.nodes["n0"]["GPU"], fleet.nodes["n1"]["L"]) - 1
+    turn = max(max(10 * model.start_s, 30.0) for model in fleet.models)
+    one_turn = turn + 8.0 + max(model.start_s for model in fleet.models) + 4 * TICK_S
+    others = len({model.name for model in fleet.models}) - 1
     for model in fleet.models:
-        assert model.longest_wait_s <= turns * one_turn + 2 * 15.0
+        # After 15 s without a place of one kind, the mix tries the other kind.
+        assert model.longest_wait_s <= ceil(others / places) * one_turn + 2 * 15.0
+    assert not fleet.broken
