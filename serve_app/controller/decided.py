@@ -62,25 +62,19 @@ def split(each: Decided, engines: Mapping[str, ServedModel], takers: Collection[
     placed = {name: min(now[name].placed + (name in takers), target) for name, target in targets.items()}
     certain = {name: 1.0 for name in by_price if not now[name].served.preemptible}
     on_demand = divide(knobs.min_on_demand, certain, {}, ready, placed, targets)
+    scheduled = [term.replicas for term in decision.terms if term.name == "schedule"]
     claim, least = (
         divide(units, speeds, on_demand if units else {}, ready, placed, targets)
-        for units in (
-            decision.claim.replicas,
-            max([knobs.min_replicas, *(term.replicas for term in decision.terms if term.name == "schedule")]),
-        )
+        for units in (decision.claim.replicas, max([knobs.min_replicas, *scheduled]))
     )
     # The last replicas of an idle model may go, because the model then has none at all.
     serves = any(claim.values()) or any(least.values()) or any(placed[n] for n in now if n not in certain)
     work = {name: claim.get(name, 0) * rps[name] for name in by_price}
     found = {}
     for name in by_price:
-        served, snapshot, share_of_load = (
-            now[name].served,
-            now[name].snapshot,
-            work[name] / (sum(work.values()) or 1.0),
-        )
+        snapshot, of_load = now[name].snapshot, work[name] / (sum(work.values()) or 1.0)
         kept = min(on_demand.get(name, 0), placed[name]) if serves else 0
-        minimum = max(served.min_replicas, least.get(name, 0), kept)
+        minimum = max(now[name].served.min_replicas, least.get(name, 0), kept)
         start_s = snapshot.cold_start_s or snapshot.assumed_start_s
         part = replace(
             decision,
@@ -89,7 +83,7 @@ def split(each: Decided, engines: Mapping[str, ServedModel], takers: Collection[
             claim=replace(decision.claim, replicas=claim.get(name, 0), start_s=start_s),
             signals={
                 **decision.signals,
-                **{signal: decision.signals.get(signal, 0.0) * share_of_load for signal in _LOAD},
+                **{signal: decision.signals.get(signal, 0.0) * of_load for signal in _LOAD},
                 "replica_capacity_rps": rps[name],
             },
         )

@@ -57,15 +57,14 @@ class SharedFleet:
         They are the same objects while every replica has a place, and while the nodes have not been read.
         """
         engines, takers = served.engines(), self.takers
-        by_model = [split(each, engines, takers) for each in decided.values()]
+        shares = served.model_preemption and len(decided) > 1
+        by_model = [split(each, engines, takers) for each in decided.values() if shares]
         parts = {name: part for of_model in by_model for name, part in of_model.items()}
-        short = served.model_preemption and (
-            any(_missing(part, inbox, now) > 0 for part in parts.values())
-            or any(_wakes(each) for each in decided.values())
-        )
-        self.looks_at_nodes = bool(short or self._state.handovers) and len(decided) > 1
+        short = any(_missing(part, inbox, now) > 0 for part in parts.values())
+        wakes = any(_wakes(each) for each in decided.values())
+        self.looks_at_nodes = shares and (short or wakes or bool(self._state.handovers))
         self.waits_for_nodes = self.looks_at_nodes and inbox.nodes is None
-        if not self.looks_at_nodes or not served.model_preemption:
+        if not self.looks_at_nodes:
             self._state = SharingState(drain_s=self._state.drain_s, nodes=self._state.nodes)
             self._unexplained = []
             return dict(decided)
