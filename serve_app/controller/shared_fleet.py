@@ -8,7 +8,7 @@ from serve_app.controller.contexts import count_phases, running_ids
 from serve_app.controller.decided import Decided, as_siblings, merge, split
 from serve_app.controller.document_exchange import Deployment, Inbox
 from serve_app.patches.ray import stop_first
-from serve_app.policy.fleet_members import Member, Replica
+from serve_app.policy.fleet_members import KEEP_STARTS, Member, Replica
 from serve_app.policy.fleet_share import PLACED_WITHIN_S, SharingState, share
 from serve_app.wire.phases import DRAINING, FAILED
 from serve_app.wire.resources import add, lacking
@@ -138,7 +138,8 @@ def _member(
     known = inbox.deployments.get(model.deployment, Deployment())
     phases, running = known.phases, running_ids(each.ctx)
     # The place that another replica gives is on a warm node, though no warm node has room now.
-    start_s = (replace(each.snapshot, warm_node=True) if known.warmed else each.snapshot).cold_start_s
+    measured_s = (replace(each.snapshot, warm_node=True) if known.warmed else each.snapshot).cold_start_s
+    start_s = measured_s or decision.claim.start_s
     replicas, draining = [], []
     for name in sorted(running | phases.keys()):
         document = phases.get(name, {"phase": ""})
@@ -159,6 +160,10 @@ def _member(
         placing += 1
     claim, least, spares = _claims(each, decided, inbox)
     minimum = max([least, *(t.replicas for t in decision.terms if t.name == "schedule")])
+    failed_s = [now - document["since"] for document in phases.values() if document["phase"] == FAILED]
+    if failed_s and 0.0 <= min(failed_s) < KEEP_STARTS * start_s:
+        # Another model would give its place for the next failure.
+        claim, minimum = (min(count, len(replicas) + placing) for count in (claim, minimum))
     acts = knobs.mode == "act"
     arrivals = [signals.get(f"arrivals_{seconds}s_rps", 0.0) for seconds in (30, 60)]
     return Member(
@@ -168,7 +173,7 @@ def _member(
         claim=claim if acts else 0,
         minimum=minimum if acts else 0,
         need=model.resources,
-        start_s=start_s or decision.claim.start_s,
+        start_s=start_s,
         target=each.ctx.target_num_replicas,
         replicas=tuple(replicas),
         draining=tuple(draining),

@@ -175,6 +175,15 @@ def test_start_on_a_full_warm_node_counts_as_warm(clock: Clock) -> None:
     assert app.mailbox.outbox.status["models"]["Engine-b"]["line"]["eta_s"] <= 4 + 5
 
 
+def test_model_that_cannot_start_takes_a_place_seldom(clock: Clock) -> None:
+    app = sharing(clock, {"a": KNOBS, "b": KNOBS.model_copy(update={"min_replicas": 1})})
+    failed = document("failed", clock.now) | {"during": "weights", "reason": "no such file"}
+    app.startup("b", started({"Engine-b-0": failed}))
+
+    assert run(app, 4 * START_S - 1, node(0), b=holding(2))["Engine-a"] == 1
+    assert run(app, 3, node(0), b=holding(2))["Engine-a"] == 0
+
+
 def test_minimum_and_advise_keep_their_replicas(clock: Clock) -> None:
     for kept in ({"min_replicas": 1}, {"mode": "advise"}):
         clock.now = Clock().now

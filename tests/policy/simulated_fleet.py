@@ -25,6 +25,10 @@ from serve_app.wire.served_models import ServedModel, ServedVariant
 TICK_S = 0.5
 BATCH = 4
 AWAKE_S = 300.0
+REPORTS_S = 1.5
+"""A new replica says on which node it is after this time."""
+PENDING_S = 5.0
+"""After this time without a place, a replica of a hand-over counts only once it has reported."""
 
 
 @dataclass
@@ -36,6 +40,8 @@ class Running:
     requests: list[float] = field(default_factory=list)
     """When each request ends."""
     drains: bool = False
+    unknown: bool = False
+    """Whether nobody knows of the replica until it reports."""
 
 
 @dataclass
@@ -81,6 +87,11 @@ class Model:
             )
             for n, (need, usd, spot) in enumerate(kinds)
         ]  # fmt: skip
+
+    @property
+    def turn(self) -> float:
+        given = self.turn_s if self.turn_s is not None else max(10 * self.start_s, 30.0)
+        return max(given, 4 * self.start_s)
 
     def up(self) -> list[Running]:
         return [replica for replica in self.replicas if not replica.drains]
@@ -163,14 +174,16 @@ class SimulatedFleet:
         claim = min(ceil(load / BATCH), model.most)
         awake = int(self.now - model.busy_at < AWAKE_S)
         model.wanted = max(claim, awake, model.minimum)
+        young = [r for r in model.up() if self.now - r.began < REPORTS_S]
         replicas = tuple(
             Replica(r.name, r.node, self.now - r.ready_at if r.ready_at <= self.now else None)
             for r in model.up()
+            if r not in young
         )
         draining = tuple(Replica(r.name, r.node) for r in model.replicas if r.drains)
         return Member(
             model.name, model.name, model.wanted, claim, model.minimum, model.need, model.start_s,
-            model.target, replicas, draining,
+            model.target, replicas, draining, sum(not r.unknown for r in young),
             waiting=len(model.waiting), running=model.running, rps=len(model.seen) / 60,
             idle_s=self.now - model.busy_at, weight=model.weight, turn_s=model.turn_s,
         )  # fmt: skip
@@ -182,21 +195,22 @@ class SimulatedFleet:
         parts, offers, each_rps = {}, [], BATCH / 2.0
         for each in family:
             ready = sum(replica.ready_at <= self.now for replica in each.up())
+            placed = sum(self.now - replica.began >= REPORTS_S for replica in each.up())
             pending_s = self.now - min(each.pending_since, default=self.now)
             pending = 0 if each.key in takers or pending_s < 5 else len(each.pending_since)
-            each.memory = each.memory.learn_nodes(pending, pending_s, len(each.up()), self.now)
+            each.memory = each.memory.learn_nodes(pending, pending_s, placed, self.now)
             memory, now = each.memory, self.now
             offers.append(
                 Offer(
                     each.variant, each.usd_per_hour, 1.0, 0, each.most, each.preemptible, 0, True,
-                    each.start_s, ready, 0, len(each.up()), memory.is_dry(now), memory.is_tried(now),
+                    each.start_s, ready, 0, placed, memory.is_dry(now), memory.is_tried(now),
                 )
             )  # fmt: skip
             served = ServedVariant(
                 each.variant, each.key, each.need, "", each.usd_per_hour, each.preemptible, 0, each.most, 1.0
             )
             snapshot = Snapshot(target=each.target, ready=ready, cold_node_start_s=each.start_s)
-            parts[each.key] = Part(None, VariantNow(served, snapshot, placed=len(each.up())))
+            parts[each.key] = Part(None, VariantNow(served, snapshot, placed=placed))
         mix, first.mix = choose(offers, float(whole.wanted), first.on_demand, 10.0, first.mix, self.now)
         targets = {each.key: mix.targets[each.variant] for each in family}
         decision = Decision(
@@ -297,7 +311,11 @@ class SimulatedFleet:
             if fits:
                 node = self.random.choice(fits)
                 add(free[node], model.need, -1.0)
-                model.pending_since.pop()
+                waited_s = self.now - model.pending_since.pop()
+                unknown = waited_s >= PENDING_S and any(
+                    handover.taker == model.key for handover in self.state.handovers
+                )
                 name = f"{model.key}-{next(self._names)}"
-                model.replicas.append(Running(name, node, self.now, self.now + model.start_s))
+                ready_at = self.now + model.start_s
+                model.replicas.append(Running(name, node, self.now, ready_at, unknown=unknown))
                 self.starts += 1

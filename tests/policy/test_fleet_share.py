@@ -292,19 +292,27 @@ def traffic(draw: st.DrawFn, end: float) -> list[tuple[float, float]]:
     for _ in range(draw(st.integers(0, 6))):
         at = draw(st.floats(0, end))
         gap = draw(st.sampled_from([0.0, 0.3, 2.0, 7.0]))
-        service = draw(st.sampled_from([0.2, 2.0, 8.0]))
+        service = draw(st.sampled_from([0.2, 2.0, 8.0, LONGEST_S]))
         found += [(at + gap * index, service) for index in range(draw(st.integers(1, 40)))]
     return sorted(request for request in found if request[0] < end)
 
 
 END = 400.0
+LONGEST_S = 40.0
+"""The longest service, and so the longest drain."""
 
 
 @st.composite
 def fleets(draw: st.DrawFn, most: int = 4, least: int = 1) -> SimulatedFleet:
     gpus = draw(st.integers(least, most))
     models = [
-        Model(f"m{n}", start_s=draw(st.sampled_from([1.0, 3.0, 10.0])), arrivals=draw(traffic(END)))
+        Model(
+            f"m{n}",
+            start_s=draw(st.sampled_from([1.0, 3.0, 10.0])),
+            weight=draw(st.sampled_from([0.2, 1.0, 5.0])),
+            turn_s=draw(st.sampled_from([None, 20.0, 60.0])),
+            arrivals=draw(traffic(END)),
+        )
         for n in range(draw(st.integers(2, 6)))
     ]
     return SimulatedFleet(models, [{"GPU": float(gpus)}], draw(st.integers(0, 99)))
@@ -318,8 +326,8 @@ several = settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow]
 def test_waits_and_starts_of_models_are_bounded(fleet: SimulatedFleet) -> None:
     fleet.run(END)
     places = fleet.nodes["n0"]["GPU"]
-    turn = max(max(10 * model.start_s, 30.0) for model in fleet.models)
-    one_turn = turn + 8.0 + max(model.start_s for model in fleet.models) + 4 * TICK_S
+    turn = max(model.turn for model in fleet.models)
+    one_turn = turn + LONGEST_S + max(model.start_s for model in fleet.models) + 4 * TICK_S
     for model in fleet.models:
         assert model.longest_wait_s <= ceil((len(fleet.models) - 1) / places) * one_turn
     unfinished = max(model.start_s for model in fleet.models) * places
@@ -345,7 +353,7 @@ def test_nodes_that_come_or_never_join_lengthen_no_wait_by_much(
     places = fleet.nodes["n0"]["GPU"]
     fleet.run(END)
     start = max(model.start_s for model in fleet.models)
-    one_turn = max(10 * start, 30.0) + 8.0 + start + 4 * TICK_S
+    one_turn = max(model.turn for model in fleet.models) + LONGEST_S + start + 4 * TICK_S
     for model in fleet.models:
         assert model.longest_wait_s <= ceil((len(fleet.models) - 1) / places) * (one_turn + 2 * start)
 
@@ -383,8 +391,8 @@ def test_large_replica_gets_its_node_in_turn(fleet: SimulatedFleet, data: st.Dat
     large.need = {"GPU": data.draw(st.sampled_from([2.0, 4.0]))}
     large.arrivals = [(float(at), 2.0) for at in range(50, 400, 5)]
     fleet.run(END)
-    turn = max(max(10 * model.start_s, 30.0) for model in fleet.models)
-    assert large.longest_wait_s <= 2 * (turn + 8.0) + max(m.start_s for m in fleet.models) + 4 * TICK_S
+    turn = max(model.turn for model in fleet.models)
+    assert large.longest_wait_s <= 2 * (turn + LONGEST_S) + max(m.start_s for m in fleet.models) + 4 * TICK_S
 
 
 # Nodes that come.
@@ -493,8 +501,8 @@ def mixed_fleets(draw: st.DrawFn) -> SimulatedFleet:
 def test_models_with_variants_wait_for_their_turns_at_most(fleet: SimulatedFleet) -> None:
     fleet.run(END)
     places = min(fleet.nodes["n0"]["GPU"], fleet.nodes["n1"]["L"]) - 1
-    turn = max(max(10 * model.start_s, 30.0) for model in fleet.models)
-    one_turn = turn + 8.0 + max(model.start_s for model in fleet.models) + 4 * TICK_S
+    turn = max(model.turn for model in fleet.models)
+    one_turn = turn + LONGEST_S + max(model.start_s for model in fleet.models) + 4 * TICK_S
     others = len({model.name for model in fleet.models}) - 1
     for model in fleet.models:
         # After 15 s without a place of one kind, the mix tries the other kind.
