@@ -40,7 +40,7 @@ class FleetSamples:
         """The CPU time of the last sample, in seconds."""
         self._read: deque[tuple[float, Series]] = deque()
         self._parts: dict[str, tuple[str, str]] = {}
-        """The model and the bucket or lane by labels: those of the last sample, as the next has most of them."""
+        """The model and part of each series' labels in the last sample. The next has most of them."""
 
     def add(self, exposition: str, now: float, replicas: dict[str, dict[str, int]]) -> dict[str, Any]:
         """Keep and return the sample of an exposition read at `now` (Unix time, seconds).
@@ -83,7 +83,10 @@ class FleetSamples:
 def _growth(
     series: Series, before: Mapping[tuple[str, str], int], parts: Mapping[str, tuple[str, str]]
 ) -> defaultdict[str, Totals]:
-    """Return each model's growth since `before`, summed over replicas. `parts` has the model and part by labels."""
+    """Return each model's growth since `before`, summed over replicas.
+
+    `parts` has the model, and the bucket or lane, of labels.
+    """
     grown = defaultdict[str, Totals](Totals)
     for (metric, labels), value in series.items():
         old = before.get((metric, labels), 0)
