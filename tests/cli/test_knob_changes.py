@@ -100,12 +100,6 @@ def test_what_is_not_yaml_is_told_on_one_line() -> None:
     assert "\n" not in line
 
 
-def test_the_model_may_be_left_out_where_there_is_one() -> None:
-    assert choose_scope(None, ["a"]) == "a"
-    assert choose_scope("a", ["a", "b"]) == "a"
-    assert choose_scope("ingress", ["a", "b"]) == "ingress"
-
-
 def test_unknown_model_error_lists_the_models() -> None:
     assert problems(choose_scope, None, ["a", "b"]) == [
         "MODEL: required, and not given; this application has 'a', 'b'"
