@@ -33,10 +33,7 @@ def problems(call: Any, *args: Any) -> list[str]:
         ("schedules=[{start: '08:00', end: '18:00', min_replicas: 2}]", [WINDOW]),
         # Not 1080, which YAML 1.1 reads in 18:00.
         ("schedules=[{start: 08:00, end: 18:00, min_replicas: 2}]", [WINDOW]),
-        (
-            "schedules=[{timezone: Europe/Berlin, days: [mon]}]",
-            [BERLIN],
-        ),
+        ("schedules=[{timezone: Europe/Berlin, days: [mon]}]", [BERLIN]),
     ],
 )
 def test_values_are_yaml(text: str, value: object) -> None:
@@ -156,10 +153,7 @@ def test_differences_are_those_of_the_values_in_force() -> None:
     old = in_force({"autoscaling": {"a": {"max_replicas": 3}}})
     new = in_force({"autoscaling": {"b": {"max_replicas": 4}}, "ingress": {"max_replicas": 2}})
 
-    assert differences(old, new) == [
-        "a.max_replicas: 3 -> 1",
-        "ingress.max_replicas: 4 -> 2",
-    ]
+    assert differences(old, new) == ["a.max_replicas: 3 -> 1", "ingress.max_replicas: 4 -> 2"]
     assert differences(old, old) == []
 
 

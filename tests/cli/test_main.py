@@ -63,11 +63,7 @@ _CONFIG = Path(__file__).parents[2] / "config/serve.yaml"
 
 @pytest.mark.parametrize(
     ("words", "buffered"),
-    [
-        (["check", str(_CONFIG), "--show"], False),
-        (["--help"], True),
-        (["check", "absent.yaml"], False),
-    ],
+    [(["check", str(_CONFIG), "--show"], False), (["--help"], True), (["check", "absent.yaml"], False)],
 )
 def test_a_reader_that_leaves_ends_a_command_quietly(words: list[str], buffered: bool) -> None:
     code = "import sys; from serve_app.cli.main import main; sys.exit(main())"

@@ -73,12 +73,7 @@ class Bench:
 
     def runner(self) -> Runner:
         return Runner(
-            self.stored.queue,
-            self.validate,
-            self.ingress,
-            self.ended.append,
-            self._count,
-            lambda: self.now,
+            self.stored.queue, self.validate, self.ingress, self.ended.append, self._count, lambda: self.now
         )
 
     def _count(self, model: str, outcome: str, lines: int) -> None:
