@@ -38,6 +38,9 @@ class FakeIngress:
         self.called = asyncio.Event()
         self.cancelled = 0
         self.open = self.most_open = 0
+        self.lost_calls = 0
+        """The next calls that end with `loss`, as if the replica were killed."""
+        self.loss: BaseException = ConnectionError("the replica is gone")
 
     async def __call__(self, batch: Batch, lines: Sequence[BatchLine]) -> AsyncGenerator[LineAnswers]:
         self.sent.append((batch.id, [line.number for line in lines]))
@@ -47,6 +50,9 @@ class FakeIngress:
         try:
             yield LineAnswers((), "tide", self.wanted)
             await self.gate.wait()
+            if self.lost_calls:
+                self.lost_calls -= 1
+                raise self.loss
             yield LineAnswers(tuple(map(self.answer, lines)), "tide", self.wanted)
         except (asyncio.CancelledError, GeneratorExit):
             self.cancelled += 1
@@ -73,7 +79,12 @@ class Bench:
 
     def runner(self) -> Runner:
         return Runner(
-            self.stored.queue, self.validate, self.ingress, self.ended.append, self._count, lambda: self.now
+            self.stored.queue,
+            self.validate,
+            self.ingress,
+            self.ended.append,
+            self._count,
+            lambda: self.now,
         )
 
     def _count(self, model: str, outcome: str, lines: int) -> None:

@@ -13,7 +13,7 @@ from serve_app.batch.records import Batch, Line, LineError
 from serve_app.batch.tables import LINES
 from serve_app.runner.runner import LEASE_S
 from serve_app.wire.batches import NO_BATCHES, BatchLine, LineAnswer
-from tests.batch.stored import NOW, body
+from tests.batch.stored import HOUR_S, NOW, body
 from tests.runner.bench import LIMIT_S, Bench, ok, refused, until
 
 
@@ -70,6 +70,36 @@ async def test_refused_lines_come_again_after_the_wait(bench: Bench) -> None:
     assert bench.ingress.numbers == [1, 1]
 
 
+@pytest.mark.parametrize("loss", [ConnectionError("the replica is gone"), asyncio.CancelledError()])
+async def test_lines_of_a_lost_ingress_replica_come_again(bench: Bench, loss: BaseException) -> None:
+    batch = bench.stored.add(3)
+    bench.ingress.lost_calls, bench.ingress.loss = 1, loss
+    async with bench.running():
+        await asyncio.wait_for(bench.ingress.called.wait(), LIMIT_S)
+        bench.now += 60.0
+        await bench.until(batch, "completed")
+
+    assert bench.stored.results(batch)[0].keys() == {"r1", "r2", "r3"}
+
+
+async def test_a_killed_runner_leaves_its_lines_to_the_next(bench: Bench) -> None:
+    """Its lines in flight are sent again when their lease ends."""
+    batch = bench.stored.add(20)
+    bench.ingress.gate.clear()
+    async with bench.running():
+        await asyncio.wait_for(bench.ingress.called.wait(), LIMIT_S)
+    in_flight = bench.ingress.numbers
+    bench.ingress.gate.set()
+
+    async with bench.running():
+        await until(lambda: len(set(bench.ingress.numbers)) == 20)
+        bench.now += LEASE_S
+        await bench.until(batch, "completed")
+
+    assert sorted(bench.ingress.numbers) == sorted([*range(1, 21), *in_flight])
+    assert bench.stored.results(batch)[0].keys() == {f"r{number}" for number in range(1, 21)}
+
+
 async def test_answers_after_those_of_another_runner_are_not_counted(bench: Bench) -> None:
     batch = bench.stored.add(2)
     bench.ingress.gate.clear()
@@ -83,6 +113,19 @@ async def test_answers_after_those_of_another_runner_are_not_counted(bench: Benc
         await bench.until(batch, "completed")
 
     assert bench.counted == {"completed": 1}
+
+
+async def test_the_end_of_the_window_ends_the_batch(bench: Bench) -> None:
+    batch = bench.stored.add(3, hours=1)
+    bench.ingress.answer = lambda line: ok(line) if line.number == 2 else refused(line)
+    async with bench.running():
+        await until(lambda: bench.counted, bench.wait)
+        bench.now = NOW + HOUR_S
+        await bench.until(batch, "expired")
+
+    output, errors = bench.stored.results(batch)
+    assert output.keys() == {"r2"}
+    assert {line["error"]["code"] for line in errors.values()} == {"batch_expired"}
 
 
 async def test_places_that_an_owner_leaves_go_to_others(bench: Bench) -> None:
@@ -177,6 +220,33 @@ async def test_a_batch_without_its_input_fails_and_stops_no_other(
     assert {line["error"]["code"] for line in errors.values()} == {"batch_failed"}
     assert len(errors) == 3
     assert "their store cannot be used" not in caplog.text
+
+
+async def test_batches_wait_for_a_share_that_is_not_mounted(bench: Bench, tmp_path: Path) -> None:
+    """Its mount point is an empty folder. An answer that comes meanwhile is kept in memory."""
+    mounted, away = tmp_path / "batch", tmp_path / "share"
+    batch = bench.stored.add(1)
+    bench.ingress.gate.clear()
+    runner = bench.runner()
+    await runner.turn()
+    await bench.ingress.called.wait()
+    joined = bench.stored.add(1)
+    bench.answer(joined)
+    mounted.rename(away)
+    mounted.mkdir()
+    bench.ingress.gate.set()
+    for _ in range(20):
+        await runner.turn()
+        await asyncio.sleep(0.02)
+        bench.wait(60)
+    assert list(mounted.iterdir()) == []
+    mounted.rmdir()
+    away.rename(mounted)
+    async with bench.running():
+        for each in (joined, batch):
+            await until(lambda b=each: bench.stored.batch(b).status == "completed", bench.wait)  # type: ignore[misc]
+
+    assert bench.stored.results(batch)[0].keys() == {"r1"}
 
 
 async def test_answers_may_be_nested_deeply(bench: Bench) -> None:
