@@ -14,7 +14,7 @@ from serve_app.api.engine_client import EngineRequest, Traffic
 from serve_app.api.engine_response import EngineResponse, WriteNowMiddleware
 from tests.http_server import port_of, uvicorn_with
 from tests.ingress.fakes import request
-from tests.ingress.fleet import DONE, TOKENS, CountingEngine, Fleet, frame
+from tests.ingress.fleet import DONE, TOKENS, WHOLE, CountingEngine, Fleet, frame, without_comments
 from tests.stub_engine import StubEngine
 
 ERROR = b'event: error\ndata: {"error":{}}\n\n'
@@ -104,6 +104,23 @@ async def test_most_events_take_the_fast_path(fleet: Fleet) -> None:
     assert server.sent == [frame(0), last]
     assert server.requests[0].outcome == "ok"
     assert server.requests[0].write_now is None
+
+
+async def test_a_draining_replicas_stream_still_moves(fleet: Fleet) -> None:
+    first, second = CountingEngine(until=1), CountingEngine()
+    await fleet.start(first)
+    async with serving(fleet) as server:
+        client = await server.connect()
+        await client.head()
+        text = await client.chunk()
+        first.go_on(1)
+        text += await client.chunk()
+        await fleet.start(second)
+        fleet.stop("r1")
+        first.go_on(1)
+        text += await client.rest()
+
+    assert without_comments(text) == (WHOLE, 1)
 
 
 async def test_an_error_event_on_the_fast_path_is_the_outcome(fleet: Fleet) -> None:
