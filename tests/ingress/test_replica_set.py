@@ -131,6 +131,17 @@ def test_trouble_is_reported_once_and_to_the_next_who_can_help() -> None:
     assert told == ["a: silent", "a: its engine core has died"]
 
 
+def test_trouble_of_a_gone_replica_changes_nothing() -> None:
+    among = replicas("a", "b")
+    a, _ = among.listed()
+    among.update(where("b"))
+
+    among.keep_away(a, "silent")
+    among.welcome(a)
+
+    assert ([one.replica_id for one in among.listed()], len(among)) == (["b"], 1)
+
+
 def test_continued_stream_goes_only_to_replicas_of_its_model() -> None:
     among = replicas("a")
     among.update({**where("a"), "b": {**where("b")["b"], "identity": "new"}})
