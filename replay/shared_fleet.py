@@ -21,7 +21,7 @@ from replay.fleet.fleet import Fleet
 from replay.production import Production
 from replay.profile import Profile, load_profile
 from serve_app.policy.fleet_members import Member, Replica
-from serve_app.policy.fleet_share import FleetState, share
+from serve_app.policy.fleet_share import SharingState, share
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.resources import Node
 from traces import open_trace
@@ -81,7 +81,7 @@ class Sharing(Own):
 
     def __init__(self, models: Sequence[str], knobs: Knobs) -> None:
         super().__init__(models, knobs)
-        self._state = FleetState()
+        self._state = SharingState()
 
     def step(self, fleets: Fleets, places: int) -> None:
         targets, now = self._own_targets(fleets), next(iter(fleets.values())).now

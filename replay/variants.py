@@ -27,7 +27,7 @@ from serve_app.policy.decide import Decision, next_decision
 from serve_app.policy.reports import Snapshot
 from serve_app.policy.state import PolicyState
 from serve_app.policy.variant_decision import VariantNow, decide_variants
-from serve_app.policy.variant_state import MixState, VariantState
+from serve_app.policy.variant_state import VariantMixState, VariantState
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.data_plane import LEAVING_S
 from serve_app.wire.served_models import ServedVariant
@@ -245,7 +245,7 @@ class Mixed:
         if self.state.last_at is None:  # nodes are known from earlier days
             start_s = sum(fleet.conditions.cold_start_s) / 2.0
             known = {name: pool.known(fleet.target, start_s) for name, pool in fleet.pools.items()}
-            self.state = replace(self.state, mix=MixState(known))
+            self.state = replace(self.state, mix=VariantMixState(known))
         variants = [self._now(fleet, pool) for pool in fleet.pools.values()]
         found, self.state = decide_variants(variants, self.knobs, self.state, now, self._decider(now))
         self.needs.append((fleet.now, self.state.mix.units))

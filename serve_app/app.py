@@ -11,7 +11,7 @@ from serve_app.cluster.placement import actor_options, engine_environment, place
 from serve_app.engine.engine_deployment import Engine
 from serve_app.ingress.haproxy_server import ACCEPT_S
 from serve_app.ingress.ingress_deployment import Ingress
-from serve_app.runner.batch_runner import BatchRunner
+from serve_app.runner.runner_deployment import BatchRunner
 from serve_app.settings import AppSettings, ModelSettings, RequestLogSettings, knob_defaults, load_settings
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.storage import LedgerSettings

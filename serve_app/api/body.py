@@ -273,7 +273,7 @@ def _listed(value: msgspec.Raw) -> list[msgspec.Raw]:
 
 
 class _TokenFields(msgspec.Struct):
-    """Fields that may hold token ids. Others are skipped, because building 400,000 values took 0.3 s."""
+    """Fields that may hold token ids. Others are skipped, because building 400,000 values takes 0.3 s."""
 
     prompt: msgspec.Raw = NULL
     tokens: msgspec.Raw = NULL

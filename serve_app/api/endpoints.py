@@ -37,7 +37,7 @@ from serve_app.api.engine_client import (
 )
 from serve_app.api.engine_response import EngineResponse, Use
 from serve_app.api.errors import ApiError, deadline_exceeded
-from serve_app.api.generate import GenerateRequest, GenerateResponse
+from serve_app.api.generate_body import GenerateRequest, GenerateResponse
 from serve_app.api.prompt_prefix import prompt_prefix
 from serve_app.api.quotas import Quotas
 from serve_app.api.request_head import LANE_HEADER, RequestHead, head_of, key_of

@@ -9,7 +9,7 @@ from serve_app.controller.document_exchange import Deployment, Inbox
 from serve_app.patches.ray import stop_first
 from serve_app.policy.decide import Clamp, Decision
 from serve_app.policy.fleet_members import Member, Replica
-from serve_app.policy.fleet_share import FleetState, Grant, share
+from serve_app.policy.fleet_share import Grant, SharingState, share
 from serve_app.policy.reports import Snapshot
 from serve_app.wire.phases import DRAINING, FAILED
 from serve_app.wire.resources import add, lacking
@@ -36,7 +36,7 @@ class SharedFleet:
     """Carries the sharing out, and remembers hand-overs."""
 
     def __init__(self) -> None:
-        self._state = FleetState()
+        self._state = SharingState()
         self._ready_at: dict[str, float] = {}
         """By replica, since when it is ready, as first read. If the clock is set back, ages begin anew."""
         self.looks_at_nodes = False
@@ -71,7 +71,7 @@ class SharedFleet:
         self.looks_at_nodes = bool(short or self._state.handovers) and len(decided) > 1
         self.waits_for_nodes = self.looks_at_nodes and inbox.nodes is None
         if not self.looks_at_nodes or not served.model_preemption:
-            self._state = FleetState(drain_s=self._state.drain_s, nodes=self._state.nodes)
+            self._state = SharingState(drain_s=self._state.drain_s, nodes=self._state.nodes)
             return dict(decided)
         if inbox.nodes is None:
             return dict(decided)

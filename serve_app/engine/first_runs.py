@@ -1,6 +1,6 @@
 """The kinds of requests that an engine on a GPU has not run yet, and the warm-up that runs them.
 
-The first request of a kind may compile kernels within an engine step. nvcc took 192 s for one file of
+The first request of a kind may compile kernels within an engine step. nvcc can take 192 s for one file of
 FlashInfer's sampler on a slow core, and an engine that takes no step for 30 s counts as hanging.
 """
 

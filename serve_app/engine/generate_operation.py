@@ -13,10 +13,10 @@ from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import DONE, invalid_field, invalid_value, unsupported_feature
-from serve_app.api.generate import GenerateRequest
+from serve_app.api.generate_body import GenerateRequest
+from serve_app.engine.chat_operations import Serving
 from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.number_bounds import check_characters
-from serve_app.engine.operations import Serving
 
 _encode = msgspec.json.Encoder().encode
 

@@ -14,10 +14,10 @@ from serve_app.api.errors import ApiError, stream_failed, unsupported_feature
 from serve_app.cancellation import is_cancelled
 from serve_app.engine.adapters import Adapters
 from serve_app.engine.api_errors import from_exception, from_frame, lost_engine, not_continuable
+from serve_app.engine.chat_operations import ReplyOrFrames, Serving, chat, complete, detokenize, tokenize
 from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.generate_operation import generate
 from serve_app.engine.messages_operation import count_tokens, create_message
-from serve_app.engine.operations import ReplyOrFrames, Serving, chat, complete, detokenize, tokenize
 from serve_app.engine.pooling_operations import TASKS, pool
 from serve_app.engine.responses_operation import create_response
 from serve_app.engine.speech_operations import SPEECH, transcribe

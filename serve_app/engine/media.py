@@ -164,7 +164,7 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
 
 
 def _public_socket(info: tuple[Any, ...]) -> socket.socket:
-    """Make the socket for a connection. The address is resolved, so a name cannot change it any more."""
+    """Make the socket for a connection. The address is resolved, so a name cannot change it."""
     family, kind, protocol, _, address = info
     if not is_public(ip_address(address[0])):
         raise _invalid(f"the host of a media URL has the address {address[0]}, which is not public")

@@ -16,8 +16,8 @@ from vllm.entrypoints.anthropic.protocol import (
 from serve_app.api.body import MEMBERS, NULL
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError, invalid_field
+from serve_app.engine.chat_operations import ReplyOrFrames, Serving, ask
 from serve_app.engine.engine_call import EngineCall
-from serve_app.engine.operations import ReplyOrFrames, Serving, ask
 from serve_app.engine.request_body import RequestModel, check_block
 
 MESSAGES = RequestModel(

@@ -17,10 +17,10 @@ from serve_app.api.body import QUERIES
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import NOT_JSON, invalid_field, invalid_value, not_an_object
 from serve_app.engine.api_errors import from_response
+from serve_app.engine.chat_operations import Serving, raw_request, text_of
 from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.media import INPUTS, reader_of
 from serve_app.engine.number_bounds import check_characters, check_token_ids
-from serve_app.engine.operations import Serving, raw_request, text_of
 from serve_app.engine.request_body import RequestModel, name_field_in_errors
 
 _MAX_INPUTS = 2048

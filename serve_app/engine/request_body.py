@@ -41,7 +41,7 @@ _BLOCKS = {
 }
 _NULLABLE_TEXT = ("text", "refusal")
 _GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
-"""vLLM ignores these fields, which clients still send: it constrains answers with `structured_outputs`."""
+"""vLLM ignores these fields, which some clients send: it constrains answers with `structured_outputs`."""
 _NOTHING = msgspec.Raw(b"[]")
 _PROMPTS = ("messages", "prompt", "input", *DOCUMENTS)
 _BODY_FIELDS_OF = {

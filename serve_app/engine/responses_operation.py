@@ -21,9 +21,9 @@ from serve_app.api.dialect import response_id
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError, invalid_field, invalid_value
 from serve_app.engine.api_errors import from_validation
+from serve_app.engine.chat_operations import ReplyOrFrames, Serving, ask
 from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.number_bounds import check_sampling
-from serve_app.engine.operations import ReplyOrFrames, Serving, ask
 from serve_app.engine.request_body import RequestModel, check_part
 from serve_app.patches.vllm import Method, replace_random_ids
 

@@ -11,9 +11,9 @@ from vllm.entrypoints.speech_to_text.translation.protocol import TranslationRequ
 
 from serve_app.api.errors import invalid_value, unsupported_feature
 from serve_app.api.upload import fields_of, file_of
+from serve_app.engine.chat_operations import ReplyOrFrames, Serving, ask
 from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.number_bounds import check_sampling
-from serve_app.engine.operations import ReplyOrFrames, Serving, ask
 from serve_app.engine.request_body import RequestModel
 
 

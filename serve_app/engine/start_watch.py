@@ -17,7 +17,7 @@ import psutil
 from serve_app.engine.startup import Startup, group_processes
 
 STILL_S = 600.0
-"""A start ends after so long without progress. nvcc took 192 s for one file on a slow core."""
+"""A start ends after so long without progress. nvcc can take 192 s for one file on a slow core."""
 STILL_ON_NODES_S = 3600.0
 """For an engine over several nodes, whose loads show only the step of a bar for each file: enough for 10 GB
 from a disk that reads 3 MB/s."""

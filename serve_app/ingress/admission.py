@@ -18,7 +18,7 @@ from serve_app.ingress.ray_router import Wakes
 from serve_app.ingress.replica import Replica, Reservation
 from serve_app.ingress.replica_choice import PREFILL_BUDGET_SHARE
 from serve_app.ingress.replica_set import ReplicaSet
-from serve_app.ingress.waiting import ColdQueue, KeepAlive, Pending, end_queue, wake
+from serve_app.ingress.waiting import KeepAlive, Pending, RequestQueue, end_queue, wake
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.tree import ModelSettings
 from serve_app.wire.spans import QUEUE
@@ -95,7 +95,7 @@ class Admission:
         queues: Callable[[], bool] = lambda: True,
     ) -> None:
         self._queues = queues
-        self.queue = ColdQueue(clock)
+        self.queue = RequestQueue(clock)
         self.replicas = replicas
         self.cold = False
         """Whether the requests in the queue, other than those of the lane `background`, wait for a cold
@@ -203,7 +203,7 @@ class Admission:
         except TimeoutError:
             raise self._timed_out("background_wait_timeout", timeout_s, self._progress.current) from None
 
-    def is_draining_too_long(self, replica: Replica, remaining: Callable[[], float] = lambda: 1.0) -> bool:
+    def should_move_streams(self, replica: Replica, remaining: Callable[[], float] = lambda: 1.0) -> bool:
         """Whether the streams of `replica` should migrate: it has drained long enough, or its node ends.
 
         `remaining` returns the part of the stream's longest answer that is not delivered yet, 0 to 1. If the

@@ -144,7 +144,7 @@ class EngineChannel:
         self.lost.set_result(error)
         if not self._met.done():
             self._met.set_exception(NeverBegunError(str(error)))
-            self._met.exception()  # nobody may be waiting for it any more
+            self._met.exception()  # perhaps nobody waits for it
         for stream in self._streams.values():
             stream.fail(ConnectionError(f"{self.address}: {error}"))
         self._streams.clear()

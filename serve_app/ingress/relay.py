@@ -195,7 +195,7 @@ class _RelayedRequest:
                     if piece.data:
                         yield piece.data
                     self._record(piece)
-                    if self._delivered is not None and not piece.last and self._should_migrate():
+                    if self._delivered is not None and not piece.last and self._should_move():
                         began = time.perf_counter()
                         if await self._move(self._delivered, moves + 1):
                             break
@@ -327,11 +327,11 @@ class _RelayedRequest:
             logger.warning("request %s: cannot be continued: %s", self._request.request_id, answer.body)
         return answer.streamed
 
-    def _should_migrate(self) -> bool:
+    def _should_move(self) -> bool:
         """Whether the replica has drained for long enough, and the next search for another is due."""
         assert self._attempt is not None
         replica = self._attempt.reservation.replica
-        if not (replica.draining and self._admission.is_draining_too_long(replica, self._remaining)):
+        if not (replica.draining and self._admission.should_move_streams(replica, self._remaining)):
             return False
         now = time.perf_counter()
         if now < self._next_move_at:

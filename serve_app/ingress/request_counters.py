@@ -9,7 +9,7 @@ from serve_app.api.errors import ApiError
 from serve_app.wire.signals import IngressSignals
 
 if TYPE_CHECKING:  # a replay imports this module, and needs no Ray
-    from serve_app.ingress.waiting import ColdQueue
+    from serve_app.ingress.waiting import RequestQueue
     from serve_app.telemetry.replica_metrics import IngressMetrics
 
 COLD_AFTER_S = 0.5
@@ -29,7 +29,7 @@ class IngressCounters(Traffic):
         queue: The model's queue, with requests of any operation.
     """
 
-    def __init__(self, deployment: str, queue: ColdQueue, metrics: IngressMetrics) -> None:
+    def __init__(self, deployment: str, queue: RequestQueue, metrics: IngressMetrics) -> None:
         self.deployment = deployment
         self.open_requests = 0
         """Requests of any operation."""

@@ -63,7 +63,7 @@ def end_queue(stage: Stage, got: Reservation | BaseException, *, cold: bool = Fa
         stage.end("abandoned")
 
 
-class ColdQueue:
+class RequestQueue:
     """The requests that wait for a replica.
 
     Requests that have lost a replica go first: they arrived earlier. `FairQueue` has the order of the others.

@@ -16,8 +16,8 @@ class PerAdapterWrapper(PunicaWrapperCPU):  # type: ignore[misc]  # vLLM has no 
 
     vLLM 0.32 looks up weights for each row, by the adapter's place. A row without an adapter has the place
     -1, which is the last one in torch. vLLM leaves the weights of a removed adapter in its place. So once the
-    last place had been taken, requests for the model itself got the answers of that adapter. The look-up also
-    copied the weights once for each row. vLLM imports this class by its path.
+    last place has been taken, requests for the model itself get the answers of that adapter. The look-up also
+    copies the weights once for each row. vLLM imports this class by its path.
     """
 
     def update_metadata(self, *args: Any, **kwargs: Any) -> None:

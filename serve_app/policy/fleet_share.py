@@ -47,7 +47,7 @@ class Handover:
 
 
 @dataclass(frozen=True, slots=True)
-class FleetState:
+class SharingState:
     """What one decision leaves to the next."""
 
     handovers: tuple[Handover, ...] = ()
@@ -80,10 +80,10 @@ class Grant:
 def share(
     members: Sequence[Member],
     nodes: Sequence[Node],
-    state: FleetState,
+    state: SharingState,
     now: float,
     coming: Sequence[ComingNode] = (),
-) -> tuple[dict[str, Grant], FleetState]:
+) -> tuple[dict[str, Grant], SharingState]:
     """Return the grant of every model by engine deployment, and the new memory.
 
     If every model's own target fits, each grant is that target. `now` is in seconds, on any clock that
@@ -97,7 +97,7 @@ class _Sharing:
     """One decision. Places are handed out in order, so each step sees what earlier steps took."""
 
     def __init__(
-        self, members: Sequence[Member], nodes: Sequence[Node], state: FleetState, now: float
+        self, members: Sequence[Member], nodes: Sequence[Node], state: SharingState, now: float
     ) -> None:
         self._by_key = {member.key: member for member in members}
         self._members, self._nodes, self._now = members, nodes, now
@@ -113,7 +113,7 @@ class _Sharing:
         self._line: list[tuple[float, int, Member]] = []
         """A heap of the turns that are planned: when each ends, from now."""
 
-    def decide(self) -> tuple[dict[str, Grant], FleetState]:
+    def decide(self) -> tuple[dict[str, Grant], SharingState]:
         """Hand out what is free, then what others give, and return the grants."""
         for member in sorted(self._members, key=self._turn):
             self._claim(member)
@@ -126,7 +126,7 @@ class _Sharing:
 
     # The hand-overs and what is free.
 
-    def _continue(self, state: FleetState) -> FleetState:
+    def _continue(self, state: SharingState) -> SharingState:
         """Return the memory with the hand-overs that are still under way, and who waits since when."""
         kept, drain_s = [], state.drain_s
         draining = {replica.name for member in self._members for replica in member.draining}
@@ -143,7 +143,7 @@ class _Sharing:
             for member in self._members
             if not member.present and member.claimed > 0
         }
-        return FleetState(tuple(kept), since, drain_s, state.nodes)
+        return SharingState(tuple(kept), since, drain_s, state.nodes)
 
     def _unpromised(self) -> dict[str, dict[str, float]]:
         """Return what is free on each node or drains there, without what hand-overs have promised."""
@@ -285,7 +285,7 @@ class _Sharing:
 
     # The answer.
 
-    def _grant(self, member: Member, state: FleetState) -> Grant:
+    def _grant(self, member: Member, state: SharingState) -> Grant:
         """Return the grant of one model. Without hand-overs, a replica without room is asked for anyway.
 
         The demand of a pending replica is what a node autoscaler sees. While a hand-over is under way, only

@@ -13,7 +13,7 @@ from serve_app.settings.knobs import Knobs
 _STARTS_IN_WINDOW = 4.0
 _SHORTEST_WINDOW_S = 10.0
 _LONGEST_WINDOW_S = 60.0
-"""With starts of 75 s, windows of 90, 180 and 300 s were no better: `docs/measurements.md`."""
+"""With starts of 75 s, windows of 90, 180 and 300 s are no better: `docs/measurements.md`."""
 _STANDARD_ERRORS = 2.0
 _REPORTED_S = 30.0
 """The time that reported latencies cover."""
@@ -27,7 +27,7 @@ _MINUTE_S = 60.0
 """The length of the intervals in which attainment is measured."""
 _HEADROOM_STEP = 0.35
 """In units of the square root of the load: with nine replicas, about one replica per missed minute. Of 0.25,
-0.35 and 0.5, it is the least step that lost no attainment in a replayed window."""
+0.35 and 0.5, it is the least step that loses no attainment in a replayed window."""
 _MOST_HEADROOM = 2.0
 """In the same units: six more replicas for nine. Nothing is learned from a miss that more headroom than this
 would not have prevented, such as a burst on a cold fleet."""

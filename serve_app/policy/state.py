@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from serve_app.policy.capacity_model import Mix, StepTime
 from serve_app.policy.demand import Demand
 from serve_app.policy.step_time_fit import StepTimeFit
-from serve_app.policy.variant_state import MixState
+from serve_app.policy.variant_state import VariantMixState
 from serve_app.wire.signals import BYTES_PER_TOKEN
 
 # The mix covers about 120 s, and at least 200 requests. If prompts vary as much as their mean, a mean over
@@ -173,7 +173,7 @@ class PolicyState:
     """Since when replicas are starting while none is ready; None otherwise."""
     background: BackgroundWork | None = None
     last_at: float | None = None
-    mix: MixState = field(default_factory=MixState)
+    mix: VariantMixState = field(default_factory=VariantMixState)
     """For a model with variants."""
 
     def elapsed_s(self, now: float) -> float:
@@ -197,7 +197,7 @@ def restore(document: Mapping[str, Any]) -> PolicyState:
     Raises:
         ValueError: for a document that lacks a part. The caller then starts with an empty memory.
     """
-    document = {"mix": asdict(MixState()), **document}  # absent from those of 0.1.0
+    document = {"mix": asdict(VariantMixState()), **document}  # absent from those of 0.1.0
     _check_fields(document, PolicyState().document())
     state: PolicyState = _STATES.validate_python(document)
     size = len(StepTimeFit().moment)

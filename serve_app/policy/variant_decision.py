@@ -8,7 +8,7 @@ from serve_app.policy.decide import Decision
 from serve_app.policy.reasons import amount, counted
 from serve_app.policy.reports import Snapshot, step_sample
 from serve_app.policy.state import PolicyState
-from serve_app.policy.variant_mix import Mix, Offer, choose
+from serve_app.policy.variant_mix import Offer, VariantMix, choose
 from serve_app.policy.variant_state import VariantState, Work
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.served_models import ServedVariant
@@ -260,7 +260,9 @@ def _numbers(
     }
 
 
-def _notes(offers: Sequence[Offer], mix: Mix, unit_rps: float, state: PolicyState, now: float) -> list[str]:
+def _notes(
+    offers: Sequence[Offer], mix: VariantMix, unit_rps: float, state: PolicyState, now: float
+) -> list[str]:
     """Return the mix and its price, and why a variant gets no replica."""
     parts = [f"{mix.goal[offer.name]} {offer.name}" for offer in offers if mix.goal.get(offer.name)]
     notes = []

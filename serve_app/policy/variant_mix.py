@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from math import ceil, floor, inf
 
-from serve_app.policy.variant_state import MixState, Work
+from serve_app.policy.variant_state import VariantMixState, Work
 
 _ROUNDING = 1e-6
 _LONGEST_STEP_S = 60.0
@@ -64,7 +64,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Mix:
+class VariantMix:
     """The replicas of each variant to ask for, and why."""
 
     targets: Counts
@@ -80,8 +80,13 @@ class Mix:
 
 
 def choose(
-    offers: Sequence[Offer], work_rps: float, on_demand: int, window_s: float, state: MixState, now: float
-) -> tuple[Mix, MixState]:
+    offers: Sequence[Offer],
+    work_rps: float,
+    on_demand: int,
+    window_s: float,
+    state: VariantMixState,
+    now: float,
+) -> tuple[VariantMix, VariantMixState]:
     """Return the mix for `work_rps` requests per second, and the new memory.
 
     Args:
@@ -248,7 +253,7 @@ def _enough(offer: Offer, most: int, work_rps: float) -> int:
 
 def _mix(
     offers: Sequence[Offer], wanted: Counts, goal: Counts, work_rps: float, *, moves: bool = False
-) -> Mix:
+) -> VariantMix:
     """Return the mix for `wanted`, which keeps other replicas until those of `wanted` are ready.
 
     Replicas whose nodes are about to end stay too, and stand for no other replica.
@@ -267,7 +272,7 @@ def _mix(
         targets[offer.name] += kept
         lacking -= kept * offer.capacity_rps
     dearest = max(offers, key=lambda each: each.usd_per_hour)
-    return Mix(
+    return VariantMix(
         targets,
         goal,
         work_rps,

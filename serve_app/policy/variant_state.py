@@ -141,7 +141,7 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class MixState:
+class VariantMixState:
     """What one mix leaves to the next (`variant_mix`)."""
 
     variants: Mapping[str, VariantState] = field(default_factory=dict)

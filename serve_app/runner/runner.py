@@ -20,7 +20,7 @@ from serve_app.batch.queue import BatchQueue, LeasedLine
 from serve_app.batch.records import Batch, LineError
 from serve_app.cancellation import only_own_cancellation
 from serve_app.database import TablesVersionError
-from serve_app.runner.batch_work import BatchWork, Rate, backoff_s, late_s
+from serve_app.runner.open_batch import BatchWork, Rate, backoff_s, late_s
 from serve_app.wire.batches import BatchBacklog, BatchLine, LineAnswers
 from serve_app.wire.own_clock import SteadyTime
 from serve_app.wire.signals import MOST_COUNTED_BYTES

@@ -183,7 +183,7 @@ def end_after(program: Callable[[], None]) -> NoReturn:
     """Run `program`, and end the process as Python would, without taking its modules apart.
 
     Python frees each object of each module when it ends. For what the zygote has imported, this takes a fork
-    1.6 to 2.4 s of CPU (2026-11-28), while it still holds its GPU.
+    1.6 to 2.4 s of CPU, while it still holds its GPU.
     """
     status = 0
     try:

@@ -15,7 +15,7 @@ from serve_app.api.errors import ApiError
 from serve_app.api.quotas import Quotas
 from serve_app.api.request_head import RequestTraces
 from serve_app.api.request_trace import RequestTrace
-from serve_app.runner.batch_work import retry_of
+from serve_app.runner.open_batch import retry_of
 from serve_app.wire.batches import BatchLine, LineAnswer
 from serve_app.wire.spans import batch_root
 from tests.api.server import MAX_BODY_BYTES, Server

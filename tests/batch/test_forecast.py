@@ -1,6 +1,6 @@
 import math
 
-from serve_app.runner.batch_work import Rate, late_s
+from serve_app.runner.open_batch import Rate, late_s
 
 
 def test_a_batch_waits_for_those_that_end_earlier() -> None:

@@ -2,7 +2,7 @@
 
 import json
 
-from serve_app.runner.batch_work import LONGEST_LEASE_S
+from serve_app.runner.open_batch import LONGEST_LEASE_S
 from tests.batch.stored import NOW, USAGE, Stored, answered, body
 
 

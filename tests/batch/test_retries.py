@@ -1,6 +1,6 @@
 import pytest
 
-from serve_app.runner.batch_work import Retry, backoff_s, retry_of
+from serve_app.runner.open_batch import Retry, backoff_s, retry_of
 from serve_app.wire.batches import LineAnswer
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from serve_app.engine.chat_operations import Serving
     from serve_app.engine.local_client import LocalEngine
-    from serve_app.engine.operations import Serving
     from tests.engine.lora import Lora
 
 

@@ -11,9 +11,9 @@ from vllm.v1.metrics.stats import RequestStateStats
 
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
+from serve_app.engine.chat_operations import Serving
 from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.local_client import LocalEngine
-from serve_app.engine.operations import Serving
 from serve_app.settings import ModelSettings
 from serve_app.wire.request_line import RequestLine
 from tests.engine.calls import engine_call

@@ -35,10 +35,10 @@ from vllm.v1.metrics.stats import PrefillStats
 
 from serve_app import env
 from serve_app.engine.arguments import engine_config, vllm_namespace
+from serve_app.engine.chat_operations import Serving
 from serve_app.engine.continuing_core import delivered_count
 from serve_app.engine.grammar.guard import guard_grammars
 from serve_app.engine.local_client import LocalEngine
-from serve_app.engine.operations import Serving
 from serve_app.settings import ModelSettings
 from serve_app.zygote.python import start_zygote
 

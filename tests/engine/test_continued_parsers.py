@@ -14,8 +14,8 @@ from vllm.tool_parsers import ToolParserManager
 
 from serve_app.api.engine_client import Operation
 from serve_app.api.errors import ApiError
+from serve_app.engine.chat_operations import Serving
 from serve_app.engine.local_client import LocalEngine
-from serve_app.engine.operations import Serving
 from tests.engine import reasoning_until_dot
 from tests.engine.model_formats import NOT_HERE, REASONING, TOOL_CALLS, write_model
 from tests.engine.scripted_core import ScriptedCore

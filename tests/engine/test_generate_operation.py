@@ -10,9 +10,9 @@ from vllm.sampling_params import SamplingParams
 
 from serve_app.api.engine_client import EngineReply
 from serve_app.api.errors import ApiError
+from serve_app.engine.chat_operations import Serving
 from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.generate_operation import TokenTexts, generate
-from serve_app.engine.operations import Serving
 from tests.engine.calls import engine_call
 from tests.engine.stub_engine_core import TOKEN, StubEngineCore
 

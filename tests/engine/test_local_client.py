@@ -14,8 +14,8 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from serve_app.api.engine_client import OPERATIONS, SPEECH_OPERATIONS, Operation
 from serve_app.api.errors import ApiError
 from serve_app.api.trace import TraceContext
+from serve_app.engine.chat_operations import Serving
 from serve_app.engine.local_client import LocalEngine
-from serve_app.engine.operations import Serving
 from serve_app.engine.pooling_operations import TASKS
 from serve_app.engine.speech_operations import SPEECH
 from serve_app.settings import ModelSettings

@@ -20,10 +20,10 @@ from serve_app.api.engine_client import Operation
 from serve_app.api.errors import ApiError
 from serve_app.engine import media
 from serve_app.engine.api_errors import from_exception
+from serve_app.engine.chat_operations import Serving
 from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.media import GuardedConnector, check_media, guard_media, is_public
-from serve_app.engine.operations import Serving
 from serve_app.engine.pooling_operations import pool
 from serve_app.settings import ModelSettings
 from tests.engine.calls import engine_call

@@ -11,7 +11,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from vllm.outputs import CompletionOutput, RequestOutput
 
-from serve_app.engine.operations import Serving
+from serve_app.engine.chat_operations import Serving
 from serve_app.engine.plain_stream import PlainChatStream, is_plain
 
 TEXTS = ["The", " tide", "", " naïve — 海 🌊", '\n"quoted" \\ \t\x01', " </script>", " end"]
@@ -144,7 +144,7 @@ def test_what_needs_more_takes_vllms_own_path(fields: dict, changes: dict) -> No
 async def test_unreproduced_releases_keep_vllms_streams(
     reproduced: bool, serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serve_app.engine.operations.OWN_STREAMS", reproduced)
+    monkeypatch.setattr("serve_app.engine.chat_operations.OWN_STREAMS", reproduced)
 
     mounted = await Serving.mount(serving.engine, serving.state.args)
 

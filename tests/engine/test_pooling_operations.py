@@ -15,8 +15,8 @@ from vllm.entrypoints.launchers.app import build_app
 
 from serve_app.api.engine_client import EngineReply, Operation
 from serve_app.api.errors import ApiError
+from serve_app.engine.chat_operations import Serving
 from serve_app.engine.local_client import LocalEngine
-from serve_app.engine.operations import Serving
 from serve_app.engine.pooling_operations import TASKS, pool
 from tests.engine.calls import changed, engine_call
 from tests.engine.stub_engine_core import configured, real_serving

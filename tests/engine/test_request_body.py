@@ -15,7 +15,7 @@ from vllm.exceptions import VLLMValidationError
 
 from serve_app.api.body import peek
 from serve_app.api.errors import ApiError
-from serve_app.engine.operations import TOKENIZE
+from serve_app.engine.chat_operations import TOKENIZE
 from serve_app.engine.pooling_operations import EMBEDDING
 from serve_app.engine.request_body import RequestModel, name_field_in_errors
 from serve_app.engine.speech_operations import SPEECH

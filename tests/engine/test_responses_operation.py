@@ -9,9 +9,9 @@ from starlette.requests import Request
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
 from serve_app.api.errors import ApiError
+from serve_app.engine.chat_operations import Serving
 from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.local_client import LocalEngine
-from serve_app.engine.operations import Serving
 from serve_app.engine.responses_operation import create_response
 from serve_app.settings import ModelSettings
 from serve_app.wire.data_plane import Continuation

@@ -21,8 +21,8 @@ from serve_app.api.engine_client import Operation
 from serve_app.api.errors import ApiError
 from serve_app.api.http_api import create_app
 from serve_app.api.upload import speech_body
+from serve_app.engine.chat_operations import Serving
 from serve_app.engine.local_client import LocalEngine
-from serve_app.engine.operations import Serving
 from serve_app.settings.tree import HttpSettings
 from tests.api.server import StubObserver
 from tests.engine.calls import InProcess, engine_call

@@ -130,7 +130,7 @@ async def test_short_streams_leave_first_and_all_by_half_of_the_notice() -> None
     admission.replicas.note_end(replica, 30.0)
 
     def leaving(remaining: float) -> bool:
-        return admission.is_draining_too_long(replica, lambda: remaining)
+        return admission.should_move_streams(replica, lambda: remaining)
 
     assert (leaving(0.0), leaving(0.2), leaving(1.0)) == (True, False, False)
     now[0] = 3.5

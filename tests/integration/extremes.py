@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from serve_app.api.generate import GenerateRequest
+from serve_app.api.generate_body import GenerateRequest
 from serve_app.api.schemas import component_schemas
 
 DEEP = 190

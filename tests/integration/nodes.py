@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,10 @@ import psutil
 import pytest
 import yaml
 
-from serve_app.cli.listening import free_port
+from serve_app.cli.listening import free_ports
 from serve_app.cli.run_environment import environment
 from serve_app.haproxy.environment import haproxy_environment
-from tests.integration.cluster import START_TIMEOUT_S, own_ports
+from tests.integration.cluster import FAST_PATH_PORTS, START_TIMEOUT_S
 from tests.timing import wait_until
 
 RAY = """
@@ -40,7 +41,10 @@ class Nodes:
     """A head and other nodes, each below a process of its own."""
 
     def __init__(self, folder: Path) -> None:
-        self.port, self._gcs, self._dashboard = free_port(), free_port(), free_port()
+        # Two draws may give the same port.
+        self._ports = iter(free_ports(60))
+        self.port, self._gcs, self._dashboard = islice(self._ports, 3)
+        self._environments: dict[str, dict[str, str]] = {}
         self._folder, self._token = folder, secrets.token_hex(32)
         self._leaders: list[subprocess.Popen[bytes]] = []
 
@@ -51,14 +55,14 @@ class Nodes:
             "node-ip-address": "127.0.0.1",
             "num-cpus": 2,
             "object-store-memory": 100 << 20,
-            "dashboard-agent-listen-port": free_port(),
+            "dashboard-agent-listen-port": next(self._ports),
             "min-worker-port": ports,
             "max-worker-port": ports + 199,
             "resources": json.dumps(resources),
         }
         if name == "head":
             ours = {"port": self._gcs, "dashboard-port": self._dashboard, "temp-dir": self._folder}
-            options |= {**ours, "ray-client-server-port": free_port()}
+            options |= {**ours, "ray-client-server-port": next(self._ports)}
         else:
             options["address"] = f"127.0.0.1:{self._gcs}"
         command = [sys.executable, "-c", RAY, "start", "--block", "--disable-usage-stats"]
@@ -73,14 +77,16 @@ class Nodes:
 
     def _environment(self, name: str) -> dict[str, str]:
         """Each node needs ports and sockets of its own for the parts of Ray Serve that each node has."""
-        values = environment("haproxy", local=False) | own_ports()
-        names = ["RAY_SERVE_HAPROXY_STATS_PORT", "RAY_SERVE_HAPROXY_METRICS_PORT"]
-        values |= {port: str(free_port()) for port in names}
-        values |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self._token}
-        values |= {"PYTHONPATH": str(Path(__file__).parents[2])}
-        node = self._folder / name
-        node.mkdir(exist_ok=True)
-        return haproxy_environment(values, node)
+        if name not in self._environments:
+            names = [*FAST_PATH_PORTS, "RAY_SERVE_HAPROXY_STATS_PORT", "RAY_SERVE_HAPROXY_METRICS_PORT"]
+            values = environment("haproxy", local=False)
+            values |= {each: str(port) for each, port in zip(names, self._ports, strict=False)}
+            values |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self._token}
+            values |= {"PYTHONPATH": str(Path(__file__).parents[2])}
+            node = self._folder / name
+            node.mkdir()
+            self._environments[name] = haproxy_environment(values, node)
+        return self._environments[name]
 
     def deploy(self, document: dict[str, Any]) -> None:
         """Deploy a document of `application`. Its ingress must take a resource of the head alone."""

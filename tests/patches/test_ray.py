@@ -35,7 +35,7 @@ from serve_app.patches.ray import (
     show_zero,
     stop_first,
 )
-from serve_app.runner.batch_runner import BatchRunner
+from serve_app.runner.runner_deployment import BatchRunner
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from math import ceil
 from random import Random
 
 from serve_app.policy.fleet_members import Member, Replica
-from serve_app.policy.fleet_share import FleetState, Grant, share
+from serve_app.policy.fleet_share import Grant, SharingState, share
 from serve_app.wire.resources import ComingNode, Node, Resources, add, lacking
 
 TICK_S = 0.5
@@ -64,7 +64,7 @@ class SimulatedFleet:
         self.models = list(models)
         self.nodes = {f"n{index}": dict(total) for index, total in enumerate(nodes)}
         self.random = Random(seed)
-        self.state = FleetState()
+        self.state = SharingState()
         self.grants: dict[str, Grant] = {}
         self.now = 0.0
         self.drains = 0

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from serve_app.policy.coming_nodes import NodeTimes
 from serve_app.policy.fleet_members import Member, Replica
-from serve_app.policy.fleet_share import FleetState, share
+from serve_app.policy.fleet_share import SharingState, share
 from serve_app.wire.resources import ComingNode, Node
 from tests.policy.simulated_fleet import TICK_S, Model, SimulatedFleet
 
@@ -40,7 +40,7 @@ def node(free: float, total: float = 1.0, name: str = "n0") -> Node:
 
 
 def test_idle_replica_gives_way_at_once() -> None:
-    grants, state = share([waits("b"), member("a", 100.0, idle_s=40.0)], [node(0)], FleetState(), 0.0)
+    grants, state = share([waits("b"), member("a", 100.0, idle_s=40.0)], [node(0)], SharingState(), 0.0)
 
     assert grants["a"].target == 0
     assert grants["a"].stop == ("a-0",)
@@ -54,12 +54,14 @@ def test_idle_replica_gives_way_at_once() -> None:
 def test_replica_that_has_just_answered_is_kept_for_half_a_start() -> None:
     for idle_s, target in ((4.0, 1), (5.0, 0)):
         a = member("a", 60.0, claim=1, idle_s=idle_s, rps=0.1)
-        grants, _ = share([waits("b"), a], [node(0)], FleetState(), 0.0)
+        grants, _ = share([waits("b"), a], [node(0)], SharingState(), 0.0)
         assert grants["a"].target == target
 
 
 def test_minimum_is_never_taken() -> None:
-    grants, _ = share([waits("b"), member("a", 100.0, idle_s=900.0, minimum=1)], [node(0)], FleetState(), 0.0)
+    grants, _ = share(
+        [waits("b"), member("a", 100.0, idle_s=900.0, minimum=1)], [node(0)], SharingState(), 0.0
+    )
 
     assert grants["a"].target == 1
     assert grants["b"].eta_s is None
@@ -67,7 +69,7 @@ def test_minimum_is_never_taken() -> None:
 
 def test_background_requests_take_nothing() -> None:
     asks = member("b", wanted=1, claim=0)
-    grants, _ = share([asks, member("a", 100.0, idle_s=900.0)], [node(0)], FleetState(), 0.0)
+    grants, _ = share([asks, member("a", 100.0, idle_s=900.0)], [node(0)], SharingState(), 0.0)
 
     assert grants["a"].target == 1
     assert grants["b"].place == 0
@@ -79,14 +81,14 @@ def test_model_with_the_fewest_requests_gives_first() -> None:
         member("a", 100.0, idle_s=40.0, rps=0.2),
         member("b", 100.0, idle_s=30.0),
     ]
-    grants, _ = share(members, [node(0, 2.0)], FleetState(), 0.0)
+    grants, _ = share(members, [node(0, 2.0)], SharingState(), 0.0)
 
     assert (grants["a"].target, grants["b"].target) == (1, 0)
 
 
 def test_handover_drains_nothing_twice() -> None:
     a, c = member("a", 100.0, idle_s=40.0), member("c", 100.0, idle_s=40.0)
-    first, state = share([waits("b"), a, c], [node(0, 2.0)], FleetState(), 0.0)
+    first, state = share([waits("b"), a, c], [node(0, 2.0)], SharingState(), 0.0)
     a, c = replace(a, target=first["a"].target), replace(c, target=first["c"].target)
     for now in (0.5, 5.0, 14.0):  # the replica is still listed
         grants, state = share([waits("b"), a, c], [node(0, 2.0)], state, now)
@@ -95,7 +97,7 @@ def test_handover_drains_nothing_twice() -> None:
 
 def test_freed_place_is_for_the_taker_alone() -> None:
     a = member("a", 100.0, idle_s=40.0)
-    _, state = share([waits("b"), a], [node(0)], FleetState(), 0.0)
+    _, state = share([waits("b"), a], [node(0)], SharingState(), 0.0)
 
     grants, _ = share([waits("b"), member("a", wanted=0), waits("c")], [node(1)], state, 1.0)
 
@@ -109,34 +111,34 @@ def test_freed_place_is_for_the_taker_alone() -> None:
 def test_replica_moves_to_where_it_serves_more() -> None:
     a = busy("a", 100.0, 100.0, rps=1.1, running=0.0)
     gets, keeps = waits("b", rps=0.8), waits("b", rps=0.1)
-    assert share([gets, a], [node(0, 2.0)], FleetState(), 0.0)[0]["a"].target == 1
-    assert share([keeps, a], [node(0, 2.0)], FleetState(), 0.0)[0]["a"].target == 1  # its turn is over
+    assert share([gets, a], [node(0, 2.0)], SharingState(), 0.0)[0]["a"].target == 1
+    assert share([keeps, a], [node(0, 2.0)], SharingState(), 0.0)[0]["a"].target == 1  # its turn is over
     young = busy("a", 50.0, 50.0, rps=1.9, running=0.0)
-    assert share([keeps, young], [node(0, 2.0)], FleetState(), 0.0)[0]["a"].target == 2
+    assert share([keeps, young], [node(0, 2.0)], SharingState(), 0.0)[0]["a"].target == 2
 
 
 def test_share_weight_counts_a_models_requests() -> None:
     a = busy("a", 50.0, rps=0.5, running=0.0)
     for weight, target in ((1.0, 1), (2.0, 0)):
         b = waits("b", rps=0.5, weight=weight)
-        assert share([b, a], [node(0)], FleetState(), 0.0)[0]["a"].target == target
+        assert share([b, a], [node(0)], SharingState(), 0.0)[0]["a"].target == target
 
 
 def test_busy_replica_is_kept_for_four_starts() -> None:
     for age, target in ((39.0, 1), (41.0, 0)):
-        grants, _ = share([waits("b", rps=0.9), busy("a", age)], [node(0)], FleetState(), 0.0)
+        grants, _ = share([waits("b", rps=0.9), busy("a", age)], [node(0)], SharingState(), 0.0)
         assert grants["a"].target == target
 
 
 def test_turn_ends_for_models_without_a_replica() -> None:
     for age, target in ((90.0, 1), (101.0, 0)):
-        grants, _ = share([waits("b"), busy("a", age)], [node(0)], FleetState(), 0.0)
+        grants, _ = share([waits("b"), busy("a", age)], [node(0)], SharingState(), 0.0)
         assert grants["a"].target == target
 
 
 def test_waiting_models_know_their_place_and_eta() -> None:
     members = [waits("b"), waits("c"), waits("d"), busy("a", 40.0)]
-    state = FleetState(waiting_since={"b": 2.0, "c": 1.0, "d": 3.0})
+    state = SharingState(waiting_since={"b": 2.0, "c": 1.0, "d": 3.0})
 
     grants, _ = share(members, [node(0)], state, 10.0)
 
@@ -153,7 +155,7 @@ def test_places_of_a_large_replica_are_on_one_node() -> None:
     large = waits("large", need={"GPU": 4.0})
     nodes = [node(0, 3.0, "n0"), node(1, 4.0, "n1")]
 
-    grants, state = share([large, *small], nodes, FleetState(), 0.0)
+    grants, state = share([large, *small], nodes, SharingState(), 0.0)
 
     assert state.handovers[0].node == "n1"
     assert [grants[f"s{n}"].target for n in range(6)] == [1, 0, 1, 0, 1, 0]
@@ -162,7 +164,7 @@ def test_places_of_a_large_replica_are_on_one_node() -> None:
 def test_nothing_drains_if_the_large_replica_would_not_fit() -> None:
     small = [member(f"s{n}", 100.0, idle_s=60.0, minimum=int(n == 0)) for n in range(4)]
 
-    grants, state = share([waits("large", need={"GPU": 4.0}), *small], [node(0, 4.0)], FleetState(), 0.0)
+    grants, state = share([waits("large", need={"GPU": 4.0}), *small], [node(0, 4.0)], SharingState(), 0.0)
 
     assert not state.handovers
     assert grants["large"].target == 1
@@ -172,7 +174,7 @@ def test_nothing_drains_if_the_large_replica_would_not_fit() -> None:
 def test_small_replica_leaves_the_room_of_a_large_one() -> None:
     idle = [member(f"s{n}", 100.0, idle_s=60.0) for n in range(3)]
     large = waits("large", need={"GPU": 4.0})
-    _, state = share([large, *idle], [node(1, 4.0)], FleetState(), 0.0)
+    _, state = share([large, *idle], [node(1, 4.0)], SharingState(), 0.0)
 
     grants, _ = share([large, *idle, waits("small")], [node(1, 4.0)], state, 0.5)
 
@@ -183,7 +185,7 @@ def test_no_more_replicas_go_than_the_large_one_needs() -> None:
     half = member("half", 100.0, idle_s=90.0, need={"GPU": 0.5})
     whole = member("whole", 100.0, idle_s=60.0)
 
-    grants, _ = share([waits("b"), half, whole], [node(0.0, 1.5)], FleetState(), 0.0)
+    grants, _ = share([waits("b"), half, whole], [node(0.0, 1.5)], SharingState(), 0.0)
 
     assert (grants["half"].target, grants["whole"].target) == (1, 0)
 
@@ -300,8 +302,8 @@ def coming(since: float, gpus: float = 1.0, name: str = "pod") -> ComingNode:
     return ComingNode(name, {"GPU": gpus, "CPU": 8.0}, since)
 
 
-def times(node_s: float) -> FleetState:
-    return FleetState(nodes=NodeTimes(node_s))
+def times(node_s: float) -> SharingState:
+    return SharingState(nodes=NodeTimes(node_s))
 
 
 def test_model_waits_for_a_node_that_comes_before_the_turn() -> None:

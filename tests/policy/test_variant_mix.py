@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.policy.variant_mix import Mix, Offer, cheapest, choose, cost, covers
-from serve_app.policy.variant_state import MixState, VariantState
+from serve_app.policy.variant_mix import Offer, VariantMix, cheapest, choose, cost, covers
+from serve_app.policy.variant_state import VariantMixState, VariantState
 
 SPOT = Offer("spot", 1.2, 10.0, preemptible=True)
 ON_DEMAND = Offer("on-demand", 3.7, 10.0)
@@ -24,9 +24,9 @@ class Fleet:
 
     def __init__(self, *offers: Offer, on_demand: int = 0) -> None:
         self.offers = {offer.name: offer for offer in offers}
-        self.state, self.now, self.on_demand = MixState(), 0.0, on_demand
+        self.state, self.now, self.on_demand = VariantMixState(), 0.0, on_demand
         self.without_nodes: set[str] = set()
-        self.mix: Mix | None = None
+        self.mix: VariantMix | None = None
 
     def step(self, work_rps: float, seconds: float = 1.0) -> dict[str, int]:
         self.now += seconds

@@ -26,9 +26,9 @@ from serve_app.api.quotas import Quotas
 from serve_app.cluster.bounded_call import BoundedCall
 from serve_app.cluster.serve_status import ServeStatus
 from serve_app.engine.adapters import Adapters
+from serve_app.engine.chat_operations import Serving
 from serve_app.engine.data_plane import DataPlane
 from serve_app.engine.local_client import LocalEngine
-from serve_app.engine.operations import Serving
 from serve_app.ingress.admission import Admission
 from serve_app.ingress.cold_start_progress import ProgressReader, StoredState
 from serve_app.ingress.engine_channel import EngineChannels

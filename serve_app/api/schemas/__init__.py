@@ -13,7 +13,7 @@ import msgspec
 
 from serve_app.api.dialect import JSON, MESSAGES, dialect_at
 from serve_app.api.engine_client import SPEECH_OPERATIONS, Operation
-from serve_app.api.generate import GenerateRequest
+from serve_app.api.generate_body import GenerateRequest
 from serve_app.api.upload import FORM
 
 

@@ -1,7 +1,7 @@
 """A compile job: validate a structured output, compile it, and draw tokens from it.
 
 A process cannot cancel or bound its own compile in C++. With a vocabulary of 128,000,
-`{"type": "string", "maxLength": 1000}` took 5.4 s. A compiled grammar may still be slow in the engine core's
+`{"type": "string", "maxLength": 1000}` takes 5.4 s. A compiled grammar may still be slow in the engine core's
 step: a token of `(.?){500}a{500}` takes 0.14 s with a vocabulary of 2,048. The 34th token of
 `s ::= s s | "a" | …` takes 2 s with a vocabulary of 128,000. So a job does all that the engine core will do.
 """
@@ -25,7 +25,7 @@ from serve_app.patches.vllm import validate_structured_outputs, validated_backen
 
 _TOKENS = 256
 _SECONDS = 0.25
-"""CPU seconds for `_TOKENS`, 1 ms per token. JSON schemas, choices and regular expressions took 0.4 ms."""
+"""CPU seconds for `_TOKENS`, 1 ms per token. JSON schemas, choices and regular expressions take 0.4 ms."""
 _DRAWS = 64
 _WHERE = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: | \(parameter=\w+\)")
 """xgrammar's source location, and vLLM's suffix of messages."""

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from serve_app.batch.records import Batch
-from serve_app.runner.batch_runner import batch_span
+from serve_app.runner.runner_deployment import batch_span
 from serve_app.wire.spans import batch_root
 
 NOW = 1_800_000_000

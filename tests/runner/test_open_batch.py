@@ -1,5 +1,5 @@
 from serve_app.batch.queue import LeasedLine
-from serve_app.runner.batch_work import BatchWork
+from serve_app.runner.open_batch import BatchWork
 from serve_app.wire.batches import BatchLine, LineAnswer
 from tests.batch.stored import NOW
 from tests.runner.bench import refused

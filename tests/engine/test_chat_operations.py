@@ -10,9 +10,9 @@ import pytest
 from serve_app.api.engine_client import EngineReply, Operation
 from serve_app.api.errors import ApiError
 from serve_app.api.trace import TraceContext
+from serve_app.engine.chat_operations import Serving, chat, complete, detokenize, raw_request, tokenize
 from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.local_client import LocalEngine
-from serve_app.engine.operations import Serving, chat, complete, detokenize, raw_request, tokenize
 from serve_app.settings import ModelSettings
 from tests.engine.calls import changed, engine_call
 

@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from serve_app.api.generate import GenerateRequest
+from serve_app.api.generate_body import GenerateRequest
 
 
 def parse(fields: str) -> GenerateRequest:
