@@ -88,6 +88,23 @@ async def test_moved_stream_that_its_client_leaves_counts_its_prompt_once(fleet:
     assert asked.counts.output in range(25, 31)
 
 
+@pytest.mark.parametrize("identity", ["old", "new"])
+async def test_a_waiting_stream_takes_only_a_replica_of_its_model(fleet: Fleet, identity: str) -> None:
+    first, second = CountingEngine(until=25), CountingEngine()
+    plane = await fleet.start(first, identity="old")
+    async with reading(fleet) as answer:
+        await first.reached.wait()
+        fleet.lose()
+        await lose(plane)
+        await fleet.handle.asked.wait()
+        await fleet.start(second, identity=identity)
+        text, moves = without_comments(await answer)
+
+    assert (text == WHOLE, moves, len(second.requests)) == (
+        (True, 1, 1) if identity == "old" else (False, 0, 0)
+    )
+
+
 @pytest.mark.parametrize(
     ("until", "begun"), [((18, 36), 3), ((20, 24), 2)], ids=["18 tokens each", "4 tokens from the second"]
 )
