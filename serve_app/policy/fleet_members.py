@@ -51,6 +51,8 @@ class Member:
     """Replicas that have resources, but have not said on which node."""
     waiting: float = 0.0
     """Requests that wait, without the lane `background`."""
+    held_s: float = 0.0
+    """The seconds for which the oldest request has waited."""
     running: float = 0.0
     rps: float = 0.0
     capacity_rps: float = 1.0
@@ -61,6 +63,8 @@ class Member:
     """Whether other models may take replicas at all."""
     silent: bool = False
     """Whether too few replicas report to take one now."""
+    spares: str = ""
+    """The engine deployment whose replicas this model never takes."""
 
     @property
     def present(self) -> int:
@@ -126,6 +130,11 @@ def gives_kept(member: Member, replica: Replica) -> bool:
 def gives_turn(member: Member, replica: Replica) -> bool:
     """Whether the replica's turn is over, or its model is idle."""
     return _ready_for(member, replica, member.turn) or gives_idle(member, replica)
+
+
+def reports(member: Member, replica: Replica) -> bool:
+    """Whether the replica can give its place at the end of its turn. A young replica has not reported yet."""
+    return not member.silent or (replica.ready_s or 0.0) < member.keep_s
 
 
 def remaining_s(victims: Sequence[Victim]) -> float:
@@ -226,7 +235,11 @@ def _victims(
         spare = left - max(member.minimum, int(taker.present > 0)) if member.gives else 0
         if may_give is gives_idle and not member.idle:
             spare = min(spare, left - member.claimed)
-        if member.key == taker.key or spare <= 0 or not lacking_any(free, taker.need, member.need):
+        if (
+            member.key in (taker.key, taker.spares)
+            or spare <= 0
+            or not lacking_any(free, taker.need, member.need)
+        ):
             continue
         here = [r for r in member.replicas if r.node == node and r.name not in taken and may_give(member, r)]
         here.sort(key=lambda replica: -(replica.ready_s or 0.0))

@@ -16,6 +16,10 @@ from serve_app.wire.resources import ComingNode, Node, Resources, add, lacking
 TICK_S = 0.5
 BATCH = 4
 AWAKE_S = 300.0
+REPORTS_S = 1.5
+"""A new replica says on which node it is after this time."""
+PENDING_S = 5.0
+"""After this time without a place, a replica of a hand-over counts only once it has reported."""
 
 
 @dataclass
@@ -27,6 +31,8 @@ class Running:
     requests: list[float] = field(default_factory=list)
     """When each request ends."""
     drains: bool = False
+    unknown: bool = False
+    """Whether nobody knows of the replica until it reports."""
 
 
 @dataclass
@@ -50,6 +56,11 @@ class Model:
     longest_wait_s: float = 0.0
     """The longest time without any ready replica while a request waited."""
     without_since: float | None = None
+
+    @property
+    def turn(self) -> float:
+        given = self.turn_s if self.turn_s is not None else max(10 * self.start_s, 30.0)
+        return max(given, 4 * self.start_s)
 
     def up(self) -> list[Running]:
         return [replica for replica in self.replicas if not replica.drains]
@@ -126,14 +137,16 @@ class SimulatedFleet:
         claim = min(ceil(load / BATCH), model.most)
         awake = int(self.now - model.busy_at < AWAKE_S)
         model.wanted = max(claim, awake, model.minimum)
+        young = [r for r in model.up() if self.now - r.began < REPORTS_S]
         replicas = tuple(
             Replica(r.name, r.node, self.now - r.ready_at if r.ready_at <= self.now else None)
             for r in model.up()
+            if r not in young
         )
         draining = tuple(Replica(r.name, r.node) for r in model.replicas if r.drains)
         return Member(
             model.name, model.name, model.wanted, claim, model.minimum, model.need, model.start_s,
-            model.target, replicas, draining,
+            model.target, replicas, draining, sum(not r.unknown for r in young),
             waiting=len(model.waiting), running=model.running, rps=len(model.seen) / 60,
             idle_s=self.now - model.busy_at, weight=model.weight, turn_s=model.turn_s,
         )  # fmt: skip
@@ -180,7 +193,11 @@ class SimulatedFleet:
             if fits:
                 node = self.random.choice(fits)
                 add(free[node], model.need, -1.0)
-                model.pending_since.pop()
+                waited_s = self.now - model.pending_since.pop()
+                unknown = waited_s >= PENDING_S and any(
+                    handover.taker == model.name for handover in self.state.handovers
+                )
                 name = f"{model.name}-{next(self._names)}"
-                model.replicas.append(Running(name, node, self.now, self.now + model.start_s))
+                ready_at = self.now + model.start_s
+                model.replicas.append(Running(name, node, self.now, ready_at, unknown=unknown))
                 self.starts += 1
