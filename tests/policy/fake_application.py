@@ -82,6 +82,7 @@ class FakeMetrics:
         self.values: dict[str, dict[str, float]] = {}
         self.replica_seconds: dict[str, dict[str, float]] = {}
         self.variants: dict[str, dict[str, dict[str, float]]] = {}
+        self.shares: dict[str, float] = {}
 
     def set(self, model: str, values: dict[str, float], binding: str) -> None:
         self.values[model] = values
@@ -107,6 +108,9 @@ class FakeMetrics:
         totals = self.replica_seconds.setdefault(model, {})
         for state, amount in seconds.items():
             totals[state] = totals.get(state, 0.0) + amount
+
+    def set_share(self, model: str, share: float) -> None:
+        self.shares[model] = share
 
     def set_knobs_rejected(self, rejected: bool) -> None:
         self.knobs_rejected = rejected
