@@ -102,8 +102,10 @@ class PooledFleet(Fleet):
         return [start for start in self.starting.values() if self.pool_of[start.number] == pool]
 
     def warm(self, replicas: int) -> None:
-        """Have so many replicas ready from the start, on the cheapest nodes that are there."""
-        for pool in sorted(self.pools.values(), key=lambda pool: pool.usd_per_hour):
+        """Have so many replicas ready from the start, on the cheapest nodes of the fastest kind."""
+        fastest = max(pool.speed for pool in self.pools.values())
+        pools = [pool for pool in self.pools.values() if pool.speed == fastest]
+        for pool in sorted(pools, key=lambda pool: pool.usd_per_hour):
             for _ in range(int(min(replicas, pool.nodes(0.0)))):
                 slot, number = self._take_place(pool.name)
                 super()._put_into_service(slot, number)
