@@ -42,6 +42,8 @@ _WORKERS = 6
 _LEAVES, _LEAVES_WITHIN_S = 0.2, 0.3
 _YOUNG_S = 600.0
 """A process fills its caches for so long. Its growth counts from then on, over as long at least."""
+_KILL_S = 30.0
+"""A request that began within so many seconds after a kill may lose its answer to that kill."""
 _AT_ZERO_S = 100.0
 """The pause until the model is at zero: its `downscale_to_zero_delay_s` and a drain."""
 _GET = ("/v1/models", "/metrics", "/ready", "/autoscaling", "/autoscaling/decisions", "/v1/batches", "/")
@@ -75,11 +77,13 @@ class Soak:
     folder: Path
     chance: random.Random
     ended: Counter[str] = field(default_factory=Counter)
-    """Requests by their outcome: a status, `left` or `failed`."""
+    """Requests by their outcome: a status, `left`, or why there was no whole answer."""
     samples: dict[int, list[Sample]] = field(default_factory=dict)
     """By process id."""
     database_mib: list[float] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
+    killed_at: float = float("-inf")
+    """When the last process was killed."""
 
     async def run(self, minutes: float) -> None:
         """Let clients ask for `minutes` minutes. Raises ServerError if the server ends."""
@@ -100,16 +104,18 @@ class Soak:
     async def _ask_on(self, session: aiohttp.ClientSession, may_ask: asyncio.Event) -> None:
         while True:
             await may_ask.wait()
-            leaves = self.chance.random() < _LEAVES
+            leaves, began, pause_s = self.chance.random() < _LEAVES, time.monotonic(), 0.05
             within_s = self.chance.uniform(0.0, _LEAVES_WITHIN_S) if leaves else 120.0
             try:
                 outcome = await asyncio.wait_for(self._ask(session), within_s)
-            except TimeoutError:
-                outcome = "left" if leaves else "failed"
-            except (aiohttp.ClientError, OSError, ValueError, KeyError):
-                outcome = "failed"
+            except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+                if leaves and isinstance(error, TimeoutError):
+                    outcome = "left"
+                else:
+                    when = "at a kill" if began < self.killed_at + _KILL_S else "at no kill"
+                    outcome, pause_s = f"{type(error).__name__} {when}", 0.5
             self.ended[outcome] += 1
-            await asyncio.sleep(0.5 if outcome == "failed" else 0.05)
+            await asyncio.sleep(pause_s)
 
     async def _ask(self, session: aiohttp.ClientSession) -> str:
         """Send a request of any API, and read its answer. Returns the status."""
@@ -135,9 +141,13 @@ class Soak:
         form = aiohttp.FormData({"purpose": "batch"})
         form.add_field("file", "\n".join(lines), filename="soak.jsonl")
         async with session.post("/v1/files", data=form) as reply:
+            if reply.status != 200:  # such as 429 above the bound on files
+                return str(reply.status)
             file = (await reply.json())["id"]
         wanted = {"input_file_id": file, "endpoint": PATHS["chat"], "completion_window": "24h"}
         async with session.post("/v1/batches", json=wanted) as reply:
+            if reply.status != 200:
+                return str(reply.status)
             batch = (await reply.json())["id"]
         if self.chance.random() < 0.3:
             return await _read(session.post(f"/v1/batches/{batch}/cancel"))
@@ -157,6 +167,7 @@ class Soak:
                     if name_of(process.cmdline()) == role:
                         say(f"killing {role} ({process.pid})")
                         process.kill()
+                        self.killed_at = time.monotonic()
                         break
 
     async def _sample_on(self, every_s: float) -> None:

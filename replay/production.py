@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from replay.fleet.fleet import Fleet
@@ -18,7 +18,13 @@ from serve_app.settings.tree import INGRESS
 from serve_app.telemetry.autoscaling_metrics import AutoscalingMetrics
 from serve_app.wire.phases import DRAINING
 from serve_app.wire.served_models import ServedApplication, ServedModel
-from serve_app.wire.signals import ENGINE_FIELDS, INGRESS_FIELDS, ONGOING_REQUESTS, ingress_key
+from serve_app.wire.signals import (
+    ENGINE_FIELDS,
+    INGRESS_FIELDS,
+    ONGOING_REQUESTS,
+    IngressSignals,
+    ingress_key,
+)
 
 _LOG = logging.getLogger("tideserve.replay")
 """A replay's changes are in its report; only errors are logged."""
@@ -218,24 +224,8 @@ class Production:
         return self._ingress.values()
 
     def _read_ingress(self, fleet: Fleet) -> None:
-        totals = fleet.memory.totals[0]
-        head, tail = int(totals["held_head"]), int(totals["held_tail"])
-        arrived = fleet.memory.requests["arrived"]
-        background = float(totals["background_held"])
-        # Clients of the others wait until the queue has room.
-        queued = min(background, float(fleet.conditions.max_held))
-        values = {
-            "arrivals_total": totals["arrivals"],
-            "arrived_bytes_total": totals["arrived_bytes"],
-            "held_requests": totals["held"],
-            "held_bytes": totals["held_bytes"],
-            "oldest_held_s": fleet.now - arrived[head] if head >= 0 else 0.0,
-            "newest_held_s": fleet.now - arrived[tail] if tail >= 0 else 0.0,
-            "background_held_requests": queued,
-            "background_held_bytes": totals["background_held_bytes"] * queued / max(background, 1.0),
-            ONGOING_REQUESTS: totals["open"],
-        }
-        self.report(self._gateway, fleet.now, [float(values[name]) for name in _INGRESS_KEYS])
+        values = [*astuple(ingress_signals(fleet)), float(fleet.open_requests)]
+        self.report(self._gateway, fleet.now, values)
 
     def _read_documents(self, fleet: Fleet) -> None:
         """Pass the policy the phases of replicas that start, and the measured starts."""
@@ -267,3 +257,23 @@ class Production:
         draining = {f"d{number}": {"phase": DRAINING, "since": 0.0} for number in range(fleet.draining)}
         deployment = Deployment({**starting, **draining}, seen, *room)
         self._memory.inbox = Inbox(inbox.served, {ENGINE: deployment})
+
+
+def ingress_signals(fleet: Fleet) -> IngressSignals:
+    """Return the report of the ingress."""
+    totals = fleet.memory.totals[0]
+    head, tail = int(totals["held_head"]), int(totals["held_tail"])
+    arrived = fleet.memory.requests["arrived"]
+    background = float(totals["background_held"])
+    # Clients of the others wait until the queue has room.
+    queued = min(background, float(fleet.conditions.max_held))
+    return IngressSignals(
+        arrivals_total=float(totals["arrivals"]),
+        arrived_bytes_total=float(totals["arrived_bytes"]),
+        held_requests=float(totals["held"]),
+        held_bytes=float(totals["held_bytes"]),
+        oldest_held_s=float(fleet.now - arrived[head]) if head >= 0 else 0.0,
+        newest_held_s=float(fleet.now - arrived[tail]) if tail >= 0 else 0.0,
+        background_held_requests=queued,
+        background_held_bytes=float(totals["background_held_bytes"]) * queued / max(background, 1.0),
+    )

@@ -1,8 +1,12 @@
 """When processes end: what Linux does then, and whether one has ended."""
 
 import ctypes
+import multiprocessing
+import os
+import select
 import signal
 import sys
+from threading import Thread
 
 import psutil
 
@@ -22,6 +26,26 @@ def adopt_orphans() -> None:
     Ray's daemons and vLLM's engine cores outlive a killed parent, and must still be found.
     """
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_with_parent() -> None:
+    """Have this process, which multiprocessing has started, end when the process that started it has ended.
+
+    A raylet ends what a killed replica leaves behind. If both are killed at once (`ray stop --force`), an
+    engine core would keep the memory of its GPU.
+    """
+    if (parent := multiprocessing.parent_process()) is None or parent.pid is None:
+        return
+    try:
+        ended = os.pidfd_open(parent.pid)  # PR_SET_PDEATHSIG would mean the zygote in its forks
+    except OSError:  # Linux before 5.3
+        return
+
+    def wait() -> None:
+        select.select([ended], [], [])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    Thread(target=wait, name="parent", daemon=True).start()
 
 
 def is_alive(process: psutil.Process) -> bool:

@@ -15,7 +15,7 @@ from benchmarks.common import markdown
 _PROMPT_S = 1.0
 """A request answered within this time shows that the server served when it was asked."""
 _SETTLED_S = 0.5
-"""An engine core takes longer to load (0.7 s at least), so `/ready` does not count one that is younger."""
+"""An engine core takes 0.7 s and more to load, so `/ready` does not count one that is younger."""
 P = TypeVar("P", bound=Probe)
 
 GOALS = {

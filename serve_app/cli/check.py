@@ -58,8 +58,6 @@ def check(options: argparse.Namespace) -> int:
             print(f"  {model.name}: {where}{_scaling_text(app.knobs[model.name])}")
             for engine in model.engines() if model.variants else ():
                 print(f"    {_variant_text(engine)}")
-            if model.variants and app.settings.model_preemption and len(app.settings.models) > 1:
-                print("    neither gives GPUs to other models nor takes theirs, because it has variants")
         for line in () if certain else missing_folders(app.settings.models):
             print(f"  WARNING: {line}: `tideserve run` refuses it here; each node that serves needs it")
         streams = f"{app.ingress_knobs.target_ongoing_requests:g} streams per replica"

@@ -72,6 +72,8 @@ class Deployment:
     """Why the cluster has no room for another replica; empty if it has room."""
     warm_node: bool = False
     """Whether a node whose zygote has imported vLLM has room for another replica."""
+    warmed: bool = False
+    """Whether such a node is large enough for a replica. Its room may be in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,8 +358,9 @@ class DocumentExchange(Mailbox):
             no_room = shortage(available, total, model.resources)
             warm = [node for node in nodes if (node.name, model.name) in warmed]
             warm_node = any(not lacking(node.free, model.resources) for node in warm)
+            large = any(not lacking(node.total, model.resources) for node in warm)
             known = deployments.get(name, Deployment())
-            deployments[name] = replace(known, no_room=no_room, warm_node=warm_node)
+            deployments[name] = replace(known, no_room=no_room, warm_node=warm_node, warmed=large)
         self.inbox = replace(self.inbox, deployments=deployments)
         self._done_at["resources"] = now
 

@@ -15,9 +15,10 @@ from typing import Any
 from serve_app.controller.canaries import Canaries
 from serve_app.controller.cold_starts import ColdStarts
 from serve_app.controller.contexts import SnapshotBuilder, has_requests_at_zero, ingress_room, running_ids
+from serve_app.controller.decided import Decided, Part
 from serve_app.controller.decision_records import HEARTBEAT_S, Journal, Kind
 from serve_app.controller.document_exchange import DocumentExchange, Inbox, Mailbox
-from serve_app.controller.shared_fleet import Decided, SharedFleet
+from serve_app.controller.shared_fleet import SharedFleet
 from serve_app.controller.variants import unsettled_variants, variants_now
 from serve_app.patches.ray_idle import controller_rests, wake_controller
 from serve_app.policy.decide import Decision, next_decision
@@ -163,7 +164,7 @@ class ServePolicy:
                 model = self._canaries.with_bounds(given, served, inbox)
                 if model.variants:
                     now_each = variants_now(model, engines, self._snapshots, ingress, inbox, losses, now)
-                    decided[name] = self._decide_variants(model, ctx, now_each, now)
+                    decided[name] = self._decide_variants(model, engines, now_each, now)
                     unsettled |= unsettled_variants(now_each)
                 else:
                     snapshot = self._snapshots.build(name, ctx, ingress, inbox, now)
@@ -187,9 +188,7 @@ class ServePolicy:
             ctx = engines.get(version.deployment)
             otherwise = "`tideserve canary` changes the share."
             self._keep("version", version.deployment, version.name, ctx, event, otherwise)
-        alone = {name: each for name, each in decided.items() if each.model.variants}
-        sharing = {name: each for name, each in decided.items() if name not in alone}
-        decided = self._share(sharing, ingress, served, inbox, now) | alone
+        decided = self._share(decided, ingress, served, inbox, now)
         unsettled |= self._fleet.deployments
         for name, each in decided.items():
             try:
@@ -237,11 +236,16 @@ class ServePolicy:
         return decision
 
     def _decide_variants(
-        self, model: ServedModel, ctx: Any, variants: Sequence[VariantNow], now: float
+        self, model: ServedModel, contexts: Mapping[str, Any], variants: Sequence[VariantNow], now: float
     ) -> Decided:
         name, memory, ahead_s = model.deployment, self._recall(model), self._wall() - now
         variants = [
-            replace(each, snapshot=replace(each.snapshot, clock_ahead_s=ahead_s)) for each in variants
+            replace(
+                each,
+                snapshot=replace(each.snapshot, clock_ahead_s=ahead_s),
+                takes=each.served.deployment in self._fleet.takers,
+            )
+            for each in variants
         ]
         found, state = decide_variants(
             variants,
@@ -251,10 +255,11 @@ class ServePolicy:
             lambda snapshot, state: self.decide(model, snapshot, state, now),
         )
         self.memories[name] = replace(memory, state=state)
-        deployments = {each.name: each.served.deployment for each in variants}
-        targets = {deployments[each]: target for each, target in found.targets.items()}
+        parts = {each.served.deployment: Part(contexts[each.served.deployment], each) for each in variants}
+        targets = {deployment: found.targets[part.variant.name] for deployment, part in parts.items()}
         lead = max(targets, key=lambda each: targets[each])
-        return Decided(model, ctx, found.snapshot, found.decision, targets=targets, starts=lead)
+        ctx = contexts[variants[0].served.deployment]
+        return Decided(model, ctx, found.snapshot, found.decision, None, targets, lead, parts)
 
     def _share(
         self,

@@ -1,35 +1,19 @@
 """The models' decisions, changed where models share places (`serve_app.policy.fleet_share`)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from serve_app.controller.contexts import count_phases, running_ids
+from serve_app.controller.decided import Decided, as_siblings, merge, split
 from serve_app.controller.document_exchange import Deployment, Inbox
 from serve_app.patches.ray import stop_first
-from serve_app.policy.decide import Clamp, Decision
-from serve_app.policy.fleet_members import Member, Replica
-from serve_app.policy.fleet_share import Grant, SharingState, share
-from serve_app.policy.reports import Snapshot
+from serve_app.policy.fleet_members import KEEP_STARTS, Member, Replica
+from serve_app.policy.fleet_share import PLACED_WITHIN_S, SharingState, share
 from serve_app.wire.phases import DRAINING, FAILED
 from serve_app.wire.resources import add, lacking
-from serve_app.wire.served_models import ServedApplication, ServedModel
-
-
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """One model, with what its own policy decided."""
-
-    model: ServedModel
-    ctx: Any
-    snapshot: Snapshot
-    decision: Decision
-    grant: Grant | None = None
-    """None while the model's own decision stands without a look at others."""
-    targets: Mapping[str, int] = field(default_factory=dict)
-    """For a model with variants, the targets by engine deployment. Such a model shares no places."""
-    starts: str = ""
-    """The engine deployment whose starts tell how long the next one takes, if it is not the model's."""
+from serve_app.wire.served_models import ServedApplication
+from serve_app.wire.versions import in_force
 
 
 class SharedFleet:
@@ -39,6 +23,8 @@ class SharedFleet:
         self._state = SharingState()
         self._ready_at: dict[str, float] = {}
         """By replica, since when it is ready, as first read. If the clock is set back, ages begin anew."""
+        self._unexplained: list[tuple[float, dict[str, float]]] = []
+        """What replicas that have not reported use, and when; for `PLACED_WITHIN_S`."""
         self.looks_at_nodes = False
         """Whether the nodes of the cluster must be read, because some replica has no place yet."""
         self.waits_for_nodes = False
@@ -53,6 +39,11 @@ class SharedFleet:
             for name in (handover.taker, *(giver for giver, _ in handover.givers))
         )
 
+    @property
+    def takers(self) -> frozenset[str]:
+        """The engine deployments that get the places of these hand-overs."""
+        return frozenset(handover.taker for handover in self._state.handovers)
+
     def share(
         self,
         decided: Mapping[str, Decided],
@@ -61,39 +52,64 @@ class SharedFleet:
         inbox: Inbox,
         now: float,
     ) -> dict[str, Decided]:
-        """Return the decisions by engine deployment, with targets that the fleet has places for.
+        """Return the decisions by model, with targets that the fleet has places for.
 
         They are the same objects while every replica has a place, and while the nodes have not been read.
         """
-        short = served.model_preemption and any(
-            _missing(each, inbox, now) > 0 or _wakes(each) for each in decided.values()
-        )
-        self.looks_at_nodes = bool(short or self._state.handovers) and len(decided) > 1
+        engines, takers = served.engines(), self.takers
+        shares = served.model_preemption and len(decided) > 1
+        by_model = [split(each, engines, takers) for each in decided.values() if shares]
+        parts = {name: part for of_model in by_model for name, part in of_model.items()}
+        short = any(_missing(part, inbox, now) > 0 for part in parts.values())
+        wakes = any(_wakes(each) for each in decided.values())
+        self.looks_at_nodes = shares and (short or wakes or bool(self._state.handovers))
         self.waits_for_nodes = self.looks_at_nodes and inbox.nodes is None
-        if not self.looks_at_nodes or not served.model_preemption:
+        if not self.looks_at_nodes:
             self._state = SharingState(drain_s=self._state.drain_s, nodes=self._state.nodes)
+            self._unexplained = []
             return dict(decided)
         if inbox.nodes is None:
             return dict(decided)
         giving = {name for handover in self._state.handovers for _, name in handover.givers}
-        unexplained = _unexplained(decided, ingress, served, inbox)
+        unexplained = _unexplained(parts, ingress, served, inbox)
+        newly = self._grown(unexplained, parts, inbox, now)
         self._ready_at = {
             replica: min(now, self._ready_at.get(replica, document["since"]))
-            for name in decided
+            for name in parts
             for replica, document in inbox.deployments.get(name, Deployment()).phases.items()
             if document["phase"] == "ready"
         }
-        members = [
-            _member(each, inbox, giving, unexplained, self._ready_at, now) for each in decided.values()
-        ]
+        members: list[Member] = []
+        for of_model in by_model:
+            found = [
+                _member(each, decided, inbox, giving, unexplained, newly, self._ready_at, now)
+                for each in of_model.values()
+            ]
+            members += as_siblings(found, takers)
         grants, self._state = share(members, inbox.nodes, self._state, now, inbox.coming)
         for name, grant in grants.items():
             if grant.stop:
-                stop_first(decided[name].ctx.app_name, name, grant.stop)
-        return {
-            name: replace(each, grant=grants[name], decision=_granted(each, grants[name]))
-            for name, each in decided.items()
+                stop_first(parts[name].ctx.app_name, name, grant.stop)
+        return {name: merge(each, grants) for name, each in decided.items()}
+
+    def _grown(
+        self, unexplained: Mapping[str, float], decided: Mapping[str, Decided], inbox: Inbox, now: float
+    ) -> dict[str, float]:
+        """Return what `unexplained` has grown by lately, without the places of hand-overs."""
+        kept = [each for each in self._unexplained if 0.0 <= now - each[0] < PLACED_WITHIN_S]
+        # A document may be newer than the reading of its node.
+        used = {name: max(0.0, amount) for name, amount in unexplained.items()}
+        self._unexplained = [*kept, (now, used)]
+        grown = {
+            name: amount - min(before.get(name, 0.0) for _, before in self._unexplained)
+            for name, amount in used.items()
         }
+        listed = {name for known in inbox.deployments.values() for name in known.phases}
+        for handover in self._state.handovers:
+            # A giver that is no longer listed holds its place for a moment; then the taker has it.
+            if handover.taker in decided and listed.isdisjoint(name for _, name in handover.givers):
+                add(grown, decided[handover.taker].model.resources, -1.0)
+        return grown
 
 
 def _missing(each: Decided, inbox: Inbox, now: float) -> int:
@@ -110,15 +126,20 @@ def _wakes(each: Decided) -> bool:
 
 def _member(
     each: Decided,
+    decided: Mapping[str, Decided],
     inbox: Inbox,
     giving: set[str],
     unexplained: dict[str, float],
+    newly: dict[str, float],
     ready_at: Mapping[str, float],
     now: float,
 ) -> Member:
     model, decision, knobs, signals = each.model, each.decision, each.model.knobs, each.decision.signals
-    phases = inbox.deployments.get(model.deployment, Deployment()).phases
-    running = running_ids(each.ctx)
+    known = inbox.deployments.get(model.deployment, Deployment())
+    phases, running = known.phases, running_ids(each.ctx)
+    # The place that another replica gives is on a warm node, though no warm node has room now.
+    measured_s = (replace(each.snapshot, warm_node=True) if known.warmed else each.snapshot).cold_start_s
+    start_s = measured_s or decision.claim.start_s
     replicas, draining = [], []
     for name in sorted(running | phases.keys()):
         document = phases.get(name, {"phase": ""})
@@ -130,26 +151,35 @@ def _member(
             replicas.append(Replica(name, node, now - ready_at[name] if served else None))
     placing = 0
     asked = each.ctx.target_num_replicas - len(replicas)
-    # For one to two seconds a replica has resources and no document. After five seconds it is pending.
-    while placing < asked and not each.snapshot.pending and not lacking(unexplained, model.resources):
+    # For one to two seconds a replica has resources and no document, longer on a new node. After five seconds
+    # it is pending, and only resources that are newly used may be its own.
+    room = newly if each.snapshot.pending else unexplained
+    while placing < asked and not lacking(room, model.resources):
         add(unexplained, model.resources, -1.0)
+        add(newly, model.resources, -1.0)
         placing += 1
-    minimum = max([knobs.min_replicas, *(t.replicas for t in decision.terms if t.name == "schedule")])
+    claim, least, spares = _claims(each, decided, inbox)
+    minimum = max([least, *(t.replicas for t in decision.terms if t.name == "schedule")])
+    failed_s = [now - document["since"] for document in phases.values() if document["phase"] == FAILED]
+    if failed_s and 0.0 <= min(failed_s) < KEEP_STARTS * start_s:
+        # Another model would give its place for the next failure.
+        claim, minimum = (min(count, len(replicas) + placing) for count in (claim, minimum))
     acts = knobs.mode == "act"
     arrivals = [signals.get(f"arrivals_{seconds}s_rps", 0.0) for seconds in (30, 60)]
     return Member(
         key=model.deployment,
         name=model.name,
         wanted=decision.target,
-        claim=decision.claim.replicas if acts else 0,
+        claim=claim if acts else 0,
         minimum=minimum if acts else 0,
         need=model.resources,
-        start_s=decision.claim.start_s,
+        start_s=start_s,
         target=each.ctx.target_num_replicas,
         replicas=tuple(replicas),
         draining=tuple(draining),
         placing=placing,
         waiting=signals.get("waiting_requests", 0.0) + signals.get("held_requests", 0.0),
+        held_s=signals.get("oldest_held_s", 0.0),
         running=signals.get("running_requests", 0.0),
         rps=max(arrivals),
         capacity_rps=signals.get("replica_capacity_rps", 1.0),
@@ -158,7 +188,26 @@ def _member(
         turn_s=knobs.turn_s,
         gives=acts,
         silent=decision.claim.silent,
+        spares=spares,
     )
+
+
+def _claims(each: Decided, decided: Mapping[str, Decided], inbox: Inbox) -> tuple[int, int, str]:
+    """Return a model's claim, its own `min_replicas`, and the model that it takes nothing from.
+
+    `Canaries` gives a version `min_replicas` for its share, which are no reason to keep a place. The version
+    claims its first replica while the old one has requests: without a replica it gets none. Until it has all
+    conversations, it takes no place of the old version.
+    """
+    model, claim, least = each.model, each.decision.claim.replicas, each.model.knobs.min_replicas
+    old = decided.get(model.version_of)
+    if old is None or inbox.served is None:
+        return claim, least, ""
+    share = in_force(model.start_share, inbox.shares.get(model.name)).share
+    if share > 0 and old.decision.claim.replicas > 0:
+        claim = max(claim, 1)
+    least = min(least, inbox.served.models[model.deployment].knobs.min_replicas)
+    return claim, least, old.model.name if share < 1 else ""
 
 
 def _unexplained(
@@ -179,21 +228,3 @@ def _unexplained(
             add(used, engine.resources, -sum(document["phase"] != FAILED for document in documents))
     add(used, served.ingress_resources, -1.0 if ingress is None else -ingress.current_num_replicas)
     return used
-
-
-def _granted(each: Decided, grant: Grant) -> Decision:
-    """Return the model's decision with the granted target and the reason for it."""
-    decision = replace(each.decision, gives_to=grant.gives_to)
-    if not grant.why or each.model.knobs.mode == "advise":
-        return decision
-    if grant.target == decision.target:
-        return replace(decision, notes=(*decision.notes, f"share: {grant.why} {grant.otherwise}"))
-    clamp = Clamp("share", f"{grant.why} So the target is {grant.target}, not {decision.target}.")
-    return replace(
-        decision,
-        target=grant.target,
-        binding="share",
-        reason=f"share: {clamp.effect} {decision.reason.partition(': ')[2]}",
-        counterfactual=grant.otherwise,
-        clamps=(*decision.clamps, clamp),
-    )

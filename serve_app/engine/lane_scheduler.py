@@ -10,6 +10,7 @@ first and preempts the largest. This module adds:
 - A step that prefills a prompt of another lane runs no `background` sequence.
 - The time of a step that runs `background` beside other lanes is bounded (`background_bound`).
 - `standard` gets a share of the batch while `interactive` sequences wait too.
+- The engine core ends with its replica.
 - The front end is told how many tokens were computed for a sequence that ends within its prefill.
 """
 
@@ -28,6 +29,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from serve_app.engine.background_bound import BackgroundBound
 from serve_app.engine.sequence_lanes import BACKGROUND, LANE_KNOB, lane_of
+from serve_app.processes import end_with_parent
 from serve_app.settings.caller import Lane
 from serve_app.settings.knobs import Knobs
 
@@ -121,6 +123,7 @@ class LaneScheduling(Scheduler):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        end_with_parent()
         self._by_lane = self.policy == SchedulingPolicy.PRIORITY
         self._background: set[str] = set()
         """The unfinished sequences of `background`."""

@@ -134,7 +134,7 @@ def stop_first(app: str, deployment: str, replicas: Collection[str]) -> None:
 
 
 def stop_named_replicas_first() -> None:
-    """Have Ray Serve's controller stop the replicas of `stop_first` first.
+    """Have Ray Serve's controller stop the replicas of `stop_first` first, also if others still start.
 
     Ray stops replicas that do not run yet, and then the newest one on the node with the fewest replicas. So
     room for a replica with several GPUs would become free in parts, on several nodes.
@@ -150,7 +150,8 @@ def stop_named_replicas_first() -> None:
         running = scheduler._running_replicas[deployment]
         names = _stop_first.get((deployment.app_name, deployment.name), frozenset())
         named = [replica for replica in running if replica.unique_id in names - {r.unique_id for r in chosen}]
-        others = [replica for replica in chosen if replica in running and replica.unique_id not in names]
+        others = [replica for replica in chosen if replica.unique_id not in names]
+        others.sort(key=lambda replica: replica not in running)
         for given, taken in zip(named, others, strict=False):
             chosen = chosen - {taken} | {given}
         return chosen

@@ -28,7 +28,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One model: what its own policy decided, its replicas, and what they are worth."""
+    """One model, or one variant of it: what its own policy decided, its replicas, and what they are worth."""
 
     key: str
     """The engine deployment."""
@@ -51,6 +51,8 @@ class Member:
     """Replicas that have resources, but have not said on which node."""
     waiting: float = 0.0
     """Requests that wait, without the lane `background`."""
+    held_s: float = 0.0
+    """The seconds for which the oldest request has waited."""
     running: float = 0.0
     rps: float = 0.0
     capacity_rps: float = 1.0
@@ -61,11 +63,20 @@ class Member:
     """Whether other models may take replicas at all."""
     silent: bool = False
     """Whether too few replicas report to take one now."""
+    has_sibling: bool = False
+    """Whether another variant of the model has a replica, or asks for the model's first one."""
+    spares: str = ""
+    """The name of the model whose replicas this model never takes."""
 
     @property
     def present(self) -> int:
         """Replicas that have resources and do not drain."""
         return len(self.replicas) + self.placing
+
+    @property
+    def has_none(self) -> bool:
+        """Whether the model has no replica of any variant."""
+        return not self.present and not self.has_sibling
 
     @property
     def claimed(self) -> int:
@@ -128,6 +139,11 @@ def gives_turn(member: Member, replica: Replica) -> bool:
     return _ready_for(member, replica, member.turn) or gives_idle(member, replica)
 
 
+def reports(member: Member, replica: Replica) -> bool:
+    """Whether the replica can give its place at the end of its turn. A young replica has not reported yet."""
+    return not member.silent or (replica.ready_s or 0.0) < member.keep_s
+
+
 def remaining_s(victims: Sequence[Victim]) -> float:
     """Return the seconds until the turns of all `victims` are over."""
     return max(
@@ -152,7 +168,7 @@ class Plan:
             given = [victim for victim in self.victims if victim[0].key == key]
             member = given[0][0]
             gives = "gives its place" if len(given) == 1 else f"gives {len(given)} places"
-            if member.idle or not member.running + member.waiting:
+            if member.idle or not (member.running + member.waiting or member.has_sibling):
                 parts.append(f"{member.name} has been idle for {member.idle_s:.0f} s and {gives}")
             elif len(given) <= member.present - member.claimed:
                 parts.append(f"{member.name} needs {member.claimed} of {member.present} replicas and {gives}")
@@ -223,10 +239,16 @@ def _victims(
     for member in members:
         left = _left(member, taken)
         # A model's last replica goes to models without any, not to those that want one more.
-        spare = left - max(member.minimum, int(taker.present > 0)) if member.gives else 0
+        siblings = members if member.has_sibling else [member]
+        of_model = sum(_left(each, taken) for each in siblings if each.name == member.name)
+        spare = min(left - member.minimum, of_model - int(not taker.has_none)) if member.gives else 0
         if may_give is gives_idle and not member.idle:
             spare = min(spare, left - member.claimed)
-        if member.key == taker.key or spare <= 0 or not lacking_any(free, taker.need, member.need):
+        if (
+            member.name in (taker.name, taker.spares)
+            or spare <= 0
+            or not lacking_any(free, taker.need, member.need)
+        ):
             continue
         here = [r for r in member.replicas if r.node == node and r.name not in taken and may_give(member, r)]
         here.sort(key=lambda replica: -(replica.ready_s or 0.0))

@@ -14,6 +14,7 @@ from math import ceil, inf
 from serve_app.policy.coming_nodes import NodeTimes, fits
 from serve_app.policy.fleet_members import (
     GAIN,
+    MayGive,
     Member,
     Plan,
     best_plan,
@@ -21,6 +22,7 @@ from serve_app.policy.fleet_members import (
     gives_kept,
     gives_turn,
     remaining_s,
+    reports,
 )
 from serve_app.wire.resources import ComingNode, Node, add, lacking
 
@@ -28,7 +30,7 @@ _DRAIN_S = 5.0
 """The assumed seconds of a hand-over until one has been measured."""
 _COST_STARTS = 2.0
 """A hand-over of a replica in use costs two starts: that of the taker, and that of the giver afterwards."""
-_PLACED_WITHIN_S = 15.0
+PLACED_WITHIN_S = 15.0
 """A place that has been free for this long without its taker goes to whoever needs it."""
 
 
@@ -44,6 +46,8 @@ class Handover:
     had: int
     """The replicas that the taker had when the hand-over began."""
     why: str
+    seen: float
+    """When a giver was last listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class SharingState:
 
     handovers: tuple[Handover, ...] = ()
     waiting_since: Mapping[str, float] = field(default_factory=dict)
-    """By engine deployment, since when a model has waited without any replica."""
+    """By name, since when a model has waited without any replica."""
     drain_s: float = _DRAIN_S
     """The typical seconds from the beginning of a hand-over until the place is taken."""
     nodes: NodeTimes = field(default_factory=NodeTimes)
@@ -103,11 +107,13 @@ class _Sharing:
         self._members, self._nodes, self._now = members, nodes, now
         self._state = self._continue(state)
         self._begun: list[Handover] = []
-        self._free = self._unpromised()
+        self._free, self._drains = self._unpromised()
         self._coming = self._state.nodes.free(now)
         self._taken = {name for handover in self._state.handovers for _, name in handover.givers}
         self._settled = dict.fromkeys(self._by_key, 0)
         self._places: dict[str, tuple[int, float | None]] = {}
+        self._first: Member | None = None
+        """The first in the line, while only its replica may be pending, besides those that have room."""
         self._for_node: set[str] = set()
         """The models that wait for a coming node."""
         self._line: list[tuple[float, int, Member]] = []
@@ -134,35 +140,47 @@ class _Sharing:
             taker, age_s = self._by_key.get(handover.taker), self._now - handover.since
             if taker is None or taker.wanted <= handover.had:
                 continue
+            seen = self._now if any(name in draining for _, name in handover.givers) else handover.seen
             if taker.present > handover.had:
                 drain_s = (drain_s + age_s) / 2
-            elif 0.0 <= age_s < _PLACED_WITHIN_S or any(name in draining for _, name in handover.givers):
-                kept.append(handover)
+            elif 0.0 <= self._now - seen < PLACED_WITHIN_S:
+                kept.append(replace(handover, seen=seen))
+        # A new controller has no memory, so it asks the requests. At other times a model that has just given
+        # its place would come first, because its requests have waited for their turn.
+        now, fresh = self._now, not state.waiting_since and not state.handovers
         since = {
-            member.key: min(self._now, state.waiting_since.get(member.key, self._now))
+            member.name: min(now, state.waiting_since.get(member.name, now - member.held_s * fresh))
             for member in self._members
-            if not member.present and member.claimed > 0
+            if not (member.replicas or member.has_sibling) and member.claimed > 0
         }
         return SharingState(tuple(kept), since, drain_s, state.nodes)
 
-    def _unpromised(self) -> dict[str, dict[str, float]]:
-        """Return what is free on each node or drains there, without what hand-overs have promised."""
+    def _unpromised(self) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
+        """Return what is free on each node, and what drains there, without what hand-overs have promised."""
         free = {node.name: dict(node.free) for node in self._nodes}
+        drains: dict[str, dict[str, float]] = {name: {} for name in free}
         giving = {name for handover in self._state.handovers for _, name in handover.givers}
         for member in self._members:
             for replica in (*member.draining, *(r for r in member.replicas if r.name in giving)):
                 if replica.node in free:
-                    add(free[replica.node], member.need)
+                    add((free if replica.name in giving else drains)[replica.node], member.need)
         for handover in self._state.handovers:
             if handover.node in free:
                 add(free[handover.node], self._by_key[handover.taker].need, -1.0)
         # While a taker has its place and has not said so, the place counts twice.
-        return {
-            node: {name: max(0.0, left) for name, left in amounts.items()} for node, amounts in free.items()
-        }
+        left = {node: {name: max(0.0, n) for name, n in amounts.items()} for node, amounts in free.items()}
+        return left, drains
 
-    def _take_free(self, member: Member) -> bool:
+    def _with_drains(self, node: str) -> dict[str, float]:
+        """Have the drains of a node count as free, and return what is free there."""
+        add(self._free[node], self._drains[node])
+        self._drains[node] = {}
+        return self._free[node]
+
+    def _take_free(self, member: Member, *, draining: bool = False) -> bool:
         """Whether one more replica of `member` fits beside all that is promised; if so, take the room.
+
+        With `draining`, replicas that end of themselves count as gone.
 
         Ray picks the node. So a replica that would also fit on a node of a hand-over has to wait.
         """
@@ -170,9 +188,11 @@ class _Sharing:
         for node in self._nodes:
             if node.name in open_on and not lacking(node.free, member.need):
                 return False
-        for free in self._free.values():
-            if not lacking(free, member.need):
-                add(free, member.need, -1.0)
+        for name, free in self._free.items():
+            room = dict(free)
+            add(room, self._drains[name] if draining else {})
+            if not lacking(room, member.need):
+                add(self._with_drains(name) if draining else free, member.need, -1.0)
                 self._settled[member.key] += 1
                 return True
         return False
@@ -181,8 +201,8 @@ class _Sharing:
 
     def _turn(self, member: Member) -> tuple[float, float]:
         """Put models without a replica first, the longest wait before others; then the largest gain."""
-        since = self._state.waiting_since.get(member.key)
-        return (0.0, since) if since is not None else (1.0, -member.gain)
+        since = self._state.waiting_since.get(member.name)
+        return (0.0, since) if since is not None and member.has_none else (1.0, -member.gain)
 
     def _claim(self, member: Member) -> None:
         """Find room for the replicas that the model's requests need."""
@@ -191,35 +211,46 @@ class _Sharing:
         if missing > 0 and under_way:
             self._settled[member.key] += 1
             missing -= 1
-            left_s = max(0.0, self._state.drain_s - (self._now - under_way[0].since))
+            # A drain that is late by some time is expected to take as long again: drains have long tails.
+            left_s = abs(self._state.drain_s - (self._now - under_way[0].since))
             self._wait(member, left_s + member.start_s)
         while missing > 0 and self._take_free(member):
             missing -= 1
         room = any(not lacking(free, member.need) for free in self._free.values())
         if missing > 0 and not under_way and not room:  # with room, a hand-over on the same node comes first
-            self._take_from_others(member)
+            self._take_from_others(member, missing)
 
-    def _take_from_others(self, member: Member) -> None:
-        """Begin a hand-over to `member`, or give it a place in the line."""
-        plan, drain_s = self._plan(member), self._state.drain_s
+    def _take_from_others(self, member: Member, missing: int) -> None:
+        """Begin a hand-over to `member`, have it wait for a drain, or give it a place in the line."""
+        drain_s = self._state.drain_s
+        # The drain of a busy replica takes longer than that of an idle one.
+        plan = self._best(member, gives_idle) if member.has_none else None
+        if plan is None and self._take_free(member, draining=True):
+            while missing > 1 and self._take_free(member, draining=True):
+                missing -= 1
+            if not self._places:
+                self._first = member
+            self._wait(member, drain_s + member.start_s)
+            return
+        plan = plan or self._plan(member)
         if plan is None:
             self._queue(member)
             return
         idle = all(gives_idle(*victim) for victim in plan.victims)
-        waited_s = self._now - self._state.waiting_since.get(member.key, self._now)
+        waited_s = self._now - self._state.waiting_since.get(member.name, self._now)
         more_s = 0.0 if idle or waited_s > member.turn + drain_s else _COST_STARTS * member.start_s
         if self._take_coming(member, drain_s + more_s):
             return
-        free = self._free[plan.node]
+        free = self._with_drains(plan.node)
         for giver, replica in plan.victims:
             self._taken.add(replica.name)
             add(free, giver.need)
         add(free, member.need, -1.0)
         givers = tuple((giver.key, replica.name) for giver, replica in plan.victims)
-        begun = Handover(member.key, plan.node, givers, self._now, member.present, plan.reason(member))
-        self._begun.append(begun)
+        why, now = plan.reason(member), self._now
+        self._begun.append(Handover(member.key, plan.node, givers, now, member.present, why, now))
         self._settled[member.key] += 1
-        self._wait(member, (0.0 if idle else drain_s) + member.start_s)
+        self._wait(member, drain_s + member.start_s)
 
     def _take_coming(self, member: Member, within_s: float) -> bool:
         """Whether a coming node has room within this time; if so, `member` waits for the node."""
@@ -233,13 +264,10 @@ class _Sharing:
 
     def _queue(self, member: Member) -> None:
         """Have a model without a replica wait for the next turn or for a coming node, whichever is sooner."""
-        if member.present:
+        if not member.has_none:
             self._take_coming(member, inf)
             return
-        taken = frozenset(self._taken)
-        then = best_plan(
-            member, self._members, self._nodes, self._free, taken, lambda _, __: True, soonest=True
-        )
+        then = self._best(member, reports, soonest=True)
         large = any(not lacking(node.total, member.need) for node in self._nodes)
         nobody = not any(each.replicas for each in self._members)
         placing = [each.turn for each in self._members if each.gives and (each.placing or nobody)]
@@ -253,31 +281,39 @@ class _Sharing:
             return
         if then is not None:
             self._taken.update(replica.name for _, replica in then.victims)  # nobody behind may take them
-            add(self._free[then.node], member.need, -1.0)
+            free = self._with_drains(then.node)
+            add(free, member.need, -1.0)
             for giver, _ in then.victims:
-                add(self._free[then.node], giver.need)
+                add(free, giver.need)
+            if not self._places and any(lacking(giver.need, member.need) for giver, _ in then.victims):
+                self._first = member
+                self._settled[member.key] += 1
         elif large and self._line:
             heapq.heappop(self._line)
         ready_s = turn_s + self._state.drain_s + member.start_s
         self._wait(member, ready_s if ready_s < inf else None)
 
     def _plan(self, member: Member) -> Plan | None:
-        """Return the replicas that go for `member` now."""
-        taken = frozenset(self._taken)
-        if not member.present:
-            plan = best_plan(member, self._members, self._nodes, self._free, taken, gives_idle)
-            if plan is not None:
-                return plan
-        plan = best_plan(member, self._members, self._nodes, self._free, taken, gives_kept)
+        """Return the replicas in use that go for `member` now."""
+        plan = self._best(member, gives_kept)
         if plan is not None and member.gain > 0 and member.gain >= GAIN * plan.loss:
             return plan
-        if member.present or member.key not in self._state.waiting_since:
+        if not member.has_none or member.name not in self._state.waiting_since:
             return None
-        return best_plan(member, self._members, self._nodes, self._free, taken, gives_turn)
+        return self._best(member, gives_turn)
+
+    def _best(self, member: Member, may_give: MayGive, *, soonest: bool = False) -> Plan | None:
+        """Return the best plan, with drains as free room unless only idle replicas may go."""
+        room = {name: dict(free) for name, free in self._free.items()}
+        if may_give is not gives_idle:
+            for name, drains in self._drains.items():
+                add(room[name], drains)
+        taken = frozenset(self._taken)
+        return best_plan(member, self._members, self._nodes, room, taken, may_give, soonest=soonest)
 
     def _wait(self, member: Member, eta_s: float | None) -> None:
         """Give a model without a replica the next place in the line."""
-        if member.present:
+        if not member.has_none:
             return
         self._places[member.key] = len(self._places) + 1, eta_s
         if eta_s is not None:
@@ -289,7 +325,8 @@ class _Sharing:
         """Return the grant of one model. Without hand-overs, a replica without room is asked for anyway.
 
         The demand of a pending replica is what a node autoscaler sees. While a hand-over is under way, only
-        its taker may be pending, because Ray would give the free place to any pending replica.
+        its taker may be pending, because Ray would give the free place to any pending replica. The same holds
+        for the first in the line while it waits for a drain, or for the room of several replicas.
         """
         place, eta_s = self._places.get(member.key, (0, None))
         gives = [each for each in state.handovers if any(key == member.key for key, _ in each.givers)]
@@ -300,12 +337,12 @@ class _Sharing:
         has = min(member.present, member.target) if before else member.present
         has += self._settled[member.key] - len(stop)
         takes = next((each for each in state.handovers if each.taker == member.key), None)
-        if member.wanted <= has or not state.handovers:
+        first = self._by_key[state.handovers[0].taker] if state.handovers else self._first
+        if member.wanted <= has or first is None:
             target, why, otherwise = member.wanted, "", ""
         else:
-            next_one = self._by_key[state.handovers[0].taker].name
-            target, why = has, f"{next_one} gets the next place."
-            otherwise = f"The model's own target stands again when the replica of {next_one} starts."
+            target, why = has, f"{first.name} gets the next place."
+            otherwise = f"The model's own target stands again when the replica of {first.name} starts."
         gives_to = ""
         if gives:
             why, gives_to = gives[-1].why, self._by_key[begun.taker].name if begun is not None else ""

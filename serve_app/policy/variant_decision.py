@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
 from serve_app.policy.capacity_model import StepTime, capacity_rps, feasibility
 from serve_app.policy.decide import Decision
@@ -20,6 +21,7 @@ _TOLERANCE = 1.1
 measured speed moves no work."""
 _SAME_REPORT_S = 0.05
 """Two ages of one report differ by less."""
+_ROUNDING = 1e-6
 _ENDS_SHARE = 0.5
 """The share of the permitted misses that ends of nodes may cause."""
 
@@ -41,6 +43,8 @@ class VariantNow:
     """Replicas whose nodes have been taken away, or will be."""
     serves_s: float = 0.0
     """How long the newest of them take requests."""
+    takes: bool = False
+    """Whether a replica waits for the place that another model gives it, and not for a node."""
 
     @property
     def name(self) -> str:
@@ -109,6 +113,27 @@ def decide_variants(
     return VariantDecision(shown, _counted(variants), targets), state
 
 
+def divide(
+    units: float, speeds: Mapping[str, float], base: Mapping[str, int], *limits: Mapping[str, int]
+) -> dict[str, int]:
+    """Return the replicas that do the work of `units` replicas of the first variant, by variant.
+
+    Args:
+        units: The work.
+        speeds: The work of one replica. Those named first are used first.
+        base: Replicas that are used in any case.
+        limits: The most replicas. Each limit is reached before the next one counts.
+    """
+    counts = {name: base.get(name, 0) for name in speeds}
+    units -= sum(counts[name] * speed for name, speed in speeds.items())
+    for most in limits:
+        for name, speed in speeds.items():
+            added = max(0, min(most[name] - counts[name], ceil(units / speed - _ROUNDING)))
+            counts[name] += added
+            units -= added * speed
+    return counts
+
+
 def _observe(memory: VariantState, each: VariantNow, now: float) -> VariantState:
     """Return the memory about a variant with its reports and nodes of this moment."""
     snapshot, left = each.snapshot, each.left if each.served.preemptible else ()
@@ -126,7 +151,9 @@ def _observe(memory: VariantState, each: VariantNow, now: float) -> VariantState
             samples.append(sample)
     fit = memory.fit.learn(samples)
     memory = replace(memory, fit=fit, kv_cache_tokens=cache, reported_at=reported)
-    memory = memory.learn_nodes(snapshot.pending, snapshot.pending_s, each.placed, now)
+    # Nodes are not short because another model's replica still drains.
+    pending = 0 if each.takes else snapshot.pending
+    memory = memory.learn_nodes(pending, snapshot.pending_s, each.placed, now)
     return memory.learn_ends(left, snapshot.horizon_s, each.serves_s, now)
 
 

@@ -1,8 +1,8 @@
 """The policy's memory about the variants of a model: speed, nodes that do not come, and ends. Pure.
 
 A variant is *dry* if a replica of it has waited for a node for longer than usual, or if its nodes have just
-been taken away. Then the mix asks for no more of its replicas. After a while it is tried again, and each try
-in vain doubles the while.
+been taken away. Then the mix asks for no more of its replicas. After a while it is tried again, and a try in
+vain doubles the while, up to two minutes: a replica without a node costs nothing.
 """
 
 from collections.abc import Collection, Mapping

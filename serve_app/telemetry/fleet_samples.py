@@ -4,7 +4,6 @@ import re
 import time
 from collections import ChainMap, Counter, defaultdict, deque
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 # Without requests that waited for a start: their time to first token is that of the start.
@@ -40,6 +39,8 @@ class FleetSamples:
         self.cost_s = 0.0
         """The CPU time of the last sample, in seconds."""
         self._read: deque[tuple[float, Series]] = deque()
+        self._parts: dict[str, tuple[str, str]] = {}
+        """The model and part of each series' labels in the last sample. The next has most of them."""
 
     def add(self, exposition: str, now: float, replicas: dict[str, dict[str, int]]) -> dict[str, Any]:
         """Keep and return the sample of an exposition read at `now` (Unix time, seconds).
@@ -55,11 +56,14 @@ class FleetSamples:
         self._read.append((now, series))
         while self._read[0][0] < now - 2 * _WINDOW_S:
             self._read.popleft()
+        self._parts = {labels: self._parts.get(labels) or _model_and_part(labels) for _, labels in series}
         before = [each for _, each in self._read][:-1] or [series]
         at_start = [each for at, each in self._read if at <= now - _WINDOW_S] or before[:1]
         # A node that misses one scrape keeps its last values, so that they do not count as growth. A series
         # that is new has grown from 0: vLLM's counters appear with their first event.
-        sums, step, window = (_growth(series, ChainMap(*reversed(each))) for each in ([], before, at_start))
+        sums, step, window = (
+            _growth(series, ChainMap(*reversed(each)), self._parts) for each in ([], before, at_start)
+        )
         last_s = now - self.kept[-1]["at"] if self.kept else 0.0
         models = {
             name: {
@@ -76,18 +80,22 @@ class FleetSamples:
         return sample
 
 
-def _growth(series: Series, before: Mapping[tuple[str, str], int]) -> defaultdict[str, Totals]:
-    """Return each model's growth since `before`, summed over replicas."""
+def _growth(
+    series: Series, before: Mapping[tuple[str, str], int], parts: Mapping[str, tuple[str, str]]
+) -> defaultdict[str, Totals]:
+    """Return each model's growth since `before`, summed over replicas.
+
+    `parts` has the model, and the bucket or lane, of labels.
+    """
     grown = defaultdict[str, Totals](Totals)
     for (metric, labels), value in series.items():
         old = before.get((metric, labels), 0)
-        model, part = _model_and_part(labels)
+        model, part = parts[labels]
         # A replica that restarts counts from 0 again.
         grown[model][f"{metric} {part}".rstrip()] += value - old if value >= old else value
     return grown
 
 
-@lru_cache(1 << 15)  # the same labels come with every sample
 def _model_and_part(text: str) -> tuple[str, str]:
     """Return a series' model, and its bucket or lane."""
     labels = dict(_LABEL.findall(text))

@@ -40,8 +40,8 @@ _IMPORTED = (
 _RAYLET_SOCKET = "--raylet-name="
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _ANSWER_S = 600.0
-"""Bound on a zygote's first answer, as vLLM for GPUs may take 230 s to import from a cold disk.
-If the zygote dies, the wait ends at once."""
+"""Bound on a zygote's first answer. The zygote may still import, which can take 230 s for vLLM with GPUs from
+a cold disk. If the zygote dies, the wait ends at once."""
 REFUSED_S = 3600.0
 """How long no other zygote is started after one refused to fork. The next delays a start by its imports."""
 _STATUS_S = 5.0

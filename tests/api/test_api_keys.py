@@ -89,8 +89,7 @@ async def test_all_other_paths_are_401_without_a_key(guarded: Server, method: st
 
 
 @pytest.mark.parametrize(
-    "value",
-    [f"bearer {KEY}", f"BEARER {KEY}", f"Bearer   {KEY}", f"Bearer {KEY} ", "Bearer sk-other"],
+    "value", [f"bearer {KEY}", f"BEARER {KEY}", f"Bearer   {KEY}", f"Bearer {KEY} ", "Bearer sk-other"]
 )
 async def test_any_key_will_do_and_the_scheme_in_any_case(guarded: Server, value: str) -> None:
     assert (await guarded.http.get("/v1/models", headers={"Authorization": value})).status_code == 200

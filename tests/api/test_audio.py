@@ -74,12 +74,7 @@ async def test_stream_is_asked_for_by_a_text(server: Server, given: bytes, strea
     ],
 )
 async def test_odd_form_is_refused(
-    server: Server,
-    form: bytes,
-    status: int,
-    param: str | None,
-    code: str,
-    caplog: pytest.LogCaptureFixture,
+    server: Server, form: bytes, status: int, param: str | None, code: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     reply = await server.http.post(PATH, content=form, headers=FORM)
 

@@ -159,9 +159,7 @@ def padded(model: str, size: int) -> bytes:
 async def test_flood_of_one_model_or_key_leaves_another_served(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("first-key-0123456789abcdef\nsecond-key-0123456789abcdef\n")
     server = Server(
-        chat=(chat := MuteEngine()),
-        api_keys=ApiKeyFile(str(tmp_path / "keys")),
-        max_body_memory_bytes=20_000,
+        chat=(chat := MuteEngine()), api_keys=ApiKeyFile(str(tmp_path / "keys")), max_body_memory_bytes=20_000
     )
     first, second = ({"Authorization": f"Bearer {name}-key-0123456789abcdef"} for name in ("first", "second"))
     waiting = [held(server, "/v1/chat/completions", padded("tide", 3000), **first) for _ in range(3)]

@@ -32,9 +32,7 @@ def shared_blocks(one: PromptPrefix, other: PromptPrefix) -> int:
 
 
 @pytest.mark.parametrize("layout", [{}, {"separators": (",", ":")}, {"indent": 2}])
-def test_next_turn_has_the_blocks_and_end_before(
-    layout: dict[str, Any],
-) -> None:
+def test_next_turn_has_the_blocks_and_end_before(layout: dict[str, Any]) -> None:
     first = [SYSTEM, user("What is a tide? " * 50)]
     answer = assistant("The sea, rising. " * 20)
     one = prefix({"messages": first}, **layout)

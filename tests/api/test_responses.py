@@ -219,10 +219,7 @@ LATE = ApiError(503, "no replica.", code="model_unavailable")
             "context_length_exceeded",
         ),
         (StubEngine(failing(ZeroDivisionError("bug"), BEGINNING)), "server_error"),
-        (
-            StubEngine(frames(BEGINNING, RESPONSES.last_frames(LATE, ASKED, BEGINNING))),
-            "server_error",
-        ),
+        (StubEngine(frames(BEGINNING, RESPONSES.last_frames(LATE, ASKED, BEGINNING))), "server_error"),
     ],
     ids=["429 after a wait", "503 after a wait", "400 after a wait", "too long", "bug", "engine's"],
 )

@@ -46,10 +46,7 @@ def read(
         return {"type": "http.request", "body": piece, "more_body": bool(waiting)}
 
     async def read_all() -> Any:
-        scope = {
-            "type": "http",
-            "headers": [(b"content-type", b"multipart/form-data; boundary=" + BOUNDARY)],
-        }
+        scope = {"type": "http", "headers": [(b"content-type", b"multipart/form-data; boundary=" + BOUNDARY)]}
         form = Form(Request(scope, receive), _MOST_BYTES, 60.0, "a.setting")
         file = b"".join([chunk async for chunk in form.chunks()])
         assert form.size == len(file)

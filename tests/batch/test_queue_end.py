@@ -7,8 +7,6 @@ from typing import Any
 
 import obstore
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from obstore.exceptions import GenericError
 from sqlalchemy import bindparam
 
@@ -63,35 +61,6 @@ def test_a_batch_without_answers_has_no_output_file(stored: Stored) -> None:
 
     found = stored.batch(batch)
     assert (found.output_file_id, found.error_file_id is None) == (None, False)
-
-
-def test_a_join_that_was_interrupted_begins_anew(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runner is killed between the output file and the error file."""
-    batch = stored.add(2)
-    good, bad = stored.queue.lease(batch.id, 2, NOW, 30)
-    stored.queue.finish(batch.id, [answered(good), answered(bad, 400)])
-    written = []
-    write = stored.files.write
-
-    def fail_second(name: str, chunks: object) -> int:
-        if written:
-            raise OSError("no space left on device")
-        written.append(name)
-        return write(name, chunks)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(stored.files, "write", fail_second)
-    with pytest.raises(OSError, match="no space"):
-        stored.queue.end(stored.batch(batch), NOW)
-    assert stored.batch(batch).status == "finalizing"
-    monkeypatch.setattr(stored.files, "write", write)
-    assert stored.files.names("files") == [f"files/{batch.input_file_id}"]  # no result fills the disk
-
-    assert stored.queue.end(stored.batch(batch), NOW) == "completed"
-
-    output, errors = stored.results(batch)
-    assert (output.keys(), errors.keys()) == ({"r1"}, {"r2"})
-    results = stored.store.files("", NOW, purpose="batch_output")
-    assert len(results) == 2  # clients never see the first output file
 
 
 def test_answer_that_comes_during_the_join_does_not_count(
@@ -291,31 +260,3 @@ def test_a_batch_cancelled_during_its_check_has_no_results(stored: Stored) -> No
     assert stored.queue.end(stored.batch(batch), NOW) == "cancelled"
 
     assert stored.results(batch) == ({}, {})
-
-
-@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.lists(
-        st.tuples(st.booleans(), st.lists(st.integers(1, 12), min_size=1, max_size=6, unique=True)),
-        max_size=6,
-    )
-)
-def test_each_line_is_in_one_result_file_once(tmp_path: Path, parts: list[tuple[bool, list[int]]]) -> None:
-    """Two runners that answer the same lines in any order, with different answers."""
-    stored = Stored(tmp_path)
-    batch = stored.add(12)
-    lines = {line.line: line for line in stored.queue.lease(batch.id, 12, NOW, 30)}
-    first: dict[str, bool] = {}
-    for good, numbers in parts:
-        stored.queue.finish(batch.id, [answered(lines[n], 200 if good else 400) for n in numbers])
-        for number in numbers:
-            first.setdefault(f"r{number}", good)
-
-    stored.queue.end(stored.batch(batch), NOW)
-
-    output, errors = stored.results(batch)
-    assert output.keys() | errors.keys() == {f"r{number}" for number in range(1, 13)}
-    stored.store.close()
-    assert output.keys() == {name for name, good in first.items() if good}
-    refused = {name for name, line in errors.items() if line["response"] is not None}
-    assert refused == {name for name, good in first.items() if not good}

@@ -110,10 +110,7 @@ async def stub() -> AsyncIterator[Stub]:
 @asynccontextmanager
 async def conducted(processes: Processes) -> AsyncIterator[tuple[Conductor, Observer]]:
     timing = Timing(load_s=0.3, watch_s=0.5, recovery_s=60.0, stop_s=0.5, steady_s=0.3, baseline_s=0.2)
-    async with (
-        stub() as served,
-        observing(processes, Job(served.url, "stub", 4, 20), Trace()) as observer,
-    ):
+    async with stub() as served, observing(processes, Job(served.url, "stub", 4, 20), Trace()) as observer:
         yield Conductor(Server(), observer, timing, random.Random(1)), observer
 
 

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 from io import StringIO
 from threading import Thread
 from typing import Any
@@ -138,17 +137,6 @@ def test_a_model_without_a_chat_template_gets_a_completion(capsys: pytest.Captur
     assert capsys.readouterr().out == "Once\n"
     told = failure(Tide((held("busy", "1", 5), failed(words, "invalid_value"), DONE)), capsys)
     assert told.startswith("the stream ended in an error: invalid_value: As of transformers")
-
-
-def test_nobody_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-    assert main(["ask", "--url", url]) == 1
-
-    told = capsys.readouterr().err
-    assert told.startswith(f"tideserve: no server answers at {url}: ")
-    assert "Connect" in told
 
 
 @pytest.mark.parametrize(

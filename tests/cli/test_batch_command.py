@@ -2,7 +2,6 @@
 
 import json
 import re
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -234,15 +233,6 @@ def test_a_url_with_a_password_is_not_repeated(capsys: pytest.CaptureFixture[str
     told = capsys.readouterr().err
     assert "--url: must not contain a user name or password" in told
     assert "secret" not in told
-
-
-def test_a_server_that_is_away_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
-        assert main(["batch", "ls", "--url", url]) == 1
-
-    assert f"no answer from {url}" in capsys.readouterr().err
 
 
 def test_progress_has_the_rate_and_the_time_left() -> None:

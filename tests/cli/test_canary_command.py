@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from serve_app.cli.canary_command import asked_change, side_by_side
-from serve_app.cli.main import main
 from serve_app.policy.canary import Comparison
 from serve_app.settings.knobs import CanaryRules
 from serve_app.settings.settings_error import SettingsError
@@ -55,8 +54,3 @@ def test_both_versions_are_printed_with_intervals() -> None:
     assert "5 of 100 (2.2-11 %)" in errors
     assert "0 of 300 (0-1.3 %)" in errors
     json.dumps(found)
-
-
-def test_an_absent_server_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["canary", "tide", "abort", "--url", "http://127.0.0.1:1"]) == 1
-    assert "nothing answers at http://127.0.0.1:1" in capsys.readouterr().err

@@ -59,21 +59,6 @@ def test_each_variant_has_its_placement_and_price(capsys: pytest.CaptureFixture[
     assert "    spot: embedded on 1 x A100 per replica; 0 to any number of replicas; 1.2 USD/h each, " in out
     assert "    on-demand: embedded on 1 x H100 per replica; 0 to 4 replicas; 3.7 USD/h each\n" in out
     assert "no price" not in out
-    assert "neither gives GPUs" not in out
-
-
-def test_a_model_with_variants_beside_others_shares_no_gpus(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    path = tmp_path / "serve.yaml"
-    text = yaml.safe_load(document("{name: a, variants: [{name: spot, usd_per_hour: 1}]}"))
-    text["applications"][0]["args"]["models"].append({"name": "b"})
-    path.write_text(yaml.safe_dump(text))
-
-    assert main(["check", str(path)]) == 0
-
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "neither gives GPUs" in line]
-    assert line == "    neither gives GPUs to other models nor takes theirs, because it has variants"
 
 
 def test_a_folder_that_is_not_here_is_a_warning(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

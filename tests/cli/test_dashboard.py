@@ -1,4 +1,3 @@
-import copy
 import json
 import socket
 from typing import Any
@@ -139,25 +138,6 @@ def test_an_application_that_cannot_be_chosen_is_explained(
         choose(details(*applications), name, WHERE)
 
     assert str(caught.value) == told
-
-
-def test_only_the_user_config_of_the_ingress_changes() -> None:
-    tide = application("tide", "a", user_config=KNOBS)
-    tide["deployed_app_config"]["deployments"].append({"name": "Engine-a", "max_ongoing_requests": 7})
-    before = details(other(), tide)
-    untouched = copy.deepcopy(before)
-
-    document = redeployment(before, "tide", {"ingress": {"max_replicas": 2}})
-
-    assert before == untouched
-    expected = copy.deepcopy(tide["deployed_app_config"])
-    expected["deployments"][0]["user_config"] = {"ingress": {"max_replicas": 2}}
-    assert document == {
-        "proxy_location": "HeadOnly",
-        "http_options": before["http_options"],
-        "grpc_options": before["grpc_options"],
-        "applications": [before["applications"]["other"]["deployed_app_config"], expected],
-    }
 
 
 def test_ray_sees_no_reason_to_restart_anything() -> None:

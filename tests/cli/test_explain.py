@@ -1,6 +1,5 @@
 import argparse
 import json
-import socket
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -143,17 +142,6 @@ def test_an_answer_that_is_no_explanation_is_an_error(
         assert main(["explain", "--url", url]) == 1
 
     assert capsys.readouterr().err == "tideserve: " + told.format(url=url)
-
-
-def test_a_url_where_nothing_listens_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-    assert main(["explain", "--url", url]) == 1
-
-    err = capsys.readouterr().err
-    assert err.startswith(f"tideserve: nothing answers at {url}: ")
-    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

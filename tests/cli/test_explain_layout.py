@@ -12,11 +12,7 @@ from tests.policy.build import PolicyLoop, engine, ingress, snapshot
 NOON = 1_780_056_000.0  # 2026-05-29 12:00:00 UTC
 TERMS = [
     {"name": "demand", "replicas": 2, "why": "4.1 requests/s arrive"},
-    {
-        "name": "queue",
-        "replicas": 3,
-        "why": "17 requests are waiting; the target is 8 per replica",
-    },
+    {"name": "queue", "replicas": 3, "why": "17 requests are waiting; the target is 8 per replica"},
 ]
 
 

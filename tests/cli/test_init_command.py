@@ -80,11 +80,7 @@ def test_large_models_span_nodes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "task"),
-    [
-        ("openai/whisper-large-v3", "transcribe"),
-        ("BAAI/bge-m3", "embed"),
-        ("Qwen/Qwen3-8B", None),
-    ],
+    [("openai/whisper-large-v3", "transcribe"), ("BAAI/bge-m3", "embed"), ("Qwen/Qwen3-8B", None)],
 )
 def test_task_follows_from_the_class(name: str, task: str | None, tmp_path: Path) -> None:
     application, _ = init(tmp_path, model_folder(tmp_path, name), "--gpu", "h100")

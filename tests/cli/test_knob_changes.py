@@ -33,10 +33,7 @@ def problems(call: Any, *args: Any) -> list[str]:
         ("schedules=[{start: '08:00', end: '18:00', min_replicas: 2}]", [WINDOW]),
         # Not 1080, which YAML 1.1 reads in 18:00.
         ("schedules=[{start: 08:00, end: 18:00, min_replicas: 2}]", [WINDOW]),
-        (
-            "schedules=[{timezone: Europe/Berlin, days: [mon]}]",
-            [BERLIN],
-        ),
+        ("schedules=[{timezone: Europe/Berlin, days: [mon]}]", [BERLIN]),
     ],
 )
 def test_values_are_yaml(text: str, value: object) -> None:
@@ -100,12 +97,6 @@ def test_what_is_not_yaml_is_told_on_one_line() -> None:
     assert "\n" not in line
 
 
-def test_the_model_may_be_left_out_where_there_is_one() -> None:
-    assert choose_scope(None, ["a"]) == "a"
-    assert choose_scope("a", ["a", "b"]) == "a"
-    assert choose_scope("ingress", ["a", "b"]) == "ingress"
-
-
 def test_unknown_model_error_lists_the_models() -> None:
     assert problems(choose_scope, None, ["a", "b"]) == [
         "MODEL: required, and not given; this application has 'a', 'b'"
@@ -162,10 +153,7 @@ def test_differences_are_those_of_the_values_in_force() -> None:
     old = in_force({"autoscaling": {"a": {"max_replicas": 3}}})
     new = in_force({"autoscaling": {"b": {"max_replicas": 4}}, "ingress": {"max_replicas": 2}})
 
-    assert differences(old, new) == [
-        "a.max_replicas: 3 -> 1",
-        "ingress.max_replicas: 4 -> 2",
-    ]
+    assert differences(old, new) == ["a.max_replicas: 3 -> 1", "ingress.max_replicas: 4 -> 2"]
     assert differences(old, old) == []
 
 

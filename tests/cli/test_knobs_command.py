@@ -80,7 +80,8 @@ def test_setting_a_knob_changes_it_and_nothing_else(
     assert tide["deployments"] == [
         {"name": "Ingress", "user_config": {"autoscaling": {"tiny": {"max_replicas": 5, "mode": "advise"}}}}
     ]
-    assert document["http_options"] == ray.details["http_options"]
+    for options in ("http_options", "grpc_options"):
+        assert document[options] == ray.details[options]
     assert out.splitlines() == [
         f"tideserve: application 'tide' at {address}",
         "  tiny.mode: act -> advise",

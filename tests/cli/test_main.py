@@ -1,3 +1,4 @@
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -37,16 +38,32 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out == f"tideserve {__version__}\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("ask", "tideserve: no server answers at {}: "),
+        ("batch ls", "tideserve: no answer from {}: "),
+        ("canary tide abort", "tideserve: nothing answers at {}: "),
+        ("explain", "tideserve: nothing answers at {}: "),
+        ("usage", "tideserve: nothing answers at {}: "),
+    ],
+)
+def test_an_absent_server_is_named(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    assert main([*words.split(), "--url", url]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(told.format(url))
+    assert ("Connect" in err, err.count("\n")) == (True, 1)
+
+
 _CONFIG = Path(__file__).parents[2] / "config/serve.yaml"
 
 
 @pytest.mark.parametrize(
     ("words", "buffered"),
-    [
-        (["check", str(_CONFIG), "--show"], False),
-        (["--help"], True),
-        (["check", "absent.yaml"], False),
-    ],
+    [(["check", str(_CONFIG), "--show"], False), (["--help"], True), (["check", "absent.yaml"], False)],
 )
 def test_a_reader_that_leaves_ends_a_command_quietly(words: list[str], buffered: bool) -> None:
     code = "import sys; from serve_app.cli.main import main; sys.exit(main())"

@@ -198,13 +198,7 @@ def config(tmp_path: Path) -> Path:
     [
         ([60.0], [], 1, [], ""),
         ([STOPPED], ["--restart"], 0, [], ""),
-        (
-            [60.0, None, 60.0, STOPPED],
-            ["--restart"],
-            0,
-            [1, 2, 4],
-            "restarts in 4 s and then reads {} again",
-        ),
+        ([60.0, None, 60.0, STOPPED], ["--restart"], 0, [1, 2, 4], "restarts in 4 s and then reads {} again"),
         ([None], ["--restart"], 1, [], "not restarted: the server never became ready"),
         ([60.0], ["--restart"], 0, [1], "restarts in 1 s"),
     ],

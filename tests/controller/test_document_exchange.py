@@ -109,17 +109,17 @@ def test_nodes_are_read_every_five_seconds_or_two_while_scaling(
 
 
 @pytest.mark.parametrize(
-    ("free", "warmed", "zygote", "warm_node"),
+    ("free", "warmed", "zygote", "warm_node", "large"),
     [
-        ([{"GPU": 1.0}, {}], [("node 0", "tide")], True, True),
+        ([{"GPU": 1.0}, {}], [("node 0", "tide")], True, True, True),
         # Half of what a replica needs is free on each of two nodes: it has to wait for a third.
-        ([{"GPU": 0.5}, {"GPU": 0.5}], [("node 0", "tide"), ("node 1", "tide")], True, False),
-        ([{}, {}], [("node 0", "tide"), ("node 1", "tide")], True, False),
-        ([{"GPU": 1.0}, {}], [("node 1", "tide"), ("node 0", "other")], True, False),
-        ([{"GPU": 1.0}, {}], [], True, False),
-        ([{"GPU": 1.0}, {}], None, True, False),
+        ([{"GPU": 0.5}, {"GPU": 0.5}], [("node 0", "tide"), ("node 1", "tide")], True, False, True),
+        ([{}, {}], [("node 0", "tide"), ("node 1", "tide")], True, False, True),
+        ([{"GPU": 1.0}, {}], [("node 1", "tide"), ("node 0", "other")], True, False, True),
+        ([{"GPU": 1.0}, {}], [], True, False, False),
+        ([{"GPU": 1.0}, {}], None, True, False, False),
         # Written before the zygote was turned off.
-        ([{"GPU": 1.0}, {}], [("node 0", "tide")], False, False),
+        ([{"GPU": 1.0}, {}], [("node 0", "tide")], False, False, False),
     ],
 )
 def test_warm_node_needs_a_warm_zygote_and_room(
@@ -129,6 +129,7 @@ def test_warm_node_needs_a_warm_zygote_and_room(
     warmed: list[tuple[str, str]] | None,
     zygote: bool,
     warm_node: bool,
+    large: bool,
 ) -> None:
     cluster.free = free
     serve(zygote=zygote)
@@ -137,7 +138,8 @@ def test_warm_node_needs_a_warm_zygote_and_room(
 
     exchange.turn(START)
 
-    assert exchange.inbox.deployments[TIDE].warm_node is warm_node
+    known = exchange.inbox.deployments[TIDE]
+    assert (known.warm_node, known.warmed) == (warm_node, large)
 
 
 @pytest.mark.parametrize(("enabled", "read"), [(True, [0, 1, 1, 1, 2]), (False, [0] * 5)])

@@ -241,12 +241,7 @@ def test_change_is_sent_at_once_with_its_reasons(clock: Clock) -> None:
     assert app.mailbox.sent == before + 1
     assert (record["kind"], record["old_target"], record["new_target"]) == ("change", 0, 3)
     assert record["signals"]["held_requests"] == 24
-    assert {term["name"] for term in record["terms"]} >= {
-        "queue",
-        "demand",
-        "kv_cache",
-        "awake",
-    }
+    assert {term["name"] for term in record["terms"]} >= {"queue", "demand", "kv_cache", "awake"}
 
 
 def test_policy_offers_its_memory_and_ends_its_thread_with_itself(kv: StubKv, clock: Clock) -> None:

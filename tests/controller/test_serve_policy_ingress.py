@@ -59,8 +59,7 @@ BUSY = IngressKnobs(min_replicas=1, max_replicas=4, target_ongoing_requests=100,
 
 
 @pytest.mark.parametrize(
-    ("free_cpus", "running", "ingresses"),
-    [(1.5, 1, 4), (1.0, 1, 3), (0.4, 1, 1), (1.5, 0, 2), (1.0, 0, 1)],
+    ("free_cpus", "running", "ingresses"), [(1.5, 1, 4), (1.0, 1, 3), (0.4, 1, 1), (1.5, 0, 2), (1.0, 0, 1)]
 )
 def test_ingress_takes_no_room_that_an_engine_needs(
     clock: Clock, free_cpus: float, running: int, ingresses: int

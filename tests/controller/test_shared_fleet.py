@@ -45,6 +45,15 @@ def node(free: float, places: float = 1.0) -> Node:
     return Node({"GPU": places, "CPU": 4.0}, {"GPU": free, "CPU": 3.0}, "n0")
 
 
+def make_version(app: FakeApplication, model: str, of: str, **given: Any) -> None:
+    """Serve `model` as a new version of model `of`."""
+    served = app.mailbox.inbox.served
+    assert served is not None
+    new = replace(served.models[f"Engine-{model}"], version_of=f"Engine-{of}", **given)
+    served = replace(served, models={**served.models, new.deployment: new})
+    app.mailbox.inbox = replace(app.mailbox.inbox, served=served)
+
+
 def run(app: FakeApplication, seconds: float, *nodes: Node, **reports: dict[str, float]) -> dict[str, int]:
     """Decide for so long; the nodes are read if the policy asks for them."""
     for _ in range(round(seconds / 0.5)):
@@ -92,15 +101,20 @@ def test_the_named_replica_is_the_one_that_stops(clock: Clock, monkeypatch: pyte
 
 def test_no_second_replica_drains_until_the_first_has_gone(clock: Clock) -> None:
     app = sharing(clock, {"a": KNOBS, "b": KNOBS}, places=2)
+    ready = {f"Engine-a-{number}": document("ready", clock.now - 100 * (1 + number)) for number in range(2)}
+    app.startup("a", started(ready))
     run(app, 10, node(0, 2))
     assert run(app, 1, node(0, 2), b=holding(2))["Engine-a"] == 1
 
     app.run("Engine-a", 1)
     assert run(app, 10, node(0, 2), b=holding(2))["Engine-a"] == 1  # its document is still of a ready replica
 
-    gone = {"Engine-a-0": document("ready", clock.now - 100)}
-    app.startup("a", started(gone | {"Engine-a-1": document("draining", clock.now)}))
+    kept = {"Engine-a-0": document("ready", clock.now - 100)}
+    app.startup("a", started(kept | {"Engine-a-1": document("draining", clock.now)}))
     assert run(app, 20, node(0, 2), b=holding(2))["Engine-a"] == 1
+
+    app.startup("a", started(kept))  # the new replica has the place, and has not said so
+    assert run(app, 10, node(0, 2), b=holding(2))["Engine-a"] == 1
 
 
 def test_replica_that_holds_a_place_unreported_takes_no_other(clock: Clock) -> None:
@@ -114,6 +128,26 @@ def test_replica_that_holds_a_place_unreported_takes_no_other(clock: Clock) -> N
     assert "line" not in app.mailbox.outbox.status["models"]["Engine-b"]
 
 
+def test_replica_that_got_a_place_after_a_long_wait_takes_no_other(clock: Clock) -> None:
+    kept = KNOBS.model_copy(update={"min_replicas": 1})
+    app = sharing(clock, {"a": kept, "b": KNOBS, "c": KNOBS})
+    run(app, 20, node(0), b=holding(2))  # no model may give a place
+
+    app.knobs("a", min_replicas=0)
+    places = node(0), Node({"GPU": 1.0, "CPU": 4.0}, {"CPU": 4.0}, "n1")  # Ray has placed the replica of b
+    assert run(app, 10, *places, b=holding(2))["Engine-a"] == 1
+
+    assert run(app, 20, *places, b=holding(2))["Engine-a"] == 0  # the other place is not of b
+
+
+def test_place_of_another_application_counts_for_no_model(clock: Clock) -> None:
+    app = sharing(clock, {"a": KNOBS.model_copy(update={"min_replicas": 1}), "b": KNOBS})
+    run(app, 20, node(0, 2), b=holding(2))
+    app.knobs("a", min_replicas=0)
+
+    assert run(app, 1, node(0, 2), b=holding(2))["Engine-a"] == 0
+
+
 def test_only_the_first_in_line_asks_ray_for_a_replica(clock: Clock) -> None:
     app = sharing(clock, dict.fromkeys(("a", "b", "c"), KNOBS))
     run(app, 10, node(0))
@@ -125,6 +159,29 @@ def test_only_the_first_in_line_asks_ray_for_a_replica(clock: Clock) -> None:
         targets.append((app.target("a"), app.target("b"), app.target("c")))
 
     assert targets[-4:] == [(0, 1, 0)] * 4
+
+
+def test_start_on_a_full_warm_node_counts_as_warm(clock: Clock) -> None:
+    app = sharing(clock, {"a": KNOBS, "b": KNOBS})
+    starts = ColdStarts(tuple(StartUp(str(s), {"all": s}, warm_node=s < 9, identity="") for s in (4.0, 70.0)))
+    ready = {"Engine-a-0": document("ready", clock.now - 100)}
+    app.startup("a", replace(started(ready), cold_starts=starts, warmed=True))
+    app.startup("b", replace(started(), cold_starts=starts, warmed=True))
+    run(app, 10, node(0))
+
+    targets = run(app, 2, node(0), b=holding(2))
+
+    assert (targets["Engine-a"], targets["Engine-b"]) == (0, 1)
+    assert app.mailbox.outbox.status["models"]["Engine-b"]["line"]["eta_s"] <= 4 + 5
+
+
+def test_model_that_cannot_start_takes_a_place_seldom(clock: Clock) -> None:
+    app = sharing(clock, {"a": KNOBS, "b": KNOBS.model_copy(update={"min_replicas": 1})})
+    failed = document("failed", clock.now) | {"during": "weights", "reason": "no such file"}
+    app.startup("b", started({"Engine-b-0": failed}))
+
+    assert run(app, 4 * START_S - 1, node(0), b=holding(2))["Engine-a"] == 1
+    assert run(app, 3, node(0), b=holding(2))["Engine-a"] == 0
 
 
 def test_minimum_and_advise_keep_their_replicas(clock: Clock) -> None:
@@ -146,6 +203,35 @@ def test_background_requests_take_no_place(clock: Clock) -> None:
     targets = run(app, 20, node(0), b=waiting)
 
     assert (targets["Engine-a"], targets["Engine-b"]) == (1, 1)
+
+
+def test_new_version_keeps_no_place_without_requests(clock: Clock) -> None:
+    app = sharing(clock, {"a": KNOBS, "b": KNOBS})
+    make_version(app, "a", "b", share=0.05)
+    run(app, 10, node(0))
+
+    targets = run(app, 2, node(0), b=holding(2))
+
+    assert (targets["Engine-a"], targets["Engine-b"]) == (0, 1)
+
+
+def test_new_version_takes_a_place_for_its_share_alone(clock: Clock) -> None:
+    for given, taken in (({"share": 0.05}, True), ({"shadow": 0.01}, False)):
+        clock.now = Clock().now
+        app = sharing(clock, dict.fromkeys(("a", "old", "new"), KNOBS))
+        app.run("Engine-old", 1)
+        app.targets["Engine-old"] = 1
+        make_version(app, "new", "old", **given)
+        app.startup("old", started({"Engine-old-0": document("ready", clock.now)}))
+        assert run(app, 20, node(0, 2))["Engine-a"] == 1  # no request comes
+
+        for _ in range(8):
+            app.nodes(node(0, 2))
+            app.reports()
+            app.engine("old", running_requests=2.0)
+            targets = app.tick()
+
+        assert (targets["Engine-a"], targets["Engine-old"]) == (int(not taken), 1)
 
 
 def test_without_the_switch_no_model_gives_way(clock: Clock) -> None:

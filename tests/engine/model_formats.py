@@ -111,8 +111,7 @@ TOOL_CALLS = {
     "plamo3": _plamo(
         tool_requests=_plamo(
             tool_request=_plamo(
-                tool_name="get_weather",
-                tool_arguments=f"<|plamo:constrain|>json<|plamo:msg|>{_ARGUMENTS}",
+                tool_name="get_weather", tool_arguments=f"<|plamo:constrain|>json<|plamo:msg|>{_ARGUMENTS}"
             )
         )
     ),

@@ -10,13 +10,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from serve_app.api.dialect import COMPLETIONS
 from serve_app.api.errors import ApiError
-from serve_app.engine.api_errors import (
-    field_path,
-    from_exception,
-    from_frame,
-    from_response,
-    from_validation,
-)
+from serve_app.engine.api_errors import field_path, from_exception, from_frame, from_response, from_validation
 from tests.engine.local import ErrorInfo, ErrorResponse
 
 CHAT = TypeAdapter(ChatCompletionRequest)

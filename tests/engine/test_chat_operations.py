@@ -93,10 +93,7 @@ async def test_text_goes_to_tokens_and_back(serving: Serving) -> None:
     ],
 )
 async def test_what_is_out_of_bounds_is_refused_by_its_field(
-    serving: Serving,
-    operation: Any,
-    body: dict[str, Any],
-    expected: tuple[int, str, str],
+    serving: Serving, operation: Any, body: dict[str, Any], expected: tuple[int, str, str]
 ) -> None:
     assert await refusal(operation(serving, call(**body))) == expected
 

@@ -237,20 +237,6 @@ async def test_each_of_several_sequences_goes_on_from_its_own_tokens(
             assert differences(whole, again, index) == {}, (cut, index)
 
 
-async def test_sequences_may_be_lost_at_different_tokens(engine: LocalEngine) -> None:
-    operation, body = seaside(n=3, **LIKELIEST, presence_penalty=1)
-    whole = await hear(engine, asked(operation, body))
-    delivered = tuple(whole.of(index)[:count] for index, count in enumerate((50, 0, 9)))
-    rest = await hear(engine, asked(operation, body, Continuation(delivered, created=7, ttft_s=0.1)))
-
-    assert [rest.of(index) for index in range(3)] == [[], whole.of(1), whole.of(2)[9:]]
-    texts = [said(whole.chunks, index)["text"] for index in range(3)]
-    assert said(rest.chunks, 0)["text"] == ""
-    assert said(rest.chunks, 1)["text"] == texts[1]
-    assert texts[2].endswith(said(rest.chunks, 2)["text"])
-    assert events(rest.chunks)[-1]["usage"]["completion_tokens"] == 150
-
-
 async def test_logprobs_after_a_move_match_an_undisturbed_run(engine: LocalEngine) -> None:
     whole = await hear(engine, asked(*LOGPROBS))
     cuts = whole.cuts()
@@ -262,19 +248,6 @@ async def test_logprobs_after_a_move_match_an_undisturbed_run(engine: LocalEngin
     # 86 were equal to the last bit, and none differed by more than 0.04.
     for index, (token, figure) in before.items():
         assert after[index] == (token, pytest.approx(figure, abs=0.1))
-
-
-async def test_a_stream_moves_as_often_as_engines_are_lost(engine: LocalEngine) -> None:
-    whole = await hear(engine, asked(*STORY))
-    cuts = whole.cuts()
-    once = await continued(engine, *STORY, whole, cuts[len(cuts) // 3])
-    cuts = [cut for cut in once.cuts() if cut > cuts[len(cuts) // 3]]
-    twice = await continued(engine, *STORY, once, cuts[len(cuts) // 2], moves=2)
-
-    assert differences(whole, twice) == {}
-    latency = events(twice.chunks)[-1]["latency"]
-    assert (latency["moves"], latency["ttft_ms"], latency["tokens_generated"]) == (2, 250.0, TOKENS)
-    assert "moves" not in events(whole.chunks)[-1]["latency"]
 
 
 @pytest.mark.parametrize(("operation", "body"), [STORY, LOGPROBS, TEXT])

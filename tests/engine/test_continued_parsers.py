@@ -19,7 +19,7 @@ from serve_app.engine.local_client import LocalEngine
 from tests.engine import reasoning_until_dot
 from tests.engine.model_formats import NOT_HERE, REASONING, TOOL_CALLS, write_model
 from tests.engine.scripted_core import ScriptedCore
-from tests.engine.streams import asked, continued, events, hear, said
+from tests.engine.streams import asked, events, hear
 from tests.engine.stub_engine_core import front_end
 
 SEEDS = [range(1), pytest.param(range(1, 30), marks=pytest.mark.long, id="many")]
@@ -97,23 +97,6 @@ async def test_each_text_is_read_by_its_parser(model: Model, kind: str, name: st
     deltas = [choice["delta"] for event in events(heard.chunks) for choice in event["choices"]]
     calls = [call["function"].get("name") for delta in deltas for call in delta.get("tool_calls") or ()]
     assert "get_weather" in calls or any(delta.get("reasoning") for delta in deltas) or name in _SILENT
-
-
-async def test_a_loss_after_a_merged_output_leaves_no_word_out(model: Model) -> None:
-    tokens = model.write("tool_parser_name", "llama4_json")
-    begin = len(tokens) // 2
-    arguments = []
-    for size in range(2, 10):
-        merged = tokens[begin : begin + size]
-        model.core.script = [[token] for token in tokens[:begin]]
-        model.core.script += [merged, *([token] for token in tokens[begin + size :])]
-        body = body_of("chat_completions")
-        whole = await hear(model.client, asked("chat_completions", body))
-        cuts = whole.cuts()
-        heard = [await continued(model.client, "chat_completions", body, whole, cut) for cut in cuts]
-        arguments += [said(each.chunks)["calls"][0]["arguments"] for each in (whole, *heard)]
-
-    assert {*arguments} == {'{"city": "Berlin am See", "days": 3}'}
 
 
 @pytest.mark.parametrize("seeds", SEEDS)

@@ -1,16 +1,12 @@
 """Streams of a model that reasons first, cut and continued: budgets and grammars know where it stands."""
 
 import json
-import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from serve_app.api.engine_client import Operation
-from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.local_client import LocalEngine
-from serve_app.wire.data_plane import Continuation
 from tests.engine import reasoning_until_dot
 from tests.engine.calls import engine_call
 from tests.engine.streams import OSLO, asked, at_each, chat, continued, differences, events, hear, strict
@@ -55,54 +51,7 @@ async def test_reasoning_goes_on_and_ends_where_it_would_have(
         assert reasoning(again.chunks) == reasoning(whole.chunks), cut
 
 
-RESPONSE = {"input": "Write a story about the sea.", "max_output_tokens": 60, "ignore_eos": True}
 MESSAGE = {"messages": [{"role": "user", "content": "Write a story about the sea."}], "max_tokens": 60}
-
-
-@pytest.mark.parametrize(
-    ("operation", "body", "reasoned"),
-    [
-        ("responses", RESPONSE, "response.reasoning_text.delta"),
-        ("messages", MESSAGE | {"ignore_eos": True}, "thinking_delta"),
-    ],
-    ids=["responses", "messages"],
-)
-async def test_reasoning_of_other_dialects_goes_on(
-    client: LocalEngine, operation: Operation, body: dict[str, Any], reasoned: str
-) -> None:
-    def ask(continuation: Continuation | None = None) -> EngineCall:
-        document = json.dumps({"stream": True, "temperature": 0, "model": "tide", **body}).encode()
-        salt = uuid.uuid4().hex
-        return engine_call(operation, document, "r-1", continuation=continuation, cache_salt=salt)
-
-    def read(chunks: list[bytes]) -> tuple[list[str], str, str]:
-        """Return the kinds of events, one for a run of equal ones, the reasoning, and the text."""
-        found: list[dict[str, Any]] = [
-            json.loads(line.removeprefix(b"data: "))
-            for line in b"".join(chunks).split(b"\n")
-            if line.startswith(b"data: ")
-        ]
-        kinds, reasoning, text = [""], "", ""
-        for event in found:
-            delta = event.get("delta", {})  # which a response may have as ""
-            kind = delta.get("type", event["type"]) if isinstance(delta, dict) else event["type"]
-            kinds += [kind] * (kind != kinds[-1])
-            if kind == reasoned:
-                reasoning += delta if isinstance(delta, str) else delta["thinking"]
-            elif kind in ("response.output_text.delta", "text_delta"):
-                text += delta if isinstance(delta, str) else delta["text"]
-        return kinds, reasoning, text
-
-    whole = await hear(client, ask())
-    cuts, expected = whole.cuts(), read(whole.chunks)
-    assert expected[1]
-    assert expected[2]
-
-    async def rest_after(cut: int) -> list[bytes]:
-        return whole.then(cut, await hear(client, ask(whole.continuation(cut)))).chunks
-
-    for cut, chunks in await at_each({*cuts[1:9:3], *cuts[:: 1 + len(cuts) // 3], cuts[-1]}, rest_after):
-        assert read(chunks) == expected, cut
 
 
 async def test_a_thinking_block_begins_with_its_signature(client: LocalEngine) -> None:

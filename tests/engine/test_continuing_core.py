@@ -10,11 +10,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from serve_app.engine.checking_worker import CheckingWorker
-from serve_app.engine.continuing_core import (
-    ContinuingWorker,
-    core_continues,
-    let_core_continue,
-)
+from serve_app.engine.continuing_core import ContinuingWorker, core_continues, let_core_continue
 from tests.engine.stub_engine_core import configured
 
 

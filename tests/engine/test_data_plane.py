@@ -288,8 +288,7 @@ async def limited(stream: RelayedStream, count: int) -> AsyncIterator[object]:
 
 @pytest.mark.parametrize("failure", [RuntimeError("engine"), asyncio.CancelledError("engine")])
 async def test_stream_failure_is_a_lost_replica_to_ingress(
-    failure: BaseException,
-    caplog: pytest.LogCaptureFixture,
+    failure: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = StubEngine(failing(failure, FIRST))
 

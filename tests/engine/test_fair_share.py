@@ -253,20 +253,6 @@ def test_key_below_its_share_takes_kv_blocks_of_a_greedy_key(asynchronous: bool)
     assert core.running == {"modest", "greedy-0", "greedy-1", "greedy-2"}
 
 
-def test_preempted_sequence_of_a_greedy_key_gets_all_its_tokens() -> None:
-    core = SimulatedCore(max_num_seqs=4)
-    for number in range(8):
-        core.send(f"greedy-{number}", "standard", output=50, key="greedy")
-    for number in range(10):
-        core.steps(5)
-        core.send(f"modest-{number}", "standard", output=2, key="modest")
-        assert f"modest-{number}" in core.step()
-    while core.scheduler.has_requests():
-        core.step()
-
-    assert all(len(core.outputs[f"greedy-{number}"]) == 50 for number in range(8))
-
-
 @BOTH
 def test_keys_with_equal_shares_take_no_places_from_each_other(asynchronous: bool) -> None:
     core = SimulatedCore(asynchronous=asynchronous, max_num_seqs=8)

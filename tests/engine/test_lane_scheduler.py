@@ -230,27 +230,6 @@ def test_standard_owes_nothing_for_places_taken_while_interactive_was_absent() -
     assert sum(name.startswith("standard") for name in core.running) == 2
 
 
-def test_interactive_goes_first_while_standard_has_its_share() -> None:
-    core = SimulatedCore(max_num_seqs=10)
-    for lane in ("standard", "interactive"):
-        flood(core, 20, lane)
-
-    core.step()
-
-    assert sum(name.startswith("standard") for name in core.running) == 2
-
-
-def test_background_waits_for_all_others() -> None:
-    core = SimulatedCore(max_num_seqs=2)
-    flood(core, 4, "background")
-    flood(core, 2, "standard")
-    flood(core, 2, "interactive")
-
-    core.step()
-
-    assert not any(name.startswith("background") for name in core.running)
-
-
 def test_clients_that_leave_free_their_places() -> None:
     core = SimulatedCore(max_num_seqs=2)
     flood(core, 4, "background")

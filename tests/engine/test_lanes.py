@@ -14,7 +14,7 @@ from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.sequence_lanes import lane_of
 from serve_app.settings.caller import Caller, Lane
 from tests.engine.calls import engine_call
-from tests.engine.stub_engine_core import StubEngineCore, configured, front_end, real_engine, real_serving
+from tests.engine.stub_engine_core import StubEngineCore, front_end, real_engine
 
 STREAMS = 6  # for 4 places in the batch
 
@@ -47,21 +47,6 @@ async def test_preempted_background_gives_the_same_greedy_tokens(engine: LocalEn
     assert not all(task.done() for task in flood)  # the chats did not wait for the flood
 
     assert await asyncio.gather(*flood) == undisturbed
-
-
-async def test_flood_does_not_delay_the_first_token_by_more_than_steps(engine: LocalEngine) -> None:
-    ended: list[str] = []
-
-    async def note(lane: Lane, name: str, tokens: int) -> None:
-        await answer(engine, lane, name, tokens)
-        ended.append(name)
-
-    flood = [asyncio.create_task(note("background", f"flood {number}", 50)) for number in range(STREAMS)]
-    await asyncio.sleep(0)
-    await note("interactive", "chat", 10)
-
-    assert ended == ["chat"]  # 10 steps, while each sequence of the flood takes 50
-    await asyncio.gather(*flood)
 
 
 @pytest.mark.parametrize("priority", [-(1 << 63), 0, (1 << 63) - 1])
@@ -107,41 +92,3 @@ async def test_every_sequence_of_a_request_has_its_lane() -> None:
             pass
 
     assert [lane_of(sent.priority) for sent in core.requests] == ["background"] * 3
-
-
-@pytest.mark.long
-async def test_client_that_leaves_within_a_prefill_pays_what_was_computed() -> None:
-    priorities: dict[str, int] = {}
-    settings, namespace, config = configured(max_model_len=2048, max_num_seqs=4, max_num_batched_tokens=64)
-    async with real_serving(namespace, config) as serving:
-        client, core = LocalEngine(serving, settings, lambda _: None), serving.engine.engine_core
-        send = core.add_request_async
-
-        async def note(message: Any) -> None:
-            priorities[message.external_req_id] = message.priority
-            await send(message)
-
-        core.add_request_async = note
-
-        async def priority_of_next(key: str) -> int:
-            async with client.call(request(Caller(key), f"next-{key}", max_tokens=1)):
-                pass
-            return next(priority for name, priority in priorities.items() if f"next-{key}" in name)
-
-        long = request(Caller("leaves"), "leaves", prompt="the sea " * 900, max_tokens=1)
-        busy = request(Caller("busy"), "busy", stream=True, max_tokens=1000)
-        async with client.call(busy) as reply:
-            assert reply.stream is not None
-            leaving = asyncio.create_task(client.call(long).__aenter__())
-            steps = 0
-            async for _ in reply.stream:
-                steps += len(priorities) == 2
-                if steps == 8:
-                    leaving.cancel()
-                elif steps == 16:
-                    break
-            await asyncio.gather(leaving, return_exceptions=True)
-            other = await priority_of_next("other")
-            paid = await priority_of_next("leaves") - other
-
-    assert 6 * 63 <= paid <= 16 * 63

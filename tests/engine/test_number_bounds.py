@@ -285,9 +285,7 @@ BODIES: list[tuple[Operation, dict[str, Any], int]] = [
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_sequence_that_cannot_be_sent_is_refused_and_forgotten(
-    stream: bool,
-) -> None:
+async def test_sequence_that_cannot_be_sent_is_refused_and_forgotten(stream: bool) -> None:
     core = PackingCore()
     core.most_steps = 0
     cases = [(operation, body, takes) for operation, body, count in BODIES for takes in range(count)]

@@ -62,10 +62,7 @@ async def streamed(engine: LocalEngine, operation: Operation, **body: Any) -> li
         ("responses", RESPONSE),
         ("responses", {**RESPONSE, "max_output_tokens": 200}),
         ("responses", {**RESPONSE, "include": ["message.output_text.logprobs"], "top_logprobs": 2}),
-        (
-            "responses",
-            {"input": "Oslo?", "tools": [{"type": "function", **TOOL}], "tool_choice": "required"},
-        ),
+        ("responses", {"input": "Oslo?", "tools": [{"type": "function", **TOOL}], "tool_choice": "required"}),
         ("messages", CHAT),
         ("messages", {**CHAT, "stop_sequences": ["the"]}),
         (

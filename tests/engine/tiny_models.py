@@ -103,12 +103,7 @@ def speech_model(folder: Path) -> str:
     tokenizer.add_tokens([AddedToken(f"<|{name}|>", special=True) for name in names], special_tokens=True)
     tokenizer.add_tokens([f"<|{step / 50:.2f}|>" for step in range(101)])
     begin, end = tokenizer.convert_tokens_to_ids("<|startoftranscript|>"), tokenizer.eos_token_id
-    ids = {
-        "decoder_start_token_id": begin,
-        "eos_token_id": end,
-        "bos_token_id": end,
-        "pad_token_id": end,
-    }
+    ids = {"decoder_start_token_id": begin, "eos_token_id": end, "bos_token_id": end, "pad_token_id": end}
     model = WhisperForConditionalGeneration(
         WhisperConfig(
             **ids,

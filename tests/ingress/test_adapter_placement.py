@@ -97,11 +97,7 @@ def perfect_share(exponent: float) -> float:
 
 
 def serve(
-    *,
-    adapters: bool = True,
-    load_s: float = 0.02,
-    rate: float = 30.0,
-    exponent: float = 1.0,
+    *, adapters: bool = True, load_s: float = 0.02, rate: float = 30.0, exponent: float = 1.0
 ) -> Figures:
     """Send requests, every second one for an adapter if `adapters`, and return what was measured."""
     rng = random.Random(7)

@@ -96,16 +96,6 @@ async def test_a_burst_wakes_ray_once_and_leaves_together() -> None:
     assert (model.handle.chosen, model.cold_starts, model.progress.running) == (1, 1, False)
 
 
-async def test_a_client_that_leaves_at_its_release_blocks_no_replica() -> None:
-    model = ColdModel()
-    await model.ask("s1 s2")
-
-    model.list("a")
-    await model.leave("s1")
-
-    assert (model.order, model.listed[0].in_flight) == (["s2"], 1)
-
-
 async def test_vanished_replicas_are_asked_for_again() -> None:
     names = iter("ab")
     model = ColdModel(FakeHandle(on_choose=lambda: model.list(next(names))))
@@ -116,21 +106,6 @@ async def test_vanished_replicas_are_asked_for_again() -> None:
     await settle()
 
     assert (model.in_flight, model.handle.chosen) == ({"a": PLACES, "b": 1}, 2)
-
-
-async def test_reachable_replica_gets_queued_requests_at_once() -> None:
-    model = ColdModel()
-    await model.ask("s1 s2 s3 s4 s5 s6 s7 s8 s9")
-    await model.up("a", "b")
-    on_a = [name for name, taken in model.taken.items() if taken.replica.replica_id == "a"]
-    model.taken[on_a[0]].replica.failures = 1
-    await model.end(" ".join(on_a[:2]))
-    assert len(model.queue) == 3  # not there, where they might be lost
-
-    model.replicas.note_first_byte(model.taken[on_a[2]])
-    await settle()
-
-    assert (model.in_flight, len(model.queue)) == ({"a": PLACES, "b": PLACES}, 1)
 
 
 async def test_background_request_that_lost_its_replica_blocks_nobody() -> None:

@@ -102,9 +102,7 @@ EVENTS = st.sampled_from(
 
 @settings(max_examples=80)
 @given(st.lists(st.tuples(EVENTS, st.integers(0, 1000)), min_size=20, max_size=60))
-async def test_any_history_keeps_order_fills_places_and_forgets_nobody(
-    events: list[tuple[str, int]],
-) -> None:
+async def test_any_history_keeps_order_fills_places_and_forgets_nobody(events: list[tuple[str, int]]) -> None:
     history = AnyHistory()
     for event, pick in events:
         await history.happen(event, pick)

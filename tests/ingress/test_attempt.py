@@ -30,11 +30,7 @@ class Served:
     """An ingress behind uvicorn, as Ray Serve runs it, the traces of its requests, and their clock."""
 
     def __init__(
-        self,
-        fleet: Fleet,
-        clock: Clock,
-        traces: asyncio.Queue[RequestTrace],
-        session: aiohttp.ClientSession,
+        self, fleet: Fleet, clock: Clock, traces: asyncio.Queue[RequestTrace], session: aiohttp.ClientSession
     ) -> None:
         self.fleet, self.clock, self.traces = fleet, clock, traces
         self._session = session

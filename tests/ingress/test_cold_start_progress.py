@@ -280,11 +280,7 @@ async def test_queue_waits_for_replicas_that_may_start(serve: ServeStatus, phase
 
 @pytest.mark.parametrize(
     ("status", "phases"),
-    [
-        (IDLE | {"starting": 1}, {"r1": phase("imports", 0)}),
-        (MODEL, {}),
-        (IDLE | {"ready": 1}, {}),
-    ],
+    [(IDLE | {"starting": 1}, {"r1": phase("imports", 0)}), (MODEL, {}), (IDLE | {"ready": 1}, {})],
     ids=["starting", "pending", "to be replaced"],
 )
 async def test_replica_on_its_way_outlives_a_failed_rollout(status: Any, phases: Any) -> None:

@@ -73,7 +73,7 @@ def overload(server: Server, keys: Mapping[Caller, Iterator[int]], estimate: int
 lengths = st.lists(st.integers(20, 400), min_size=1, max_size=5).map(cycle)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(lengths, lengths)
 def test_weights_one_to_three_get_tokens_one_to_three(of_one: Iterator[int], of_three: Iterator[int]) -> None:
     server = Server()
@@ -84,7 +84,7 @@ def test_weights_one_to_three_get_tokens_one_to_three(of_one: Iterator[int], of_
     assert abs(server.served["three"] / server.served["one"] / 3.0 - 1.0) <= 0.1
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.lists(lengths, min_size=10, max_size=10))
 def test_ten_equal_keys_get_equal_tokens(of_each: list[Iterator[int]]) -> None:
     server = Server()

@@ -141,15 +141,6 @@ async def test_a_change_that_is_not_in_force_in_time_says_so() -> None:
     assert answer == ChangedKnobs(["tide.max_replicas: 1 -> 4"], in_force=False)
 
 
-async def test_of_two_changes_at_once_none_is_lost() -> None:
-    controller = FakeController()
-    changes: tuple[dict[str, Any], ...] = ({"max_replicas": 4}, {"headroom": 2})
-    answers = await asyncio.gather(*(controller.change("tide", knobs) for knobs in changes))
-
-    assert [answer.in_force for answer in answers] == [True, True]
-    assert (controller.live.of("tide").max_replicas, controller.live.of("tide").headroom) == (4, 2)
-
-
 @settings(max_examples=20)
 @given(
     st.lists(

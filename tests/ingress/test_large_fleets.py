@@ -174,10 +174,10 @@ class Engine:
 class SimulatedFleet:
     """Engines on an explicit clock, which one ingress replica sends streams to."""
 
-    def __init__(self, seed: int, load: float) -> None:
+    def __init__(self, load: float) -> None:
         self.now = 0.0
         self.known = fleet(REPLICAS, lambda: self.now)
-        self.draw = random.Random(seed)
+        self.draw = random.Random(0)
         self.load = load
         self.waits: list[float] = []
         self._engines = {replica: Engine() for replica in self.known.listed()}
@@ -237,12 +237,9 @@ class SimulatedFleet:
 
 
 @pytest.mark.parametrize("load", [0.3, 0.8])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_mean_wait_is_within_5_percent_of_a_full_scan(
-    seed: int, load: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    some_s = SimulatedFleet(seed, load).run()
+def test_mean_wait_is_within_5_percent_of_a_full_scan(load: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    some_s = SimulatedFleet(load).run()
     monkeypatch.setattr(candidates, "ALL", REPLICAS)
-    all_s = SimulatedFleet(seed, load).run()
+    all_s = SimulatedFleet(load).run()
 
     assert some_s <= 1.05 * all_s

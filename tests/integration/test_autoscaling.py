@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -85,22 +84,6 @@ def test_a_client_that_leaves_a_cold_application_leaves_the_queue(fleet: Running
         until(lambda: held_requests(fleet), lambda held: held == 1, "a held request")
     until(lambda: held_requests(fleet), lambda held: held == 0, "an empty queue")
     assert status(fleet)["target"] == 0
-
-
-def test_knobs_that_clients_change_at_the_same_time_are_all_in_force(fleet: Running) -> None:
-    """It leaves the knobs as they were."""
-    changed = {"headroom": 0.5, "ttft_target_s": 0.7, "slo_attainment": 0.9, "cold_wait_timeout_s": 500}
-    before = {name: knobs_in_force(fleet)[name] for name in changed}
-
-    def change(knob: tuple[str, Any]) -> bool:
-        body = {"model": MODEL, "knobs": dict([knob])}
-        reply = httpx.post(f"{fleet.url}/autoscaling/knobs", json=body, timeout=60)
-        return bool(reply.json()["in_force"])
-
-    for values in (changed, before):
-        with ThreadPoolExecutor() as clients:
-            assert all(clients.map(change, values.items()))
-        assert knobs_in_force(fleet) | values == knobs_in_force(fleet)
 
 
 def test_advise_records_what_it_would_do_and_does_nothing(fleet: Running) -> None:

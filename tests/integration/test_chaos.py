@@ -24,11 +24,7 @@ from tests.integration.sse import RawStream
 from tests.timing import wait_until
 
 STREAMS, TOKENS = 8, 300
-ATTACKS = (
-    Attack("controller", "kill"),
-    Attack("engine-core", "stop"),
-    Attack("engine-core", "kill"),
-)
+ATTACKS = (Attack("controller", "kill"), Attack("engine-core", "stop"), Attack("engine-core", "kill"))
 TIMING = Timing(load_s=2, watch_s=2, recovery_s=120, stop_s=5, steady_s=1)
 BLOCK_TOKENS = 128
 """vLLM caches whole blocks, on the CPU of so many tokens."""

@@ -44,13 +44,6 @@ def test_a_bad_field_is_named(http: httpx.Client, path: str, body: dict, status:
     assert len(reply.headers.get_list("x-request-id")) == 1
 
 
-def test_a_wrong_method_or_path_has_the_same_shape(http: httpx.Client) -> None:
-    for reply, status in ((http.get(CHAT_PATH), 405), (http.get("/v1/nothing"), 404)):
-        assert reply.status_code == status
-        assert reply.json()["error"]["type"] == "invalid_request_error"
-        assert reply.headers["x-request-id"]
-
-
 @pytest.mark.parametrize(
     ("query", "status", "param"),
     [({"model": "nope"}, 404, "model"), ({"limit": 0}, 422, "limit"), ({"after": "x"}, 422, "after")],

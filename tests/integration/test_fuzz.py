@@ -75,12 +75,7 @@ OPERATIONS = [
     "GET /v1/batches/{batch_id}",
     "POST /v1/batches/{batch_id}/cancel",
 ]
-CHECKS = [
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_schema_conformance,
-]
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 ENDLESS = "GET /autoscaling/events"
 """It takes no parameters, and its answer does not end."""
 

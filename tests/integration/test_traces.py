@@ -4,13 +4,12 @@ The tests share the application and run in order; each says in what state it lea
 """
 
 import copy
-import json
 import re
 import secrets
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -25,9 +24,7 @@ from tests.otlp_receiver import Received, Receiver, coverage, grpc_receiver
 
 MODEL = "tide"
 REPLICA = "ray::ServeReplica:tideserve:Engine-tide"
-CORE = "VLLM::EngineCore"
 PATH = "/v1/chat/completions"
-LONGEST = 6000
 KNOBS: dict[str, Any] = {
     "min_replicas": 0,
     "max_replicas": 2,
@@ -44,7 +41,6 @@ SETTINGS: dict[str, Any] = {
     "max_model_len": 8192,
     "env": {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1", "VLLM_LOGGING_LEVEL": "WARNING"},
 }
-STARTED_BY = "0af7651916cd43dd8448eb211c80319c"
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 
@@ -74,7 +70,6 @@ class Asked:
         self.text = ""
         self.status = 0
         self.begun = threading.Event()
-        self.leaves = threading.Event()
         self._fleet, self._max_tokens = fleet, max_tokens
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
@@ -94,8 +89,6 @@ class Asked:
                 self.text += text
                 if '"content"' in text:
                     self.begun.set()
-                if self.leaves.is_set():
-                    return
         self.begun.set()
 
     def whole(self) -> str:
@@ -226,28 +219,6 @@ def test_traces_of_lines_link_to_the_span_of_their_batch(fleet: Running, collect
     assert lines[0].attributes[names.LANE] == "background"
 
 
-def test_refused_and_abandoned_requests_have_whole_traces(fleet: Running, collector: Receiver) -> None:
-    """Leaves two replicas."""
-    with ExitStack() as leaving:
-        taken = [Asked(fleet, LONGEST) for _ in range(8)]
-        for each in taken:
-            leaving.callback(each.leaves.set)
-            assert each.begun.wait(120)
-        refused = Asked(fleet)
-        body = json.loads(refused.whole())
-    for each in taken:
-        each.whole()
-
-    assert refused.status == 429
-    assert body["error"]["trace_id"] == refused.trace_id
-    spans = whole_trace(collector, refused, engines=0)
-    assert [span.name for span in spans][1:] == ["receive", "respond"]
-    assert root_of(spans).attributes[names.OUTCOME] == "rejected"
-    spans = whole_trace(collector, taken[0], engines=0)
-    assert ends(spans) == ["abandoned"]
-    assert root_of(spans).attributes[names.OUTCOME] == "abandoned"
-
-
 @contextmanager
 def streams_on_both(fleet: Running, max_tokens: int) -> Iterator[list[Asked]]:
     asked = [Asked(fleet, max_tokens) for _ in range(4)]
@@ -278,26 +249,6 @@ def test_a_stream_whose_replica_is_killed_is_one_trace(fleet: Running, collector
     wait_for_replicas(fleet, 2)
 
 
-def test_a_request_whose_engine_is_killed_is_one_trace(fleet: Running, collector: Receiver) -> None:
-    """Leaves two replicas."""
-    core = fleet.processes(CORE)[0]
-    core.suspend()
-    asked = [Asked(fleet) for _ in range(4)]
-    time.sleep(1.0)  # a replica that stands still is noticed after four seconds
-    core.kill()
-    for each in asked:
-        each.whole()
-    traces = [whole_trace(collector, each) for each in asked]
-    retried = next(spans for spans in traces if len(ends(spans)) > 1)
-
-    assert ends(retried)[0] == "lost"
-    assert ends(retried)[-1] == "answered"
-    assert names.BACKOFF in [span.name for span in retried]
-    assert root_of(retried).attributes[names.KEPT] == ["retried"]
-    fleet.wait_ready(lambda *_: len(fleet.processes(CORE)) == 2)
-    wait_for_replicas(fleet, 2)
-
-
 def test_ask_draws_the_trace_of_its_own_request(fleet: Running, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ask", "--trace", "--max-tokens", "8", "--url", fleet.url]) == 0
 
@@ -307,19 +258,3 @@ def test_ask_draws_the_trace_of_its_own_request(fleet: Running, capsys: pytest.C
         "receive", "pick", "attempt", "engine", "prefill", "decode",
     ]  # fmt: skip
     assert all(re.search(r"\|.*=.*\|", line) for line in lines[first + 1 :])
-
-
-def test_a_stream_that_moves_off_a_draining_replica_is_one_trace(fleet: Running, collector: Receiver) -> None:
-    """Leaves one replica."""
-    with streams_on_both(fleet, LONGEST) as asked:
-        fleet.deploy(with_knobs(fleet.document, min_replicas=1, max_replicas=1))
-        deadline = time.monotonic() + 120
-        while (moved := continued(asked)) is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-        for each in asked:
-            each.leaves.set()
-    spans = whole_trace(collector, moved, engines=0)
-
-    assert ends(spans) == ["moved", "abandoned"]
-    assert "moved" in root_of(spans).attributes[names.KEPT]

@@ -307,10 +307,7 @@ LOST = Case(
     },
     600,
     {
-        ("autoscaling", "Lost replicas", "{{cause}}"): {
-            '{cause="engine_hung"}': 1,
-            '{cause="node_lost"}': 0,
-        },
+        ("autoscaling", "Lost replicas", "{{cause}}"): {'{cause="engine_hung"}': 1, '{cause="node_lost"}': 0},
         ("autoscaling", "Time lost with replicas", "P50"): {"{}": 45},
         ("autoscaling", "Time lost with replicas", "P95"): {"{}": 30 + 30 * 0.95},
     },
@@ -328,7 +325,7 @@ HANDOVERS = Case(
             '{taker="b"}': 1,
             '{taker="c"}': 2,
             '{taker="d"}': 0,
-        },
+        }
     },
 )
 CASES = (

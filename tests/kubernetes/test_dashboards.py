@@ -75,10 +75,7 @@ def test_a_bucket_that_is_asked_for_by_its_bound_exists() -> None:
         (name, le) for q in QUERIES for name, le in re.findall(r'(llm_\w+)_bucket\{[^}]*le="([^"]+)"', q.expr)
     }
 
-    assert {name for name, _ in asked} == {
-        "llm_user_ttft_seconds",
-        "llm_inter_token_seconds",
-    }
+    assert {name for name, _ in asked} == {"llm_user_ttft_seconds", "llm_inter_token_seconds"}
     for name, le in asked:
         assert le in {str(bound) for bound in bounds()[name]}
 
@@ -93,11 +90,7 @@ def test_models_and_namespaces_are_chosen_wherever_a_series_has_them() -> None:
                     assert 'namespace=~"$namespace"' in matchers, (name, panel["title"], series_name)
                     without_model = {"llm_autoscaling_policy_errors_total", "llm_rate_limited_total"}
                     by_model = series_name.startswith("llm_") and series_name not in without_model
-                    assert ('model=~"$model"' in matchers) == by_model, (
-                        name,
-                        panel["title"],
-                        series_name,
-                    )
+                    assert ('model=~"$model"' in matchers) == by_model, (name, panel["title"], series_name)
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

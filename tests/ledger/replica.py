@@ -24,11 +24,7 @@ class FakeReplica:
     """A meter, and an engine that schedules what the test says."""
 
     def __init__(
-        self,
-        gpus: int = 1,
-        price: float = 0.0,
-        began_s: float = 0.0,
-        token_prices: TokenPrices | None = None,
+        self, gpus: int = 1, price: float = 0.0, began_s: float = 0.0, token_prices: TokenPrices | None = None
     ) -> None:
         self.now = 1000.0
         self.requests: dict[int, Any] = {}

@@ -1,7 +1,4 @@
 import logging
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -22,15 +19,11 @@ class FaultyStore(UsageStore):
     """A real store in front of which a test can put faults."""
 
     away = False
-    lose_answers = False
-    """The commit succeeds, and its answer does not arrive."""
 
     def add(self, writer: str, number: int, rows: Mapping[Row, Amounts]) -> None:
         if self.away:
             raise OperationalError("INSERT", {}, Exception("the server is away"))
         super().add(writer, number, rows)
-        if self.lose_answers:
-            raise OperationalError("COMMIT", {}, Exception("the connection was lost"))
 
 
 class Writing:
@@ -93,18 +86,6 @@ def test_usage_waits_while_the_database_is_away(ledger: Writing, caplog: pytest.
         "ledger: usage waits in memory, because the database cannot be written: the server is away",
         "ledger: the database answers again, and has all usage",
     ]
-
-
-def test_a_write_whose_answer_was_lost_counts_once(ledger: Writing) -> None:
-    ledger.store.lose_answers = True
-    ledger.answer()
-    ledger.writer.write()
-    ledger.answer()
-    ledger.writer.write()
-    ledger.store.lose_answers = False
-    ledger.writer.write()
-
-    assert ledger.stored().requests == 2
 
 
 def test_waiting_usage_is_bounded(ledger: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,28 +152,3 @@ def test_a_full_disk_stops_no_request(tmp_path: Path, caplog: pytest.LogCaptureF
     ledger.writer.write()
 
     assert "the database cannot be written" in caplog.text
-
-
-def test_killed_writers_lose_at_most_their_last_write(url: str) -> None:
-    """Two processes write to one database until they are killed: each has lost and doubled nothing."""
-    command = [sys.executable, "-m", "tests.ledger.writing_process", url]
-    keys = ["first", "second"]
-    processes = [subprocess.Popen([*command, key], stdout=subprocess.PIPE, text=True) for key in keys]
-    said = []
-    for process in processes:
-        assert process.stdout is not None
-        while int(line := process.stdout.readline()) < 20:
-            pass
-        process.send_signal(signal.SIGKILL)
-        rest = process.stdout.read().split()
-        said.append(int(rest[-1] if rest else line))
-        process.wait()
-        process.stdout.close()
-
-    store = UsageStore(url)
-    used = store.used("key", *EVER)
-    store.close()
-    for key, answered in zip(keys, said, strict=True):
-        # A write may be committed before the process can say so.
-        assert used[key].requests in (answered, answered + 1)
-        assert used[key].gpu_seconds == pytest.approx(0.5 * used[key].requests)

@@ -305,9 +305,7 @@ def long(seed: int = 7, slower: float = 1.0) -> Run:
         name="three-hours",
         about="Three waves of traffic.",
         seed=seed,
-        arrivals=[
-            {"shape": "wave", "for_s": hours * 3600, "rate": 1.85, "swing": 0.6, "period_s": 3600},
-        ],
+        arrivals=[{"shape": "wave", "for_s": hours * 3600, "rate": 1.85, "swing": 0.6, "period_s": 3600}],
     )
     drawn = np.sort(rng.uniform(0, hours * 3600, 60_000))
     wave = (1 + 0.6 * np.sin(drawn / 3600 * 2 * np.pi - np.pi / 2)) / 1.6

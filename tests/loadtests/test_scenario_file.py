@@ -53,23 +53,14 @@ TALK = "    api: chat\n    conversation:\n"
         ),
         ("    leave: {share: 1}\n", "one of after_tokens and after_s must be given"),
         ("seed: -1\n", "seed = -1: input should be greater than or equal to 0"),
-        (
-            TALK + "      turns: 0\n",
-            "turns = 0: input should be greater than or equal to 1",
-        ),
-        (
-            TALK + "      turns: {mean: 0.5}\n",
-            "mean = 0.5: input should be greater than or equal to 1",
-        ),
+        (TALK + "      turns: 0\n", "turns = 0: input should be greater than or equal to 1"),
+        (TALK + "      turns: {mean: 0.5}\n", "mean = 0.5: input should be greater than or equal to 1"),
         (TALK + "      turns: {mean: 9, most: 5}\n", "mean = 9 must be at most most = 5"),
         (
             TALK + "      turns: {least: 9, most: 101}\n",
             "turns.most = 101: input should be less than or equal to 100",
         ),
-        (
-            TALK + "      think_s: -1\n",
-            "think_s = -1: input should be greater than or equal to 0",
-        ),
+        (TALK + "      think_s: -1\n", "think_s = -1: input should be greater than or equal to 0"),
         (
             TALK + "      think_s: {median: 50, sigma: 1, most: 20}\n",
             "median = 50.0 must be from least = 0.0 to most = 20.0",

@@ -238,7 +238,10 @@ def test_named_replicas_are_stopped_first() -> None:
     assert stopped(1) == {"0"}
     assert "0" in stopped(2)
     scheduler.on_replica_recovering(replicas[3])
-    assert stopped(1) == {"3"}  # a replica that does not serve goes before any other
+    assert stopped(1) == {"0"}  # not the one that does not serve yet, which may be on another node
+    assert stopped(2) == {"0", "3"}
+    stop_first("shop", "Engine-a", [])
+    assert stopped(1) == {"3"}
 
 
 def test_a_counter_is_exported_at_zero(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,9 +152,7 @@ def test_background_uses_the_idle_time_of_a_fleet() -> None:
     decision = loop.decide(snapshot(*[busy] * 5, at={"i0": ingress()}))
 
     assert background(decision) == Term(
-        "background",
-        0,
-        f"4 of 5 replicas are needed. The background lane uses the idle time of 1.{NONE}",
+        "background", 0, f"4 of 5 replicas are needed. The background lane uses the idle time of 1.{NONE}"
     )
 
 

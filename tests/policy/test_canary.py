@@ -117,9 +117,7 @@ def test_one_burst_of_errors_is_not_enough() -> None:
         assert not found.verdict(rules)
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.integers(0, 30)), max_size=60),
-)
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.integers(0, 30)), max_size=60))
 def test_no_alarm_unless_the_new_version_looks_worse(looks: list[tuple[int, int, int]]) -> None:
     rules, found = CanaryRules(), Comparison(0.0, 0.0)
     for number, (errors, good, old) in enumerate(looks, 1):

@@ -46,7 +46,7 @@ def test_idle_replica_gives_way_at_once() -> None:
     assert grants["a"].stop == ("a-0",)
     assert grants["a"].gives_to == "b"
     assert grants["b"].target == 1
-    assert (grants["b"].place, grants["b"].eta_s) == (1, 10.0)
+    assert (grants["b"].place, grants["b"].eta_s) == (1, 15.0)  # the end of a's replica, and a start
     assert grants["a"].why == "b waits; a has been idle for 40 s and gives its place."
     assert len(state.handovers) == 1
 
@@ -147,7 +147,99 @@ def test_waiting_models_know_their_place_and_eta() -> None:
     assert etas == [75.0, 190.0, 305.0]  # the rest of a's turn, the drain and a start; then turns of 100 s
 
 
+def test_line_survives_a_restart_of_the_controller() -> None:
+    members = [waits("b", held_s=5.0), waits("c", held_s=40.0), busy("a", 40.0)]
+
+    grants, _ = share(members, [node(0)], SharingState(), 100.0)
+
+    assert [grants[name].place for name in "cb"] == [1, 2]
+
+
+def test_model_that_gave_its_place_joins_the_end_of_the_line() -> None:
+    members = [waits("a", held_s=90.0), waits("c"), busy("b", 40.0)]
+
+    grants, _ = share(members, [node(0)], SharingState(waiting_since={"c": 50.0}), 100.0)
+
+    assert [grants[name].place for name in "ca"] == [1, 2]
+
+
+def test_place_after_a_long_drain_is_taken_once() -> None:
+    a, b, c = busy("a", 101.0, rps=0.1), waits("b"), busy("c", 101.0)
+    grants, state = share([a, b, c], [node(0, 2.0)], SharingState(waiting_since={"b": 0.0}), 0.0)
+    assert (grants["a"].target, grants["c"].target) == (0, 1)
+
+    a = member("a", wanted=0, draining=(Replica("a-0", "n0"),))
+    for now in range(1, 21):
+        _, state = share([a, b, c], [node(0, 2.0)], state, now)
+    a = member("a", wanted=0)  # the new replica has the place, and has not said so
+    for now in range(21, 34):
+        grants, state = share([a, b, c], [node(0, 2.0)], state, now)
+        assert grants["c"].target == 1
+
+
+def test_eta_of_a_late_hand_over_grows() -> None:
+    a, b = busy("a", 101.0), waits("b")
+    _, state = share([a, b], [node(0)], SharingState(waiting_since={"b": 0.0}), 0.0)
+    a = member("a", wanted=0, draining=(Replica("a-0", "n0"),))
+
+    etas = []
+    for now in (2.0, 10.0, 14.0, 25.0):
+        grants, state = share([a, b], [node(0)], state, now)
+        etas.append(grants["b"].eta_s)
+
+    assert etas == [13.0, 15.0, 19.0, 30.0]  # the drain was expected to take 5 s
+
+
+def test_no_eta_promises_the_place_of_a_silent_replica() -> None:
+    grants, _ = share([waits("b"), busy("a", 40.0, silent=True)], [node(0)], SharingState(), 0.0)
+
+    assert (grants["b"].place, grants["b"].eta_s) == (1, None)
+
+
+def test_idle_replica_gives_way_though_another_drains() -> None:
+    a, c = busy("a", 30.0, draining=(Replica("a-1", "n0"),)), member("c", 300.0, idle_s=200.0)
+    grants, _ = share([waits("b"), a, c], [node(0, 3.0)], SharingState(), 0.0)
+
+    assert (grants["c"].target, grants["b"].eta_s) == (0, 15.0)
+
+
+def test_replica_in_use_stays_while_another_drains() -> None:
+    a, c = busy("a", 101.0, draining=(Replica("a-1", "n0"),)), busy("c", 101.0)
+    grants, _ = share([waits("b"), waits("d"), a, c], [node(0, 3.0)], SharingState(), 0.0)
+
+    assert (grants["a"].target, grants["c"].target) in ((1, 0), (0, 1))  # for d
+    assert (grants["b"].place, grants["b"].eta_s) == (1, 15.0)
+
+
+def test_next_place_is_for_the_first_in_line() -> None:
+    a = busy("a", 30.0, draining=(Replica("a-1", "n0"),))
+    state = SharingState(waiting_since={"c": 1.0, "b": 2.0})
+
+    grants, _ = share([waits("b"), waits("c"), a], [node(0, 2.0)], state, 3.0)
+
+    assert (grants["c"].target, grants["b"].target) == (1, 0)
+
+
 # Replicas of several sizes.
+
+
+def test_no_small_replica_takes_the_room_that_a_large_one_waits_for() -> None:
+    large, state = waits("large", need={"GPU": 3.0}), SharingState(waiting_since={"large": 0.0})
+    busy_ones = [busy("a", 40.0), busy("b", 50.0)]
+
+    grants, _ = share([large, waits("small"), *busy_ones], [node(1, 3.0)], state, 1.0)
+
+    assert (grants["large"].target, grants["large"].place) == (1, 1)
+    assert (grants["small"].target, grants["small"].place) == (0, 2)
+
+
+def test_large_replica_that_never_fits_holds_nobody_up() -> None:
+    large, state = waits("large", need={"GPU": 3.0}), SharingState(waiting_since={"large": 0.0})
+    kept = [busy("a", 40.0, minimum=1), busy("b", 50.0)]
+
+    grants, _ = share([large, waits("small"), *kept], [node(1, 3.0)], state, 1.0)
+
+    assert grants["small"].target == 1
 
 
 def test_places_of_a_large_replica_are_on_one_node() -> None:
@@ -200,19 +292,27 @@ def traffic(draw: st.DrawFn, end: float) -> list[tuple[float, float]]:
     for _ in range(draw(st.integers(0, 6))):
         at = draw(st.floats(0, end))
         gap = draw(st.sampled_from([0.0, 0.3, 2.0, 7.0]))
-        service = draw(st.sampled_from([0.2, 2.0, 8.0]))
+        service = draw(st.sampled_from([0.2, 2.0, 8.0, LONGEST_S]))
         found += [(at + gap * index, service) for index in range(draw(st.integers(1, 40)))]
     return sorted(request for request in found if request[0] < end)
 
 
 END = 400.0
+LONGEST_S = 40.0
+"""The longest service, and so the longest drain."""
 
 
 @st.composite
 def fleets(draw: st.DrawFn, most: int = 4, least: int = 1) -> SimulatedFleet:
     gpus = draw(st.integers(least, most))
     models = [
-        Model(f"m{n}", start_s=draw(st.sampled_from([1.0, 3.0, 10.0])), arrivals=draw(traffic(END)))
+        Model(
+            f"m{n}",
+            start_s=draw(st.sampled_from([1.0, 3.0, 10.0])),
+            weight=draw(st.sampled_from([0.2, 1.0, 5.0])),
+            turn_s=draw(st.sampled_from([None, 20.0, 60.0])),
+            arrivals=draw(traffic(END)),
+        )
         for n in range(draw(st.integers(2, 6)))
     ]
     return SimulatedFleet(models, [{"GPU": float(gpus)}], draw(st.integers(0, 99)))
@@ -226,8 +326,8 @@ several = settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow]
 def test_waits_and_starts_of_models_are_bounded(fleet: SimulatedFleet) -> None:
     fleet.run(END)
     places = fleet.nodes["n0"]["GPU"]
-    turn = max(max(10 * model.start_s, 30.0) for model in fleet.models)
-    one_turn = turn + 8.0 + max(model.start_s for model in fleet.models) + 4 * TICK_S
+    turn = max(model.turn for model in fleet.models)
+    one_turn = turn + LONGEST_S + max(model.start_s for model in fleet.models) + 4 * TICK_S
     for model in fleet.models:
         assert model.longest_wait_s <= ceil((len(fleet.models) - 1) / places) * one_turn
     unfinished = max(model.start_s for model in fleet.models) * places
@@ -253,7 +353,7 @@ def test_nodes_that_come_or_never_join_lengthen_no_wait_by_much(
     places = fleet.nodes["n0"]["GPU"]
     fleet.run(END)
     start = max(model.start_s for model in fleet.models)
-    one_turn = max(10 * start, 30.0) + 8.0 + start + 4 * TICK_S
+    one_turn = max(model.turn for model in fleet.models) + LONGEST_S + start + 4 * TICK_S
     for model in fleet.models:
         assert model.longest_wait_s <= ceil((len(fleet.models) - 1) / places) * (one_turn + 2 * start)
 
@@ -291,8 +391,8 @@ def test_large_replica_gets_its_node_in_turn(fleet: SimulatedFleet, data: st.Dat
     large.need = {"GPU": data.draw(st.sampled_from([2.0, 4.0]))}
     large.arrivals = [(float(at), 2.0) for at in range(50, 400, 5)]
     fleet.run(END)
-    turn = max(max(10 * model.start_s, 30.0) for model in fleet.models)
-    assert large.longest_wait_s <= 2 * (turn + 8.0) + max(m.start_s for m in fleet.models) + 4 * TICK_S
+    turn = max(model.turn for model in fleet.models)
+    assert large.longest_wait_s <= 2 * (turn + LONGEST_S) + max(m.start_s for m in fleet.models) + 4 * TICK_S
 
 
 # Nodes that come.
@@ -376,3 +476,35 @@ def test_deleted_pod_stops_counting() -> None:
     times = NodeTimes().see([node(0)], [coming(0.0)], 10.0).see([node(0)], [], 41.0)
 
     assert not times.coming
+
+
+# Models with variants.
+
+
+@st.composite
+def mixed_fleets(draw: st.DrawFn) -> SimulatedFleet:
+    """Models on two kinds of nodes or one. The first may keep replicas: there is one more place of each."""
+    models = []
+    for number in range(draw(st.integers(2, 4))):
+        kept = draw(st.tuples(st.integers(0, 1), st.integers(0, 1))) if not number else (0, 0)
+        model = Model(f"v{number}", minimum=kept[0], on_demand=kept[1], arrivals=draw(traffic(END)))
+        models += model.in_kinds((GPU, 1.0, draw(st.booleans())), ({"L": 1.0}, 2.0, False))
+    for number in range(draw(st.integers(0, 3))):
+        need = {draw(st.sampled_from(["GPU", "L"])): 1.0}
+        models.append(Model(f"m{number}", need=need, arrivals=draw(traffic(END))))
+    nodes = [{"GPU": draw(st.integers(2, 3)) * 1.0}, {"L": draw(st.integers(2, 3)) * 1.0}]
+    return SimulatedFleet(models, nodes, draw(st.integers(0, 99)))
+
+
+@several
+@given(mixed_fleets())
+def test_models_with_variants_wait_for_their_turns_at_most(fleet: SimulatedFleet) -> None:
+    fleet.run(END)
+    places = min(fleet.nodes["n0"]["GPU"], fleet.nodes["n1"]["L"]) - 1
+    turn = max(model.turn for model in fleet.models)
+    one_turn = turn + LONGEST_S + max(model.start_s for model in fleet.models) + 4 * TICK_S
+    others = len({model.name for model in fleet.models}) - 1
+    for model in fleet.models:
+        # After 15 s without a place of one kind, the mix tries the other kind.
+        assert model.longest_wait_s <= ceil(others / places) * one_turn + 2 * 15.0
+    assert not fleet.broken

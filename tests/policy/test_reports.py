@@ -141,9 +141,7 @@ def after(*seen: Snapshot) -> PolicyState:
 
 
 @pytest.mark.parametrize("seen", [[with_totals(1e6, 1e6)], [with_totals(100, 90), with_totals(3, 2)]])
-def test_first_totals_and_falling_totals_count_nothing(
-    seen: list[Snapshot],
-) -> None:
+def test_first_totals_and_falling_totals_count_nothing(seen: list[Snapshot]) -> None:
     state = after(*seen)
 
     assert (sum(state.demand.buckets), state.sums.finished) == (0, 0)

@@ -55,9 +55,7 @@ def test_the_prior_is_an_a100_with_a_7b_model() -> None:
 @pytest.mark.parametrize(
     "step", [A100, StepTime(0.004, 0.00027, 4.3e-7, 6.4e-5), StepTime(0.064, 4e-5, 5.1e-7, 0.0)]
 )
-def test_a_fit_returns_its_starting_step_time_before_any_step(
-    step: StepTime,
-) -> None:
+def test_a_fit_returns_its_starting_step_time_before_any_step(step: StepTime) -> None:
     assert astuple(StepTimeFit.starting_with(step).step_time()) == pytest.approx(astuple(step))
 
 
@@ -127,9 +125,7 @@ step = st.tuples(
 
 
 @given(st.lists(st.lists(step, max_size=6), max_size=30))
-def test_no_steps_make_a_coefficient_negative_or_not_finite(
-    reports: list[list[Sample]],
-) -> None:
+def test_no_steps_make_a_coefficient_negative_or_not_finite(reports: list[list[Sample]]) -> None:
     model = StepTimeFit()
     for report in reports:
         model = model.learn(report)

@@ -36,11 +36,7 @@ def errors(step_time: StepTime, found: StepTime) -> list[float]:
 
 
 step_times = st.builds(
-    StepTime,
-    st.floats(0.001, 0.1),
-    st.floats(0.0, 0.001),
-    st.floats(0.0, 1e-6),
-    st.floats(1e-6, 5e-4),
+    StepTime, st.floats(0.001, 0.1), st.floats(0.0, 0.001), st.floats(0.0, 1e-6), st.floats(1e-6, 5e-4)
 )
 
 

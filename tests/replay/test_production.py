@@ -182,10 +182,7 @@ def test_policy_sees_starts_and_forgets_stopped_replicas(seen: list[Snapshot]) -
     started = step(3, 20.0)
     assert set(started.engines) == {"r1", "r3", "r4"}
     assert started.pending_reason == ""
-    assert (started.warm_node_start_s, started.cold_node_start_s) == (
-        pytest.approx(3.0),
-        pytest.approx(10.0),
-    )
+    assert (started.warm_node_start_s, started.cold_node_start_s) == (pytest.approx(3.0), pytest.approx(10.0))
 
 
 # -- what may happen to the policy

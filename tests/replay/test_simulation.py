@@ -53,10 +53,7 @@ def test_targets_are_clipped_to_the_bounds() -> None:
 def test_unanswered_requests_are_misses() -> None:
     # Nobody ever asks for a replica. Two are held, one is refused.
     result = replayed(
-        trace((1.0, 100, 1), (2.0, 100, 1), (3.0, 100, 1)),
-        Scripted(lambda at: 0),
-        initial=0,
-        max_held=2,
+        trace((1.0, 100, 1), (2.0, 100, 1), (3.0, 100, 1)), Scripted(lambda at: 0), initial=0, max_held=2
     )
 
     assert (result.requests, result.rejected, result.unanswered) == (3, 1, 2)

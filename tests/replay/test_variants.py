@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from replay.defaults import KNOBS
+from replay.pools import Pool, PooledFleet, least_usd
 from replay.profile import load_profile
 from replay.scenario import scenario
-from replay.variants import Mixed, Pool, PooledFleet, SkyServe, least_usd
+from replay.variants import Mixed, SkyServe
 from serve_app.settings.knobs import Knobs
 from tests.replay.traffic import steady
 
@@ -20,10 +21,15 @@ def spot(*available: int, interval_s: float = 300.0) -> Pool:
 
 
 def replay(
-    policy: Mixed, pools: Sequence[Pool], seconds: float = 900.0, warm: int = 0, knobs: Knobs = KNOBS
+    policy: Mixed,
+    pools: Sequence[Pool],
+    seconds: float = 900.0,
+    warm: int = 0,
+    knobs: Knobs = KNOBS,
+    rate: float = 4.0,
 ) -> tuple[PooledFleet, float]:
     profile = load_profile("a100-80gb")
-    world = scenario(steady(4.0, seconds), knobs=knobs, profile=profile)
+    world = scenario(steady(rate, seconds), knobs=knobs, profile=profile)
     fleet = PooledFleet(profile, world.conditions, pools)
     result = world.run(policy, warm=warm, fleet=fleet)
     assert result.unanswered == 0
@@ -51,6 +57,16 @@ def test_replicas_serve_until_their_announced_end() -> None:
 
     assert fleet.taken > 0
     assert in_time > 0.99
+
+
+@pytest.mark.parametrize(("notice_s", "moved"), [(0.0, True), (120.0, False)])
+def test_streams_move_at_once_from_a_node_without_notice(notice_s: float, moved: bool) -> None:
+    knobs = KNOBS.model_copy(update={"min_replicas": 3})
+    pools = [ON_DEMAND, Pool("spot", 1.2, (3, 1), 100.0, notice_s)]
+    fleet, _ = replay(Mixed(knobs), pools, 200.0, warm=3, knobs=knobs, rate=12.0)
+
+    assert fleet.taken == 2
+    assert (fleet.memory.totals["moves"] > 0) == moved
 
 
 def test_a_fleet_begins_warm_on_the_cheapest_nodes() -> None:
@@ -90,3 +106,10 @@ def test_the_bound_uses_the_cheapest_available_nodes() -> None:
 
     assert least_usd(needs, [ON_DEMAND, spot(2, 1)]) == pytest.approx((2 * 1.2 + 1.2 + 3.7) / 12)
     assert np.isinf(ON_DEMAND.nodes(0.0))
+
+
+def test_the_bound_weighs_prices_by_speed() -> None:
+    needs = [(0.0, 2), (3600.0, 0)]
+
+    assert least_usd(needs, [ON_DEMAND, Pool("l40s", 1.1, speed=0.5)]) == pytest.approx(4.4)
+    assert least_usd(needs, [ON_DEMAND, Pool("l40s", 2.2, speed=0.5)]) == pytest.approx(7.4)

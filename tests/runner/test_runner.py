@@ -39,16 +39,6 @@ async def test_each_line_has_its_own_answer(bench: Bench) -> None:
     assert sorted(bench.ingress.numbers) == list(range(1, 201))
 
 
-async def test_lines_in_flight_follow_what_the_ingress_wants(bench: Bench) -> None:
-    bench.ingress.wanted = 5
-    batch = bench.stored.add(60)
-
-    async with bench.running():
-        await bench.until(batch, "completed")
-
-    assert bench.ingress.most_open <= 5
-
-
 async def test_faults_of_lines_are_in_the_error_file(bench: Bench) -> None:
     bench.ingress.answer = lambda line: (
         ok(line) if line.number % 2 else LineAnswer(line.number, "r", 400, b'{"error":{"code":"bad"}}')
@@ -108,16 +98,6 @@ async def test_a_killed_runner_leaves_its_lines_to_the_next(bench: Bench) -> Non
 
     assert sorted(bench.ingress.numbers) == sorted([*range(1, 21), *in_flight])
     assert bench.stored.results(batch)[0].keys() == {f"r{number}" for number in range(1, 21)}
-
-
-async def test_two_runners_give_each_line_one_answer(bench: Bench) -> None:
-    batch = bench.stored.add(100)
-
-    async with bench.running(), bench.running():
-        await bench.until(batch, "completed")
-
-    assert len(bench.stored.results(batch)[0]) == 100
-    assert sorted(bench.ingress.numbers) == list(range(1, 101))
 
 
 async def test_answers_after_those_of_another_runner_are_not_counted(bench: Bench) -> None:

@@ -9,10 +9,7 @@ from serve_app.settings.knobs import Knobs, read_user_config
 from serve_app.settings.model_names import MOST_CHARACTERS, is_pattern, model_of, name_problems
 from serve_app.settings.settings_error import SettingsError
 
-ALIASES = {
-    "small": ("gpt-4o-mini", "claude-*", "*"),
-    "large": ("gpt-4o", "claude-opus-*", "gpt-?o"),
-}
+ALIASES = {"small": ("gpt-4o-mini", "claude-*", "*"), "large": ("gpt-4o", "claude-opus-*", "gpt-?o")}
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,5 @@
+import tracemalloc
+
 import pytest
 
 from serve_app.telemetry.fleet_samples import FleetSamples, quantile
@@ -77,6 +79,24 @@ def test_a_replica_that_misses_one_scrape_counts_on_from_its_last_values() -> No
     found = samples.add(exposition(1020), 110.0, COUNTS)["models"]["tide"]
 
     assert found["completion_tokens_per_second"] == 8.0
+
+
+def test_the_memory_holds_no_labels_of_replicas_that_are_gone() -> None:
+    samples = FleetSamples()
+
+    def add(generation: int) -> int:
+        """Sample 100 series of a new replica every minute. Returns the bytes in use."""
+        labels = [f'model="tide",le="{n}",replica="{"r" * 400}{generation}"' for n in range(100)]
+        lines = [f"llm_inter_token_seconds_bucket{{{each}}} 1.0\n" for each in labels]
+        samples.add("".join(lines), 60.0 * generation, COUNTS)
+        del labels, lines
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    used = [add(generation) for generation in range(60)]
+    tracemalloc.stop()
+
+    assert used[-1] - used[20] < 20 * 100 * 400  # half of what the labels of 40 replicas have
 
 
 def test_samples_of_the_last_15_minutes_are_kept() -> None:

@@ -42,11 +42,7 @@ def test_the_logs_of_a_fleet_are_merged_by_arrival(tmp_path: Path, way: str) -> 
     assert requests(trace).inputs == [10, 13, 15, 17, 18, 19, 21, 22]
     assert (
         trace.name
-        == {
-            "folder": tmp_path.name,
-            "pattern": "requests.*",
-            "list": "requests.c.0001.jsonl and 3 more",
-        }[way]
+        == {"folder": tmp_path.name, "pattern": "requests.*", "list": "requests.c.0001.jsonl and 3 more"}[way]
     )
 
 

@@ -191,8 +191,7 @@ def test_a_format_that_was_asked_for_must_be_the_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
-    [("", "is empty"), ("\n \n", "has blank lines only"), (PLAIN, "has no requests")],
+    ("content", "says"), [("", "is empty"), ("\n \n", "has blank lines only"), (PLAIN, "has no requests")]
 )
 def test_a_file_without_requests_is_refused(tmp_path: Path, content: str, says: str) -> None:
     assert refusal(written(tmp_path, content)).endswith(f"trace: {says}")

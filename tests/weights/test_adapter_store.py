@@ -217,9 +217,7 @@ def test_concurrent_copies_keep_the_bound(
         with suppress(threading.BrokenBarrierError):
             both.wait(0.05)  # so that copies are unfinished at the same time
         folder = os.open(root, os.O_RDONLY)
-        fcntl.flock(
-            folder, fcntl.LOCK_EX
-        )  # without it, a folder that is renamed beside the count counts twice
+        fcntl.flock(folder, fcntl.LOCK_EX)  # else a folder that is renamed meanwhile counts twice
         with suppress(FileNotFoundError):  # a copy that found no room goes without the lock
             most.append(sum(file.stat().st_size for file in root.glob("*/*")))
         os.close(folder)

@@ -58,9 +58,7 @@ TOO_MUCH: dict[str, dict[str, Any]] = {
     },
     "an ambiguous doubling": {"grammar": 'root ::= root root | "a" | "b"'},
     "deep nesting": {"json": nested(300)},
-    "deeper nesting": {
-        "json": '{"properties": {"a": ' * 2_000 + '{"type": "integer"}' + "}}" * 2_000,
-    },
+    "deeper nesting": {"json": '{"properties": {"a": ' * 2_000 + '{"type": "integer"}' + "}}" * 2_000},
     "nesting beyond recursion": {"json": '{"a":' * 9_000 + "1" + "}" * 9_000},
     "nested groups": {"regex": "(" * 20_000 + "a" + ")" * 20_000},
     "an open group": {"regex": "("},

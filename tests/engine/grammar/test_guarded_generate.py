@@ -63,9 +63,7 @@ async def failures(client: LocalEngine, operation: Operation, body: dict[str, An
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize(("choices", "towards"), [(1, INTO_IT), (16, EITHER)], ids=["one", "some"])
 @pytest.mark.parametrize(
-    ("operation", "body"),
-    [CHAT, LOGPROBS, TWO_PROMPTS],
-    ids=["chat", "logprobs", "prompts"],
+    ("operation", "body"), [CHAT, LOGPROBS, TWO_PROMPTS], ids=["chat", "logprobs", "prompts"]
 )
 async def test_a_dead_end_of_any_choice_is_the_clients_error(
     engine: LocalEngine,

@@ -212,9 +212,7 @@ async def test_job_ends_on_a_machine_too_busy() -> None:
     sandbox.stop()
 
 
-async def test_failed_fork_is_logged_and_next_job_starts_sandbox(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_failed_fork_is_logged_and_next_job_starts_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     sandbox = Sandbox(prepare, cpu_s=60, memory_bytes=64 << 20)
     with monkeypatch.context() as patched:
         patched.setattr(sandbox_module, "fork_sandbox", no_process)

@@ -27,11 +27,7 @@ def chat(delta: dict[str, Any], **more: Any) -> dict[str, Any]:
 USAGE = {
     "id": "cmpl-1",
     "choices": [],
-    "usage": {
-        "prompt_tokens": 14,
-        "completion_tokens": 3,
-        "prompt_tokens_details": {"cached_tokens": 8},
-    },
+    "usage": {"prompt_tokens": 14, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 8}},
     "latency": {"ttft_ms": 12.6, "cold_wait_ms": 2500.0},
 }
 

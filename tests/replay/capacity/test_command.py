@@ -111,10 +111,7 @@ def test_step_time_is_measured_printed_and_written(
         ({"limits": False}, "tideserve: tide does not report llm_max_num_seqs at /metrics"),
         ({"silent": True}, "tideserve: tide reported no engine steps in 1 s of load"),
         ({"refusal": (429, b"full")}, " answers 429: full"),
-        (
-            {"refusal": (200, b'event: error\ndata: {"error":{}}\n\ndata: [DONE]\n\n')},
-            "failed: event: error",
-        ),
+        ({"refusal": (200, b'event: error\ndata: {"error":{}}\n\ndata: [DONE]\n\n')}, "failed: event: error"),
         ({"refusal": (200, b'data: {"choices"')}, 'failed: data: {"choices"'),
     ],
 )

@@ -5,13 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from replay.capacity.fleet_file import (
-    Hardware,
-    make_profile,
-    starting_values_block,
-    with_knee,
-    write_profile,
-)
+from replay.capacity.fleet_file import Hardware, make_profile, starting_values_block, with_knee, write_profile
 from replay.capacity.knee_text import report
 from replay.capacity.measure import Limits, Measurement
 from replay.capacity.server import ColdStart, MeasurementError

@@ -1,0 +1,49 @@
+"""The decision about a model with variants, from a need in replicas to targets by variant."""
+
+from serve_app.policy.decide import Decision
+from serve_app.policy.reports import Snapshot
+from serve_app.policy.state import PolicyState
+from serve_app.policy.variant_decision import VariantNow, decide_variants, divide
+from serve_app.settings.knobs import Knobs
+from serve_app.wire.served_models import ServedVariant
+
+SERVED = ServedVariant("on-demand", "Engine-a@on-demand", {}, "", 3.7, False, 0, 10, 1.0)
+
+
+def targets(*needs: int) -> list[int]:
+    """Return the replicas that are asked for, a second apart, where the model's policy asks for `needs`."""
+    state, found = PolicyState(), [needs[0]]
+    for second, need in enumerate(needs):
+        decision = Decision(need, need, "load", "", "", load=float(need))
+        now = VariantNow(SERVED, Snapshot(target=found[-1], ready=found[-1]), placed=found[-1])
+        answer = decide_variants(
+            [now],
+            Knobs(),
+            state,
+            1000.0 + second,
+            lambda _, state, decision=decision: (decision, state),
+        )
+        state = answer[1]
+        found.append(answer[0].targets["on-demand"])
+    return found[1:]
+
+
+def test_a_mix_shrinks_with_the_target_that_has_waited() -> None:
+    assert targets(4, 4, 2, 2) == [4, 4, 2, 2]
+
+
+def test_a_mix_grows_with_the_target_at_once() -> None:
+    assert targets(2, 4, 5) == [2, 4, 5]
+
+
+def test_ready_replicas_do_the_work_before_cheaper_ones() -> None:
+    speeds, ready, wanted = {"cheap": 1.0, "fast": 2.0}, {"cheap": 0, "fast": 1}, {"cheap": 3, "fast": 2}
+
+    assert divide(1, speeds, {}, ready, wanted) == {"cheap": 0, "fast": 1}
+    assert divide(4, speeds, {}, ready, wanted) == {"cheap": 2, "fast": 1}
+    assert divide(9, speeds, {}, ready, wanted) == {"cheap": 3, "fast": 2}
+
+
+def test_base_counts_as_work_done() -> None:
+    assert divide(2, {"a": 1.0, "b": 1.0}, {"b": 1}, {"a": 5, "b": 5}) == {"a": 1, "b": 1}
+    assert divide(0, {"a": 1.0}, {"a": 1}, {"a": 5}) == {"a": 1}
