@@ -102,7 +102,6 @@ class _Bucket:
         self._headers = tuple(f"x-ratelimit-{part}-{what}" for part in ("limit", "remaining", "reset"))
 
     def advance(self, now: float) -> None:
-        """Fill the bucket for the time that has passed."""
         passed_s, self._at = now - self._at, now
         most = self.limit * self.share
         level = self.level + most * passed_s / _MINUTE_S
@@ -152,7 +151,6 @@ class _Means:
         self._answers = 0
 
     def learn(self, prompt_bytes: int, input_tokens: int | None, output_tokens: int) -> None:
-        """Note an answer in the means."""
         self._answers += 1
         weight = 1.0 / min(self._answers, _MEMORY)
         self.answer_tokens += weight * (output_tokens - self.answer_tokens)

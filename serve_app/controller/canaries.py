@@ -32,7 +32,6 @@ class Canaries:
                 del by_deployment[name]
 
     def note_load(self, deployment: str, signals: Mapping[str, float], ready: int) -> None:
-        """Note the signals and the ready replicas of a decision."""
         self._loads[deployment] = signals, ready
 
     def with_bounds(self, model: ServedModel, served: ServedApplication, inbox: Inbox) -> ServedModel:

@@ -104,7 +104,6 @@ class SnapshotBuilder:
         return ongoing_of_ingress(ctx.raw_metrics or {}, now, self._seen[INGRESS, "ongoing"])
 
     def forget_except(self, deployments: Container[str]) -> None:
-        """Forget all other engine deployments."""
         for name in [name for name in self._pending_since if name not in deployments]:
             del self._pending_since[name]
         for key in [key for key in self._seen if key[0] != INGRESS and key[0] not in deployments]:

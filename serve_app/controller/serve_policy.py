@@ -309,7 +309,6 @@ class ServePolicy:
             metrics.count("autoscaling_handovers_total", model=model.name, taker=each.grant.gives_to)
 
     def _recall(self, model: ServedModel) -> Memory:
-        """Return the memory of a model for its present replicas."""
         memory, news = self.memories.get(model.deployment, Memory()).of(model.identity)
         self.memories[model.deployment] = memory
         if news:

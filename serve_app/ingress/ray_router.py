@@ -89,7 +89,6 @@ class Wake:
 
     @property
     def is_asking(self) -> bool:
-        """Whether Ray is being asked."""
         return self._task is not None and not self._task.done()
 
     def stop(self) -> None:
@@ -147,7 +146,6 @@ class Wakes:
             wake.start()
 
     def stop(self) -> None:
-        """Stop asking."""
         self._failed.clear()
         for wake in self._wakes:
             wake.stop()

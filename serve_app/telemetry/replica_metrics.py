@@ -262,7 +262,6 @@ class EngineMetrics:
             self.prefix_expected.inc(call.expected_cached_tokens)
 
     def count_error(self, error: ApiError) -> None:
-        """Count a failed operation under its error code."""
         self.errors.inc(1, tags={"type": error.code or "unknown"})
 
 
@@ -332,7 +331,6 @@ class ApiKeyMetrics:
         self._invalid.set(int(invalid))
 
     def count_limited(self, key: str, limit: str) -> None:
-        """Count a request above `limit`."""
         self._limited.inc(1, tags={"key": key, "limit": limit})
 
 
