@@ -19,7 +19,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -188,29 +188,22 @@ class _KeyQuota:
                 bucket.limit, bucket.share = limit, part
 
 
+@dataclass(slots=True, eq=False)
 class QuotaUse:
     """The place of one open request in its key's limits. It ends with `settle`, or when it is dropped."""
 
-    __slots__ = ("_answer", "_background", "_ended", "_prompt", "_quota", "headers", "over_quota")
+    _quota: _KeyQuota
+    _prompt: float
+    _answer: float
+    over_quota: bool
+    """Whether the request is served although its key is above a rate. It is charged to no bucket."""
+    _background: bool
+    headers: dict[str, str]
+    """Headers of the answer."""
+    _ended: bool = field(default=False, init=False)
 
-    def __init__(
-        self,
-        quota: _KeyQuota,
-        prompt: float,
-        answer: float,
-        over_quota: bool,
-        background: bool,
-        headers: dict[str, str],
-    ) -> None:
-        self._quota = quota
-        self._prompt, self._answer = prompt, answer
-        self._background = background
-        self._ended = False
-        quota.open_requests[background] += 1
-        self.over_quota = over_quota
-        """Whether the request is served although its key is above a rate. It is charged to no bucket."""
-        self.headers = headers
-        """Headers of the answer."""
+    def __post_init__(self) -> None:
+        self._quota.open_requests[self._background] += 1
 
     def settle(self, request: EngineRequest) -> None:
         """End the use. The true count of tokens replaces the estimate.

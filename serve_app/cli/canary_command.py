@@ -10,7 +10,6 @@ from serve_app.cli.http_client import DEFAULT_URL, ask, check_url
 from serve_app.settings.settings_error import SettingsError, shown
 
 _TIMEOUT_S = 10.0
-_PROMOTED, _ABORTED = 1.0, 0.0
 _RULES = ("errors", "length", "empty", "tool_calls")
 _NAMES = {
     "errors": "requests that failed",
@@ -62,7 +61,7 @@ def asked_change(action: str | None, to: str | None, shadow: str | None) -> dict
     if action is not None and to is not None:
         raise SettingsError([f"--to = {to!r}: not with {action}, which sets the share"])
     if action is not None:
-        change["share"] = _PROMOTED if action == "promote" else _ABORTED
+        change["share"] = 1.0 if action == "promote" else 0.0
     if to is not None:
         change["version"], equals, share = to.partition("=")
         if not equals:

@@ -65,18 +65,15 @@ def check(options: argparse.Namespace) -> int:
         if app.ingress_knobs.min_replicas == 1:
             print("  ingress: one replica: new requests get 503 after a crash, and if a redeploy has no room")
         if (file := app.settings.http.api_keys_file) is not None:
-            print(f"  API keys: {_keys_text(Path(file))}")
+            # The file need not be on this machine, which may not serve.
+            absent = f"{file} is not on this machine, and was not checked"
+            print(f"  API keys: {describe_keys(Path(file)) if Path(file).exists() else absent}")
         print(f"  ledger: {_ledger_text(app.settings)}")
         print(*(f"  {line}" for line in _batch_lines(app.settings.batch)), sep="\n")
     print(*describe_listening(config.keyless, host, config.port), sep="\n")
     for line in () if certain else missing_here(config):
         print(f"this machine cannot serve it yet: {line}")
     return 0
-
-
-def _keys_text(file: Path) -> str:
-    """Return a summary of a file of keys. The file need not be on this machine, which may not serve."""
-    return describe_keys(file) if file.exists() else f"{file} is not on this machine, and was not checked"
 
 
 def _cpus(text: str) -> float:

@@ -29,16 +29,12 @@ _NO_STYLE = Style()
 
 
 class _Term(Document):
-    """A term of the policy: the replicas that it needs, and why."""
-
     name: str
     replicas: int
     why: str = ""
 
 
 class _Clamp(Document):
-    """A limit that kept the target from the need of the terms."""
-
     name: str
     effect: str = ""
 
@@ -67,8 +63,6 @@ class RecordDocument(Document):
 
 
 class _Variant(Document):
-    """The replicas of one variant, and their price."""
-
     target: int = 0
     ready: int = 0
     usd_per_hour: float = 0.0
@@ -79,8 +73,6 @@ class _Variant(Document):
 
 
 class _ModelStatus(Document):
-    """The replicas of one model."""
-
     model: str
     mode: str = "act"
     wanted: int = 0

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from math import inf
 
@@ -85,39 +86,31 @@ def shares_of(
     return shares
 
 
+@dataclass(eq=False)
 class QuotaReports:
-    """The reports of one application's ingress replicas, as one of them writes and reads them.
+    """The reports of one application's ingress replicas, as one of them writes and reads them."""
 
-    Args:
-        clock: Seconds on a clock that never goes back.
-        wall: Unix time in seconds.
-    """
-
-    def __init__(
-        self,
-        app: str,
-        replica: str,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        self._prefix = f"quotas/{app}/"
-        self._replica = replica
-        self._clock = clock
-        self._wall = wall
-        self._own_clock = OwnClock()
+    app: str
+    replica: str
+    clock: Callable[[], float] = time.monotonic
+    """Seconds on a clock that never goes back."""
+    wall: Callable[[], float] = time.time
+    """Unix time in seconds."""
+    _own_clock: OwnClock = field(default_factory=OwnClock, init=False)
 
     def exchange(self, demands: Mapping[str, KeyDemand]) -> tuple[int, dict[str, KeyShare]]:
         """Write this replica's demand. Return the number of replicas, and this replica's shares by key.
 
         It calls Ray's GCS, at about 0.5 ms for each replica.
         """
-        write(self._prefix + self._replica, msgspec.json.encode(_Report(self._wall(), dict(demands))))
-        reports = read_all(self._prefix, msgspec.json.Decoder(_Report).decode)
-        reports.pop(self._replica, None)
-        now = self._clock()
+        prefix = f"quotas/{self.app}/"
+        write(prefix + self.replica, msgspec.json.encode(_Report(self.wall(), dict(demands))))
+        reports = read_all(prefix, msgspec.json.Decoder(_Report).decode)
+        reports.pop(self.replica, None)
+        now = self.clock()
         stamps = {replica: report.at for replica, report in reports.items()}
         fresh, lost = [], []
-        for replica, at in self._own_clock.times("quotas", stamps, now, self._wall()).items():
+        for replica, at in self._own_clock.times("quotas", stamps, now, self.wall()).items():
             if now - at <= FRESH_S:
                 fresh.append(reports[replica].keys)
             else:
@@ -127,7 +120,7 @@ class QuotaReports:
                 ):
                     lost.append(left)
                 else:
-                    erase(self._prefix + replica)
+                    erase(prefix + replica)
         return 1 + len(fresh), shares_of(demands, fresh, lost)
 
 

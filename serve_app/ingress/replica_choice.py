@@ -57,6 +57,9 @@ class ReplicaChoice:
         length take. A longer wait would save almost no late token of other streams. All other requests go to
         the least loaded replica, and so do streams before the pace of prefill is known.
 
+        Of the replicas that each variant would choose, the one gets it where the load is done first. The load
+        is that of `least_loaded`, with the request's own prompt. It is done at the variant's pace.
+
         Args:
             replicas: The replicas that can be picked, the least recently used first.
             limit: The most requests of this process on a replica.
@@ -66,7 +69,21 @@ class ReplicaChoice:
             now: Seconds on the clock of `Replica.group_since`.
         """
         if self.variants:
-            return self._fastest(replicas, limit, batch, prompt_tokens, cached, prefill_budget_s, now)
+            by_variant: dict[str, list[Replica]] = {}
+            for replica in replicas:
+                by_variant.setdefault(replica.variant, []).append(replica)
+            usual, best, least = self.prefill_speed(), None, (math.inf, math.inf)
+            for variant, own in by_variant.items():
+                choice = self.of(variant)
+                choice.sharing = self.sharing
+                found = choice.choose(own, limit, batch, prompt_tokens, cached, prefill_budget_s, now)
+                if found is None:
+                    continue
+                tokens = found.load + prompt_tokens - cached.get(found.replica_id, 0)
+                rank = (found.failures, tokens / choice.pace.value(usual))
+                if rank < least:
+                    best, least = found, rank
+            return best
         pace, chosen = self.pace, None
         if prefill_budget_s > 0.0 and pace.other > 0.0:
             mean = self.prompts.amount / self.prompts.other
@@ -81,36 +98,6 @@ class ReplicaChoice:
                 now - prefill_budget_s,
             )
         return chosen or least_loaded(replicas, limit, cached)
-
-    def _fastest(
-        self,
-        replicas: Collection[Replica],
-        limit: int,
-        batch: int,
-        prompt_tokens: int,
-        cached: Mapping[str, int],
-        prefill_budget_s: float,
-        now: float,
-    ) -> Replica | None:
-        """Return the best of the replicas that each variant would choose: where the load is done first.
-
-        The load is that of `least_loaded`, with the request's own prompt. It is done at the variant's pace.
-        """
-        by_variant: dict[str, list[Replica]] = {}
-        for replica in replicas:
-            by_variant.setdefault(replica.variant, []).append(replica)
-        usual, best, least = self.prefill_speed(), None, (math.inf, math.inf)
-        for variant, own in by_variant.items():
-            choice = self.of(variant)
-            choice.sharing = self.sharing
-            found = choice.choose(own, limit, batch, prompt_tokens, cached, prefill_budget_s, now)
-            if found is None:
-                continue
-            tokens = found.load + prompt_tokens - cached.get(found.replica_id, 0)
-            rank = (found.failures, tokens / choice.pace.value(usual))
-            if rank < least:
-                best, least = found, rank
-        return best
 
     def prefill_speed(self) -> float:
         """Return the prompt tokens that a replica prefills per second; with variants, the mean of them."""

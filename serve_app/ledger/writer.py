@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -30,35 +31,26 @@ _MINUTES_KEPT_S = 7 * _DAY_S
 """Older minutes are merged into hours."""
 
 
+@dataclass(eq=False)
 class UsageWriter:
-    """Takes usage from a meter and adds it to a store, which may be away.
+    """Takes usage from a meter and adds it to a store, which may be away."""
 
-    Args:
-        meter: The usage of this replica.
-        retention_days: Older usage is deleted.
-        count: Gets the usage of each second, and how many seconds of usage are not in the store.
-        wall: Unix time in seconds.
-    """
+    meter: UsageMeter
+    store: UsageStore
+    retention_days: float
+    """Older usage is deleted."""
+    count: Callable[[Mapping[Account, Amounts], float], None] = lambda *_: None
+    """Gets the usage of each second, and how many seconds of usage are not in the store."""
+    wall: Callable[[], float] = time.time
+    """Unix time in seconds."""
 
-    def __init__(
-        self,
-        meter: UsageMeter,
-        store: UsageStore,
-        retention_days: float,
-        count: Callable[[Mapping[Account, Amounts], float], None] = lambda *_: None,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        self._meter = meter
-        self._store = store
-        self._retention_s = retention_days * _DAY_S
-        self._count = count
-        self._wall = wall
+    def __post_init__(self) -> None:
         self._name = uuid.uuid4().hex
         self._number = 0
         self._sending: dict[Row, Amounts] = {}
         """The rows of write `_number`. They stay the same until the store has them."""
         self._waiting: dict[Row, Amounts] = {}
-        self._written_at = wall()
+        self._written_at = self.wall()
         self._shrunk_at = 0.0
         self._trouble = ""
         self._stopping = threading.Event()
@@ -67,7 +59,7 @@ class UsageWriter:
     @property
     def unwritten_s(self) -> float:
         """How many seconds of usage are not in the store; 0 while it gets each second's."""
-        age = self._wall() - self._written_at
+        age = self.wall() - self._written_at
         return age if self._trouble or age > _LATE_S else 0.0
 
     def start(self) -> None:
@@ -82,15 +74,15 @@ class UsageWriter:
     def write(self) -> None:
         """Take the usage since the last call, and try to write all that waits. Never raises."""
         try:
-            usage = self._meter.take()
-            now = self._wall()
+            usage = self.meter.take()
+            now = self.wall()
             minute = int(now // BUCKET_S) * BUCKET_S
             for account, amounts in usage.items():
                 self._waiting.setdefault((minute, account), Amounts()).add(amounts)
             self._send(now)
             if not self._trouble:
                 self._written_at = now
-            self._count(usage, now - self._written_at)
+            self.count(usage, now - self._written_at)
         except Exception:  # the thread must go on
             logger.exception("ledger: usage could not be counted")
 
@@ -100,12 +92,12 @@ class UsageWriter:
                 if not self._sending:
                     self._number += 1
                     self._sending, self._waiting = self._waiting, {}
-                self._store.add(self._name, self._number, self._sending)
+                self.store.add(self._name, self._number, self._sending)
                 self._sending = {}
             if not 0 <= now - self._shrunk_at <= _SHRINK_INTERVAL_S:
                 self._shrunk_at = now
-                confirmed = self._store.confirmed(now)
-                self._store.shrink(confirmed - _MINUTES_KEPT_S, confirmed - self._retention_s)
+                confirmed = self.store.confirmed(now)
+                self.store.shrink(confirmed - _MINUTES_KEPT_S, confirmed - self.retention_days * _DAY_S)
         except (SQLAlchemyError, OSError, TablesVersionError) as error:
             merge_minutes(self._waiting, MOST_ROWS)
             self._say(str(getattr(error, "orig", None) or error).strip())
@@ -124,7 +116,7 @@ class UsageWriter:
             self.write()
         self.write()
         if self._trouble:
-            logger.error("ledger: the last %.0f s of usage are lost", self._wall() - self._written_at)
+            logger.error("ledger: the last %.0f s of usage are lost", self.wall() - self._written_at)
 
 
 def merge_minutes(rows: dict[Row, Amounts], most: int) -> None:

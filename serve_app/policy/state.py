@@ -186,19 +186,15 @@ class PolicyState:
         ratio = (self.late_tokens + _PRIOR_LATE) / (self.late_tokens_expected + _PRIOR_LATE)
         return min(ratio, _MOST_INTERFERENCE)
 
-    def document(self) -> dict[str, Any]:
-        """Return the state as plain data, for `restore`."""
-        return asdict(self)
-
 
 def restore(document: Mapping[str, Any]) -> PolicyState:
-    """Return the state of a `PolicyState.document()`, through JSON or not.
+    """Return the state of an `asdict(PolicyState())`, through JSON or not.
 
     Raises:
         ValueError: for a document that lacks a part. The caller then starts with an empty memory.
     """
     document = {"mix": asdict(VariantMixState()), **document}  # absent from those of 0.1.0
-    _check_fields(document, PolicyState().document())
+    _check_fields(document, asdict(PolicyState()))
     state: PolicyState = _STATES.validate_python(document)
     size = len(StepTimeFit().moment)
     if len(state.service.gram) != size * size or len(state.service.moment) != size:

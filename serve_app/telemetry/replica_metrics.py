@@ -215,10 +215,6 @@ class EngineMetrics:
         self._max_num_seqs.set(limits.max_num_seqs)
         self._max_num_batched_tokens.set(limits.max_num_batched_tokens)
 
-    def publish_tallies(self) -> None:
-        """Publish the counts of this process. Call it every second, for the same reason."""
-        self.inter_token.publish()
-
     def count_steps(self, signals: EngineSignals) -> None:
         """Count the steps of one report as sums, which stay right if a scrape misses reports."""
         steps = signals.steps

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -81,7 +81,7 @@ def live(knobs: Knobs, history: list[tuple[float, Snapshot]]) -> list[tuple[Snap
         now += gap
         decision, state = next_decision(seen, knobs, state, now)
         made.append((seen, decision))
-        json.dumps(state.document(), allow_nan=False)
+        json.dumps(asdict(state), allow_nan=False)
     return made
 
 
@@ -134,7 +134,7 @@ def a_memory_that_went_through_json_decides_as_the_one_that_did_not(
     state, now = PolicyState(), NOW
     for gap, seen in history:
         now += gap
-        restored = restore(json.loads(json.dumps(state.document())))
+        restored = restore(json.loads(json.dumps(asdict(state))))
         decided = next_decision(seen, knobs, state, now)
         assert next_decision(seen, knobs, restored, now) == decided
         state = decided[1]

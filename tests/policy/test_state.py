@@ -1,6 +1,6 @@
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -121,8 +121,8 @@ def test_a_state_comes_back_from_json_as_it_was() -> None:
     assert state.late_tokens_expected > 0
     assert state.ready_mean > 0
 
-    assert restore(json.loads(json.dumps(state.document()))) == state
-    assert restore(state.document()) == state
+    assert restore(json.loads(json.dumps(asdict(state)))) == state
+    assert restore(asdict(state)) == state
 
 
 def test_interference_is_one_until_late_tokens_are_measured() -> None:
@@ -153,7 +153,7 @@ def test_interference_is_one_until_late_tokens_are_measured() -> None:
     ],
 )
 def test_a_damaged_or_incomplete_document_is_refused(damage: Callable[[dict[str, Any]], object]) -> None:
-    plain = json.loads(json.dumps(lived().document()))
+    plain = json.loads(json.dumps(asdict(lived())))
     damage(plain)
 
     with pytest.raises((TypeError, ValueError, KeyError)):

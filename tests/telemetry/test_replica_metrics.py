@@ -219,7 +219,7 @@ def test_tallied_histogram_publishes_totals_up_to_each_bound() -> None:
 
 def test_engine_publishes_its_inter_token_tallies(metrics: EngineMetrics) -> None:
     metrics.inter_token.observe([0.02])
-    metrics.publish_tallies()
+    metrics.inter_token.publish()
 
     written = SERIES["llm_inter_token_seconds_bucket"].values
     assert [float(tags["le"]) for _, tags in written] == [*INTER_TOKEN_S, math.inf]
