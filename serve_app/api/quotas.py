@@ -55,7 +55,7 @@ class KeyDemand(msgspec.Struct, frozen=True, array_like=True):
     requests_missing: float = 0.0
 
 
-_NO_DEMAND = KeyDemand()
+NO_DEMAND = KeyDemand()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class KeyShare:
     open_elsewhere: int = 0
     """The key's open requests at other ingress replicas, without the lane `background`."""
     background_elsewhere: int = 0
-    own: KeyDemand = _NO_DEMAND
+    own: KeyDemand = NO_DEMAND
     """The demand at this replica that decided its share."""
     tokens_start: float = 1.0
     """The part of a minute's worth with which a new bucket begins, at most its share."""
@@ -303,7 +303,7 @@ class Quotas:
             tokens, requests = reports.get("tokens", (0.0, 0.0)), reports.get("requests", (0.0, 0.0))
             opened = quota.open_requests
             demand = KeyDemand(tokens[0], requests[0], opened[False], opened[True], tokens[1], requests[1])
-            if demand != _NO_DEMAND:
+            if demand != NO_DEMAND:
                 found[name] = demand
         return found
 

@@ -184,12 +184,8 @@ def count_phases(
 ) -> tuple[int, int]:
     """Return how many replicas of a deployment are starting, and how many are draining.
 
-    Ray has killed a replica whose drain is over its time limit.
-
-    Args:
-        phases: The deployment's phase documents by replica.
-        running: The ids of the running replicas.
-        now: Unix time in seconds.
+    Ray has killed a replica whose drain is over its time limit. `phases` has the documents by replica, and
+    `now` is Unix time in seconds.
     """
     starting = draining = 0
     for replica, document in phases.items():

@@ -117,11 +117,7 @@ class Wake:
 class Wakes:
     """The wakes of a model's engine deployments: one, or one for each variant.
 
-    Args:
-        model: The model's name, for the log.
-        handles: The engine deployments.
-        needed: Returns whether a replica is still needed.
-        on_unavailable: Called when Ray reports that the engines of no deployment can start.
+    `on_unavailable` is called when Ray reports that the engines of no deployment can start.
     """
 
     def __init__(

@@ -123,13 +123,8 @@ class UsageStore:
     ) -> dict[str, Amounts]:
         """Return the use in the minutes that begin in [`since`, `until`), by key, lane, model or variant.
 
-        The largest by GPU-seconds come first. The names beyond `most` are summed as `other`.
-
-        Args:
-            since: Unix time.
-            until: Unix time.
-            key: Only the use of this key; None for all.
-            most: The most names.
+        The largest by GPU-seconds come first. The names beyond `most` are summed as `other`. With `key`, only
+        its use counts. Times are Unix time.
         """
         chosen = _USAGE.c.state == "used"
         if key is not None:
