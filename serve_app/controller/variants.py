@@ -24,17 +24,7 @@ def variants_now(
     losses: Collection[Loss],
     now: float,
 ) -> list[VariantNow]:
-    """Return the variants of `model`.
-
-    Args:
-        model: The model.
-        contexts: Ray's autoscaling contexts of all its engine deployments, by name.
-        snapshots: Builds the snapshot of each engine deployment.
-        ingress: The context of the ingress.
-        inbox: The documents.
-        losses: The replicas that were lost since the last decision.
-        now: Unix time in seconds.
-    """
+    """Return the variants of `model`. The `losses` are those since the last decision, `now` in Unix time."""
     variants = []
     for variant in model.variants:
         name, ctx = variant.deployment, contexts[variant.deployment]

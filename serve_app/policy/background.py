@@ -25,11 +25,6 @@ def need(inputs: Inputs, others: int) -> tuple[int, str] | None:
 
     `others` is the number of replicas that all other terms need.
     """
-    found = _need(inputs, others)
-    return None if found is None else (found[0], found[1] + _left(inputs))
-
-
-def _need(inputs: Inputs, others: int) -> tuple[int, str] | None:
     knobs, worked_s = inputs.knobs, inputs.background_for_s
     if worked_s is None:
         return None
@@ -124,7 +119,7 @@ def _for_windows(inputs: Inputs) -> tuple[int, str] | None:
     return replicas, f"{why} So {are(replicas, 'replica')} needed."
 
 
-def _left(inputs: Inputs) -> str:
+def left(inputs: Inputs) -> str:
     """Return a sentence about open batches, with a space before it; "" without any."""
     left = inputs.snapshot.batches
     if not left.batches:

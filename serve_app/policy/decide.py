@@ -142,7 +142,7 @@ def decide(inputs: Inputs) -> Decision:
     terms: tuple[Term, ...] = (*load, _awake(inputs), *scheduled)
     others = max([knobs.min_replicas, *[term.replicas for term in terms]])
     needed = background.need(inputs, min(others, knobs.max_replicas))
-    added = () if needed is None else (Term("background", *needed),)
+    added = () if needed is None else (Term("background", needed[0], needed[1] + background.left(inputs)),)
     terms = (*terms, *added)
     strongest = max([*(added or [IDLE]), *terms], key=lambda term: term.replicas)
     # Keep the need within the bounds.
