@@ -228,7 +228,7 @@ def _lowered(caller: Caller, request: Request) -> Caller:
     return caller.lowered_to(lane)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class RequestTraces:
     """Begins and ends the traces of requests."""
 

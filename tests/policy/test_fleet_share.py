@@ -496,7 +496,7 @@ def mixed_fleets(draw: st.DrawFn) -> SimulatedFleet:
     return SimulatedFleet(models, nodes, draw(st.integers(0, 99)))
 
 
-@several
+@settings(several, max_examples=5)  # each takes 2 s
 @given(mixed_fleets())
 def test_models_with_variants_wait_for_their_turns_at_most(fleet: SimulatedFleet) -> None:
     fleet.run(END)
