@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from serve_app.gpus import GIB
 from serve_app.settings.fit.architecture import Architecture
 from serve_app.settings.fit.memory import (
     CPU_BLOCK,
+    GIB,
     GPUS_PER_NODE,
     GpuKind,
     Sharding,
