@@ -42,7 +42,7 @@ from serve_app.batch.store import BatchStore
 from serve_app.batch.tables import BATCHES
 from serve_app.engine.data_plane import DataPlane
 from serve_app.engine.engine_call import EngineCall
-from serve_app.settings import knob_defaults, load_settings
+from serve_app.settings.load import knob_defaults, load_settings
 
 ANSWER_S, START_S, LIMIT_S = 0.02, 240.0, 1800.0
 MODEL, PAGE, BUILD = "stub", 100, "benchmarks.batch:build"

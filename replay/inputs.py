@@ -15,7 +15,7 @@ from serve_app.settings.settings_error import SettingsError, shown
 
 if TYPE_CHECKING:
     from replay.profile import Profile
-    from serve_app.settings import ModelSettings
+    from serve_app.settings.tree import ModelSettings
     from traces.backlog import Backlog
     from traces.file_trace import FileTrace
     from traces.trace import Trace

@@ -84,16 +84,10 @@ class _NoMeter(AutoscalingMetrics):
     def withdraw(self, model: str) -> None:
         pass
 
-    def count_change(self, model: str, old: int, new: int) -> None:
+    def count(self, name: str, amount: float = 1, **labels: str) -> None:
         pass
 
-    def count_replica_seconds(self, model: str, seconds: Mapping[str, float]) -> None:
-        pass
-
-    def set_knobs_rejected(self, rejected: bool) -> None:
-        pass
-
-    def count_error(self) -> None:
+    def set_gauge(self, name: str, value: float, **labels: str) -> None:
         pass
 
 

@@ -12,11 +12,11 @@ from serve_app.engine.engine_deployment import Engine
 from serve_app.ingress.haproxy_server import ACCEPT_S
 from serve_app.ingress.ingress_deployment import Ingress
 from serve_app.runner.runner_deployment import BatchRunner
-from serve_app.settings import AppSettings, ModelSettings, RequestLogSettings, knob_defaults, load_settings
 from serve_app.settings.knobs import Knobs
+from serve_app.settings.load import knob_defaults, load_settings
 from serve_app.settings.storage import LedgerSettings
 from serve_app.settings.telemetry import TraceSettings
-from serve_app.settings.tree import BATCH_RUNNER, INGRESS
+from serve_app.settings.tree import BATCH_RUNNER, INGRESS, AppSettings, ModelSettings, RequestLogSettings
 
 # A process is replaced after three failed checks: some 18 s here, and 90 s with Ray's defaults. Ray draws 0.9
 # to 1.1 of the period, so that each turn of the idle controller, once a second, begins a check.

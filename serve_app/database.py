@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from sqlalchemy import (
     Column,
@@ -50,14 +51,17 @@ class Tables:
     name: str
     version: int
     tables: MetaData
+    _made: WeakSet[Engine] = field(default_factory=WeakSet, init=False, repr=False, compare=False)
 
     def make(self, engine: Engine) -> None:
-        """Make the tables in a database that lacks them.
+        """Make the tables in a database that lacks them. Later calls with the same `engine` do nothing.
 
         Raises:
             OSError: SQLite's folder cannot be made.
             TablesVersionError: the tables are of another version.
         """
+        if engine in self._made:
+            return
         if engine.dialect.name == "sqlite":
             Path(engine.url.database or "").parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Of two processes that make the same table at the same time, one would fail.
@@ -66,6 +70,7 @@ class Tables:
                 _VERSIONS.create(connection, checkfirst=True)
                 self.tables.create_all(connection, checkfirst=False)
                 connection.execute(_VERSIONS.insert().values(name=self.name, version=self.version))
+        self._made.add(engine)
 
     def exist(self, connection: Connection) -> bool:
         """Return whether the database has the tables. Raises TablesVersionError."""

@@ -12,8 +12,10 @@ from serve_app.app import build, build_application
 from serve_app.engine.engine_deployment import Engine
 from serve_app.ingress.haproxy_server import ACCEPT_S
 from serve_app.ingress.ingress_deployment import Ingress
-from serve_app.settings import AppSettings, ModelSettings, SettingsError, load_settings
 from serve_app.settings.knobs import Knobs
+from serve_app.settings.load import load_settings
+from serve_app.settings.settings_error import SettingsError
+from serve_app.settings.tree import AppSettings, ModelSettings
 
 CONFIG = Path(__file__).parents[1] / "config"
 

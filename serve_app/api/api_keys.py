@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from serve_app.api.dialect import error_response, route_path
 from serve_app.api.errors import ApiError, invalid_key
 from serve_app.api.page import PAGE_PATHS
-from serve_app.settings.budget import Budget, Team
 from serve_app.settings.keys_file import MOST_BYTES, ApiKey, KeysFile, parse_keys
 from serve_app.settings.settings_error import SettingsError
 
@@ -92,19 +91,6 @@ class ApiKeyFile:
         """Return the number of keys in force, with those that have expired."""
         return len(self._keys)
 
-    @property
-    def has_limits(self) -> bool:
-        return self._has_limits
-
-    @property
-    def teams(self) -> Mapping[str, Team]:
-        return self._teams
-
-    @property
-    def budgets(self) -> Mapping[str, Budget]:
-        """All budgets of keys and teams, by name."""
-        return self._budgets
-
     def authenticate(self, key: bytes) -> ApiKey:
         """Return the entry of `key`. Raises ApiError 401 if clients may not use it, or no longer."""
         found = self._keys.get(sha256(key).digest())
@@ -175,8 +161,8 @@ class ApiKeyFile:
     def _put_in_force(self, found: KeysFile) -> None:
         self._keys = {key.digest: key for key in found.keys}
         self._names = {key.name: key for key in found.keys}
-        self._teams, self._budgets = found.teams, found.budgets
-        self._has_limits = any(key.is_limited for key in found.keys)
+        self.teams, self.budgets = found.teams, found.budgets
+        self.has_limits = any(key.is_limited for key in found.keys)
         if plain := found.plain:
             logger.warning(
                 f"{SETTING} = {self._path!r}: keys in plain text: {', '.join(plain)}; give each a `hash` in "

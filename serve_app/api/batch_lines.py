@@ -88,7 +88,6 @@ class _Received:
         self.retry_after_s = 0.0
 
     async def send(self, message: Message) -> None:
-        """Take a message of ASGI."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = {name.decode(): value.decode() for name, value in message["headers"]}
@@ -97,7 +96,6 @@ class _Received:
             self.body += message.get("body", b"")
 
     def fail(self, error: ApiError, url: str, request_id: str) -> None:
-        """Replace the response by `error`."""
         self.status = error.status
         self.body[:] = dialect_at(url).error_body(error, request_id)
         self._note({name.lower(): value for name, value in error.headers.items()})

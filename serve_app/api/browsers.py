@@ -25,7 +25,7 @@ _EXPOSED = (
     b"X-RateLimit-Limit-Tokens, X-RateLimit-Remaining-Tokens, X-RateLimit-Reset-Tokens, "
     b"X-Tideserve-Budget-Limit, X-Tideserve-Budget-Remaining, X-Tideserve-Budget-Reset"
 )
-_METHODS = b"GET, HEAD, POST, DELETE"
+_METHODS = b"GET, HEAD, POST, PUT, DELETE"
 _MAX_AGE_S = b"7200"
 """How long a browser may cache a preflight. Chromium allows no more."""
 _HEADER_NAMES = re.compile(rb"[A-Za-z0-9_, -]+")

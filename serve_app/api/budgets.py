@@ -158,11 +158,7 @@ class BudgetUse:
         for account in paying:
             account.reserved += amount
             account.recent += amount
-        tightest = paying[0]
-        for account in paying[1:]:
-            if account.left < tightest.left:
-                tightest = account
-        self.headers = tightest.headers()
+        self.headers = min(paying, key=lambda account: account.left).headers()
 
     def settle(self, request: EngineRequest) -> None:
         """End the use. The reservation stays until the ledger has the cost, if the request was sent."""
@@ -184,8 +180,6 @@ class Budgets:
     """The budgets of all keys and teams at one ingress replica. Use it in one event loop.
 
     Args:
-        in_force: Returns all budgets by name.
-        serve_without: Whether requests are served while the database does not answer.
         unwritten_s: How many seconds the oldest usage has been waiting for the database.
         publish: Called each second with the used share of budgets, by name.
         clock: Seconds that never go back.
@@ -257,7 +251,7 @@ class Budgets:
         return [
             {"budget": name, **budget.model_dump(), "spent": spent, "reserved": reserved}
             | {"left": max(0.0, budget.usd - spent - reserved)}
-            | {"since": _iso(periods[name][0]), "until": _iso(periods[name][1])}
+            | {"since": iso(periods[name][0]), "until": iso(periods[name][1])}
             for name, budget in chosen.items()
             for spent, reserved in [looked[name]]
         ]
@@ -349,5 +343,6 @@ class Budgets:
         return found
 
 
-def _iso(moment: float) -> str:
+def iso(moment: float) -> str:
+    """Return a Unix time in ISO 8601."""
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")

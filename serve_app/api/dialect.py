@@ -78,7 +78,6 @@ class Dialect:
     """A part of the frame that gets the latency figures of its request. None if clients know all fields."""
 
     def error_body(self, error: ApiError, request_id: str) -> bytes:
-        """Return the JSON document of an answer with an error status."""
         return error.body()
 
     def last_frames(self, error: ApiError, request: Asked, sent: bytes = b"") -> bytes:

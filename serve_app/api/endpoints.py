@@ -108,7 +108,6 @@ class ApiModel:
         return key.allows(self.name) or (not wild and key.allows(self.id))
 
     def card(self) -> dict[str, str | int | None]:
-        """Return its entry in `/v1/models`."""
         return {
             "id": self.id,
             "object": "model",

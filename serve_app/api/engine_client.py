@@ -146,7 +146,6 @@ class EngineRequest:
         return time.perf_counter() - self.arrived
 
     def lose(self, seconds: float) -> None:
-        """Count time that a lost replica cost."""
         if self.ttft_s is None:
             self.lost_s += seconds
 

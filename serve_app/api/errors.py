@@ -82,7 +82,6 @@ class ApiError(Exception):
         return "invalid_request_error" if self.status < 500 else "server_error"
 
     def body(self) -> bytes:
-        """Return the JSON document of this error."""
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         if trace_id := TRACE_ID.get():
             error["trace_id"] = trace_id
@@ -93,7 +92,6 @@ class ApiError(Exception):
         return ERROR_EVENT + b"data: " + self.body() + b"\n\n"
 
     def last_frames(self) -> bytes:
-        """Return the error event and the end of the stream."""
         return self.frame() + DONE
 
 

@@ -56,7 +56,6 @@ class FleetEvents:
         """Each call of the view takes what is new, so only `tick` may call it, for all listeners."""
 
     async def run(self) -> None:
-        """Send events until cancelled."""
         failure = ""
         while True:
             try:

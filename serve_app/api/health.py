@@ -53,7 +53,6 @@ class ModelReadiness:
         return self.state in ("up", "idle_at_zero")
 
     def document(self) -> dict[str, Any]:
-        """Return the model's entry in `/ready`."""
         left_out = {"model"} if self.version_of else {"model", "version_of"}
         return {name: value for name, value in asdict(self).items() if name not in left_out}
 
@@ -84,7 +83,6 @@ class ControlPlane:
         )
 
     def document(self) -> dict[str, Any]:
-        """Return the `control_plane` of `/ready`."""
         ages = (self.controller_age_s, self.gcs_age_s)
         known = [age for age in ages if age is not None]
         return {

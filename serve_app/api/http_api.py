@@ -60,23 +60,12 @@ def create_app(
     page: tuple[FleetEvents, SetKnobs] | None = None,
     set_share: SetShare | None = None,
 ) -> FastAPI:
-    """Return the HTTP API over `models`.
+    """Return the HTTP API over `models`. A feature whose argument is None is not offered.
 
     Args:
-        models: The models served, in the order of the configuration.
-        observer: Answers `/ready` and `/metrics`.
-        http: The bounds on request bodies, and the hosts and pages that are allowed.
-        api_keys: The keys that clients may use; None if no key is needed.
         quotas: The limits of the keys; by default those of a server with one ingress replica.
-        budgets: The budgets of keys and teams; None without a ledger.
-        autoscaling: Answers `/autoscaling/…`; None if nothing scales.
         behind_ray: Whether Ray Serve is in front, which itself adds `X-Request-ID` to responses.
         listens_on: The address that the server listens on; None if it is not known.
-        traces: The traces of requests; by default only of requests that ask for it.
-        usage: Answers `/usage`; None without a ledger.
-        batches: Answers `/v1/files` and `/v1/batches`; None without batches.
-        page: The state that the page shows, and what changes knobs; None without the page.
-        set_share: Changes the shares of versions; None if no model has a version.
     """
     app = FastAPI(
         title="Tideserve",
@@ -127,13 +116,9 @@ def _openapi(app: FastAPI, *, has_keys: bool) -> dict[str, Any]:
     return app.openapi_schema
 
 
-def _reply(error: ApiError, request: Request) -> Response:
-    return error_response(error, request.scope)
-
-
 async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return _reply(error, request)
+    return error_response(error, request.scope)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -151,12 +136,12 @@ async def _http_error(request: Request, error: Exception) -> Response:
         code=_CODES.get(error.status_code),
         headers=error.headers,
     )
-    return _reply(failure, request)
+    return error_response(failure, request.scope)
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:
     """Return an internal error. Starlette logs the cause and raises it again."""
-    reply = _reply(internal_error(), request)
+    reply = error_response(internal_error(), request.scope)
     # Starlette sends this outside of all middleware. Pages can read it only with the CORS headers.
     reply.raw_headers += getattr(request.state, "cors", [])
     return reply
@@ -169,6 +154,7 @@ async def _generate_error(request: Request, error: Exception) -> Response:
     first = error.errors()[0]
     param = ".".join(str(part) for part in first["loc"] if part not in ("body", "query")) or None
     if route_path(request.scope).startswith("/v1/"):
-        return _reply(ApiError(400, f"{param}: {first['msg']}.", param=param, code="invalid_value"), request)
+        failure = ApiError(400, f"{param}: {first['msg']}.", param=param, code="invalid_value")
+        return error_response(failure, request.scope)
     document = msgspec.json.decode(ApiError(422, first["msg"], param=param, code="invalid_value").body())
     return Response(msgspec.json.encode({"detail": details, **document}), 422, media_type=JSON)

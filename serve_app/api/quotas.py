@@ -55,7 +55,7 @@ class KeyDemand(msgspec.Struct, frozen=True, array_like=True):
     requests_missing: float = 0.0
 
 
-_NO_DEMAND = KeyDemand()
+NO_DEMAND = KeyDemand()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class KeyShare:
     open_elsewhere: int = 0
     """The key's open requests at other ingress replicas, without the lane `background`."""
     background_elsewhere: int = 0
-    own: KeyDemand = _NO_DEMAND
+    own: KeyDemand = NO_DEMAND
     """The demand at this replica that decided its share."""
     tokens_start: float = 1.0
     """The part of a minute's worth with which a new bucket begins, at most its share."""
@@ -102,7 +102,6 @@ class _Bucket:
         self._headers = tuple(f"x-ratelimit-{part}-{what}" for part in ("limit", "remaining", "reset"))
 
     def advance(self, now: float) -> None:
-        """Fill the bucket for the time that has passed."""
         passed_s, self._at = now - self._at, now
         most = self.limit * self.share
         level = self.level + most * passed_s / _MINUTE_S
@@ -152,7 +151,6 @@ class _Means:
         self._answers = 0
 
     def learn(self, prompt_bytes: int, input_tokens: int | None, output_tokens: int) -> None:
-        """Note an answer in the means."""
         self._answers += 1
         weight = 1.0 / min(self._answers, _MEMORY)
         self.answer_tokens += weight * (output_tokens - self.answer_tokens)
@@ -312,7 +310,7 @@ class Quotas:
             tokens, requests = reports.get("tokens", (0.0, 0.0)), reports.get("requests", (0.0, 0.0))
             opened = quota.open_requests
             demand = KeyDemand(tokens[0], requests[0], opened[False], opened[True], tokens[1], requests[1])
-            if demand != _NO_DEMAND:
+            if demand != NO_DEMAND:
                 found[name] = demand
         return found
 

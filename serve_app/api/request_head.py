@@ -228,35 +228,26 @@ def _lowered(caller: Caller, request: Request) -> Caller:
     return caller.lowered_to(lane)
 
 
+@dataclass(frozen=True, slots=True)
 class RequestTraces:
-    """Begins and ends the traces of requests.
+    """Begins and ends the traces of requests."""
 
-    Args:
-        sampling_ratio: The share of the traces without a client's span that is sampled; None if no trace goes
-            to a collector.
-        export: Called with each trace that is kept.
-    """
-
-    def __init__(
-        self,
-        sampling_ratio: float | None = None,
-        record_prompts: bool = False,
-        export: Callable[[RequestTrace], None] = lambda _: None,
-    ) -> None:
-        self._ratio = sampling_ratio
-        self._record_prompts = record_prompts
-        self._export = export
+    sampling_ratio: float | None = None
+    """The sampled share of the traces without a client's span; None if no trace goes to a collector."""
+    record_prompts: bool = False
+    export: Callable[[RequestTrace], None] = lambda _: None
+    """Called with each trace that is kept."""
 
     def begin(
         self, path: str, headers: Sequence[tuple[bytes, bytes]], started: float, links: Sequence[Link] = ()
     ) -> RequestTrace | None:
         shown = (SHOW_HEADER, b"1") in headers
-        if self._ratio is None and not shown:
+        if self.sampling_ratio is None and not shown:
             return None
         client = TraceContext.of(headers)
         trace_id = secrets.token_hex(16) if client is None else client.trace_id
         if client is None:
-            sampled = shown or int(trace_id[16:], 16) < (self._ratio or 0.0) * 2**64
+            sampled = shown or int(trace_id[16:], 16) < (self.sampling_ratio or 0.0) * 2**64
         else:
             sampled = shown or client.sampled
         parent = f"00-{trace_id}-{new_span_id()}-{int(sampled):02x}"
@@ -265,9 +256,9 @@ class RequestTraces:
             context,
             "" if client is None else client.span_id,
             started,
-            exported=self._ratio is not None,
+            exported=self.sampling_ratio is not None,
             shown=shown,
-            record_prompts=self._record_prompts,
+            record_prompts=self.record_prompts,
             links=links,
             path=path,
         )
@@ -278,7 +269,7 @@ class RequestTraces:
         """Finish `trace`, and export it if it is kept."""
         trace.finish()
         if trace.kept:
-            self._export(trace)
+            self.export(trace)
 
 
 class TraceMiddleware:

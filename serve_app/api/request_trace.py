@@ -118,7 +118,6 @@ class RequestTrace(Trace):
         return stage
 
     def note_status(self, status: int) -> None:
-        """Note the status of an answer that begins."""
         self.status = status
         if status >= HTTPStatus.BAD_REQUEST:
             self.begin(names.RESPOND)

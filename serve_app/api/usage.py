@@ -11,15 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from serve_app.api.budgets import Budgets
+from serve_app.api.budgets import Budgets, iso
 from serve_app.api.dialect import JSON
 from serve_app.api.errors import ApiError, invalid_value
+from serve_app.ledger.store import UsageStore
 from serve_app.ledger.usage import AMOUNTS, QUERIES, UNWRITTEN_SINCE, Amounts, By
 
 logger = logging.getLogger("ray.serve")
@@ -31,25 +32,11 @@ _TIME_WORDS = "an ISO 8601 date or time, Unix seconds, or a duration before now 
 _TIMEOUT_S = 5.0
 
 
-class Ledger(Protocol):
-    """The source of the usage. A call may wait for a database, and may raise any error."""
-
-    def used(
-        self, by: By, since: float, until: float, key: str | None = None, most: int = 1000
-    ) -> dict[str, Amounts]:
-        """Return the usage in minutes that begin in [`since`, `until`), by name, the largest first."""
-        ...
-
-    def unused(self, since: float, until: float) -> dict[str, Amounts]:
-        """Return the GPU time that no request used, by state."""
-        ...
-
-
 @dataclass(slots=True, eq=False)
 class UsageView:
     """The HTTP API's access to the ledger."""
 
-    ledger: Ledger
+    ledger: UsageStore
     currency: str
     """The code of the currency of its money."""
     budgets: Budgets | None = None
@@ -131,14 +118,14 @@ def usage_router(view: UsageView, has_keys: bool) -> APIRouter:
         names = None if own is None else request.state.key.budgets
         used, unused, budgets = await view.read(by, begin, end, own, sender, names)
         unwritten_s = view.unwritten_s()
-        unwritten_since = _iso(now - unwritten_s) if unwritten_s else None
+        unwritten_since = iso(now - unwritten_s) if unwritten_s else None
         headers = {UNWRITTEN_SINCE: unwritten_since} if unwritten_since else None
         if format == "csv":
             text = csv_text(by, used, unused, view.currency)
             return Response(text, media_type="text/csv", headers=headers)
         document = usage_document(by, used, unused) | {
-            "since": _iso(begin),
-            "until": _iso(end),
+            "since": iso(begin),
+            "until": iso(end),
             "currency": view.currency,
             "unwritten_since": unwritten_since,
             "budgets": budgets,
@@ -196,7 +183,3 @@ def csv_text(by: By, used: Mapping[str, Amounts], unused: Mapping[str, Amounts],
     for state, amounts in unused.items():
         lines.writerow(["", state, *asdict(amounts).values(), currency])
     return text.getvalue()
-
-
-def _iso(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")

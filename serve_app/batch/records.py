@@ -42,7 +42,6 @@ class File:
         return f"files/{self.id}"
 
     def document(self) -> dict[str, Any]:
-        """Return OpenAI's `File`."""
         return {
             "id": self.id,
             "object": "file",
@@ -107,7 +106,6 @@ class Batch:
         return self.total - self.completed - self.failed
 
     def document(self) -> dict[str, Any]:
-        """Return OpenAI's `Batch`."""
         times = ("in_progress", "expires", "finalizing", "completed", "failed", "expired", "cancelling")
         return {
             "id": self.id,

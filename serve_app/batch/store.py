@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -51,16 +50,11 @@ class BatchStore:
         self.limits = limits or BatchSettings()
         self._application = application
         self._engine = connect(url, CONNECTIONS)
-        self._lock = threading.Lock()
-        self._ready = False
 
     @contextmanager
     def begin(self, *, alone: bool = False) -> Iterator[Connection]:
         """Begin a transaction. Of all processes, one at a time is in a transaction that is `alone`."""
-        with self._lock:
-            if not self._ready:
-                TABLES.make(self._engine)
-                self._ready = True
+        TABLES.make(self._engine)
         with exclusive(self._engine, _LOCK) if alone else self._engine.begin() as connection:
             yield connection
 

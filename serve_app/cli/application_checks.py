@@ -11,11 +11,11 @@ from typing import Any
 
 from serve_app import env
 from serve_app.cluster.knob_changes import given_user_config
-from serve_app.settings import AppSettings, SettingsError, knob_defaults, load_settings
 from serve_app.settings.document import unique_keys
 from serve_app.settings.knobs import IngressKnobs, Knobs, read_user_config
-from serve_app.settings.settings_error import shown
-from serve_app.settings.tree import ENGINE_PREFIX, INGRESS, ModelSettings
+from serve_app.settings.load import knob_defaults, load_settings
+from serve_app.settings.settings_error import SettingsError, shown
+from serve_app.settings.tree import ENGINE_PREFIX, INGRESS, AppSettings
 
 IMPORT_PATH = "serve_app.app:build"
 POLICY_FUNCTION = "serve_app.controller.serve_policy:ServePolicy"
@@ -151,11 +151,6 @@ def _is_ours(function: Any) -> bool:
     except (ImportError, ValueError):
         return False
     return isinstance(found, type) and issubclass(found, ServePolicy)
-
-
-def engine_names(models: Iterable[ModelSettings]) -> list[str]:
-    """Return the names of all engine deployments."""
-    return [engine.engine_name for model in models for engine in model.engines()]
 
 
 def _check_deployments(deployments: Iterable[Mapping[str, Any]], settings: AppSettings | None) -> list[str]:

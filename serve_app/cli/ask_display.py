@@ -52,7 +52,6 @@ class Display:
         self._reasoned = False
 
     def begin(self, model: str) -> None:
-        """Begin the wait for an answer of `model`."""
         self._began = self._clock()
         if self._rewrites:
             self.tick()
@@ -60,7 +59,6 @@ class Display:
             self.write_line(f"asking {model}")
 
     def show_wait(self, wait: Wait) -> None:
-        """Show a comment about the wait."""
         self._wait = self._clock(), wait
         if self._rewrites:
             self.tick()

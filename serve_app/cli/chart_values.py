@@ -17,6 +17,8 @@ from serve_app.cluster.knob_changes import given_user_config
 from serve_app.settings.storage import LedgerSettings
 from serve_app.settings.tree import EMBEDDED, INGRESS, IngressSettings, ModelSettings
 
+_RESOURCES = ("resources",)
+"""Custom resources are left out, because the chart places replicas by its own."""
 _PROFILES = {"A100": "a100-80gb", "H100": "h100", "L4": "l4", "A10G": "a10g", None: "any-gpu"}
 """The chart's GPU profiles by Ray's names of accelerators. Other accelerators get a profile of their own."""
 _MAX_WORKERS = {"cpu": 4, "gpu": 8, "ingress": 4}
@@ -111,9 +113,9 @@ def values_of(application: Mapping[str, Any], checked: CheckedApplication) -> di
     if _is_shared(settings.ledger):
         app["ledger"] = {"enabled": settings.ledger.enabled, **args["ledger"]}
     if settings.batch.shared:
-        app["batch"] = {"enabled": settings.batch.enabled, **_without_resources(args["batch"])}
+        app["batch"] = {"enabled": settings.batch.enabled, **_without(args["batch"], _RESOURCES)}
     app["http"] = {key: value for key, value in args.get("http", {}).items() if key != "api_keys_file"}
-    ingress = _without_resources(args.get("ingress", {}))
+    ingress = _without(args.get("ingress", {}), _RESOURCES)
     app["ingress"] = ingress | ({"autoscaling": live["ingress"]} if live.get("ingress") else {})
     values = {
         "app": {"drain_timeout_s": drain_s, **{key: value for key, value in app.items() if value != {}}},
@@ -166,11 +168,6 @@ def _key(name: str, taken: Container[str]) -> str:
     return next(key for key in (label, *(f"{label}-{n}" for n in range(2, 1000))) if key not in taken)
 
 
-def _without_resources(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out custom resources, because the chart places replicas by its own."""
-    return _without(section, ("resources",))
-
-
 def _without(section: Mapping[str, Any], left_out: Container[str]) -> dict[str, Any]:
     return {key: value for key, value in section.items() if key not in left_out}
 
@@ -182,7 +179,7 @@ def _is_shared(ledger: LedgerSettings) -> bool:
 def _profile_name(model: ModelSettings) -> str:
     if model.device == "cpu":
         return "cpu"
-    if _is_known(model):
+    if model.accelerator_type in _PROFILES:
         return _PROFILES[model.accelerator_type]
     return re.sub(r"[^a-z0-9]+", "-", str(model.accelerator_type).lower()).strip("-")[:40].strip("-")
 
@@ -195,10 +192,6 @@ def _variant_profile(engine: ModelSettings) -> str:
 
 def _is_preemptible(engine: ModelSettings) -> bool:
     return bool(engine.variant) and engine.variants[0].preemptible
-
-
-def _is_known(model: ModelSettings) -> bool:
-    return model.device == "gpu" and model.accelerator_type in _PROFILES
 
 
 def _new_profile(model: ModelSettings) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from serve_app.cli.formats import count, seconds
 from serve_app.cli.gpu_machine import missing_here
 from serve_app.cli.keys_command import describe_keys
 from serve_app.cli.listening import check_host, describe_listening
-from serve_app.settings import AppSettings, ModelSettings
 from serve_app.settings.knobs import IngressKnobs, Knobs
 from serve_app.settings.storage import BatchSettings, batch_database_url, batch_files_url, ledger_url
+from serve_app.settings.tree import AppSettings, ModelSettings
 
 
 def add_command(commands: Any) -> None:

@@ -27,12 +27,10 @@ class ConfigFile:
 
     @property
     def keyless(self) -> list[str]:
-        """The names of the applications without API keys."""
         return [name for name, app in self.applications.items() if app.settings.http.api_keys_file is None]
 
     @property
     def has_page(self) -> bool:
-        """Whether any application has the page."""
         return any(app.settings.ui for app in self.applications.values())
 
     @property

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
+from serve_app.gpus import GIB
 from serve_app.settings.fit.architecture import Architecture, UnknownArchitectureError, read_architecture
-from serve_app.settings.fit.memory import GIB, GPUS, Sharding, gib, kv_bytes, longest_that_fits, weight_bytes
+from serve_app.settings.fit.memory import GPUS, Sharding, gib, kv_bytes, longest_that_fits, weight_bytes
 from serve_app.settings.tree import AppSettings, ModelSettings
 from serve_app.weights.model_files import ModelFiles, ModelFilesError, read_model
 

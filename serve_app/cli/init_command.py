@@ -14,9 +14,9 @@ from serve_app.cli.application_checks import Cpus, local_cpus
 from serve_app.cli.chart_values import left_out, values_of
 from serve_app.cli.config_file import read_config
 from serve_app.cli.init_document import Given, commented_yaml, serve_document
-from serve_app.gpus import Driver, read_driver
+from serve_app.gpus import GIB, Driver, read_driver
 from serve_app.settings.fit.architecture import UnknownArchitectureError, read_architecture
-from serve_app.settings.fit.memory import GIB, GPUS, GpuKind
+from serve_app.settings.fit.memory import GPUS, GpuKind
 from serve_app.settings.fit.plan import DoesNotFitError, choose, choose_cpu
 from serve_app.weights.model_files import ModelFiles, ModelFilesError, read_model
 

@@ -11,9 +11,9 @@ import yaml
 from serve_app.cli import CommandError, laboratory
 from serve_app.cli.dashboard import Dashboard, Deployed, choose, default_address, rollout
 from serve_app.cluster.knob_changes import RedeploymentError, deployed, knob_redeployment, value_text
-from serve_app.settings import knob_defaults, load_settings
 from serve_app.settings.document import parse_yaml
 from serve_app.settings.knobs import IngressKnobs, Knobs, LiveKnobs
+from serve_app.settings.load import knob_defaults, load_settings
 from serve_app.settings.settings_error import SettingsError, shown
 from serve_app.settings.tree import INGRESS, INGRESS_SCOPE
 

@@ -56,17 +56,11 @@ def command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tideserve", description="LLM serving on Ray Serve and vLLM.")
     parser.add_argument("--version", action="version", version=f"tideserve {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    init_command.add_command(commands)
-    check.add_command(commands)
-    run.add_command(commands)
-    ask.add_command(commands)
-    explain.add_command(commands)
-    knobs_command.add_command(commands)
-    canary_command.add_command(commands)
-    keys_command.add_command(commands)
-    usage_command.add_command(commands)
-    batch_command.add_command(commands)
-    chart_values.add_command(commands)
+    for module in (
+        init_command, check, run, ask, explain, knobs_command, canary_command, keys_command, usage_command,
+        batch_command, chart_values,
+    ):  # fmt: skip
+        module.add_command(commands)
     laboratory.add_commands(commands)
     return parser
 

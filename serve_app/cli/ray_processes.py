@@ -116,7 +116,6 @@ class Cluster:
             self._ends.register(self._pidfds[-1], select.POLLIN)
 
     def close(self) -> None:
-        """Stop watching."""
         while self._pidfds:
             os.close(self._pidfds.pop())
 

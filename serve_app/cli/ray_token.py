@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from serve_app import env
 from serve_app.cli.http_client import is_loopback
-from serve_app.settings import SettingsError
+from serve_app.settings.settings_error import SettingsError
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from serve_app import env
 from serve_app.cli.listening import free_port, port_taken
-from serve_app.settings import SettingsError
+from serve_app.settings.settings_error import SettingsError
 
 
 def environment(proxy: str, *, local: bool) -> dict[str, str]:

@@ -51,7 +51,6 @@ class ServerLog:
         self._reader.close()
 
     def remove(self) -> None:
-        """Delete the file and its copy."""
         for path in (self.path, self._copy):
             path.unlink(missing_ok=True)
 
@@ -60,7 +59,6 @@ class ServerLog:
         return Path(f"{self.path}.1")
 
     def writer(self) -> BinaryIO:
-        """Open the file for the server to append to."""
         return self.path.open("ab")
 
     def move_to(self, folder: Path) -> bool:

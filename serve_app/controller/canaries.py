@@ -1,7 +1,7 @@
 """The versions of models in Ray Serve's controller: replicas for their shares, comparisons and fall backs."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from math import ceil
 from typing import Any
@@ -18,15 +18,20 @@ class Canaries:
 
     def __init__(self) -> None:
         self._comparisons: dict[str, Comparison] = {}
-        """By version."""
+        """By deployment, as all these."""
         self._shares: dict[str, Share] = {}
-        """By version, as at the last look."""
+        """As at the last look."""
         self._read: dict[str, Mapping[str, Counts]] = {}
-        """By version, the counts at the last look by ingress replica."""
+        """The counts at the last look by ingress replica."""
         self._loads: dict[str, tuple[Mapping[str, float], int]] = {}
 
+    def forget_except(self, deployments: Collection[str]) -> None:
+        known: tuple[dict[str, Any], ...] = (self._comparisons, self._shares, self._read, self._loads)
+        for by_deployment in known:
+            for name in [name for name in by_deployment if name not in deployments]:
+                del by_deployment[name]
+
     def note_load(self, deployment: str, signals: Mapping[str, float], ready: int) -> None:
-        """Note the signals and the ready replicas of a decision."""
         self._loads[deployment] = signals, ready
 
     def with_bounds(self, model: ServedModel, served: ServedApplication, inbox: Inbox) -> ServedModel:
@@ -62,7 +67,7 @@ class Canaries:
     ) -> Iterator[tuple[ServedModel, Share | None, str]]:
         """Yield events of versions: the version, the share to store after a fall back, and what happened."""
         for model in (each for each in served.models.values() if each.version_of):
-            share, name = _share(model, inbox), model.name
+            share, name = _share(model, inbox), model.deployment
             before = self._shares.get(name, share)
             if (share.share, share.shadow) != (before.share, before.shadow) and share.at >= before.at:
                 copies = f", copies {share.shadow:g}" if share.shadow or before.shadow else ""
@@ -82,7 +87,7 @@ class Canaries:
             seen = self._read[name]
             self._read[name] = {**seen, **inbox.counts}
             old, rules = served.models[model.version_of].name, model.knobs.canary
-            found = known.look(_grown(seen, inbox, name), _grown(seen, inbox, old), rules, now)
+            found = known.look(_grown(seen, inbox, model.name), _grown(seen, inbox, old), rules, now)
             self._comparisons[name] = found
             if why := found.verdict(rules):
                 self._shares[name] = fallen = Share(
@@ -92,7 +97,7 @@ class Canaries:
 
     def document(self, model: ServedModel, inbox: Inbox) -> dict[str, Any]:
         """Return the share in force, and both versions side by side while they are compared."""
-        share, found = _share(model, inbox), self._comparisons.get(model.name)
+        share, found = _share(model, inbox), self._comparisons.get(model.deployment)
         return {
             **{name: getattr(share, name) for name in ("share", "shadow", "why", "at")},
             **({} if found is None else found.document()),

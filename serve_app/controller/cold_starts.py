@@ -55,7 +55,6 @@ class ColdStarts:
         return type(self)(tuple(each for each in self.startups if each.identity == identity))
 
     def on(self, *, warm_node: bool) -> Self:
-        """Return the starts on warm or on cold nodes."""
         return type(self)(tuple(each for each in self.startups if each.warm_node is warm_node))
 
     def phases_s(self) -> dict[str, float]:

@@ -104,7 +104,6 @@ class SnapshotBuilder:
         return ongoing_of_ingress(ctx.raw_metrics or {}, now, self._seen[INGRESS, "ongoing"])
 
     def forget_except(self, deployments: Container[str]) -> None:
-        """Forget all other engine deployments."""
         for name in [name for name in self._pending_since if name not in deployments]:
             del self._pending_since[name]
         for key in [key for key in self._seen if key[0] != INGRESS and key[0] not in deployments]:
@@ -185,12 +184,8 @@ def count_phases(
 ) -> tuple[int, int]:
     """Return how many replicas of a deployment are starting, and how many are draining.
 
-    Ray has killed a replica whose drain is over its time limit.
-
-    Args:
-        phases: The deployment's phase documents by replica.
-        running: The ids of the running replicas.
-        now: Unix time in seconds.
+    Ray has killed a replica whose drain is over its time limit. `phases` has the documents by replica, and
+    `now` is Unix time in seconds.
     """
     starting = draining = 0
     for replica, document in phases.items():

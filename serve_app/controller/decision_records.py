@@ -41,7 +41,6 @@ class Journal:
         return list(self._records)
 
     def models_except(self, deployments: Container[str]) -> set[str]:
-        """Return the models in records of other engine deployments."""
         return {
             str(record["model"])
             for record in self._records

@@ -298,7 +298,6 @@ class DocumentExchange(Mailbox):
                     self.losses.append(Loss.of(name, replica, last, nodes))
 
     def _remembered_deployments(self) -> dict[str, Deployment]:
-        """Return the deployments in the inbox that the policy still remembers."""
         kept = self.inbox.deployments
         if self.inbox.served is None or self.outbox.memories is None:
             return dict(kept)

@@ -134,7 +134,7 @@ class ServePolicy:
             return {}  # no document has been read yet, or the ingress has not written one
         known = served.engines()
         self._forget(frozenset(served.models) | frozenset(known), metrics, now)
-        metrics.set_knobs_rejected(bool(served.rejected))
+        metrics.set_gauge("autoscaling_knobs_rejected", float(bool(served.rejected)))
         by_name = {str(ctx.deployment_name): (key, ctx) for key, ctx in contexts.items()}
         key, ingress = by_name.get(INGRESS, (None, None))
         engines = {name: by_name[name][1] for name in known if name in by_name}
@@ -151,7 +151,7 @@ class ServePolicy:
             if ctx is not None and (loss.cause != PROCESS_ENDED or loss.replica in self._ran):
                 losses.append(loss)
                 model = owners[loss.deployment]
-                metrics.count_loss(model.name, loss.cause)
+                metrics.count("autoscaling_losses_total", model=model.name, cause=loss.cause)
                 self._log.warning("model %s: %s", model.name, loss.reason)
                 self._keep("loss", model.deployment, model.name, ctx, loss.reason, "Ray replaces it.")
         decided: dict[str, Decided] = {}
@@ -183,7 +183,7 @@ class ServePolicy:
         for version, share, event in self._canaries.look(served, inbox, now, self._wall()):
             if share is not None:
                 mailbox.shares.append((version.name, share))
-                metrics.count_fallback(version.name)
+                metrics.count("version_fallbacks_total", model=version.name)
             self._log.warning("model %s: %s", version.name, event)
             ctx = engines.get(version.deployment)
             otherwise = "`tideserve canary` changes the share."
@@ -224,6 +224,7 @@ class ServePolicy:
         self._journal.forget_except(served)
         self._snapshots.forget_except(served)
         self._replica_time.forget_except(served)
+        self._canaries.forget_except(served)
 
     def _decide_model(self, model: ServedModel, snapshot: Snapshot, now: float) -> Decision:
         name = model.deployment
@@ -288,8 +289,7 @@ class ServePolicy:
         starts = inbox.cold_starts(each.starts or name)
         status = self._status[name] = _model_status(model, snapshot, decision, starts)
         if model.version_of:
-            status["canary"] = found = self._canaries.document(model, inbox)
-            metrics.set_share(model.name, found["share"])
+            status["canary"] = self._canaries.document(model, inbox)
         if each.grant is not None and each.grant.place:
             eta_s = each.grant.eta_s
             # Whole seconds, because every change of the status is written.
@@ -300,14 +300,15 @@ class ServePolicy:
             status |= {name: decision.signals[name] for name in PRICES}
             metrics.set_variants(model.name, decision.variants, decision.signals)
         replicas = {state: status[state] for state in ("starting", "ready", "draining")}
-        metrics.count_replica_seconds(model.name, self._replica_time.add(name, replicas, now))
+        for state, seconds in self._replica_time.add(name, replicas, now).items():
+            metrics.count("autoscaling_replica_seconds_total", seconds, model=model.name, state=state)
         if decision.target != old:
-            metrics.count_change(model.name, old, decision.target)
+            direction = "up" if decision.target > old else "down"
+            metrics.count("autoscaling_decisions_total", model=model.name, direction=direction)
         if each.grant is not None and each.grant.gives_to:
-            metrics.count_handover(model.name, each.grant.gives_to)
+            metrics.count("autoscaling_handovers_total", model=model.name, taker=each.grant.gives_to)
 
     def _recall(self, model: ServedModel) -> Memory:
-        """Return the memory of a model for its present replicas."""
         memory, news = self.memories.get(model.deployment, Memory()).of(model.identity)
         self.memories[model.deployment] = memory
         if news:
@@ -365,7 +366,7 @@ class ServePolicy:
         self._errors += 1
         text = f"{type(error).__name__}: {error}"
         if self.metrics is not None:
-            self.metrics.count_error()
+            self.metrics.count("autoscaling_policy_errors_total")
         last, at = self._logged.get(deployment, ("", 0.0))
         if text == last and 0 <= now - at < HEARTBEAT_S:
             return  # the same error at every decision is logged every 10 s
@@ -422,7 +423,8 @@ def _gauges(model: ServedModel, status: Mapping[str, Any], decision: Decision) -
     for name in ("cold_start", "warm_node_start", "cold_node_start"):
         if status[f"{name}_s"] is not None:
             values[f"{name}_seconds"] = status[f"{name}_s"]
-    return values
+    share = {"version_share": status["canary"]["share"]} if model.version_of else {}
+    return {f"autoscaling_{name}": value for name, value in values.items()} | share
 
 
 def _set_target(answer: dict[Any, int], key: Any, ctx: Any, target: int) -> None:

@@ -140,7 +140,6 @@ class DataPlane:
             timer.cancel()
 
     def forget(self, connection: "IngressConnection") -> None:
-        """Drop a connection that has ended."""
         self.trust(connection)
         self._connections.pop(connection, None)
 

@@ -59,7 +59,6 @@ class EngineHealth:
         """Sequences of the front end that the core no longer had when it was asked, and when it was asked."""
 
     async def watch(self) -> None:
-        """Look at the engine's steps until cancelled."""
         asking: asyncio.Task[None] | None = None
         try:
             while True:

@@ -54,7 +54,6 @@ class _Stream:
         return self.delivered is None or before != self.outputs
 
     def cancel(self) -> None:
-        """End the call."""
         if self.task is not None:
             self.task.cancel()
 
@@ -94,7 +93,6 @@ class IngressCalls:
         return sum(stream.background for stream in self._open.values())
 
     def begin(self, message: Call) -> None:
-        """Run a call in a task of its own."""
         stream = self._open[message.stream] = _Stream(message.stream, message.lane == "background")
         stream.task = asyncio.create_task(self._run(stream, message))
         # A callback, because a task that is cancelled before its first step never runs its code.
@@ -114,7 +112,6 @@ class IngressCalls:
             stream.cancel()
 
     def cancel_all(self) -> None:
-        """End every call."""
         for stream in self._open.values():
             stream.cancel()
 

@@ -143,12 +143,10 @@ class Startup:
         logger.info("model %s: phase %s took %.2f s", self.model, name, self.durations[name])
 
     def fail(self, reason: str) -> None:
-        """Publish that the current phase has failed."""
         self.failed = True
         self._publish("failed", during=self.current, reason=self._reason(reason))
 
     def publish_readiness(self) -> None:
-        """Publish that the replica serves."""
         self._publish("ready")
 
     def finish(self) -> None:

@@ -54,7 +54,6 @@ class AdminSocket:
         self._order([f"disable frontend {FRONTEND}"])
 
     def resume(self) -> None:
-        """Undo `pause`."""
         self._order([f"enable frontend {FRONTEND}"])
 
     def close(self, frontends: Iterable[str]) -> None:

@@ -283,7 +283,6 @@ class Admission:
         return keys > 1 and own * keys < self._limit * len(self.replicas)
 
     async def _wait(self, pending: Pending, knobs: Knobs) -> Reservation:
-        """Queue a request until it has its reservation."""
         request = pending.request
         stage = request.trace.begin(QUEUE)
         self.queue.enter(pending)

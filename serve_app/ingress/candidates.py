@@ -44,7 +44,6 @@ class Candidates:
                 del self._homes[adapter]
 
     def note_freed(self, replica: Replica) -> None:
-        """Note that a request on `replica` has ended."""
         if self.by_name.get(replica.replica_id) is replica:
             self._freed.append(replica)
 
@@ -55,7 +54,6 @@ class Candidates:
         homes[replica] = None
 
     def with_adapter(self, adapter: str) -> list[Replica]:
-        """Return some of the replicas that have an adapter."""
         homes = self._homes.get(adapter, {})
         some = list(islice(homes, CACHED))
         for gone in [one for one in some if not one.has_adapter(adapter)]:

@@ -119,7 +119,6 @@ class FairQueue(Generic[T]):
         return chain.from_iterable(self._lanes.values())
 
     def waiting(self, lane: Lane) -> int:
-        """Return the number of waiting requests of a lane."""
         return self._lanes[lane].waiting
 
     def add(self, item: T, caller: Caller) -> None:

@@ -41,7 +41,6 @@ class Ratio:
     other: float = 0.0
 
     def learn(self, amount: float, other: float) -> None:
-        """Count one more prompt."""
         self.amount = self.amount * FADE + amount
         self.other = self.other * FADE + other
 

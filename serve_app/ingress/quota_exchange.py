@@ -18,7 +18,7 @@ from math import inf
 
 import msgspec
 
-from serve_app.api.quotas import KeyDemand, KeyShare, Quotas
+from serve_app.api.quotas import NO_DEMAND, KeyDemand, KeyShare, Quotas
 from serve_app.wire.documents import erase, read_all, write
 from serve_app.wire.own_clock import OwnClock
 
@@ -32,7 +32,6 @@ _ERASE_S = 60.0
 _FLOOR = 0.02
 """The part of an equal share that a replica without demand keeps, so that it can begin. With N replicas, at
 most 2 % of a limit lie idle for it."""
-_NO_DEMAND = KeyDemand()
 
 
 class _Report(msgspec.Struct, array_like=True):
@@ -68,7 +67,7 @@ def shares_of(
     shares = {}
     least = 0.0 if others else -inf
     for key in {*own, *chain(*others, *lost)}:
-        mine, demands = own.get(key, _NO_DEMAND), [report[key] for report in others if key in report]
+        mine, demands = own.get(key, NO_DEMAND), [report[key] for report in others if key in report]
         used = demands + [report[key] for report in lost if key in report]
         idle = len(others) - len(demands)
         tokens = share_of(mine.tokens_per_s, [each.tokens_per_s for each in demands], idle)

@@ -89,7 +89,6 @@ class Wake:
 
     @property
     def is_asking(self) -> bool:
-        """Whether Ray is being asked."""
         return self._task is not None and not self._task.done()
 
     def stop(self) -> None:
@@ -118,11 +117,7 @@ class Wake:
 class Wakes:
     """The wakes of a model's engine deployments: one, or one for each variant.
 
-    Args:
-        model: The model's name, for the log.
-        handles: The engine deployments.
-        needed: Returns whether a replica is still needed.
-        on_unavailable: Called when Ray reports that the engines of no deployment can start.
+    `on_unavailable` is called when Ray reports that the engines of no deployment can start.
     """
 
     def __init__(
@@ -147,7 +142,6 @@ class Wakes:
             wake.start()
 
     def stop(self) -> None:
-        """Stop asking."""
         self._failed.clear()
         for wake in self._wakes:
             wake.stop()

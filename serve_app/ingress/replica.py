@@ -80,7 +80,6 @@ class Replica:
 
     @property
     def all_in_flight(self) -> int:
-        """The requests of this process in all lanes."""
         return self.in_flight + self.background_in_flight
 
     @property

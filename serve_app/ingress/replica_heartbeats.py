@@ -113,7 +113,6 @@ class Heartbeats:
                 await asyncio.sleep(_RETRY_S)
 
     async def _follow(self, listener: _Listener) -> None:
-        """Record the heartbeats of one connection until it ends."""
         replica = listener.replica
         try:
             channel = await self._channels.to(replica)

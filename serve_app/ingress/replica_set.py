@@ -169,7 +169,6 @@ class ReplicaSet:
         return int(self.choice.prefill_speed() * (sum(known) / len(known) if known else ASSUMED_LOAD_S))
 
     def note_adapters(self, replica: Replica, names: Collection[str]) -> None:
-        """Record the adapters that the engine of `replica` has loaded."""
         for name in set(names) - replica.adapters:
             self._usable.note_adapter(replica, name)
         replica.adapters = set(names)

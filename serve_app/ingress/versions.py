@@ -47,7 +47,6 @@ class Side(NamedTuple):
 
     @property
     def ready(self) -> int:
-        """The replicas that take requests."""
         return len(self.client.admission.replicas)
 
     @property
@@ -82,7 +81,6 @@ class Versions(Traffic):
 
     @property
     def compares(self) -> bool:
-        """Whether both versions answer."""
         return 0.0 < self.share.share < 1.0 or self.share.shadow > 0.0
 
     def apply(self, stored: Share | None) -> None:

@@ -94,11 +94,10 @@ class BudgetStore:
     def __init__(self, url: str, application: str, holder: str) -> None:
         self._application, self._holder = application, holder
         self._engine = connect(url, QUERIES)
-        self._ready = False
 
     def lease(self, asks: Mapping[str, Ask]) -> dict[str, Grant]:
         """Renew this replica's leases, by budget. A lease of 0 is given back."""
-        self._prepare()
+        TABLES.make(self._engine)
         with exclusive(self._engine, _LOCK) as connection:
             now = database_time(connection)
             mine, held = _LEASES.c.application == self._application, _LEASES.c.holder == self._holder
@@ -123,7 +122,7 @@ class BudgetStore:
 
     def look(self, periods: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
         """Return what each budget has paid in its period, and what all ingress replicas have leased."""
-        self._prepare()
+        TABLES.make(self._engine)
         with self._engine.connect() as connection:
             fresh = _LEASES.c.renewed_at >= database_time(connection) - LEASE_S
             leased, spent = self._leased(connection, periods, fresh), self._spent(connection, periods)
@@ -147,8 +146,3 @@ class BudgetStore:
             sums = select(name, func.sum(COSTS.c.cost)).where(mine, within).group_by(name)
             spent.update({row[0]: row[1] for row in connection.execute(sums)})
         return spent
-
-    def _prepare(self) -> None:
-        if not self._ready:
-            TABLES.make(self._engine)
-            self._ready = True

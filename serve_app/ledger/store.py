@@ -6,7 +6,6 @@ the increments in one transaction. So a write that is repeated after an unclear 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -73,16 +72,13 @@ class UsageStore:
         self._mine = _USAGE.c.application == application
         self._engine = connect(url, QUERIES)
         self._insert = insert_into(self._engine)
-        self._lock = threading.Lock()
-        self._ready = self._has_budgets = False
 
     def add(self, writer: str, number: int, rows: Mapping[Row, Amounts]) -> None:
         """Add the amounts of `rows`, unless `writer` has stored a write with this or a later number."""
-        self._prepare()
+        _TABLES.make(self._engine)
         costs = cost_rows(self._application, rows)
-        if costs and not self._has_budgets:
+        if costs:
             BUDGETS.make(self._engine)
-            self._has_budgets = True
         new = {"writer": writer, "number": number, "minute": max(minute for minute, _ in rows)}
         with self._engine.begin() as connection:
             insert = self._insert(_WRITERS).values(new)
@@ -123,13 +119,8 @@ class UsageStore:
     ) -> dict[str, Amounts]:
         """Return the use in the minutes that begin in [`since`, `until`), by key, lane, model or variant.
 
-        The largest by GPU-seconds come first. The names beyond `most` are summed as `other`.
-
-        Args:
-            since: Unix time.
-            until: Unix time.
-            key: Only the use of this key; None for all.
-            most: The most names.
+        The largest by GPU-seconds come first. The names beyond `most` are summed as `other`. With `key`, only
+        its use counts. Times are Unix time.
         """
         chosen = _USAGE.c.state == "used"
         if key is not None:
@@ -150,7 +141,7 @@ class UsageStore:
 
     def prices(self, since: float) -> dict[tuple[str, str], float]:
         """Return the money for a computed token, by model and lane: of the dearest ten minutes."""
-        self._prepare()
+        _TABLES.make(self._engine)
         minute, computed = _USAGE.c.minute, _USAGE.c.prompt_tokens - _USAGE.c.cached_tokens
         group = (_USAGE.c.model, _USAGE.c.lane, minute - minute % 600)
         sums = func.sum(_USAGE.c.cost), func.sum(computed + _USAGE.c.completion_tokens)
@@ -168,7 +159,7 @@ class UsageStore:
 
         A thousand keys that are always busy then take 24,000 rows a day instead of 1.4 million.
         """
-        self._prepare()
+        _TABLES.make(self._engine)
         minute = _USAGE.c.minute
         merged = (minute < merge_before) & (minute % _HOUR_S != 0)
         payer = [_USAGE.c[name] for name in _PAYER]
@@ -192,7 +183,7 @@ class UsageStore:
         A clock may be set years ahead. It is confirmed once there is usage of the last 31 days that is older
         than a day.
         """
-        self._prepare()
+        _TABLES.make(self._engine)
         minute = _USAGE.c.minute
         with self._engine.connect() as connection:
             now = earlier_time(connection, now)
@@ -203,7 +194,7 @@ class UsageStore:
         self._engine.dispose()
 
     def _sums(self, name: Any, chosen: Any, since: float, until: float) -> dict[str, Amounts]:
-        self._prepare()
+        _TABLES.make(self._engine)
         sums = [func.sum(_USAGE.c[each]).label(each) for each in AMOUNTS]
         query = (
             select(name, *sums)
@@ -216,13 +207,6 @@ class UsageStore:
                 row[0]: Amounts(*(int(value) for value in row[1:-2]), *(float(value) for value in row[-2:]))
                 for row in connection.execute(query)
             }
-
-    def _prepare(self) -> None:
-        """Make the tables if they are missing, and check their version, once."""
-        with self._lock:
-            if not self._ready:
-                _TABLES.make(self._engine)
-                self._ready = True
 
 
 @contextmanager

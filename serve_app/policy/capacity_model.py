@@ -35,7 +35,6 @@ class Mix:
 
     @property
     def prefill_tokens(self) -> float:
-        """Tokens that are prefilled for one request."""
         return self.prompt_tokens * self.computed_share
 
     @property

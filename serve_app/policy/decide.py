@@ -141,7 +141,8 @@ def decide(inputs: Inputs) -> Decision:
     load, scheduled = _load_terms(inputs), _schedule(inputs)
     terms: tuple[Term, ...] = (*load, _awake(inputs), *scheduled)
     others = max([knobs.min_replicas, *[term.replicas for term in terms]])
-    added = _background(inputs, min(others, knobs.max_replicas))
+    needed = background.need(inputs, min(others, knobs.max_replicas))
+    added = () if needed is None else (Term("background", *needed),)
     terms = (*terms, *added)
     strongest = max([*(added or [IDLE]), *terms], key=lambda term: term.replicas)
     # Keep the need within the bounds.
@@ -276,12 +277,6 @@ def _schedule(inputs: Inputs) -> tuple[Term, ...]:
     lead_s = inputs.snapshot.horizon_s
     replicas = scheduled_minimum(inputs.knobs.schedules, inputs.unix_now, lead_s)
     return (Term("schedule", replicas, reasons.schedule(lead_s, replicas)),)
-
-
-def _background(inputs: Inputs, others: int) -> tuple[Term, ...]:
-    """Return what background requests ask for, while they have work and all else needs `others` replicas."""
-    found = background.need(inputs, others)
-    return () if found is None else (Term("background", *found),)
 
 
 # The clamps.

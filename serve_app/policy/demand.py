@@ -114,7 +114,6 @@ class DemandHistogram:
         return DemandHistogram(levels, {near: each for near, each in rises.items() if each.weights})
 
     def level(self, q: float) -> float:
-        """Return the demand at quantile `q` of the requests."""
         return _quantile(self.levels, q)
 
     @property
@@ -262,7 +261,6 @@ class Demand:
         return self.rate(now, self.window // 2), self.rate(now, self.window)
 
     def arrivals(self, now: float) -> Arrivals:
-        """Return the rates for a decision."""
         short, long = self.recent(now)
         window = self.window if long >= short else self.window // 2
         return Arrivals(

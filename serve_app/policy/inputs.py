@@ -95,7 +95,6 @@ class Inputs:
 
     @property
     def unix_now(self) -> float:
-        """The time of the machine's clock."""
         return self.now + self.snapshot.clock_ahead_s
 
     @property

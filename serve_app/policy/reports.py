@@ -157,7 +157,6 @@ class Observation:
 
     @property
     def queued_requests(self) -> float:
-        """Requests that wait in engines or in the ingress."""
         return self.waiting_requests + self.held_requests
 
     @property

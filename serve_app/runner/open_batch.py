@@ -129,7 +129,6 @@ class Rate:
         self._total = 0
 
     def add(self, lines: int) -> None:
-        """Count answered lines."""
         self._total += lines
 
     def note(self, now: float) -> None:

@@ -176,7 +176,6 @@ class Runner:
         return sum(len(self._work[batch.id].in_flight) for batch in batches)
 
     async def _fill(self, batches: Iterable[Batch], free: int, now: float) -> None:
-        """Send up to `free` lines of these batches."""
         for batch in batches:
             if free > 0:
                 free -= await self._alone(batch, self._send_some(batch, free, now)) or 0

@@ -12,24 +12,6 @@ from serve_app.settings.closed_model import ClosedModel, TimeZone
 Per = Literal["day", "week", "month"]
 
 
-def period(now: float, per: Per, timezone: str) -> tuple[float, float]:
-    """Return the begin and the end of the period that contains `now`, all in Unix time.
-
-    Periods begin at midnight of the time zone: days, weeks on Monday, and months on the first.
-    """
-    zone = ZoneInfo(timezone)
-    first = datetime.fromtimestamp(floor(now), zone).date()  # else rounded, perhaps to midnight
-    if per == "day":
-        after = first + timedelta(days=1)
-    elif per == "week":
-        first -= timedelta(days=first.weekday())
-        after = first + timedelta(days=7)
-    else:
-        first = first.replace(day=1)
-        after = (first + timedelta(days=32)).replace(day=1)
-    return _midnight(first, zone), _midnight(after, zone)
-
-
 def _midnight(day: date, zone: ZoneInfo) -> float:
     """Return the first moment of a day. If the clock skips midnight, the day begins with the skip."""
     return datetime(day.year, day.month, day.day, tzinfo=zone).timestamp()
@@ -48,8 +30,21 @@ class Budget(ClosedModel):
     """The IANA time zone in which a period begins at midnight."""
 
     def period(self, now: float) -> tuple[float, float]:
-        """Return the begin and the end of the period that contains the Unix time `now`."""
-        return period(now, self.per, self.timezone)
+        """Return the begin and the end of the period that contains `now`, all in Unix time.
+
+        Periods begin at midnight of the time zone: days, weeks on Monday, and months on the first.
+        """
+        zone = ZoneInfo(self.timezone)
+        first = datetime.fromtimestamp(floor(now), zone).date()  # else rounded, perhaps to midnight
+        if self.per == "day":
+            after = first + timedelta(days=1)
+        elif self.per == "week":
+            first -= timedelta(days=first.weekday())
+            after = first + timedelta(days=7)
+        else:
+            first = first.replace(day=1)
+            after = (first + timedelta(days=32)).replace(day=1)
+        return _midnight(first, zone), _midnight(after, zone)
 
 
 class Team(ClosedModel):

@@ -112,7 +112,6 @@ class ApiKey(ClosedModel):
 
     @cached_property
     def digest(self) -> bytes:
-        """The SHA-256 of the key."""
         if self.key is not None:
             return sha256(self.key.encode()).digest()
         assert self.hash is not None
@@ -128,12 +127,10 @@ class ApiKey(ClosedModel):
 
     @cached_property
     def caller(self) -> Caller:
-        """The sender of the key's requests."""
         return Caller(self.name, self.lane, self.weight, self.budgets)
 
     @cached_property
     def budgets(self) -> tuple[str, ...]:
-        """The names of the budgets that its requests pay into."""
         own = () if self.budget is None else (f"key/{self.name}",)
         return own if self.team is None else (*own, f"team/{self.team}")
 
@@ -144,11 +141,9 @@ class ApiKey(ClosedModel):
 
     @cached_property
     def is_limited(self) -> bool:
-        """Whether any limit applies to the key's requests."""
         return (self.tokens_per_minute, self.requests_per_minute, self.concurrent_requests) != (None,) * 3
 
     def allows(self, model: str) -> bool:
-        """Whether the key may use `model`."""
         return _matches(model, self.models)
 
 
@@ -185,7 +180,6 @@ class KeysFile(ClosedModel):
 
     @cached_property
     def budgets(self) -> dict[str, Budget]:
-        """All budgets by name."""
         of_keys = {f"key/{key.name}": key.budget for key in self.keys}
         of_teams = {f"team/{name}": team.budget for name, team in self.teams.items()}
         return {name: budget for name, budget in (of_keys | of_teams).items() if budget is not None}

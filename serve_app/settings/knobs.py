@@ -325,10 +325,7 @@ def read_user_config(
 ) -> tuple[dict[str, Knobs], IngressKnobs]:
     """Return every model's knobs by name, those given over its `defaults`, and the ingress's own.
 
-    Args:
-        defaults: The default knobs of each model, by name.
-        user_config: The `user_config` of the ingress.
-        lora: The setting `lora` of each model, by name; None if not known.
+    `lora` has the setting of each model by name; None if not known.
 
     Raises:
         SettingsError: with each invalid key under `user_config`, its value and the bound that it breaks.

@@ -288,7 +288,6 @@ class ModelSettings(ReplicaSettings):
 
     @property
     def spans_nodes(self) -> bool:
-        """Whether the GPUs of one replica may be on several nodes."""
         return self.ranks > 1 and self.placement_group_strategy != "STRICT_PACK"
 
     @property

@@ -49,7 +49,6 @@ class LatencyWindow:
         return float(_SHORTEST_S * _RATIO ** (index + min(max(share, 0.0), 1.0)))
 
     def count(self, now: float) -> int:
-        """Return the number of observations in the window."""
         self._turn(now)
         return int(self._slices.sum())
 

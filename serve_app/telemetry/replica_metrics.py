@@ -87,8 +87,8 @@ class ReplicaSeries:
     `more` are further labels, which each observation or increment gives.
     """
 
-    def __init__(self, model: str, replica: str, variant: str = "") -> None:
-        self._tags = {"model": model, "replica": replica} | ({"variant": variant} if variant else {})
+    def __init__(self, **tags: str) -> None:
+        self._tags = {name: tag for name, tag in tags.items() if tag}
 
     def histogram(self, name: str, text: str, bounds: tuple[float, ...], *more: str) -> Histogram:
         metric = Histogram(name, text, boundaries=list(bounds), tag_keys=(*self._tags, *more))
@@ -146,7 +146,7 @@ class EngineMetrics:
     """Registers the series of one replica with Ray. Build it inside the replica, never at import."""
 
     def __init__(self, model: str, replica: str, variant: str = "") -> None:
-        series = ReplicaSeries(model, replica, variant)
+        series = ReplicaSeries(model=model, replica=replica, variant=variant)
         histogram, counter, gauge = series.histogram, series.counter, series.gauge
 
         text = "Time to first token, from the engine's arrival."
@@ -262,7 +262,6 @@ class EngineMetrics:
             self.prefix_expected.inc(call.expected_cached_tokens)
 
     def count_error(self, error: ApiError) -> None:
-        """Count a failed operation under its error code."""
         self.errors.inc(1, tags={"type": error.code or "unknown"})
 
 
@@ -278,7 +277,7 @@ class IngressMetrics:
     """Registers the series of one model with Ray. Build it inside the replica, never at import."""
 
     def __init__(self, model: str, replica: str) -> None:
-        series = ReplicaSeries(model, replica)
+        series = ReplicaSeries(model=model, replica=replica)
         histogram, counter, gauge = series.histogram, series.counter, series.gauge
 
         self.held = gauge("llm_held_requests", "Requests queued for a cold start.")
@@ -318,13 +317,12 @@ class ApiKeyMetrics:
     """Registers the series of the API keys with Ray. Build it inside the replica, never at import."""
 
     def __init__(self, replica: str) -> None:
-        self._keys = Gauge("llm_api_keys", "API keys in force.", tag_keys=("replica",))
+        series = ReplicaSeries(replica=replica)
+        self._keys = series.gauge("llm_api_keys", "API keys in force.")
         text = "Whether the file of API keys is invalid, so that the previous keys are in force."
-        self._invalid = Gauge("llm_api_keys_file_invalid", text, tag_keys=("replica",))
+        self._invalid = series.gauge("llm_api_keys_file_invalid", text)
         text = "Requests above a limit of their API key."
-        self._limited = Counter("llm_rate_limited_total", text, tag_keys=("replica", "key", "limit"))
-        for metric in (self._keys, self._invalid, self._limited):
-            metric.set_default_tags({"replica": replica})
+        self._limited = series.counter("llm_rate_limited_total", text, "key", "limit")
 
     def publish(self, keys: int, invalid: bool) -> None:
         """Publish the state of the file. Call it every second: Ray forgets a gauge not set for two."""
@@ -332,7 +330,6 @@ class ApiKeyMetrics:
         self._invalid.set(int(invalid))
 
     def count_limited(self, key: str, limit: str) -> None:
-        """Count a request above `limit`."""
         self._limited.inc(1, tags={"key": key, "limit": limit})
 
 
@@ -341,8 +338,7 @@ class BudgetMetrics:
 
     def __init__(self, replica: str) -> None:
         text = "The used share of a budget: costs of its period by its limit."
-        self._used = Gauge("llm_budget_used_ratio", text, tag_keys=("replica", "budget"))
-        self._used.set_default_tags({"replica": replica})
+        self._used = ReplicaSeries(replica=replica).gauge("llm_budget_used_ratio", text, "budget")
 
     def publish(self, used: Mapping[str, float]) -> None:
         """Publish the 100 budgets with the largest share. Call it every second, as for all gauges."""

@@ -157,7 +157,6 @@ class RequestLog:
         self._waiting_bytes += len(data) + 1
 
     async def flush(self) -> None:
-        """Write the lines taken so far."""
         async with self._writing:
             lines, self._lines, self._waiting_bytes = self._lines, [], 0
             if not lines:

@@ -134,7 +134,6 @@ class AdapterStore:
                     unfinished.rename(path)
 
     def _read(self, source: str, folder: Path, note_progress: Callable[[], None]) -> None:
-        """Copy the files of `source` to `folder`."""
         files, root = fsspec.core.url_to_fs(url(source), skip_instance_cache=True)
         for name in FILES:
             where = f"{root.rstrip('/')}/{name}"

@@ -50,12 +50,10 @@ class ServedModel:
 
     @property
     def deployments(self) -> tuple[str, ...]:
-        """The engine deployments."""
         return tuple(variant.deployment for variant in self.variants) or (self.deployment,)
 
     @property
     def start_share(self) -> Share:
-        """The share of a version by its settings."""
         return Share.by_settings(self.share, self.shadow, self.identity)
 
 

@@ -113,7 +113,6 @@ class Reading(Generic[S]):
 
     @property
     def fresh(self) -> bool:
-        """Whether the report still counts."""
         return 0.0 <= self.age_s <= STALE_AFTER_S
 
 

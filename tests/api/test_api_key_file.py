@@ -14,7 +14,7 @@ import pytest
 from serve_app.api import api_keys
 from serve_app.api.api_keys import ApiKeyFile, appeared
 from serve_app.api.errors import ApiError
-from serve_app.settings import SettingsError
+from serve_app.settings.settings_error import SettingsError
 from tests.stub_engine import LIMIT_S
 from tests.timing import Clock
 

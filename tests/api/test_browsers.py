@@ -190,7 +190,7 @@ async def test_a_preflight_of_an_allowed_page_allows_what_it_asks(tmp_path: Path
     assert got == {
         "access-control-allow-origin": PAGE,
         "vary": "Origin",
-        "access-control-allow-methods": "GET, HEAD, POST, DELETE",
+        "access-control-allow-methods": "GET, HEAD, POST, PUT, DELETE",
         "access-control-max-age": "7200",
         "access-control-allow-headers": asked,
     }

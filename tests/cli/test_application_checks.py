@@ -6,8 +6,10 @@ import yaml
 
 from serve_app import env
 from serve_app.cli.application_checks import Cpus, check_application, check_room, local_cpus
-from serve_app.settings import AppSettings, ModelSettings, SettingsError, knob_defaults
 from serve_app.settings.knobs import IngressKnobs, Knobs
+from serve_app.settings.load import knob_defaults
+from serve_app.settings.settings_error import SettingsError
+from serve_app.settings.tree import AppSettings, ModelSettings
 
 POLICY = "serve_app.controller.serve_policy:ServePolicy"
 OURS = {"autoscaling_policy": {"policy_function": POLICY}}

@@ -9,7 +9,7 @@ import yaml
 from ray.serve._private.haproxy import HAProxyManager
 
 from serve_app.cli.config_file import ConfigFile, read_config
-from serve_app.settings import SettingsError
+from serve_app.settings.settings_error import SettingsError
 
 REPOSITORY = Path(__file__).parents[2]
 SHIPPED = sorted((REPOSITORY / "config").glob("*.yaml"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from serve_app.cli.fit_check import fit_problems
-from serve_app.settings import load_settings
+from serve_app.settings.load import load_settings
 from tests.settings.fit.models import MODELS
 from tests.weights.test_model_files import safetensors
 

@@ -2,7 +2,7 @@ import pytest
 
 from serve_app import env
 from serve_app.cli.http_client import authorization, error_words, fetch, proxy_for
-from serve_app.settings import SettingsError
+from serve_app.settings.settings_error import SettingsError
 from tests.http_server import serving
 
 

@@ -11,8 +11,8 @@ import yaml
 from serve_app.cli import CommandError
 from serve_app.cli.init_command import gpus_of, gpus_of_nodes
 from serve_app.cli.main import main
-from serve_app.gpus import Driver, Gpu
-from serve_app.settings.fit.memory import GIB, GPUS, GpuKind
+from serve_app.gpus import GIB, Driver, Gpu
+from serve_app.settings.fit.memory import GPUS, GpuKind
 from serve_app.weights import embedded_adapter_path, embedded_model_path
 from tests.kubernetes.chart import ray_service
 from tests.settings.fit.models import MODELS

@@ -12,7 +12,7 @@ from serve_app.cli.listening import (
     port_taken,
     url_here,
 )
-from serve_app.settings import SettingsError
+from serve_app.settings.settings_error import SettingsError
 
 BOTH, WITHOUT_HAPROXY = (True, False), (False,)
 

@@ -5,7 +5,7 @@ import pytest
 from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
 
 from serve_app.cli.ray_token import prepare_token, token_header
-from serve_app.settings import SettingsError
+from serve_app.settings.settings_error import SettingsError
 
 ON = {"RAY_AUTH_MODE": "token"}
 HERE = "http://127.0.0.1:8265"

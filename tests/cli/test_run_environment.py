@@ -8,7 +8,7 @@ import pytest
 from serve_app import env
 from serve_app.cli import run_environment
 from serve_app.cli.run_environment import environment, log_folder, private_folder
-from serve_app.settings import SettingsError
+from serve_app.settings.settings_error import SettingsError
 
 FAST = "RAY_SERVE_ENABLE_HA_PROXY"
 

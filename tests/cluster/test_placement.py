@@ -4,7 +4,7 @@ import pytest
 from ray.serve.schema import DeploymentSchema, RayActorOptionsSchema
 
 from serve_app.cluster.placement import placement, replica_resources
-from serve_app.settings import ModelSettings
+from serve_app.settings.tree import ModelSettings
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from ray.serve.schema import ApplicationStatus, DeploymentStatus, DeploymentStat
 from serve_app.cluster import serve_status as module
 from serve_app.cluster.serve_status import ServeStatus, failed_rollout
 from serve_app.ingress.readiness import Known, LiveReplicas, judge
-from serve_app.settings import ModelSettings
+from serve_app.settings.tree import ModelSettings
 
 DETAILS = SimpleNamespace(
     status=DeploymentStatus.UPSCALING,

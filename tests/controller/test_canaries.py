@@ -133,6 +133,20 @@ def test_no_rule_no_fall_back() -> None:
     assert not any(watch.turn({"requests": 30}, {"requests": 10, "errors": 9}) for _ in range(60))
 
 
+def test_a_removed_version_leaves_nothing_to_one_of_its_name() -> None:
+    watch = Watch(served())
+    for _ in range(3):
+        watch.turn({"requests": 30}, {"requests": 10, "errors": 3})
+    watch.canaries.note_load(NEW, {"arrivals_30s_rps": 90.0, "replica_capacity_rps": 1.0}, 4)
+    both, watch.app = watch.app, replace(watch.app, models={OLD: watch.app.models[OLD]})
+    watch.canaries.forget_except(watch.app.models)
+    watch.app = replace(both, models={**both.models, NEW: replace(both.models[NEW], share=0.5)})
+
+    assert watch.least(NEW) == 1
+    assert watch.turn({}, {}) == []
+    assert watch.canaries.document(watch.app.models[NEW], watch.inbox)["new"]["requests"] == 0
+
+
 # Replicas.
 
 

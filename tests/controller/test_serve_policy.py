@@ -47,7 +47,7 @@ def test_zero_to_n_takes_one_step(clock: Clock) -> None:
 
     assert set(targets) == {0, 3}
     assert targets == sorted(targets)
-    assert app.metrics.changes == [("a", 0, 3)]
+    assert app.metrics.counted["decisions_total"] == [("a", "up")]
 
 
 def test_n_to_zero_takes_one_step(clock: Clock) -> None:
@@ -85,7 +85,7 @@ def test_advise_changes_nothing_even_with_requests_queued_at_zero(clock: Clock) 
     assert app.target("a") == 0
     assert app.records("a")[-1]["wanted"] == 3
     assert app.mailbox.outbox.status["models"]["Engine-a"]["wanted"] == 3
-    assert app.metrics.changes == []
+    assert "decisions_total" not in app.metrics.counted
 
 
 def test_changed_knob_takes_effect_at_the_next_decision(clock: Clock) -> None:
@@ -378,7 +378,7 @@ def test_lost_replica_is_counted_and_recorded_once(clock: Clock) -> None:
     for _ in range(3):
         app.tick()
 
-    assert app.metrics.losses == [("a", "engine_hung")]
+    assert app.metrics.counted["losses_total"] == [("a", "engine_hung")]
     (record,) = [each for each in app.mailbox.outbox.decisions if each["kind"] == "loss"]
     assert (record["model"], record["old_target"], record["new_target"]) == ("a", 1, 1)
     assert (record["binding"], record["reason"]) == ("loss", "Replica r1 was lost (engine_hung): it hung.")
@@ -398,7 +398,7 @@ def test_only_replicas_that_ray_put_into_service_are_lost(clock: Clock) -> None:
 
     reasons = [each["reason"] for each in app.mailbox.outbox.decisions if each["kind"] == "loss"]
     assert reasons == ["Replica Engine-a-1 was lost."]
-    assert app.metrics.losses == [("a", "process_ended")]
+    assert app.metrics.counted["losses_total"] == [("a", "process_ended")]
 
 
 def test_schedules_and_records_go_by_the_machines_clock(

@@ -123,11 +123,11 @@ def test_memory_that_breaks_policy_is_dropped_after_ten_seconds(
 def test_metrics_show_rejected_knobs(clock: Clock) -> None:
     app = FakeApplication(clock, {"a": KNOBS})
     app.tick()
-    assert app.metrics.knobs_rejected is False
+    assert not app.metrics.gauges["autoscaling_knobs_rejected"]
 
     served = app.mailbox.inbox.served
     assert served is not None
     app.mailbox.inbox = replace(app.mailbox.inbox, served=replace(served, rejected="max_replicas = 0: …"))
     app.tick()
 
-    assert app.metrics.knobs_rejected is True
+    assert app.metrics.gauges["autoscaling_knobs_rejected"]

@@ -77,7 +77,7 @@ def test_idle_model_gives_its_place_to_a_model_with_queued_requests(clock: Clock
     assert gave["gives_to"] == "b"
     assert gave["reason"].startswith("share: b waits; a has been idle for 1")
     assert gave["counterfactual"].startswith("a gets a place again when its requests wait")
-    assert app.metrics.handovers == [("a", "b")]
+    assert app.metrics.counted["handovers_total"] == [("a", "b")]
     line = app.mailbox.outbox.status["models"]["Engine-b"]["line"]
     assert line["place"] == 1
     assert 0 < line["eta_s"] <= START_S + 5

@@ -87,7 +87,7 @@ def test_variant_takes_the_place_of_an_idle_model(clock: Clock) -> None:
     targets = app.go(3, v=holding(2))
 
     assert (targets["Engine-a"], targets[CHEAP], targets[DEAR]) == (0, 1, 0)
-    assert app.metrics.handovers == [("a", "v")]
+    assert app.metrics.counted["handovers_total"] == [("a", "v")]
     assert app.line("v")["place"] == 1
 
 
@@ -105,7 +105,7 @@ def test_idle_variant_gives_its_place(clock: Clock, monkeypatch: pytest.MonkeyPa
     assert (gave["binding"], gave["gives_to"], gave["new_target"]) == ("share", "b", 0)
     assert gave["variants"]["cheap"]["target"] == 0
     assert gave["signals"]["usd_per_hour"] == 0.0
-    assert app.metrics.handovers == [("v", "b")]
+    assert app.metrics.counted["handovers_total"] == [("v", "b")]
 
 
 def test_waiting_variant_takes_no_place_given_to_another_model(clock: Clock) -> None:
@@ -155,7 +155,7 @@ def test_variants_of_one_model_take_nothing_from_each_other(clock: Clock) -> Non
     targets = app.go(20, v=holding(40))
 
     assert targets[DEAR] == 1
-    assert not app.metrics.handovers
+    assert "handovers_total" not in app.metrics.counted
 
 
 def test_min_on_demand_is_kept_while_the_model_serves(clock: Clock) -> None:

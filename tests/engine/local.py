@@ -14,7 +14,7 @@ from serve_app.api.errors import ApiError
 from serve_app.engine.chat_operations import Serving
 from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.local_client import LocalEngine
-from serve_app.settings import ModelSettings
+from serve_app.settings.tree import ModelSettings
 from serve_app.wire.request_line import RequestLine
 from tests.engine.calls import engine_call
 

@@ -39,7 +39,7 @@ from serve_app.engine.chat_operations import Serving
 from serve_app.engine.continuing_core import delivered_count
 from serve_app.engine.grammar.guard import guard_grammars
 from serve_app.engine.local_client import LocalEngine
-from serve_app.settings import ModelSettings
+from serve_app.settings.tree import ModelSettings
 from serve_app.zygote.python import start_zygote
 
 MODEL = {"name": "tide", "device": "cpu", "enforce_eager": True, "max_model_len": 256}

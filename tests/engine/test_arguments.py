@@ -9,8 +9,8 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 
 from serve_app.engine.arguments import _PASSED, engine_config, vllm_namespace, vllm_overrides
 from serve_app.patches.vllm_compat import make_arg_parser
-from serve_app.settings import ModelSettings
 from serve_app.settings.load import OWNED, known_arguments
+from serve_app.settings.tree import ModelSettings
 from serve_app.weights import embedded_model_path
 
 _FRONTEND = vars(import_module(make_arg_parser.__module__))["BaseFrontendArgs"]

@@ -13,7 +13,7 @@ from serve_app.api.trace import TraceContext
 from serve_app.engine.chat_operations import Serving, chat, complete, detokenize, raw_request, tokenize
 from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.local_client import LocalEngine
-from serve_app.settings import ModelSettings
+from serve_app.settings.tree import ModelSettings
 from tests.engine.calls import changed, engine_call
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -12,7 +12,7 @@ from serve_app.api.errors import ApiError
 from serve_app.engine.chat_operations import Serving
 from serve_app.engine.continuing_core import DELIVERED
 from serve_app.engine.local_client import LocalEngine
-from serve_app.settings import ModelSettings
+from serve_app.settings.tree import ModelSettings
 from serve_app.wire.data_plane import Continuation
 from tests.engine.local import FakeLog
 from tests.engine.streams import (

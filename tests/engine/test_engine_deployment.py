@@ -21,9 +21,9 @@ from serve_app.engine.step_statistics import EngineReport
 from serve_app.ingress.engine_channel import EngineChannel
 from serve_app.ledger.meter import UsageMeter
 from serve_app.ledger.store import UsageStore
-from serve_app.settings import ModelSettings, RequestLogSettings
 from serve_app.settings.identity import identity_number
 from serve_app.settings.storage import LedgerSettings, ledger_url
+from serve_app.settings.tree import ModelSettings, RequestLogSettings
 from serve_app.telemetry import replica_metrics
 from serve_app.telemetry.replica_metrics import EngineLimits
 from serve_app.wire.data_plane import Beat

@@ -16,7 +16,7 @@ from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 
 from serve_app.engine.first_runs import FirstRuns, kinds_of
 from serve_app.engine.local_client import LocalEngine
-from serve_app.settings import ModelSettings
+from serve_app.settings.tree import ModelSettings
 from tests.engine.calls import engine_call
 from tests.engine.stub_engine_core import StubEngineCore, configured, front_end, real_serving
 

@@ -19,7 +19,7 @@ from serve_app.engine.launch import RunningEngine, launch
 from serve_app.engine.startup import Startup
 from serve_app.ledger.meter import UsageMeter
 from serve_app.ledger.usage import Account
-from serve_app.settings import ModelSettings
+from serve_app.settings.tree import ModelSettings
 from tests.engine.calls import engine_call
 from tests.engine.stub_engine_core import MODEL, StubEngineCore, put_in_place, vllm_restored
 

@@ -18,7 +18,7 @@ from serve_app.engine.chat_operations import Serving
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.pooling_operations import TASKS
 from serve_app.engine.speech_operations import SPEECH
-from serve_app.settings import ModelSettings
+from serve_app.settings.tree import ModelSettings
 from tests.engine.calls import engine_call
 from tests.engine.local import DOCUMENT, DONE, FAILED, TOKEN, USAGE, ErrorInfo, ErrorResponse, Frames, Local
 

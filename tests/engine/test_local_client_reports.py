@@ -15,8 +15,8 @@ from serve_app.api.dialect import COMPLETIONS
 from serve_app.engine.chat_operations import Serving
 from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.local_client import LocalEngine, log_line, with_latency
-from serve_app.settings import ModelSettings
 from serve_app.settings.caller import Caller
+from serve_app.settings.tree import ModelSettings
 from serve_app.wire.data_plane import Continuation
 from serve_app.wire.request_line import RequestLine
 from tests.engine.calls import changed, engine_call

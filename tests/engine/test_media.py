@@ -25,7 +25,7 @@ from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.media import GuardedConnector, check_media, guard_media, is_public
 from serve_app.engine.pooling_operations import pool
-from serve_app.settings import ModelSettings
+from serve_app.settings.tree import ModelSettings
 from tests.engine.calls import engine_call
 
 PIXEL = base64.b64decode(

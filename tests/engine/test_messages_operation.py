@@ -11,7 +11,7 @@ from serve_app.api.errors import ApiError
 from serve_app.engine.chat_operations import Serving
 from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.local_client import LocalEngine
-from serve_app.settings import ModelSettings
+from serve_app.settings.tree import ModelSettings
 from tests.engine.calls import changed, engine_call
 from tests.engine.local import FakeLog
 from tests.engine.streams import Heard, at_each, hear

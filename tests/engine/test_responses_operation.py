@@ -13,7 +13,7 @@ from serve_app.engine.chat_operations import Serving
 from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.local_client import LocalEngine
 from serve_app.engine.responses_operation import create_response
-from serve_app.settings import ModelSettings
+from serve_app.settings.tree import ModelSettings
 from serve_app.wire.data_plane import Continuation
 from tests.engine.calls import engine_call
 from tests.engine.local import FakeLog

@@ -6,8 +6,8 @@ import pytest
 
 from serve_app.engine.startup import Startup
 from serve_app.engine.startup_spans import StartupSpans, trace_startup
-from serve_app.settings import ModelSettings
 from serve_app.settings.telemetry import TraceSettings
+from serve_app.settings.tree import ModelSettings
 from serve_app.wire import spans as names
 from serve_app.wire.spans import cold_start_root
 

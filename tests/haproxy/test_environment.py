@@ -6,7 +6,7 @@ import pytest
 
 from serve_app import env
 from serve_app.haproxy.environment import Limits, haproxy_environment
-from serve_app.settings import SettingsError
+from serve_app.settings.settings_error import SettingsError
 
 FAST = {env.HAPROXY_FLAG: "1"}
 NODE = "5" * 56

@@ -12,9 +12,9 @@ from serve_app.api.errors import ApiError
 from serve_app.ingress.admission import Admission
 from serve_app.ingress.replica import Replica, Reservation
 from serve_app.ingress.replica_set import ReplicaSet
-from serve_app.settings import ModelSettings
 from serve_app.settings.caller import Caller, Lane
 from serve_app.settings.knobs import Knobs
+from serve_app.settings.tree import ModelSettings
 from tests.ingress.fakes import FakeHandle, FakeProgress
 from tests.refusal import refusal_of
 

@@ -17,8 +17,8 @@ from serve_app.ingress.engine_channel import EngineChannels
 from serve_app.ingress.relay import RelayClient
 from serve_app.ingress.replica import Replica
 from serve_app.ingress.replica_set import ReplicaSet
-from serve_app.settings import ModelSettings
 from serve_app.settings.knobs import Knobs
+from serve_app.settings.tree import ModelSettings
 from tests.ingress.fakes import FakeHandle, FakeProgress, request
 from tests.refusal import refusal_of
 from tests.stub_engine import LIMIT_S, StubEngine

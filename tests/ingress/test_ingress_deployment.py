@@ -25,8 +25,8 @@ from serve_app.ingress import ingress_deployment
 from serve_app.ingress.admission import release_limit
 from serve_app.ingress.ingress_deployment import Ingress
 from serve_app.ingress.replica_set import replica_set
-from serve_app.settings import SettingsError
 from serve_app.settings.knobs import Knobs
+from serve_app.settings.settings_error import SettingsError
 from serve_app.settings.tree import AppSettings
 from serve_app.telemetry import replica_metrics
 from serve_app.wire.batches import BatchLine

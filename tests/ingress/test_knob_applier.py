@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from serve_app.ingress.knob_applier import KnobApplier
-from serve_app.settings import AppSettings, ModelSettings, SettingsError
 from serve_app.settings.knobs import IngressKnobs, Knobs, LiveKnobs
+from serve_app.settings.settings_error import SettingsError
+from serve_app.settings.tree import AppSettings, ModelSettings
 from serve_app.wire.documents import KNOBS, read_document
 from serve_app.wire.served_models import ServedApplication, read_served
 from tests.stub_engine import LIMIT_S

@@ -4,8 +4,8 @@ import pytest
 
 from serve_app.ingress.knob_applier import KnobApplier
 from serve_app.ingress.policy_view import PolicyView
-from serve_app.settings import AppSettings, ModelSettings
 from serve_app.settings.knobs import LiveKnobs
+from serve_app.settings.tree import AppSettings, ModelSettings
 from serve_app.wire.documents import DECISIONS, STATUS, put_document
 from tests.stub_kv import StubKv
 

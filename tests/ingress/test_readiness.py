@@ -10,7 +10,7 @@ from serve_app.api.health import ModelReadiness
 from serve_app.ingress import readiness
 from serve_app.ingress.readiness import GIVEN_UP, Known, LiveReplicas
 from serve_app.ingress.replica_set import ReplicaSet
-from serve_app.settings import ModelSettings
+from serve_app.settings.tree import ModelSettings
 
 NOW = 1_700_000_100.0
 TIDE = ModelSettings(name="tide")

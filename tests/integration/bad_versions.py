@@ -17,7 +17,7 @@ from serve_app.app import build_application
 from serve_app.engine import engine_deployment
 from serve_app.engine.engine_call import EngineCall
 from serve_app.engine.engine_deployment import Engine
-from serve_app.settings import knob_defaults, load_settings
+from serve_app.settings.load import knob_defaults, load_settings
 from serve_app.weights import embedded_model_path
 
 BAD = "BAD"

@@ -12,7 +12,7 @@ from ray.util import get_current_placement_group
 from ray.util.placement_group import placement_group_table
 
 from serve_app import env
-from serve_app.settings import ModelSettings
+from serve_app.settings.tree import ModelSettings
 
 
 class FakeGpuEngine:

@@ -11,7 +11,7 @@ import ray
 from ray import serve
 
 from serve_app.app import build_application
-from serve_app.settings import knob_defaults, load_settings
+from serve_app.settings.load import knob_defaults, load_settings
 from tests.integration.fake_gpu_engine import FakeGpuEngine
 
 REPOSITORY = Path(__file__).parents[2]

@@ -18,7 +18,8 @@ from ray.cluster_utils import Cluster
 from serve_app import env
 from serve_app.app import build_application
 from serve_app.cluster.placement import engine_environment, placement
-from serve_app.settings import ModelSettings, knob_defaults, load_settings
+from serve_app.settings.load import knob_defaults, load_settings
+from serve_app.settings.tree import ModelSettings
 from tests.integration.fake_gpu_engine import FakeGpuEngine
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]

@@ -9,7 +9,7 @@ import pytest
 from ray.dashboard.consts import GPU_TAG_KEYS, NODE_TAG_KEYS
 from ray.util import metrics
 
-from serve_app.telemetry.autoscaling_metrics import PRICES, AutoscalingMetrics
+from serve_app.telemetry.autoscaling_metrics import COUNTERS, GAUGES, AutoscalingMetrics
 from serve_app.telemetry.batch_metrics import BatchMetrics
 from serve_app.telemetry.replica_metrics import INTER_TOKEN_S, ApiKeyMetrics, EngineMetrics, IngressMetrics
 from serve_app.telemetry.traces import dropped_spans
@@ -38,7 +38,11 @@ def registered() -> list[Any]:
         EngineMetrics("model", "replica")
         IngressMetrics("model", "replica")
         ApiKeyMetrics("replica")
-        AutoscalingMetrics().set_variants("model", {}, dict.fromkeys(PRICES, 0.0))
+        policy = AutoscalingMetrics()
+        for name, (_, labels) in GAUGES.items():
+            policy.set_gauge(name, 0.0, **dict.fromkeys(labels, ""))
+        for name, (_, labels) in COUNTERS.items():
+            policy.count(name, **dict.fromkeys(labels, ""))
         BatchMetrics("replica")
         dropped_spans("replica")
     return found

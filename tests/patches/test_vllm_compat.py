@@ -12,7 +12,7 @@ from vllm.exceptions import VLLMValidationError
 
 from serve_app.engine.arguments import _PASSED, vllm_overrides
 from serve_app.patches import vllm_compat
-from serve_app.settings import ModelSettings
+from serve_app.settings.tree import ModelSettings
 from tools import vllm_releases
 from tools.vllm_releases import CALLED, MEMBERS, OPTIONAL, REPLACED, places
 

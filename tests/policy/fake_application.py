@@ -73,19 +73,16 @@ class FakeMetrics:
     """Takes what would be exported."""
 
     def __init__(self) -> None:
-        self.changes: list[tuple[str, int, int]] = []
-        self.handovers: list[tuple[str, str]] = []
-        self.errors = 0
-        self.losses: list[tuple[str, str]] = []
-        self.knobs_rejected: bool | None = None
+        self.counted: dict[str, list[tuple[str, ...]]] = {}
+        """By counter, the labels of each count."""
+        self.gauges: dict[str, float] = {}
         self.withdrawn: list[str] = []
         self.values: dict[str, dict[str, float]] = {}
         self.replica_seconds: dict[str, dict[str, float]] = {}
         self.variants: dict[str, dict[str, dict[str, float]]] = {}
-        self.shares: dict[str, float] = {}
 
     def set(self, model: str, values: dict[str, float], binding: str) -> None:
-        self.values[model] = values
+        self.values[model] = {name.removeprefix("autoscaling_"): value for name, value in values.items()}
 
     def set_variants(
         self, model: str, variants: Mapping[str, Mapping[str, float]], prices: Mapping[str, float]
@@ -95,28 +92,18 @@ class FakeMetrics:
     def withdraw(self, model: str) -> None:
         self.withdrawn.append(model)
 
-    def count_change(self, model: str, old: int, new: int) -> None:
-        self.changes.append((model, old, new))
+    def count(self, name: str, amount: float = 1, **labels: str) -> None:
+        self.counted.setdefault(name.removeprefix("autoscaling_"), []).append(tuple(labels.values()))
+        if name == "autoscaling_replica_seconds_total":
+            totals = self.replica_seconds.setdefault(labels["model"], {})
+            totals[labels["state"]] = totals.get(labels["state"], 0.0) + amount
 
-    def count_handover(self, model: str, taker: str) -> None:
-        self.handovers.append((model, taker))
+    def set_gauge(self, name: str, value: float, **labels: str) -> None:
+        self.gauges[name] = value
 
-    def count_loss(self, model: str, cause: str) -> None:
-        self.losses.append((model, cause))
-
-    def count_replica_seconds(self, model: str, seconds: Mapping[str, float]) -> None:
-        totals = self.replica_seconds.setdefault(model, {})
-        for state, amount in seconds.items():
-            totals[state] = totals.get(state, 0.0) + amount
-
-    def set_share(self, model: str, share: float) -> None:
-        self.shares[model] = share
-
-    def set_knobs_rejected(self, rejected: bool) -> None:
-        self.knobs_rejected = rejected
-
-    def count_error(self) -> None:
-        self.errors += 1
+    @property
+    def errors(self) -> int:
+        return len(self.counted.get("policy_errors_total", ()))
 
 
 class Clock:

@@ -5,7 +5,9 @@ import pytest
 import yaml
 
 from replay.profile import load_profile, load_starting_values, profile_for, profile_names
-from serve_app.settings import ModelSettings, SettingsError, load_settings
+from serve_app.settings.load import load_settings
+from serve_app.settings.settings_error import SettingsError
+from serve_app.settings.tree import ModelSettings
 
 CONFIG = Path(__file__).parents[2] / "config"
 FIELDS = {

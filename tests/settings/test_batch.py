@@ -1,7 +1,8 @@
 import pytest
 
 from serve_app import env
-from serve_app.settings import SettingsError, load_settings
+from serve_app.settings.load import load_settings
+from serve_app.settings.settings_error import SettingsError
 from serve_app.settings.storage import BatchSettings, batch_database_url, batch_files_url
 
 

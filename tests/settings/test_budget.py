@@ -9,12 +9,16 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from serve_app.ledger.budgets import QUARTER_S
-from serve_app.settings.budget import Budget, Per, period
+from serve_app.settings.budget import Budget, Per
 
 ZONES = sorted(zone for zone in available_timezones() if zone not in ("localtime", "Factory"))
 HOURS = {"day": (23, 25), "week": (167, 169), "month": (671, 745)}
 NOW = st.floats(datetime(2024, 1, 1, tzinfo=UTC).timestamp(), datetime(2037, 1, 1, tzinfo=UTC).timestamp())
 PERS: st.SearchStrategy[Per] = st.sampled_from(("day", "week", "month"))
+
+
+def period(now: float, per: Per, zone: str) -> tuple[float, float]:
+    return Budget(usd=1.0, per=per, timezone=zone).period(now)
 
 
 @given(NOW, PERS, st.sampled_from(ZONES))

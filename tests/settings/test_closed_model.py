@@ -4,13 +4,14 @@ from typing import Annotated, Any
 import pytest
 from pydantic import Field, ValidationError
 
-from serve_app.settings import AppSettings, ModelSettings
 from serve_app.settings.closed_model import ClosedModel
 from serve_app.settings.knobs import IngressKnobs, Knobs, Schedule, StartingValues
 from serve_app.settings.settings_error import from_pydantic
 from serve_app.settings.tree import (
+    AppSettings,
     HttpSettings,
     IngressSettings,
+    ModelSettings,
     RequestLogSettings,
     StructuredOutputSettings,
 )

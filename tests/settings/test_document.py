@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from serve_app.settings import SettingsError
 from serve_app.settings.document import parse_yaml, read_text
+from serve_app.settings.settings_error import SettingsError
 
 PROJECT = Path(__file__).parents[2]
 WRITTEN = sorted(

@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from serve_app.settings import ModelSettings
 from serve_app.settings.identity import engine_identity, identity_number
 from serve_app.settings.knobs import Knobs
+from serve_app.settings.tree import ModelSettings
 
 
 def model(**settings: Any) -> ModelSettings:

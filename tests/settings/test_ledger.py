@@ -3,9 +3,11 @@ from typing import Any
 import pytest
 
 from serve_app import env
-from serve_app.settings import AppSettings, SettingsError, load_settings
 from serve_app.settings.keys_file import parse_keys
+from serve_app.settings.load import load_settings
+from serve_app.settings.settings_error import SettingsError
 from serve_app.settings.storage import LedgerSettings, ledger_url
+from serve_app.settings.tree import AppSettings
 
 
 def ledger(**given: object) -> LedgerSettings:

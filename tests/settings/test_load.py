@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.settings import ModelSettings, SettingsError, knob_defaults, load, load_settings
+from serve_app.settings import load
 from serve_app.settings.knobs import Knobs
 from serve_app.settings.load import (
     KNOBS,
@@ -14,8 +14,12 @@ from serve_app.settings.load import (
     REFUSED,
     apply_profile,
     check_engine_args,
+    knob_defaults,
     known_arguments,
+    load_settings,
 )
+from serve_app.settings.settings_error import SettingsError
+from serve_app.settings.tree import ModelSettings
 
 _MORE_PROCESSES = "data_parallel|nnodes|node_rank|master|elastic|context_parallel|device_ids"
 

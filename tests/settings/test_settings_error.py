@@ -2,8 +2,8 @@ import pickle
 
 import pytest
 
-from serve_app.settings import SettingsError, load_settings
-from serve_app.settings.settings_error import dotted, shown
+from serve_app.settings.load import load_settings
+from serve_app.settings.settings_error import SettingsError, dotted, shown
 
 
 def problems(args: object) -> list[str]:

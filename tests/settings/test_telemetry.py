@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from serve_app.settings import SettingsError, load_settings
+from serve_app.settings.load import load_settings
+from serve_app.settings.settings_error import SettingsError
 
 
 def traces(**given: Any) -> Any:

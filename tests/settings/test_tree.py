@@ -3,14 +3,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from serve_app.settings import (
-    AppSettings,
-    HttpSettings,
-    ModelSettings,
-    SettingsError,
-    load_settings,
-)
-from serve_app.settings.tree import StructuredOutputSettings
+from serve_app.settings.load import load_settings
+from serve_app.settings.settings_error import SettingsError
+from serve_app.settings.tree import AppSettings, HttpSettings, ModelSettings, StructuredOutputSettings
 
 NAN = float("nan")
 

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
-from serve_app.settings import AppSettings, ModelSettings, SettingsError, load_settings
 from serve_app.settings.identity import engine_identity, speed_identity
+from serve_app.settings.load import load_settings
+from serve_app.settings.settings_error import SettingsError
+from serve_app.settings.tree import AppSettings, ModelSettings
 from serve_app.weights.model_identity import model_identity
 
 SPOT = {"name": "spot", "resources": {"spot": 0.001}, "usd_per_hour": 1.2, "preemptible": True}

@@ -38,9 +38,8 @@ from serve_app.ingress.replica_heartbeats import Heartbeats
 from serve_app.ingress.replica_set import ReplicaSet
 from serve_app.ledger.meter import UsageMeter
 from serve_app.patches.uvicorn import HttpProtocol
-from serve_app.settings import ModelSettings
 from serve_app.settings.model_names import Adapter
-from serve_app.settings.tree import HttpSettings
+from serve_app.settings.tree import HttpSettings, ModelSettings
 from serve_app.weights import embedded_adapter_path
 from serve_app.weights.adapter_store import AdapterError, AdapterStore, StoredAdapter
 from serve_app.wire.data_plane import Beat

@@ -21,6 +21,10 @@ def test_the_series_are_those_dashboards_and_alerts_name(metrics: AutoscalingMet
         "draining_replicas", "cold_start_seconds", "replica_capacity_rps", "gpus_per_replica",
         "warm_node", "warm_node_start_seconds", "cold_node_start_seconds", "background_work_seconds",
     ]  # fmt: skip
+    metrics.set("tide", {f"autoscaling_{name}": 1.0 for name in of_models}, "queue")
+    metrics.set_gauge("autoscaling_knobs_rejected", 0.0)
+    metrics.count("autoscaling_handovers_total", model="tide", taker="embed")
+
     assert {name.removeprefix("llm_autoscaling_"): series.tag_keys for name, series in SERIES.items()} == {
         **dict.fromkeys(of_models, ("model",)),
         "replica_seconds_total": ("model", "state"),
@@ -35,7 +39,8 @@ def test_the_series_are_those_dashboards_and_alerts_name(metrics: AutoscalingMet
 
 def test_decision_sets_its_gauges_and_earlier_values_go_back_to_zero(metrics: AutoscalingMetrics) -> None:
     """A gauge that is not set again keeps its value."""
-    metrics.set("tide", {"wanted_replicas": 3.0, "ready_replicas": 1.0}, "queue")
+    gauges = {"autoscaling_wanted_replicas": 3.0, "autoscaling_ready_replicas": 1.0, "version_share": 0.5}
+    metrics.set("tide", gauges, "queue")
     metrics.set("embed", {}, "load")
     metrics.set("tide", {}, "load")
     metrics.withdraw("tide")
@@ -44,6 +49,7 @@ def test_decision_sets_its_gauges_and_earlier_values_go_back_to_zero(metrics: Au
         return SERIES[f"llm_autoscaling_{name}"].values
 
     assert values("wanted_replicas") == [(3.0, {"model": "tide"}), (0.0, {"model": "tide"})]
+    assert SERIES["llm_version_share"].values[-1] == (0.0, {"model": "tide"})
     assert values("ready_replicas") == [(1.0, {"model": "tide"}), (0.0, {"model": "tide"})]
     binding = [(value, tags["model"], tags["term"]) for value, tags in values("binding")]
     assert binding[:2] == [(1.0, "tide", "queue"), (1.0, "embed", "load")]
@@ -64,26 +70,16 @@ def test_a_variant_that_is_no_longer_served_goes_back_to_zero(metrics: Autoscali
 
 
 def test_changes_times_and_errors_are_counted(metrics: AutoscalingMetrics) -> None:
-    metrics.count_change("tide", 0, 3)
-    metrics.count_change("tide", 3, 2)
-    metrics.count_replica_seconds("tide", {"ready": 1.5, "starting": 0.0, "draining": 0.5})
-    metrics.set_knobs_rejected(True)
-    metrics.set_knobs_rejected(False)
-    metrics.count_error()
-    metrics.count_loss("tide", "engine_hung")
+    metrics.count("autoscaling_decisions_total", model="tide", direction="up")
+    metrics.count("autoscaling_replica_seconds_total", 1.5, model="tide", state="ready")
+    metrics.set_gauge("autoscaling_knobs_rejected", 1.0)
+    metrics.set_gauge("autoscaling_knobs_rejected", 0.0)
+    metrics.count("autoscaling_policy_errors_total")
 
     counted = {name.removeprefix("llm_autoscaling_"): series.values for name, series in SERIES.items()}
     assert {name: values for name, values in counted.items() if values} == {
-        "decisions_total": [
-            (1, {"model": "tide", "direction": "up"}),
-            (1, {"model": "tide", "direction": "down"}),
-        ],
-        "losses_total": [(1, {"model": "tide", "cause": "engine_hung"})],
-        # Ray refuses to count zero.
-        "replica_seconds_total": [
-            (1.5, {"model": "tide", "state": "ready"}),
-            (0.5, {"model": "tide", "state": "draining"}),
-        ],
+        "decisions_total": [(1, {"model": "tide", "direction": "up"})],
+        "replica_seconds_total": [(1.5, {"model": "tide", "state": "ready"})],
         "knobs_rejected": [(1.0, {}), (0.0, {})],
         "policy_errors_total": [(1, {})],
     }

@@ -201,7 +201,7 @@ def test_step_means_are_counted_as_sums_and_zeros_are_not(metrics: EngineMetrics
 
 
 def test_tallied_histogram_publishes_totals_up_to_each_bound() -> None:
-    histogram = ReplicaSeries("tide", "replica-1").tallied("llm_x_seconds", "X.", (0.1, 1.0))
+    histogram = ReplicaSeries(model="tide", replica="replica-1").tallied("llm_x_seconds", "X.", (0.1, 1.0))
 
     def published() -> tuple[dict[str, float], float, float]:
         for series in SERIES.values():

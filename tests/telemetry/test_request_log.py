@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from serve_app.settings import RequestLogSettings
+from serve_app.settings.tree import RequestLogSettings
 from serve_app.telemetry import request_log
 from serve_app.telemetry.request_log import MOST_WAITING_BYTES, LogSegments, RequestLog, request_log_segments
 from serve_app.wire.request_line import RequestLine

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.settings import ModelSettings
+from serve_app.settings.tree import ModelSettings
 from serve_app.weights import model_identity as module
 from serve_app.weights.model_identity import model_identity
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from serve_app.gpus import GIB
 from serve_app.settings.fit.architecture import Architecture, Layers
 
-GIB = 1 << 30
 CPU_BLOCK = 128
 """Tokens of a block of the KV cache on the CPU (`vllm/platforms/cpu.py`)."""
 

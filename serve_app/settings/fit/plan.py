@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, replace
 
+from serve_app.gpus import GIB
 from serve_app.settings.fit.architecture import Architecture
 from serve_app.settings.fit.memory import (
     CPU_BLOCK,
-    GIB,
     GPUS_PER_NODE,
     GpuKind,
     Sharding,
@@ -118,14 +118,11 @@ def _for_users(plan: Plan, users: int, most: int) -> Plan:
 def _refusal(plan: Plan, where: str, budget: float, context: int | None) -> DoesNotFitError:
     text = (
         f"{gib(plan.weights)} of weights and {gib(plan.reserved)} of activations and libraries {where}, of "
+        f"which vLLM may take {gib(budget)}"
     )
-    text += f"which vLLM may take {gib(budget)}"
-    left = (
-        f", leave {plan.context:,} tokens of context of {context or LEAST_CONTEXT:,}"
-        if plan.cache > 0
-        else ""
-    )
-    return DoesNotFitError(text + left)
+    if plan.cache > 0:
+        text += f", leave {plan.context:,} tokens of context of {context or LEAST_CONTEXT:,}"
+    return DoesNotFitError(text)
 
 
 def step_seconds(model: Architecture, plan: Plan, gpu: GpuKind) -> dict[str, float]:

@@ -7,7 +7,7 @@ from vllm.tokenizers import cached_tokenizer_from_config
 
 from serve_app.engine.arguments import engine_config, vllm_namespace
 from serve_app.engine.grammar.compiler import GrammarCompiler
-from serve_app.settings import ModelSettings
+from serve_app.settings.tree import ModelSettings
 
 MODEL = {"name": "tiny", "device": "cpu", "enforce_eager": True, "max_model_len": 2048}
 

@@ -2,8 +2,9 @@
 
 import pytest
 
+from serve_app.gpus import GIB
 from serve_app.settings.fit.architecture import read_architecture
-from serve_app.settings.fit.memory import GIB, GPUS, Sharding, kv_bytes, reserved_bytes, weight_bytes
+from serve_app.settings.fit.memory import GPUS, Sharding, kv_bytes, reserved_bytes, weight_bytes
 from serve_app.settings.fit.plan import SHARE, DoesNotFitError, Plan, choose, choose_cpu, step_seconds
 from tests.settings.fit.models import MODELS
 
