@@ -49,11 +49,15 @@ def answer(nodes: Nodes) -> dict[str, Any]:
         return {}
 
 
+def variants(nodes: Nodes) -> dict[str, dict[str, float]]:
+    models = (answer(nodes).get("autoscaler") or {}).get("models", {})  # null before the first decision
+    found: dict[str, dict[str, float]] = models.get("Engine-tide", {}).get("variants", {})
+    return found
+
+
 def until_mix(nodes: Nodes, **ready: int) -> None:
-    def mix() -> dict[str, tuple[int, int]]:
-        models = (answer(nodes).get("autoscaler") or {}).get("models", {})  # null before the first decision
-        found = models.get("Engine-tide", {}).get("variants", {})
-        return {name: (int(each["target"]), int(each["ready"])) for name, each in found.items()}
+    def mix() -> dict[str, tuple[float, float]]:
+        return {name: (each["target"], each["ready"]) for name, each in variants(nodes).items()}
 
     wanted = {name.replace("_", "-"): (count, count) for name, count in ready.items()}
     wait_until(mix, lambda now: now | wanted == now, f"the mix {wanted}", START_TIMEOUT_S, every_s=0.25)
@@ -110,9 +114,13 @@ def test_streams_survive_the_end_of_a_slow_cheap_pool_and_work_moves_back(
         taken.join()
     assert lost_waits(nodes) == waits, "all streams moved within the notice"
     until_mix(nodes, on_demand=2)  # the cheap pool may be tried again
-    speeds = answer(nodes)["autoscaler"]["models"]["Engine-tide"]["variants"]
-    print(speeds)
-    assert speeds["spot"]["capacity_rps"] < speeds["on-demand"]["capacity_rps"]
+    greedy_streams(nodes.port, MODEL, tokens=TOKENS // 3, count=STREAMS)
+    wait_until(
+        lambda: [variants(nodes)[name]["capacity_rps"] for name in ("spot", "on-demand")],
+        lambda capacities: capacities[0] < capacities[1],
+        "the speeds",
+        every_s=0.5,
+    )
     notes = [note for record in answer(nodes)["decisions"] for note in record["notes"]]
     assert any(note.startswith("mix: spot gets no node.") for note in notes)
     assert any(note.startswith("mix: 1 on-demand") for note in notes)

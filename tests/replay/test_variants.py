@@ -88,7 +88,7 @@ def test_a_policy_knows_the_ends_of_earlier_days() -> None:
 def test_slow_replicas_take_longer_and_learn_their_speed() -> None:
     knobs = KNOBS.model_copy(update={"ttft_target_s": 2.0, "itl_target_s": 0.2})
     policy = Mixed(knobs)
-    fleet, _ = replay(policy, [ON_DEMAND, Pool("slow", 0.5, speed=0.25)], 300.0, warm=2, knobs=knobs)
+    fleet, _ = replay(policy, [ON_DEMAND, Pool("slow", 0.5, speed=0.25)], 300.0, knobs=knobs)
 
     fits = policy.state.mix.variants
     assert fits["slow"].fit.steps
