@@ -8,7 +8,7 @@ import pytest
 
 from serve_app.cli.gpu_machine import CACHE_BYTES, CUDA, OLDEST_DRIVER, SHARED_BYTES, Machine, missing_pieces
 from serve_app.gpus import GIB, Driver, Gpu
-from serve_app.settings import ModelSettings
+from serve_app.settings.tree import ModelSettings
 
 REQUIREMENTS = Path(__file__).parents[2] / "requirements"
 H100 = Gpu("GPU 0 (NVIDIA H100 80GB HBM3)", "H100", 80 * GIB, 79 * GIB)

@@ -151,7 +151,7 @@ def test_without_vllm_unknown_names_are_left_to_the_engine(monkeypatch: pytest.M
 def test_loading_settings_imports_neither_vllm_nor_torch_nor_ray() -> None:
     script = (
         "import sys\n"
-        "from serve_app.settings import load_settings\n"
+        "from serve_app.settings.load import load_settings\n"
         "load_settings({'models': [{'name': 'a', 'engine_args': {'seed': 1}}]})\n"
         "print([name for name in ('vllm', 'torch', 'ray') if name in sys.modules])"
     )
