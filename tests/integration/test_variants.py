@@ -98,8 +98,8 @@ def test_streams_survive_the_end_of_a_slow_cheap_pool_and_work_moves_back(
     assert [pieces(one) for one in suddenly[:6]] == [pieces(one) for one in undisturbed]
 
     spot = nodes.start("spot-again", {"spot": 3})
+    until_mix(nodes, spot=3, on_demand=0)  # two of them may be taken away at once, as has been seen
     with throttled(spot):
-        until_mix(nodes, spot=3, on_demand=0)  # two of them may be taken away at once, as has been seen
         (node,) = nodes.run("-c", SPOT_NODES, "@").split()
         taken, waits = Timer(NOTICE_S, end_node, [spot]), lost_waits(nodes)
 
