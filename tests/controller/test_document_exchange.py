@@ -2,6 +2,7 @@ import json
 import logging
 import threading
 import zlib
+from dataclasses import asdict
 from typing import cast
 
 import pytest
@@ -259,9 +260,9 @@ def test_memories_and_starts_are_written_every_ten_seconds(exchange: DocumentExc
     assert stored(LEARNED, "shop") == {
         "memories": {
             TIDE: {
-                "state": json.loads(json.dumps(state.document())),
+                "state": json.loads(json.dumps(asdict(state))),
                 "identity": "a 7B",
-                "former": [["a 1B", json.loads(json.dumps(PolicyState().document()))]],
+                "former": [["a 1B", json.loads(json.dumps(asdict(PolicyState())))]],
             }
         },
         "cold_starts": {TIDE: [["r1", {"imports": 8.0}, True, ""]]},

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -230,7 +231,7 @@ class Restarted(Production):
             self._policy = ServePolicy(old._clock, self._memory, old.metrics, old._log)
             if self.remembers:
                 self._policy.memories = {
-                    name: Memory(restore(json.loads(json.dumps(memory.state.document()))))
+                    name: Memory(restore(json.loads(json.dumps(asdict(memory.state)))))
                     for name, memory in old.memories.items()
                 }
         return super().step(fleet)
