@@ -269,6 +269,7 @@ def _offer(
         each.placed,
         memory.is_dry(now),
         memory.is_tried(now),
+        memory.had if memory.is_dry(now) else 0,
     )
 
 

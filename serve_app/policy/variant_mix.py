@@ -47,11 +47,15 @@ class Offer:
     dry: bool = False
     tried: bool = False
     """Whether its last replica got no node, and it is time to try again with one."""
+    had: int = 0
+    """If `dry`: the replicas that had nodes when it ran dry."""
 
     @property
     def ceiling(self) -> int:
         """The most replicas that may be asked for now."""
-        return min(self.most, max(self.placed, self.least)) if self.dry or self.tried else self.most
+        if not self.dry and not self.tried:
+            return self.most
+        return min(self.most, max(self.placed, self.had, self.least))
 
     @property
     def usd_per_work(self) -> float:

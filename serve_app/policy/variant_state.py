@@ -48,6 +48,9 @@ class VariantState:
     pending_s: float = 0.0
     placed: int = 0
     """Replicas with a node at the last decision."""
+    had: int = 0
+    """Replicas with a node when the variant ran dry. Asked for one fewer, Ray may stop one with a node, and
+    keep one that waits. Then the mix must not leave the variant, nor believe that a node has come."""
     try_at: float | None = None
     """When a dry variant is tried again; None if it is not dry."""
     try_wait_s: float = 0.0
@@ -97,11 +100,11 @@ class VariantState:
             now: Unix time in seconds.
         """
         state = self
-        if placed > self.placed and self.since is not None:
+        if placed > max(self.placed, self.had if self.is_dry(now) else 0) and self.since is not None:
             waits = (*self.node_waits_s, self.pending_s)[-_KEPT_WAITS:]
-            state = replace(self, node_waits_s=waits, try_at=None, try_wait_s=0.0)
-        elif pending and pending_s > max(self.usual_wait_s, self.try_wait_s):
-            state = self._run_dry(now)
+            state = replace(self, node_waits_s=waits, try_at=None, try_wait_s=0.0, had=0)
+        elif pending and pending_s > max(self.usual_wait_s, self.try_wait_s) and not self.is_dry(now):
+            state = replace(self._run_dry(now), had=placed)
         since = now if self.since is None or self.since > now else max(self.since, now - _MOST_WATCHED_S)
         return replace(state, placed=placed, pending_s=pending_s if pending else 0.0, since=since)
 
@@ -123,7 +126,7 @@ class VariantState:
             last = kept[-1]
             end = End(last.at, last.replicas + end.replicas, max(last.uncovered_s, end.uncovered_s))
             kept = kept[:-1]
-        return replace(self, ends=(*kept, end)[-_KEPT_ENDS:], leaving=tuple(left))._run_dry(now)
+        return replace(self, ends=(*kept, end)[-_KEPT_ENDS:], leaving=tuple(left), had=0)._run_dry(now)
 
     def _run_dry(self, now: float) -> Self:
         """Return the memory of a variant that is dry from `now` on."""

@@ -1,9 +1,12 @@
 """The decision about a model with variants, from a need in replicas to targets by variant."""
 
+from dataclasses import replace
+
 from serve_app.policy.decide import Decision
 from serve_app.policy.reports import Snapshot
 from serve_app.policy.state import PolicyState
 from serve_app.policy.variant_decision import VariantNow, decide_variants, divide
+from serve_app.policy.variant_state import End, VariantState
 from serve_app.settings.knobs import Knobs
 from serve_app.wire.served_models import ServedVariant
 
@@ -34,6 +37,41 @@ def test_a_mix_shrinks_with_the_target_that_has_waited() -> None:
 
 def test_a_mix_grows_with_the_target_at_once() -> None:
     assert targets(2, 4, 5) == [2, 4, 5]
+
+
+def test_a_pool_with_one_node_too_few_keeps_its_replicas() -> None:
+    """Four are wanted, three have nodes. Ray stops one that starts, and the one that waits gets its node."""
+    spot = ServedVariant("spot", "Engine-a@spot", {}, "", 1.2, True, 0, 10, 1.0)
+    state, asked = PolicyState(), {"spot": 0, "on-demand": 2}
+    decision = Decision(2, 2, "load", "", "", load=2.0)
+    # Two may end at once, as has been seen.
+    ends = VariantState(node_waits_s=(5.0,), since=0.0, ends=(End(900.0, 2, 60.0),))
+    state = replace(state, mix=replace(state.mix, variants={"spot": ends}, units=2, last_at=999.0))
+    found = []
+    for second, placed, waits_s in [
+        (0, 0, 0.0),
+        (2, 3, 2.0),
+        (20, 3, 20.0),
+        (22, 2, 22.0),
+        (35, 2, 35.0),
+        (36, 3, 0.0),
+    ]:
+        pending = asked["spot"] > placed and waits_s >= 5.0
+        variants = [
+            VariantNow(
+                spot,
+                Snapshot(target=asked["spot"], ready=0, pending=int(pending), pending_s=waits_s * pending),
+                placed=placed,
+            ),
+            VariantNow(SERVED, Snapshot(target=asked["on-demand"], ready=2), placed=2),
+        ]
+        answer, state = decide_variants(
+            variants, Knobs(), state, 1000.0 + second, lambda _, known: (decision, known)
+        )
+        asked = dict(answer.targets)
+        found.append(asked["spot"])
+
+    assert found == [4, 4, 3, 3, 3, 3]
 
 
 def test_ready_replicas_do_the_work_before_cheaper_ones() -> None:
