@@ -85,9 +85,6 @@ ALWAYS = {
     # Ray's controller restarts every deployment if any setting changes, and asks the GCS for the nodes in
     # each turn of its loop, ten times a second.
     "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "serve_app.patches.ray:change_controller",
-    # Threads take turns at glibc's arenas, by default eight for each core. An arena keeps what it has freed.
-    # Answers such as `/metrics` need megabytes in threads, so each arena would come to keep as much.
-    "MALLOC_ARENA_MAX": "2",
     # By default Serve passes its metrics to Ray ten times a second. Ray exports them every three seconds.
     "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "1000",
     # Ray's agent measures the memory of each process page by page. Prometheus scrapes it every 15 s.
