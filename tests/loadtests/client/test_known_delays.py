@@ -79,6 +79,8 @@ def test_percentiles_are_those_of_the_server_within_two_milliseconds(stub: Stub)
 
     Even then no figure may be further from the server's log than the client says it was late, and in one
     of the goes all must be within the bound of that log; the server cannot be made to keep its own times.
+    One late look is a stall: a P99 of TTFT over 160 requests is that of two of them, and on a busy machine
+    one was noticed 2.8 ms late while the P99 of all looks was 0.8 ms.
     """
     requests = mixed()
     for attempt in range(GOES):
@@ -104,6 +106,6 @@ def test_percentiles_are_those_of_the_server_within_two_milliseconds(stub: Stub)
             return
         if "TTFT, server's" not in wrong and "ITL, server's" not in wrong:
             return
-        late = run.timekeeping.noticed_p99_ms > 1.0 or run.timekeeping.noticed_max_ms > 10.0
+        late = max(run.timekeeping.noticed_max_ms, run.timekeeping.sent_max_ms) > BOUND_MS
         assert late, f"off by {wrong} on a machine that kept time: {run.timekeeping}"
     pytest.skip(f"the machine kept no time in {GOES} goes: off by {wrong}, {run.timekeeping}")
