@@ -225,6 +225,15 @@ def _left(member: Member, taken: frozenset[str]) -> int:
     return member.present - sum(replica.name in taken for replica in member.replicas)
 
 
+def _left_of_siblings(member: Member, members: Sequence[Member], taken: frozenset[str]) -> int:
+    """Return the replicas of the model's other variants, without those that the model ends itself."""
+    return sum(
+        min(_left(each, taken), each.wanted)
+        for each in members
+        if member.has_sibling and each.name == member.name and each is not member
+    )
+
+
 def _victims(
     taker: Member,
     members: Sequence[Member],
@@ -236,12 +245,14 @@ def _victims(
 ) -> list[Victim]:
     """Return the replicas of `node` that must go, none of them needlessly; none if they are not enough."""
     candidates: list[tuple[tuple[float, ...], Victim]] = []
+    of_model: dict[str, int] = {}
+    """By name, how many replicas of all variants may go."""
     for member in members:
         left = _left(member, taken)
         # A model's last replica goes to models without any, not to those that want one more.
-        siblings = members if member.has_sibling else [member]
-        of_model = sum(_left(each, taken) for each in siblings if each.name == member.name)
-        spare = min(left - member.minimum, of_model - int(not taker.has_none)) if member.gives else 0
+        stay = _left_of_siblings(member, members, taken) - int(not taker.has_none)
+        of_model[member.name] = min(of_model.get(member.name, left + stay), left + stay)
+        spare = min(left - member.minimum, left + stay) if member.gives else 0
         if may_give is gives_idle and not member.idle:
             spare = min(spare, left - member.claimed)
         if (
@@ -261,7 +272,8 @@ def _victims(
     for _, victim in sorted(candidates, key=lambda candidate: candidate[0]):
         if not (short := lacking(free, taker.need)):
             break
-        if any(victim[0].need.get(name, 0.0) > 0 for name in short):
+        if of_model[victim[0].name] > 0 and any(victim[0].need.get(name, 0.0) > 0 for name in short):
+            of_model[victim[0].name] -= 1
             victims.append(victim)
             add(free, victim[0].need)
     if lacking(free, taker.need):
