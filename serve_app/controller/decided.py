@@ -5,7 +5,7 @@ Where models share places (`shared_fleet`), each part asks for places and gives 
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from serve_app.policy.decide import Clamp, Decision
 from serve_app.policy.fleet_members import Member
@@ -48,37 +48,37 @@ def split(each: Decided, engines: Mapping[str, ServedModel], takers: Collection[
     """Return the decision by engine deployment: that of a model with variants as one for each."""
     if not each.parts:
         return {each.model.deployment: each}
-    shares = _shares(each, takers)
-    total = sum(share.work_rps for share in shares.values())
-    return {
-        name: _decided_part(each, name, engines[name], share, share.work_rps / (total or 1.0))
-        for name, share in shares.items()
-    }
+    decision = each.decision
+    rps = {name: decision.variants[part.variant.name]["capacity_rps"] for name, part in each.parts.items()}
+    claims, minima = _claims(each, rps, takers)
+    total = sum(claims[name] * rps[name] for name in claims) or 1.0
+    found = {}
+    for name, claim in claims.items():
+        snapshot, of_load = each.parts[name].variant.snapshot, claim * rps[name] / total
+        start_s = snapshot.cold_start_s or snapshot.assumed_start_s
+        load = {signal: decision.signals.get(signal, 0.0) * of_load for signal in _LOAD}
+        part = replace(
+            decision,
+            target=each.targets[name],
+            terms=(),
+            claim=replace(decision.claim, replicas=claim, start_s=start_s),
+            signals={**decision.signals, **load, "replica_capacity_rps": rps[name]},
+        )
+        knobs = each.model.knobs.model_copy(update={"min_replicas": minima[name]})
+        found[name] = Decided(replace(engines[name], knobs=knobs), each.parts[name].ctx, snapshot, part)
+    return found
 
 
-class _Share(NamedTuple):
-    """What one variant does for its model."""
-
-    claim: int
-    """The replicas that the requests need."""
-    minimum: int
-    """The replicas that the model has without any request."""
-    capacity_rps: float
-
-    @property
-    def work_rps(self) -> float:
-        return self.claim * self.capacity_rps
-
-
-def _shares(each: Decided, takers: Collection[str]) -> dict[str, _Share]:
-    """Return the shares by engine deployment, the cheapest work first.
+def _claims(
+    each: Decided, rps: Mapping[str, float], takers: Collection[str]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the claims and the minima by engine deployment, the cheapest work first.
 
     Ready replicas do the claimed work before others, then those that have a place or get one; then the
     cheapest ones do.
     """
     decision, knobs, targets = each.decision, each.model.knobs, each.targets
     now = {name: part.variant for name, part in each.parts.items()}
-    rps = {name: decision.variants[variant.name]["capacity_rps"] for name, variant in now.items()}
     by_price = sorted(now, key=lambda name: now[name].served.usd_per_hour / rps[name])
     useful = [name for name in by_price if decision.variants[now[name].name]["meets_targets"]] or by_price
     speeds = {name: rps[name] / next(iter(rps.values())) for name in useful}
@@ -94,31 +94,8 @@ def _shares(each: Decided, takers: Collection[str]) -> dict[str, _Share]:
     # The last replicas of an idle model may go, because the model then has none at all.
     serves = any(claim.values()) or any(least.values()) or any(placed[n] for n in now if n not in certain)
     kept = {name: min(count, placed[name]) for name, count in on_demand.items() if serves}
-    return {
-        name: _Share(
-            claim.get(name, 0),
-            max(now[name].served.min_replicas, least.get(name, 0), kept.get(name, 0)),
-            rps[name],
-        )
-        for name in by_price
-    }
-
-
-def _decided_part(each: Decided, name: str, engine: ServedModel, share: _Share, of_load: float) -> Decided:
-    """Return the decision about one variant, which has the part `of_load` of the model's requests."""
-    part, decision = each.parts[name], each.decision
-    snapshot = part.variant.snapshot
-    start_s = snapshot.cold_start_s or snapshot.assumed_start_s
-    load = {signal: decision.signals.get(signal, 0.0) * of_load for signal in _LOAD}
-    own = replace(
-        decision,
-        target=each.targets[name],
-        terms=(),
-        claim=replace(decision.claim, replicas=share.claim, start_s=start_s),
-        signals={**decision.signals, **load, "replica_capacity_rps": share.capacity_rps},
-    )
-    knobs = each.model.knobs.model_copy(update={"min_replicas": share.minimum})
-    return Decided(replace(engine, knobs=knobs), part.ctx, snapshot, own)
+    minima = {name: max(now[name].served.min_replicas, least.get(name, 0), kept.get(name, 0)) for name in now}
+    return {name: claim.get(name, 0) for name in by_price}, minima
 
 
 def as_siblings(members: list[Member], takers: Collection[str]) -> list[Member]:

@@ -225,15 +225,6 @@ def _left(member: Member, taken: frozenset[str]) -> int:
     return member.present - sum(replica.name in taken for replica in member.replicas)
 
 
-def _left_of_siblings(member: Member, members: Sequence[Member], taken: frozenset[str]) -> int:
-    """Return the replicas of the model's other variants, without those that the model ends itself."""
-    return sum(
-        min(_left(each, taken), each.wanted)
-        for each in members
-        if member.has_sibling and each.name == member.name and each is not member
-    )
-
-
 def _victims(
     taker: Member,
     members: Sequence[Member],
@@ -249,10 +240,12 @@ def _victims(
     """By name, how many replicas of all variants may go."""
     for member in members:
         left = _left(member, taken)
-        # A model's last replica goes to models without any, not to those that want one more.
-        stay = _left_of_siblings(member, members, taken) - int(not taker.has_none)
-        of_model[member.name] = min(of_model.get(member.name, left + stay), left + stay)
-        spare = min(left - member.minimum, left + stay) if member.gives else 0
+        siblings = [m for m in members if m.name == member.name] if member.has_sibling else [member]
+        # A model's last replica goes to models without any, not to those that want one more. A replica that
+        # the model itself ends is none.
+        all_left = left + sum(min(_left(m, taken), m.wanted) for m in siblings if m is not member)
+        of_model[member.name] = min(of_model.get(member.name, all_left), all_left - int(not taker.has_none))
+        spare = min(left - member.minimum, of_model[member.name]) if member.gives else 0
         if may_give is gives_idle and not member.idle:
             spare = min(spare, left - member.claimed)
         if (
