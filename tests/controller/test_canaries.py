@@ -122,9 +122,30 @@ def test_changed_settings_replace_a_fall_back() -> None:
     watch = Watch(served())
     fall_back(watch)
     watch.app = served(share=0.1)
-    watch.turn({}, {})
 
+    assert watch.turn({}, {}) == ["version: share 0 -> 0.1: settings"]
     assert watch.canaries.document(watch.app.models[NEW], watch.inbox)["share"] == 0.1
+    assert fall_back(watch)[1].startswith("version: share 0.1 -> 0, fell back. errors: ")
+
+
+def test_a_slow_clock_of_an_operator_stops_no_comparison() -> None:
+    watch = Watch(served())
+    fall_back(watch)
+    start = watch.app.models[NEW].start_share.start
+    watch.shares["tide@new"] = Share(0.5, 0.0, start, why="set by ?", at=1.0)
+
+    assert watch.turn({}, {}) == ["version: share 0 -> 0.5: set by ?"]
+    assert fall_back(watch)[1].startswith("version: share 0.5 -> 0, fell back. errors: ")
+
+
+def test_a_fall_back_that_is_not_stored_yet_is_decided_once() -> None:
+    watch = Watch(served())
+    fall_back(watch)
+    stored = watch.shares.pop("tide@new")
+
+    assert watch.turn({"requests": 30}, {"requests": 10, "errors": 9}) == []
+    watch.shares["tide@new"] = stored
+    assert watch.turn({}, {}) == []
 
 
 def test_no_rule_no_fall_back() -> None:
