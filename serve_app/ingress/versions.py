@@ -83,7 +83,7 @@ class Versions(Traffic):
     def compares(self) -> bool:
         return 0.0 < self.share.share < 1.0 or self.share.shadow > 0.0
 
-    def apply(self, stored: Share | None) -> None:
+    def apply(self, stored: Share) -> None:
         """Apply the stored share, if it replaces the settings."""
         self.share = share = in_force(self.start, stored)
         ends = share.streams == "end" and not share.share
@@ -266,7 +266,8 @@ class VersionShares:
             try:
                 stored = await asyncio.to_thread(read_shares, self.app)
                 for each in self.versions:
-                    each.apply(stored.get(each.new.name))
+                    if (share := stored.get(each.new.name)) is not None:  # else it has just been removed
+                        each.apply(share)
                 turn += 1
                 compared = [each for each in self.versions if each.compares]
                 if compared and not turn % _COUNTS_TURNS:

@@ -17,12 +17,14 @@ from serve_app.api.errors import ApiError
 from serve_app.ingress.versions import Side, Versions, VersionShares, fraction
 from serve_app.settings.knobs import CanaryRules, Knobs
 from serve_app.wire.data_plane import TokenCounts
+from serve_app.wire.version_documents import forget_counts, forget_share, put_share, read_counts
 from serve_app.wire.versions import Share, in_force
 from tests.ingress.cold_model import of_lane
 from tests.ingress.fakes import request
 from tests.ingress.fleet import DIED, DONE, FIRST, Fleet
 from tests.stub_engine import StubEngine, failing, frames, stalled
 from tests.stub_kv import StubKv
+from tests.timing import until
 
 START = Share.by_settings(0.0, 0.0, "b on CPU")
 OLD, NEW = EngineReply(200, b'{"by":"old"}'), EngineReply(200, b'{"by":"new"}')
@@ -311,6 +313,19 @@ async def test_abort_is_in_force_at_once_and_soon_elsewhere(kv: StubKv) -> None:
         following.cancel()
 
     assert models[0].versions.share.why == "set by an operator"
+
+
+async def test_a_removed_share_stays_at_replicas_that_still_serve(kv: StubKv, model: Model) -> None:
+    following = asyncio.create_task(VersionShares("shop", "i", [model.versions]).run())
+    put_share("shop", "tide@new", share(0.5))
+    await until(lambda: model.versions.share.share)
+    forget_share("shop", "tide@new")
+    for _ in range(2):  # the counts are written after a read of the shares
+        forget_counts("shop", "i")
+        await until(lambda: read_counts("shop"))
+    following.cancel()
+
+    assert model.versions.share.share == 0.5
 
 
 @pytest.mark.parametrize(
