@@ -158,10 +158,11 @@ class Versions(Traffic):
             if alone or status_outcome(status) in ("ok", "client_error"):
                 return reply
         await opened.aclose()
-        if request.watch is not None:
+        if (watch := request.watch) is not None:
             request.watch = None  # the answer is the old version's
-            failed, counts = status_outcome(status) == "error", self.counts[self.new.name]
-            counts.update(requests=int(failed), errors=int(failed), rescued=1)
+            self.counts[self.new.name]["rescued"] += 1
+            if status_outcome(status) == "error":
+                watch.fail()
         return None
 
     def _copy(self, request: EngineRequest) -> None:

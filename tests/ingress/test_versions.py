@@ -21,7 +21,7 @@ from serve_app.wire.version_documents import forget_counts, forget_share, put_sh
 from serve_app.wire.versions import Share, in_force
 from tests.ingress.cold_model import of_lane
 from tests.ingress.fakes import request
-from tests.ingress.fleet import DIED, DONE, FIRST, Fleet
+from tests.ingress.fleet import DIED, DONE, FIRST, KILLED, WHOLE, CountingEngine, Fleet, without_comments
 from tests.stub_engine import StubEngine, failing, frames, stalled
 from tests.stub_kv import StubKv
 from tests.timing import until
@@ -193,6 +193,23 @@ async def test_a_stream_never_continues_on_the_other_version(model: Model) -> No
 
     assert b'"error"' in text
     assert not old.requests
+
+
+async def test_broken_streams_count_at_once_although_they_continue(model: Model) -> None:
+    old, _ = await model.start(new=None)
+    engines = [CountingEngine(until=5, dies=KILLED), CountingEngine(until=10)]
+    for engine in engines:
+        await model.new.start(engine)
+    model.versions.apply(share(0.999))
+    asked = asyncio.create_task(model.ask(request(conversation="a", wants_stream=True)))
+    await engines[1].reached.wait()
+    broken = model.counts
+    engines[1].go_on()
+
+    assert without_comments(await asked) == (WHOLE, 1)
+    assert not old.requests
+    assert broken == ({}, {"requests": 1, "errors": 1})
+    assert model.counts == ({}, {"requests": 1, "errors": 1, "answers": 1})
 
 
 async def test_a_busy_version_leaves_conversations_to_the_old(model: Model) -> None:
