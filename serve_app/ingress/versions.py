@@ -119,13 +119,12 @@ class Versions(Traffic):
             ApiError: as `RelayClient.call`.
         """
         async with AsyncExitStack() as opened:
-            reply = None
             if self._side(request) is self.new:
-                reply = await self._try_new(request, opened)
+                reply = await self._call_new(request, opened)
             else:
-                self._copy(request)
-            if reply is None:
                 reply = await opened.enter_async_context(self.old.client.call(request))
+                if status_outcome(reply.status) == "ok":
+                    self._copy(request)
             if request.watch is not None and reply.stream is None:
                 request.watch.note(reply.body)
             yield reply
@@ -144,26 +143,32 @@ class Versions(Traffic):
         mean = (self.new.in_flight + self.old.in_flight) / (self.new.ready + self.old.ready)
         return self.new.in_flight / self.new.ready <= _BUSIER * mean + self.knobs().queue_target_per_replica
 
-    async def _try_new(self, request: EngineRequest, opened: AsyncExitStack) -> EngineReply | None:
-        """Return the new version's reply; None if the old version should answer."""
-        alone = not self.old.ready
+    async def _call_new(self, request: EngineRequest, opened: AsyncExitStack) -> EngineReply:
+        """Return the new version's reply, or the old one's if the new one fails or refuses the request.
+
+        A refusal is a failure of the new version if the old one accepts the request.
+        """
+        alone, watch = not self.old.ready, request.watch
         try:
             reply = await opened.enter_async_context(self.new.client.call(request))
-            status = reply.status
+            outcome = status_outcome(reply.status)
         except ApiError as error:
             if alone:
                 raise
-            status = error.status
+            outcome = status_outcome(error.status)
         else:
-            if alone or status_outcome(status) in ("ok", "client_error"):
+            if alone or outcome == "ok":
                 return reply
         await opened.aclose()
-        if (watch := request.watch) is not None:
-            request.watch = None  # the answer is the old version's
+        request.watch = None  # the answer is the old version's
+        if watch is not None and outcome == "error":
+            watch.fail()
+        reply = await opened.enter_async_context(self.old.client.call(request))
+        if watch is not None and status_outcome(reply.status) == "ok":
             self.counts[self.new.name]["rescued"] += 1
-            if status_outcome(status) == "error":
+            if outcome == "client_error":
                 watch.fail()
-        return None
+        return reply
 
     def _copy(self, request: EngineRequest) -> None:
         """Send a copy of some requests to the new version, if it has room."""
@@ -200,7 +205,9 @@ class Versions(Traffic):
         last = before = b""
         try:
             async with self.new.client.call(copy) as reply:
-                copy.outcome = status_outcome(reply.status)
+                outcome = status_outcome(reply.status)
+                # The old version has accepted the same request.
+                copy.outcome = "error" if outcome == "client_error" else outcome
                 if copy.watch is not None:
                     copy.watch.note(reply.body)
                 if reply.stream is not None:

@@ -162,8 +162,14 @@ async def test_a_promoted_version_alone_queues_like_a_model(model: Model) -> Non
 
 @pytest.mark.parametrize(
     "failure",
-    [EngineReply(500, b"{}"), ApiError(503, "no", code="engine_error"), DIED, failing(OSError("killed"))],
-    ids=["500", "503", "died", "lost"],
+    [
+        EngineReply(400, b"{}"),
+        EngineReply(500, b"{}"),
+        ApiError(503, "no", code="engine_error"),
+        DIED,
+        failing(OSError("killed")),
+    ],
+    ids=["400", "500", "503", "died", "lost"],
 )
 async def test_a_failure_before_the_first_byte_is_rescued(model: Model, failure: Any) -> None:
     await model.start(new=failure)
@@ -171,6 +177,17 @@ async def test_a_failure_before_the_first_byte_is_rescued(model: Model, failure:
 
     assert await model.ask(request(conversation="a")) == OLD.body
     assert model.counts == ({}, {"requests": 1, "errors": 1, "rescued": 1})
+
+
+async def test_a_request_that_both_versions_refuse_counts_for_neither(model: Model) -> None:
+    refused = ApiError(400, "no such field")
+    reply = EngineReply(400, refused.body())
+    old, new = await model.start(old=reply, new=reply)
+    model.versions.apply(share(0.999))
+
+    assert b"no such field" in await model.ask(request(conversation="a"))
+    assert (len(old.requests), len(new.requests)) == (1, 1)
+    assert model.counts == ({}, {})
 
 
 async def test_a_full_version_is_no_failing_version(model: Model) -> None:
@@ -276,6 +293,25 @@ async def test_copies_go_to_the_lane_background_of_their_own_key(model: Model) -
     assert (copy.message.key, copy.message.lane) == ("shadow", "background")
     assert model.counts[1] == {"requests": 1, "answers": 1, "copies": 1}
     assert model.versions.memory.used_bytes == 0
+
+
+async def test_a_refused_copy_counts_as_a_failure(model: Model) -> None:
+    await model.start(new=EngineReply(400, b"{}"))
+    model.versions.memory = BodyMemory(1 << 20)
+    model.versions.apply(share(0.0, 1.0))
+    await model.ask(request(conversation="a"))
+    await copies_end(model)
+
+    assert model.counts[1] == {"requests": 1, "errors": 1, "copies": 1}
+
+
+async def test_refused_requests_get_no_copies(model: Model) -> None:
+    _, new = await model.start(old=EngineReply(400, b"{}"))
+    model.versions.memory = BodyMemory(1 << 20)
+    model.versions.apply(share(0.0, 1.0))
+
+    assert await model.ask()
+    assert not new.requests
 
 
 async def test_copies_wait_for_nothing_and_nobody_waits_for_them(model: Model) -> None:
