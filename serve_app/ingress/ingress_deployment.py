@@ -220,8 +220,7 @@ class Ingress:
         served = next((each for each in self._served if each.name == model.version_of), None)
 
         def is_alone() -> bool:
-            old = None if served is None else served.engine
-            return not isinstance(old, RelayClient) or not len(old.admission.replicas)
+            return all(each.alone for each in self._versions if each.new.name == model.name)
 
         admission = Admission(
             model,

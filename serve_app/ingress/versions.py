@@ -83,6 +83,11 @@ class Versions(Traffic):
     def compares(self) -> bool:
         return 0.0 < self.share.share < 1.0 or self.share.shadow > 0.0
 
+    @property
+    def alone(self) -> bool:
+        """Whether the old version answers no request, not even one that the new version fails."""
+        return self.share.share >= 1.0 and not self.old.ready
+
     def apply(self, stored: Share) -> None:
         """Apply the stored share, if it replaces the settings."""
         self.share = share = in_force(self.start, stored)
@@ -137,7 +142,7 @@ class Versions(Traffic):
         if fraction(self.new.name, request.conversation or request.request_id) >= share:
             return False
         if not self.new.ready:
-            return share >= 1.0 and not self.old.ready  # promoted, and at zero
+            return self.alone
         if not self.old.ready:
             return True
         mean = (self.new.in_flight + self.old.in_flight) / (self.new.ready + self.old.ready)
@@ -148,7 +153,7 @@ class Versions(Traffic):
 
         A refusal is a failure of the new version if the old one accepts the request.
         """
-        alone, watch = not self.old.ready, request.watch
+        alone, watch = self.alone, request.watch
         try:
             reply = await opened.enter_async_context(self.new.client.call(request))
             outcome = status_outcome(reply.status)

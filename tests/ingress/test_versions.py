@@ -39,7 +39,7 @@ class Model:
 
     def __init__(self, stack: AsyncExitStack) -> None:
         self.old = Fleet(stack)
-        self.new = Fleet(stack, is_alone=lambda: not len(self.old.known))
+        self.new = Fleet(stack, is_alone=lambda: self.versions.alone)
         self.rules = CanaryRules()
         self.versions = Versions(
             Side("tide", self.old.client, Traffic()),
@@ -158,6 +158,16 @@ async def test_a_promoted_version_alone_queues_like_a_model(model: Model) -> Non
     await model.new.start(StubEngine(NEW))
 
     assert await waiting == NEW.body
+
+
+async def test_a_version_that_fails_beside_no_old_replica_has_one_started(model: Model) -> None:
+    await model.start(old=None, new=EngineReply(500, b"{}"))
+    model.versions.apply(share(0.999))
+    waiting = asyncio.create_task(model.ask(request(conversation="a")))
+    await model.old.handle.asked.wait()
+    await model.old.start(StubEngine(OLD))
+
+    assert await waiting == OLD.body
 
 
 @pytest.mark.parametrize(
