@@ -25,12 +25,13 @@ class AnswerWatch:
 
     Args:
         counts: The counts of the version that answers.
+        timed: Whether its latencies count.
     """
 
-    __slots__ = ("_arguments", "_at_limit", "_counts", "_failed")
+    __slots__ = ("_arguments", "_at_limit", "_counts", "_failed", "_timed")
 
-    def __init__(self, counts: Counter[str]) -> None:
-        self._counts = counts
+    def __init__(self, counts: Counter[str], timed: bool = True) -> None:
+        self._counts, self._timed = counts, timed
         self._arguments = ""
         """The arguments of all tool calls, one after the other."""
         self._at_limit = self._failed = False
@@ -75,7 +76,7 @@ class AnswerWatch:
         if outcome == "error":
             self.fail()
         counts["requests"] += outcome == "ok" and not self._failed
-        if caller.lane != "background":
+        if self._timed and caller.lane != "background":
             for kind, seconds in ((TTFT, ttft_s), (ITL, itl_s)):
                 if seconds is not None:
                     counts[f"{kind}:{bucket(seconds)}"] += 1

@@ -34,6 +34,9 @@ _MOST_COPIES = 16
 """Copies of one ingress replica at once. Further ones are dropped."""
 _BUSIER = 2.0
 """A version whose replicas have so many times the mean requests of all replicas gets no more."""
+_EVEN = 1.5
+"""Latencies are compared while replicas of the new version get up to so many times the requests of others. A
+step takes at most so many times as long then, which the rules tolerate."""
 _READ_S = 0.25
 _COUNTS_TURNS = 4
 
@@ -103,7 +106,9 @@ class Versions(Traffic):
         if is_new and request.adapter is None:
             request.alias = request.asked_model  # the engine knows only the version's name
         if self.compares and self.new.ready:
-            request.watch = AnswerWatch(self.counts[side.name])
+            part = self.share.share
+            even = part * self.old.ready <= _EVEN * (1.0 - part) * self.new.ready
+            request.watch = AnswerWatch(self.counts[side.name], timed=even)
         side.traffic.opened(request)
 
     def first_byte(self, request: EngineRequest) -> None:

@@ -267,6 +267,22 @@ async def test_both_versions_are_counted_only_while_compared(model: Model) -> No
     assert new["answers"] == new["requests"]
 
 
+@pytest.mark.parametrize(("part", "olds", "timed"), [(0.5, 1, True), (0.5, 3, False), (0.2, 3, True)])
+async def test_latencies_count_only_under_about_equal_load(
+    model: Model, part: float, olds: int, timed: bool
+) -> None:
+    await model.start()
+    for _ in range(olds - 1):
+        await model.old.start(StubEngine(OLD))
+    model.versions.apply(share(part))
+    for name in conversations(20):
+        await model.ask(request(conversation=name))
+
+    for counts in model.versions.counts.values():
+        assert counts["requests"]
+        assert any(name.startswith("ttft:") for name in counts) == timed
+
+
 @pytest.mark.parametrize("streams", ["end", "finish"])
 async def test_aborted_version_ends_its_streams_by_the_setting(model: Model, streams: str) -> None:
     await model.start(new=stalled(FIRST))
