@@ -236,11 +236,13 @@ class Ingress:
         counters = IngressCounters(model.deployment_name, admission.queue, metrics)
         self._counters.append(counters)
         if served is not None and isinstance(served.engine, RelayClient):
+            old = next(each for each in self._settings.models if each.name == served.name)
             versions = Versions(
                 Side(served.name, served.engine, served.traffic),
                 Side(model.name, engine, counters),
                 Share.by_settings(model.share, model.shadow, engine_identity(model)),
                 knobs,
+                (model.model, model.revision) == (old.model, old.revision),
             )
             self._versions.append(versions)
             index = self._served.index(served)

@@ -71,6 +71,8 @@ class Versions(Traffic):
     """The share that the settings give."""
     knobs: Callable[[], Knobs]
     """Returns the present knobs of the new version."""
+    same_weights: bool = True
+    """Whether both have the weights that adapters were made for. If not, the old version has the adapters."""
     memory: BodyMemory | None = None
     """Counts the bodies of copies; None before the first request."""
     share: Share = field(init=False)
@@ -144,7 +146,8 @@ class Versions(Traffic):
 
     def _is_new(self, request: EngineRequest) -> bool:
         share = self.share.share
-        if fraction(self.new.name, request.conversation or request.request_id) >= share:
+        place = fraction(self.new.name, request.conversation or request.request_id)
+        if place >= share or not self._suits(request):
             return False
         if not self.new.ready:
             return self.alone
@@ -152,6 +155,10 @@ class Versions(Traffic):
             return True
         mean = (self.new.in_flight + self.old.in_flight) / (self.new.ready + self.old.ready)
         return self.new.in_flight / self.new.ready <= _BUSIER * mean + self.knobs().queue_target_per_replica
+
+    def _suits(self, request: EngineRequest) -> bool:
+        """Whether the new version may answer a request: an adapter needs the weights that it was made for."""
+        return request.adapter is None or self.same_weights
 
     async def _call_new(self, request: EngineRequest, opened: AsyncExitStack) -> EngineReply:
         """Return the new version's reply, or the old one's if the new one fails or refuses the request.
@@ -186,7 +193,8 @@ class Versions(Traffic):
         if memory is None or fraction("copy", request.request_id) >= self.share.shadow:
             return
         busy = len(self._copies) >= _MOST_COPIES or 4 * memory.used_bytes > memory.limit_bytes
-        if busy or not self.new.ready or request.is_background or request.operation not in GENERATING:
+        wanted = self._suits(request) and not request.is_background and request.operation in GENERATING
+        if busy or not self.new.ready or not wanted:
             return
         kept = BodyShare(memory, "copies for new versions")
         try:

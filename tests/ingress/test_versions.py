@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from math import sqrt
 from typing import Any
 
@@ -16,6 +17,7 @@ from serve_app.api.engine_response import EngineResponse
 from serve_app.api.errors import ApiError
 from serve_app.ingress.versions import Side, Versions, VersionShares, fraction
 from serve_app.settings.knobs import CanaryRules, Knobs
+from serve_app.settings.model_names import Adapter
 from serve_app.wire.data_plane import TokenCounts
 from serve_app.wire.version_documents import forget_counts, forget_share, put_share, read_counts
 from serve_app.wire.versions import Share, in_force
@@ -237,6 +239,18 @@ async def test_broken_streams_count_at_once_although_they_continue(model: Model)
     assert not old.requests
     assert broken == ({}, {"requests": 1, "errors": 1})
     assert model.counts == ({}, {"requests": 1, "errors": 1, "answers": 1})
+
+
+async def test_adapters_stay_with_the_weights_that_they_were_made_for(model: Model) -> None:
+    _, new = await model.start()
+    model.versions.memory = BodyMemory(1 << 20)
+    model.versions.apply(share(0.999, 1.0))
+    asked = request(conversation="a", adapter=Adapter("style", "/adapters/style"))
+    assert await model.ask(replace(asked)) == NEW.body
+    model.versions.same_weights = False
+
+    assert await model.ask(replace(asked)) == OLD.body
+    assert len(new.requests) == 1
 
 
 async def test_a_busy_version_leaves_conversations_to_the_old(model: Model) -> None:
