@@ -106,24 +106,23 @@ class Oidc:
     def _entry(self, claims: Mapping[str, Any]) -> ApiKey:
         """Return the rights that the claims give. Raises ApiError 401 or 403."""
         settings, names = self._settings, self._settings.claims
-        given = next(iter(_texts(claims, names.name)), "")
+        given = next(iter(_texts(claims, names.name) or ()), "")
         name = quote(given, safe="@|+")
         if not 0 < len(name) <= _LONGEST_NAME:
             raise invalid_key(f"the token's claim {names.name!r} must have 1 to {_LONGEST_NAME} characters.")
-        teams = _texts(claims, names.team)
-        team = next((each for each in teams if each in self._teams()), None)
+        team = next((each for each in _texts(claims, names.team) or () if each in self._teams()), None)
         if names.team is not None and team is None:
             message = f"The token's claim {names.team!r} has no team of this server."
             raise ApiError(403, message, code="team_not_allowed")
-        lanes = _texts(claims, names.lane)
+        lanes, models = _texts(claims, names.lane) or (), _texts(claims, names.models)
         # Not validated: a name with a colon is no key's of the file.
         return ApiKey.model_construct(
             name=f"oidc:{name}",
             hash=DIGEST + sha256(f"{settings.issuer}\0{name}".encode()).hexdigest(),
             lane=next((lane for lane in LANES if lane in lanes), settings.lane),
-            models=tuple(_texts(claims, names.models)) or settings.models,
+            models=settings.models if models is None else tuple(models),
             team=team,
-            admin=settings.admin_value in _texts(claims, names.admin),
+            admin=settings.admin_value in (_texts(claims, names.admin) or ()),
             expires=datetime.fromtimestamp(min(int(claims["exp"]) + settings.leeway_s, _LAST_S), UTC),
         )
 
@@ -175,15 +174,15 @@ async def _read(client: aiohttp.ClientSession, url: str) -> Any:
         return msgspec.json.decode(await reply.content.read(_MOST_BYTES))
 
 
-def _texts(claims: Mapping[str, Any], name: str | None) -> list[str]:
-    """Return the values of a claim as texts; none if the token lacks it."""
+def _texts(claims: Mapping[str, Any], name: str | None) -> list[str] | None:
+    """Return the values of a claim that are texts; None if the token lacks the claim."""
     if name is None:
-        return []
+        return None
     found: Any = claims
     for part in [name] if name in claims else name.split("."):
         found = found.get(part) if isinstance(found, Mapping) else None
     values = found if isinstance(found, list) else [found]
-    return [each for each in values if isinstance(each, str)]
+    return None if found is None else [each for each in values if isinstance(each, str)]
 
 
 def _keep(kept: dict[_Name, ApiKey], name: _Name, entry: ApiKey) -> None:

@@ -149,6 +149,19 @@ async def test_claims_give_team_lane_models_and_admin(issuer: FakeIssuer, tmp_pa
     assert (found.models, found.admin) == (("qwen-*", "org/embed"), True)
 
 
+@pytest.mark.parametrize(
+    ("models", "allowed"), [(None, ("org/*",)), ([], ()), (7, ()), (["qwen"], ("qwen",)), ("qwen", ("qwen",))]
+)
+async def test_an_empty_claim_of_models_allows_none(
+    issuer: FakeIssuer, tmp_path: Path, models: object, allowed: tuple[str, ...]
+) -> None:
+    sender = Sender(issuer, tmp_path, claims={"models": "models"}, models=["org/*"])
+    found = await sender.keys.identify(issuer.token(models=models).encode())
+
+    assert found.models == allowed
+    assert found.allows("org/embed") == (models is None)
+
+
 @pytest.mark.parametrize("groups", [None, "staff", ["staff"], {"shop": 1}, 7])
 async def test_callers_without_a_team_are_refused(issuer: FakeIssuer, tmp_path: Path, groups: object) -> None:
     sender = Sender(issuer, tmp_path, claims={"team": "groups"})
