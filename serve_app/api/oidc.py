@@ -169,9 +169,14 @@ class Oidc:
 
 
 async def _read(client: aiohttp.ClientSession, url: str) -> Any:
-    """Return a JSON document."""
+    """Return a JSON document. Raises ValueError if it is larger than 1 MiB, and others."""
+    body = bytearray()
     async with client.get(url, raise_for_status=True) as reply:
-        return msgspec.json.decode(await reply.content.read(_MOST_BYTES))
+        async for part in reply.content.iter_any():
+            body += part
+            if len(body) > _MOST_BYTES:
+                raise ValueError(f"{url} has more than {_MOST_BYTES} bytes")
+    return msgspec.json.decode(body)
 
 
 def _texts(claims: Mapping[str, Any], name: str | None) -> list[str] | None:

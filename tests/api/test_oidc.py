@@ -43,6 +43,8 @@ class FakeIssuer:
         self.keys: dict[str, Any] = {"a": RSA_KEYS[0], "e": EC_KEY}
         self.fetched = 0
         self.down = False
+        self.more = b""
+        """Follows the keys, in a packet of its own."""
         self.issuer = ""
         """What the configuration says; by default its own address."""
         app = web.Application()
@@ -57,7 +59,7 @@ class FakeIssuer:
     async def _configuration(self, _: web.Request) -> web.Response:
         return web.json_response({"issuer": self.issuer or self.url, "jwks_uri": f"{self.url}keys"})
 
-    async def _keys(self, _: web.Request) -> web.Response:
+    async def _keys(self, asked: web.Request) -> web.StreamResponse:
         self.fetched += 1
         if self.down:
             raise web.HTTPServiceUnavailable
@@ -71,7 +73,13 @@ class FakeIssuer:
             rows.append(json.loads(kind.to_jwk(key.public_key())) | {"kid": kid, "use": "sig"})
         rows.append({"kty": "oct", "kid": "secret", "k": "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldA"})
         rows.append({"kty": "EC", "kid": "new", "crv": "P-1024", "x": "AA", "y": "AA"})
-        return web.json_response({"keys": rows})
+        reply = web.StreamResponse()
+        await reply.prepare(asked)
+        body = json.dumps({"keys": rows}).encode()
+        for part in (body[:-9], body[-9:], self.more):
+            await reply.write(part)
+            await asyncio.sleep(0.01)  # else the client may get both at once
+        return reply
 
     def token(self, kid: str | None = "a", key: Any = None, algorithm: str = "RS256", **claims: Any) -> str:
         now = int(time.time())
@@ -296,6 +304,12 @@ async def test_a_key_of_an_unknown_curve_leaves_the_others_usable(issuer: FakeIs
     refused = await sender.refusal(issuer.token("new", RSA_KEYS[0]))
 
     assert (refused.status, issuer.fetched) == (401, 1)
+
+
+async def test_keys_of_a_size_without_bound_are_not_read(issuer: FakeIssuer, sender: Sender) -> None:
+    issuer.more = b" " * (1 << 20)
+
+    assert (await sender.refusal(issuer.token())).code == "issuer_unavailable"
 
 
 async def test_concurrent_tokens_share_one_fetch(issuer: FakeIssuer, sender: Sender) -> None:
