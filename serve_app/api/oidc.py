@@ -54,7 +54,8 @@ class Oidc:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self._teams, self._clock = settings, teams, clock
-        self._keys: dict[str | None, jwt.PyJWK] = {}
+        self._keys: dict[str | None, Any] = {}
+        """By `kid`. A `PyJWK` allows only its own algorithm; a plain key allows all of the settings."""
         self._documents: dict[str | None, Any] = {}
         self._tokens: dict[bytes, ApiKey] = {}
         """By the digest of the token."""
@@ -78,30 +79,35 @@ class Oidc:
         settings = self._settings
         try:
             kid = jwt.get_unverified_header(token).get("kid")
-            unknown = kid not in self._keys
+            unknown = self._key(kid) is None
             fetching = self._fetch() if unknown or self._clock() >= self._stale_at else None
             if unknown and fetching is not None:
                 await asyncio.wait({fetching})
             if not self._keys:
                 message = "The keys of the token's issuer cannot be fetched."
                 raise ApiError(503, message, code="issuer_unavailable", headers={"Retry-After": "5"})
-            if kid not in self._keys:
+            if (key := self._key(kid)) is None:
                 raise invalid_key("the token's signing key is not one of its issuer's.")
             claims = jwt.decode(
                 token,
-                self._keys[kid],
+                key,
                 settings.algorithms,
                 {"require": ["exp", "iss", "aud"], "enforce_minimum_key_length": True},
                 audience=settings.audience,
                 issuer=settings.issuer,
                 leeway=settings.leeway_s,
             )
-        except jwt.PyJWTError as error:
+        except (jwt.PyJWTError, TypeError) as error:  # TypeError: an algorithm of another kind of keys
             raise invalid_key(f"the token is refused: {error}") from None
         entry = self._entry(claims)
         _keep(self._tokens, digest, entry)
         _keep(self.callers, entry.name, entry)
         return entry
+
+    def _key(self, kid: str | None) -> Any:
+        """Return a key. A token may name none if its issuer has only one (OpenID Connect Core, 10.1)."""
+        only = kid is None and len(self._keys) == 1
+        return next(iter(self._keys.values())) if only else self._keys.get(kid)
 
     def _entry(self, claims: Mapping[str, Any]) -> ApiKey:
         """Return the rights that the claims give. Raises ApiError 401 or 403."""
@@ -161,7 +167,8 @@ class Oidc:
         self._keys = {}
         for kid, document in chosen.items():
             with suppress(jwt.PyJWTError):  # of a curve that PyJWT does not know
-                self._keys[kid] = jwt.PyJWK(document)
+                key = jwt.PyJWK(document)
+                self._keys[kid] = key if "alg" in document else key.key
         if any(chosen.get(kid) != document for kid, document in self._documents.items()):
             self._tokens.clear()
         self._documents, self._trouble = chosen, ""

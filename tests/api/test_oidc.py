@@ -45,6 +45,8 @@ class FakeIssuer:
         self.down = False
         self.more = b""
         """Follows the keys, in a packet of its own."""
+        self.alg: str | None = None
+        """The algorithm of its RSA keys, if it says it."""
         self.issuer = ""
         """What the configuration says; by default its own address."""
         app = web.Application()
@@ -70,7 +72,8 @@ class FakeIssuer:
                 if isinstance(key, rsa.RSAPrivateKey)
                 else jwt.algorithms.ECAlgorithm
             )
-            rows.append(json.loads(kind.to_jwk(key.public_key())) | {"kid": kid, "use": "sig"})
+            alg = {"alg": self.alg} if self.alg and kind is jwt.algorithms.RSAAlgorithm else {}
+            rows.append(json.loads(kind.to_jwk(key.public_key())) | {"kid": kid, "use": "sig"} | alg)
         rows.append({"kty": "oct", "kid": "secret", "k": "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldA"})
         rows.append({"kty": "EC", "kid": "new", "crv": "P-1024", "x": "AA", "y": "AA"})
         reply = web.StreamResponse()
@@ -310,6 +313,29 @@ async def test_keys_of_a_size_without_bound_are_not_read(issuer: FakeIssuer, sen
     issuer.more = b" " * (1 << 20)
 
     assert (await sender.refusal(issuer.token())).code == "issuer_unavailable"
+
+
+async def test_a_token_may_name_no_key_if_there_is_one(issuer: FakeIssuer, sender: Sender) -> None:
+    token = issuer.token(None, RSA_KEYS[0]).encode()
+    refused = await sender.refusal(token.decode())
+    del issuer.keys["e"]
+    sender.clock.now += FETCH_S
+
+    assert refused.status == 401
+    assert (await sender.keys.identify(token)).name == "oidc:alice"
+
+
+@pytest.mark.parametrize(("alg", "accepted"), [(None, True), ("RS512", True), ("RS256", False)])
+async def test_a_key_without_an_algorithm_allows_those_of_the_settings(
+    issuer: FakeIssuer, tmp_path: Path, alg: str | None, accepted: bool
+) -> None:
+    sender = Sender(issuer, tmp_path, algorithms=["RS512", "ES256"])
+    issuer.alg = alg
+    token = issuer.token(algorithm="RS512")
+    if accepted:
+        assert (await sender.keys.identify(token.encode())).name == "oidc:alice"
+    else:
+        assert (await sender.refusal(token)).status == 401
 
 
 async def test_concurrent_tokens_share_one_fetch(issuer: FakeIssuer, sender: Sender) -> None:
