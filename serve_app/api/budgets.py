@@ -62,13 +62,18 @@ class Prices:
     learn: Callable[[float], Mapping[tuple[str, str], float]] = lambda since: {}
     """Returns the money for a computed token since a Unix time, by model and lane, from the database."""
     learned: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """The version that may answer for a model."""
 
     def most(self, request: EngineRequest, prompt: float, answer: float) -> float:
         """Return the most that a request with so many tokens costs."""
-        model = request.model
+        models = {request.model, self.versions.get(request.model, request.model)}
+        return max(self._most(model, request.caller.lane, prompt, answer) for model in models)
+
+    def _most(self, model: str, lane: str, prompt: float, answer: float) -> float:
         if (prices := self.tokens.get(model)) is not None:
             return prices.cost(prompt, 0.0, answer)
-        if (price := self.learned.get((model, request.caller.lane))) is None:
+        if (price := self.learned.get((model, lane))) is None:
             price = max((each for (name, _), each in self.learned.items() if name == model), default=None)
         if price is None:
             return self.gpu_s.get(model, 0.0) * (prompt * _PREFILL_S + answer * _DECODE_S)

@@ -202,9 +202,13 @@ class Ingress:
     ) -> Budgets:
         ledger, models = self._settings.ledger, self._settings.models
         gpu_s = {model.name: model.hour_price(ledger) / 3600 for model in models}
+        tokens = {
+            model.name: prices for model in models if (prices := model.token_prices(ledger)) is not None
+        }
+        versions = {model.version_of: model.name for model in models if model.version_of is not None}
         return Budgets(
             BudgetStore(ledger_url(ledger), app, f"{replica} {uuid.uuid4().hex}"),
-            Prices(gpu_s, ledger.usd_per_million_tokens, usage.prices),
+            Prices(gpu_s, tokens, usage.prices, versions=versions),
             lambda: keys.budgets,
             ledger.on_database_error == "serve",
             unwritten_s,

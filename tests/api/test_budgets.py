@@ -408,6 +408,15 @@ def test_prices_are_learned_from_the_ledger(fleet: Fleet) -> None:
     assert prices.most(background, 1000, 100) == pytest.approx(5.5)
 
 
+def test_a_version_may_be_dearer_than_its_model() -> None:
+    dear = TokenPrices(prompt=1e6, completion=1e6)
+    by_tokens = Prices({}, {"tide": PER_TOKEN, "tide@new": dear}, versions={"tide": "tide@new"})
+    by_time = Prices({"tide": 1.0, "tide@new": 3.0}, {}, versions={"tide": "tide@new"})
+
+    assert by_tokens.most(request(), 10, 5) == pytest.approx(15.0)
+    assert by_time.most(request(), 0, 50) == pytest.approx(3.0)
+
+
 async def test_a_replica_learns_prices_and_publishes_shares(fleet: Fleet) -> None:
     fleet.pay(2.4)
     prices = Prices({}, {}, fleet.ledger.prices)
