@@ -205,9 +205,13 @@ class Ingress:
     ) -> Budgets:
         ledger, models = self._settings.ledger, self._settings.models
         gpu_s = {model.name: model.hour_price(ledger) / 3600 for model in models}
+        tokens = {
+            model.name: prices for model in models if (prices := model.token_prices(ledger)) is not None
+        }
+        versions = {model.version_of: model.name for model in models if model.version_of is not None}
         return Budgets(
             BudgetStore(ledger_url(ledger), app, f"{replica} {uuid.uuid4().hex}"),
-            Prices(gpu_s, ledger.usd_per_million_tokens, usage.prices),
+            Prices(gpu_s, tokens, usage.prices, versions=versions),
             lambda: keys.budgets,
             ledger.on_database_error == "serve",
             unwritten_s,
@@ -223,8 +227,7 @@ class Ingress:
         served = next((each for each in self._served if each.name == model.version_of), None)
 
         def is_alone() -> bool:
-            old = None if served is None else served.engine
-            return not isinstance(old, RelayClient) or not len(old.admission.replicas)
+            return all(each.alone for each in self._versions if each.new.name == model.name)
 
         admission = Admission(
             model,
@@ -240,11 +243,13 @@ class Ingress:
         counters = IngressCounters(model.deployment_name, admission.queue, metrics)
         self._counters.append(counters)
         if served is not None and isinstance(served.engine, RelayClient):
+            old = next(each for each in self._settings.models if each.name == served.name)
             versions = Versions(
                 Side(served.name, served.engine, served.traffic),
                 Side(model.name, engine, counters),
                 Share.by_settings(model.share, model.shadow, engine_identity(model)),
                 knobs,
+                (model.model, model.revision) == (old.model, old.revision),
             )
             self._versions.append(versions)
             index = self._served.index(served)
