@@ -144,7 +144,7 @@ def throttled(leader: subprocess.Popen[bytes]) -> Iterator[None]:
         look_at = 0.0
         while not ended.is_set():
             if time.monotonic() >= look_at:
-                engines, look_at = _engines(leader), time.monotonic() + 1.0
+                engines, look_at = engine_cores(leader), time.monotonic() + 1.0
             _signal(engines, signal.SIGSTOP)
             ended.wait(0.04)
             _signal(engines, signal.SIGCONT)
@@ -159,7 +159,8 @@ def throttled(leader: subprocess.Popen[bytes]) -> Iterator[None]:
         thread.join()
 
 
-def _engines(leader: subprocess.Popen[bytes]) -> list[psutil.Process]:
+def engine_cores(leader: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """Return the engine cores of a node."""
     with suppress(psutil.NoSuchProcess):
         found = psutil.Process(leader.pid).children(recursive=True)
         return [each for each in found if each.name().startswith("VLLM::EngineCor")]
