@@ -124,18 +124,19 @@ def test_version_with_one_percent_falls_back_by_the_counts_of_two_ingresses(
     new = next(each for each in conversations if fraction(name, each) < SMALL_SHARE)
     old = next(each for each in conversations if fraction(name, each) > SMALL_SHARE)
     wait_until(
-        lambda: say(nodes, old) or arrivals(nodes, MODEL), lambda seen: len(seen) == 2, "two ingresses"
+        lambda: say(nodes, old) or arrivals(nodes, MODEL),
+        lambda found: len(found) == 2,
+        "two ingress replicas",
+        START_TIMEOUT_S,
+        every_s=0.5,
     )
 
-    sent = 0
-    while len(arrivals(nodes, name)) < 2:
+    for _ in range(20):
         say(nodes, new)
-        sent += 1
 
-    wait_until(
-        lambda: sum(arrivals(nodes, name).values()), lambda seen: seen == sent, f"{sent} of the version"
-    )
-    wait_until(lambda: canary(nodes, "endless").get("new", {}).get("requests"), lambda n: n == sent, "counts")
+    found = wait_until(lambda: arrivals(nodes, name), lambda now: sum(now.values()) >= 20, name, every_s=0.5)
+    assert len(found) == 2, "each ingress replica had some of the conversation, and kept it on the version"
+    wait_until(lambda: canary(nodes, "endless").get("new", {}).get("requests"), lambda now: now == 20)
 
     seen: dict[str, Any] = {}
 
