@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -68,12 +68,24 @@ class Nodes:
         command = [sys.executable, "-c", RAY, "start", "--block", "--disable-usage-stats"]
         command += ["--head"] if name == "head" else []
         command += [f"--{option}={value}" for option, value in options.items()]
+        for _ in range(3):  # on a busy machine Ray gives up after 30 s, and Kubernetes starts the pod again
+            if leader := self._start(name, command):
+                return leader
+        raise AssertionError((self._folder / f"{name}.log").read_text(errors="replace")[-4000:])
+
+    def _start(self, name: str, command: list[str]) -> subprocess.Popen[bytes] | None:
+        """Return the first process of a node once the node has started; None if it has ended."""
         log = self._folder / f"{name}.log"
         with log.open("wb") as out:
             leader = subprocess.Popen(command, env=self._environment(name), stdout=out, stderr=out)
         self._leaders.append(leader)
-        wait_for(lambda: "Ray runtime started" in log.read_text(errors="replace"), log)
-        return leader
+        wait_until(
+            lambda: "Ray runtime started" in log.read_text(errors="replace") or leader.poll() is not None,
+            what=str(log),
+            limit_s=START_TIMEOUT_S,
+            every_s=0.25,
+        )
+        return leader if leader.poll() is None else None
 
     def _environment(self, name: str) -> dict[str, str]:
         """Each node needs ports and sockets of its own for the parts of Ray Serve that each node has."""
@@ -116,10 +128,6 @@ class Nodes:
     def end(self) -> None:
         for leader in self._leaders:
             end_node(leader)
-
-
-def wait_for(condition: Callable[[], bool], log: Path) -> None:
-    wait_until(condition, what=str(log), limit_s=START_TIMEOUT_S, every_s=0.25)
 
 
 def end_node(leader: subprocess.Popen[bytes]) -> None:
