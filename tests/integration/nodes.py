@@ -22,7 +22,7 @@ import psutil
 import pytest
 import yaml
 
-from serve_app.cli.listening import free_ports
+from serve_app.cli.listening import free_ports, port_taken
 from serve_app.cli.run_environment import environment
 from serve_app.haproxy.environment import haproxy_environment
 from tests.integration.cluster import FAST_PATH_PORTS, START_TIMEOUT_S
@@ -43,7 +43,7 @@ class Nodes:
     def __init__(self, folder: Path) -> None:
         # Two draws may give the same port.
         self._ports = iter(free_ports(60))
-        self.port, self._gcs, self._dashboard = islice(self._ports, 3)
+        self.port, self._gcs, self._dashboard, self._client_server = islice(self._ports, 4)
         self._environments: dict[str, dict[str, str]] = {}
         self._folder, self._token = folder, secrets.token_hex(32)
         self._leaders: list[subprocess.Popen[bytes]] = []
@@ -62,7 +62,7 @@ class Nodes:
         }
         if name == "head":
             ours = {"port": self._gcs, "dashboard-port": self._dashboard, "temp-dir": self._folder}
-            options |= {**ours, "ray-client-server-port": 0}  # none: on a busy machine it ends its node
+            options |= {**ours, "ray-client-server-port": self._client_server}
         else:
             options["address"] = f"127.0.0.1:{self._gcs}"
         command = [sys.executable, "-c", RAY, "start", "--block", "--disable-usage-stats"]
@@ -79,12 +79,12 @@ class Nodes:
         with log.open("wb") as out:
             leader = subprocess.Popen(command, env=self._environment(name), stdout=out, stderr=out)
         self._leaders.append(leader)
-        wait_until(
-            lambda: "Ray runtime started" in log.read_text(errors="replace") or leader.poll() is not None,
-            what=str(log),
-            limit_s=START_TIMEOUT_S,
-            every_s=0.25,
-        )
+
+        def started() -> bool:
+            whole = name != "head" or port_taken(self._client_server)  # without this server the head ends
+            return whole and "Ray runtime started" in log.read_text(errors="replace")
+
+        wait_until(lambda: started() or leader.poll() is not None, bool, str(log), START_TIMEOUT_S, 0.25)
         return leader if leader.poll() is None else None
 
     def _environment(self, name: str) -> dict[str, str]:
