@@ -58,13 +58,21 @@ def variants(nodes: Nodes) -> dict[str, dict[str, float]]:
     return found
 
 
-def until_mix(nodes: Nodes, **ready: int) -> None:
-    def mix() -> dict[str, tuple[float, float]]:
-        return {name: (each["target"], each["ready"]) for name, each in variants(nodes).items()}
+def until_only_spot(nodes: Nodes, least: int) -> None:
+    """Wait until at least so many replicas of the cheap variant are ready, and there are no others."""
 
-    wanted = {name.replace("_", "-"): (count, count) for name, count in ready.items()}
+    def replicas() -> list[tuple[float, float]]:
+        found = variants(nodes)
+        return [(each["target"], each["ready"]) for each in map(found.get, ("spot", "on-demand")) if each]
+
     # For its first five minutes the policy keeps as many replicas as the first load took.
-    wait_until(mix, lambda now: now | wanted == now, f"the mix {wanted}", 2 * START_TIMEOUT_S, every_s=0.25)
+    wait_until(
+        replicas,
+        lambda now: now and now[0][0] == now[0][1] >= least and now[1] == (0, 0),
+        f"{least} replicas of spot alone",
+        4 * START_TIMEOUT_S,
+        every_s=0.25,
+    )
 
 
 def lost_waits(nodes: Nodes, ended: int) -> float:
@@ -104,7 +112,7 @@ def test_streams_survive_the_end_of_a_slow_cheap_pool_and_work_moves_back(
     engine = engine_settings(MODEL, variants=VARIANTS, **LONG_CONTEXT)
     ingress = {"resources": {"ingress": 1}}
     nodes.deploy(application(engine, knobs={MODEL: KNOBS}, ingress=ingress, zygote=False))
-    until_mix(nodes, spot=2, on_demand=0)  # one serves, and one is spare
+    until_only_spot(nodes, 2)  # one serves, and one is spare
     undisturbed = greedy_streams(nodes.port, MODEL, tokens=SHORT)
 
     with throttled(spot):
@@ -115,8 +123,8 @@ def test_streams_survive_the_end_of_a_slow_cheap_pool_and_work_moves_back(
     assert [pieces(one) for one in suddenly[:6]] == [pieces(one) for one in undisturbed]
 
     waits = lost_waits(nodes, len(undisturbed) + STREAMS)
-    spot = nodes.start("spot-again", {"spot": 3})
-    until_mix(nodes, spot=3, on_demand=0)  # two of them may be taken away at once, as has been seen
+    spot = nodes.start("spot-again", {"spot": 4})
+    until_only_spot(nodes, 3)  # two of them may be taken away at once, as has been seen
     with throttled(spot):
         (node,) = nodes.run("-c", SPOT_NODES, "@").split()
         taken = Timer(NOTICE_S, take_away, [spot])
