@@ -34,6 +34,8 @@ for node_id, node in GcsClient(address=sys.argv[1]).get_all_node_info(timeout=10
         print(node_id.hex())
 """
 NOTICE_S, TOKENS, STREAMS = 30, 1500, 50
+LIMIT_S = 4 * START_TIMEOUT_S
+"""Of waits for several starts, one after another, on a busy machine."""
 SHORT = 120
 """Longer greedy texts go on behind their end, where two tokens may be as likely: they depend on the batch."""
 
@@ -70,7 +72,7 @@ def until_only_spot(nodes: Nodes, least: int) -> None:
         replicas,
         lambda now: now and now[0][0] == now[0][1] >= least and now[1] == (0, 0),
         f"{least} replicas of spot alone",
-        4 * START_TIMEOUT_S,
+        LIMIT_S,
         every_s=0.25,
     )
 
@@ -90,7 +92,7 @@ def lost_waits(nodes: Nodes, ended: int) -> float:
 def take_away(spot: Popen[bytes]) -> None:
     """End a node without engines. On a busy machine, others start only when the notice is over."""
     try:
-        wait_until(lambda: engine_cores(spot), lambda left: not left, "an empty node", START_TIMEOUT_S)
+        wait_until(lambda: engine_cores(spot), lambda left: not left, "an empty node", LIMIT_S)
     finally:
         end_node(spot)
 
@@ -143,13 +145,14 @@ def test_streams_survive_the_end_of_a_slow_cheap_pool_and_work_moves_back(
         lambda: variants(nodes),
         lambda now: now and now["spot"]["ready"] == 0 < now["on-demand"]["ready"],
         "a mix without spot",
-        START_TIMEOUT_S,
+        LIMIT_S,
     )
     greedy_streams(nodes.port, MODEL, tokens=TOKENS // 3, count=STREAMS)
     wait_until(
         lambda: variants(nodes),
         lambda now: now and now["spot"]["capacity_rps"] < now["on-demand"]["capacity_rps"],
         "a higher speed on demand",
+        LIMIT_S,
         every_s=0.5,
     )
     notes = [note for record in answer(nodes)["decisions"] for note in record["notes"]]
