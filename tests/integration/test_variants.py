@@ -84,6 +84,7 @@ def lost_waits(nodes: Nodes, ended: int) -> float:
             lambda: samples(http),
             lambda now: now.get(("llm_responses_total", MODEL), 0.0) >= ended,
             f"{ended} responses",
+            LIMIT_S,
             every_s=1.0,
         )
     return float(found.get(("llm_lost_wait_seconds_count", MODEL), 0.0))
