@@ -80,16 +80,13 @@ def decide_variants(
         each.name: _observe(state.mix.variants.get(each.name, VariantState()), each, now) for each in variants
     }
     state = replace(state, mix=replace(state.mix, variants=seen))
-    capacities, _, _ = _capacities(variants, knobs, state)
+    capacities, _ = _capacities(variants, knobs, state)
     decision, state = decide(_combined(variants, capacities, state), state)
-    capacities, meets, untested = _capacities(variants, knobs, state)  # the decision has learned from reports
+    capacities, meets = _capacities(variants, knobs, state)  # the decision has learned from the reports
     # In replicas of the first variant, so that a change of the measured capacity alone changes no number.
     unit_rps = capacities[variants[0].name]
     offers = [
-        replace(
-            _offer(each, capacities[each.name] / unit_rps, meets[each.name], knobs, state, now),
-            untested=each.name in untested,
-        )
+        _offer(each, capacities[each.name] / unit_rps, meets[each.name], knobs, state, now)
         for each in variants
     ]
     window_s = max(knobs.downscale_delay_s or 0.0, 10.0, min(60.0, 4.0 * max(o.start_s for o in offers)))
@@ -173,10 +170,10 @@ def _work(decision: Decision) -> float:
 
 def _capacities(
     variants: Sequence[VariantNow], knobs: Knobs, state: PolicyState
-) -> tuple[dict[str, float], dict[str, bool], set[str]]:
-    """Return the requests per second of one replica, whether it meets the targets, and who is untested.
+) -> tuple[dict[str, float], dict[str, bool]]:
+    """Return the requests per second of one replica, and whether it meets the targets, by variant.
 
-    A variant without measured steps has the assumed speed, relative to a measured one or else to the first.
+    A variant without measured steps has the assumed speed, relative to a measured one.
     """
     first, seen, mix = variants[0].name, state.mix.variants, state.sums.mix()
     own = {each.name: state.service if each.name == first else seen[each.name].fit for each in variants}
@@ -199,8 +196,7 @@ def _capacities(
         capacities[name] = max(1e-6, capacity_rps(step, mix, knobs, cache, state.interference, pool))
         empty = feasibility(_tolerated(step, name, state), mix, knobs)
         meets[name] = empty.ttft and empty.itl
-    untested = {each.name for each in variants if not fits[each.name].steps}
-    return capacities, meets, untested - {n.name for n in variants if n.served.kind == source.served.kind}
+    return capacities, meets
 
 
 def _tolerated(step: StepTime, name: str, state: PolicyState) -> StepTime:

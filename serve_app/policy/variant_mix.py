@@ -54,13 +54,11 @@ class Offer:
     """Whether its last replica got no node, and it is time to try again with one."""
     had: int = 0
     """If `dry`: the replicas that had nodes when it ran dry."""
-    untested: bool = False
-    """Whether its speed is an assumption. Then one replica beside the mix measures it."""
 
     @property
     def ceiling(self) -> int:
         """The most replicas that may be asked for now."""
-        if not (self.dry or self.tried or self.untested):
+        if not self.dry and not self.tried:
             return self.most
         return min(self.most, max(self.placed, self.had, self.least))
 
@@ -116,8 +114,6 @@ def choose(
         state = replace(state, goal=goal, recent=(), regret_usd=0.0, last_at=now)
         return _mix(offers, goal, goal, 0.0), state
     usable = usable_offers(offers)
-    if not covers(usable, {offer.name: offer.ceiling for offer in usable}, needed):
-        usable = [replace(offer, untested=False) for offer in usable]
     stay = follow(usable, needed, on_demand, state.goal)
     best = cheapest(usable, needed, on_demand)
     saves = cost(usable, stay) - cost(usable, best)
@@ -130,25 +126,26 @@ def choose(
         moves = regret_usd >= cost_of_move(usable, stay, best) + return_usd
     goal = best if moves else stay
     if not covers(usable, goal, needed):  # nothing else is left, so dry variants are asked for nodes too
-        goal = cheapest([replace(offer, dry=False, tried=False) for offer in usable], needed, on_demand, goal)
+        goal = cheapest(_hopeful(usable), needed, on_demand, goal)
     mix = _mix(offers, _with_tries(usable, goal, needed, on_demand), goal, needed, moves=moves)
     return mix, replace(state, goal=goal, recent=recent, regret_usd=0.0 if moves else regret_usd, last_at=now)
+
+
+def _hopeful(offers: Sequence[Offer]) -> list[Offer]:
+    """Return the offers as if every variant had nodes."""
+    return [replace(offer, dry=False, tried=False) for offer in offers]
 
 
 def _with_tries(offers: Sequence[Offer], goal: Counts, work_rps: float, on_demand: int) -> Counts:
     """Return `goal` with one more replica of each variant that is tried again and would make the mix cheaper.
 
-    Replicas that have got their nodes by such a try stay until the mix moves to them, and one of an untested
-    variant until its speed is known.
+    Replicas that have got their nodes by such a try stay until the mix moves to them.
     """
-    hoped = cheapest([replace(offer, tried=False, untested=False) for offer in offers], work_rps, on_demand)
+    hoped = cheapest([replace(offer, tried=False) for offer in offers], work_rps, on_demand)
     if cost(offers, hoped) >= cost(offers, goal) - _ROUNDING:
-        hoped = goal
-    tries = {
-        o.name: min(1, max(hoped[o.name], o.placed)) if o.untested else min(hoped[o.name], o.placed + o.tried)
-        for o in offers
-    }
-    return {name: max(goal[name], count) for name, count in tries.items()}
+        return goal
+    most = {offer.name: min(hoped[offer.name], offer.placed + offer.tried) for offer in offers}
+    return {name: max(goal.get(name, 0), most[name]) for name in most}
 
 
 def usable_offers(offers: Sequence[Offer]) -> list[Offer]:
@@ -199,7 +196,7 @@ def follow(offers: Sequence[Offer], work_rps: float, on_demand: int, goal: Count
     kept = {offer.name: min(max(goal.get(offer.name, 0), offer.least), offer.ceiling) for offer in offers}
     dear = _dear(offers, kept)
 
-    def rank(counts: Counts) -> tuple[float, ...]:
+    def rank(counts: Counts) -> tuple[float, float, float, int]:
         new = cost(dear, {name: max(0, count - kept[name]) for name, count in counts.items()})
         return _rank(offers, counts, work_rps, cost(offers, counts) + new / _KEPT_STARTS)
 
@@ -226,7 +223,9 @@ def _shrink(offers: Sequence[Offer], counts: Counts, work_rps: float, on_demand:
     return counts
 
 
-def _rank(offers: Sequence[Offer], counts: Counts, work_rps: float, usd_per_hour: float) -> tuple[float, ...]:
+def _rank(
+    offers: Sequence[Offer], counts: Counts, work_rps: float, usd_per_hour: float
+) -> tuple[float, float, float, int]:
     """Put counts that do the work first, then cheap ones, then few replicas."""
     served = sum(offer.serves_rps(counts[offer.name]) for offer in offers)
     missing = max(0.0, work_rps - served)

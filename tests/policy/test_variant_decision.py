@@ -74,22 +74,6 @@ def test_a_pool_with_one_node_too_few_keeps_its_replicas() -> None:
     assert found == [4, 4, 3, 3, 3, 3]
 
 
-def test_another_kind_starts_with_one_replica() -> None:
-    """The operator assumes full speed of a GPU that costs a third."""
-    variants = [
-        VariantNow(SERVED, Snapshot(target=4, ready=4), placed=4),
-        VariantNow(
-            ServedVariant("l40s", "Engine-a@l40s", {}, "", 1.1, False, 0, 10, 1.0, "1 x L40S"),
-            Snapshot(target=0, ready=0),
-        ),
-    ]
-    decision = Decision(4, 4, "load", "", "", load=4.0)
-
-    found, _ = decide_variants(variants, Knobs(), PolicyState(), 1000.0, lambda _, state: (decision, state))
-
-    assert found.targets == {"on-demand": 4, "l40s": 1}
-
-
 def test_ready_replicas_do_the_work_before_cheaper_ones() -> None:
     speeds, ready, wanted = {"cheap": 1.0, "fast": 2.0}, {"cheap": 0, "fast": 1}, {"cheap": 3, "fast": 2}
 

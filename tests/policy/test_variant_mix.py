@@ -228,21 +228,6 @@ def test_a_variant_with_dearer_work_costs_its_trial_at_most(capacity_rps: float,
     assert sum(price(each, SPOT, ON_DEMAND, extra) for each in loads) <= without + trial_usd
 
 
-def test_one_replica_measures_an_untested_variant() -> None:
-    cheap = replace(SMALL, usd_per_hour=0.4, untested=True)
-    fleet = Fleet(SPOT, cheap)
-
-    assert [fleet.step(40.0) for _ in range(2)] == [{"spot": 4, "l40s": 1}] * 2
-    fleet.offers["l40s"] = replace(ready(SMALL, 1), usd_per_hour=0.9)
-    assert fleet.step(40.0) == {"spot": 4, "l40s": 0}, "its work is dearer than assumed"
-
-
-def test_an_untested_variant_serves_where_others_cannot() -> None:
-    fleet = Fleet(replace(SPOT, dry=True), replace(ON_DEMAND, untested=True))
-
-    assert fleet.step(40.0) == {"spot": 0, "on-demand": 4}
-
-
 def test_growth_buys_no_dearer_work_to_save_little() -> None:
     fleet = Fleet(SPOT, replace(SMALL, usd_per_hour=1.1))
     fleet.step(20.0)
