@@ -94,9 +94,7 @@ class Canaries:
             if why := found.verdict(rules):
                 del self._comparisons[name], self._read[name]
                 self._fell_from[name] = share
-                self._shares[name] = fallen = Share(
-                    0.0, 0.0, share.start, rules.streams, f"fell back. {why}", wall
-                )
+                self._shares[name] = fallen = Share(0.0, 0.0, share.start, f"fell back. {why}", wall)
                 yield model, fallen, f"version: share {share.share:g} -> 0, {fallen.why}"
 
     def document(self, model: ServedModel, inbox: Inbox) -> dict[str, Any]:

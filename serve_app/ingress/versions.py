@@ -25,7 +25,7 @@ from serve_app.api.engine_response import status_outcome
 from serve_app.api.errors import ApiError
 from serve_app.ingress.relay import RelayClient
 from serve_app.settings.knobs import Knobs
-from serve_app.wire.version_documents import forget_counts, put_counts, put_share, read_shares
+from serve_app.wire.version_documents import put_counts, put_share, read_shares
 from serve_app.wire.versions import Share, in_force
 
 logger = logging.getLogger("ray.serve")
@@ -96,10 +96,12 @@ class Versions(Traffic):
     def apply(self, stored: Share) -> None:
         """Apply the stored share, if it replaces the settings."""
         self.share = share = in_force(self.start, stored)
-        ends = share.streams == "end" and not share.share
+        ends = self.knobs().canary.streams == "end" and not share.share
         if ends and not self.new.client.ends:
             self.new.client.end_streams()
         self.new.client.ends = ends
+        if not self.compares:
+            self.counts = {self.old.name: Counter(), self.new.name: Counter()}
 
     def opened(self, request: EngineRequest) -> None:
         is_new = self._is_new(request)
@@ -273,8 +275,7 @@ class VersionShares:
         if version not in (None, name):
             raise ApiError(400, f"version = {version!r}: must be {name!r}", param="version")
         copies = (found.share.shadow if share else 0.0) if shadow is None else shadow
-        streams = found.knobs().canary.streams
-        stored = Share(share, copies, found.start.start, streams, f"set by {sender}", time.time())
+        stored = Share(share, copies, found.start.start, f"set by {sender}", time.time())
         try:
             async with asyncio.timeout(5.0):
                 await asyncio.to_thread(put_share, self.app, found.new.name, stored)
@@ -287,7 +288,7 @@ class VersionShares:
 
     async def run(self) -> None:
         """Apply the stored shares four times a second, and write the counts once. It never returns."""
-        failing, turn, written = False, 0, False
+        failing, turn = False, 0
         while True:
             try:
                 stored = await asyncio.to_thread(read_shares, self.app)
@@ -295,16 +296,10 @@ class VersionShares:
                     if (share := stored.get(each.new.name)) is not None:  # else it has just been removed
                         each.apply(share)
                 turn += 1
-                compared = [each for each in self.versions if each.compares]
+                compared = [each.counts for each in self.versions if each.compares]
                 if compared and not turn % _COUNTS_TURNS:
-                    counts = {name: dict(of) for each in compared for name, of in each.counts.items()}
+                    counts = {name: dict(of) for each in compared for name, of in each.items()}
                     await asyncio.to_thread(put_counts, self.app, self.replica, time.time(), counts)
-                    written = True
-                elif written and not compared:
-                    await asyncio.to_thread(forget_counts, self.app, self.replica)
-                    for each in self.versions:
-                        each.counts = {name: Counter() for name in each.counts}
-                    written = False
                 failing = False
             except Exception:
                 # The GCS does not answer. The last shares stay.
