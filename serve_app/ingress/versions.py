@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import xxhash
+from starlette.types import Message
 
 from serve_app.api.answer_watch import COPIES, AnswerWatch
 from serve_app.api.body_memory import BodyMemory, BodyShare
-from serve_app.api.dialect import dialect_of
 from serve_app.api.engine_client import GENERATING, EngineReply, EngineRequest, Traffic
-from serve_app.api.engine_response import status_outcome
+from serve_app.api.engine_response import EngineResponse, status_outcome, stays
 from serve_app.api.errors import ApiError
 from serve_app.ingress.relay import RelayClient
 from serve_app.settings.knobs import Knobs
@@ -139,8 +139,6 @@ class Versions(Traffic):
                 reply = await opened.enter_async_context(self.old.client.call(request))
                 if status_outcome(reply.status) == "ok":
                     self._copy(request)
-            if request.watch is not None and reply.stream is None:
-                request.watch.note(reply.body)
             yield reply
 
     def _side(self, request: EngineRequest) -> Side:
@@ -221,29 +219,18 @@ class Versions(Traffic):
         task.add_done_callback(self._copies.discard)
 
     async def _run_copy(self, copy: EngineRequest, kept: BodyShare) -> None:
-        self.new.traffic.opened(copy)
-        last = before = b""
         try:
-            async with self.new.client.call(copy) as reply:
-                outcome = status_outcome(reply.status)
-                # The old version has accepted the same request.
-                copy.outcome = "error" if outcome == "client_error" else outcome
-                if copy.watch is not None:
-                    copy.watch.note(reply.body)
-                if reply.stream is not None:
-                    async for part in reply.stream:
-                        before, last = last, part
-            if last and dialect_of(copy.operation).failed(before, last):
-                copy.outcome = "error"
-        except ApiError as error:
-            copy.outcome = "error" if error.code == "replicas_lost" else "rejected"
+            response = EngineResponse(self.new.client, copy, self.new.traffic, kept.release)
+            await response({"type": "http"}, stays, _drop)
         except Exception:
             logger.exception("request %s: the copy failed", copy.request_id)
-            copy.outcome = "error"
-        finally:
-            kept.release()
-            self.new.traffic.closed(copy)
-            copy.count_answer()
+        if copy.outcome == "client_error":
+            copy.outcome = "error"  # the old version has accepted the same request
+        copy.count_answer()
+
+
+async def _drop(message: Message) -> None:
+    """Send nothing: nobody reads the answer to a copy."""
 
 
 def fraction(salt: str, key: str) -> float:
