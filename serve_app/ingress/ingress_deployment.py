@@ -51,6 +51,7 @@ from serve_app.ingress.versions import Side, Versions, VersionShares
 from serve_app.ledger.budgets import BudgetStore
 from serve_app.ledger.store import UsageStore
 from serve_app.patches.ray import is_draining
+from serve_app.processes import give_back_memory
 from serve_app.settings.identity import engine_identity
 from serve_app.settings.knobs import Knobs, LiveKnobs
 from serve_app.settings.storage import batch_database_url, batch_files_url, ledger_url
@@ -66,6 +67,7 @@ from serve_app.zygote.warm_nodes import keep_nodes_warm
 logger = logging.getLogger("ray.serve")
 
 _PUBLISH_S = 1.0
+_GIVE_BACK_S = 60.0
 _MOST_LINKED = 8
 """The traces of one model to which a scaling decision may link."""
 _FRESH_S = 0.5
@@ -164,6 +166,7 @@ class Ingress:
         self._tasks = [
             asyncio.create_task(self._publish_queues()),
             asyncio.create_task(heartbeats.run()),
+            asyncio.create_task(_give_back_memory()),
             asyncio.create_task(
                 keep_report(
                     app,
@@ -321,6 +324,13 @@ class Ingress:
             for counters in self._counters:
                 counters.publish_queue()
             await asyncio.sleep(_PUBLISH_S)
+
+
+async def _give_back_memory() -> None:
+    """Give memory back every minute: `/metrics` and the page's samples free some in any thread."""
+    while True:
+        await asyncio.sleep(_GIVE_BACK_S)
+        await asyncio.to_thread(give_back_memory)
 
 
 async def _publish_keys(keys: ApiKeyFile, metrics: ApiKeyMetrics) -> None:
