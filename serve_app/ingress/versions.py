@@ -123,7 +123,8 @@ class Versions(Traffic):
 
     def closed(self, request: EngineRequest) -> None:
         self._side(request).traffic.closed(request)
-        request.count_answer()
+        if request.watch is not None:
+            request.watch.count(request)
 
     @asynccontextmanager
     async def call(self, request: EngineRequest) -> AsyncIterator[EngineReply]:
@@ -212,13 +213,13 @@ class Versions(Traffic):
             caller=COPIES,
             adapter=request.adapter,
             version=self.new.name,
-            watch=AnswerWatch(self.counts[self.new.name]),
+            watch=(watch := AnswerWatch(self.counts[self.new.name])),
         )
-        task = asyncio.create_task(self._run_copy(copy, kept))
+        task = asyncio.create_task(self._run_copy(copy, watch, kept))
         self._copies.add(task)
         task.add_done_callback(self._copies.discard)
 
-    async def _run_copy(self, copy: EngineRequest, kept: BodyShare) -> None:
+    async def _run_copy(self, copy: EngineRequest, watch: AnswerWatch, kept: BodyShare) -> None:
         try:
             response = EngineResponse(self.new.client, copy, self.new.traffic, kept.release)
             await response({"type": "http"}, stays, _drop)
@@ -226,7 +227,7 @@ class Versions(Traffic):
             logger.exception("request %s: the copy failed", copy.request_id)
         if copy.outcome == "client_error":
             copy.outcome = "error"  # the old version has accepted the same request
-        copy.count_answer()
+        watch.count(copy)
 
 
 async def _drop(message: Message) -> None:
