@@ -148,7 +148,7 @@ class Versions(Traffic):
     def _is_new(self, request: EngineRequest) -> bool:
         share = self.share.share
         place = fraction(self.new.name, request.conversation or request.request_id)
-        if place >= share or not self._suits(request):
+        if place >= share or (request.adapter is not None and not self.same_weights):
             return False
         if not self.new.ready:
             return self.alone
@@ -156,10 +156,6 @@ class Versions(Traffic):
             return True
         mean = (self.new.in_flight + self.old.in_flight) / (self.new.ready + self.old.ready)
         return self.new.in_flight / self.new.ready <= _BUSIER * mean + self.knobs().queue_target_per_replica
-
-    def _suits(self, request: EngineRequest) -> bool:
-        """Whether the new version may answer a request: an adapter needs the weights that it was made for."""
-        return request.adapter is None or self.same_weights
 
     async def _call_new(self, request: EngineRequest, opened: AsyncExitStack) -> EngineReply:
         """Return the new version's reply, or the old one's if the new one fails or refuses the request.
@@ -194,8 +190,8 @@ class Versions(Traffic):
         if memory is None or fraction("copy", request.request_id) >= self.share.shadow:
             return
         busy = len(self._copies) >= _MOST_COPIES or 4 * memory.used_bytes > memory.limit_bytes
-        wanted = self._suits(request) and not request.is_background and request.operation in GENERATING
-        if busy or not self.new.ready or not wanted:
+        plain = request.adapter is None and request.operation in GENERATING
+        if busy or not self.new.ready or not plain or request.is_background:
             return
         kept = BodyShare(memory, "copies for new versions")
         try:
@@ -209,9 +205,8 @@ class Versions(Traffic):
             wants_stream=request.wants_stream,
             cache_salt=request.cache_salt,
             model=request.model,
-            alias=request.alias if request.adapter else request.asked_model,
+            alias=request.asked_model,
             caller=COPIES,
-            adapter=request.adapter,
             version=self.new.name,
             watch=(watch := AnswerWatch(self.counts[self.new.name])),
         )
