@@ -296,10 +296,9 @@ def _read(
         name = str(replica.unique_id)
         known = seen.read.get(name)
         if known is None or known[0] is not report:
-            series = tuple(map(report.get, names))
-            if not all(series):
+            if not all(map(report.get, names)):
                 continue
-            newest = tuple(map(_newest, series))
+            newest = tuple(map(_newest, map(report.__getitem__, names)))
             known = report, newest[0].timestamp, make(*map(_value, newest))
         read[name] = known
         if isfinite(known[1]):  # a report without a finite time is ignored
