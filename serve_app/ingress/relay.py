@@ -82,6 +82,8 @@ class RelayClient:
         relayed = _RelayedRequest(self, request)
         try:
             answer = await relayed.begin()
+            if request.watch is not None and not answer.streamed:
+                request.watch.note(answer.body)
             headers = {name: value for name, value in answer.headers.items() if name == "Retry-After"}
             stream = relayed.events(answer) if answer.streamed else None
             yield EngineReply(answer.status, b"" if answer.streamed else answer.body, stream, headers)
