@@ -7,11 +7,13 @@ import json
 import threading
 from collections import Counter
 from functools import partial
+from itertools import count
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.serve.exceptions import DeploymentUnavailableError
 
 from serve_app.cluster import bounded_call
 from serve_app.engine import ingress_calls
@@ -53,24 +55,26 @@ class RequestWorld(World):
         kinds = (*_ONE_ENGINE, "redeploy", "settings", "knobs")
         drawn = [(draw.uniform(0.0, 6.0), draw.choice(kinds)) for _ in range(events)]
         self.size = clients, events
-        self.events = sorted(drawn[each] for each in kept.events or range(events) if kept.events != ())
-        most_tokens = min(kept.tokens or 600, 600 if self.step_s < 0.1 else 60)
+        self.events = sorted(drawn[each] for each in kept.parts.get("e", range(events)))
+        most_tokens = min(*kept.parts.get("t", ()), 600, 600 if self.step_s < 0.1 else 60)
         self.parser = draw.choice(("hermes", "hermes", "olmo3"))
         self.clients = [
             Client(draw_asked(seed, number, most_tokens, self.parser), seed)
-            for number in (range(clients) if kept.clients is None else kept.clients)
+            for number in kept.parts.get("c", range(clients))
         ]
         self.unread_adapters = draw.choice((0.0, 0.0, 0.0, 0.5))
         """How often the files of an adapter cannot be read."""
-        self.ray_gives_up = draw.choice(("", "", "", "unavailable"))
-        self.pause_s = draw.choice((0.0, 0.0, 0.0, 1.0))
-        """The longest pause of an engine's stream behind an event."""
+        self.ray_gives_up = draw.choice((None, None, None, DeploymentUnavailableError("engines")))
+        self.pause_s = draw.choice((0.0, 0.0, 0.0, 2.0))
+        """The longest pause of an engine's stream behind its last event."""
         self.credit = draw.choice((512, 4 << 10, CREDIT_BYTES, CREDIT_BYTES))
         """The bytes of a stream that an engine may send ahead of its client."""
         self.keys = self._draw_keys() if draw.random() < 0.5 else {}
         """The limits of each key, by its name; none on a server without keys."""
         if theme in THEMES:
             getattr(self, f"_draw_{theme}")()
+        self._most_engines = self.engines + len(self.events) + 2
+        """At once, those included that drain."""
         self.places = [self.engine["max_num_seqs"]]
         """Of an engine, over time."""
         self.buckets_stay = self.ingress_replicas == 1 and draw.random() < 0.5
@@ -87,7 +91,7 @@ class RequestWorld(World):
         """By key and kind of amount."""
         scripts = {each.asked.name: each.asked.script for each in self.clients}
         self.oracle = Oracle(self.faults, scripts, parser=self.parser)
-        self._started = 0
+        self._started = count(1)
         self.alive: list[Engine] = []
         """The engines that have not stopped."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -153,7 +157,7 @@ class RequestWorld(World):
 
     def patch(self, patch: pytest.MonkeyPatch) -> None:
         before = SimulatedLoop("front ends")
-        before.run_until_complete(prepare_front_ends(self.most_engines))
+        before.run_until_complete(prepare_front_ends(self._most_engines))
         before.close()
         super().patch(patch)
         patch.setattr(documents, "internal_kv", StubKv())
@@ -180,7 +184,6 @@ class RequestWorld(World):
                 each.quotas.share(*each.reports.exchange(each.quotas.demands()))
         for _ in range(self.engines):
             await self._start_engine(0.0)
-        self.push()
         watching = [loop.create_task(watch(self)), loop.create_task(self._start_needed_engines())]
         addresses = [each.address for each in self.ingresses]
         async with asyncio.TaskGroup() as group:
@@ -215,23 +218,18 @@ class RequestWorld(World):
     async def _start_engine(self, after_s: float) -> None:
         self.starting += 1
         await asyncio.sleep(after_s)
-        while len(self.alive) >= self.most_engines:
+        while len(self.alive) >= self._most_engines:
             await asyncio.sleep(0.5)
         self.starting -= 1
-        self._started += 1
-        engine = Engine(self, f"engine-{self._started}")
+        engine = Engine(self, f"engine-{next(self._started)}")
         self.alive.append(engine)
         await engine.start()
         self.running.append(engine)
+        self.push()
 
     def values_of(self, knob: str) -> list[Any]:
         """Return the values of a knob over time."""
         return [getattr(each, knob) for each in self.knobs]
-
-    @property
-    def most_engines(self) -> int:
-        """The most engines at once, those included that drain."""
-        return self.engines + len(self.events) + 2
 
     async def _stop(self, engine: Engine) -> None:
         await engine.stop()
@@ -247,7 +245,6 @@ class RequestWorld(World):
             queued = any(len(ingress.admission.queue) for ingress in self.ingresses)
             if queued and not self.running and not self.starting:
                 await self._start_engine(self.draw.choice((0.1, 2.0, 8.0)))
-                self.push()
             await asyncio.sleep(0.25)
 
     async def _replace(self, engine: Engine, noticed_s: float) -> None:
@@ -256,7 +253,6 @@ class RequestWorld(World):
         self.running.remove(engine)
         self.push()
         await self._start_engine(self.draw.choice((0.0, 1.0, 8.0)))
-        self.push()
 
     async def _cause_faults(self) -> None:
         began = self.loop.time()
@@ -266,10 +262,9 @@ class RequestWorld(World):
             if kind in _ONE_ENGINE and not free:
                 continue
             self.happened.append((self.loop.time(), kind))
-            about: tuple[Engine, ...] = ()
-            if kind in _ONE_ENGINE:
-                about = (self.draw.choice(free),)
-                about[0].fails = kind not in ("cut", "stall", "partition")
+            about = [self.draw.choice(free)] if kind in _ONE_ENGINE else []
+            for engine in about:
+                engine.fails = kind not in ("cut", "stall", "partition")
             self.loop.network.note(f"{kind} {[engine.name for engine in about]}")
             self._tasks.append(self.loop.create_task(getattr(self, f"_{kind}")(*about)))
 
@@ -335,7 +330,6 @@ class RequestWorld(World):
             engine.fails = True
         for engine in former:
             await self._start_engine(self.draw.choice((0.0, 1.0)))
-            self.push()
             self._tasks.append(self.loop.create_task(self._down(engine)))
 
     async def _knobs(self) -> None:

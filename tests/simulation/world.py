@@ -101,9 +101,9 @@ class World:
         with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
             self.folder = Path(folder)
             self.patch(patch)
-            self._finish()
+            self._run_to_end()
 
-    def _finish(self) -> None:
+    def _run_to_end(self) -> None:
         async def whole() -> None:
             await self.run()
             await asyncio.sleep(1.0)
