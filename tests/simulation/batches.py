@@ -44,7 +44,6 @@ _HOUR_S = 30
 """An hour of a completion window takes so long."""
 _SLACK_S = 150.0
 """A batch ends so long after its window and the last fault: leases, backoffs, and clocks that were set."""
-_QUIET_S = 60.0
 _LATE_S = 8.0
 """The longest time from when a line may be sent to its call, or from a window's end to that of the calls."""
 _CHAT = "/v1/chat/completions"
@@ -150,9 +149,8 @@ class BatchWorld(World):
         happens = {kind for _, kind in self.events} | {kind for kind, rate in self.rates.items() if rate}
         self.late_s = _LATE_S + 30.0 * len(happens & {"base", "clock", "slow"})
         self.lines: defaultdict[tuple[str, int], _Line] = defaultdict(_Line)
-        """By batch and number."""
         self.flying: set[tuple[int, str, int]] = set()
-        """The lines in flight: runner, batch and number."""
+        """By runner, batch and number."""
         self.damaged: dict[str, set[str]] = {}
         """By batch: the lines whose answers were in damaged objects."""
         self.unreadable: set[str] = set()
@@ -194,7 +192,7 @@ class BatchWorld(World):
             group.create_task(self._cause_faults())
         await asyncio.sleep(max(0.0, self.calm_at - self.loop.time()))
         await self._await_ends()
-        await asyncio.sleep(_QUIET_S)
+        await asyncio.sleep(60.0)
         self.faults += [f"in flight: {each}" for each in self.flying]
         self._over.set()
         await asyncio.gather(*tasks)

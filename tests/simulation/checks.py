@@ -53,7 +53,7 @@ def check_answers(world: RequestWorld) -> None:
         if fault:
             world.faults.append(f"{client.asked.name} ({client.asked.api}): {fault}")
     whole = [each for each in world.clients if not answers.get(each.asked.name, _LEFT).error]
-    used = {each: expected(world.oracle, each.asked, world.identity).usage or (0, 0) for each in whole}
+    used = {each: expected(world.oracle, each.asked, world.identities[-1]).usage or (0, 0) for each in whole}
     for key in world.keys or ("",):
         clients = [each for each in world.clients if key in ("", each.asked.key)]
         _check_rate(world, key, clients)

@@ -67,7 +67,7 @@ def draw_asked(seed: str, number: int, most_tokens: int, parser: str) -> Asked:
     api, text = draw.choice(_APIS), " ".join(draw.choices(_WORDS, k=draw.randint(1, 20)))
     most = min(most_tokens, draw.choice((1, 2, 5, 20, 20, 60, 60, 150, 600)))
     script, calls = Script(), 0
-    kind = draw.choice(("", "", "ends", "stop", "tools"))
+    kind = draw.choice(("", "", "ends", "stop", "tools") if parser == "hermes" else ("", "tools"))
     body: dict[str, Any] = {"model": draw.choice(("tide", "tide", "tide", *ADAPTERS))}
     if api in ("completions", "generate"):
         body["prompt"] = text
@@ -134,7 +134,6 @@ class Client(asyncio.Protocol):
     ingress: int = 0
     """The number of the ingress replica that it asks."""
     began: float = 0.0
-    """When it asked, on the loop's clock."""
     first_byte_s: float = 0.0
     ended: float = 0.0
 

@@ -139,7 +139,7 @@ class Engine:
 
     def __init__(self, world: RequestWorld, name: str) -> None:
         self.name = name
-        self.identity = world.identity
+        self.identity = world.identities[-1]
         self.fails = False
         """Whether it gets no further fault."""
         self._world = world
@@ -248,7 +248,7 @@ class Ingress:
             return StoredState({"at": loop.time(), "models": {model.deployment_name: about}})
 
         self.replicas = ReplicaSet(clock=loop.time)
-        self.knobs = world.knobs_in_force
+        self.knobs = world.knobs[-1]
         draw = Random(f"{world.seed} {name}")
         self.handle = RayHandle(world, draw)
         stored = BoundedCall("state", state, 0.5, loop.time)

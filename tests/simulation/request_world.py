@@ -47,7 +47,8 @@ class RequestWorld(World):
         self.step_s, self.burst = draw.choice((0.002, 0.02, 0.2)), draw.choice((1, 1, 1, 3, 8))
         self.engine = self._draw_engine()
         self.limits: dict[str, Any] = {"max_ongoing_requests": draw.choice((2, 8, 32))}
-        self.knobs_in_force = self._draw_knobs()
+        self.knobs = [self._draw_knobs()]
+        """Over time."""
         self.engines = draw.choice((0, 1, 1, 2, 2, 3, 5))
         self.ingress_replicas = draw.choice((1, 1, 2, 3))
         clients = draw.randint(1, draw.choice((6, 12, 12, 40))) + 10 * (theme in THEMES)
@@ -58,6 +59,8 @@ class RequestWorld(World):
         self.events = sorted(drawn[each] for each in kept.parts.get("e", range(events)))
         most_tokens = min(*kept.parts.get("t", ()), 600, 600 if self.step_s < 0.1 else 60)
         self.parser = draw.choice(("hermes", "hermes", "olmo3"))
+        if self.parser == "olmo3":
+            self.burst = draw.choice((3, 8))
         self.clients = [
             Client(draw_asked(seed, number, most_tokens, self.parser), seed)
             for number in kept.parts.get("c", range(clients))
@@ -79,21 +82,15 @@ class RequestWorld(World):
         """Of an engine, over time."""
         self.buckets_stay = self.ingress_replicas == 1 and draw.random() < 0.5
         """Whether the quotas of keys are not filled again, so that each charge can be found."""
-        self.identity = "model-0"
-        self.identities = [self.identity]
+        self.identities = ["model-0"]
         self.running: list[Engine] = []
         self.starting = 0
         self.happened: list[tuple[float, str]] = []
-        """The events, and when they happened."""
-        self.knobs = [self.knobs_in_force]
-        """Over time."""
         self.usage: Counter[tuple[str, str]] = Counter()
-        """By key and kind of amount."""
         scripts = {each.asked.name: each.asked.script for each in self.clients}
         self.oracle = Oracle(self.faults, scripts, parser=self.parser)
         self._started = count(1)
         self.alive: list[Engine] = []
-        """The engines that have not stopped."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def _draw_engine(self) -> dict[str, Any]:
@@ -136,7 +133,7 @@ class RequestWorld(World):
             each.asked.at_s = self.draw.choice((0.0, 30.0)) * self.step_s * self.draw.random()
         if self.draw.random() < 0.5:  # only some of `standard`, beside short answers of `interactive`
             self.engine["max_num_seqs"] = 2
-            self.knobs_in_force = self.knobs_in_force.model_copy(update={"standard_share": 0.5})
+            self.knobs = [self.knobs[0].model_copy(update={"standard_share": 0.5})]
             for asked in [each.asked for each in self.clients if each.asked.key != "standard"]:
                 asked.key, asked.body["model"] = "interactive", "tide"
                 asked.script, asked.calls = Script(ends_at=2), 0
@@ -314,8 +311,7 @@ class RequestWorld(World):
 
     async def _redeploy(self) -> None:
         """Replace all engines by those of another model."""
-        self.identity = f"model-{len(self.identities)}"
-        self.identities.append(self.identity)
+        self.identities.append(f"model-{len(self.identities)}")
         await self._renew_engines()
 
     async def _settings(self) -> None:
@@ -333,8 +329,7 @@ class RequestWorld(World):
             self._tasks.append(self.loop.create_task(self._down(engine)))
 
     async def _knobs(self) -> None:
-        self.knobs_in_force = self._draw_knobs()
-        self.knobs.append(self.knobs_in_force)
+        self.knobs.append(self._draw_knobs())
         for ingress in self.ingresses:
             await asyncio.sleep(self.draw.random())
-            ingress.knobs = self.knobs_in_force
+            ingress.knobs = self.knobs[-1]

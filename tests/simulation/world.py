@@ -139,7 +139,6 @@ class Process:
     def __init__(self, world: World, *, mortal: bool = True) -> None:
         self.world, self.mortal = world, mortal
         self.ahead_s = 0.0
-        """How far its clock is ahead."""
         self.failures = 0
         """The calls of stores that failed."""
         self.died = asyncio.Event()
