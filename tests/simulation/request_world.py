@@ -68,7 +68,7 @@ class RequestWorld(World):
         self.unread_adapters = draw.choice((0.0, 0.0, 0.0, 0.5))
         """How often the files of an adapter cannot be read."""
         self.ray_gives_up = draw.choice((None, None, None, DeploymentUnavailableError("engines")))
-        self.pause_s = draw.choice((0.0, 0.0, 0.0, 2.0))
+        self.pause_s = draw.choice((0.0, 2.0))
         """The longest pause of an engine's stream behind its last event."""
         self.credit = draw.choice((512, 4 << 10, CREDIT_BYTES, CREDIT_BYTES))
         """The bytes of a stream that an engine may send ahead of its client."""
