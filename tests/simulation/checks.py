@@ -23,7 +23,7 @@ _TIMEOUTS = ("cold_wait_timeout_s", "background_wait_timeout_s")
 _LEFT = Got(error="no answer")
 _LOOK_S = 0.05
 _CONNECT_S = 4.0
-"""The longest time from a reservation to the call, and from a stream's move to the end of its former call."""
+"""The longest time to a call from its reservation, to the end of a moved stream's call, and to a due event."""
 _DELAY_S = 1.0
 """The longest way of a request or an answer between a client and an ingress replica."""
 _MOST_DEATHS = 2
@@ -70,7 +70,7 @@ def _fault(world: RequestWorld, client: Client, answers: dict[str, Got]) -> str:
         return f"no end, or no whole one, after {client.body[-100:]!r}"
     if client.left:
         return ""
-    most_s = max(world.values_of("keep_alive_interval_s")) + _DELAY_S
+    most_s = max(world.values_of("keep_alive_interval_s")) + _CONNECT_S
     streams = client.asked.body.get("stream")
     if streams and not client.asked.pauses_s and client.first_byte_s > most_s:
         return f"it got nothing within {client.first_byte_s} s"
