@@ -23,7 +23,7 @@ _TIMEOUTS = ("cold_wait_timeout_s", "background_wait_timeout_s")
 _LEFT = Got(error="no answer")
 _LOOK_S = 0.05
 _CONNECT_S = 4.0
-"""The longest time to a call from its reservation, to the end of a moved stream's call, and to a due event."""
+"""The longest time from a reservation to its call, to the end of a moved call, and to a due event."""
 _DELAY_S = 1.0
 """The longest way of a request or an answer between a client and an ingress replica."""
 _MOST_DEATHS = 2
