@@ -16,6 +16,7 @@ from serve_app.ingress.attempt import (
     Attempt,
     Delivered,
     EngineDiedError,
+    EngineFailedError,
     RetryBudget,
     attempt_at,
     longest_answer,
@@ -104,7 +105,9 @@ class RelayClient:
         """
         hung = replica.unlisted_at is not None and replica.still_s >= self._hang_timeout_s
         if hung or self.admission.replicas.has_substitute(replica):
-            self.channels.close(replica, replica.trouble)
+            # An engine that does not stand still has died. Its own word may wait for a slow client.
+            loss = ConnectionError if replica.still_s else EngineFailedError
+            self.channels.close(replica, replica.trouble, loss)
 
 
 class _RelayedRequest:
