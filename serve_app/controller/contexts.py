@@ -291,20 +291,20 @@ def _read(
     reports: Reports, names: Sequence[str], make: Callable[..., S], now: float, seen: Seen
 ) -> list[tuple[str, float, S]]:
     """Return (replica id, age, what `make` returns for the newest values) of replicas with all `names`."""
-    read, stamps = {}, {}
+    read: dict[str, tuple[Any, float, S]] = {}
+    count = len(names)
     for replica, report in reports.items():
-        name = str(replica.unique_id)
-        known = seen.read.get(name)
+        known = seen.read.get(replica.unique_id)
         if known is None or known[0] is not report:
-            series = tuple(map(report.get, names))
-            if not all(series):
+            newest = [series[-1] for series in map(report.get, names) if series]
+            if len(newest) < count:
                 continue
-            newest = tuple(map(_newest, series))
             known = report, newest[0].timestamp, make(*map(_value, newest))
-        read[name] = known
-        if isfinite(known[1]):  # a report without a finite time is ignored
-            stamps[name] = known[1]
+        read[replica.unique_id] = known
     seen.read = read
-    if not stamps:
+    stamps = {replica: known[1] for replica, known in read.items()}
+    # A report without a finite time is ignored.
+    timed = stamps if isfinite(sum(stamps.values())) else {k: at for k, at in stamps.items() if isfinite(at)}
+    if not timed:
         return []
-    return [(replica, age, read[replica][2]) for replica, age in seen.ages("reports", stamps, now).items()]
+    return [(replica, age, read[replica][2]) for replica, age in seen.ages("reports", timed, now).items()]

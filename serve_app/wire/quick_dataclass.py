@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+__all__ = ["quick_dataclass"]
+
 if TYPE_CHECKING:
     from dataclasses import dataclass as quick_dataclass
 else:
