@@ -68,8 +68,6 @@ class SnapshotBuilder:
 
     def __init__(self) -> None:
         self._pending_since: dict[str, float] = {}
-        self._of_ingress: tuple[Any, float, Reports] = (None, 0.0, {})
-        """The context of the ingress, when it was read, and its reports, which are about all models."""
         self._seen: defaultdict[tuple[str, str], Seen] = defaultdict(Seen)
         """By deployment and kind of report."""
 
@@ -84,9 +82,7 @@ class SnapshotBuilder:
         loading, draining = count_phases(known.phases, running_ids(ctx), now)
         starting, pending, pending_s = self._count_missing(name, ctx, loading, now)
         # Running ingress replicas, and draining ones with queued requests, which Ray does not report.
-        if ingress is not None and self._of_ingress[:2] != (ingress, now):
-            self._of_ingress = ingress, now, metric_reports(ingress)
-        of_ingress = self._of_ingress[2] if ingress is not None else {}
+        of_ingress = metric_reports(ingress) if ingress is not None else {}
         about = model or name
         reported = ingress_readings(of_ingress, about, now, self._seen[name, "ingress"])
         written = reported_readings(
